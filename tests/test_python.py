@@ -110,7 +110,7 @@ def test_a_value_is_said_in_hydras_grammar(value: Any) -> None:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import QuotedString
 
-    from clozelab.api import _words
+    from clozelab import _words
 
     found = OverridesParser.create().parse_override(*_words({"key": value})).value()
     assert (found.text if isinstance(found, QuotedString) else found) == value

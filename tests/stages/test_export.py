@@ -18,6 +18,7 @@ from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
 from clozelab.modules.model import Model, read_model, write_model
+from clozelab.stages.export import without_path
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_letters], lowercase=False)
 LABELS = ("no", "perhaps", "yes")
@@ -103,9 +104,9 @@ def test_a_head_without_weights_is_not_made_up(tmp_path, tiny_config, capsys):
         (["m", "to=out", "format=gguf"], "export: format=gguf; choose transformers, onnx, sentence_transformers"),
         (["m", "to=out", "head=no"], "export: head=no; choose true, false"),
         (["m"], "say where the model goes"),
-        (["m", "to=full"], "full is there, and is no model's folder"),
-        (["m", "to=m/config.json"], "config.json is there, and is no model's folder"),
-        (["m", "to=full", "checkpoint=true"], "full is there, and is no model's folder"),
+        (["m", "to=full"], "full is there, and is no model's folder that may go (thesis.tex"),
+        (["m", "checkpoint=true", "to=full"], "full is there, and is no model's folder that may go (thesis.tex"),
+        (["m", "to=edited"], "edited is there, and is no model's folder that may go (README.md"),
         (["causal", "to=out", "format=sentence_transformers", "pooling=cls"], "sees only itself; choose mean"),
     ],
 )
@@ -115,8 +116,24 @@ def test_mistakes_are_one_sentence(tmp_path, tiny_config, monkeypatch, capsys, w
     write_folder(tmp_path / "causal", tiny_config, "lm", is_causal=True)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()
+    (write_folder(tmp_path / "edited", tiny_config) / "README.md").touch()
     assert main(["export", *words]) == 1
     assert word in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_the_encoder_of_a_masked_model_has_no_pooler_made_up(tmp_path, tiny_config):
+    folder = write_folder(tmp_path / "m", tiny_config, "lm")
+    assert main(["export", str(folder), f"to={tmp_path / 'out'}", "head=false"]) == 0
+    assert read_model(tmp_path / "out").untrained == ("pooler",), "nothing has trained the one in the folder"
+    assert "pipeline_tag: feature-extraction" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_a_card_names_no_place_of_this_machine():
+    words = ["pretrain", "--config-dir", "/home/me/x", "encoder=/home/me/bert", "objective/input=full_sentences"]
+    words += ["+a.data_dir='~/my data'", "runs_dir=runs/x", "hydra.searchpath=[file:///home/me]", "seed=1"]
+    said = ["pretrain", "--config-dir", "FOLDER", "encoder=ENCODER", "objective/input=full_sentences"]
+    said += ["+a.data_dir=DATA_DIR", "runs_dir=runs/x", "hydra.searchpath=SEARCHPATH", "seed=1"]
+    assert [without_path(word) for word in words] == said
 
 
 def test_push_says_what_it_would_do_and_does_it_when_told(tmp_path, tiny_config, monkeypatch, capsys):

@@ -75,7 +75,7 @@ def read_bundle(index: Path, wanted: Callable[[str], object]) -> Iterator[tuple[
     except (IndexError, KeyError, struct.error, UnicodeDecodeError, TypeError) as error:
         raise ValueError(f"{index} is damaged or no TensorFlow checkpoint ({type(error).__name__})") from None
     except ValueError as error:
-        raise ValueError(f"{index}: {error}; copy the checkpoint again") from None
+        raise ValueError(f"{index}: {error}") from None
 
 
 def _tensor(index: Path, shards: int, name: str, entry: dict[int, list[Any]]) -> np.ndarray:
@@ -85,13 +85,13 @@ def _tensor(index: Path, shards: int, name: str, entry: dict[int, list[Any]]) ->
     shape = [_message(one).get(1, [0])[0] for one in _message(entry[2][0]).get(2, [])] if 2 in entry else []
     path = index.with_name(f"{index.stem}.data-{number:05d}-of-{shards:05d}")
     if not path.is_file():
-        raise ValueError(f"{path.name} is missing beside it")
+        raise ValueError(f"{path.name} is missing beside it; copy the checkpoint again")
     with path.open("rb") as file:
         file.seek(offset)
         content = file.read(size)
     array = np.frombuffer(bytearray(content), dtype=np.uint8)
     if len(content) != size or _masked(crc32c(array)) != struct.unpack("<I", entry[6][0])[0]:
-        raise ValueError(f"the checksum of {name} in {path.name} is wrong: the file is damaged")
+        raise ValueError(f"the checksum of {name} in {path.name} is wrong: the file is damaged; copy it again")
     if size != np.dtype(_TYPES[entry[1][0]]).itemsize * int(np.prod(shape, dtype=np.int64)):
         raise ValueError(f"{name} has {size} bytes, which is not its shape {shape}")
     return array.view(_TYPES[entry[1][0]]).reshape(shape)
@@ -120,7 +120,7 @@ def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, byte
     block, end = content[offset : offset + size], offset + size
     kind, checksum = struct.unpack("<BI", content[end : end + 5])
     if _masked(crc32c(np.frombuffer(content[offset : end + 1], dtype=np.uint8))) != checksum:
-        raise ValueError("the checksum of a block is wrong: the file is damaged")
+        raise ValueError("the checksum of a block is wrong: the file is damaged; copy it again")
     if kind:
         raise ValueError("its blocks are compressed, which TensorFlow's own are not")
     restarts = struct.unpack("<I", block[-4:])[0]

@@ -7,10 +7,12 @@ FSDP gathers its shards to save it. So one process on a CPU is enough, on any ma
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clozelab.corpus.files import file_sha256
 from clozelab.terminal import Words, verb
 
 if TYPE_CHECKING:
@@ -35,9 +37,10 @@ Google's BERT (TensorFlow), a file of weights beside its config.json or, with hu
 
   clozelab export runs/adhoc/demo/pretrain/mlm/seed-1 to=my-bert
   clozelab export uncased_L-12_H-768_A-12 to=bert-base  # Google's: vocab.txt, bert_config.json, bert_model.ckpt.*"""
+PLACE = re.compile(r"(?<![\w.-])~?/")  # an absolute path begins
 PIPELINES = {
     "classification": "text-classification", "regression": "text-classification", "tags": "token-classification",
-    "choices": "multiple-choice", "spans": "question-answering", None: "fill-mask",
+    "choices": "multiple-choice", "spans": "question-answering",
 }  # fmt: skip
 
 
@@ -56,13 +59,8 @@ def main(said: Words) -> int:
     from clozelab.runs.record import read_record
 
     name, to = said.names[0], said.values.get("to")
-    if (
-        to
-        and Path(to).exists()
-        and not (Path(to) / "config.json").is_file()
-        and (Path(to).is_file() or any(Path(to).iterdir()))
-    ):
-        raise ValueError(f"export: {to} is there, and is no model's folder; give to= another name")
+    if to is not None:
+        refuse_to_replace(Path(to))
     places = (Path(name), Path(name).parent)  # RUN, or RUN/encoder
     record = next((found for place in places if place.is_dir() and (found := read_record(place))), None)
     is_stopped = record is not None and record.stage == "pretrain" and not (record.folder / "encoder").is_dir()
@@ -84,6 +82,20 @@ def main(said: Words) -> int:
     return 0
 
 
+def refuse_to_replace(to: Path) -> None:
+    """ValueError for a place that holds anything but an earlier export as it was written: it would be gone."""
+    if to.is_dir():
+        listed = to / "checksums.json"
+        written = json.loads(listed.read_bytes()) | {listed.name: file_sha256(listed)} if listed.is_file() else {}
+        found = {path.relative_to(to).as_posix(): path for path in to.rglob("*") if not path.is_dir()}
+        others = [name for name, path in found.items() if written.get(name) != file_sha256(path)]
+        if others or (to.resolve().parent / "run.json").is_file():
+            held = f"{others[0]} is no export's, or was changed" if others else "it is a part of a run"
+            raise ValueError(f"export: {to} is there, and is no model's folder that may go ({held}); give another name")
+    elif to.exists():
+        raise ValueError(f"export: {to} is a file; give to= another name")
+
+
 def write(to: Path, model: Model, record: Record | None, *, form: str, pooling: str, has_head: bool) -> None:
     """A model's folder in one of FORMATS."""
     from torch import nn
@@ -100,7 +112,8 @@ def write(to: Path, model: Model, record: Record | None, *, form: str, pooling: 
         )
     if not has_head:
         alone = model.encoder.config.family.architecture((), model.encoder.config.is_causal)
-        model = replace(model, heads=nn.ModuleDict(), task=None, labels=(), architecture=alone)
+        lacks = () if has_pooler(model) else ("pooler",)  # which no head of a masked model, say, has trained
+        model = replace(model, heads=nn.ModuleDict(), task=None, labels=(), architecture=alone, untrained=lacks)
         extra.pop("finetuning_task", None)
     files: dict[str, str | bytes] = {"README.md": card(model, record, to.name, form)}
     files |= {"onnx/model.onnx": to_onnx(model)} if form == "onnx" else {}
@@ -150,7 +163,9 @@ def card(model: Model, record: Record | None, name: str, form: str) -> str:
     """README.md of the folder, in Hugging Face's terms; what nobody can know stands there to be filled in."""
     config, made = model.encoder.config, model.config.get("clozelab", {})
     library = "sentence-transformers" if form == FORMATS[2] else "transformers"
-    pipeline = "sentence-similarity" if form == FORMATS[2] else PIPELINES[model.task]
+    pipeline = "sentence-similarity" if form == FORMATS[2] else PIPELINES.get(model.task or "", "feature-extraction")
+    if model.task is None and "lm" in model.heads:
+        pipeline = "text-generation" if config.is_causal else "fill-mask"
     sizes = f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}, vocabulary {config.vocab_size:,}"
     number = sum(parameter.numel() for parameter in model.encoder.parameters())
     phase = "- {steps:,} steps of {global_batch_size} sequences of {seq_length} tokens"
@@ -183,11 +198,18 @@ def _recorded(record: Record) -> dict[str, list[str]]:
     made_with = [f"{name} {record.versions[name]}" for name in ("clozelab", "torch") if name in record.versions]
     made_with += [f"commit {record.git.commit}{' with changes' if record.git.dirty else ''}"] if record.git else []
     recipe += [f"- Made with {', '.join(made_with)}"]
-    recipe += ["", "```", " ".join(["clozelab", *record.words]), "```"] if record.config_name else []
+    said = " ".join(["clozelab", *map(without_path, record.words)])
+    recipe += ["", "```", said, "```"] if record.config_name else []
     cost = [f"- {record.seconds / 3600:.2f} hours on {', '.join(host.get('gpus') or [str(host.get('cpu'))])}"]
     cost += [f"- {facts['tokens']:,} tokens"] if "tokens" in facts else []
     cost += [f"- {facts['flops']:.3g} floating-point operations"] if "flops" in facts else []
     return {"Data": data, "Recipe": recipe, "Scores": _scores(record), "Cost": cost}
+
+
+def without_path(word: str) -> str:
+    """A word of a command line; a place on this machine is its key in capitals, for a card may be published."""
+    key, _, value = ("", "", word) if word[:1] in "/~" else word.partition("=")
+    return f"{key}={key.rpartition('.')[2].upper()}".lstrip("=") or "FOLDER" if PLACE.search(value) else word
 
 
 def _scores(record: Record) -> list[str]:
