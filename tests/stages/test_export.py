@@ -106,6 +106,7 @@ def test_a_head_without_weights_is_not_made_up(tmp_path, tiny_config, capsys):
         (["m"], "say where the model goes"),
         (["m", "to=full"], "full is there, and is no model's folder that may go (thesis.tex"),
         (["m", "checkpoint=true", "to=full"], "full is there, and is no model's folder that may go (thesis.tex"),
+        (["m", "to=m/config.json"], "config.json is a file; give to= another name"),
         (["m", "to=edited"], "edited is there, and is no model's folder that may go (README.md"),
         (["causal", "to=out", "format=sentence_transformers", "pooling=cls"], "sees only itself; choose mean"),
     ],
