@@ -95,9 +95,11 @@ def percent(estimate: Estimate | None, decimals: int = 1) -> str:
 
 
 def half_width(estimate: Estimate | None, decimals: int = 1) -> str:
-    """`± 1.7`; empty where there is no interval, and in words where the seeds happen to agree: not ± 0."""
+    """`± 1.7`, of two seeds `(65.7, 69.1)`; empty where there is but one, in words where seeds happen to agree."""
     if estimate is None or estimate.half_width is None:
         return ""
+    if len(estimate.values) == 2 and not estimate.has_no_spread:
+        return f"({', '.join(f'{one:.{decimals}f}' for one in estimate.values)})"
     return "(no spread)" if estimate.has_no_spread else f"{PLUS_MINUS} {estimate.half_width:.{decimals}f}"
 
 

@@ -62,7 +62,7 @@ def test_a_fact_of_pretraining_has_the_arms_runs(
     writers.pretrain(root, "base", 3, status="failed")
     assert explain_cell(["table6_model_size", "base", "LM perplexity", "scale=demo", f"runs_dir={tmp_path}"]) == 0
     out = capsys.readouterr().out
-    assert "on LM perplexity: 10.88 \u00b1 1.59 (perplexity)" in out and "percent" not in out
+    assert "on LM perplexity: 10.88 (10.75, 11.00) (perplexity)" in out and "percent" not in out
     assert re.search(r"pretrain/base/seed-1 +10\.75 +0123456789ab", out)
     assert re.search(r"pretrain/base/seed-3 .*does not count: not complete \(failed\)", out)
     assert "pretrain/wide" not in out and "missing: seeds 3/0\n" in out

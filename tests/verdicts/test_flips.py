@@ -177,7 +177,7 @@ def test_a_link_too_many(experiment: Experiment, lab: Lab) -> None:
     assert "of 2 differences 1 holds, 1 inconclusive" in found.note
     root = lab.write(AS_CLAIMED | {("mlm", "sst2"): 55.0}, PERPLEXITIES)
     found = verdicts(experiment, root)["chain"]
-    assert found.verdict == FAILS and "of 2 differences 1 holds, 1 fails" in found.note
+    assert found.verdict == FAILS and "of 2 differences 1 holds, 1 contradicted" in found.note
     shutil.rmtree(root / "finetune" / "ltr")
     found = verdicts(
         experiment, lab.write({key: one for key, one in AS_CLAIMED.items() if key[0] != "ltr"}, PERPLEXITIES)

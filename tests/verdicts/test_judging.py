@@ -98,7 +98,7 @@ def test_one_confident_opposite_is_enough_to_fail(experiment: Experiment, make_r
     means = {("ltr", task): 50.0 for task in EVERY} | {("mlm", task): 60.0 for task in EVERY}
     root = make_runs(means | {("ltr", "squad_v1"): 75.0})
     (one,) = judged(experiment, root)["ltr_hurts_everywhere"]
-    assert one.verdict == FAILS and "SQuAD F1: fails" in one.note
+    assert one.verdict == FAILS and "SQuAD F1: contradicted" in one.note
 
 
 def test_units_and_stand_ins(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
@@ -278,8 +278,8 @@ def test_a_title_comes_with_the_scores(experiment: Experiment, make_runs: Callab
 def test_summary_is_in_words(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
     (one, *_) = judge(build_table(experiment, find(make_runs({("mlm", "mrpc"): 70.0}))))
     kinds = [replace(one, verdict=verdict) for verdict in (HOLDS, FAILS, INCONCLUSIVE)]
-    assert summarise(kinds) == "1 holds, 1 fails, 1 inconclusive"
-    assert summarise(kinds * 2) == "2 hold, 2 fail, 2 inconclusive"
+    assert summarise(kinds) == "1 holds, 1 contradicted, 1 inconclusive"
+    assert summarise(kinds * 2) == "2 hold, 2 contradicted, 2 inconclusive"
     assert summarise([]) == "no claims"
 
 

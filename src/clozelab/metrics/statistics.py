@@ -45,10 +45,16 @@ class Estimate:
     basis: str  # what those values are: PRETRAINING_SEEDS, FINETUNING_SEEDS or ONE_RUN
     sd: float | None = None  # standard deviation of the values; None where there is but one
     is_balanced: bool = True  # every pre-training seed has equally many runs
+    values: tuple[float, ...] = ()  # that the interval is over
 
     @property
     def half_width(self) -> float | None:
         return None if self.high is None else self.high - self.mean
+
+    @property
+    def reach(self) -> float | None:
+        """What is drawn to each side of the mean: to both values where there are two, else the half-width."""
+        return abs(self.values[0] - self.mean) if len(self.values) == 2 else self.half_width
 
     @property
     def has_no_spread(self) -> bool:
@@ -94,7 +100,7 @@ def estimate(scores: Scores, confidence: float = CONFIDENCE) -> Estimate:
         return Estimate(values[0], None, None, 1, ONE_RUN)
     is_balanced = len(set(map(len, groups.values()))) == 1
     sd = float(np.std(values, ddof=1))
-    return Estimate(*t_interval(values, confidence), len(values), basis, sd, is_balanced)
+    return Estimate(*t_interval(values, confidence), len(values), basis, sd, is_balanced, tuple(values))
 
 
 def contrast(terms: Sequence[tuple[float, Scores]], confidence: float = CONFIDENCE) -> Estimate | None:

@@ -15,7 +15,6 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 
 from clozelab.metrics.statistics import FINETUNING_SEEDS, MOST_SEEDS, ONE_RUN, PRETRAINING_SEEDS
-from clozelab.report.registration import said_of
 from clozelab.suggestions import (
     DASH,
     distinct,
@@ -29,15 +28,13 @@ from clozelab.suggestions import (
     span,
     with_direction,
 )
-from clozelab.verdicts.accounts import costs, known_losses, learnt, problems, provenance, seed_counts
+from clozelab.verdicts.accounts import costs, known_losses, learnt, not_learnt, problems, provenance, seed_counts
 from clozelab.verdicts.experiment import CROSSES, MONOTONE, OUR_SPLIT, PERCENT, SPREAD
-from clozelab.verdicts.judging import ONE_SEED, Judgement, Look, summarise
+from clozelab.verdicts.judging import FAILS, HOLDS, ONE_SEED, Judgement, Look, summarise
 from clozelab.verdicts.links import correct, link_between
 from clozelab.verdicts.table import DataColumn, Table
 
 POINTS = "points"
-KINDS = {"hold": "holds", "fail": "fails"}
-"""First word of several equal verdicts -> of one, which is what its badge looks like."""
 SELECTION = (
     "A fine-tuning run was scored several times on the way, and stands here with its best score on the very set that "
     "it is scored on, as the paper selects too: a little better than on new examples, most so where scores jump about."
@@ -77,13 +74,18 @@ def build_page(table: Table, judgements: Sequence[Judgement], scale: str, looks:
         "synthetic": table.runs.synthetic,
         "setup": _setup(table),
         "runs": _run_counts(table),
-        "summary": (summary := summarise(judgements)),
-        "verdicts": [
-            {"kind": KINDS.get(word := text.split()[1], word), "text": text}
-            for text in summary.split(", ")
-            if judgements
+        "summary": summarise(judgements),
+        "unlearnt": [
+            {
+                "text": said,
+                "claims": [
+                    one.claim.text
+                    for one in judgements
+                    if any(row.arm == arm for row in experiment.rows if row.name in one.rows)
+                ],
+            }
+            for arm, said in not_learnt(table)
         ],
-        "registered": said_of(experiment, table.runs),
         "looks": f"{len(looks)} ({', '.join(one.time[:10] for one in looks)})" if looks else "",
         "selection": reading["selection"],
         "interval": interval_words,
@@ -103,21 +105,29 @@ def build_page(table: Table, judgements: Sequence[Judgement], scale: str, looks:
 
 
 def _judgement_pages(judgements: Sequence[Judgement], table: Table, axis: float) -> list[dict[str, Any]]:
-    pages = []
+    pages = list[dict[str, Any]]()
     for one in judgements:
         found, decimals = one.difference, one.column.decimals if one.column else 1
         direction = f"within {one.claim.points:g}" if one.claim.kind == SPREAD else one.claim.direction
         paper = DIRECTIONS.get(direction, direction) if one.paper_size is None else signed(one.paper_size, decimals)
+        paper_or_claim = "the paper" if table.experiment.has_paper else "claimed"
+        paper_or_claim += ": " if one.paper_size is None else " "
         corrected = f"corrected {probability(one.corrected).removeprefix('p ').removeprefix('= ')}"
         seeds = f"~{one.decisive_seeds} seeds" if one.decisive_seeds else f">{MOST_SEEDS} seeds"
+        ours, within = signed(found.mean if found else None, decimals), interval(found, decimals)
+        ours, within = (one.where.place, one.where.interval) if one.where else (ours, within)
         pages.append(
             {
+                "id": one.claim.id,
+                "number": len(pages) + 1,
+                "is_answer": one.claim.primary or one.verdict in (HOLDS, FAILS),
+                "sentence": _sentence(one, f"{ours}{{unit}} {within}", f"{paper_or_claim}{paper}"),
                 "text": one.claim.text,
                 "compared": _compared(one, table),
                 "paper": paper,
                 "judged_on": one.judged_on,
-                "ours": one.where.place if one.where else signed(found.mean if found else None, decimals),
-                "interval": one.where.interval if one.where else interval(found, decimals),
+                "ours": ours,
+                "interval": within,
                 "shown": f"weakest: {one.shown}" if one.shown and not one.where else "",
                 "p": f"{probability(one.p)}, {corrected}" if one.p is not None else "",
                 "corrected": probability(one.corrected),
@@ -131,6 +141,17 @@ def _judgement_pages(judgements: Sequence[Judgement], table: Table, axis: float)
             }
         )
     return pages
+
+
+def _sentence(one: Judgement, ours: str, claimed: str) -> str:
+    """`Left-to-right costs SQuAD: contradicted here, +36.3 F1 [+35.0, +37.6]; the paper -10.1`."""
+    metric = one.column.metric.rpartition("/")[2] if one.column else ""
+    unit = "" if one.where else " F1" if metric == "f1" else f" {unit_of(one)}"
+    where = f" on {one.judged_on}" if one.column and not one.column.is_paper else " here"
+    said = (
+        f", {ours.format(unit=unit)}".rstrip() if one.difference or one.where else f" ({one.note})" if one.note else ""
+    )
+    return f"{one.claim.text[:1].upper()}{one.claim.text[1:]}: {one.word}{where}{said}; {claimed}"
 
 
 def unit_of(one: Judgement) -> str:
@@ -267,7 +288,12 @@ def _groups(table: Table) -> list[dict[str, Any]]:
     found = []
     for title, columns in groups if has_own else reversed(groups):
         rows = [
-            {"label": row.label, "is_floor": row.arm is None, "cells": [_cell(row.name, one, table) for one in columns]}
+            {
+                "name": row.name,
+                "label": row.label,
+                "is_floor": row.arm is None,
+                "cells": [_cell(row.name, one, table) for one in columns],
+            }
             for row in table.experiment.rows
         ]
         majority = [DASH if one.majority is None else f"{one.majority:.1f}" for one in columns]

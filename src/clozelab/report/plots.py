@@ -25,7 +25,7 @@ from clozelab.metrics.statistics import Estimate
 from clozelab.runs.record import Record
 from clozelab.suggestions import MINUS, with_direction
 from clozelab.verdicts.experiment import PERCENT, Row
-from clozelab.verdicts.links import SIGNIFICANCE, link_between
+from clozelab.verdicts.links import SIGNIFICANCE, Link, correct, link_between
 from clozelab.verdicts.table import Cell, DataColumn, Line, Table
 
 matplotlib.use("Agg")
@@ -92,8 +92,8 @@ def _write_title(axes: Axes, column: DataColumn) -> None:
 
 
 def _point(axes: Axes, place: float, found: Estimate, cell: Cell | None, colour: str, marker: str, **how: Any) -> None:
-    """A mean with its interval; a cross without one where every run collapsed."""
-    half, marker = (None, "x") if cell is not None and cell.is_collapsed else (found.half_width, marker)
+    """A mean with its interval, or both of two values; a cross without one where every run collapsed."""
+    half, marker = (None, "x") if cell is not None and cell.is_collapsed else (found.reach, marker)
     axes.errorbar(place, found.mean, half, fmt=marker, color=colour, markersize=6, capsize=3, linewidth=1.4, **how)
 
 
@@ -193,7 +193,9 @@ def draw_table(table: Table) -> Picture | None:
     grid[0, 0].set_ylim(len(rows) - 0.5, -0.5)
     has_paper = any(table.paper_value(row.name, one) is not None for row in rows for one in columns)
     unit = ", percent" if all(column.unit == PERCENT for column in columns) else ""
-    ours = f"{'ours' if has_paper else 'mean'}{unit}, with 95 % interval"
+    found = [cell.estimate for cell in table.cells.values() if cell.estimate]
+    reach = "from one seed to the other" if any(len(one.values) == 2 for one in found) else "with 95 % interval"
+    ours = f"{'ours' if has_paper else 'mean'}{unit}, {reach}"
     entries = [Line2D([], [], color=ink, marker="o", label=ours)]
     if has_paper:
         hollow: dict[str, Any] = {"marker": "D", "markerfacecolor": "none", "linestyle": ""}
@@ -214,7 +216,7 @@ def _draw_column(axes: Axes, table: Table, column: DataColumn) -> None:
         elif cell.is_collapsed:
             axes.plot(cell.estimate.mean, height, marker="x", markersize=6, color=colour)
         else:
-            mean, half = cell.estimate.mean, cell.estimate.half_width
+            mean, half = cell.estimate.mean, cell.estimate.reach
             axes.errorbar(mean, height, xerr=half, fmt="o", color=colour, markersize=6, capsize=3, linewidth=1.6)
             whole += [(height, colour, mean - half, mean + half)] if half else []
         if (printed := table.paper_value(row.name, column)) is not None:
@@ -244,6 +246,13 @@ def draw_lines(lines: Sequence[Line], table: Table) -> Picture | None:
     ink, paper = plt.rcParams[INK], plt.rcParams[PAPER]
     arms = {row.arm: row for row in reversed(table.experiment.rows)}
     colours = {line.name: _row_colour(table, arms[line.arm]) for line in lines}
+    links = [
+        (column.key, key, link_between(lines[0].rows[key], lines[1].rows[key], column, table))
+        for column in (columns if len(lines) == 2 else ())
+        for key in lines[0].rows
+        if key in lines[1].rows
+    ]
+    corrected = correct({"": [link for *_, link in links if not link.barred]}).corrected
     figure, grid = plt.subplots(
         down * len(heights), across, squeeze=False, layout="constrained",
         figsize=(WIDTH, 0.5 + down * (sum(heights) + 0.6)), height_ratios=heights * down,
@@ -254,7 +263,8 @@ def draw_lines(lines: Sequence[Line], table: Table) -> Picture | None:
         panels = grid[len(heights) * (number // across) :, number % across][: len(heights)]
         _draw_scores(panels[0], lines, colours, table, column)
         if len(lines) == 2:
-            _draw_difference(panels[1], lines, table, column)
+            mine = {key: link for where, key, link in links if where == column.key}
+            _draw_difference(panels[1], lines, mine, corrected)
             panels[1].set_xlim(panels[0].get_xlim())
         panels[-1].set_xlabel(xlabel)
     grid[0, 0].set_ylabel("percent")
@@ -294,17 +304,18 @@ def _draw_scores(
     _scale(axes, lines)
 
 
-def _draw_difference(axes: Axes, lines: Sequence[Line], table: Table, column: DataColumn) -> None:
-    """First - second where both have a score that may be compared: a filled dot where the interval excludes zero."""
+def _draw_difference(
+    axes: Axes, lines: Sequence[Line], links: Mapping[float, Link], corrected: Mapping[Any, float]
+) -> None:
+    """First - second where they may be compared: a filled dot where it is not zero, corrected for the picture."""
     ink, faint = plt.rcParams[INK], plt.rcParams[FAINT]
     axes.set_visible(True)
     first, second = lines
     places = [_places(line, lines) for line in lines]
     axes.axhline(0.0, color=faint, linewidth=1.0)
-    for fraction in (one for one in first.rows if one in second.rows):
-        link = link_between(first.rows[fraction], second.rows[fraction], column, table)
+    for fraction, link in links.items():
         if link.difference is not None and not link.barred:
-            is_sure = link.p is not None and link.p < SIGNIFICANCE and not link.below
+            is_sure = corrected.get(link.key, 1.0) < SIGNIFICANCE and not link.below
             face = ink if is_sure else plt.rcParams[PAPER]
             _point(axes, fmean(one[fraction] for one in places), link.difference, None, ink, "o", markerfacecolor=face)
     axes.set_title(f"{first.name} {MINUS} {second.name}, points", fontsize=9, color=faint)

@@ -22,10 +22,11 @@ from jinja2 import Environment, PackageLoader
 
 from clozelab.report.page import build_page, templates
 from clozelab.report.plots import STYLES, Picture, draw_curves, draw_lines, draw_sizes, draw_table, look
+from clozelab.report.registration import said_of
 from clozelab.runs.find import find
 from clozelab.runs.record import NO_UNIT, PERCENT, Record, Score
 from clozelab.suggestions import DASH, in_units
-from clozelab.verdicts.accounts import arm_labels, encoder_sizes, rows_by_size
+from clozelab.verdicts.accounts import arm_labels, encoder_sizes, rows_by_size, with_own_sizes
 from clozelab.verdicts.comparability import sweep_table
 from clozelab.verdicts.experiment import Experiment
 from clozelab.verdicts.judging import Judgement, look_at
@@ -155,9 +156,14 @@ def write_sweep_report(root: Path, folder: Path) -> Report:
 
 def write_table(table: Table, folder: Path, *, scale: str) -> Report:
     """Judge a table and write its page, plots and results.csv."""
+    known = {
+        "registered": said_of(table.experiment, table.runs),
+        "named": {row.name: row.label for row in table.experiment.rows},
+    }
+    table = with_own_sizes(table)
     judgements, looks, unkept = look_at(table)
     folder.mkdir(parents=True, exist_ok=True)
-    page = build_page(table, judgements, scale, looks)
+    page = build_page(table, judgements, scale, looks) | known
     page["problems"] |= {"Looks": [unkept]} if unkept else {}
     page["plots"] = _plots(table, folder)
     for name, said in (("report.md", without_html(page)), ("report.html", page)):

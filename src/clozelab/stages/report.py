@@ -29,7 +29,7 @@ logger=wandb they also go to Weights & Biases, as an artifact. Of a FOLDER with 
 the same page without an experiment: a row for whatever differs, means over seeds, paired differences.
 
   --latex    also report.tex: scores and verdicts as tables to \\input (needs the package booktabs)"""
-STYLES = {"holds": "green", "fails": "red", "inconclusive": "yellow", "not": "dim"}
+STYLES = {"holds": "green", "contradicted": "red", "inconclusive": "yellow", "not": "dim"}
 PADDING = 2
 HARD = "\N{NO-BREAK SPACE}"  # no line ends inside an interval
 TEXTS = {

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import product
 from operator import attrgetter
@@ -30,6 +31,9 @@ LEARNT_CONTEXT_NATS = 0.2
 """A token below the loss of a model without context; before that, an arm is on the plateau that it began on."""
 SAME_SIZE = 1.02
 """Encoders whose parameters differ by no more than that factor: a head of one's own does not make another size."""
+PAPER_SIZE = re.compile(r"L=\d+, H=\d+(, A=\d+)?")
+"""In the label of a row whose encoder has another size at a smaller scale."""
+SIZE_LETTERS = {"L": "num_hidden_layers", "H": "hidden_size", "A": "num_attention_heads"}
 
 
 def arm_labels(table: Table) -> dict[str, str]:
@@ -76,6 +80,19 @@ def encoder_sizes(table: Table) -> dict[str, float]:
     """Arm -> parameters of its encoder, as a mean over the runs that know them."""
     sizes = {arm: _average(mine, "parameters") for arm, mine in grouped(table.runs.pretrain).items()}
     return {arm: size for arm, size in sizes.items() if size}
+
+
+def with_own_sizes(table: Table) -> Table:
+    """The table with our encoders' sizes in the labels of rows that the paper names after its own."""
+    rows = list[Row]()
+    for row in table.experiment.rows:
+        runs = table.trained.get(str(row.arm or row.delta.get("encoder_arm")), [])
+        model = runs[0].config["model"] if runs else {}
+        own = ", ".join(f"{letter}={model[key]}" for letter, key in SIZE_LETTERS.items() if key in model)
+        label = PAPER_SIZE.sub(own, row.label) if own else row.label
+        is_taken = any(label == one.label for one in rows)
+        rows.append(row.model_copy(update={"label": f"{label} ({row.label})" if is_taken else label}))
+    return replace(table, experiment=table.experiment.model_copy(update={"rows": tuple(rows)}))
 
 
 def rows_by_size(table: Table) -> list[Row]:
@@ -238,7 +255,7 @@ def problems(table: Table) -> dict[str, list[str]]:
     found = {
         "Another data set": table.strays,
         "Unequal": inconsistencies(table.experiment, runs),
-        "Not learnt": _not_learnt(table),
+        "Not learnt": [line for _, line in not_learnt(table)],
         "Missing": missing,
         "Not complete": [f"{run.place} ({run.status}){': ' if run.problem else ''}{run.problem}" for run in pending],
         "Collapsed": collapsed,
@@ -249,8 +266,8 @@ def problems(table: Table) -> dict[str, list[str]]:
     return {heading: list(lines) for heading, lines in found.items() if lines}
 
 
-def _not_learnt(table: Table) -> list[str]:
-    """Arms whose pre-training has not taken hold: what depends on it cannot show in their rows."""
+def not_learnt(table: Table) -> list[tuple[str, str]]:
+    """(arm, what of its pre-training has not taken hold): what depends on it cannot show in its rows."""
     lines = []
     for arm, label in arm_labels(table).items():
         runs, name = table.trained.get(arm, []), label if label == arm else f"{label} ({arm})"
@@ -260,18 +277,20 @@ def _not_learnt(table: Table) -> list[str]:
         if one is not None:
             inside = f"and for {one:.1%} inside one source, where guessing is right for 50%"
         if accuracy is not None and rule is not None and (accuracy <= rule or (one or 1.0) < LEARNT_NSP_ACCURACY):
-            lines.append(
+            said = (
                 f"{name}: next-sentence prediction is right for {accuracy:.1%} of held-out pairs, where asking for "
                 f"their sources alone is right for {rule:.1%}, {inside}; what it gives or costs cannot show at this "
                 "budget"
             )
+            lines.append((arm, said))
         loss, plateau = _average(runs, "validation/loss"), _average(runs, _context_free)
         copied = ", and copying what masking leaves in place" if any(map(_same_fraction, runs)) else ""
         if loss is not None and plateau is not None and loss > plateau - LEARNT_CONTEXT_NATS:
-            lines.append(
+            said = (
                 f"{name}: a held-out loss of {loss:.2f} nats, where {plateau:.2f} takes no context (each token's "
                 f"frequency{copied}): its encoder has learnt next to nothing of context"
             )
+            lines.append((arm, said))
     return lines
 
 

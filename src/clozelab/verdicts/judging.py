@@ -1,4 +1,4 @@
-"""A claim of the paper against our runs: holds, fails, inconclusive or not comparable, and on what.
+"""A claim of the paper against our runs: holds, contradicted, inconclusive or not comparable, and on what.
 
 A claim rests on one difference between rows or on several (its links). A link is decided by Student's t over
 pre-training seeds, after Holm's correction for every difference that the table's claims rest on. One pre-training seed
@@ -34,7 +34,7 @@ from clozelab.verdicts.table import DataColumn, Table, build_table
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs
 
-HOLDS, FAILS, INCONCLUSIVE = "holds", "fails", "inconclusive"
+HOLDS, FAILS, INCONCLUSIVE = "holds", "contradicted", "inconclusive"
 ONE_SEED, BELOW_FLOOR, NOT_COMPARABLE = "inconclusive (one seed)", "inconclusive (below its floor)", "not comparable"
 VERDICTS = (HOLDS, FAILS, INCONCLUSIVE, ONE_SEED, BELOW_FLOOR, NOT_COMPARABLE)
 EXPLORATORY = " (exploratory)"
@@ -132,14 +132,14 @@ def _is_planned(then: str, now: str) -> bool:
 
 
 def summarise(judgements: Sequence[Judgement]) -> str:
-    """The verdicts counted: "2 hold, 1 fails, 3 inconclusive"."""
+    """The verdicts counted: "2 hold, 1 contradicted, 3 inconclusive"."""
     order = [f"{verdict}{more}" for verdict in VERDICTS for more in ("", EXPLORATORY)]
     return _counted([one.word for one in judgements], order) or "no claims"
 
 
 def _counted(verdicts: Sequence[str], order: Sequence[str]) -> str:
     counts = {verdict: verdicts.count(verdict) for verdict in order if verdict in verdicts}
-    plural = {verdict: verdict.replace(HOLDS, "hold").replace(FAILS, "fail") for verdict in counts}
+    plural = {verdict: verdict.replace(HOLDS, "hold") for verdict in counts}
     return ", ".join(f"{count} {plural[verdict] if count > 1 else verdict}" for verdict, count in counts.items())
 
 
