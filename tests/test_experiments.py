@@ -344,7 +344,12 @@ def shared_arms(scale: str) -> set[frozenset[str]]:
     """What experiments/README.md calls shared, as "experiment/arm"."""
     wide = {"table7_feature_based_ner/mlm_nsp", "table8_masking/mask80_same10_random10"}
     tables = ["table1_glue", "table2_squad_v1", "table3_squad_v2", "table4_swag", "table5_pretraining_tasks"]
-    default = {"roberta_nsp_x_format/pairs_nsp", "family/bert", *(f"{table}/mlm_nsp" for table in tables)}
+    default = {
+        "roberta_nsp_x_format/pairs_nsp",
+        "family/bert",
+        "sentence_embeddings/mlm_nsp",
+        *(f"{table}/mlm_nsp" for table in tables),
+    }
     same = ["table5_pretraining_tasks", "figure5_training_steps"]
     if scale in scales_of("zero_shot"):
         default, same = default | {"zero_shot/mlm_nsp"}, [*same, "zero_shot"]

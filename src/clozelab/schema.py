@@ -263,6 +263,8 @@ class EncoderStageConfig(StageConfig):
     pretrain_seed: Annotated[int, Field(ge=0), IDENTITY] = MISSING
     initialisation: Annotated[str, one_of("pretrained", "random")] = MISSING
     """random: the no-pre-training floor, of the same shape and vocabulary, with fresh weights."""
+    pooling: Annotated[str, one_of("auto", "mean", "cls"), NEUTRAL] = MISSING
+    """Of sentence embeddings: what a text's vector is; auto (evaluate): as they were trained, else the mean."""
     token_types: Annotated[str, one_of("auto", "one", "two")] = MISSING
     """Of pairs. auto: as many as the encoder was trained with, by its folder (tokenizer_config.json)."""
 

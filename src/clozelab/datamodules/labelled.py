@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from clozelab.corpus.files import JSONL_SUFFIXES, file_sha256, file_suffix, lines_of
 from clozelab.datamodules.baselines import BAG, guess_classes, guess_numbers
 from clozelab.datamodules.examples import (
+    GroupedSequences,
     Ints,
     Sequences,
     TokenSequences,
@@ -238,6 +239,7 @@ class LabelledDataModule(FinetuningDataModule):
         numeric_labels: bool,
         extra_validation_files: Mapping[str, str] | None,
         test_id_column: str | None,
+        pairs: str,
         long_documents: str,
         window_stride: int,
         window_pooling: str,
@@ -253,6 +255,9 @@ class LabelledDataModule(FinetuningDataModule):
             raise ValueError(f"text_columns must name one or two columns, not {list(text_columns)}")
         if self.labels is not None and len(set(self.labels)) < len(self.labels):
             raise ValueError(f"task.data.labels names a label twice: {self.labels}")
+        if pairs not in ("joint", "apart") or (pairs == "apart" and len(text_columns) != 2):
+            raise ValueError(f"pairs={pairs!r} of the columns {list(text_columns)}: joint, or of two columns apart")
+        self.pairs = pairs
         if long_documents not in ("truncate", "windows"):
             raise ValueError(f"long_documents={long_documents!r} is unknown; known: truncate, windows")
         if window_pooling not in ("mean", "max"):
@@ -268,13 +273,23 @@ class LabelledDataModule(FinetuningDataModule):
         layout = [asdict(self.layout), self.labels, self.numeric_labels]
         return {"layout": layout, "extra_validation": extra, "windows": self.windows}
 
+    @property
+    def tokenization(self) -> dict[str, Any]:
+        return super().tokenization | ({"pairs": self.pairs} if self.pairs != "joint" else {})
+
     def read_splits(self) -> None:
         self.train = self._load(self.train_path, self.labels, self.plan.max_train_examples)
         names = self.train.label_names
         extra = {name: self._load(path, names, None) for name, path in self.extra_paths.items()}
         self.validation = replace(self._load(self.validation_path, names, None), extra=extra)
-        self.train_sequences, self.train_targets = self.train.sequences, {"labels": self.train.input_labels}
-        self.validation_sequences = join_sequences([one.sequences for one in (self.validation, *extra.values())])
+        self.train_targets = {"labels": self.train.input_labels}
+        self.train_sequences = self._inputs(self.train.sequences)
+        joined = join_sequences([one.sequences for one in (self.validation, *extra.values())])
+        self.validation_sequences = self._inputs(joined)
+
+    def _inputs(self, sequences: TokenSequences) -> Sequences:
+        """An example is one sequence, or the two of a pair that are read apart."""
+        return GroupedSequences(sequences, 2) if self.pairs == "apart" else sequences
 
     def splits(self) -> list[tuple[str, Path, Any]]:
         extra = self.validation.extra.items()
@@ -282,7 +297,7 @@ class LabelledDataModule(FinetuningDataModule):
 
     def read_test(self, path: Path) -> tuple[Sequences, LabelledSplit]:
         split = self._load(path, self.train.label_names, None, has_labels=False)
-        return split.sequences, split
+        return self._inputs(split.sequences), split
 
     def _load(
         self, path: Path, names: Sequence[str] | None, max_examples: int | None, has_labels: bool = True
@@ -300,7 +315,10 @@ class LabelledDataModule(FinetuningDataModule):
             tokenizer, length = self.inputs.tokenizer, self.max_seq_length
             counts = {"empty_texts": sum(not text.strip() for part in texts for text in part)}
             if self.windows is None:
-                sequences = encode_examples(tokenizer, *texts, max_seq_length=length)
+                apart = [[text for pair in chosen.texts for text in pair]]
+                sequences = encode_examples(
+                    tokenizer, *(apart if self.pairs == "apart" else texts), max_seq_length=length
+                )
             else:
                 stride, _ = self.windows
                 sequences, offsets = encode_windows(tokenizer, texts[0], max_seq_length=length, stride=stride)

@@ -44,7 +44,7 @@ KINDS = {"pretrain": "arm", "finetune": "row", "evaluate": "row"}
 MEASURED = "measured"
 GROUPS = KINDS | {"evaluate": MEASURED}
 """What a sweep goes over; `measured` is each row's encoder, and nothing of how it is fine-tuned (OF_ENCODER)."""
-OF_ENCODER = ("encoder_arm", "encoder_fraction", "initialisation")
+OF_ENCODER = ("encoder_arm", "encoder_fraction", "initialisation", "pooling")
 SEEDS = {
     "pretrain": {"seed": "${scale.pretrain.seeds}"},
     "finetune": {"pretrain_seed": "${scale.pretrain.seeds}", "seed": "${scale.finetune.seeds}"},

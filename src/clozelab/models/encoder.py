@@ -23,6 +23,7 @@ from clozelab.models.embeddings import Embeddings
 from clozelab.models.layers import Dropout, Linear, activation, initialise_
 from clozelab.models.layout import Layout
 
+SENTENCE_POOLINGS = ("mean", "cls")
 MAX_SHAPES = 64
 """Shapes that are compiled before torch gives up and runs the rest uncompiled: phases x (with, without padding) x
 (last micro-batch, others)."""
@@ -236,6 +237,15 @@ class Encoder(nn.Module):
         """[T, H] -> [B, H]: the state of each sequence's first token or, of a causal encoder, of its last real one."""
         rows = layout.last_rows if self.config.is_causal else layout.first_rows
         return sequence_output.index_select(0, rows)
+
+    def sentence_states(self, hidden: Tensor, layout: Layout, pooling: str) -> Tensor:
+        """[T, H] of a ragged stream -> fp32 [B, H]: each sequence's mean over all its tokens, or (`cls`) its
+        `token_states`."""
+        if pooling == "cls":
+            return self.token_states(hidden, layout).float()
+        owner = torch.repeat_interleave(layout.lengths, output_size=len(hidden))
+        sums = hidden.new_zeros(layout.batch_size, hidden.shape[1], dtype=torch.float32)
+        return sums.index_add(0, owner, hidden.float()) / layout.lengths[:, None]
 
     def pool(self, sequence_output: Tensor, layout: Layout, head: nn.Module | None = None) -> Tensor:
         """[T, H] -> [B, H]: what `head` reads of each sequence, which is the pooler's output but for heads that bring

@@ -333,7 +333,8 @@ def save_model(folder: Path, module: FineTuning, encoder_folder: Path, tokenizer
     A BiLSTM head has no class in that layout: its tensors lie below `bilstm.`.
     """
     module.restore_best()
-    made = read_config_dict(encoder_folder).get("clozelab", {}) | facts | module.remembered()
+    made = read_config_dict(encoder_folder).get("clozelab", {})
+    made = {key: one for key, one in made.items() if key != "pooling"} | facts | module.remembered()
     write_model(
         folder,
         module.encoder,

@@ -137,10 +137,9 @@ class Probe(Measurement):
         if self.words is not None:
             values, index = found[batch["word_slots"]], batch["word_index"]
         else:
-            owner = torch.repeat_interleave(torch.arange(layout.batch_size, device=self.device), layout.lengths)
-            sums = found.new_zeros(layout.batch_size, *found.shape[1:]).index_add(0, owner, found)
+            means = self.encoder.sentence_states(found.flatten(1), layout, "mean").view(-1, *found.shape[1:])
             pooled = self.encoder.pool(output.sequence_output, layout).float()
-            values = torch.cat([sums / layout.lengths[:, None, None], pooled[:, None]], dim=1)
+            values = torch.cat([means, pooled[:, None]], dim=1)
             index = batch["example_index"]
         self._collected.append((dataloader_idx, index.cpu(), values.cpu()))
 

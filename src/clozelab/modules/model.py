@@ -58,7 +58,7 @@ class Model:
     config: Mapping[str, Any]  # config.json as it is
     architecture: str
     task: str | None
-    """classification, regression, tags, choices or spans; None: not fine-tuned."""
+    """classification, regression, tags, choices, spans or embedding; None: not fine-tuned."""
     labels: tuple[str, ...]  # of classification and tags, by the order of the outputs
     max_length: int  # of a sequence with its special tokens: the longest that was trained, as far as it is recorded
 
@@ -125,6 +125,7 @@ def read_model(path: Path | str, token_types: str = "auto") -> Model:
             heads[kind] = head
         else:
             untrained.append(kind)
+    task = task or ("embedding" if "pooling" in config.get("clozelab", {}) else None)
     is_regression = task == "classification" and (config.get("problem_type") == "regression" or len(labels) == 1)
     return Model(
         folder=folder,
@@ -143,6 +144,11 @@ def read_model(path: Path | str, token_types: str = "auto") -> Model:
 def has_pooler(model: Model) -> bool:
     """Whether the class that holds the model's heads has a pooler, and this one's is trained."""
     return model.encoder.config.family.reads_pooler(list(model.heads)) and "pooler" not in model.untrained
+
+
+def trained_pooling(model: Model) -> str:
+    """What a text's vector is: as its embeddings were trained, else the mean."""
+    return str(model.config.get("clozelab", {}).get("pooling", "mean"))
 
 
 def write_model(

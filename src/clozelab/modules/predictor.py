@@ -30,11 +30,11 @@ from clozelab.datamodules.finetuning import make_batch
 from clozelab.models.heads import feature_layers
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
 from clozelab.models.layout import Layout
-from clozelab.modules import answers
+from clozelab.modules import answers, explaining
 from clozelab.modules.classification import sequence_states
 from clozelab.modules.finetuning import Batch, Part, in_order
 from clozelab.modules.measures import log_probs
-from clozelab.modules.model import Model, find_model, read_model
+from clozelab.modules.model import Model, find_model, read_model, trained_pooling
 from clozelab.modules.spans import NBestSettings, predict_answers, token_logits
 from clozelab.training.runtime import MAX_FP32_ERROR, choose_precision, onednn_fp32, onednn_fp32_error
 
@@ -91,12 +91,9 @@ class Predictor:
         _check_top_k(top_k)
         if lacks := next((number for number, text in enumerate(given, 1) if mask not in text), None):
             raise ValueError(f"text {lacks} has no {mask}: write it where a token is to be filled in")
-        # RoBERTa's takes the blanks before it along.
-        pieces = [re.sub(r"\s+<mask>", "<mask>", text).split(mask) for text in given]
-        encoded = iter(self.tokenizer.encode_batch([piece for split in pieces for piece in split]))
-        gap = np.array([self.tokenizer.mask_id], dtype=np.int32)
-        joined = [np.concatenate([part for _ in split for part in (gap, next(encoded))][1:]) for split in pieces]
-        places, sequences = [1 + np.flatnonzero(ids == gap) for ids in joined], self._assemble(joined)
+        joined = self.with_masks(given)
+        gap, sequences = self.tokenizer.mask_id, self._assemble(joined)
+        places = [1 + np.flatnonzero(ids == gap) for ids in joined]
         is_causal, counts = self.encoder.config.is_causal, [len(own) for own in places]
         if is_causal and any(own[0] != len(ids) for own, ids in zip(places, joined, strict=True)):
             raise ValueError(
@@ -123,6 +120,13 @@ class Predictor:
         parts = zip(given, ends, ends[1:], strict=False)
         return _like(texts, [answers.Filled(text, tuple(tokens[a:b])) for text, a, b in parts])
 
+    def with_masks(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+        """Token ids of texts in which the mask token is one; RoBERTa's takes the blanks before it along."""
+        mask, gap = self.tokenizer.special_tokens[-1], np.array([self.tokenizer.mask_id], dtype=np.int32)
+        pieces = [re.sub(r"\s+<mask>", "<mask>", text).split(mask) for text in texts]
+        encoded = iter(self.tokenizer.encode_batch([piece for split in pieces for piece in split]))
+        return [np.concatenate([part for _ in split for part in (gap, next(encoded))][1:]) for split in pieces]
+
     def classify(self, texts: Text | Sequence[Text], stride: int | None = None) -> Any:
         """`Classified`, or `Number` of a regression. With `stride` a longer text is read in windows so many tokens
         apart, and the mean of their logits counts."""
@@ -141,14 +145,16 @@ class Predictor:
         return _like(pairs, _classified(logits, ("next", "other")))
 
     def embed(
-        self, texts: Text | Sequence[Text], pooling: str = "mean", layer: int | None = None, stride: int | None = None
-    ) -> NDArray[np.float32]:
+        self, texts: Text | Sequence[Text], pooling: str | None = None, layer: int | None = None,
+        stride: int | None = None,
+    ) -> NDArray[np.float32]:  # fmt: skip
         """float32 [N, H]; [H] for one text. The mean over all tokens, the first token's state (`cls`; of a causal
-        encoder the last one's), or the mean of the last four layers side by side (`last4`, [N, 4 H]).
+        encoder the last one's), or the mean of the last four layers side by side (`last4`, [N, 4 H]). None: what the
+        model's embeddings were trained with, else the mean.
 
         `layer`: 0 is what goes into the first layer, -1 the last one's output. `stride`: see `classify`.
         """
-        depth = self.encoder.config.num_hidden_layers
+        depth, pooling = self.encoder.config.num_hidden_layers, pooling or trained_pooling(self.model)
         if pooling not in POOLINGS or (pooling == "last4" and (layer is not None or depth < 4)):
             said = f"choose one of {', '.join(POOLINGS)}; last4 needs 4 layers and no layer="
             raise ValueError(f"pooling={pooling!r}: {said}")
@@ -157,16 +163,11 @@ class Predictor:
         sequences, starts = self._encode(_many(texts), stride)
 
         def pooled(hidden: Tensor, batch: Batch) -> Part:
-            layout = batch["layout"]
             if pooling == "last4":
                 hidden = torch.cat([*batch["hidden_states"][-4:-1], hidden], dim=1)
             elif layer not in (None, -1, depth):
                 hidden = batch["hidden_states"][layer]
-            if pooling == "cls":
-                return batch["example_index"], self.encoder.token_states(hidden, layout).float()
-            owner = torch.repeat_interleave(layout.lengths, output_size=len(hidden))
-            sums = hidden.new_zeros(layout.batch_size, hidden.shape[1], dtype=torch.float32)
-            return batch["example_index"], sums.index_add(0, owner, hidden.float()) / layout.lengths[:, None]
+            return batch["example_index"], self.encoder.sentence_states(hidden, batch["layout"], pooling)
 
         needs_all = pooling == "last4" or layer not in (None, -1, depth)
         parts = self._run(sequences, pooled, hidden_states=needs_all)
@@ -207,6 +208,21 @@ class Predictor:
             return batch["example_index"], batch["example_index"]
 
         self._run(sequences, keep, hidden_states=True)
+        return _like(texts, [found[number] for number in range(len(found))])
+
+    def attention(self, texts: Text | Sequence[Text]) -> Any:
+        """float32 [L, heads, tokens, tokens] of each text: what share of its look each token (the third axis) gives to
+        each other one. A text of a masked model may have masks."""
+        sequences = self.sequences_of(_many(texts))
+        found, layers = {}, list[Tensor]()
+
+        def keep(hidden: Tensor, batch: Batch) -> Part:  # noqa: ARG001
+            found[int(batch["example_index"])] = torch.stack(layers).cpu().numpy()
+            layers.clear()
+            return batch["example_index"], batch["example_index"]
+
+        with explaining.noted_attention(self.encoder, layers.append):
+            self._run(sequences, keep, max_tokens=1)
         return _like(texts, [found[number] for number in range(len(found))])
 
     def answer(
@@ -303,6 +319,13 @@ class Predictor:
 
     # How it does it
 
+    def sequences_of(self, texts: Sequence[Text]) -> TokenSequences:
+        """Of texts in which masks are masks, where the model fills them."""
+        has_masks = "lm" in self.heads and any(self.tokenizer.special_tokens[-1] in one for one in texts)
+        if has_masks and all(isinstance(one, str) for one in texts):
+            return self._assemble(self.with_masks(_single(texts)))
+        return self._encode(texts, None)[0]
+
     def _head(self, kind: str, act: str) -> Any:
         if kind in self.heads:
             return self.heads[kind]
@@ -319,12 +342,12 @@ class Predictor:
     @torch.inference_mode()
     def _run(
         self, sequences: examples.Sequences, read: Callable[[Tensor, Batch], Part], *, hidden_states: bool = False,
-        reads_bilstm: bool = False,
+        reads_bilstm: bool = False, max_tokens: int = BATCH_TOKENS,
     ) -> list[Part]:  # fmt: skip
         """What `read` says of every batch's states [T, H] (those of all layers are in the batch), on the host."""
         parts, low = [], self.precision.startswith("bf16")
         bilstm = self.heads["bilstm"] if reads_bilstm and "bilstm" in self.heads else None
-        for index in self.progress(examples.token_budget_batches(sequences.lengths, BATCH_TOKENS)):
+        for index in self.progress(examples.token_budget_batches(sequences.lengths, max_tokens)):
             batch = {key: value.to(self.device) for key, value in make_batch(sequences, index, {}).items()}
             ids, layout = (batch["input_ids"], batch["token_type_ids"], batch["position_ids"]), batch["layout"]
             with torch.autocast(self.device.type, torch.bfloat16, enabled=low), self._products():

@@ -88,14 +88,17 @@ def build_data(cfg: DictConfig, folder: Path, encoder: Encoder) -> Any:
 
 def build_module(cfg: DictConfig, folder: Path, encoder: Encoder, data: Any) -> Any:
     """The measure's module on the encoder, or the task's on the fine-tuned model, with the heads of the folder."""
+    made, settings = folders.read_config_dict(folder).get("clozelab", {}), cfg.measure.module or cfg.measure.task.module
+    pooling = {"pooling": made.get("pooling", "mean")} if settings.get("pooling") == "auto" else {}
     if cfg.measure.module is None:
         task = cfg.measure.task
         of_training = ("optimizer_factory", "schedule_factory", "total_steps", "gradient_clip_norm", "seed")
         module = build("task.module", task.module)(
             encoder=encoder,
-            head=folders.read_config_dict(folder).get("clozelab", {}).get("head", "linear"),
+            head=made.get("head", "linear"),
             validation=data.validation,
             metric=task.metric,
+            **pooling,
             **dict.fromkeys((*of_training, "log_interval_steps", "keep_best_weights"), 0),
         )
         heads = module.heads()
@@ -104,7 +107,7 @@ def build_module(cfg: DictConfig, folder: Path, encoder: Encoder, data: Any) -> 
         generator = torch.Generator().manual_seed(cfg.pretrain_seed)
         heads = {kind: encoder.config.family.head(kind, encoder, generator=generator) for kind in kinds}
         common = {"encoder": encoder, "heads": heads, "data": data, "metric": cfg.measure.metric}
-        module = build("measure.module", cfg.measure.module)(**common)
+        module = build("measure.module", cfg.measure.module)(**common, **pooling)
     for kind, head in heads.items() if cfg.initialisation == "pretrained" else ():
         try:
             folders.load_head(folder, kind, head)

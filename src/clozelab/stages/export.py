@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clozelab.runs.record import Record
 
 FORMATS = ("transformers", "onnx", "sentence_transformers")
-POOLINGS, SWITCHES = ("mean", "cls"), ("head", "checkpoint", "hub", "yes")
+SWITCHES = ("head", "checkpoint", "hub", "yes")
 HELP = """clozelab export MODEL [to=FOLDER] [format=transformers|onnx|sentence_transformers] [head=false] [push=NAME]
 
 Writes a model for use elsewhere: config.json, model.safetensors, the tokenizer's files, and a card (README.md) with
@@ -30,7 +30,8 @@ Google's BERT (TensorFlow), a file of weights beside its config.json or, with hu
   to=FOLDER                     where it goes
   format=transformers           the class of transformers that has the model's head; head=false: the encoder alone
   format=onnx                   the same, and onnx/model.onnx for any batch and length (pip install 'clozelab[export]')
-  format=sentence_transformers  the encoder, and pooling=mean or pooling=cls of its last layer
+  format=sentence_transformers  the encoder, and pooling=mean or pooling=cls of its last layer (as it was
+                                trained, else mean)
   checkpoint=true               the encoder as the run's newest checkpoint has it, by itself and without a card, into
                                 RUN/encoders/step-N unless to= says otherwise; of a run without an encoder/ always
   push=NAME [yes=true]          says what would go to the hub; yes=true uploads it, as a private repository
@@ -47,10 +48,10 @@ PIPELINES = {
 @verb("export", HELP, names=(1, 1), keys=("to", "format", "head", "checkpoint", "hub", "pooling", "push", "yes"))
 def main(said: Words) -> int:
     """Write the folder and print where it is."""
-    form, pooling = said.values.get("format", FORMATS[0]), said.values.get("pooling", POOLINGS[0])
+    form, pooling = said.values.get("format", FORMATS[0]), said.values.get("pooling", "auto")
     for key, value, known in (
         ("format", form, FORMATS),
-        ("pooling", pooling, POOLINGS),
+        ("pooling", pooling, ("auto", "mean", "cls")),
         *((key, said.values.get(key, "false"), ("true", "false")) for key in SWITCHES),
     ):
         if value not in known:
@@ -100,7 +101,7 @@ def write(to: Path, model: Model, record: Record | None, *, form: str, pooling: 
     """A model's folder in one of FORMATS."""
     from torch import nn
 
-    from clozelab.modules.model import has_pooler, write_model
+    from clozelab.modules.model import has_pooler, trained_pooling, write_model
     from clozelab.modules.onnx import to_onnx
 
     made = model.config.get("clozelab", {})
@@ -117,6 +118,7 @@ def write(to: Path, model: Model, record: Record | None, *, form: str, pooling: 
         extra.pop("finetuning_task", None)
     files: dict[str, str | bytes] = {"README.md": card(model, record, to.name, form)}
     files |= {"onnx/model.onnx": to_onnx(model)} if form == "onnx" else {}
+    pooling = trained_pooling(model) if pooling == "auto" else pooling
     files |= sentence_transformers_files(model, pooling) if form == "sentence_transformers" else {}
     about: Any = {"labels": model.labels, "is_regression": model.task == "regression", "max_length": model.max_length}
     about |= {"with_pooler": has_pooler(model), "extra_config": extra, "extra_files": files}

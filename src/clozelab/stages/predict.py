@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -27,14 +27,15 @@ clozelab predict RUN test=FILE [output=FOLDER]
 MODEL is a run, a folder in the Hugging Face layout or, with hub=true, NAME@COMMIT of the hub. A fine-tuned
 model does its task; of others a text with the mask token is filled, and do= says what else.
 
-  do=ACT         fill, classify, answer, tag, next (does the second text follow?), embed, score, states
+  do=ACT         fill, classify, answer, tag, next (does the second text follow?), embed, score, states, attention
   input=FILE     a text a line, or two between a tab (pairs; a question and its passage). - is what is piped in. Where
                  the first line is a JSON object, all are: text, and pair or question; words for a tagger; passages
                  for several. pair= and question= beside it are of every line
-  output=FILE    .jsonl, or one line of text each; embeddings also as .npy or .parquet
+  output=FILE    .jsonl, or one line of text each; embeddings also as .npy or .parquet;
+                 states and attention maps as .npz: text_1, text_2, ... in their order
   --json         print JSON lines: the object that was read, and its prediction
   top_k=N        of masks (5) and answers (1)
-  pooling=KIND   of embeddings: mean, cls, last4; layer=N takes another layer than the last
+  pooling=KIND   of embeddings: mean, cls, last4 (as the model was trained for it, else mean); layer=N: not the last
   stride=N       classify and embed longer texts in windows N tokens apart
   precision=     auto (bf16 where the processor multiplies it), 32-true;  device=auto, cpu, cuda
 
@@ -51,13 +52,16 @@ folders above them; of several runs on one test set the best on its validation s
 What the server would turn away is refused, and nothing is written then."""
 TEXTS, LISTS = ("text", "pair", "question"), ("words", "passages")
 SINGLE = ("fill", "tag", "score")  # which take no pair
-ACTS = ("fill", "classify", "answer", "tag", "next", "embed", "score", "states")
+ARRAYS = ("embed", "states", "attention")
+ACTS = ("fill", "classify", "answer", "tag", "next", "score", *ARRAYS)
 OF_TASK = {"classification": "classify", "regression": "classify", "tags": "tag", "spans": "answer"}
+OF_TASK |= {"embedding": "embed"}
 TEXTS_AT_ONCE = 2048
 SETTINGS = ("top_k", "layer", "stride", "pooling")
 OPTIONS = {"fill": ("top_k",), "answer": ("top_k",), "classify": ("stride",), "embed": ("pooling", "layer", "stride")}
 PLACES = ("text", "pair", "question", "input", "output", "test")
-KEYS = (*PLACES, "do", "device", "precision", "hub", *SETTINGS)
+PLACED = ("device", "precision", "hub")
+KEYS = (*PLACES, "do", *PLACED, *SETTINGS)
 
 
 @verb("predict", HELP, names=(1, 1), keys=KEYS, flags=("json", "test"))
@@ -81,28 +85,19 @@ def main(said: Words) -> int:
     out = Path(values["output"]) if "output" in values else None
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise ValueError(f"output={out}: give a file, in a folder that is there")
-    from rich.console import Console  # these take seconds, which --help and wrong words need not wait
-    from rich.progress import track
-
-    from clozelab.modules.predictor import load
-
-    where: Any = {key: values[key] for key in ("device", "precision") if key in values}
-    predictor = load(said.names[0], hub=values.get("hub") == "true", **where)
+    predictor = predictor_of(said)
     act = act or OF_TASK.get(predictor.model.task or "", "fill")
     if "question" in values and act != "answer":
         raise ValueError(f"question= is nothing for do={act}")
-    options: dict[str, Any] = {}
-    for key in (key for key in SETTINGS if key in values):
-        if key not in OPTIONS.get(act, ()) or (key != "pooling" and not values[key].lstrip("-").isdecimal()):
-            raise ValueError(f"{key}={values[key]} is nothing for do={act}, or no whole number")
-        options[key] = values[key] if key == "pooling" else int(values[key])
-    if sys.stderr.isatty() and "input" in values:
-        predictor.progress = partial(track, description=act, console=Console(stderr=True), transient=True)
-    found = predictions(predictor, act, chain([first], records), options)
-    if out is not None and out.suffix in (".npy", ".parquet"):
-        write_table(out, [vector for _, vector in found] if act == "embed" else None)
+    found = predictions(predictor, act, chain([first], records), options_of(act, values))
+    if out is not None and out.suffix in (".npy", ".parquet", ".npz"):
+        if act not in (able := ARRAYS if out.suffix == ".npz" else ("embed",)):
+            raise ValueError(
+                f"output={out}: only do={', '.join(able)} gives what a {out.suffix} file holds; take .jsonl"
+            )
+        write_table(out, [array for _, array in found])
         return 0
-    as_json = "json" in said.flags or act in ("embed", "states") or (out is not None and out.suffix == ".jsonl")
+    as_json = "json" in said.flags or act in ARRAYS or (out is not None and out.suffix == ".jsonl")
     lines = (shown(one, record if as_json else None) for record, one in found)
     if out is not None:
         write_whole(out, lines)
@@ -110,6 +105,31 @@ def main(said: Words) -> int:
     for line in lines:
         print(line, flush=True)
     return 0
+
+
+def predictor_of(said: Words) -> Predictor:
+    """The model that is said; in a terminal it shows how far it is."""
+    from rich.console import Console  # these take seconds, which --help and wrong words need not wait
+    from rich.progress import track
+
+    from clozelab.modules.predictor import load
+
+    where: Any = {key: said.values[key] for key in ("device", "precision") if key in said.values}
+    predictor = load(said.names[0], hub=said.values.get("hub") == "true", **where)
+    if sys.stderr.isatty() and {"input", "in"} & said.values.keys():
+        predictor.progress = partial(track, description="reading", console=Console(stderr=True), transient=True)
+    return predictor
+
+
+def options_of(act: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What an act takes of the SETTINGS that are said; ValueError for what is nothing for it."""
+    options: dict[str, Any] = {}
+    for key in (key for key in SETTINGS if key in values):
+        value = str(values[key])
+        if key not in OPTIONS.get(act, ()) or (key != "pooling" and not value.lstrip("-").isdecimal()):
+            raise ValueError(f"{key}={value} is nothing for do={act}, or no whole number")
+        options[key] = value if key == "pooling" else int(value)
+    return options
 
 
 def read_records(name: str) -> Iterator[dict[str, Any]]:
@@ -133,6 +153,11 @@ def _record(place: str, line: str, is_json: bool) -> dict[str, Any]:
     record = _object(line) if is_json else dict(zip(("text", "pair"), columns, strict=False))
     if record is None:
         raise ValueError(f"{place} is no JSON object")
+    return checked(place, record)
+
+
+def checked(place: str, record: dict[str, Any]) -> dict[str, Any]:
+    """The record; ValueError where it has no text where one belongs."""
     for key in (key for key in (*TEXTS, *LISTS) if key in record):
         texts = record[key] if key in LISTS else [record[key]]
         if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
@@ -180,9 +205,14 @@ def predictions(
         done += len(some)
 
 
+def plain(one: Any) -> Any:
+    """A result as JSON holds it."""
+    return one.tolist() if hasattr(one, "tolist") else one.to_dict()
+
+
 def shown(one: Any, record: dict[str, Any] | None) -> str:
     """A result as one line: its parts between tabs or, with the record that it is of, a JSON object of both."""
-    said = one.tolist() if hasattr(one, "tolist") else one.to_dict()
+    said = plain(one)
     if record is not None:
         return json.dumps(record | {"prediction": said}, ensure_ascii=False)
     if "masks" in said:
@@ -195,16 +225,16 @@ def shown(one: Any, record: dict[str, Any] | None) -> str:
     return "\t".join(" ".join(part.split()) for part in parts)
 
 
-def write_table(path: Path, vectors: Sequence[Any] | None) -> None:
-    """Embeddings [N, H] as one array, or as a table with a column `embedding`."""
-    if vectors is None:
-        raise ValueError(f"output={path}: only do=embed gives what a {path.suffix} file holds; take .jsonl")
+def write_table(path: Path, vectors: Sequence[Any]) -> None:
+    """Embeddings [N, H] as one array, or as a table with a column `embedding`; of .npz each array as text_1, ..."""
     import numpy as np
     import pandas
 
     with whole_file(path) as file:
         if path.suffix == ".npy":
             np.save(file, np.stack(vectors))
+        elif path.suffix == ".npz":
+            np.savez(file, **{f"text_{number}": array for number, array in enumerate(vectors, 1)})
         else:
             pandas.DataFrame({"embedding": [*vectors]}).to_parquet(file)
 

@@ -8,7 +8,8 @@ Unusual: what Hugging Face's classes of the family would compute otherwise (rota
 head on a causal encoder, a BiLSTM) is written with model_type and architecture of ours, so that no library loads it as
 something else; what differs stands beside it.
 
-Heads by kind: lm, nsp, sop (sentence order), rtd (replaced tokens), classification, tags, choices, spans.
+Heads by kind: lm, nsp, sop (sentence order), rtd (replaced tokens), classification, tags, choices, spans, siamese (of
+sentence embeddings: what told classes in their training; other libraries read past it).
 """
 
 from __future__ import annotations
@@ -109,6 +110,8 @@ class Family:
             return MaskedLMHead(config, weight, generator, self.lm_act)
         if kind in ("nsp", "spans"):
             return LinearHead(config, 2, input_size, generator)
+        if kind == "siamese":
+            return LinearHead(config, num_labels, 3 * config.hidden_size, generator)
         if kind == "sop":  # with dropout, as ALBERT's
             return SequenceClassificationHead(config, 2, generator=generator)
         if kind not in ("classification", "tags", "choices"):
@@ -216,6 +219,7 @@ COMMON_HEADS: Mapping[str, str] = {
     "tags": "classifier",
     "choices": "classifier",
     "spans": "qa_outputs",
+    "siamese": "siamese",
 }
 """Kind -> the beginning of its tensors' names, where a family says nothing else."""
 TASKS = tuple(

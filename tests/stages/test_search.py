@@ -1,0 +1,103 @@
+"""Sentence embeddings from the command line: trained on pairs, measured without training, searched, exported."""
+
+from __future__ import annotations
+
+import json
+import random
+import string
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import clozelab
+from clozelab.cli import main
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.models.encoder import Encoder
+from clozelab.modules.model import write_model
+
+TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
+QUICK = {"trainer": {"precision": "32-true", "threads": 1, "progress_bar": False}, "scale": "demo"}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, tiny_config: Any) -> dict[str, Any]:
+    """A random encoder, 96 pairs of a made STS-B, and a run of task=stsb_siamese on them with pooling=cls."""
+    root = tmp_path_factory.mktemp("siamese")
+    torch.manual_seed(1)
+    write_model(root / "encoder", Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size)), {}, TOKENIZER)
+    draw = random.Random(1)
+    rows = ["index\tsentence1\tsentence2\tscore"]
+    for number in range(96):
+        first = draw.sample(string.ascii_lowercase, 5)
+        same = draw.randint(0, 5)
+        second = first[:same] + draw.sample(sorted({*string.ascii_lowercase} - {*first}), 5 - same)
+        rows.append(f"{number}\t{' '.join(first)}\t{' '.join(draw.sample(second, 5))}\t{same}.000")
+    (root / "glue/STS-B").mkdir(parents=True)
+    for name, some in (("train", rows), ("dev", [rows[0], *rows[1:33]])):
+        (root / f"glue/STS-B/{name}.tsv").write_text("\n".join(some) + "\n", encoding="utf-8")
+    places: dict[str, Any] = {"data_dir": str(root), "cache_dir": str(root / "cache"), "runs_dir": str(root / "runs")}
+    common = QUICK | places
+    run = clozelab.finetune(
+        encoder=str(root / "encoder"), row="mine", task="stsb_siamese", pooling="cls", epochs=20,
+        evaluations_per_epoch=1, learning_rate=1e-3, **common,
+    )  # fmt: skip
+    return {"root": root, "run": run, "common": common}
+
+
+def test_a_run_is_scored_and_used_with_the_pooling_of_its_training(trained: Any, tmp_path: Path, capsys: Any) -> None:
+    run, common = trained["run"], trained["common"]
+    model = clozelab.load(run.folder, precision="32-true")
+    assert model.model.task == "embedding" and model.model.config["clozelab"]["pooling"] == "cls"
+    texts = ["a b c", "x y"]
+    assert np.array_equal(model.embed(texts), model.embed(texts, pooling="cls"))
+    assert np.abs(model.embed(texts) - model.embed(texts, pooling="mean")).max() > 1e-3
+    # Measured without training, its own pooling again; the encoder that it was made from, by the mean.
+    again = clozelab.evaluate(encoder=str(run.folder / "model"), row="mine", measure="similarity", **common)
+    assert again.values["validation/spearman"] == pytest.approx(run.values["validation/spearman"], abs=1e-3)
+    untrained: dict[str, Any] = {"encoder": str(trained["root"] / "encoder"), "measure": "similarity", **common}
+    mean, cls = (clozelab.evaluate(row=one, pooling=one, **untrained).values for one in ("mean", "cls"))
+    assert cls["validation/spearman"] < run.values["validation/spearman"] - 5 and mean != cls
+    predicted = [json.loads(line) for line in (run.folder / "predictions.jsonl").read_text().splitlines()]
+    assert min(one["prediction"] for one in predicted) >= -5 and max(one["prediction"] for one in predicted) <= 5.001
+    assert main(["export", str(run.folder), f"to={tmp_path / 'st'}", "format=sentence_transformers"]) == 0
+    pooling = json.loads((tmp_path / "st/1_Pooling/config.json").read_text())
+    assert pooling["pooling_mode_cls_token"] and not pooling["pooling_mode_mean_tokens"]
+    assert "pooling" in clozelab.load(tmp_path / "st").model.config["clozelab"], "it is remembered there, too"
+
+
+def test_search_embeds_once_and_refuses_another_models(trained: Any, tmp_path: Path, capsys: Any) -> None:
+    run, file = trained["run"].folder, tmp_path / "lines.txt"
+    file.write_text("a b c d e\nv w x y z\ne d c b a\n", encoding="utf-8")
+
+    def search(model: Path, *words: str) -> tuple[int, list[str], str]:
+        capsys.readouterr()
+        status = main(["search", str(model), "query=a b c d e", f"in={file}", "precision=32-true", *words])
+        out, err = capsys.readouterr()
+        return status, out.splitlines(), " ".join(err.split())
+
+    status, lines, _ = search(run, "top_k=2")
+    assert status == 0 and len(lines) == 2 and lines[0] == "1.0000\t1\ta b c d e"
+    kept = np.load(f"{file}.npy")
+    model = clozelab.load(run, precision="32-true")
+    assert np.abs(kept - model.embed(file.read_text().splitlines())).max() <= 1e-6
+    cosine = kept[0] @ kept[2] / np.linalg.norm(kept[0]) / np.linalg.norm(kept[2])
+    stamp = Path(f"{file}.npy").stat().st_mtime_ns
+    found = [json.loads(line) for line in search(run, "--json")[1]]
+    assert Path(f"{file}.npy").stat().st_mtime_ns == stamp, "embedded once"
+    assert next(one for one in found if one["line"] == 3)["cosine"] == pytest.approx(cosine, abs=1e-4)
+    for status, _, said in (search(trained["root"] / "encoder"), search(run, "pooling=mean")):
+        assert status == 1 and "holds embeddings of another" in said and "output=" in said
+    file.write_text("v w x y z\na b c d e\n", encoding="utf-8")
+    status, lines, said = search(run)
+    assert status == 0 and lines[0].startswith("1.0000\t2\t") and "embedded again" in said
+    # Killed between the two writes: what is there is not taken.
+    about = json.loads(Path(f"{file}.npy.json").read_text())
+    Path(f"{file}.npy.json").write_text(json.dumps(about | {"sha256": ""}))
+    assert search(run)[1] == lines
+    np.save(tmp_path / "mine.npy", kept)
+    status, _, said = search(run, f"output={tmp_path / 'mine.npy'}")
+    assert status == 1 and "nothing of search's beside it" in said
+    assert search(run, "top_k=0")[0] == 1 and main(["search", str(run), "query=a"]) == 1

@@ -1,0 +1,143 @@
+"""The endpoint: what it answers, what it refuses, and that a crowd is answered together."""
+
+from __future__ import annotations
+
+import json
+import string
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import clozelab
+from clozelab.cli import main
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.models.encoder import Encoder
+from clozelab.modules.model import write_model
+from clozelab.stages.serve import MAX_WAITING, app_of
+
+testing = pytest.importorskip("starlette.testclient", reason="needs pip install 'clozelab[serve]'")
+TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
+
+
+@pytest.fixture(scope="module")
+def predictor(tiny_config: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    torch.manual_seed(1)
+    encoder = Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size))
+    head = encoder.config.family.head("classification", encoder, num_labels=2)
+    write_model(folder := tmp_path_factory.mktemp("served") / "m", encoder, {"classification": head}, TOKENIZER,
+                labels=("no", "yes"))  # fmt: skip
+    return clozelab.load(folder, device="cpu", precision="32-true")
+
+
+@pytest.fixture
+def client(predictor: Any) -> Iterator[Any]:
+    with testing.TestClient(app_of(predictor, max_bytes=2000), raise_server_exceptions=False) as client:
+        yield client
+
+
+def test_it_answers_as_predict(client: Any, predictor: Any) -> None:
+    one = client.post("/predict", json={"text": "a b c"})
+    assert one.status_code == 200 and one.json() == {"predictions": [predictor.classify("a b c").to_dict()]}
+    records = [{"text": "a b", "pair": "c"}, {"text": "x", "pair": "y z"}]
+    several = client.post("/predict", json={"do": "classify", "records": records}).json()["predictions"]
+    assert several == [one.to_dict() for one in predictor.classify([("a b", "c"), ("x", "y z")])]
+    vectors = client.post("/predict", json={"do": "embed", "pooling": "cls", "text": "q r"}).json()["predictions"]
+    assert np.array_equal(np.float32(vectors[0]), predictor.embed("q r", pooling="cls"))
+    health = client.get("/health").json()
+    assert (health["status"], health["waiting"], health["labels"]) == ("ok", 0, ["no", "yes"])
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ("[1]", 400, "send a JSON object"),
+        ("{", 400, "send a JSON object"),
+        ("[" * 1500, 400, "send a JSON object"),
+        ('{"text": 3}', 400, "record 1: text is 3, no text"),
+        ('{"pair": "a"}', 400, "do=classify needs 'text'"),
+        ('{"text": ""}', 400, "text 1 is empty"),
+        ('{"text": "a", "do": "sing"}', 400, "do=sing: choose one of"),
+        ('{"text": "a", "do": ["tag"]}', 400, "do=['tag']: choose one of"),
+        ('{"text": "a", "do": "tag"}', 400, "its tags head was never trained"),
+        ('{"text": "a", "top_k": 3}', 400, "top_k=3 is nothing for do=classify"),
+        ('{"records": []}', 400, "records is a list of objects"),
+        (json.dumps({"text": "a " * 1000}), 413, "a request has at most 2000 bytes"),
+        (json.dumps({"text": "a " * 900}), 400, "reads 64 at once"),
+    ],
+)
+def test_what_is_wrong_is_said_in_json(client: Any, body: str, status: int, said: str) -> None:
+    answer = client.post("/predict", content=body)
+    assert answer.status_code == status and said in answer.json()["error"]
+
+
+def test_other_places_are_errors_in_json(client: Any, predictor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert client.get("/nothing").status_code == 404 and "error" in client.get("/nothing").json()
+    assert client.get("/predict").status_code == 405
+
+    def break_down(batches: Any) -> Any:
+        raise RuntimeError("out of memory at /home/somebody")
+
+    monkeypatch.setattr(predictor, "progress", break_down)
+    broken = client.post("/predict", json={"text": "a"})
+    assert broken.status_code == 500 and broken.json() == {"error": "RuntimeError in the model"}
+    monkeypatch.undo()
+    assert client.post("/predict", json={"text": "a"}).status_code == 200, "and it goes on"
+
+
+def test_a_crowd_is_answered_together_and_each_hears_of_its_own_mistake(
+    client: Any, predictor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, sizes = threading.Event(), []
+
+    def hold(batches: Any) -> Any:
+        sizes.append(sum(map(len, batches)))
+        gate.wait(30)
+        return batches
+
+    def ask(text: str) -> Any:
+        return client.post("/predict", json={"text": text})
+
+    def crowd(texts: list[str]) -> list[Any]:
+        gate.clear()
+        sizes.clear()
+        with ThreadPoolExecutor(32) as pool:
+            first = pool.submit(ask, "x")
+            while not sizes:
+                time.sleep(0.01)
+            others = [pool.submit(ask, text) for text in texts]
+            while client.get("/health").json()["waiting"] < len(texts):
+                time.sleep(0.01)
+            gate.set()
+            return [one.result() for one in (first, *others)]
+
+    monkeypatch.setattr(predictor, "progress", hold)
+    texts = ["a b", "c", "d e f"] * 3
+    answers = crowd(texts)
+    assert sizes == [1, 9], "what waited while the first was read is one batch"
+    expected = [predictor.classify(text).to_dict() for text in ["x", *texts]]
+    found = [one.json()["predictions"][0] for one in answers]
+    assert [one["label"] for one in found] == [one["label"] for one in expected]
+    assert [one["probability"] for one in found] == pytest.approx([one["probability"] for one in expected], abs=1e-6)
+    answers = crowd(["a", "", "b"])
+    assert [one.status_code for one in answers] == [200, 200, 400, 200]
+    assert "text 1 is empty" in answers[2].json()["error"]
+    assert len(crowd(["a"] * 5)) == 6 and MAX_WAITING >= 64
+
+
+def test_words_that_it_does_not_take(predictor: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(predictor.model.folder)
+    for words, said in ((["port=0"], "port=0"), (["port=x"], "port=x"), (["max_bytes=-1"], "max_bytes=-1")):
+        assert main(["serve", str(folder), *words]) == 1 and f"{said}: give a whole number" in capsys.readouterr().err
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("uvicorn.run", lambda app, **options: asked.update(options))
+    assert main(["serve", str(folder), "device=cpu"]) == 0
+    assert (asked["host"], asked["port"]) == ("127.0.0.1", 8000), "this machine alone"
+    monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
+    assert main(["serve", str(folder)]) == 1 and "pip install 'clozelab[serve]'" in capsys.readouterr().err
