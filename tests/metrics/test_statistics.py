@@ -16,8 +16,13 @@ from clozelab.metrics.statistics import (
     seeds_needed,
     sequential_p,
     smallest_detectable_difference,
-    t_interval,
 )
+
+
+def t_interval(values: list[float]) -> tuple[float, float | None, float | None]:
+    """(mean, low, high) of one value a pre-training seed."""
+    found = estimate({(seed, 1): value for seed, value in enumerate(values)})
+    return found.mean, found.low, found.high
 
 
 def test_interval_equals_scipys() -> None:
@@ -31,11 +36,6 @@ def test_interval_equals_scipys() -> None:
 def test_interval_of_two_values_by_hand() -> None:
     # t(0.975, 1) = 12.7062; sd = sqrt(2) for values 1 and 3, over sqrt(2): half width 12.7062
     assert t_interval([1.0, 3.0]) == pytest.approx((2.0, 2.0 - 12.7062, 2.0 + 12.7062), abs=1e-4)
-
-
-def test_interval_needs_two_values() -> None:
-    with pytest.raises(ValueError, match="at least two"):
-        t_interval([1.0])
 
 
 def test_finetuning_seeds_are_averaged_inside_pretraining_seeds() -> None:
@@ -220,15 +220,10 @@ def test_both_ends_of_a_margin_have_to_be_excluded() -> None:
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_smallest_detectable_difference_is_found_that_often(n: int, tests: int) -> None:
     """Also by the hardest step of a correction for several tests."""
-    truth = smallest_detectable_difference(2.0, n, confidence=1.0 - 0.05 / tests, power=0.8)
+    truth = smallest_detectable_difference(2.0, n, confidence=1.0 - 0.05 / tests)
     values = np.random.default_rng(1).normal(truth, 2.0, size=(20_000, n))
     low = values.mean(1) - stats.t.ppf(1.0 - 0.025 / tests, n - 1) * values.std(1, ddof=1) / np.sqrt(n)
     assert (low > 0).mean() == pytest.approx(0.8, abs=0.015)
-
-
-def test_smallest_detectable_difference_needs_a_spread() -> None:
-    with pytest.raises(ValueError, match="at least two seeds"):
-        smallest_detectable_difference(1.0, 1)
 
 
 def test_one_look_is_the_plain_test() -> None:
@@ -248,9 +243,3 @@ def test_looking_after_every_seed_is_wrong_once_in_twenty() -> None:
     low, high = stats.binom.ppf([0.001, 0.999], 4000, 0.05)
     assert low <= (smallest < 0.05).sum() <= high
     assert (plain.min(axis=1) < 0.05).sum() > 2 * high
-
-
-@pytest.mark.parametrize(("looks", "first"), [(0, 3), (9, 3), (1, 1)])
-def test_looks_that_no_rule_has(looks: int, first: int) -> None:
-    with pytest.raises(ValueError, match="looks, from"):
-        sequential_p([0.5] * looks, first, 10)

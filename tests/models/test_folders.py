@@ -93,8 +93,6 @@ def test_random_initialisation(folder):
     path, encoder, _ = folder
     one, two = (load_encoder(path, initialisation="random", seed=4) for _ in range(2))
     assert _equal(one, two) and not _equal(one, encoder) and one.config == encoder.config
-    with pytest.raises(ValueError, match="initialisation"):
-        load_encoder(path, initialisation="zeros")
 
 
 def test_without_prefix_with_old_names_and_extra_buffer(folder):

@@ -180,11 +180,6 @@ def test_impossible_parts(tiny_config, changes, word):
         Encoder(tiny_config(**changes))
 
 
-def test_shared_embeddings_have_to_fit(tiny_config):
-    with pytest.raises(ValueError, match="97 words by 24"):
-        Encoder(tiny_config(embedding_size=10), embeddings=Encoder(tiny_config()).embeddings)
-
-
 def test_an_unknown_family_lists_the_known():
     with pytest.raises(ValueError, match="albert, bert, electra, roberta"):
         family_of("gpt2")

@@ -80,8 +80,6 @@ def test_frozen_parameters_are_left_out() -> None:
     net[2].requires_grad_(False)
     groups = build_adamw(net.named_parameters(), **SETTINGS).param_groups
     assert id(net[2].weight) not in {id(p) for group in groups for p in group["params"]}
-    with pytest.raises(ValueError, match="no trainable parameter"):
-        build_adamw(net.requires_grad_(False).named_parameters(), **SETTINGS)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from clozelab.corpus.documents import Document, SplitRule, TextSample, read_documents
-from clozelab.corpus.encoding import MAX_UNKNOWN_SHARE
+from clozelab.corpus.encoding import MAX_UNKNOWN_SHARE, refuse_unknown
 from clozelab.corpus.files import CorpusCounts, Source, TextFile, check_head, digest, file_facts, find_files
 from clozelab.corpus.shards import FORMAT_VERSION, MANIFEST_FILE, SHARDS_FILE, SPLITS, PreparedCorpus, ShardWriter
 from clozelab.corpus.tokenizers import Tokenizer, TokenizerSettings
@@ -42,15 +42,9 @@ MAX_MEAN_SENTENCE_CHARACTERS = 300  # prose has 100 to 150; beyond this, the lin
 def prepare_corpus(*, max_unknown_share: float = MAX_UNKNOWN_SHARE, **arguments: Any) -> Path:
     """Prepares a corpus unless the cache has it, and returns its folder, `cache_dir/corpora/<name>-<hash>`.
 
-    Args:
-        name, sources: relative paths of sources start at data_dir.
-        data_dir, cache_dir: where files are read and written.
-        tokenizer: TokenizerSettings, its kind and rules; where it names no vocabulary, one is learnt.
-        validation_fraction: share of every source's text, in stretches by hash of their text, that goes to validation.
-        max_unknown_share: share of [UNK] above which a given vocabulary is refused before anything slow.
-
-    ValueError: no files, a binary or damaged file, too many unusable rows, fewer than two documents, a vocabulary that
-    does not fit the text, a cache folder that cannot be written.
+    `arguments` are those of `_plan`. ValueError: no files, a binary or damaged file, too many unusable rows, fewer than
+    two documents, a vocabulary that leaves more of the text's beginning unknown than `max_unknown_share`, a cache
+    folder that cannot be written.
     """
     folder, settings, files, given = _plan(**arguments)
     if given is not None and not folder.exists():
@@ -97,7 +91,10 @@ def _plan(
     tokenizer: TokenizerSettings,
     validation_fraction: float,
 ) -> tuple[Path, dict[str, Any], list[TextFile], Tokenizer | None]:
-    """Where a corpus goes, what decides it, its files, and the tokenizer of a vocabulary that is not to be learnt."""
+    """Where a corpus goes, what decides it, its files, and the tokenizer of a vocabulary that is not to be learnt.
+
+    Relative paths of sources start at data_dir. `validation_fraction` is of every source's text, in stretches by hash.
+    """
     if not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
         raise ValueError(f"corpus name {name!r} names a folder: use letters, digits, '_', '-' and '.'")
     names = [source.name for source in sources]
@@ -185,12 +182,9 @@ def _check_fit(given: Tokenizer, files: Sequence[TextFile], max_unknown_share: f
     """ValueError where a given vocabulary does not know most of the text's beginning."""
     beginning = next(_batches(read_documents(files, CorpusCounts()), FIT_CHARACTERS), [])
     ids, _ = given.encode_flat([sentence for document in beginning for sentence in document.sentences])
-    if len(ids) and (unknown := float((ids == given.unk_id).mean())) > max_unknown_share:
-        raise ValueError(
-            f"tokenizer.vocab_file does not fit the corpus: {unknown:.0%} of the tokens at its beginning are [UNK]. "
-            f"Give the vocabulary of this language and case (tokenizer.lowercase is {given.lowercase}), leave "
-            "vocab_file empty to learn one, or raise max_unknown_share"
-        )
+    if len(ids):
+        beginning_of = f"the corpus's beginning, by tokenizer.vocab_file and tokenizer.lowercase={given.lowercase},"
+        refuse_unknown(beginning_of, float((ids == given.unk_id).mean()), max_unknown_share)
 
 
 def _survey(files: Sequence[TextFile], split: SplitRule, learn: bool) -> tuple[CorpusCounts, list[str]]:

@@ -177,12 +177,8 @@ class ShardWriter:
         document_sources: np.ndarray,
         document_origins: np.ndarray,
     ) -> None:
-        """Appends documents.
-
-        ids [sum(sentence_lengths)] token ids; sentence_lengths [S] tokens per sentence, all > 0; document_lengths [D]
-        sentences per document, all > 0, summing to S; document_sources [D] indices into source_names;
-        document_origins [D] numbers of the whole documents.
-        """
+        """Appends D documents of S sentences: token ids, tokens per sentence [S], sentences per document [D], indices
+        into source_names [D] and numbers of the whole documents [D]; no length is 0."""
         assert len(ids) == sentence_lengths.sum() and len(sentence_lengths) == document_lengths.sum()
         assert len(document_lengths) == len(document_sources) == len(document_origins)
         counts = np.bincount(ids, minlength=self.vocab_size)
@@ -254,11 +250,8 @@ class PreparedCorpus:
 
     @classmethod
     def open(cls, folder: str | Path, verify: str = "sizes") -> PreparedCorpus:
-        """Opens and checks a prepared corpus.
-
-        Sizes are compared always, checksums with `verify="full"`. ValueError for a missing, changed or damaged file,
-        and where tokenizer and shards do not belong together.
-        """
+        """Sizes are compared always, checksums with `verify="full"`. ValueError for a missing, changed or damaged file,
+        and where tokenizer and shards do not belong together."""
         folder = Path(folder)
         manifest = _read_facts(folder / MANIFEST_FILE)
         if manifest.get("format_version") != FORMAT_VERSION:

@@ -34,10 +34,9 @@ def accuracy(predictions: ArrayLike, labels: ArrayLike) -> float:
     return float((predicted == expected).mean())
 
 
-def f1_binary(predictions: ArrayLike, labels: ArrayLike, positive: int = 1) -> float:
-    """F1 of the class `positive` (GLUE: 1, the paraphrase); 0.0 when the class is neither predicted nor present."""
-    predicted, expected = _paired(predictions, labels)
-    predicted, expected = predicted == positive, expected == positive
+def f1_binary(predictions: ArrayLike, labels: ArrayLike) -> float:
+    """F1 of class 1 (GLUE: the paraphrase); 0.0 when the class is neither predicted nor present."""
+    predicted, expected = (one == 1 for one in _paired(predictions, labels))
     true_positives = int((predicted & expected).sum())
     denominator = int(predicted.sum()) + int(expected.sum())
     return 2.0 * true_positives / denominator if denominator else 0.0

@@ -152,10 +152,7 @@ def average_precisions(
 
 
 def best_threshold(
-    scores: Mapping[str, float],
-    answers: Answers,
-    predictions: Mapping[str, str],
-    no_answer_scores: Mapping[str, float],
+    scores: Mapping[str, float], answers: Answers, predictions: Mapping[str, str], no_answer_scores: Mapping[str, float]
 ) -> tuple[float, float]:
     """The best reachable score in percent and the no-answer threshold that reaches it (released `find_best_thresh`).
 

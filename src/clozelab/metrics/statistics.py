@@ -70,22 +70,10 @@ class Estimate:
         return float(2.0 * stats.t.sf(statistic, df=self.count - 1))
 
 
-def t_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:
-    """(mean, low, high) by Student's t with n - 1 degrees of freedom.
+def estimate(scores: Scores) -> Estimate:
+    """Mean and Student's interval of one cell (ValueError where there is no score).
 
-    ValueError: fewer than two values.
-    """
-    if len(values) < 2:
-        raise ValueError(f"an interval needs at least two values, got {len(values)}")
-    mean, sd = float(np.mean(values)), float(np.std(values, ddof=1))
-    half = _quantile(len(values), confidence) * sd / float(np.sqrt(len(values)))
-    return mean, mean - half, mean + half
-
-
-def estimate(scores: Scores, confidence: float = CONFIDENCE) -> Estimate:
-    """Mean and interval of one cell. Every pre-training seed weighs the same, however many runs it has.
-
-    ValueError: no score at all.
+    Every pre-training seed weighs the same, however many runs it has.
     """
     groups: dict[int, list[float]] = defaultdict(list)
     for (pretrain_seed, _), score in sorted(scores.items()):
@@ -98,12 +86,13 @@ def estimate(scores: Scores, confidence: float = CONFIDENCE) -> Estimate:
         raise ValueError("there is no score to average")
     if len(values) == 1:
         return Estimate(values[0], None, None, 1, ONE_RUN)
+    mean, sd = float(np.mean(values)), float(np.std(values, ddof=1))
+    half = _quantile(len(values), CONFIDENCE) * sd / float(np.sqrt(len(values)))
     is_balanced = len(set(map(len, groups.values()))) == 1
-    sd = float(np.std(values, ddof=1))
-    return Estimate(*t_interval(values, confidence), len(values), basis, sd, is_balanced, tuple(values))
+    return Estimate(mean, mean - half, mean + half, len(values), basis, sd, is_balanced, tuple(values))
 
 
-def contrast(terms: Sequence[tuple[float, Scores]], confidence: float = CONFIDENCE) -> Estimate | None:
+def contrast(terms: Sequence[tuple[float, Scores]]) -> Estimate | None:
     """The sum of factor x score over the terms, paired by seed; None where the terms have no seed in common.
 
     With two or more common pre-training seeds the values are those seeds' means over the common fine-tuning seeds; with
@@ -112,8 +101,7 @@ def contrast(terms: Sequence[tuple[float, Scores]], confidence: float = CONFIDEN
     common = reduce(lambda keys, term: keys & term[1].keys(), terms[1:], set(terms[0][1]))
     if not common:
         return None
-    sums = {key: sum(factor * scores[key] for factor, scores in terms) for key in sorted(common)}
-    return estimate(sums, confidence)
+    return estimate({key: sum(factor * scores[key] for factor, scores in terms) for key in sorted(common)})
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -140,16 +128,8 @@ def sequential_p(p_values: Sequence[float], first: int, most: int) -> float:
     A test at 5 % that is repeated after each seed is wrong more often, since one of its looks may be lucky. This is
     the chance that the smallest of all looks' p-values, up to `most` seeds, is as small as the smallest so far: of t
     tests on the same growing sample, without any true difference (drawn, always the same). So one may stop at any look.
-
-    Args:
-        p_values: two-sided, of the looks so far, in order; the first is over `first` seeds.
-        first: seeds of the first look, at least 2.
-        most: seeds of the last look that there can be; both are fixed before the first look.
-
-    ValueError: no look, more looks than there can be, or a first one over fewer than two seeds.
+    Looks are over `first` seeds, one more, and so on; `first` and `most` are fixed before the first look.
     """
-    if first < 2 or not 1 <= len(p_values) <= most - first + 1:
-        raise ValueError(f"{len(p_values)} looks, from {first} seeds on (at least 2) to {most} at most")
     smallest, drawn = min(p_values), _smallest_p_values(first, most)
     bound = (most - first + 1) * smallest  # where so few are smaller that their share is no measurement
     return float(min(1.0, bound, max((1 + np.searchsorted(drawn, smallest, side="right")) / len(drawn), smallest)))
@@ -174,43 +154,28 @@ def _smallest_p_values(first: int, most: int) -> NDArray[np.float64]:
     return np.sort(smallest)
 
 
-def seeds_needed(
-    effects: Sequence[float], confidence: float = CONFIDENCE, power: float = POWER, most: int = MOST_SEEDS
-) -> int | None:
-    """Seeds (in all, at least 2) with which all these tests succeed in `power` of experiments; None: over `most`.
+def seeds_needed(effects: Sequence[float], confidence: float = CONFIDENCE, most: int = MOST_SEEDS) -> int | None:
+    """Seeds (in all, at least 2) with which all these intervals exclude their points in POWER of experiments.
 
-    That one of them fails is at most as likely as the sum of their chances to: they need not be independent.
-
-    Args:
-        effects: true distances from the points that intervals have to exclude, in standard deviations between seeds.
-        confidence: of an interval.
-        power: share of the experiments in which all intervals exclude their points.
-        most: largest number that is tried.
+    `effects`: true distances from those points, in standard deviations between seeds. None: over `most` seeds. That one
+    of the tests fails is at most as likely as the sum of their chances to: they need not be independent.
     """
     seeds = np.arange(2, most + 1)
     quantiles = stats.t.ppf((1.0 + confidence) / 2.0, df=seeds - 1)
     shifts = np.outer(np.minimum(effects, LARGEST_EFFECT), np.sqrt(seeds))  # [effects, numbers of seeds]
-    enough = seeds[stats.nct.cdf(quantiles, seeds - 1, shifts).sum(axis=0) <= 1.0 - power]
+    enough = seeds[stats.nct.cdf(quantiles, seeds - 1, shifts).sum(axis=0) <= 1.0 - POWER]
     return int(enough[0]) if len(enough) else None
 
 
-def zero_crossings(
-    places: Sequence[float], differences: ArrayLike, confidence: float = CONFIDENCE
-) -> tuple[list[float], list[tuple[float, float]]]:
+def zero_crossings(places: Sequence[float], differences: ArrayLike) -> tuple[list[float], list[tuple[float, float]]]:
     """Where a mean difference changes sign, and all stretches where a t test over seeds does not exclude zero.
 
     Those stretches are the confidence set of the place: the true one is in them in so many of experiments. Between two
     places every seed's difference is a straight line, so the squared t is above its limit by the sign of a parabola.
-
-    Args:
-        places: ascending, two or more.
-        differences: [seeds, places], of two seeds or more.
-
-    Returns:
-        (places, stretches), both in order. A stretch that begins at the first place or ends at the last may go on.
+    `places` ascend; `differences` [seeds, places] are of two seeds or more.
     """
     values, changes, stretches = np.asarray(differences, dtype=np.float64), list[float](), list[tuple[float, float]]()
-    count, limit = len(values), _quantile(len(values), confidence) ** 2
+    count, limit = len(values), _quantile(len(values), CONFIDENCE) ** 2
     for (left, right), (one, other) in zip(pairwise(places), pairwise(values.T), strict=True):
         begin, gain, spread = one.mean(), other.mean() - one.mean(), np.cov(one, other - one)
         if begin * other.mean() < 0.0 or (begin == 0.0 and gain):
@@ -227,11 +192,7 @@ def zero_crossings(
 
 
 def simulate_decided(
-    effects: Sequence[tuple[float, float]],
-    families: Sequence[Sequence[int]],
-    seeds: int,
-    looks: tuple[int, int] | None = None,
-    tables: int = SIMULATED,
+    effects: Sequence[tuple[float, float]], families: Sequence[Sequence[int]], seeds: int, looks: tuple[int, int] | None
 ) -> NDArray[np.bool_]:
     """[tables, tests]: which tests so many seeds decide, of independent differences whose truth is known.
 
@@ -241,7 +202,7 @@ def simulate_decided(
         looks: the first and the last of a stopping rule that looks after every seed; None: one look.
     """
     shift, margin = np.transpose(np.asarray(effects, dtype=np.float64))
-    values = np.random.default_rng(0).normal(size=(seeds, tables, len(effects))) + shift
+    values = np.random.default_rng(0).normal(size=(seeds, SIMULATED, len(effects))) + shift
     first, most = looks or (seeds, seeds)
     p, corrected = np.ones(values.shape[1:]), np.ones(values.shape[1:])
     for count in range(first, min(seeds, most) + 1):
@@ -250,31 +211,21 @@ def simulate_decided(
         p = np.minimum(p, 2.0 * special.stdtr(count - 1, -size))
     if most > first:
         p = (1.0 + np.searchsorted(_smallest_p_values(first, most), p, side="right")) / DRAWN
-    largest = np.zeros((tables, 1))
+    largest = np.zeros((SIMULATED, 1))
     for family in map(list, families):
         corrected[:, family] = np.maximum(_step_down(p[:, family]), largest)
         largest = corrected[:, family].max(axis=1, keepdims=True)
     return corrected < 1.0 - CONFIDENCE
 
 
-def smallest_detectable_difference(sd: float, n: int, confidence: float = CONFIDENCE, power: float = POWER) -> float:
-    """The true difference that `n` paired seeds show with probability `power`, in the unit of `sd`.
-
-    Args:
-        sd: standard deviation of the difference between seeds, at least 0.
-        n: pre-training seeds, at least 2.
-        confidence: of the interval that has to exclude zero.
-        power: chance that it does.
-
-    ValueError: fewer than two seeds.
-    """
-    if n < 2:
-        raise ValueError(f"an interval needs at least two seeds, got {n}")
+def smallest_detectable_difference(sd: float, n: int, confidence: float = CONFIDENCE) -> float:
+    """The true difference that `n` paired seeds (2 or more) show with probability POWER, in the unit of `sd`, which is
+    the standard deviation of the difference between seeds."""
     quantile = _quantile(n, confidence)
 
     def lack(shift: float) -> float:
         """`shift` in standard errors; the chance of the wrong sign is left out, it is tiny at any useful power."""
-        return float(stats.nct.sf(quantile, n - 1, shift)) - power
+        return float(stats.nct.sf(quantile, n - 1, shift)) - POWER
 
     return float(optimize.brentq(lack, 0.0, 20.0 * quantile)) * sd / float(np.sqrt(n))
 
@@ -319,9 +270,7 @@ def mcnemar(first: ArrayLike, second: ArrayLike) -> McNemar:
 def bootstrap(score: Callable[[NDArray[np.int64], int], float], num_examples: int) -> Bootstrap:
     """Of any score of a set of examples (a mean, a correlation, an entity F1), of two systems on the same ones.
 
-    Args:
-        score: (indices of a resample, system 0 or 1) -> score.
-        num_examples: indices are below it.
+    `score`: (indices of a resample, below `num_examples`, system 0 or 1) -> score.
     """
 
     def difference(index: NDArray[np.int64]) -> float:

@@ -35,10 +35,7 @@ def training_flops_per_token(
 ) -> float:
     """Of one training step of an encoder; a second one (a generator, a teacher) is counted by a call of its own.
 
-    Args:
-        seq_length: tokens of a sequence, without padding.
-        predicted_fraction: share of the tokens that `lm` reads.
-        heads: kinds of heads that run.
+    Sequences have no padding; `predicted_fraction` of their tokens is what the head `lm` reads.
     """
     shares = {"lm": predicted_fraction} | dict.fromkeys(EVERY_TOKEN, 1.0)
     on_tokens = sum(shares[kind] * _head_flops(config, kind) for kind in heads if kind in shares)
@@ -55,22 +52,6 @@ def trained_parameters(models: Mapping[str, nn.Module]) -> int:
     """Of everything that is trained, encoders and heads; what is shared or tied is counted once."""
     unique = {id(value): value.numel() for model in models.values() for value in model.parameters()}
     return sum(unique.values())
-
-
-def electra_flops_per_token(config: EncoderConfig, seq_length: int, predicted_fraction: float) -> float:
-    """A step of BERT by the convention of Clark et al. 2020 (ELECTRA), beside figures that were published under it.
-
-    It counts the backward pass as one forward instead of two, elementwise operations too, and the embedding look-up as
-    a product with the vocabulary. ELECTRA's figure for BERT-Base, 6.43e19, takes every step at 512 tokens.
-    """
-    hidden, inner, vocab = config.hidden_size, config.intermediate_size, config.vocab_size
-    products = 8 * hidden**2 + 4 * hidden * inner + 4 * seq_length * hidden
-    attention_entries = (5 + 4 + 1) * config.num_attention_heads * seq_length
-    elementwise = (3 + 6 + 5 + 11) * hidden + 9 * inner
-    layers = config.num_hidden_layers * (products + attention_entries + elementwise)
-    look_up = 2 * hidden * vocab + 2 * hidden * (seq_length + 2) + 11 * hidden
-    output = 2 * hidden * vocab + 2 * hidden**2 + 14 * hidden + 7 * vocab
-    return 2.0 * (layers + look_up + predicted_fraction * output)
 
 
 @lru_cache(maxsize=32)

@@ -145,15 +145,10 @@ class Pooler(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Embeddings, layers and pooler, freshly initialised.
+    """Embeddings, layers and pooler, freshly initialised by `generator` (None: torch's global random state).
 
-    Args:
-        config: sizes and parts.
-        generator: source of the fresh weights; None means torch's global random state.
-        embeddings: those of another encoder, to share; they stay as they are. None: new ones.
-
-    Attributes, set from outside, that change how results are computed and not what they are:
-        gradient_checkpointing: keep only each layer's input in training and compute the rest again for the backward.
+    `embeddings`: those of another encoder with as many words, as wide, to share; they stay as they are.
+    `gradient_checkpointing`, set from outside, keeps only each layer's input and computes the rest again in backward.
     """
 
     def __init__(
@@ -174,13 +169,6 @@ class Encoder(nn.Module):
         if embeddings is None:
             self.embeddings.position_embeddings.start(config.initializer_range)
         else:
-            size = tuple(embeddings.word_embeddings.weight.shape)
-            if size != (config.vocab_size, config.embedding_size):
-                raise ValueError(
-                    f"shared embeddings are {size[0]} words by {size[1]}, but the configuration says "
-                    f"{config.vocab_size} by {config.embedding_size}: encoders that share them need one vocabulary and "
-                    "one embedding_size"
-                )
             self.embeddings = embeddings
 
     def forward(
@@ -218,18 +206,14 @@ class Encoder(nn.Module):
         """What attention is told, by mask: worked out once for all layers that have it."""
         device_type = hidden.device.type
         in_autocast = device_type != "meta" and torch.is_autocast_enabled(device_type)
+        dtype = torch.get_autocast_dtype(device_type) if in_autocast else hidden.dtype
         rotation = self.embeddings.position_embeddings.rotation(position_ids)
         contexts = {}
         for mask in self.masks:
             if mask in contexts:
                 continue
-            rows = dense_rows(
-                layout,
-                num_heads=self.config.num_attention_heads,
-                dtype=torch.get_autocast_dtype(device_type) if in_autocast else hidden.dtype,
-                device=hidden.device,
-                mask=mask,
-            )
+            heads, device = self.config.num_attention_heads, hidden.device
+            rows = dense_rows(layout, num_heads=heads, dtype=dtype, device=device, mask=mask)
             contexts[mask] = Context(layout if rows is None else rows, mask, rotation)
         return contexts
 

@@ -52,11 +52,8 @@ def save_encoder_folder(
 ) -> None:
     """Writes a whole folder, replacing one that is there; its files are 0644 less the umask.
 
-    Args:
-        heads: by kind (families/bert.py), e.g. {"lm": head, "classification": head}; another name is kept as it is.
-        tokenizer_files: name -> content.
-        extra_config: further keys of config.json, e.g. label names.
-        with_pooler: False leaves out one that is not trained.
+    `heads` are by kind (families/bert.py); another name is kept as it is. `tokenizer_files`: name -> content.
+    `extra_config`: further keys of config.json, e.g. label names. `with_pooler` False leaves out one not trained.
     """
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -88,17 +85,13 @@ def load_encoder(
 ) -> Encoder:
     """Reads the encoder of a folder; ValueError names the file or tensor at fault.
 
-    Args:
-        initialisation: "pretrained", or "random": the same shape with fresh weights.
-        seed: of fresh weights (all of them, or a missing pooler).
-        stored: what read_tensors has read already.
+    `initialisation` "random": the same shape with fresh weights. `seed` is of those, or of a missing pooler. `stored`:
+    what read_tensors has read already.
     """
     folder = Path(folder)
     encoder = Encoder(read_config(folder), generator=torch.Generator().manual_seed(seed))
     if initialisation == "random":
         return encoder
-    if initialisation != "pretrained":
-        raise ValueError(f"initialisation is {initialisation!r}; choose pretrained or random")
     family, expected = encoder.config.family, _named(encoder)
     stored = read_tensors(folder) if stored is None else stored
     if any(name.startswith(family.prefix) for name in stored):

@@ -45,10 +45,7 @@ class PredictionTransform(nn.Module):
 class MaskedLMHead(nn.Module):
     """Prediction of tokens with tied embeddings; left-to-right prediction uses it too.
 
-    Args:
-        config: the encoder's.
-        word_embedding_weight: the encoder's parameter [V, E] itself, not a copy.
-        hidden_act: None: the encoder's. Some families always have "gelu" here.
+    `word_embedding_weight` is the encoder's parameter [V, E] itself. Some families have a `hidden_act` of their own.
     """
 
     tied_parameters: tuple[str, ...] = ("word_embedding_weight",)  # (): a projection apart (folders.load_head)
@@ -187,11 +184,7 @@ class BiLSTM(nn.Module):
     Unusual: it packs nothing. Sequences are padded behind their end, and the backward direction is an ordinary LSTM
     over each sequence reversed within its own length, so neither direction sees padding before it has seen all tokens.
     torch's packed LSTM gives the same numbers and takes 6 times as long on the CPU (16 sequences of 150-256 tokens, 128
-    wide).
-
-    Args:
-        input_size, hidden_size: H; G, per direction.
-        num_layers, dropout_prob: stacked layers, and dropout between them.
+    wide). Dropout is between stacked layers.
     """
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int, dropout_prob: float) -> None:

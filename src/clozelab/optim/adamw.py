@@ -18,13 +18,8 @@ from torch.optim import AdamW, Optimizer
 
 
 def decay_groups(named_parameters: Iterable[tuple[str, nn.Parameter]], weight_decay: float) -> list[dict[str, Any]]:
-    """Two optimiser groups, matrices, which decay, first; frozen parameters are left out, an empty group is dropped.
-
-    Raises ValueError when nothing is trainable.
-    """
+    """Two optimiser groups, matrices, which decay, first; frozen parameters are left out, an empty group is dropped."""
     trainable = [parameter for _, parameter in named_parameters if parameter.requires_grad]
-    if not trainable:
-        raise ValueError("no trainable parameter: every parameter has requires_grad=False")
     groups: list[dict[str, Any]] = [
         {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": weight_decay},
         {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
@@ -41,10 +36,7 @@ def build_adamw(
     weight_decay: float,
     bias_correction: bool,
 ) -> Optimizer:
-    """AdamW over `module.named_parameters()` with decay groups; fused where every parameter's device has the kernel.
-
-    Raises ValueError for a learning rate, beta, eps or decay outside its range.
-    """
+    """AdamW over `module.named_parameters()` with decay groups; fused where every parameter's device has the kernel."""
     beta1, beta2 = (float(beta) for beta in betas)
     check_hyperparameters(learning_rate, (beta1, beta2), eps, weight_decay)
     groups = decay_groups(named_parameters, weight_decay)

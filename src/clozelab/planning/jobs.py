@@ -28,8 +28,6 @@ from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.objectives.objective import Objective, build_models, plateau_tokens
 
 ADAM_COPIES = 3  # weights and two moments in a checkpoint
-ELECTRA_ROOM = 0.15625 / 0.15
-"""ELECTRA counts the released code's room for predictions (20 of 128 positions), not 15 %."""
 MAX_BOUND_TOKENS = 100_000_000  # finding instances takes a second or two for as many
 
 
@@ -221,13 +219,6 @@ class Arm(Shape):
     @property
     def flops(self) -> float:
         return float(np.dot(self.phase_tokens, self.flops_per_token))
-
-    @property
-    def electra_flops(self) -> float:
-        """By ELECTRA's convention, every step at the longest instance."""
-        fraction = min(1.0, self.objective.token.predicted_share(self.longest) * ELECTRA_ROOM)
-        tokens = self.longest * sum(phase["steps"] * phase["global_batch_size"] for phase in self.phases)
-        return tokens * cost.electra_flops_per_token(self.config, self.longest, fraction)
 
     @property
     def tokens_to_plateau(self) -> float:

@@ -186,16 +186,15 @@ def choose(
 
 
 def tables(costing: Costing) -> Iterator[Table]:
-    """One a stage: what its runs are, their FLOPs (ELECTRA's convention beside ours), speed and time."""
+    """One a stage: what its runs are, their FLOPs, speed and time."""
     # Name -> how soon a narrow terminal loses it.
     times = {"tokens/s": 1, "time": 0, "took": 2}
     if costing.arms:
-        columns = {"runs": 0, "parameters": 3, "with heads": 6, "tokens": 0, "FLOPs/token": 5, "FLOPs a run": 0,
-                   "ELECTRA's": 7}  # fmt: skip
+        columns = {"runs": 0, "parameters": 3, "with heads": 6, "tokens": 0, "FLOPs/token": 5, "FLOPs a run": 0}
         yield [Heading("pre-training"), *_headings(columns | times)], [
             [
                 arm.name, str(arm.count), f"{arm.parameters:,}", f"{arm.trained_parameters:,}", rough(arm.tokens),
-                f"{arm.flops / arm.tokens:.3g}", f"{arm.flops:.3g}", f"{arm.electra_flops:.3g}", *_times(arm),
+                f"{arm.flops / arm.tokens:.3g}", f"{arm.flops:.3g}", *_times(arm),
             ]
             for arm in costing.arms
         ]  # fmt: skip

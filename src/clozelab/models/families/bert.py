@@ -97,10 +97,8 @@ class Family:
     ) -> nn.Module:
         """A fresh head on `encoder`; ValueError for a kind that is not named above.
 
-        Args:
-            num_labels: of classification and tags; 1 for a regression.
-            input_size: what the head reads, where something stands between encoder and head.
-            generator: source of the fresh weights; None means torch's global random state.
+        `num_labels` is of classification and tags, 1 for a regression; `input_size` what the head reads, where
+        something stands between it and the encoder.
         """
         config = encoder.config
         if kind == "rtd":
