@@ -28,8 +28,8 @@ from clozelab.datamodules import files
 from clozelab.modules.finetuning import FineTuning
 from clozelab.runs import fingerprint
 from clozelab.runs.fingerprint import code_of_results
-from clozelab.runs.packs import run_files
 from clozelab.runs.store import RunConflictError
+from clozelab.stages.travel import run_files
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 from clozelab.training.guards import DivergedError
 

@@ -20,7 +20,7 @@ from clozelab.corpus.files import digest
 from clozelab.report import render
 from clozelab.runs.find import find
 from clozelab.runs.fingerprint import identity_of
-from clozelab.runs.packs import MANIFEST, RUNS
+from clozelab.stages.travel import MANIFEST, RUNS
 from clozelab.suggestions import EXPERIMENTS_DIR
 from clozelab.verdicts.experiment import load_experiment
 

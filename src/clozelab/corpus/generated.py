@@ -51,8 +51,8 @@ def known_loss(
     The manifest speaks of words. From left to right the pieces of a word cost together what the word costs. A masked
     piece can be read off the other pieces of its word, so nothing is said of masked models where the vocabulary splits
     words; nor of any where it does not know a word, or the tokens are no WordPieces. `labels` [P] are the token ids
-    that the held-out loss is over, without [SEP]; `masking` the share of tokens that is predicted and that of those which
-    stay in view (None: every next token). Returns nats (a predicted token), standard_error, reader and view.
+    that the held-out loss is over, without [SEP]; `masking` the share of tokens that is predicted, and of those the one
+    that stays in view (None: every next token). Returns nats (a predicted token), standard_error, reader and view.
     """
     if tokenizer.kind != "wordpiece":
         return None

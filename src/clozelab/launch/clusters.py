@@ -40,13 +40,8 @@ class RemoteJob:
     """Runs a job's `clozelab WORDS` where the launcher stood; several ranks of one job call it at once.
 
     Unusual: the child ignores SIGUSR1 and SIGUSR2, which Slurm sends to every process of a step; only this process
-    answers them, by asking the child to save and stop.
-
-    Args:
-        job: rank 0's output is appended to its log, rank N's to NAME.rank-N.log beside it.
-        threads: of its processes; None: what the worker gives.
-        grace_seconds: what the child gets to save.
-        is_alone: no rank of a Slurm step, whatever the variables of a step around the worker say.
+    answers them, by asking the child to save and stop. Rank N's output is appended to NAME.rank-N.log beside the job's
+    log. `is_alone`: no rank of a Slurm step, whatever the variables of a step around the worker say.
     """
 
     _child: subprocess.Popen[bytes] | None = None

@@ -62,11 +62,8 @@ _Loader.add_implicit_resolver(
 
 
 def inline_configs(place: Path) -> dict[str, dict[str, Any]]:
-    """Name ("arm/rate30", "sweep_pretrain") -> what the file of that name would say, read from paper.yaml.
-
-    Args:
-        place: an experiment's folder, or its one file; any other folder of YAML files has nothing inline.
-    """
+    """Name ("arm/rate30", "sweep_pretrain") -> what the file of that name would say, read from an experiment's
+    paper.yaml or its one file; any other folder of YAML files has nothing inline."""
     file = place if place.is_file() else place / PAPER
     if not file.is_file():
         return {}
@@ -77,7 +74,9 @@ def inline_configs(place: Path) -> dict[str, dict[str, Any]]:
     names = {kind: [path.stem for path in sorted((place / kind).glob("*.yaml"))] for kind in GROUPS.values()}
     rows = _rows(said, [*arms, *names["arm"]])
     of_encoder = {name: {key: row[key] for key in OF_ENCODER if key in row} for name, row in rows.items()}
-    tasks, measures = _tasks(said), ",".join(_named(said, is_measured=True))
+    # Each task as the one that is it, or stands in for it, at the scale.
+    tasks = ",".join(f"${{oc.select:scale.finetune.benchmarks.{one},{one}}}" for one in _named(said, is_measured=False))
+    measures = ",".join(_named(said, is_measured=True))
     deltas = {"arm": arms, "row": rows, MEASURED: of_encoder if measures else {}}
     configs = {
         f"{kind}/{name}": _config({"arm" if kind == "arm" else "row": name} | delta, place)
@@ -117,12 +116,6 @@ def _sweep(stage: str, place: Path, names: list[str], said: Mapping[str, Any], *
     first, *overrides = config.pop("defaults")
     defaults = [stage, first, {kind: names[0]}, *overrides]
     return {"defaults": defaults, **config, "hydra": {"mode": "MULTIRUN", "sweeper": {"params": swept}}}
-
-
-def _tasks(said: Mapping[str, Any]) -> str:
-    """The tasks of the columns, each as the one that is it, or stands in for it, at the scale."""
-    tasks = _named(said, is_measured=False)
-    return ",".join(f"${{oc.select:scale.finetune.benchmarks.{task},{task}}}" for task in tasks)
 
 
 def _named(said: Mapping[str, Any], *, is_measured: bool) -> list[str]:

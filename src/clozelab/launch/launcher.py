@@ -47,13 +47,7 @@ PASSED_ON = ("hydra.searchpath", "hydra.sweeper.params", "hydra/launcher")
 def look_before(verb: str, config: DictConfig, first_job: Sequence[str], num_left: int) -> None:
     """Run `clozelab doctor` on a sweep of trainings with so many jobs left, unless they are few or nobody wants it.
 
-    Args:
-        config: the sweep's, with its `hydra` node.
-        first_job: words of its first job: all that is known of a search beforehand.
-
-    Raises:
-        ValueError: an error was found, or the pre-flight itself was killed.
-        SystemExit: it was stopped.
+    Of a search its first job is all that is known beforehand. ValueError: it found an error, or was killed.
     """
     is_long = num_left > FEW_JOBS or not is_grid(config)
     if verb not in LOOKED_AT or not is_long or os.environ.get(SKIP_DOCTOR, "0") not in ("", "0"):

@@ -153,8 +153,6 @@ def named_jobs(jobs: Sequence[Sequence[str]], master: DictConfig) -> list[tuple[
 
     `-m objective.token.predict_prob=0.15,0.3 seed=1,2` gets the arms predict_prob-0.15 and predict_prob-0.3. An
     experiment names its arms and rows itself, and a key that run_dir contains needs no other name.
-
-    ValueError: there is no job, which must not look like finished.
     """
     if not jobs:
         raise ValueError("this sweep expands to no job at all; check its values and globs")
@@ -273,11 +271,7 @@ WRONG_IN_FILE = re.compile(r"In '([^']+)': \w+ raised while composing config:\s*
 
 
 def explain(error: BaseException, verb: str, *, config_name: str | None = None, folder: Path | None = None) -> str:
-    """The message of an error from composing a verb's configuration; an unknown key comes with the nearest one.
-
-    Args:
-        config_name, folder: as of `compose`, where they are not the stage's own.
-    """
+    """The message of an error from composing a verb's configuration; an unknown key comes with the nearest one."""
     text, cause = str(error).strip(), error.__cause__
     stage = verb if verb in SCHEMAS else "pretrain"  # which the verbs without a configuration ask
     if found := WRONG_CHOICE.search(text):

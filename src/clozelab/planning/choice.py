@@ -14,10 +14,10 @@ from statistics import fmean, variance
 import numpy as np
 
 from clozelab.metrics.statistics import POWER, simulate_decided
-from clozelab.planning.cost import Costing
+from clozelab.planning.cost import NO_SPEED, Costing
 from clozelab.planning.jobs import START_SECONDS
 from clozelab.suggestions import CONF_DIR, duration
-from clozelab.verdicts.experiment import ALL_COLUMNS, CROSSES, SPREAD, Experiment, read_yaml
+from clozelab.verdicts.experiment import SPREAD, Experiment, read_yaml
 from clozelab.verdicts.table import Table
 
 MOST_FINETUNE_SEEDS, MOST_SEEDS = 5, 20
@@ -76,20 +76,16 @@ class Question:
 
 def ask(experiment: Experiment, tasks: Iterable[str], difference: float) -> Question:
     """What an experiment's claims will rest on, where these tasks are fine-tuned and the true differences are alike."""
-    columns = {one.name: one for one in experiment.columns}
     here = set(tasks)
     places: dict[object, int] = {}
     effects: list[tuple[float, float, int, str]] = []
     claims: list[list[int]] = []
     unknown, num_primary = [], 0
     for claim in sorted(experiment.claims, key=lambda one: not one.primary):
-        named = [one.name for one in columns.values() if one.task] if claim.column == ALL_COLUMNS else [claim.column]
         mine = []
-        for column in (columns[name] for name in named):
+        for column in experiment.columns_of(claim):
             task = next((one for one in (column.task, *column.stand_ins) if one in here), None)
-            pairs = [*claim.pairs, *([("at the first point", *claim.rows)] if claim.kind == CROSSES else [])]
-            for pair in pairs if task else ():
-                key = (frozenset(pair), column.name, claim.points, claim.against)
+            for key in claim.differences(column.name) if task else ():
                 if key not in places:
                     places[key] = len(effects)
                     gap, margin = (0.0, claim.points) if claim.kind == SPREAD else (difference, 0.0)
@@ -151,20 +147,15 @@ def choices(
 ) -> list[Choice]:  # fmt: skip
     """The best of each number of pre-training seeds that the budget pays for, fewest seeds first.
 
-    Args:
-        tuned_seeds: fine-tuning seeds that `costing` counts.
-        looks: the first and the last of a stopping rule.
-        may_shorten: whether steps may be fewer than the scale's; never below the first plateau of a masked model.
-
-    Raises:
-        ValueError: there is no speed, or the budget does not pay for two seeds.
+    `costing` counts `tuned_seeds` fine-tuning seeds; `looks` are the first and the last of a stopping rule. Steps that
+    `may_shorten` never do below the first plateau of a masked model. ValueError: no speed, or too small a budget.
     """
     if not costing.arms or any(one.seconds is None for one in costing.shapes):
-        raise ValueError("no speed is known yet: leave --no-measure out (and the tasks' files must be in data_dir)")
+        raise ValueError(NO_SPEED)
     at_once = {verb: pool.at_once for verb, pool in costing.pools.items()}
-    start = sum(START_SECONDS["pretrain"] * arm.count for arm in costing.arms) / costing.num_seeds / at_once["pretrain"]
-    train = sum((arm.seconds or 0.0) * arm.count for arm in costing.arms) / costing.num_seeds / at_once["pretrain"]
-    train -= start
+    share = 1 / costing.num_seeds / at_once["pretrain"]
+    start = sum(START_SECONDS["pretrain"] * arm.count for arm in costing.arms) * share
+    train = sum((arm.seconds or 0.0) * arm.count for arm in costing.arms) * share - start
     tune = sum((job.seconds or 0.0) * job.count for job in costing.tasks) / costing.num_seeds / tuned_seeds
     tune /= at_once.get("finetune", 1)
     plateaus = [PLATEAUS * arm.tokens_to_plateau / arm.tokens for arm in costing.arms]

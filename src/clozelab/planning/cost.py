@@ -42,6 +42,7 @@ ALIKE = {
 DONE = ("complete", "check", "shared", "shared?")
 """Of a planned job; `check` is complete, and most likely of the same inputs."""
 CHARACTERS_A_TOKEN = 4.2  # of English prose in a vocabulary of thousands of word pieces, special tokens included
+NO_SPEED = "no speed is known yet: leave --no-measure out (and the tasks' files must be in data_dir)"
 
 
 @dataclass(frozen=True)
@@ -253,13 +254,10 @@ def with_speeds(
 
 
 def affordable(costing: Costing, budget_seconds: float, matchings: Iterable[str]) -> dict[str, pandas.DataFrame]:
-    """What every arm gets of a budget for the whole experiment, by each of these ways to match arms.
-
-    ValueError: fine-tuning alone takes longer, or there is no speed.
-    """
+    """What every arm gets of a budget for the whole experiment, by each of these ways to match arms."""
     finetune = costing.wall("finetune")
-    if finetune is None or not costing.arms:
-        raise ValueError("no speed is known yet: leave --no-measure out (and the tasks' files must be in data_dir)")
+    if finetune is None or not costing.arms or any(arm.seconds is None for arm in costing.arms):
+        raise ValueError(NO_SPEED)
     left = budget_seconds - finetune
     if left <= 0.0:
         raise ValueError(
@@ -271,15 +269,9 @@ def affordable(costing: Costing, budget_seconds: float, matchings: Iterable[str]
 def divide(arms: Sequence[Arm], wall_seconds: float, at_once: int, matched_by: str) -> pandas.DataFrame:
     """What a run of each arm gets of some wall time, so many jobs at a time, at equal steps, tokens, flops or time.
 
-    Returns:
-        A line an arm: its steps, tokens, flops and seconds; `factor` times its planned run; and the `steps_factor` that
-        its configuration has to say for it, of the scale's steps.
-
-    Raises:
-        ValueError: an arm has no speed or takes no time, or the time is gone before a first step.
+    A line an arm: its steps, tokens, flops and seconds; `factor` times its planned run; and the `steps_factor` that its
+    configuration has to say for it. ValueError: an arm takes no time, or the time is gone before a first step.
     """
-    if any(arm.seconds is None for arm in arms):
-        raise ValueError("no speed is known yet: leave --no-measure out")
     start = START_SECONDS["pretrain"]
     planned = pandas.DataFrame(
         {

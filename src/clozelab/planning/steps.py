@@ -7,7 +7,6 @@ rows, and `seed=`, which is of trainings, is not for them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ValueType
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from clozelab.launch.experiments import MEASURED, ExperimentSource, sweeps_in
 from clozelab.launch.experiments import SWEEPS as SWEEPS
@@ -26,7 +25,6 @@ from clozelab.suggestions import key_of
 STAGES = ("prepare", *SWEEPS)
 ENUMERABLE = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP, ValueType.RANGE_SWEEP)
 """Lists of values that are known without a sweeper; glob() and interval() are not."""
-PLAIN = re.compile(r"[\w.]+=")  # an override that can only change what is there
 
 
 @dataclass(frozen=True)
@@ -61,17 +59,13 @@ class Step:
 
 
 def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
-    """The steps of an experiment with the user's overrides.
-
-    ValueError: an override that no stage takes, no sweep, or a given encoder that there is no row for.
-    """
+    """The steps of an experiment with the user's overrides; ValueError for one that no stage takes."""
     names, words = sweeps_of(folder), list(words)
     keys = [word.removeprefix("finetune.").partition("=")[0] for word in words]
     if "encoder" in keys:
         if not ExperimentSource("experiment", str(folder)).is_config(f"row/{GIVEN_ROW}"):
             raise ValueError(
-                f"{folder.name} compares encoders that it pre-trains itself; it has no row/{GIVEN_ROW}.yaml for "
-                "encoder="
+                f"{folder.name} pre-trains its encoders itself; it has no row/{GIVEN_ROW}.yaml for encoder="
             )
         names = {verb: name for verb, name in names.items() if verb == "finetune"}
         # The row decides what later overrides start from.
@@ -107,41 +101,14 @@ def split_overrides(folder: Path, names: dict[str, str], words: Sequence[str]) -
 
 
 def _taken(stage: str, names: dict[str, str], folder: Path, words: Sequence[str]) -> list[str]:
-    """Those of some overrides that a stage takes.
-
-    To compose takes half a second, so they are not tried one by one: mostly a stage takes them all. Else those whose
-    key is there are tried together, and a plain key that is not there after them is no key of the stage.
-    """
+    """Those of some overrides that a stage takes; mostly these are all, so that they are not tried one by one."""
     if isinstance(_composed(stage, names, folder, words), DictConfig):
         return list(words)
-    usual = _composed(stage, names, folder, [])
-    if isinstance(usual, Exception):
-        return []
-    known = [word for word in words if _has(usual, key_of(word))]
-    whole = _composed(stage, names, folder, known)
-    if isinstance(whole, DictConfig):
-        words = [word for word in words if word in known or not PLAIN.match(word) or _has(whole, key_of(word))]
-        if words == known:
-            return known
     taken: list[str] = []
     for word in words:
         if isinstance(_composed(stage, names, folder, [*taken, word]), DictConfig):
             taken.append(word)
     return taken
-
-
-def _has(config: DictConfig, key: str) -> bool:
-    """Whether a dotted key, or a group of conf/, is there; what a reference stands for counts as there."""
-    node = OmegaConf.to_container(config, resolve=False)
-    for part in key.partition("@")[0].replace("/", ".").split("."):
-        if isinstance(node, list):
-            node = dict(zip(map(str, range(len(node))), node, strict=True))
-        if not isinstance(node, dict):
-            return isinstance(node, str) and "${" in node
-        if part not in node:
-            return False
-        node = node[part]
-    return True
 
 
 def _addressed(word: str) -> tuple[tuple[str, ...], str]:
@@ -190,10 +157,7 @@ def sweeps_of(folder: Path) -> dict[str, str]:
 
 
 def runs_root(folder: Path | None, overrides: Sequence[str], config_name: str | None = None) -> tuple[Path, str]:
-    """(folder of an experiment's runs at its scale, the scale's name), by one of its sweeps; else by its first.
-
-    ValueError: an override is wrong.
-    """
+    """(folder of an experiment's runs at its scale, the scale's name), by one of its sweeps; else by its first."""
     name = config_name or next(iter(sweeps_of(folder or Path()).values()))
     return root_of(compose(name, list(overrides), folder=folder, sweep=True))
 

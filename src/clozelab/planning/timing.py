@@ -75,10 +75,7 @@ def measured_speeds(
     measure: bool,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Speed | None]:
-    """The speed of each request; None where it is not in the cache and must not be measured.
-
-    Each is kept as soon as it is there. `say` gets a line before each measurement.
-    """
+    """The speed of each request, kept as soon as it is there; None for one not in the cache where none is measured."""
     facts = host_facts()
     machine = {"version": TIMING_VERSION, **{key: facts["host"][key] for key in HOST}}
     machine |= {"torch": facts["versions"].get("torch"), "at_once": at_once, "threads": threads}

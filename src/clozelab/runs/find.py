@@ -254,10 +254,9 @@ def find_equal_run(config: DictConfig, inputs: Mapping[str, str] | None = None, 
     `inputs`: fingerprints of what it reads; None where they are not known yet, and the answer is only likely.
     `anyhow`: whatever code has made it, as with reuse=any.
     """
-    anyhow |= config.get("reuse") == "any"
     if not config.get("share_runs"):
         return None
-    mine = trained_by(plain_config(config))
+    anyhow, mine = anyhow or config.get("reuse") == "any", trained_by(plain_config(config))
     pattern = f"*/{config.scale.name}/pretrain/*/seed-{config.seed}/{RUN_FILE}"
     for folder in (path.parent for path in sorted(Path(config.runs_dir).glob(pattern))):
         try:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from clozelab.corpus.files import write_whole
 from clozelab.runs.fingerprint import canonical, identity_of, redacted, redacted_words
@@ -98,10 +98,8 @@ class JobName(NamedTuple):
         return cls(str(config.get("arm", "")), "", str(config.get("seed", "")))
 
 
-class Record(BaseModel):
+class Record(BaseModel, extra="forbid"):
     """A run. Its fields are run.json's; `folder`, `place` and `holder` are the reader's."""
-
-    model_config = ConfigDict(extra="forbid")
 
     # What the command line and the experiment's files said, as Hydra composed it; empty for a run without Hydra.
     started_in: str = ""  # the folder that the command was started from
@@ -236,9 +234,7 @@ class Record(BaseModel):
     @property
     def command(self) -> str:
         """The command line that makes or goes on with this run; empty where nothing was said."""
-        if not self.config_name:
-            return ""
-        return command_line(["clozelab", *self.words], self.started_in)
+        return command_line(["clozelab", *self.words], self.started_in) if self.config_name else ""
 
     @property
     def words(self) -> list[str]:

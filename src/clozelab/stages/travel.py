@@ -1,5 +1,10 @@
 """`clozelab pack` and `clozelab pool`: runs travel in small files, and those of several machines become one table.
 
+A pack is one zip: records, scores, predictions, curves, configurations, the encoders' small files (their weights on
+request) and the launch's notes, each below the place that it has below runs_dir. `manifest.json` names every file with
+its sha256. Of equal files one is stored; the same runs make the same bytes. A pack may be anybody's: names, kinds and
+sizes are looked at before anything is unpacked, and nothing of it is run.
+
 A pool looks at everything before it writes anything: every pack is unpacked elsewhere and compared with the others and
 with the runs that are there. Then all files but the records are put in place, and then the records. So of a pool that
 was cut off every run that is not whole has no record, which every verb says.
@@ -8,24 +13,28 @@ was cut off every run that is not whole has no record, which every verb says.
 from __future__ import annotations
 
 import filecmp
+import fnmatch
 import os
 import shutil
+import stat
 import tempfile
+import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
 from rich import filesize
 from rich.console import Console
 
-from clozelab.corpus.files import whole_file
+from clozelab.corpus.files import MAX_EXPANSION, MIN_BOMB_BYTES, file_sha256, whole_file
 from clozelab.planning.steps import runs_root
 from clozelab.runs.find import Runs, find, select
 from clozelab.runs.fingerprint import RESULTS_VERSIONS
-from clozelab.runs.packs import EXPERIMENT, NOTES, RESULTS, RUNS, Manifest, PackedRun, run_files, unpack, write_pack
-from clozelab.runs.record import COPY_FILE, LOCK_FILE, RUN_FILE, Record, read_record
+from clozelab.runs.record import CONFIG_FILE, COPY_FILE, LOCK_FILE, RUN_FILE, Record, read_record
 from clozelab.runs.upkeep import LAUNCH_FILE, merge_launches
 from clozelab.suggestions import own_text
 from clozelab.terminal import Words, path_of, say, verb
@@ -54,8 +63,34 @@ experiment by other claims than another pack, or has another run of a cell that 
 were made in different ways are named by the report, which then decides nothing by them."""
 FILTERS = ("stage", "name", "task", "seeds")
 PACKED = ("complete", "failed", "interrupted")
-MERGED = (LOOKS_FILE, str(LAUNCH_FILE))
-"""Notes that packs have in common, and that say different things."""
+MERGED = (LOOKS_FILE, str(LAUNCH_FILE))  # notes that packs have in common, and that say different things
+MANIFEST, RESULTS = "manifest.json", "results.csv"
+RUNS, EXPERIMENT = "runs", "experiment"
+OF_A_RUN = (
+    *(RUN_FILE, CONFIG_FILE, "metrics.csv", "scores.json", "predictions*.json*", "null_odds.json"),
+    *("test_predictions/*", "encoder/*", "encoders/*/*"),
+)
+NOTES = (*MERGED, "registration*")  # of a folder above runs: looks and launches, and what was promised before
+ALLOWED = (*(f"{RUNS}/*{name}" for name in (*OF_A_RUN, *NOTES)), f"{EXPERIMENT}/*.yaml", f"{EXPERIMENT}/*.md", RESULTS)
+
+
+class PackedRun(BaseModel, extra="forbid"):
+    """What made a run, and where."""
+
+    fingerprint: str
+    code: str
+    machine: str
+
+
+class Manifest(BaseModel, extra="forbid"):
+    """What a pack says of itself."""
+
+    experiment: str  # file or folder below experiment/ that the runs below `root` are judged by; empty for none
+    root: str  # below runs/, where the judged runs are; empty for all of them
+    scale: str
+    results_versions: dict[str, int]
+    runs: dict[str, PackedRun]  # by their places below runs/
+    files: dict[str, str]  # name -> sha256
 
 
 @verb("pack", PACK_HELP, names=(1, 1), keys=("out", "encoders", *FILTERS), takes_overrides=True)
@@ -152,6 +187,94 @@ def _machines(records: Iterable[Record]) -> list[str]:
     counts = Counter(one.machine or "an unknown machine" for one in records)
     shown = ", ".join(f"{name} ({count} runs)" for name, count in sorted(counts.items()))
     return [f"machines: {shown}"] if len(counts) > 1 else []
+
+
+def run_files(folder: Path, weights: bool) -> Iterator[Path]:
+    """What a pack takes of a run's folder."""
+    for path in sorted(path for pattern in OF_A_RUN for path in folder.glob(pattern)):
+        if path.is_file() and not path.name.startswith(".") and (weights or path.suffix != ".safetensors"):
+            yield path
+
+
+def write_pack(path: Path, manifest: Manifest, files: Mapping[str, Path]) -> None:
+    """Write a pack of these files, by name, in one rename; their checksums go into its manifest."""
+    manifest.files = {name: file_sha256(files[name]) for name in sorted(files)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        archive.writestr(_entry(MANIFEST), manifest.model_dump_json(indent=1) + "\n", compresslevel=9)
+        for name in _stored(manifest).values():
+            with files[name].open("rb") as source, archive.open(_entry(name), "w", force_zip64=True) as target:
+                shutil.copyfileobj(source, target)
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+    entry.compress_type, entry.create_system, entry.external_attr = zipfile.ZIP_DEFLATED, 3, 0o100644 << 16
+    return entry
+
+
+def _stored(manifest: Manifest) -> dict[str, str]:
+    """sha256 -> the first name of a file with that content, which is the one that the zip has."""
+    return {sha: name for name, sha in reversed(manifest.files.items())}
+
+
+def unpack(path: Path, folder: Path) -> tuple[Manifest, list[str]]:
+    """Write a pack's files into an empty folder: (its manifest, the names of files that are not what it says).
+
+    ValueError where it is no pack, is damaged, or holds what no pack holds; then nothing was unpacked.
+    """
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            manifest = _checked_manifest(path, archive)
+            stored, wrong = _stored(manifest), list[str]()
+            for name, sha in manifest.files.items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                if (first := stored[sha]) == name:
+                    with archive.open(name) as source, (folder / name).open("xb") as target:
+                        shutil.copyfileobj(source, target)
+                else:
+                    shutil.copyfile(folder / first, folder / name)
+                wrong += [name] if file_sha256(folder / name) != sha else []
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError) as error:
+        raise ValueError(f"{path} is damaged, or no pack ({error}); fetch it again") from error
+    return manifest, wrong
+
+
+def _checked_manifest(path: Path, archive: zipfile.ZipFile) -> Manifest:
+    """The manifest of an archive that holds plain files alone, under plain names, of a size that packs have."""
+    entries = {one.filename: one for one in archive.infolist()}
+    limit = max(MIN_BOMB_BYTES, MAX_EXPANSION * path.stat().st_size)
+    if MANIFEST not in entries or entries[MANIFEST].file_size > limit:
+        raise ValueError(f"{path} is no pack: it has no {MANIFEST}")
+    for name, entry in entries.items():
+        is_plain = stat.S_IFMT(entry.external_attr >> 16) in (0, stat.S_IFREG) and not entry.flag_bits & 1
+        if not is_plain or entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError(f"{path}: {name!r} is a link, encrypted or packed otherwise, as nothing in a pack is")
+    try:
+        manifest = Manifest.model_validate_json(archive.read(MANIFEST))
+    except ValidationError as error:
+        raise ValueError(f"{path}: its {MANIFEST} is not that of a pack of this version") from error
+    folders = [f"{RUNS}/{place}" for place in (*manifest.runs, *filter(None, [manifest.root]))]
+    if odd := next((name for name in (*manifest.files, *folders) if not _is_plain(name)), None):
+        raise ValueError(f"{path}: {odd!r} leads out of a folder, or is hidden; no file of a pack is called so")
+    if odd := next((one for one in manifest.files if not any(fnmatch.fnmatch(one, known) for known in ALLOWED)), None):
+        raise ValueError(f"{path}: {odd!r} is no file that packs have")
+    stored = _stored(manifest)
+    if len(archive.infolist()) != len(entries) or {*entries} != {MANIFEST, *stored.values()}:
+        odd = next(iter({*entries} ^ {MANIFEST, *stored.values()}), MANIFEST)
+        raise ValueError(f"{path} is damaged: its {MANIFEST} and what it holds do not agree (e.g. {odd!r})")
+    if sum(entries[stored[sha]].file_size for sha in manifest.files.values()) > limit:
+        raise ValueError(f"{path} unpacks to over {limit:,} bytes, as no pack does")
+    if lost := next((one for one in manifest.runs if f"{RUNS}/{one}/{RUN_FILE}" not in manifest.files), None):
+        raise ValueError(f"{path} is damaged: it lacks the record of {lost}")
+    return manifest
+
+
+def _is_plain(name: str) -> bool:
+    said = [part and not part.startswith(".") and part.isprintable() and "\\" not in part for part in name.split("/")]
+    return len(name) < 1000 and all(said)
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,9 @@ from clozelab.corpus.files import digest, file_sha256
 from clozelab.launch.experiments import check_file
 from clozelab.metrics.glue import CORRELATIONS
 from clozelab.runs.fingerprint import HIDDEN, encoder_fingerprint, flatten, identity_of
-from clozelab.runs.packs import RESULTS
 from clozelab.runs.record import CONFIG_FILE, Record, changes, read_record, write_record
 from clozelab.stages.compare import open_run
-from clozelab.stages.travel import Parcel, open_parcel, results_of
+from clozelab.stages.travel import RESULTS, Parcel, open_parcel, results_of
 from clozelab.suggestions import duration, key_of
 from clozelab.terminal import Words, make_console, path_of, say, verb
 from clozelab.training.host import host_facts

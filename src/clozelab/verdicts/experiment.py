@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import yaml  # type: ignore[import-untyped]
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, Strict, ValidationError, model_validator
 
 from clozelab.suggestions import EXPERIMENTS_DIR, UniqueKeys, hint, own_text
 
@@ -54,8 +54,8 @@ def _parts(entries: Any) -> Any:
 Parts = Annotated[tuple[tuple[Part, ...], ...], BeforeValidator(_parts)]
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+class _Entry(BaseModel, extra="forbid", frozen=True, populate_by_name=True):
+    pass
 
 
 class Column(_Entry):
@@ -197,6 +197,11 @@ class Claim(_Entry):
         first, *others = self.rows
         return list(combinations(self.rows, 2)) if self.kind == SPREAD else [(first, one) for one in others]
 
+    def differences(self, column: str) -> list[tuple[object, ...]]:
+        """A key for each difference that it rests on there: two claims with one key test the same thing."""
+        pairs = [*self.pairs, *([("at the first common point", *self.rows)] if self.kind == CROSSES else [])]
+        return [(frozenset(pair), column, self.points, self.against) for pair in pairs]
+
     @property
     def terms(self) -> list[tuple[float, str, str]]:
         """(factor, row, column) that the first difference is the sum of, less what it stands against."""
@@ -325,6 +330,9 @@ class Experiment(_Entry):
     def all_columns(self) -> list[Column]:
         """What a claim on all columns is about: the paper's tasks, whatever we have measured beside them."""
         return [column for column in self.columns if column.task and not column.is_measured]
+
+    def columns_of(self, claim: Claim) -> list[Column]:
+        return self.all_columns if claim.column == ALL_COLUMNS else [c for c in self.columns if c.name == claim.column]
 
     @property
     def has_numbers(self) -> bool:

@@ -27,7 +27,7 @@ from clozelab.metrics.statistics import (
 )
 from clozelab.suggestions import duration
 from clozelab.verdicts.accounts import Crossing, find_crossing, seed_seconds
-from clozelab.verdicts.experiment import ALL_COLUMNS, AVERAGES, CROSSES, FALLING, SPREAD, Claim, Experiment
+from clozelab.verdicts.experiment import ALL_COLUMNS, AVERAGES, FALLING, SPREAD, Claim, Experiment
 from clozelab.verdicts.links import SIGNIFICANCE, Case, Correction, Link, correct, families_of, find_cases
 from clozelab.verdicts.table import DataColumn, Table, build_table
 
@@ -346,13 +346,9 @@ def _cautions(link: Link, table: Table) -> list[str]:
 
 def family_size(experiment: Experiment, *, primary: bool = False) -> int:
     """Different differences that the (primary) claims will rest on, where each column has runs on one data set."""
-    tasks = [column.name for column in experiment.all_columns]
-    found: set[tuple[object, ...]] = set()
-    for claim in (one for one in experiment.claims if one.primary or not primary):
-        columns = tasks if claim.column == ALL_COLUMNS else [claim.column]
-        found |= {("first common point", *claim.rows, claim.column)} if claim.kind == CROSSES else set()
-        found |= {(frozenset(pair), column, claim.points, claim.against) for pair in claim.pairs for column in columns}
-    return len(found)
+    claims = [one for one in experiment.claims if one.primary or not primary]
+    columns = [(claim, column) for claim in claims for column in experiment.columns_of(claim)]
+    return len({key for claim, column in columns for key in claim.differences(column.name)})
 
 
 def describe(experiment: Experiment, runs: Runs, seeds: int) -> str:

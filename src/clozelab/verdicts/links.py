@@ -175,10 +175,7 @@ def correct(families: Mapping[str, Iterable[Link]]) -> Correction:
     A claim is tested only where all differences of the primary claims before it are decided, whichever way. So the
     first undecided one ends the tests, and a table has a false verdict at most once in twenty tables (serial
     gatekeeping: Westfall and Krishen 2001). Differences of one claim are corrected among themselves by Holm.
-    A difference that nothing was measured for is no test, and stops none.
-
-    Args:
-        families: as of families_of; without primary claims one, which is Holm's correction alone.
+    A difference that nothing was measured for is no test, and stops none. `families` are those of families_of.
     """
     found = Correction({}, {}, {})
     largest, undecided = 0.0, ""
