@@ -22,13 +22,7 @@ from clozelab.models.attention import FULL, attention, has_varlen_kernel, refere
 from clozelab.models.layout import Layout
 from clozelab.planning.jobs import Arm, Corpus
 from clozelab.terminal import Heading, make_table
-from clozelab.training.runtime import (
-    MAX_FP32_ERROR,
-    choose_precision,
-    matmul_ceiling,
-    onednn_fp32,
-    onednn_fp32_error,
-)
+from clozelab.training.runtime import MAX_FP32_ERROR, choose_precision, matmul_ceiling, onednn_fp32, onednn_fp32_error
 
 MAX_BF16_ERROR = 0.02
 MEASURE_SECONDS = 0.5

@@ -77,11 +77,7 @@ def save_encoder_folder(
 
 
 def load_encoder(
-    folder: Path | str,
-    *,
-    initialisation: str = "pretrained",
-    seed: int = 0,
-    stored: Mapping[str, Tensor] | None = None,
+    folder: Path | str, *, initialisation: str = "pretrained", seed: int = 0, stored: Mapping[str, Tensor] | None = None
 ) -> Encoder:
     """Reads the encoder of a folder; ValueError names the file or tensor at fault.
 

@@ -32,11 +32,7 @@ if TYPE_CHECKING:
     from clozelab.runs.record import Record
 
 NAMES = ("experiment", "arm", "row", "encoder_arm", "encoder_fraction", "pretrain_seed", "seed")
-MAY_DIFFER = (
-    *NAMES,
-    "predict_test",
-    *(key for key, option in CONDITIONAL_KEYS.items() if option == "predict_test"),
-)
+MAY_DIFFER = (*NAMES, "predict_test", *(key for key, option in CONDITIONAL_KEYS.items() if option == "predict_test"))
 PROTOCOL = (
     *("epochs", "evaluations_per_epoch", "global_batch_size", "gradient_clip_norm", "learning_rate"),
     *("max_train_examples", "optimizer", "schedule"),

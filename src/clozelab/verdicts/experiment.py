@@ -417,13 +417,8 @@ def _in_words(error: ValidationError) -> str:
     if first["type"] == "value_error":
         return ": ".join(filter(None, (".".join(place), str(first["ctx"]["error"]))))
     # The model whose key is named, and how many parts of the place come before that key.
-    models: dict[str, type[BaseModel]] = {
-        "columns": Column,
-        "rows": Row,
-        "claims": Claim,
-        "sweeps": Sweeps,
-        "stopping": Stopping,
-    }
+    models: dict[str, type[BaseModel]] = {"columns": Column, "rows": Row, "claims": Claim}
+    models |= {"sweeps": Sweeps, "stopping": Stopping}
     depth = 1 if place[0] in ("sweeps", "stopping") else 2
     model = models.get(place[0], Experiment) if len(place) > depth else Experiment
     depth = 0 if model is Experiment else depth
