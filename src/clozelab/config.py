@@ -72,10 +72,8 @@ def kept_step(fraction: float, total_steps: int) -> int:
 
 
 def encoder_place(run_dir: str, fraction: float, phases: Sequence[Mapping[str, Any]]) -> str:
-    """`${encoder_place:RUN_DIR,${encoder_fraction},${scale.pretrain.phases}}`: an encoder of a pre-training run.
-
-    The fraction is of the run's own steps, as its record says, or of these phases' where it has not begun.
-    """
+    """`${encoder_place:RUN_DIR,${encoder_fraction},${scale.pretrain.phases}}`: an encoder of a pre-training run, after
+    a fraction of its own steps, as its record says, or of these phases' where it has not begun."""
     if float(fraction) == 1.0:
         return f"{run_dir}/encoder"
     with suppress(OSError, ValueError, KeyError, TypeError):  # it has not begun
@@ -97,10 +95,8 @@ RESOLVERS: tuple[Callable[..., Any], ...] = (fallback, at_least, scaled, scaled_
 
 
 def check_config(stage: str, config: DictConfig) -> None:
-    """Refuse what a stage's schema does not allow; a value that has to be given may still be missing.
-
-    ValueError: names each key, its value, what is allowed and the nearest of it, a sentence each.
-    """
+    """Refuse what a stage's schema does not allow, a sentence for each key; a value that has to be given may be
+    missing."""
     try:
         mistakes = _mistakes(stage, OmegaConf.to_container(config, resolve=True))
     except OmegaConfBaseException:  # a resolver's refusal, perhaps of what is wrong where it stands

@@ -401,10 +401,8 @@ SCHEMAS["evaluate"] = EvaluateConfig
 
 @cache
 def meanings() -> dict[str, Meaning]:
-    """Dotted key (with `*` for a list's places) -> what it means for a run, where that is not part of the protocol.
-
-    A key that is not here means what the nearest key above it does.
-    """
+    """Dotted key (with `*` for a list's places) -> what it means for a run, where that is not part of the protocol; any
+    other key means what the nearest one above it does."""
     found = (pair for schema in SCHEMAS.values() for pair in _meanings(schema))
     return {"hydra": NEUTRAL} | {name: meaning for name, meaning in found if meaning != PROTOCOL}
 

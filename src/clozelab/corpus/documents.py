@@ -76,9 +76,7 @@ def read_documents(
     files: Sequence[TextFile], counts: CorpusCounts, watched: Callable[[BinaryIO], BinaryIO] = lambda raw: raw
 ) -> Iterator[Document]:
     """Cleaned documents of all files in order, each text once; `counts` grows; `watched` wraps a file on disk.
-
-    ValueError for a binary or damaged file, and when more than 1 % of all rows are unusable.
-    """
+    ValueError for a binary or damaged file, and where more than 1 % of all rows are unusable."""
     seen = SeenHashes()
     for file in files:
         split = split_paragraph if file.format == "jsonl" else _whole_line
@@ -258,10 +256,8 @@ class SplitRule:
             sizes.append(characters)
 
     def settle(self) -> None:
-        """Call after every document was observed: how far each source's share reaches, at least to one stretch.
-
-        A source of a single stretch is trained on, unless all are.
-        """
+        """Call after every document was observed: how far each source's share reaches, at least to one stretch. A
+        source of a single stretch is trained on, unless all are."""
         all_alone = True
         for source, (hashes, sizes) in self._seen.items():
             found, which = np.unique(hashes, return_inverse=True)

@@ -67,8 +67,7 @@ class Tokenizer(ABC):
             raise ValueError(f"entry {double!r} stands twice in the vocabulary, so ids would be ambiguous")
         if "" in ids:
             raise ValueError(f"entry {ids['']} of the vocabulary is empty")
-        self.undrawn_ids: tuple[int, ...] = ()
-        """Ids that masking never draws as a random token, ascending."""
+        self.undrawn_ids: tuple[int, ...] = ()  # ids that masking never draws as a random token, ascending
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[name] for name in self.special_tokens)
         self._library = self._rules()
         self._cache: dict[str, bytes] = {}

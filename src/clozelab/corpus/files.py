@@ -135,10 +135,8 @@ def find_files(source: Source, index: int, data_dir: Path) -> list[TextFile]:
 
 
 def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path], int]:
-    """Portable names (below a folder the relative path) and paths of a file, a folder's texts or a glob's files.
-
-    And how many files of a folder are no texts by their suffix. Opens none of them.
-    """
+    """Names (below a folder the relative path) and paths of a file, a folder's texts or a glob's files, none of them
+    opened; and how many files of a folder are no texts by their suffix."""
     place = _place(pattern, data_dir)
     if place.is_file():
         return {place.name: place}, 0
@@ -164,10 +162,8 @@ def file_suffix(path: Path) -> str:
 
 
 def check_head(file: TextFile) -> None:
-    """ValueError for a binary or damaged file, and where more than half of the rows in its first chunk are unusable.
-
-    So a wrong one is found before anything slow, even if it is a small part of the corpus.
-    """
+    """ValueError for a binary or damaged file, and where most rows of its first chunk are unusable, however small a
+    part of the corpus it is."""
     with file.path.open("rb") as raw:
         *lines, _ = next(_chunks(file.path, raw), b"").split(b"\n")  # the last one may be cut
     counts = CorpusCounts()
@@ -183,10 +179,8 @@ def check_head(file: TextFile) -> None:
 
 
 def usable_rows(lines: Iterable[bytes], file: TextFile, counts: CorpusCounts) -> Iterator[str]:
-    """Texts of the rows that have one; the others are counted, and blank lines of jsonl are none.
-
-    jsonl: the document's text. text: the line, "" between documents.
-    """
+    """Texts of the rows that have one (of jsonl the document's; of text the line, "" between documents); others are
+    counted, and blank lines of jsonl are none."""
     for number, line in enumerate(lines, start=1):
         if file.format == "jsonl" and not line.strip():
             continue

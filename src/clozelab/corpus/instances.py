@@ -149,10 +149,8 @@ class BoundPairs(Instances):
         return len(self._starts)
 
     def _lonely_groups(self, documents: I64) -> list[int]:
-        """Groups without another document for their random next segments, which then come from all groups.
-
-        ValueError where there is nothing to pair, or where a random next segment could never be found.
-        """
+        """Groups without another document for their random next segments, which then come from all groups; ValueError
+        where nothing can be paired."""
         if not len(documents):
             raise ValueError(
                 "there is no document with two sentences, so no segment pair can be made: add text (or raise "

@@ -137,13 +137,7 @@ def column_of(epoch: Epoch) -> Epoch:
 
 
 def _rectangle(
-    tokens: TokenStream,
-    positions: I64,
-    is_sep: BoolArray,
-    is_pad: BoolArray,
-    token_type_ids: I64,
-    ids: SpecialIds,
-    names: I64,
+    tokens: TokenStream, positions: I64, is_sep: BoolArray, is_pad: BoolArray, types: I64, ids: SpecialIds, names: I64
 ) -> PackedInstances:
     """One gather for the whole batch, all [B, S]; special slots read a neighbouring token first, to be overwritten."""
     input_ids = tokens.take(np.clip(positions, 0, len(tokens) - 1, out=positions))
@@ -155,7 +149,7 @@ def _rectangle(
     number, width = input_ids.shape
     return PackedInstances(
         input_ids=input_ids.reshape(-1),
-        token_type_ids=token_type_ids.reshape(-1),
+        token_type_ids=types.reshape(-1),
         position_ids=np.tile(np.arange(width), number),
         lengths=width - is_pad.sum(1),
         width=width,

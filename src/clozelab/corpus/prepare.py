@@ -104,17 +104,10 @@ def _plan(
     for file in files:
         check_head(file)
     given = tokenizer.given(data_dir)
+    facts = [(one.source, {"name": one.name, **file_facts(one.path), "format": one.format}) for one in files]
     read = [
-        {
-            "name": source.name,
-            "text_field": source.text_field,
-            "files": [
-                {"name": file.name, **file_facts(file.path), "format": file.format}
-                for file in files
-                if file.source == index
-            ],
-        }
-        for index, source in enumerate(sources)
+        {"name": one.name, "text_field": one.text_field, "files": [fact for number, fact in facts if number == index]}
+        for index, one in enumerate(sources)
     ]
     settings = {
         "preparation_version": PREPARATION_VERSION,

@@ -54,10 +54,8 @@ class TokenStream:
         return self.take(np.arange(start, stop, step, dtype=np.int64))
 
     def blocks(self, size: int, overlap: int = 0) -> Iterator[tuple[int, np.ndarray]]:
-        """(first position, ids as they are stored) of consecutive stretches of at most `size` + `overlap` tokens.
-
-        A stretch never reaches over the end of a file, which is the end of a document.
-        """
+        """(first position, ids as they are stored) of stretches of at most `size` + `overlap` tokens, none over a
+        file's end."""
         for file, end in zip(self._files, self._ends.tolist(), strict=True):
             for start in range(0, len(file), size):
                 yield end - len(file) + start, file[start : start + size + overlap]

@@ -55,10 +55,8 @@ class WordPieceTokenizer(Tokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool) -> WordPieceTokenizer:
-        """Learns at most `vocab_size` entries; the same texts, which are held in memory, give the same ones.
-
-        ValueError where the characters alone are more.
-        """
+        """Learns at most `vocab_size` entries, from texts held in memory; ValueError where the characters alone are
+        more."""
         texts = [_CONTROLS.sub("", text) for text in texts]
         alphabet = _alphabet(texts, lowercase, vocab_size)
         library = _wordpiece({token: index for index, token in enumerate(SPECIAL_TOKENS)}, lowercase)
@@ -247,10 +245,8 @@ class ByteBpeTokenizer(Tokenizer):
 
     @classmethod
     def _from_folder(cls, folder: Path) -> ByteBpeTokenizer:
-        """The tokenizer of a RoBERTa folder: `tokenizer.json`, or `vocab.json` with `merges.txt`.
-
-        ValueError where it has other rules than RoBERTa's: this model would read other tokens than it was trained on.
-        """
+        """The tokenizer of a RoBERTa folder, by `tokenizer.json`, or `vocab.json` with `merges.txt`; ValueError for
+        other rules than RoBERTa's: this model was trained on other tokens."""
         library = json_or_empty(folder / "tokenizer.json")
         if not library:
             config = json_or_empty(folder / "tokenizer_config.json")

@@ -105,10 +105,8 @@ def _has_ended(pid: int) -> bool:
 
 
 class SlurmLauncher(SweepLauncher):
-    """Hands jobs to Slurm and waits for them. Args: as conf/hydra/launcher/slurm.yaml says of each.
-
-    `parameters` are those of submitit's executor; None is left to Slurm.
-    """
+    """Hands jobs to Slurm and waits. Args: as conf/hydra/launcher/slurm.yaml says; `parameters` are submitit's
+    executor's."""
 
     stopped_words = (
         "stopped waiting; jobs that Slurm has go on (scancel ends them), and the same command finds them again"
@@ -155,10 +153,7 @@ class SlurmLauncher(SweepLauncher):
         ProcessPool(jobs, at_once=self.jobs_at_once, grace_seconds=self.grace_seconds, console=console).run()
 
     def _hand_over(self, job: Job, remote: RemoteJob, resources: Mapping[str, Any]) -> RemoteProcess:
-        """Hand a job over and note it, or find the one that waits or runs for the same folder.
-
-        ValueError: that one was started with other words.
-        """
+        """Hand a job over and note it, or find the one for the same folder; ValueError where that has other words."""
         from submitit.local.local import LocalExecutor
         from submitit.slurm.slurm import SlurmExecutor
 

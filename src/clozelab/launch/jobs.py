@@ -102,9 +102,7 @@ def names_of(composed: Iterable[DictConfig]) -> list[JobName]:
 
 def check_overrides(config: DictConfig) -> None:
     """ValueError for an override that changes nothing, or files a run as something else: says what to write instead.
-
-    `config` is of a pre-training or a fine-tuning, while Hydra's own configuration says how it was composed.
-    """
+    `config` is of a training, while Hydra's own configuration says how it was composed."""
     if not HydraConfig.initialized():
         return
     words = {key_of(word): word for word in HydraConfig.get().overrides.task}

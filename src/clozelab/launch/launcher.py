@@ -12,7 +12,7 @@ import shlex
 import sys
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +45,8 @@ PASSED_ON = ("hydra.searchpath", "hydra.sweeper.params", "hydra/launcher")
 
 
 def look_before(verb: str, config: DictConfig, first_job: Sequence[str], num_left: int) -> None:
-    """Run `clozelab doctor` on a sweep of trainings with so many jobs left, unless they are few or nobody wants it.
-
-    Of a search its first job is all that is known beforehand. ValueError: it found an error, or was killed.
-    """
+    """Run `clozelab doctor` on a sweep of trainings with so many jobs left, unless they are few or nobody wants it. Of
+    a search it sees the first job. ValueError: it found an error, or was killed."""
     is_long = num_left > FEW_JOBS or not is_grid(config)
     if verb not in LOOKED_AT or not is_long or os.environ.get(SKIP_DOCTOR, "0") not in ("", "0"):
         return
@@ -94,15 +92,6 @@ class SweepLauncher(Launcher):
     """What every launcher of ours does around running: it plans, skips what is complete, reports what failed."""
 
     stopped_words = "stopped; the same command goes on where it was"
-    config: DictConfig
-    context: HydraContext
-    verb: str
-    track: Callable[..., None] | None  # shows a sweep as a whole to its jobs' tracker
-    rows: list[dict[str, object]]
-    """What the tracker shows of the sweep's jobs so far; a search launches several times."""
-    failed: int  # jobs that a search has gone on without
-
-    sweep_dir: Path
 
     def get_ready(self, config: DictConfig, num_jobs: int) -> None:
         """Begin what takes time before a first job, of this configuration; all are composed and checked meanwhile."""
@@ -114,8 +103,9 @@ class SweepLauncher(Launcher):
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.context, self.config = hydra_context, config
         self.verb = str(getattr(task_function, "clozelab_verb", config.hydra.job.name))
-        self.track = getattr(task_function, "clozelab_track", None)
-        self.rows, self.failed = [], 0
+        self.track = getattr(task_function, "clozelab_track", None)  # shows a sweep as a whole to its jobs' tracker
+        # What that shows of the jobs so far, and how many a search, which launches several times, has gone on without.
+        self.rows, self.failed = list[dict[str, object]](), 0
         self.sweep_dir = Path(str(config.hydra.sweep.dir))
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
@@ -186,10 +176,8 @@ class SweepLauncher(Launcher):
 
 
 class ProcessLauncher(SweepLauncher):
-    """Starts `python -m clozelab VERB ...` for each job; complete runs are skipped without starting a process.
-
-    Args: as conf/hydra/launcher/processes.yaml says of each.
-    """
+    """Starts `python -m clozelab VERB ...` for each job that is not complete. Args: see
+    conf/hydra/launcher/processes.yaml."""
 
     def __init__(self, jobs_at_once: int | str, grace_seconds: float, fork: bool) -> None:
         if jobs_at_once != "auto":
@@ -360,10 +348,8 @@ class GridSweeper(Sweeper):
 
 
 def register() -> None:
-    """Let Hydra find the classes that conf/hydra names; harmless when called again.
-
-    It accepts plugins only from the package hydra_plugins: ours get names there, and no second top-level package.
-    """
+    """Let Hydra find the classes that conf/hydra names. It accepts plugins only from the package hydra_plugins: ours
+    get names there, and no second top-level package."""
     from clozelab.launch.clusters import RayLauncher, SlurmLauncher  # which are launchers like those here
 
     plugins = Plugins.instance()

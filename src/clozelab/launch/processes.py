@@ -72,10 +72,8 @@ class ForkedProcess(ForkServerProcess):
 
 
 class ForkServer:
-    """Starts `module.main(words) -> exit status` in forked processes of a server that imports `preload` once.
-
-    `environment` is set before the server starts (thread counts are read when torch is imported).
-    """
+    """Starts `module.main(words) -> exit status` in forked processes of a server that imports `preload` once, in
+    `environment`: thread counts are read when torch is imported."""
 
     def __init__(self, module: str, preload: Sequence[str], environment: Mapping[str, str]) -> None:
         self.module = module

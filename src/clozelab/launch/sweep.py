@@ -79,10 +79,8 @@ def compose(name: str, overrides: Sequence[str] = (), *, folder: Path | None = N
 
 
 def phase_objectives(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The objective of each phase as a node, from a pre-training run's plain configuration.
-
-    ValueError: a phase changes a setting that the run's objective does not have.
-    """
+    """The objective of each phase as a node, from a run's plain configuration; ValueError for a setting that there is
+    not."""
     usual, found = config["objective"], []
     for number, phase in enumerate(config["phases"]):
         said = phase.get("objective") or {}
@@ -193,10 +191,8 @@ def refuse_repeated(jobs: Iterable[tuple[str, ...]]) -> None:
 
 
 class JobComposer:
-    """Composes a sweep's jobs as Hydra does, and once for all that differ in plain values alone.
-
-    A word such as `seed=2` chooses no file: set on a copy of a job that is otherwise equal, it gives what Hydra gives.
-    """
+    """Composes a sweep's jobs as Hydra does, once for all that differ in plain values alone: a word such as `seed=2`
+    chooses no file, and is set on a copy."""
 
     def __init__(self, loader: ConfigLoader, master: DictConfig) -> None:
         self.loader, self.master = loader, master

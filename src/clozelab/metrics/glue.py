@@ -169,10 +169,8 @@ def placeholder(name: str) -> str:
 
 
 def write_submission(path: Path, contents: Mapping[str, bytes]) -> None:
-    """Write the zip from test set -> file content.
-
-    ValueError: the server would turn it away; says why. Nothing is written then.
-    """
+    """Write the zip from test set -> file content; ValueError, and nothing written, where the server would turn it
+    away."""
     problems = [problem for name, content in contents.items() for problem in file_problems(name, content)]
     problems += [f"{name}.tsv: missing" for name in TEST_SETS if name not in contents]
     if problems:

@@ -124,10 +124,8 @@ def score_each(metric: TextScore, answers: Answers, predictions: Mapping[str, st
 def average_precisions(
     answers: Answers, predictions: Mapping[str, str], no_answer_scores: Mapping[str, float]
 ) -> dict[str, float]:
-    """Average precision in percent of answering in the order of rising no-answer score: pr_exact, pr_f1, pr_oracle.
-
-    As the released script prints them (with --out-image-dir); nothing where no question has an answer.
-    """
+    """Average precision in percent of answering by rising no-answer score, as the released script prints it with
+    --out-image-dir; nothing where no question has an answer."""
     total = sum(bool(texts) for texts in answers.values())
     if not total:
         return {}

@@ -71,10 +71,7 @@ class Estimate:
 
 
 def estimate(scores: Scores) -> Estimate:
-    """Mean and Student's interval of one cell (ValueError where there is no score).
-
-    Every pre-training seed weighs the same, however many runs it has.
-    """
+    """Mean and Student's interval of one cell; every pre-training seed weighs the same, however many runs it has."""
     groups: dict[int, list[float]] = defaultdict(list)
     for (pretrain_seed, _), score in sorted(scores.items()):
         groups[pretrain_seed].append(score)

@@ -21,10 +21,8 @@ from clozelab.verdicts.experiment import SPREAD, Experiment, read_yaml
 from clozelab.verdicts.table import Table
 
 MOST_FINETUNE_SEEDS, MOST_SEEDS = 5, 20
-PLATEAUS = 2.0
-"""A masked model has to see so many times the tokens after which it leaves its first plateau."""
-FEWEST = 3
-"""Pre-training seeds from which a spread is worth more than the shipped one."""
+PLATEAUS = 2.0  # a masked model has to see so many times the tokens after which it leaves its first plateau
+FEWEST = 3  # pre-training seeds from which a spread is worth more than the shipped one
 
 
 @dataclass(frozen=True)

@@ -102,10 +102,8 @@ def measured_speeds(
 
 
 def _measure(requests: Sequence[Request], at_once: int, threads: int) -> Iterator[Speed]:
-    """Time all requests in `at_once` processes side by side; one speed a request.
-
-    A shape that ends its process (out of memory) is a problem of its own; the others are timed by new processes.
-    """
+    """Time all requests in `at_once` processes side by side. A shape that ends its process (out of memory) is a problem
+    of its own; the others are timed by new processes."""
     left = list(requests)
     while left:
         for speed in _until_one_dies(list(left), at_once, threads):

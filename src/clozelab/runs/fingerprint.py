@@ -105,9 +105,7 @@ CONDITIONAL_KEYS = {key: meaning.option for key, meaning in meanings().items() i
 
 def canonical(config: DictConfig, *, hides: bool = True) -> dict[str, Any]:
     """The configuration as plain values, resolved, without what changes nothing; ValueError where a value is missing.
-
-    With `hides`, what comes from the environment and what looks like a secret is a hash.
-    """
+    With `hides`, what comes from the environment and what looks like a secret is a hash."""
     off = frozenset(key for key, option in CONDITIONAL_KEYS.items() if not OmegaConf.select(config, option))
 
     def mapping(node: DictConfig, where: str) -> dict[str, Any]:

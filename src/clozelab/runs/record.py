@@ -27,8 +27,7 @@ from clozelab.training.measuring import read_rows
 
 RUN_FILE, CONFIG_FILE, LOG_FILE, LOCK_FILE = "run.json", "config.yaml", "log.txt", ".lock"
 COPY_FILE = ".run.json.copy"  # of run.json, for when that is damaged
-TEMPORARY = (".*.tmp", ".encoder.*", ".model.*", ".step-*")
-"""Names of what is being written, below a run's folder."""
+TEMPORARY = (".*.tmp", ".encoder.*", ".model.*", ".step-*")  # names of what is being written, below a run's folder
 BUSY_STATUS = os.EX_TEMPFAIL  # exit status of a command whose run folder another process holds: try again later
 DAMAGED, KILLED = "damaged", "killed"
 STATUSES = ("complete", "running", KILLED, "interrupted", "failed", DAMAGED)

@@ -154,11 +154,8 @@ class SweepState:
 
 
 def sweep_state(stage: str, records: Sequence[Record], jobs: Sequence[JobName] | None) -> SweepState:
-    """Count the runs that are a stage's jobs, and add up what is left.
-
-    A job that has no folder takes as long as the median of the finished runs that are most like it, one that has begun
-    what its own speed says.
-    """
+    """Count a stage's jobs, and add up what is left: of a job without a folder the median of the finished runs most
+    like it, of one that has begun what its own speed says."""
     runs = every = [one for one in records if one.stage == stage]
     missing = Counter(jobs or ())
     if jobs is not None:
@@ -180,14 +177,9 @@ def sweep_state(stage: str, records: Sequence[Record], jobs: Sequence[JobName] |
             rest = read_progress(one).seconds_left
             left.append(typical_seconds(one.job_name) if rest is None else rest)
     known = [rest for rest in left if rest is not None]
-    return SweepState(
-        stage=stage,
-        planned=None if jobs is None else len(jobs),
-        counts=Counter(one.status for one in runs),
-        others=len(every) - len(runs),
-        not_begun=missing.total(),
-        seconds_left=sum(known) if len(known) == len(left) else None,
-    )
+    seconds_left = sum(known) if len(known) == len(left) else None
+    planned, counts = None if jobs is None else len(jobs), Counter(one.status for one in runs)
+    return SweepState(stage, planned, counts, len(every) - len(runs), missing.total(), seconds_left)
 
 
 @dataclass

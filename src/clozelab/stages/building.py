@@ -164,10 +164,8 @@ def require_own_vocabulary(cfg: DictConfig, corpus: PreparedCorpus) -> dict[str,
 
 
 def encoder_tokenizer(cfg: DictConfig, corpus: PreparedCorpus, objectives: Sequence[Objective]) -> Tokenizer:
-    """What the encoder's folder gets: without token type 1 where neither this run nor a given encoder's has trained it.
-
-    Fine-tuning then gives both texts of a pair the type that was trained, here and in transformers.
-    """
+    """What the encoder's folder gets: without token type 1 where neither this run nor a given encoder's has trained it,
+    so that fine-tuning gives both texts of a pair the trained one, here and in transformers."""
     has_segments = any(objective.input.num_segments > 1 for objective in objectives)
     if has_segments or (cfg.encoder is not None and open_tokenizer(cfg.encoder).has_token_types):
         return corpus.tokenizer
@@ -230,10 +228,7 @@ def provenance(
 
 
 def check_pretraining(cfg: DictConfig, plain: dict[str, Any], hardware: Hardware) -> None:
-    """Everything about a pre-training run that can be wrong without looking at the corpus.
-
-    ValueError names the key; `plain` is the resolved configuration.
-    """
+    """ValueError, naming the key, for all that can be wrong with a pre-training before its corpus is looked at."""
     check_config("pretrain", cfg)
     trainer, positions = cfg.trainer, cfg.model.max_position_embeddings
     if trainer.gradient_checkpointing and hardware.strategy == "fsdp":

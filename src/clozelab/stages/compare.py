@@ -214,10 +214,7 @@ def explain_cell(said: Words) -> int:
 
 
 def find_columns(table: Table, name: str) -> list[DataColumn]:
-    """The data sets with results that a name means: a task, a heading, or a column of the paper with its stand-ins.
-
-    ValueError: there is none with a run.
-    """
+    """The data sets with results that a name means: a task, a heading, or a column of the paper with its stand-ins."""
     exact = [one for one in table.with_results if name in (one.key, one.task, one.heading)]
     if found := exact or [one for one in table.with_results if one.column and one.column.name == name]:
         return found

@@ -34,8 +34,7 @@ CHECKPOINT_INTERVAL_STEPS = 50
 CHECKPOINT_SECONDS = 300.0  # at least between two: a fine-tuning that is done sooner is rather begun again
 KEPT_RESULTS = ("title", "stand_in_for", "synthetic", "num_examples", "collapsed", "best_step")
 """What the record of a run repeats of scores.json, for tables."""
-LENGTHS = ("max_seq_length", "doc_stride", "max_query_length")
-"""What a model remembers of how its texts were cut."""
+LENGTHS = ("max_seq_length", "doc_stride", "max_query_length")  # what a model remembers of how its texts were cut
 
 
 def main(cfg: DictConfig) -> None:

@@ -57,11 +57,9 @@ FILTERS = ("status", "scale", "stage", "name", "task", "seeds")
 FIELDS = ("experiment", "scale", "stage", "name", "task", "seeds", "status", "metric", "score", "seconds", "started",
           "machine", "fingerprint", "place", "problem", "command")  # fmt: skip
 USUAL_GARBAGE = ("checkpoints", "leftovers", "cache")
-SILENT_SECONDS = 600.0
-"""After so long without a new line, a run's silence is worth saying."""
+SILENT_SECONDS = 600.0  # after so long without a new line, a run's silence is worth saying
 TROUBLE = ("failed", DAMAGED, KILLED, "interrupted")
-SHOWN_COMMANDS = 3
-"""Of single runs that no launch speaks for."""
+SHOWN_COMMANDS = 3  # of single runs that no launch speaks for
 
 INDENT = "  "
 

@@ -45,10 +45,8 @@ def prepared_corpus(cfg: Any, *, verify: str = "sizes") -> PreparedCorpus:
 
 
 def find_corpus(cfg: Any) -> Path | None:
-    """Where the prepared corpus of a configuration lies, if it is prepared; generates and writes nothing.
-
-    ValueError where preparing would be refused: a generated corpus's files are another one's.
-    """
+    """Where the prepared corpus of a configuration lies, if it is; writes nothing. ValueError where preparing would be
+    refused."""
     settings, generator = _settings(cfg)
     if generator and build("corpus.generator", generator)(output_dir=cfg.data_dir, only_look=True) is None:
         return None

@@ -104,10 +104,7 @@ def analyse(steps: Sequence[Step], corpora: Corpora, runs: Runs | None = None) -
 
 
 def open_task(settings: Mapping[str, Any], tokenizer: Any = None, longest: int = 512) -> FinetuningDataModule:
-    """A task's data before any encoder is there: for its texts and labels, not to be tokenised.
-
-    ValueError: a file is not there.
-    """
+    """A task's data before any encoder is there: for its texts and labels, not to be tokenised."""
     places = Path(settings["data_dir"]), Path(settings["cache_dir"])
     return build_task_data(settings, TaskInputs(settings["task"]["name"], *places, tokenizer, longest))
 
@@ -123,10 +120,7 @@ def gather(folder: Path, words: Sequence[str]) -> Subject:
 
 
 def gather_sweep(verb: str, folder: Path | None, config_name: str, words: Sequence[str]) -> Subject:
-    """The same of one stage's sweep, or of a single run, as `clozelab VERB` would start it with these overrides.
-
-    ValueError: an override is wrong.
-    """
+    """The same of one stage's sweep, or of a single run, as `clozelab VERB` would start it with these overrides."""
     name = f"{folder.name}, {STAGE_NAMES[verb]}" if folder else STAGE_NAMES[verb]
     try:
         step = Step(verb, config_name, folder, tuple(words))

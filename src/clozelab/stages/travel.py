@@ -219,10 +219,8 @@ def _stored(manifest: Manifest) -> dict[str, str]:
 
 
 def unpack(path: Path, folder: Path) -> tuple[Manifest, list[str]]:
-    """Write a pack's files into an empty folder: (its manifest, the names of files that are not what it says).
-
-    ValueError where it is no pack, is damaged, or holds what no pack holds; then nothing was unpacked.
-    """
+    """Write a pack's files into an empty folder: (its manifest, files that are not what it says). ValueError, and
+    nothing unpacked, where it is no pack, is damaged, or holds what no pack holds."""
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
     try:

@@ -348,6 +348,7 @@ def provenance(table: Table) -> list[tuple[str, str]]:
     made = [one for run in runs for one in run.earlier_sessions]
     made += [{"git": run.git and run.git.model_dump(), "versions": run.versions, "host": run.host} for run in runs]
     named = grouped((run for run in runs if run.machine), attrgetter("machine"))
+    machines = [f"{name} ({len(own)} runs)" for name, own in sorted(named.items())]
     commits = []
     for git in (one.get("git") for one in made):
         changed = " with local changes" if git and git.get("dirty") else ""
@@ -357,11 +358,7 @@ def provenance(table: Table) -> list[tuple[str, str]]:
         ("Commit", distinct(commits)),
         ("Versions", distinct(", ".join(map(" ".join, (one.get("versions") or {}).items())) for one in made)),
         ("Machine", distinct(_host(one.get("host") or {}) for one in made)),
-        *(
-            [("Machines", listed(f"{name} ({len(own)} runs)" for name, own in sorted(named.items())))]
-            if len(named) > 1
-            else []
-        ),
+        *([("Machines", listed(machines))] if len(machines) > 1 else []),
         ("Seeds", seed_counts(table)),
         ("Runs", f"{times[0]} to {times[-1]} UTC" if times else DASH),
         ("Report", f"made {datetime.now(UTC):%Y-%m-%d %H:%M} UTC from run folders alone"),

@@ -39,8 +39,7 @@ PROTOCOL = (
 )
 TOLERANCE = 0.02
 SHOWN = 3
-CODE = "code"
-"""What `differ_in` says where rows may be of other versions of the code."""
+CODE = "code"  # what `differ_in` says where rows may be of other versions of the code
 Apart = dict[str, list[tuple[str, str]]]
 ANSWERS = ("predictions*.json*", "nbest_predictions.json", "null_odds.json")
 NO_DIFFERENCE = (

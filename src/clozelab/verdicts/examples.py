@@ -20,8 +20,7 @@ from clozelab.suggestions import signed
 if TYPE_CHECKING:
     from clozelab.runs.record import Record
 
-TOLERANCE = 0.05
-"""Points by which scores computed here may differ from scores.json's (predictions are rounded there)."""
+TOLERANCE = 0.05  # points by which scores computed here may differ from scores.json's (predictions are rounded there)
 
 
 @dataclass(frozen=True)
@@ -42,11 +41,8 @@ class Answers:
 
 
 def paired_test(one: Record, two: Record, data_dir: str | None = None) -> PairedTest:
-    """Test two complete fine-tuning runs on their validation examples; `data_dir` overrides where the task's files lie.
-
-    Raises:
-        ValueError: there is nothing to pair; says why.
-    """
+    """Test two fine-tuning runs on their validation examples (`data_dir`: where the task's files lie); ValueError says
+    why there is nothing to pair."""
     for record in (one, two):
         if record.stage != "finetune" or record.status != "complete":
             raise ValueError(f"{record.place} is no complete fine-tuning run")
@@ -166,10 +162,8 @@ def _golds(run: Record, ids: Sequence[str], data_dir: str | None) -> tuple[bool,
 
 
 def rescored(run: Record, data_dir: str | None = None) -> dict[str, float]:
-    """What the official scorers give a run's kept predictions: key -> score, as scores.json has it.
-
-    ValueError: there are no predictions, or the right answers (SQuAD's, in the task's file) are not here.
-    """
+    """What the official scorers give a run's kept predictions: key -> score, as scores.json has it. ValueError: no
+    predictions, or SQuAD's right answers (in the task's file) are not here."""
     from clozelab.metrics import glue, squad
     from clozelab.metrics.entities import entity_scores, tag_scores
 

@@ -27,8 +27,7 @@ AVERAGES = {"mean": "means", "median": "medians", "best": "the best"}
 RATE_KEYS = ("learning_rate", "optimizer.learning_rate")
 STEP_KEYS = ("phases.*.steps", "validation.interval_steps")
 """How long pre-training is, and what is counted in its steps."""
-ROUNDING = 0.1 + 1e-9
-"""Largest difference between a claim's size and that of its cells, each rounded to one decimal."""
+ROUNDING = 0.1 + 1e-9  # largest difference between a claim's size and that of its cells, each rounded to one decimal
 
 Number = Annotated[float, Strict()]
 

@@ -39,8 +39,7 @@ ONE_SEED, BELOW_FLOOR, NOT_COMPARABLE = "inconclusive (one seed)", "inconclusive
 VERDICTS = (HOLDS, FAILS, INCONCLUSIVE, ONE_SEED, BELOW_FLOOR, NOT_COMPARABLE)
 EXPLORATORY = " (exploratory)"
 LOOKS_FILE = "looks.jsonl"
-ASSUMED_SD = 1.0
-"""Points, of the difference of two arms over pre-training seeds, where no finished run says more."""
+ASSUMED_SD = 1.0  # points, of the difference of two arms over pre-training seeds, where no finished run says more
 
 
 @dataclass(frozen=True)
@@ -80,10 +79,8 @@ class Look(NamedTuple):
 
 
 def look_at(table: Table) -> tuple[list[Judgement], list[Look], str]:
-    """Judge a table and note the look beside its runs: (judgements, looks so far, why this one could not be noted).
-
-    The same seeds again are no new look. A line that cannot be read stands for a look at seeds that nobody knows.
-    """
+    """Judge a table and note the look beside its runs, if its seeds are new: (judgements, looks so far, why it could
+    not be noted). A line that cannot be read stands for a look at seeds that nobody knows."""
     path, looks = table.runs.root / LOOKS_FILE, list[Look]()
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     for line in filter(None, text.splitlines()):

@@ -14,8 +14,7 @@ from clozelab.verdicts.experiment import ALL_COLUMNS, CROSSES, SPREAD, Claim, Co
 from clozelab.verdicts.table import Cell, DataColumn, Line, Table, find_lines, reached, speakers
 
 SIGNIFICANCE = 0.05
-Term = tuple[float, str, DataColumn]
-"""(factor, row, column): a link's difference is the sum of factor x cell."""
+Term = tuple[float, str, DataColumn]  # (factor, row, column): a link's difference is the sum of factor x cell
 
 
 @dataclass(frozen=True)
@@ -79,10 +78,8 @@ class Link:
 
     @property
     def effects(self) -> list[float]:
-        """How far the mean lies from what a test has to exclude (within a margin both ends), in standard deviations.
-
-        Of the means with and without collapsed runs, the nearer one.
-        """
+        """How far the nearer mean, with or without collapsed runs, lies from what a test has to exclude (within a
+        margin both ends), in standard deviations."""
         found: list[list[float]] = []
         for one in (self.difference, self.healthy):
             size, sd = (abs(one.mean), one.sd or 0.0) if one else (0.0, 0.0)
@@ -113,10 +110,8 @@ class Link:
 
 @dataclass(frozen=True)
 class Correction:
-    """One table's correction: by the key of a link its p-value, and the open tests of the family that it is in.
-
-    `waits_for` is the primary claim that has to be decided before a link is tested; empty where none has to.
-    """
+    """By the key of a link: its corrected p-value, the open tests of its family, and the primary claim that has to be
+    decided before it is tested (empty for none)."""
 
     corrected: Mapping[str, float]
     num_open: Mapping[str, int]

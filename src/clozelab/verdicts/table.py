@@ -26,10 +26,8 @@ if TYPE_CHECKING:
     from clozelab.runs.record import Record
 
 POINT = "encoder_fraction"
-SAME_KEY = 0.85
-"""How much alike two keys have to be that both begin with "validation/", to be taken for one."""
-Seeds = tuple[int, int]
-"""(pre-training seed, fine-tuning seed); of a pre-training run (its seed, 0)."""
+SAME_KEY = 0.85  # how much alike two keys have to be that both begin with "validation/", to be taken for one
+Seeds = tuple[int, int]  # (pre-training seed, fine-tuning seed); of a pre-training run (its seed, 0)
 
 
 @dataclass(frozen=True)
@@ -362,10 +360,8 @@ def seeds_of(run: Record) -> Seeds:
 
 
 def _best_learning_rate(runs: list[Record]) -> tuple[list[Record], str]:
-    """(the runs at the best learning rate, which one it is), all runs where there is but one.
-
-    Best by the mean score over the seeds that all rates with most seeds have: none may win by its seeds.
-    """
+    """(the runs at the best learning rate, which it is), all where there is but one: by the mean over the seeds that
+    all rates with most seeds have, so that none wins by its seeds."""
     rates = grouped(runs, attrgetter("learning_rate"))
     by_rate = {rate: {seeds_of(run): run for run in mine} for rate, mine in rates.items()}
     if len(by_rate) < 2:
@@ -445,9 +441,7 @@ def find_lines(experiment: Experiment, runs: Runs) -> list[Line]:
 
 def reached(runs: Runs, arm: str, fractions: Sequence[float], unit: str = "tokens") -> dict[float, float]:
     """Tokens, FLOPs or seconds after each fraction of an arm's steps, a mean over its runs; empty where not known.
-
-    FLOPs are shared out as tokens are: a token of longer instances takes a little more.
-    """
+    FLOPs are shared out as tokens are."""
     found: dict[float, list[float]] = {fraction: [] for fraction in fractions}
     clock = "training_seconds" if unit == "seconds" else "tokens"
     for run in (one for one in runs.pretrain if one.name == arm and one.is_complete):
