@@ -417,10 +417,8 @@ def meaning_of(name: str) -> Meaning:
 
 
 def _meanings(schema: type, where: str = "", *, named_alone: bool = False) -> Iterator[tuple[str, Meaning]]:
-    """Every dotted key of a dataclass with its meaning, parents first.
-
-    Below a neutral part only what a run is named by has one: the other values are judged where they are used.
-    """
+    """Every dotted key of a dataclass with its meaning, parents first. Below a neutral part only what a run is named by
+    has one: the other values are judged where they are used."""
     for name, hint in get_type_hints(schema, include_extras=True).items():
         said = getattr(hint, "__metadata__", ())
         meaning = next((one for one in said if isinstance(one, Meaning)), PROTOCOL)

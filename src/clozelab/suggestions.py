@@ -65,11 +65,9 @@ def own_text(file: Path, folder: Path) -> str:
 
 
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """The known word that was probably meant; None where none is near.
-
-    One in other letters' case, the only one that begins so (`table5` of `table5_pretraining_tasks`), or else the most
-    alike of those that are at least `cutoff` alike (0 to 1, difflib's ratio).
-    """
+    """The known word that was probably meant: in other letters' case, the only one that begins so (`table5` of
+    `table5_pretraining_tasks`), or the most alike of those at least `cutoff` alike (0 to 1, difflib's ratio); or
+    None."""
     words = list(known)
     said = word.casefold()
     if len(said) > 2:

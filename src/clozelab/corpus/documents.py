@@ -239,10 +239,8 @@ def stretches(sentences: Sequence[str]) -> list[tuple[int, int, int]]:
 
 
 class SplitRule:
-    """Stretch of text -> train or validation: of every source those of lowest hash, up to a share of its characters.
-
-    So no source and no long document has more than its share, and a short document lies on one side as a whole.
-    """
+    """Stretch of text -> train or validation: of every source those of lowest hash, up to a share of its characters. So
+    no source or long document has more than its share, and a short one lies on one side as a whole."""
 
     def __init__(self, validation_fraction: float) -> None:
         self.validation_fraction = validation_fraction

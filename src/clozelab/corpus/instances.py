@@ -373,10 +373,8 @@ class WindowInstances(Instances):
 
 @dataclass(frozen=True)
 class FullSentences(InputFormat):
-    """[CLS] text [SEP]: windows of whole sentences, over document ends with an extra [SEP] (RoBERTa, section 4.2).
-
-    A sentence longer than the window is cut into windows of its own.
-    """
+    """[CLS] text [SEP]: windows of whole sentences, over document ends with an extra [SEP] (RoBERTa, section 4.2). A
+    sentence longer than the window is cut into windows of its own."""
 
     num_segments = 1
     instances = WindowInstances

@@ -146,10 +146,8 @@ def _read_facts(path: Path) -> dict[str, Any]:
 
 
 class ShardWriter:
-    """Streams documents into a split's files; memory is one batch and one counter per vocabulary entry.
-
-    A context manager: on a clean exit `shards.json` gets what `facts` then says; a half-written folder does not open.
-    """
+    """Streams documents into a split's files, in memory of one batch and a counter for each entry of the vocabulary; on
+    a clean exit of the context `shards.json` gets `facts`, without which a folder does not open."""
 
     def __init__(
         self, folder: Path, *, vocab_size: int, source_names: Sequence[str], max_shard_tokens: int = MAX_SHARD_TOKENS

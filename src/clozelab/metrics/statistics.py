@@ -90,11 +90,8 @@ def estimate(scores: Scores) -> Estimate:
 
 
 def contrast(terms: Sequence[tuple[float, Scores]]) -> Estimate | None:
-    """The sum of factor x score over the terms, paired by seed; None where the terms have no seed in common.
-
-    With two or more common pre-training seeds the values are those seeds' means over the common fine-tuning seeds; with
-    one, they are its fine-tuning seeds.
-    """
+    """The sum of factor x score over the terms, paired by seed; None where they have none in common. With two or more
+    common pre-training seeds of these' means over the common fine-tuning seeds, else of fine-tuning seeds."""
     common = reduce(lambda keys, term: keys & term[1].keys(), terms[1:], set(terms[0][1]))
     if not common:
         return None

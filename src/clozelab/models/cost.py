@@ -33,10 +33,8 @@ EVERY_TOKEN = frozenset({"rtd"})  # kinds of heads that read every token; `lm` r
 def training_flops_per_token(
     config: EncoderConfig, seq_length: int, predicted_fraction: float, heads: tuple[str, ...] = ("lm",)
 ) -> float:
-    """Of one training step of an encoder; a second one (a generator, a teacher) is counted by a call of its own.
-
-    Sequences have no padding; `predicted_fraction` of their tokens is what the head `lm` reads.
-    """
+    """Of one training step of an encoder, without padding; `lm` reads `predicted_fraction` of the tokens. A second
+    encoder (a generator, a teacher) is counted by a call of its own."""
     shares = {"lm": predicted_fraction} | dict.fromkeys(EVERY_TOKEN, 1.0)
     on_tokens = sum(shares[kind] * _head_flops(config, kind) for kind in heads if kind in shares)
     return 3.0 * (_encoder_flops(config, seq_length) + on_tokens)

@@ -19,11 +19,8 @@ from clozelab.models.layers import Dropout, Embedding
 
 
 def sinusoids(num_positions: int, size: int) -> Tensor:
-    """fp64 [positions, size]: sines in even columns, cosines in odd ones (Vaswani et al. 2017, section 3.5).
-
-    As a start of learned positions it is one of the things that take small models off the plateau of the masked-LM
-    loss.
-    """
+    """fp64 [positions, size]: sines in even columns, cosines in odd ones (Vaswani et al. 2017, section 3.5). As a start
+    of learned positions they take small models off the plateau of the masked-LM loss."""
     position = torch.arange(num_positions, dtype=torch.float64)[:, None]
     frequency = torch.exp(torch.arange(0, size, 2, dtype=torch.float64) * (-math.log(10_000.0) / size))
     table = torch.empty(num_positions, size, dtype=torch.float64)
@@ -94,10 +91,8 @@ class SinusoidalPositions(Positions):
 
 
 class RotaryPositions(Positions):
-    """Su et al. 2021: query and key turn by an angle that grows with the position; nothing is added.
-
-    Heads must have an even size. `base`: of the wavelengths.
-    """
+    """Su et al. 2021: query and key turn by an angle that grows with the position (`base`: of the wavelengths); heads
+    must have an even size."""
 
     table: Tensor
 

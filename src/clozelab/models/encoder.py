@@ -239,10 +239,8 @@ class Encoder(nn.Module):
 
 
 def compile_encoder(encoder: Encoder, *, dynamic: bool, **options: Any) -> None:
-    """Compile `encoder` where it stands, with `options` of torch.compile; its state_dict stays as it is.
-
-    `dynamic` False: one compilation a shape, for batches of few shapes; True: one for all, for ragged batches.
-    """
+    """Compile `encoder` where it stands, with `options` of torch.compile. `dynamic` False: one compilation a shape, for
+    batches of few shapes; True: one for all, for ragged batches."""
     import torch._dynamo  # a second of start-up that only compiled runs pay
 
     config: Any = torch._dynamo.config

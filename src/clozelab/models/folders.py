@@ -178,10 +178,8 @@ def read_config_dict(folder: Path | str) -> dict[str, Any]:
 
 
 def read_tensors(path: Path | str) -> dict[str, Tensor]:
-    """Every tensor of a folder, or of one file of weights, under today's names, on the CPU.
-
-    Checksums are verified where they are kept; ValueError names the file that is damaged, or missing.
-    """
+    """Every tensor of a folder, or of one file of weights, under today's names, on the CPU; checksums are verified
+    where they are kept. ValueError names the file that is damaged, or missing."""
     path = Path(path)
     folder = path if path.is_dir() else path.parent
     verify_checksums(folder)

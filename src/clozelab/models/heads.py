@@ -89,10 +89,8 @@ class ReplacedTokenHead(nn.Module):
 
 
 class LinearHead(Linear):
-    """A matrix on the pooled output of each pair (two logits), on each token (start and end of a span), or wider.
-
-    A regression has one label. `input_size` None means the hidden size.
-    """
+    """A matrix on the pooled output of each pair (two logits), on each token (start and end of a span), or wider; one
+    label for a regression."""
 
     def __init__(
         self,

@@ -169,10 +169,8 @@ class Layout:
 
 
 class _Rearrange(torch.autograd.Function):
-    """A permutation of rows that leaves gaps (zeros); its backward is the opposite permutation.
-
-    torch's own backward of a row selection is an accumulating scatter, which is slow on the CPU.
-    """
+    """A permutation of rows that leaves gaps (zeros); its backward is the opposite one, where torch's own would be an
+    accumulating scatter, which is slow on the CPU."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rows: Tensor, gaps: Tensor, inverse_rows: Tensor, inverse_gaps: Tensor) -> Tensor:

@@ -63,10 +63,8 @@ def check_hyperparameters(learning_rate: float, betas: tuple[float, float], eps:
 
 
 class UncorrectedAdamW(Optimizer):
-    """AdamWeightDecayOptimizer of google-research/bert (optimization.py): no bias correction, decoupled decay.
-
-    update = m / (sqrt(v) + eps) + weight_decay * p;  p <- p - learning_rate * update.
-    """
+    """AdamWeightDecayOptimizer of google-research/bert (optimization.py), without bias correction: update = m /
+    (sqrt(v) + eps) + weight_decay * p;  p <- p - learning_rate * update."""
 
     def __init__(self, params: Any, *, learning_rate: float, betas: tuple[float, float], eps: float) -> None:
         super().__init__(params, {"lr": learning_rate, "betas": betas, "eps": eps, "weight_decay": 0.0})

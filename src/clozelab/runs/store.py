@@ -106,11 +106,9 @@ class Run:
         scores: Mapping[str, Score] | None = None,
         metric: str = "",
     ) -> Run:
-        """Take the folder, which is made if it is not there, for this configuration (as composed, unresolved).
-
-        `inputs`: name -> fingerprint of everything read. `scores`, `metric`: what it will be scored by, its headline.
-        Raises RunConflictError, RunBusyError, and ValueError where a run without a record has left something.
-        """
+        """Take the folder, made if it is not there, for this configuration (as composed, unresolved), its `inputs`
+        (name -> fingerprint of everything read) and what it will be scored by. Raises RunConflictError, RunBusyError,
+        and ValueError where a run without a record has left something."""
         folder = Path(run_dir)
         fresh = new_record(folder, stage, config, inputs or {}, scores or {}, metric)
         watch = Watch(

@@ -208,10 +208,8 @@ def corpus_facts(
 def provenance(
     plain: dict[str, Any], record: Record, corpus: PreparedCorpus, *, step: int | None = None
 ) -> dict[str, Any]:
-    """What a pre-trained encoder folder remembers of its making; encoders are given away, so no secrets.
-
-    `step`: after how many it was kept; None: after the last. It has seen no longer rows than until then.
-    """
+    """What an encoder folder remembers of its making, without secrets, for it is given away; `step`: after how many it
+    was kept (None: the last). It has seen no longer rows than until then."""
     begins = accumulate((phase["steps"] for phase in plain["phases"][:-1]), initial=0)
     begun = [phase for phase, first in zip(plain["phases"], begins, strict=True) if step is None or first < step]
     before = folders.read_config_dict(plain["encoder"]).get("clozelab", {}) if plain["encoder"] else {}

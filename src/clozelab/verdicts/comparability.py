@@ -356,10 +356,8 @@ def _unequal(what: str, runs: Sequence[Record], free: frozenset[str]) -> list[st
 
 
 def copied_seeds(runs: Iterable[Record]) -> str:
-    """Which seeds of one row on one task are copies, in words; empty where none are known to be.
-
-    Told by their encoder, or by answers and losses together: honest runs may have equal scores, or give equal tags.
-    """
+    """Which seeds of one row on one task are copies, in words, by their encoder, or by answers and losses together:
+    honest runs may have equal scores, or give equal tags."""
     honest = [run for run in runs if run.stage != "pretrain" and not run.facts.get("collapsed")]
     if one_encoder := _one_encoder(honest):
         return one_encoder

@@ -104,11 +104,8 @@ def look_at(table: Table) -> tuple[list[Judgement], list[Look], str]:
 
 
 def judge(table: Table, looks: Sequence[Look] = ()) -> list[Judgement]:
-    """Every claim on every data set that speaks for its column; at least one judgement a claim.
-
-    `looks`: those that were taken of the table. Only those before the first one at these seeds count against it, and of
-    these none that the stopping rule allows for.
-    """
+    """Every claim on every data set that speaks for its column; at least one judgement a claim. Of the `looks` at the
+    table those before the first one at these seeds count against it, unless the stopping rule allows for them."""
     cases = [case for claim in table.experiment.claims for case in find_cases(claim, table)]
     correction = correct(families_of(cases))
     seeds = {link.key: link.seeds for case in cases for link in case.links if link.is_tested}

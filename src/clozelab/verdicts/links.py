@@ -214,11 +214,8 @@ def find_cases(claim: Claim, table: Table) -> list[Case]:
 
 
 def _crossing(claim: Claim, column: DataColumn, lines: Sequence[Line], table: Table) -> Case:
-    """Its two links: the second line is ahead at the first common point, and the first line at the last.
-
-    The lines end at the rows that the claim names. Points between that may not be compared, or that rest on collapsed
-    runs, are left out.
-    """
+    """Its two links: the second line is ahead at the first common point, and the first line at the last, which the
+    claim's rows set. Points between that are barred or rest on collapsed runs are left out."""
     mine = [line for row in claim.rows for line in lines if row in line.rows.values()]
     if len(mine) < 2:
         return Case(claim, column, column.heading, (), ("no runs at two or more fractions of both arms' steps",))

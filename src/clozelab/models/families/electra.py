@@ -35,10 +35,8 @@ class Electra(Family):
 
 
 def narrower(config: EncoderConfig, width: str | float | Fraction) -> EncoderConfig:
-    """A generator for this discriminator: as deep, `width` times as wide and with as many times the heads.
-
-    The embeddings keep their size, so that both can share them. ValueError where `width` gives no whole sizes.
-    """
+    """A generator for this discriminator: as deep, with embeddings as wide, and otherwise `width` times as wide and
+    with as many times the heads; ValueError where that gives no whole sizes."""
     ratio = Fraction(str(width))
     sizes: dict[str, Any] = {}
     for name in ("hidden_size", "num_attention_heads", "intermediate_size"):
