@@ -20,7 +20,7 @@ from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
 from clozelab.objectives.objective import Objective
 from clozelab.planning import timing
-from clozelab.planning.cost import TaskFiles, divide, makespan, with_speeds
+from clozelab.planning.cost import Costing, TaskFiles, affordable, divide, makespan, with_speeds
 from clozelab.planning.jobs import (
     ADAM_COPIES,
     FLOAT_BYTES,
@@ -167,7 +167,7 @@ def test_a_budget_is_spent_and_matched(demo: list[Arm], matched_by: str) -> None
     if matched_by == "time":
         assert found.tokens[1] > found.tokens[2]
     with pytest.raises(ValueError, match="no speed"):
-        divide(demo, 7200.0, 1, matched_by)
+        affordable(Costing(demo, [], {}), 7200.0, [matched_by])
     with pytest.raises(ValueError, match="starting the runs alone"):
         divide(shapes, 15.0, 1, matched_by)
     instant = [replace(shapes[0], speeds=[], took=[2.0]), *shapes[1:]]
