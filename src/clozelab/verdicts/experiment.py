@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import yaml  # type: ignore[import-untyped]
-from pydantic import BaseModel, BeforeValidator, Field, Strict, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError, model_validator
 
 from clozelab.suggestions import EXPERIMENTS_DIR, UniqueKeys, hint, own_text
 
@@ -53,8 +53,8 @@ def _parts(entries: Any) -> Any:
 Parts = Annotated[tuple[tuple[Part, ...], ...], BeforeValidator(_parts)]
 
 
-class _Entry(BaseModel, extra="forbid", frozen=True, populate_by_name=True):
-    pass
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 class Column(_Entry):
