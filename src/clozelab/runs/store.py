@@ -111,11 +111,9 @@ class Run:
         and ValueError where a run without a record has left something."""
         folder = Path(run_dir)
         fresh = new_record(folder, stage, config, inputs or {}, scores or {}, metric)
-        watch = Watch(
-            OmegaConf.select(config, "trainer.hang_seconds"),
-            OmegaConf.select(config, "trainer.grace_seconds"),
-            seconds_of(OmegaConf.select(config, "trainer.max_time")),
-        )
+        keys = ("hang_seconds", "grace_seconds", "max_time")
+        hang, grace, most = (OmegaConf.select(config, f"trainer.{key}") for key in keys)
+        watch = Watch(hang, grace, seconds_of(most))
         if process_rank() > 0:
             return cls(_follow(folder, fresh), lock=None, is_resumed=False, watch=watch)
         lock = _lock(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -128,13 +129,9 @@ def parse_budget(text: str) -> float:
 
 def parse_points(text: str) -> float:
     """Of difference=2. ValueError: it is no number above 0."""
-    try:
-        points = float(text)
-    except ValueError:
-        points = 0.0
-    if not 0.0 < points < 100.0:
+    if not re.fullmatch(r"\d+\.?\d*|\.\d+", text) or not 0.0 < float(text) < 100.0:
         raise ValueError(f"difference={text}: give a true difference in points above 0, such as 2")
-    return points
+    return float(text)
 
 
 def choose(
