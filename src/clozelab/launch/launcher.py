@@ -273,13 +273,9 @@ def _returned(job: Job, plan: PlannedJob) -> JobReturn:
 
 
 class OptunaSweeper(Sweeper):
-    """`hydra/sweeper=search`: Optuna's search over `params` (hydra-optuna-sweeper does the work).
-
-    Unusual: there is no study file. The sampler is seeded and complete runs are skipped, so the same command replays
-    the search and goes on; name each run folder by the values that are searched.
-
-    Args: as conf/hydra/sweeper/search.yaml says of each.
-    """
+    """`hydra/sweeper=search`: Optuna's search over `params` (hydra-optuna-sweeper does the work). Args: see
+    conf/hydra/sweeper/search.yaml. There is no study file: the sampler is seeded and complete runs are skipped, so the
+    same command replays the search and goes on; name each run folder by the values that are searched."""
 
     def __init__(
         self, sampler: Any, direction: str, num_trials: int, trials_at_once: int, params: DictConfig | None
@@ -319,11 +315,9 @@ class OptunaSweeper(Sweeper):
 
 
 class GridSweeper(Sweeper):
-    """`hydra/sweeper=grid`, the usual one: every combination of a sweep's values. Args: those of Hydra's basic sweeper.
-
-    Unusual: Hydra's own sweeper does the work, without its rehearsal, ten seconds for the 120 jobs of a demo: our
-    launchers compose and check all jobs before they start the first.
-    """
+    """`hydra/sweeper=grid`: every combination of a sweep's values, by Hydra's basic sweeper, with its arguments. Its
+    rehearsal, ten seconds for the 120 jobs of a demo, is left out: our launchers compose and check all jobs before the
+    first starts."""
 
     def __init__(self, max_batch_size: int | None, params: DictConfig | None) -> None:
         # Not a subclass, and imported late: Hydra's search for plugins loads that module anew.

@@ -27,10 +27,7 @@ SAMPLED_LOGITS = 1 << 24  # held at a time where words are drawn
 
 
 class ReplacedTokenDetection(MaskedLanguageModel):
-    """The terms are "mlm", the generator's, and "rtd", the encoder's.
-
-    Args: as conf/objective/token/rtd.yaml says of each.
-    """
+    """The terms are "mlm", the generator's, and "rtd", the encoder's. Args: see conf/objective/token/rtd.yaml."""
 
     def __init__(self, *, generator_width: str | float, generator_weight: float, **masking: Any) -> None:
         super().__init__(**masking)

@@ -40,11 +40,9 @@ class Spread:
 
 @dataclass(frozen=True)
 class Question:
-    """The claims of an experiment before they are measured: the differences that they rest on, as families to correct.
-
-    `effects` are (true difference, margin, cells) in points by task; `claims` the places of each claim's differences,
-    the primary ones first; `num_primary` of them. `unknown` are claims about columns that have no such spread.
-    """
+    """The differences that an experiment's claims rest on before they are measured. `effects` are (true difference,
+    margin, cells) in points by task; `claims` the places of each claim's, the `num_primary` primary ones first;
+    `unknown` the claims about columns that have no such spread."""
 
     effects: Sequence[tuple[float, float, int, str]]
     claims: Sequence[Sequence[int]]

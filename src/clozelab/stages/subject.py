@@ -47,11 +47,8 @@ def kinds(sweep: Sweep) -> dict[Words, list[Words]]:
 
 
 class Corpora:
-    """The corpus of each pre-training configuration, opened once; made-up text where it is not prepared yet.
-
-    Where it is not `strict`, a corpus that cannot be prepared as things are counts as not prepared. `awaits_world` says
-    that one of those not prepared is generated, and brings its tasks along.
-    """
+    """The corpus of each pre-training configuration, opened once; made-up text where it is not prepared yet or, unless
+    `strict`, cannot be. `awaits_world`: one of those not prepared is generated, and brings its tasks along."""
 
     def __init__(self, *, strict: bool) -> None:
         self.strict, self.awaits_world = strict, False

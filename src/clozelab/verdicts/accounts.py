@@ -187,11 +187,9 @@ class Crossing:
 
 
 def find_crossing(case: Case, table: Table, *, holds: bool) -> Crossing | None:
-    """Of a claim that the first of two lines crosses the second; None where it has no two lines to look at.
-
-    Each seed's scores are straight lines between its points, over the logarithm of tokens (FLOPs, seconds). The
-    interval is every place at which a t test over pre-training seeds does not exclude that both are level.
-    """
+    """Where the first of two lines crosses the second; None for a claim without two lines. Scores are straight between
+    points, over the logarithm of tokens (FLOPs, seconds). The interval is every place at which a t test over
+    pre-training seeds does not exclude that both are level."""
     if not case.courses or case.column is None:
         return None
     first, second = case.courses
