@@ -23,7 +23,7 @@ SIDES = {
     "classify": {"clozelab": "clozelab", "transformers, pipeline of 32": "pipeline"},
     "embed": {"clozelab": "clozelab", "sentence-transformers, encode": "sentence"},
 }
-NUMBER, BATCH = 10_000, 32
+NUMBER, WARM_UP, BATCH = 10_000, 512, 32
 
 
 def read_texts(path: Path, number: int) -> list[str]:
@@ -51,29 +51,30 @@ def make_classifier(folder: Path) -> None:
     write_model(folder, model.encoder, {"classification": head}, model.tokenizer, labels=("a", "b", "c"))
 
 
-def step_of(side: str, act: str, folder: Path, texts: list[str]) -> Callable[[], Any]:
-    """All texts once."""
+def reader_of(side: str, act: str, folder: Path) -> Callable[[list[str]], Any]:
+    """What reads texts on a side."""
     if side == "clozelab":
         from clozelab.modules.predictor import load
 
         ours = load(folder, device="cpu")
-        return partial(ours.classify if act == "classify" else ours.embed, texts)
+        return ours.classify if act == "classify" else ours.embed
     if side == "pipeline":
         from transformers import pipeline
 
         theirs = pipeline("text-classification", model=str(folder), device="cpu")
-        return lambda: list(theirs(texts, batch_size=BATCH))
+        return lambda texts: list(theirs(texts, batch_size=BATCH))
     from sentence_transformers import SentenceTransformer
 
     encoder = SentenceTransformer(str(folder), device="cpu")
-    return lambda: encoder.encode(texts, batch_size=BATCH, show_progress_bar=False)
+    return lambda texts: encoder.encode(texts, batch_size=BATCH, show_progress_bar=False)
 
 
 def work(side: str, act: str, arguments: argparse.Namespace) -> None:
     start_worker(side == "clozelab", arguments.threads)
     texts = read_texts(arguments.texts, arguments.number)
-    step = step_of(side, act, arguments.folder, texts)
-    serve(repeated(lambda: float(len(texts) if step() is not None else 0), None, warm_up=1))
+    read = reader_of(side, act, arguments.folder)
+    read(texts[:WARM_UP])
+    serve(repeated(lambda: float(len(read(texts))), None, warm_up=0))
 
 
 def compare(arguments: argparse.Namespace) -> list[str]:

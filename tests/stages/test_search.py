@@ -68,6 +68,36 @@ def test_a_run_is_scored_and_used_with_the_pooling_of_its_training(trained: Any,
     assert "pooling" in clozelab.load(tmp_path / "st").model.config["clozelab"], "it is remembered there, too"
 
 
+def test_classes_are_told_from_two_embeddings_also_of_a_test_file(trained: Any) -> None:
+    """The matrix stays in the folder for `predict RUN --test`; transformers reads past it."""
+    root, common = trained["root"], trained["common"]
+    lines = (root / "glue/STS-B/train.tsv").read_text().splitlines()[1:]
+    cells = [line.split("\t") for line in lines]
+    labelled = [f"{i}\t{a}\t{b}\t{'not_' * (float(score) < 3)}entailment" for i, a, b, score in cells]
+    (root / "glue/RTE").mkdir()
+    header = "index\tsentence1\tsentence2"
+    for name, some in (("train", labelled), ("dev", labelled[:32])):
+        (root / f"glue/RTE/{name}.tsv").write_text("\n".join([f"{header}\tlabel", *some]) + "\n")
+    test = "\n".join([header, *("\t".join(row[:3]) for row in cells[:32])])
+    (root / "glue/RTE/test.tsv").write_text(test + "\n")
+    run = clozelab.finetune(
+        "+task/format@task=siamese", encoder=str(root / "encoder"), row="mine", task="rte", epochs=1,
+        evaluations_per_epoch=1, learning_rate=1e-3, **common,
+    )  # fmt: skip
+    assert main(["predict", str(run.folder), "--test"]) == 0
+    said = [line.split("\t")[1] for line in (run.folder / "test_predictions/RTE.tsv").read_text().splitlines()[1:]]
+    kept = [json.loads(line)["prediction"] for line in (run.folder / "predictions.jsonl").read_text().splitlines()]
+    assert said == kept and len(said) == 32
+    config = json.loads((run.folder / "model/config.json").read_text())
+    assert (config["architectures"], config["clozelab"]["pooling"]) == (["BertModel"], "mean")
+    transformers = pytest.importorskip("transformers")
+    ours, theirs = clozelab.load(run.folder, precision="32-true"), transformers.AutoModel.from_pretrained
+    ids = torch.tensor([[TOKENIZER.cls_id, *TOKENIZER.encode_batch(["a b"])[0].tolist(), TOKENIZER.sep_id]])
+    with torch.inference_mode():
+        mean = theirs(run.folder / "model").eval()(ids).last_hidden_state[0].mean(0)
+    assert np.abs(ours.embed("a b") - mean.numpy()).max() <= 1e-5
+
+
 def test_search_embeds_once_and_refuses_another_models(trained: Any, tmp_path: Path, capsys: Any) -> None:
     run, file = trained["run"].folder, tmp_path / "lines.txt"
     file.write_text("a b c d e\nv w x y z\ne d c b a\n", encoding="utf-8")

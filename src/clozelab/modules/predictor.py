@@ -91,11 +91,11 @@ class Predictor:
         _check_top_k(top_k)
         if lacks := next((number for number, text in enumerate(given, 1) if mask not in text), None):
             raise ValueError(f"text {lacks} has no {mask}: write it where a token is to be filled in")
-        joined = self.with_masks(given)
-        gap, sequences = self.tokenizer.mask_id, self._assemble(joined)
-        places = [1 + np.flatnonzero(ids == gap) for ids in joined]
+        sequences = self.sequences_of(given)
+        rows = np.split(sequences.input_ids, sequences.offsets[1:-1])
+        places = [np.flatnonzero(ids == self.tokenizer.mask_id) for ids in rows]
         is_causal, counts = self.encoder.config.is_causal, [len(own) for own in places]
-        if is_causal and any(own[0] != len(ids) for own, ids in zip(places, joined, strict=True)):
+        if is_causal and any(own[0] != len(ids) - 2 for own, ids in zip(places, rows, strict=True)):
             raise ValueError(
                 f"{self.model.folder} reads from left to right: it fills one mask, at a text's end, and cannot look at "
                 "what stands to its right; `score` gives a whole text's probability"
@@ -119,13 +119,6 @@ class Predictor:
         tokens = [tuple(token(*pair) for pair in one) for one in in_order(self._run(asked, best), len(positions))]
         parts = zip(given, ends, ends[1:], strict=False)
         return _like(texts, [answers.Filled(text, tuple(tokens[a:b])) for text, a, b in parts])
-
-    def with_masks(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
-        """Token ids of texts in which the mask token is one; RoBERTa's takes the blanks before it along."""
-        mask, gap = self.tokenizer.special_tokens[-1], np.array([self.tokenizer.mask_id], dtype=np.int32)
-        pieces = [re.sub(r"\s+<mask>", "<mask>", text).split(mask) for text in texts]
-        encoded = iter(self.tokenizer.encode_batch([piece for split in pieces for piece in split]))
-        return [np.concatenate([part for _ in split for part in (gap, next(encoded))][1:]) for split in pieces]
 
     def classify(self, texts: Text | Sequence[Text], stride: int | None = None) -> Any:
         """`Classified`, or `Number` of a regression. With `stride` a longer text is read in windows so many tokens
@@ -321,10 +314,14 @@ class Predictor:
 
     def sequences_of(self, texts: Sequence[Text]) -> TokenSequences:
         """Of texts in which masks are masks, where the model fills them."""
-        has_masks = "lm" in self.heads and any(self.tokenizer.special_tokens[-1] in one for one in texts)
-        if has_masks and all(isinstance(one, str) for one in texts):
-            return self._assemble(self.with_masks(_single(texts)))
-        return self._encode(texts, None)[0]
+        mask = self.tokenizer.special_tokens[-1]
+        if "lm" not in self.heads or not any(isinstance(one, str) and mask in one for one in texts):
+            return self._encode(texts, None)[0]
+        # RoBERTa's takes the blanks before it along.
+        pieces = [re.sub(r"\s+<mask>", "<mask>", text).split(mask) for text in _single(texts)]
+        encoded = iter(self.tokenizer.encode_batch([piece for split in pieces for piece in split]))
+        gap = np.array([self.tokenizer.mask_id], dtype=np.int32)
+        return self._assemble([np.concatenate([x for _ in one for x in (gap, next(encoded))][1:]) for one in pieces])
 
     def _head(self, kind: str, act: str) -> Any:
         if kind in self.heads:
