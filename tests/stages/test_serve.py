@@ -52,6 +52,7 @@ def test_it_answers_as_predict(client: Any, predictor: Any) -> None:
     assert np.array_equal(np.float32(vectors[0]), predictor.embed("q r", pooling="cls"))
     health = client.get("/health").json()
     assert (health["status"], health["waiting"], health["labels"]) == ("ok", 0, ["no", "yes"])
+    assert health["architecture"] == "BertForSequenceClassification"
 
 
 @pytest.mark.parametrize(

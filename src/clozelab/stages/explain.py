@@ -56,7 +56,7 @@ def main(said: Words) -> int:
     heads = _numbers("heads", values.get("heads", "all"), maps.shape[1])
     chosen, is_page = [(layer, head) for layer in layers for head in heads], out.suffix == ".html"
     picture = draw(explaining.tokens_of(predictor, text), None if is_page else found, maps, chosen)
-    shown: Any = {"name": predictor.model.folder.name, "found": found, "picture": base64.b64encode(picture).decode()}
+    shown: Any = {"name": said.names[0], "found": found, "picture": base64.b64encode(picture).decode()}
     shown |= {"which": ", ".join(f"layer {layer} head {head}" for layer, head in chosen)}
     if found:
         pairs = [*zip(found.tokens, found.shares, strict=True)]

@@ -83,7 +83,7 @@ def app_of(predictor: Predictor, *, max_bytes: int) -> Any:
 
     async def health(_: Request) -> JSONResponse:
         model = predictor.model
-        about = {"model": model.folder.name, "task": model.task, "labels": [*model.labels]}
+        about = {"architecture": model.architecture, "task": model.task, "labels": [*model.labels]}
         return JSONResponse({"status": "ok", "waiting": waiting.qsize(), **about})
 
     async def work() -> None:
