@@ -102,7 +102,7 @@ def test_every_scale_on_every_trainer(scale: str, trainer: str) -> None:
 def test_a_scale_brings_its_corpus_and_tasks(scale: str) -> None:
     for stage in ("prepare", "pretrain"):
         config = composed(stage, f"scale={scale}")
-        assert config.corpus.name == {"demo": "microworld", "dials": "dials"}.get(scale, "wiki_books")
+        assert config.corpus.name == {"demo": "microworld", "dials": "dials", "own": "text"}.get(scale, "wiki_books")
     assert composed("prepare", f"scale={scale}", "corpus=text").corpus.name == "text"
     for task in config.scale.finetune.tasks.split(","):
         composed("finetune", f"scale={scale}", f"task={task}")

@@ -30,6 +30,7 @@ STAGE_NAMES = {"pretrain": "pre-training", "finetune": "fine-tuning", "evaluate"
 LOWER_IS_BETTER = ("perplexity", "loss")
 MINUS, PLUS_MINUS, DASH = "\u2212", "\u00b1", "\u2013"
 MOST_VALUES, MOST_LEVELS = 100_000, 50
+MOST_PASSES = 40
 
 
 class UniqueKeys(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the fast one where it is built
@@ -98,7 +99,7 @@ def half_width(estimate: Estimate | None, decimals: int = 1) -> str:
         return ""
     if len(estimate.values) == 2 and not estimate.has_no_spread:
         return f"({', '.join(f'{one:.{decimals}f}' for one in estimate.values)})"
-    return "(no spread)" if estimate.has_no_spread else f"{PLUS_MINUS} {estimate.half_width:.{decimals}f}"
+    return "(equal)" if estimate.has_no_spread else f"{PLUS_MINUS} {estimate.half_width:.{decimals}f}"
 
 
 def interval(estimate: Estimate | None, decimals: int = 1) -> str:
@@ -134,6 +135,13 @@ def span(values: Iterable[float], show: Callable[[float], str] = rough) -> str:
     """`957 k to 2.72 M` of several, `1.53 M` of one (or of what looks alike); empty for none."""
     found = sorted(values)
     return " to ".join(dict.fromkeys(show(one) for one in (found[:1] + found[-1:])))
+
+
+def passes(read: float, text: int) -> tuple[str, bool]:
+    """How often a pre-training reads its text, in words; whether that is too often."""
+    said = f"{read / text:.1f} passes over {rough(text)} tokens of text"
+    advice = f"; beyond {MOST_PASSES} an encoder learns the text by heart: more text, or fewer steps (steps_factor=)"
+    return (said + advice, True) if read > MOST_PASSES * text else (said, False)
 
 
 def duration(seconds: float) -> str:

@@ -287,6 +287,12 @@ def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         main([*words, "difference=none"])
     with pytest.raises(ValueError, match="did you mean 'seed'"):
         main([*words[:1], "sed=3"])
+    capsys.readouterr()
+    assert main(["pretrain", *words[1:4], f"data_dir={tmp_path}", "objective=mlm", "budget=20min"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("pre-training: 1 jobs, 1 at a time"), "the answer first"
+    assert re.search(r"run: clozelab pretrain scale=demo .*objective=mlm steps_factor=[\d.]+\n", out)
+    assert "smallest detectable" not in out
 
 
 def test_the_worker_trains_a_shape(demo: list[Arm]) -> None:

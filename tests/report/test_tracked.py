@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
+from PIL import Image
 
 from clozelab.launch import sweep
 from clozelab.launch.launcher import sync_command
@@ -120,7 +121,10 @@ def test_a_sweep_and_a_report_in_wandb(tmp_path: Path, offline: None, monkeypatc
         (tmp_path / "report").mkdir()
         for name in ("report.html", "report.md", "results.csv", "table.png", "table.svg", "other.txt"):
             (tmp_path / "report" / name).write_text("x")
-        report: Any = SimpleNamespace(folder=tmp_path / "report", judgements=[SimpleNamespace(word="holds")])
+        Image.new("RGB", (2, 2)).save(tmp_path / "report" / "table.png")
+        claims = [("a", "first", "holds"), ("b", "here", "contradicted"), ("b", "there", "holds"), ("", "x", "holds")]
+        judged = [SimpleNamespace(claim=SimpleNamespace(id=id), judged_on=on, word=word) for id, on, word in claims]
+        report: Any = SimpleNamespace(folder=tmp_path / "report", judgements=judged)
         track_report(config, report, experiment="e", scale="demo")
         config.logger = None
         track_sweep(config, "pretrain", tmp_path / "untracked", rows)
@@ -136,7 +140,13 @@ def test_a_sweep_and_a_report_in_wandb(tmp_path: Path, offline: None, monkeypatc
     run = next(one.run for one in reported if one.HasField("run"))
     assert (run.job_type, run.display_name) == ("report", "demo/report")
     summary = {item.key: item.value_json for one in reported for item in one.summary.update}
-    assert summary["claim 1"] == '"holds"'
+    assert summary["a"] == summary["b on there"] == summary["claim 4"] == '"holds"'
+    assert summary["b on here"] == '"contradicted"'
+    shown = {item.key or ".".join(item.nested_key): item.value_json for one in reported for item in one.history.item}
+    assert "image-file" in str(shown) and "html-file" in str(shown), shown
+    for told in (swept, reported):
+        keys = {item.key for one in told for item in (*one.config.update, *one.run.config.update)}
+        assert "scale.vocab_size" in keys, "the configuration stands beside both"
     kept = {one.artifact.type: one.artifact for one in reported if one.HasField("artifact")}
     assert kept["report"].name == "e-demo-report"
     names = {entry.path for entry in kept["report"].manifest.contents}

@@ -42,17 +42,17 @@ def test_every_difference_and_nothing_else(root: Path) -> None:
     change(one, config={"optimizer": {"betas": [0.9, 0.98]}}, inputs={"encoder": "a" * 64})
     change(two, config={"optimizer": {"betas": [0.9, 0.999]}}, inputs={"encoder": "b" * 64})
     change(two, versions={"torch": "2.14.0"}, facts={"precision": "32-true"})
-    found = {key: values for key, *values in differences(open_run(str(one)), open_run(str(two)), "configuration")}
+    found = {key: values for key, *values in differences([open_run(str(one)), open_run(str(two))], "configuration")}
     assert found == {
         "row": ["mlm", "ltr"],
         "seed": ["1", "2"],
         "optimizer.betas.1": ["0.98", "0.999"],
         "inputs.encoder": ["a" * 12, "b" * 12],
     }
-    made = {key: values for key, *values in differences(open_run(str(one)), open_run(str(two)), "made with")}
+    made = {key: values for key, *values in differences([open_run(str(one)), open_run(str(two))], "made with")}
     assert made == {"versions.torch": ["2.13.0", "2.14.0"], "facts.precision": ["(none)", "32-true"]}
     same = open_run(str(one))
-    assert differences(same, same, "configuration") == differences(same, same, "made with") == []
+    assert differences([same, same], "configuration") == differences([same, same], "made with") == []
 
 
 def test_curves_at_equal_tokens(root: Path) -> None:
@@ -220,10 +220,14 @@ def test_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arms = [str(root / f"pretrain/{arm}/seed-1") for arm in ("mlm", "ltr")]
     assert main(arms) == 0
     assert "McNemar" not in capsys.readouterr().out
+    assert main([str(one), str(two), str(one)]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"row +mlm +ltr +mlm", out) and re.search(r"accuracy, percent +[\d.]+ +[\d.]+ +[\d.]+", out)
+    assert "McNemar" not in out
 
 
 def test_wrong_use(root: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is no run folder"):
         main([str(tmp_path), str(tmp_path)])
-    with pytest.raises(ValueError, match="takes 2 names, not one"):
+    with pytest.raises(ValueError, match="takes 2 to 26 names, not one"):
         main(["one"])

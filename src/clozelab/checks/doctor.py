@@ -120,8 +120,9 @@ def print_findings(findings: Sequence[Finding], console: Console, *, shows_all: 
     counts = Counter(one.level for one in findings)
     shown = [one for one in findings if shows_all or one.level != OK]
     more = "" if shows_all else " (--all shows each)"
+    console.print("[bold]not ready[/]:" if counts[ERROR] else "[bold]ready[/]:", end=" ")
     console.print(f"{', '.join(f'{counts[level]} {level}' for level in order if counts[level])}{more}")
-    for one in sorted(shown, key=lambda one: order.index(one.level)):
+    for one in sorted(shown, key=lambda one: -order.index(one.level)):  # what is worst first
         lines.append([one.check, one.level, one.what, one.figure])
         lines += [["", "", f"-> {one.remedy}", ""]] if one.remedy else []
     headings = [Heading("check"), Heading("result"), Heading("what", folds=True), Heading("figure", folds=True)]

@@ -31,6 +31,7 @@ MAX_EXPANSION, MIN_BOMB_BYTES = 200, 2**24  # a packed file may become so many t
 SNIFFED_BYTES = 8192  # a NUL byte among the first ones means a binary file; a later one, a bad row
 MAX_BAD_FRACTION = 0.01  # more unusable rows than this mean a wrong file, not dirt; one row is always forgiven
 NAMED_BAD_ROWS = 20  # how many unusable rows the manifest names
+MOST_FIELDS = 12  # of a jsonl row, that an error names
 MIN_HEAD_ROWS = 10  # a beginning of fewer rows says nothing about a file
 
 HOW_TO_GET = (
@@ -125,7 +126,7 @@ def find_files(source: Source, index: int, data_dir: Path) -> list[TextFile]:
     if num_left_out:
         log.warning("%s: %d files with other suffixes than text or jsonl are left out", place, num_left_out)
     if not found:
-        raise ValueError(f"source {source.name}: no text files at {place.absolute()}\n{HOW_TO_GET}")
+        raise ValueError(f"source {source.name}: no text files at {place.absolute()}, nor from here\n{HOW_TO_GET}")
     files = []
     for name, path in sorted(found.items()):
         by_name = "jsonl" if file_suffix(path) in JSONL_SUFFIXES else "text"
@@ -153,7 +154,9 @@ def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path],
 
 
 def _place(pattern: str, data_dir: str | Path) -> Path:
-    return Path(data_dir).expanduser() / Path(pattern).expanduser()
+    """Below `data_dir`; where nothing is there, from the folder that one stands in."""
+    place, here = Path(data_dir).expanduser() / Path(pattern).expanduser(), Path(pattern).expanduser()
+    return here if here.exists() and not place.exists() else place
 
 
 def file_suffix(path: Path) -> str:
@@ -186,7 +189,7 @@ def usable_rows(lines: Iterable[bytes], file: TextFile, counts: CorpusCounts) ->
             continue
         counts.rows += 1
         text: Any = ""
-        problem = ""
+        problem = known = ""
         try:
             text = line.decode("utf-8-sig")
             if file.format == "text":
@@ -195,6 +198,7 @@ def usable_rows(lines: Iterable[bytes], file: TextFile, counts: CorpusCounts) ->
                 row = json.loads(text)
                 text = row.get(file.text_field) if isinstance(row, dict) else None
                 problem = "" if isinstance(text, str) else f"no text in field {file.text_field!r}"
+                known = f" (there are {', '.join(sorted(row)[:MOST_FIELDS])})" if isinstance(row, dict) else ""
         except UnicodeDecodeError:
             problem = "undecodable bytes"
         except (ValueError, RecursionError):
@@ -204,7 +208,7 @@ def usable_rows(lines: Iterable[bytes], file: TextFile, counts: CorpusCounts) ->
             continue
         counts.bad[problem] += 1
         if len(counts.first_bad) < NAMED_BAD_ROWS:
-            counts.first_bad.append(f"{file.name}:{number}: {problem}")
+            counts.first_bad.append(f"{file.name}:{number}: {problem}{known}")
 
 
 def lines_of(path: Path, raw: BinaryIO) -> Iterator[bytes]:

@@ -176,7 +176,8 @@ class FinetuningDataModule(LightningDataModule):
                 if split.num_bad_rows:  # a score is over the others
                     log.warning("%s: %d damaged row(s) of %s left out", self.inputs.name, split.num_bad_rows, path)
                 self._say_what_is_lost(name, split)
-            log.info("%s: %s", self.inputs.name, self.facts)
+            said = "%s: %d training and %d validation examples, cut at %d tokens"
+            log.info(said, self.inputs.name, len(self.train), len(self.validation), self.max_seq_length)
 
     @abstractmethod
     def read_splits(self) -> None:

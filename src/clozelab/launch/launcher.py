@@ -29,8 +29,9 @@ from clozelab.launch.processes import ForkServer, Job, ProcessPool, run_verb
 from clozelab.launch.sweep import JobComposer, hydra_config, named_jobs, refuse_repeated
 from clozelab.runs.record import DAMAGED, read_record
 from clozelab.runs.store import accept_other_code
-from clozelab.runs.upkeep import write_launch
+from clozelab.runs.upkeep import ending, results, write_launch
 from clozelab.suggestions import key_of
+from clozelab.terminal import Heading, make_table
 from clozelab.training.host import require_package, usable_cores
 from clozelab.training.stopping import OUT_OF_TIME, STOPPED, Interrupted
 
@@ -40,6 +41,7 @@ SKIP_DOCTOR = "CLOZELAB_SKIP_DOCTOR"
 REPRODUCING = "reproduce"  # its value there then: the jobs are noted as those of the whole reproduction already
 FEW_JOBS = 3  # so many are sooner run than looked at
 LOOKED_AT = ("pretrain", "finetune")
+DONE = ("complete", "skipped")  # whose scores a sweep ends with
 PASSED_ON = ("hydra.searchpath", "hydra.sweeper.params", "hydra/launcher")
 """Of Hydra's own keys, what decides which jobs there are and where they run."""
 
@@ -146,6 +148,11 @@ class SweepLauncher(Launcher):
                 self.rows.append({"name": job.name, "state": job.state, "value": value, **choices})
             with hydra_config(composed[0]) as config:
                 self.track(config, self.verb, self.sweep_dir, self.rows)
+        if is_grid(self.config):
+            self._show_results(jobs, console)
+        for job, plan in zip(jobs, planned, strict=True) if not is_grid(self.config) else ():
+            words = f"{_returned(job, plan).return_value} with {' '.join(plan.overrides)}"
+            console.print(f"trial {job.name}: {words}", markup=False, highlight=False, soft_wrap=True)
         if command := sync_command([self.sweep_dir, *(Path(plan.run_dir) for plan in planned)]):
             console.print(f"W&B offline; to upload all: {command}", markup=False, highlight=False, soft_wrap=True)
         failed = sum(job.state == "failed" for job in jobs)
@@ -153,6 +160,21 @@ class SweepLauncher(Launcher):
             raise SystemExit(1)  # one that searches gets it as a failed trial
         self.failed += failed
         return [_returned(job, plan) for job, plan in zip(jobs, planned, strict=True)]
+
+    def _show_results(self, jobs: Sequence[Job], console: Console) -> None:
+        """The sweep's table of scores, and the next command."""
+        done = [Path(job.folder) for job in jobs if job.folder and job.state in DONE]
+        if not (records := [record for folder in done if (record := read_record(folder)) is not None]):
+            return
+        headings = [Heading("name"), Heading("task"), *(Heading(one, True) for one in ("runs", "score"))]
+        console.print(make_table([*headings, Heading("beside", folds=True)], results(records), console.width))
+        root, own = self.sweep_dir.parent, configuration_words(self.config)
+        is_judged = own[0] == "--config-dir" and Path(own[1], "paper.yaml").is_file()
+        words = [own[1], f"scale={root.name}", f"runs_dir={root.parent.parent}"] if is_judged else [str(root)]
+        following = [f"next: clozelab report {shlex.join(words)}"]
+        following = ending(records[0])[-2:] if self.verb == "pretrain" and not is_judged else following
+        for line in following if os.environ.get(SKIP_DOCTOR) != REPRODUCING else ():
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _note_launch(self, composed: Sequence[DictConfig]) -> None:
         """What `clozelab status` counts, and the command that it says."""

@@ -315,7 +315,8 @@ def write_results(folder: Path, module: FineTuning | Any, task: Mapping[str, Any
     write_whole(folder / "scores.json", [json.dumps(scores, indent=1, ensure_ascii=False)])
     if best.is_collapsed:
         log.warning("collapsed run: the same answer for (nearly) every validation example; never average it in silence")
-    log.info("%s: best at step %d of %d: %s", task.get("title"), best.step, module.total_steps, best.scores)
+    shown = ", ".join(f"{key.removeprefix('validation/')} {value:.4g}" for key, value in best.scores.items())
+    log.info("%s: best at step %d of %d: %s", task.get("title"), best.step, module.total_steps, shown)
     return scores
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from clozelab.runs.fingerprint import DIGEST, flatten, redacted, redacted_words
 from clozelab.targets import build
@@ -82,7 +82,10 @@ def track_report(cfg: DictConfig, report: Report, *, experiment: str, scale: str
     if tracker is not None:
         paths = [path for pattern in REPORT_FILES for path in sorted(report.folder.glob(pattern))]
         tracker.log_report(f"{experiment}-{scale}-report".replace("/", "-"), paths)
-        tracker.summarise({f"claim {number}": one.word for number, one in enumerate(report.judgements, 1)})
+        known = [one.claim.id or f"claim {number}" for number, one in enumerate(report.judgements, 1)]
+        names = [f"{name} on {one.judged_on}" if known.count(name) > 1 else name
+                 for name, one in zip(known, report.judgements, strict=True)]  # fmt: skip
+        tracker.summarise(dict(zip(names, (one.word for one in report.judgements), strict=True)))
         tracker.close()
 
 
@@ -99,6 +102,10 @@ def _wandb(cfg: DictConfig, stage: str, folder: Path, *, name: str, experiment: 
         kept.write_text(secrets.token_hex(8), encoding="utf-8")
     tags, command = (f"scale:{cfg.scale.name}",), tuple(redacted_words(sys.argv[1:]))
     run_id = kept.read_text(encoding="utf-8").strip()
-    job = TrackedJob(folder, run_id, experiment, arm=stage, stage=stage, name=name, tags=tags, command=command)
+    known = flatten(dict(OmegaConf.to_container(cfg)))  # type: ignore[arg-type]  # as it is said: nothing may be missing
+    job = TrackedJob(
+        folder, run_id, experiment, arm=stage, stage=stage, name=name, tags=tags, command=command,
+        config={key: redacted(one, key) for key, one in known.items() if not key.startswith("hydra")},
+    )  # fmt: skip
     tracker: WandbTracker = build("logger", node)(job=job)
     return tracker

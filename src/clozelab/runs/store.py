@@ -56,6 +56,7 @@ from clozelab.runs.record import (
     what_was_said,
     write_record,
 )
+from clozelab.runs.upkeep import ending
 from clozelab.schema import LAYOUT, meaning_of, seconds_of
 from clozelab.training.host import host_facts, process_rank
 from clozelab.training.stopping import Watch, interrupt, taken_signals
@@ -167,7 +168,7 @@ class Run:
         self.facts.update(facts)
         self.content.status, self.content.finished = "complete", now()
         self._write()
-        logger.info("complete: %s", self.dir)
+        logger.info("%s", "\n".join([f"complete: {self.dir}", *ending(self.content)]))
 
     def __enter__(self) -> Run:
         if self._log is not None:

@@ -12,11 +12,12 @@ import shutil
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -27,6 +28,7 @@ from clozelab.runs.record import (
     DAMAGED,
     KILLED,
     LOCK_FILE,
+    PERCENT,
     RUN_FILE,
     STATUSES,
     TEMPORARY,
@@ -35,6 +37,7 @@ from clozelab.runs.record import (
     command_line,
     write_json,
 )
+from clozelab.suggestions import DASH
 from clozelab.training.measuring import read_rows
 
 LAUNCH_FILE = Path("launcher") / "launch.json"  # below the folder of an experiment's runs at one scale
@@ -48,6 +51,9 @@ KINDS = {
     "leftovers": "temporary files and folders of killed processes",
     "cache": "prepared corpora and tokenised tasks that none of these runs refers to",
 }
+LEARNT_CONTEXT_NATS = 0.2
+"""A token below the loss of a model without context; before that, a run is on the plateau that it began on."""
+LEARNT_NOTHING = "learnt nothing"
 UNFINISHED = ("failed", "interrupted", "killed")
 QUIET_SECONDS = 3600.0  # what changed later than this ago may be in somebody's hands
 CACHE_PARTS = ("corpora", "tasks", "features", "baselines")
@@ -135,6 +141,67 @@ def elapsed(record: Record) -> float:
     if record.status in ("running", KILLED):
         return max(record.seconds, read_progress(record).training_seconds)
     return record.seconds
+
+
+def context_free(run: Record) -> float | None:
+    """The held-out loss without context: by the training text's frequencies, and copying what is left in place."""
+    loss = run.facts.get("unigram_loss")
+    return None if loss is None else (1.0 - same_fraction(run)) * float(loss)
+
+
+def same_fraction(run: Record) -> float:
+    """Of the predicted tokens, what masking leaves in place; none where every token is predicted."""
+    token = (run.config.get("objective") or {}).get("token") or {}
+    return float(token.get("same_fraction") or 0.0)
+
+
+def reached(run: Record) -> str:
+    """What a finished run's score stands beside: no context, one fixed answer, the best simple method; or nothing."""
+    loss, plateau = run.facts.get("validation/loss"), context_free(run)
+    if run.stage == "pretrain" and loss is not None and plateau is not None:
+        if loss <= plateau - LEARNT_CONTEXT_NATS:
+            return f"{loss:.2f} nats, word frequencies give {plateau:.2f}"
+        advice = "more steps, shorter sequences or more text"
+        return f"{LEARNT_NOTHING}: {loss:.2f} nats, word frequencies give {plateau:.2f}: {advice}"
+    score = run.scores.get(run.metric)
+    known = [("most frequent label", score.majority)] if score else []
+    known += [max(score.baselines.items(), key=itemgetter(1))] if score and score.baselines else []
+    said = [f"{name} {value:.1f}" for name, value in known if value is not None]
+    return ", ".join([*said, *(["collapsed: one answer to everything"] if run.facts.get("collapsed") else [])])
+
+
+def shown_score(run: Record, value: float | None) -> str:
+    """A headline score as tables have it; a loss or perplexity by its name."""
+    if value is None:
+        return DASH
+    name = run.metric.rpartition("/")[2].replace("_", " ")
+    return f"{value:.1f}" if run.scores[run.metric].unit == PERCENT else f"{name} {value:.3f}"
+
+
+def results(records: Iterable[Record]) -> list[list[str]]:
+    """A line for each arm, or row and task: name, task, finished runs, mean score, what that stands beside."""
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for run in records:
+        groups.setdefault((run.name, run.task), []).append(run)
+    lines = []
+    for (name, task), mine in groups.items():
+        scores = [run.score for run in mine if run.score is not None]
+        said = dict.fromkeys(filter(None, map(reached, mine)))
+        lines.append([name, task, str(len(mine)), shown_score(mine[0], statistics.fmean(scores) if scores else None),
+                      "; ".join(said)])  # fmt: skip
+    return lines
+
+
+def ending(run: Record) -> list[str]:
+    """What a finished run says: its score, beside what; the next command; how its model is loaded elsewhere."""
+    folder = (run.folder / ("encoder" if run.stage == "pretrain" else "")).resolve()
+    score = f"{run.title}: {shown_score(run, run.score)}; " if run.stage != "pretrain" else ""
+    following = f"predict {folder} text=..."
+    if run.stage == "pretrain":
+        following = f"finetune encoder={folder} row={run.name} task=TASK"
+    is_kept = run.stage == "pretrain" or (folder / "model").is_dir()
+    loads = [f"next: clozelab {following}", f'from Python: clozelab.load("{folder}")'] if is_kept else []
+    return [one for one in (f"{score}{reached(run)}".removesuffix("; "), *loads) if one]
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
+from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,18 +14,19 @@ from rich.console import Console
 from clozelab.runs.find import find, open_folder
 from clozelab.runs.fingerprint import flatten
 from clozelab.runs.record import DAMAGED, PERCENT, Record, Score
+from clozelab.runs.upkeep import reached
 from clozelab.suggestions import hint, percent, rough, signed
 from clozelab.terminal import Heading, Words, make_console, make_table, say, verb
 
 if TYPE_CHECKING:
     from clozelab.verdicts.table import DataColumn, Table
 
-HELP = """clozelab compare RUN RUN [data_dir=FOLDER]
+HELP = """clozelab compare RUN RUN [RUN ...] [data_dir=FOLDER]
 
 Two run folders: the configuration and inputs that differ, held-out figures at the last evaluation and at equal tokens,
 scores (of the best evaluation), and, for two fine-tuning runs on one task, a paired test on their common
 examples: McNemar's exact test of right and wrong answers, a paired bootstrap for other scores. It is about these two
-runs: another seed may differ more than they do.
+runs: another seed may differ more than they do. Of three and more: what differs, and the scores that all have.
 
   data_dir=FOLDER   where the task's files lie, should they have moved (SQuAD's right answers)
 
@@ -44,17 +47,26 @@ PARTS: dict[str, Any] = {
 Curve = list[tuple[int, float]]  # [(tokens, value)]
 
 
-@verb("compare", HELP, names=(2, 2), keys=("data_dir",))
+@verb("compare", HELP, names=(2, len(ascii_uppercase)), keys=("data_dir",))
 def main(said: Words) -> int:
     """Print the comparison; returns the exit status."""
-    one, two = pair = [open_run(name) for name in said.names]
-    console = make_console()
-    for letter, record in zip("AB", pair, strict=True):
+    records, console = [open_run(name) for name in said.names], make_console()
+    letters = ascii_uppercase[: len(records)]
+    for letter, record in zip(letters, records, strict=True):
         say(console, f"{letter}  {title(record)}, {record.status}, {record.fingerprint[:12]}: {record.folder}")
+        say(console, f"   {reached(record)}") if reached(record) else None
     for name in PARTS:
-        rows = differences(one, two, name)
-        headings = [Heading(name), Heading("A", folds=True), Heading("B", folds=True)]
+        rows = differences(records, name)
+        headings = [Heading(name), *(Heading(letter, folds=True) for letter in letters)]
         console.print(make_table(headings, rows, console.width)) if rows else say(console, f"{name}: the same")
+    one, two, *more = records
+    if more:
+        scores = [key for key in one.values if all(key in record.values for record in records)]
+        lines = [[with_unit(one, key), *(f"{record.values[key]:.3f}" for record in records)] for key in scores]
+        console.print(
+            make_table([Heading("score"), *(Heading(letter, True) for letter in letters)], lines, console.width)
+        )
+        return 0
     show_figures(one, two, console)
     if one.stage == two.stage == "finetune":
         from clozelab.verdicts.examples import describe, paired_test  # scipy takes half a second
@@ -83,15 +95,15 @@ def title(record: Record) -> str:
     return " ".join(filter(None, (record.stage, record.name, record.task, f"seed {record.seeds}")))
 
 
-def differences(one: Record, two: Record, part: str) -> list[tuple[str, ...]]:
-    """(dotted key, of A, of B) of everything in PARTS[part] that is not the same."""
-    mine, theirs = (flatten(record.model_dump(include=PARTS[part])) for record in (one, two))
-    found = [(key, str(mine.get(key, NONE)), str(theirs.get(key, NONE))) for key in mine | theirs]
+def differences(records: Sequence[Record], part: str) -> list[tuple[str, ...]]:
+    """(dotted key, of A, of B, ...) of everything in PARTS[part] that is not the same."""
+    dumps = [flatten(record.model_dump(include=PARTS[part])) for record in records]
+    found = [(key, *(str(one.get(key, NONE)) for one in dumps)) for key in dict.fromkeys(chain.from_iterable(dumps))]
     # Checksums are long, and their beginnings tell them apart.
     return [
         (key.removeprefix("config."), *(text[:12] if key.startswith("inputs.") else text for text in texts))
         for key, *texts in found
-        if texts[0] != texts[1]
+        if len(set(texts)) > 1
     ]
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from clozelab.runs import upkeep
 from clozelab.runs.find import find, find_below, no_match, select
-from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, PERCENT, STATUSES, Record
+from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STATUSES, Record
 from clozelab.suggestions import DASH, EXPERIMENTS_DIR, STAGE_NAMES, duration, rough
 from clozelab.terminal import Heading, Words, make_console, make_table, path_of, say, verb
 from clozelab.training.host import usable_cores
@@ -52,7 +52,8 @@ touched, nor is anything that changed within the last hour.
   older_than=DAYS   adds unfinished runs that ended longer ago (with what=unfinished alone: any)"""
 LIST_HELP = """clozelab list [runs_dir=FOLDER]
 
-The experiments that come with the project; for each scale that has runs: how many are done, and the verdicts."""
+The experiments that come with the project, and your own: folders with a paper.yaml where you stand, or in
+experiments/ there. For each scale that has runs: how many are done, and the verdicts."""
 FILTERS = ("status", "scale", "stage", "name", "task", "seeds")
 FIELDS = ("experiment", "scale", "stage", "name", "task", "seeds", "status", "metric", "score", "seconds", "started",
           "machine", "fingerprint", "place", "problem", "command")  # fmt: skip
@@ -81,8 +82,8 @@ def runs(said: Words) -> int:
     for (*names, stage), group in groupby(records, key=lambda one: (one.experiment, one.scale, one.stage)):
         say(console, " ".join(filter(None, (*names, STAGE_NAMES.get(stage, stage) or "unknown"))), style="bold")
         first = ("arm", "seed") if stage == "pretrain" else ("row", "task", "seeds")
-        last = (("score", True, 0), ("time", True, 2), ("started (UTC)", False, 3), ("fingerprint", False, 4))
-        headings = [*map(Heading, (*first, "status")), *(Heading(*one) for one in last)]
+        last = ("beside", False, 1, True), ("time", True, 2), ("started (UTC)", False, 3), ("fingerprint", False, 4)
+        headings = [*map(Heading, (*first, "status")), Heading("score", True), *(Heading(*one) for one in last)]
         console.print(make_table(headings, [_run_cells(one) for one in group], console.width))
     counts = Counter(one.status for one in records)
     states = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
@@ -95,12 +96,11 @@ def runs(said: Words) -> int:
 
 def _run_cells(one: Record) -> list[str]:
     """A run's line; a damaged folder that says nothing else has its place."""
-    is_percent = one.score is not None and one.scores[one.metric].unit == PERCENT
-    name = one.metric.rpartition("/")[2].replace("_", " ")
-    score = DASH if one.score is None else f"{one.score:.1f}" if is_percent else f"{name} {one.score:.3f}"
     names = [one.name or one.place, *([] if one.stage == "pretrain" else [one.task]), one.seeds]
     started = one.started[:16].replace("T", " ")
-    return [*names, one.status, score, duration(upkeep.elapsed(one)), started, one.fingerprint[:8]]
+    beside = upkeep.reached(one).partition(":")[0] if one.is_complete else ""
+    score = upkeep.shown_score(one, one.score)
+    return [*names, one.status, score, beside, duration(upkeep.elapsed(one)), started, one.fingerprint[:8]]
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,11 @@ def status(said: Words) -> int:
     records, console = select(found, name, filters), make_console()
     if not records:
         say(console, no_match(found, name, filters) if found else f"no runs in {Path(runs_dir).resolve()}")
-    for one in standings(records):
-        _show_standing(one, console)
+    for standing in standings(records):
+        _show_standing(standing, console)
+    for one in records:
+        if one.is_complete and upkeep.reached(one).startswith(upkeep.LEARNT_NOTHING):
+            say(console, f"{one.place}: {upkeep.reached(one)}", style="yellow")
     return 0
 
 
@@ -258,16 +261,17 @@ def list_all(said: Words) -> int:
     if "runs_dir" in values and not Path(values["runs_dir"]).is_dir():
         raise ValueError(f"runs_dir={values['runs_dir']}: there is no such folder")
     from clozelab.planning.steps import runs_root  # with what judges: not for a list of folders
-    from clozelab.verdicts.experiment import list_experiments, load_experiment
+    from clozelab.verdicts.experiment import list_experiments, load_experiment, own_experiments
     from clozelab.verdicts.judging import look_at, summarise
     from clozelab.verdicts.table import build_table
 
     console = make_console()
-    for name in list_experiments():
-        experiment = load_experiment(EXPERIMENTS_DIR / name)
-        console.print(Text(name, style="bold"), soft_wrap=True)
+    for folder in [*(EXPERIMENTS_DIR / name for name in list_experiments()), *own_experiments()]:
+        experiment = load_experiment(folder)
+        is_own = folder.parent != EXPERIMENTS_DIR
+        console.print(Text(f"{folder} (your own)" if is_own else folder.name, style="bold"), soft_wrap=True)
         below = [Text(experiment.title)]
-        root, _ = runs_root(EXPERIMENTS_DIR / name, [f"{key}={value}" for key, value in values.items()])
+        root, _ = runs_root(folder, [f"{key}={value}" for key, value in values.items()])
         for place in sorted(path for path in root.parent.glob("*") if path.is_dir()):
             found = find(place)
             if found.runs:

@@ -14,7 +14,7 @@ from rich import filesize
 from rich.console import Console
 
 from clozelab.planning.steps import SWEEPS, Step, make_steps
-from clozelab.suggestions import DASH, STAGE_NAMES, duration, key_of, rough
+from clozelab.suggestions import DASH, STAGE_NAMES, duration, key_of, passes, rough
 from clozelab.terminal import Heading, Words, make_console, make_table, parse, say, verb, wants_help
 from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # they import torch: not for --help and mistakes
 HELP = """clozelab plan EXPERIMENT [scale=NAME] [name=value ...] [budget=TIME [difference=POINTS]] [--no-measure]
 clozelab plan EXPERIMENT ... budget=TIME matched_by=QUANTITY
 clozelab plan EXPERIMENT ... --dry-run
+clozelab plan pretrain|finetune [--config-dir FOLDER] [--config-name NAME] [name=value ...]
 
 Counts parameters and FLOPs, measures tokens per second once a shape (a few steps on made-up text, kept in the cache),
 and says how many jobs there are and how many of them are left, how long they take, what they leave on disk, and the
@@ -40,6 +41,8 @@ smallest difference that the seeds can be expected to show. Overrides are those 
                    steps_factor, a line of `arms` or pretrain.arm=NAME pretrain.steps_factor=...
   --no-measure     only speeds that are in the cache, else what finished runs took here (*)
   --dry-run        list every job with its state, as `clozelab reproduce --dry-run` does
+
+With a stage, the same of what `clozelab pretrain` or `clozelab finetune` would start with these words.
 
 docs/runs.md says how times and FLOPs are counted, and what the marks beside them mean."""
 
@@ -64,7 +67,7 @@ MATCHINGS = ("steps", "tokens", "flops", "time")
 
 
 @verb("plan", HELP, names=(1, 1), keys=("budget", "matched_by", "difference"), flags=("no-measure", "dry-run"),
-      takes_overrides=True)  # fmt: skip
+      options=("config-dir", "config-name"), takes_overrides=True)  # fmt: skip
 def main(said: Words) -> int:
     """Print the plan; returns the exit status."""
     budget = parse_budget(said.values["budget"]) if "budget" in said.values else None
@@ -74,8 +77,14 @@ def main(said: Words) -> int:
     if matched_by and matched_by not in MATCHINGS:
         raise ValueError(f"matched_by={matched_by}: arms can be matched by {', '.join(MATCHINGS)}")
     difference = parse_points(said.values.get("difference", "2"))
-    folder = find_experiment(said.names[0])
-    steps, experiment = make_steps(folder, said.overrides), load_experiment(folder)
+    if (stage := said.names[0]) in ("pretrain", "finetune"):
+        matched_by = matched_by or "time"  # what a budget buys one run
+        where = Path(said.options["config-dir"]) if "config-dir" in said.options else None
+        steps = [Step(stage, said.options.get("config-name", stage), where, tuple(said.overrides))]
+        experiment = Experiment(folder=Path(), name=stage, columns=())
+    else:
+        folder = find_experiment(stage)
+        steps, experiment = make_steps(folder, said.overrides), load_experiment(folder)
     if "dry-run" in said.flags:
         from clozelab.stages.reproduce import dry_run
 
@@ -91,24 +100,30 @@ def main(said: Words) -> int:
     cache_dir, measure = Path(step.sweep.settings(step.sweep.jobs[0])["cache_dir"]), "no-measure" not in said.flags
     found = analyse(steps, Corpora(strict=False), runs)
     found = with_speeds(found, cache_dir, measure=measure, say=lambda line: say(progress, line, style="dim"))
+    for line in sums(found):  # what is asked first
+        say(console, line, style="bold")
     for table in tables(found):
         console.print(make_table(*table, console.width))
     flops = sum(shape.count * (shape.flops or 0.0) for shape in found.shapes)
-    for line in (f"all runs: {flops:.3g} FLOPs", disk(found, found.room(root, steps)), *sums(found)):
+    for line in (f"all runs: {flops:.3g} FLOPs", disk(found, found.room(root, steps))):
         say(console, line)
     if measured := next((one.sweep.jobs for one in steps if one.verb == "evaluate"), ()):
         say(console, f"evaluation: {len(measured)} jobs, not counted above: a minute each, as a rule")
-    is_shared = budget is not None and (matched_by or not experiment.claims)
+    is_shared = budget is not None and bool(found.arms) and (matched_by or not experiment.claims)
     shares = affordable(found, budget or 0.0, [matched_by] if matched_by else MATCHINGS) if is_shared else {}
     for name, part in shares.items():
         console.print(make_table(*share_table(name, part), console.width))
+        if stage == "pretrain":
+            factors = [f"steps_factor={one.steps_factor:.3g}" for one in part.itertuples()]
+            say(console, f"run: clozelab pretrain {shlex.join([*said.overrides, *factors[:1]])}", style="bold")
     if budget is not None and not is_shared:
         for part in choose(found, experiment, steps, runs, said, budget, difference):
             if isinstance(part, str):
                 say(console, part)
             else:
                 console.print(make_table(*part, console.width))
-    say(console, describe(experiment, runs, found.num_seeds))
+    if experiment.claims:
+        say(console, describe(experiment, runs, found.num_seeds))
     for line in warnings(found, shares):
         say(console, line, style="yellow")
     return 0
@@ -287,6 +302,8 @@ def warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame]) -> list[s
         )
     for number, arm in enumerate(costing.arms):
         tokens = min([part.tokens[number] for part in shares.values()], default=arm.tokens)
+        if arm.corpus.folder:
+            lines.append(f"{arm.name}: {passes(tokens, arm.corpus.train.num_tokens)[0]}")
         if arm.tokens_to_plateau > tokens:
             lines.append(
                 f"{arm.name}: {rough(tokens)} tokens, and a masked model takes about {rough(arm.tokens_to_plateau)} to "

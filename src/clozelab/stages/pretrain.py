@@ -21,6 +21,7 @@ from clozelab.runs.record import Score
 from clozelab.runs.store import Run, share_equal_run
 from clozelab.stages import building
 from clozelab.stages.prepare import prepared_corpus
+from clozelab.suggestions import passes
 from clozelab.targets import check_targets
 from clozelab.training.callbacks import KeepEncoders, PositionGrowth, growth_steps
 from clozelab.training.checkpoints import newest_whole
@@ -95,6 +96,9 @@ def main(cfg: DictConfig) -> None:
     data = CorpusDataModule(corpus, objectives, **how, **validation)
     # All that can be wrong is found before the run folder is taken: a failed run of wrong settings would keep it.
     data.setup("fit")
+    planned = sum(one.steps * one.global_batch_size * one.seq_length for one in data.phases)
+    said, is_much = passes(planned, corpus.train.num_tokens)
+    log.log(logging.WARNING if is_much else logging.INFO, "%s", said)
     inputs = {"corpus": corpus.fingerprint} | building.require_own_vocabulary(cfg, corpus)
     tokenizer = building.encoder_tokenizer(cfg, corpus, objectives)
     share_equal_run(cfg, inputs)

@@ -149,13 +149,16 @@ class WandbTracker(Logger):
         self._tell(lambda wandb, run: run.log({name: wandb.Table(columns=list(columns), data=data)}))
 
     def log_report(self, name: str, paths: Sequence[Path]) -> None:
-        """Its files, as one version of an artifact."""
+        """Its files, as one version of an artifact; the page as a panel, and its pictures as images."""
 
         def act(wandb: Any, run: Any) -> None:
             artifact = wandb.Artifact(name, type="report")
             for path in paths:
                 artifact.add_file(str(path), name=path.name)
             run.log_artifact(artifact)
+            shown = {path.stem: wandb.Image(str(path)) for path in paths if path.suffix == ".png"}
+            pages = (path for path in paths if path.suffix == ".html")
+            run.log(shown | {path.stem: wandb.Html(path.read_text(encoding="utf-8")) for path in pages})
 
         self._tell(act)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clozelab.metrics.statistics import zero_crossings
+from clozelab.runs.upkeep import LEARNT_CONTEXT_NATS, context_free, same_fraction
 from clozelab.suggestions import DASH, distinct, duration, listed, percent, rough
 from clozelab.verdicts.comparability import inconsistencies
 from clozelab.verdicts.experiment import Row
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 LEARNT_NSP_ACCURACY = 0.55
 """Of held-out pairs inside one source, both kinds counted alike; a few hundred pairs decide it to 2 %. Learnt means
 above it, and for all pairs above what asking for the sources alone gives."""
-LEARNT_CONTEXT_NATS = 0.2
-"""A token below the loss of a model without context; before that, an arm is on the plateau that it began on."""
 SAME_SIZE = 1.02
 """Encoders whose parameters differ by no more than that factor: a head of one's own does not make another size."""
 PAPER_SIZE = re.compile(r"L=\d+, H=\d+(, A=\d+)?")
@@ -64,7 +63,7 @@ def learnt(table: Table) -> list[dict[str, str]]:
                 "label": label if label == arm else f"{label} ({arm})",
                 "encoder": distinct(sizes),
                 "loss": _mean(runs, "validation/loss", "{:.3f}"),
-                "without_context": _mean(runs, _context_free, "{:.3f}"),
+                "without_context": _mean(runs, context_free, "{:.3f}"),
                 "bound": distinct(f"{known['nats']:.2f} \u00b1 {known['standard_error']:.2f}" for _, known in bounds),
                 "above": f"{fmean(above):.2f}" if above else DASH,
                 "accuracy": _mean(runs, "validation/accuracy", "{:.1%}"),
@@ -281,8 +280,8 @@ def not_learnt(table: Table) -> list[tuple[str, str]]:
                 "budget"
             )
             lines.append((arm, said))
-        loss, plateau = _average(runs, "validation/loss"), _average(runs, _context_free)
-        copied = ", and copying what masking leaves in place" if any(map(_same_fraction, runs)) else ""
+        loss, plateau = _average(runs, "validation/loss"), _average(runs, context_free)
+        copied = ", and copying what masking leaves in place" if any(map(same_fraction, runs)) else ""
         if loss is not None and plateau is not None and loss > plateau - LEARNT_CONTEXT_NATS:
             said = (
                 f"{name}: a held-out loss of {loss:.2f} nats, where {plateau:.2f} takes no context (each token's "
@@ -292,25 +291,13 @@ def not_learnt(table: Table) -> list[tuple[str, str]]:
     return lines
 
 
-def _context_free(run: Record) -> float | None:
-    """The held-out loss without context: by the training text's frequencies, and copying what is left in place."""
-    loss = run.facts.get("unigram_loss")
-    return None if loss is None else (1.0 - _same_fraction(run)) * float(loss)
-
-
-def _same_fraction(run: Record) -> float:
-    """Of the predicted tokens, what masking leaves in place; none where every token is predicted."""
-    token = (run.config.get("objective") or {}).get("token") or {}
-    return float(token.get("same_fraction") or 0.0)
-
-
 def _below(table: Table) -> list[str]:
     """Rows that lie below their own floor, and those that a method without any encoder beats."""
     cells = [(row, column) for column in table.with_results for row in table.rows]
     lines = [said for row, column in cells if (said := table.below_floor(row, column))]
     for column in (one for one in table.with_results if one.baseline):
         name, best = column.baseline or ("", 0.0)
-        mine = [(table.experiment.label(row), table.cells[row, column.key].estimate) for row in table.rows]
+        mine = [(row.label, table.cells[row.name, column.key].estimate) for row in table.experiment.rows if row.arm]
         less = [label for label, own in mine if own and own.mean < best]
         lines += [f"{listed(less)} below the surface baseline of {column.heading} ({name}: {best:.1f})"] if less else []
     return lines

@@ -383,6 +383,12 @@ def list_experiments() -> list[str]:
     return sorted(path.parent.name for path in EXPERIMENTS_DIR.glob("*/paper.yaml"))
 
 
+def own_experiments() -> list[Path]:
+    """Folders with a paper.yaml of one's own: in the folder that one stands in, and in `experiments` there."""
+    found = {path.parent for pattern in ("*/paper.yaml", "experiments/*/paper.yaml") for path in Path().glob(pattern)}
+    return sorted(path for path in found if path.resolve().parent != EXPERIMENTS_DIR.resolve())
+
+
 def load_experiment(folder: Path) -> Experiment:
     """Read and check paper.yaml, or the one file, and those beside it. ValueError: the file, the key, what is wrong."""
     path = folder if folder.is_file() else folder / "paper.yaml"

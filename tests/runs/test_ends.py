@@ -1,0 +1,102 @@
+"""How runs and sweeps end: what was reached, beside what takes no context or no reading, and what to do next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from clozelab.launch import launcher as launching
+from clozelab.launch.launcher import ProcessLauncher
+from clozelab.launch.processes import Job
+from clozelab.runs.find import find
+from clozelab.runs.upkeep import ending, reached, results
+from clozelab.stages.compare import main as compare
+from clozelab.stages.inventory import runs as runs_verb
+from clozelab.stages.inventory import status as status_verb
+from clozelab.suggestions import EXPERIMENTS_DIR
+from clozelab.verdicts.experiment import own_experiments
+
+NOTHING = "learnt nothing: 6.36 nats, word frequencies give 6.32: more steps, shorter sequences or more text"
+
+
+@pytest.fixture
+def root(tmp_path: Path, writers: Any) -> Path:
+    root = tmp_path / "runs" / "table5_pretraining_tasks" / "demo"
+    writers.pretrain(root, "mlm", 1, known={"unigram_loss": 6.32, "validation/loss": 6.36})
+    writers.pretrain(root, "ltr", 1, known={"unigram_loss": 6.32, "validation/loss": 4.4})
+    for seed, score in ((1, 68.4), (2, 70.4)):
+        known = {
+            "majority_baseline": 0.684,
+            "baselines": {"bag of words": {"accuracy": 0.723}, "longest": {"accuracy": 0.6}},
+        }
+        writers.finetune(root, "mlm", "mrpc", (1, seed), score, collapsed=score < 69, **known)
+    return root
+
+
+def test_a_run_says_what_it_reached_and_what_comes_next(root: Path) -> None:
+    runs = find(root)
+    nothing, learnt = (next(run for run in runs.pretrain if run.name == arm) for arm in ("mlm", "ltr"))
+    assert reached(nothing) == NOTHING and reached(learnt) == "4.40 nats, word frequencies give 6.32"
+    folder = nothing.folder.resolve() / "encoder"
+    assert ending(nothing) == [
+        NOTHING,
+        f"next: clozelab finetune encoder={folder} row=mlm task=TASK",
+        f'from Python: clozelab.load("{folder}")',
+    ]
+    first, second = runs.finetune
+    assert "most frequent label 68.4, bag of words 72.3" in reached(second) and "collapsed" not in reached(second)
+    assert reached(first).endswith("collapsed: one answer to everything")
+    assert ending(second) == [f"MRPC: 70.4; {reached(second)}"], "no model was kept to load"
+    (second.folder / "model").mkdir()
+    assert ending(second)[1:] == [f"next: clozelab predict {second.folder.resolve()} text=...",
+                                  f'from Python: clozelab.load("{second.folder.resolve()}")']  # fmt: skip
+    ((name, task, count, mean, beside),) = results(runs.finetune)
+    assert (name, task, count, mean) == ("mlm", "mrpc", "2", "69.4") and beside.count("most frequent label 68.4") == 2
+
+
+@pytest.mark.parametrize("verb", ["pretrain", "finetune"])
+def test_a_sweep_ends_with_its_table(
+    root: Path, verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(launching.SKIP_DOCTOR, raising=False)
+    pool = ProcessLauncher(jobs_at_once=4, grace_seconds=1.0, fork=False)
+    pool.config = OmegaConf.create({"hydra": {"runtime": {"config_sources": []}, "job": {"config_name": verb}}})
+    pool.verb, pool.sweep_dir = verb, root / "launcher"
+    folders = [run.folder for run in find(root).runs if run.stage == verb]
+    jobs = [Job(one.name, [], one / "log", folder=str(one), state="complete") for one in folders]
+    pool._show_results(
+        [*jobs, Job("open", [], root / "log", folder=str(root / "open"), state="failed")], Console(width=100)
+    )
+    out = capsys.readouterr().out
+    if verb == "pretrain":
+        assert "learnt nothing: 6.36 nats" in out and "next: clozelab finetune encoder=" in out
+        assert 'from Python: clozelab.load("' in out
+    else:
+        assert "69.4" in out and "bag of words 72.3" in out and f"next: clozelab report {root}" in out
+    assert max(map(len, out.splitlines()[:6])) <= 100
+
+
+def test_the_inventory_says_the_same(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs_dir = f"runs_dir={root.parent.parent}"
+    assert runs_verb([runs_dir]) == 0
+    out = capsys.readouterr().out
+    assert "learnt nothing" in out and "4.40 nats, word frequencies give 6.32" in out and "bag of words 72.3" in out
+    assert status_verb([runs_dir]) == 0
+    assert NOTHING in capsys.readouterr().out
+    assert compare([str(root / "pretrain" / arm / "seed-1") for arm in ("mlm", "ltr")]) == 0
+    out = capsys.readouterr().out
+    assert NOTHING in out and "4.40 nats" in out
+
+
+def test_own_experiments_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("mine", "experiments/other", "mine/deeper"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "paper.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    assert own_experiments() == [Path("experiments/other"), Path("mine")]
+    monkeypatch.chdir(EXPERIMENTS_DIR.parent)
+    assert own_experiments() == [], "those that come along are no one's own"
