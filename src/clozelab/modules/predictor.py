@@ -30,7 +30,7 @@ from clozelab.datamodules.finetuning import make_batch
 from clozelab.models.heads import feature_layers
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
 from clozelab.models.layout import Layout
-from clozelab.modules import answers, explaining
+from clozelab.modules import answers
 from clozelab.modules.classification import sequence_states
 from clozelab.modules.finetuning import Batch, Part, in_order
 from clozelab.modules.measures import log_probs
@@ -206,6 +206,8 @@ class Predictor:
     def attention(self, texts: Text | Sequence[Text]) -> Any:
         """float32 [L, heads, tokens, tokens] of each text: what share of its look each token (the third axis) gives to
         each other one. A text of a masked model may have masks."""
+        from clozelab.modules.explaining import noted_attention
+
         sequences = self.sequences_of(_many(texts))
         found, layers = {}, list[Tensor]()
 
@@ -214,7 +216,7 @@ class Predictor:
             layers.clear()
             return batch["example_index"], batch["example_index"]
 
-        with explaining.noted_attention(self.encoder, layers.append):
+        with noted_attention(self.encoder, layers.append):
             self._run(sequences, keep, max_tokens=1)
         return _like(texts, [found[number] for number in range(len(found))])
 
