@@ -100,15 +100,17 @@ def split_overrides(folder: Path, names: dict[str, str], words: Sequence[str]) -
     return shared
 
 
-def _taken(stage: str, names: dict[str, str], folder: Path, words: Sequence[str]) -> list[str]:
-    """Those of some overrides that a stage takes; mostly these are all, so that they are not tried one by one."""
-    if isinstance(_composed(stage, names, folder, words), DictConfig):
+def _taken(
+    stage: str, names: dict[str, str], folder: Path, words: Sequence[str], before: Sequence[str] = ()
+) -> list[str]:
+    """Those of some overrides that a stage takes: all, as mostly, or those of each half; to compose takes its time."""
+    if isinstance(_composed(stage, names, folder, [*before, *words]), DictConfig):
         return list(words)
-    taken: list[str] = []
-    for word in words:
-        if isinstance(_composed(stage, names, folder, [*taken, word]), DictConfig):
-            taken.append(word)
-    return taken
+    if len(words) < 2:
+        return []
+    half = len(words) // 2
+    first = _taken(stage, names, folder, words[:half], before)
+    return [*first, *_taken(stage, names, folder, words[half:], [*before, *first])]
 
 
 def _addressed(word: str) -> tuple[tuple[str, ...], str]:
