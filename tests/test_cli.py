@@ -109,7 +109,7 @@ def test_cfg_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:  # type
         (["reproduce", "table5_pretraining_tasks", "--dri-run"], 1, "--dri-run"),
         (["report", "table5_pretraining_tasks", "scale=demo"], 1, "no run below"),
         (["runs"], 1, "give runs_dir=FOLDER"),
-        (["compare", "one"], 1, "takes 2 names"),
+        (["compare", "one"], 1, "takes 2 to 26 names"),
         (["gc", "--delte"], 1, "did you mean '--delete'?"),
         (["plan", "table5_pretraining_tasks", "budget=soon"], 1, "budget=soon: give a time above zero, such as 2h"),
         (["explain-cell", "table5_pretraining_tasks", "mlm", "QNLI", "scale=demo"], 1, "no run below"),
