@@ -175,10 +175,15 @@ def test_a_long_sweep_is_looked_at_before_its_first_job(clozelab, tmp_path: Path
 
 
 def test_a_sweep_leaves_no_secret_behind(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    words = ["logger=wandb", "logger.mode=disabled", "logger.project=sk-abcdefghijklmnop", "+logger.api_key=hunter2"]
+    words = [
+        "logger=wandb",
+        "logger.wandb.mode=disabled",
+        "logger.wandb.project=sk-abcdefghijklmnop",
+        "+logger.wandb.api_key=hunter2",
+    ]
     clozelab("finetune", "-m", "task=mrpc", "seed=7", "encoder=nowhere", "row=x", "hydra.launcher.fork=false", *words)
     written = "".join(path.read_text() for path in (tmp_path / "runs/adhoc/demo/launcher").rglob("*") if path.is_file())
-    assert "seed=7" in written and "logger.project=***" in written  # the control: the command line is there
+    assert "seed=7" in written and "logger.wandb.project=***" in written  # the control: the command line is there
     assert "hunter2" not in written and "sk-abc" not in written
 
 

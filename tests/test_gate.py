@@ -219,6 +219,8 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "Hydra's own files": (master(output_subdir=".hydra"), ITS),
     "a swept key of Hydra's": (master(sweeper={"params": {"hydra.callbacks.x": TEXT}}), ITS),
     "a swept place": (master(sweeper={"params": {"arm": "a", "++run_dir": "CANARY"}}), ITS),
+    "a permission": (arm(allow_targets=["torch"]), ITS),
+    "a swept permission": (master(sweeper={"params": {"arm": "a", "allow_targets": "[torch]"}}), ITS),
     "a swept word put together": (master(sweeper={"params": {"arm": "a", "run_dir=CANARY": ""}}), ITS),
     "a swept package": (
         master(sweeper={"params": {"arm": "a", "+rates@hydra.job_logging": "x"}}) | {"rates/x.yaml": CLASS}, ITS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -47,16 +48,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         for snippet in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
             kind = "of_pretraining" if "clozelab.pretrain" in snippet else "of_finetuning"
             code = snippet.replace('scale="demo",', f'scale="demo", **tiny, **{kind},')
-            exec(
-                compile(
-                    code.replace(
-                        "Trainer(\n", "Trainer(logger=False, enable_progress_bar=False, enable_checkpointing=False,\n"
-                    ),
-                    str(PAGE),
-                    "exec",
-                ),
-                names,
-            )
+            quiet = code.replace("Trainer(\n", "Trainer(logger=False, enable_progress_bar=False,\n")
+            exec(compile(quiet, str(PAGE), "exec"), names)
             names.setdefault("runs", []).append(names["run"])
     return names
 
@@ -66,8 +59,17 @@ def test_the_page_runs_as_it_stands(page: dict[str, Any]) -> None:
     assert (pretraining.stage, pretraining.status, finetuning.stage) == ("pretrain", "complete", "finetune")
     assert pretraining.folder.is_relative_to(page["root"]) and pretraining.choices["objective"] == "mlm_nsp"
     assert page["vectors"].shape == (2, 32)
+    rules, config = (
+        json.loads((page["encoder"] / name).read_text()) for name in ("tokenizer_config.json", "config.json")
+    )
+    assert (rules["model_max_length"], config["architectures"]) == (64, ["BertForPreTraining"]), "the longest trained"
+    assert {path.stat().st_mode & 0o777 for path in page["encoder"].iterdir()} == {0o644 & ~umask()}
+    labels = json.loads((page["model"] / "config.json").read_text())["id2label"]
+    assert labels == {"0": "0", "1": "1"}, "as the task's files name them"
     # An own Trainer's training is the stage's: the same scores from the same seeds.
     assert {key: 100 * value for key, value in page["module"].best.scores.items()} == pytest.approx(finetuning.values)
+    assert [path.suffix for path in (page["root"] / "kept").iterdir()] == [".ckpt"]
+    assert page["trainer"].callback_metrics["validation/accuracy"] == page["module"].history[-1]["validation/accuracy"]
 
 
 def test_the_functions_take_what_the_command_line_takes(page: dict[str, Any]) -> None:
@@ -114,6 +116,12 @@ def test_a_value_is_said_in_hydras_grammar(value: Any) -> None:
 
     found = OverridesParser.create().parse_override(*_words({"key": value})).value()
     assert (found.text if isinstance(found, QuotedString) else found) == value
+
+
+def umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: Any) -> list[str]:

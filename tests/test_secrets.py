@@ -80,7 +80,7 @@ def test_a_sweep_leaves_no_secret_in_any_file_or_message(corpus: Path) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="the extra slurm is missing")
 @pytest.mark.parametrize(
-    "word", [f"hydra.launcher.setup=['export WANDB_API_KEY={'x' * 12}']", f"logger.project='{LITERAL}'"]
+    "word", [f"hydra.launcher.setup=['export WANDB_API_KEY={'x' * 12}']", f"logger.wandb.project='{LITERAL}'"]
 )
 def test_a_literal_secret_is_not_handed_to_slurm(corpus: Path, word: str) -> None:
     done = run(

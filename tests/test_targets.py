@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
 from clozelab.launch import sweep
 from clozelab.suggestions import CONF_DIR
-from clozelab.targets import GIVEN_BY_STAGE, check_targets, locate, parameters_of
+from clozelab.targets import GIVEN_BY_STAGE, build, check_targets, locate, parameters_of, take_permission
 
 GOOD = {"_target_": "clozelab.optim.schedule.LinearWarmupDecay", "_partial_": True, "warmup_fraction": 0.1}
 
@@ -51,6 +53,27 @@ def test_nothing_is_made_elsewhere(where: str) -> None:
         node = {key: node}
     with pytest.raises(ValueError, match="nothing is made here"):
         check_targets(node)
+
+
+def test_the_user_alone_allows_a_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "mine_outside.py").write_text(
+        "from torch.optim import SGD\ndef sgd(named_parameters, *, learning_rate):\n"
+        "    return SGD([one for _, one in named_parameters], lr=learning_rate)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("CLOZELAB_ALLOW_TARGETS", "")
+    node = {"_target_": "mine_outside.sgd", "_partial_": True, "learning_rate": 0.5}
+    with pytest.raises(ValueError, match=r"allow_targets=\[mine_outside\] on your command line"):
+        check_targets({"optimizer": node})
+    assert take_permission(["a=1", "allow_targets=[mine_outside,other]", "b=2"]) == ["a=1", "b=2"]
+    weight = torch.nn.Parameter(torch.zeros(2))
+    assert build("optimizer", node)([("weight", weight)]).param_groups[0]["lr"] == 0.5
+    with pytest.raises(ValueError, match="takes no such argument; did you mean 'learning_rate'"):
+        check_targets({"optimizer": {**node, "learning_rat": 1}})
+    with pytest.raises(ValueError, match="nothing is made here"):
+        check_targets({"elsewhere": node})
+    with pytest.raises(ValueError, match="is not allowed"):
+        check_targets({"optimizer": {"_target_": "mine_outsider.sgd"}})
 
 
 def test_a_factory_of_logging_is_a_target() -> None:
@@ -127,7 +150,7 @@ def test_what_stages_pass_are_parameters() -> None:
     """A renamed parameter must be renamed in the list too."""
     words = [
         ("pretrain", ["corpus=microworld", "logger=wandb"]),
-        ("pretrain", ["corpus=microworld", "logger=wandb_tensorboard"]),
+        ("pretrain", ["corpus=microworld", "logger=[wandb,tensorboard]"]),
         ("finetune", ["task=squad_v1", "logger=tensorboard"]),
         ("evaluate", ["measure=blimp"]),
         ("evaluate", ["measure=probe"]),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from lightning.pytorch import LightningDataModule, Trainer
+
     from clozelab.datamodules.corpus import CorpusDataModule
     from clozelab.datamodules.finetuning import FinetuningDataModule
+    from clozelab.modules.base import TrainingModule
     from clozelab.modules.finetuning import FineTuning
     from clozelab.modules.predictor import Predictor, load
     from clozelab.modules.pretraining import PretrainingModule
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CorpusDataModule", "FineTuning", "FinetuningDataModule", "Predictor", "PretrainingModule",
-    "evaluate", "finetune", "finetuning", "load", "make_report", "prepare", "pretrain",
+    "compose", "evaluate", "finetune", "load", "make_report", "prepare", "pretrain",
 ]  # fmt: skip
 _PLACES = {
     "CorpusDataModule": "datamodules.corpus",
@@ -77,22 +80,27 @@ def make_report(name: str | Path, *words: str, report_dir: str | None = None, **
     return make(str(name), [*words, *_words(overrides)], report_dir)
 
 
-def finetuning(*words: str, **overrides: Any) -> tuple[FineTuning, FinetuningDataModule]:
-    """The Lightning module and data module of a fine-tuning, for a Trainer of your own: one device, fp32 or bf16-mixed,
-    `max_steps=module.total_steps`, `reload_dataloaders_every_n_epochs=1`."""
-    from clozelab.stages.finetune import parts
+def compose(
+    verb: str, words: Sequence[str] = (), **overrides: Any
+) -> tuple[TrainingModule, LightningDataModule, Trainer]:
+    """Lightning's objects of a pre-training or a fine-tuning: `trainer.fit(module, datamodule)` trains the plan.
 
-    found: tuple[FineTuning, FinetuningDataModule] = _run("finetune", words, overrides, parts)
-    return found
+    Nothing is claimed or recorded; any other Trainer does as well.
+    """
+    if verb not in ("pretrain", "finetune"):
+        raise ValueError(f"compose makes what trains, and {verb!r} does not: choose 'pretrain' or 'finetune'")
+    made: Any = _run(verb, tuple(words), overrides, lambda cfg: import_module(f"clozelab.stages.{verb}").parts(cfg))
+    return made
 
 
 def _run(verb: str, words: tuple[str, ...], overrides: Mapping[str, Any], then: Any = None) -> Any:
     from clozelab.cli import job
     from clozelab.launch.sweep import CONFIGURATION_ERRORS, compose, explain, hydra_config
     from clozelab.runs.record import read_record
+    from clozelab.targets import take_permission
 
     try:
-        composed = compose(verb, [*words, *_words(overrides)])
+        composed = compose(verb, take_permission([*words, *_words(overrides)]))
     except CONFIGURATION_ERRORS as error:
         raise ValueError(explain(error, verb)) from error
     with hydra_config(composed) as cfg:

@@ -199,7 +199,7 @@ class TokenizerConfig:
 
 @dataclass
 class TrainerConfig:
-    accelerator: Annotated[str, one_of("auto", "cpu", "gpu", "tpu"), LAYOUT] = MISSING
+    accelerator: Annotated[str, one_of("auto", "cpu", "gpu", "mps", "tpu"), LAYOUT] = MISSING
     devices: Annotated[Count, LAYOUT] = MISSING  # of one node
     num_nodes: Annotated[Count, LAYOUT] = MISSING
     strategy: Annotated[str, one_of("auto", "ddp", "fsdp", "xla"), LAYOUT] = MISSING
@@ -222,6 +222,8 @@ class TrainerConfig:
     grace_seconds: Annotated[Positive | None, NEUTRAL] = MISSING  # nothing moved after a signal: it ends unsaved
     max_time: Annotated[str | None, AfterValidator(seconds_of), NEUTRAL] = MISSING
     """[DAYS-]HH:MM:SS of a process, after which it saves and ends with status 85."""
+    lightning: Annotated[dict[str, Any], Meaning("protocol", "trainer.lightning")] = MISSING
+    """Further arguments of Lightning's Trainer."""
 
 
 @dataclass
@@ -248,6 +250,7 @@ class StageConfig:
 class TrainingConfig(StageConfig):
     optimizer: dict[str, Any] = MISSING
     schedule: dict[str, Any] = MISSING
+    callbacks: Annotated[dict[str, Any] | None, Meaning("protocol", "callbacks")] = None  # name -> one of Lightning's
     gradient_clip_norm: Annotated[float, Field(ge=0)] = MISSING  # 0: gradients are not cut
     stop_after_step: Annotated[Count | None, NEUTRAL] = MISSING  # as SIGTERM would: the same command goes on
 

@@ -3,15 +3,17 @@
 Hydra calls whatever a `_target_` names, and its own block list misses much that runs code. So conf/targets.yaml lists
 the exact addresses of every place. The loader (launch/sweep.py) sends all that it composes through `gate`, the `hydra`
 node included, and what is made is made by `build`, which looks once more. What the files of an experiment may say at
-all is in launch/experiments.py.
+all is in launch/experiments.py. Only the user allows more: whole packages, by the word `allow_targets=[PACKAGE]` or in
+the environment.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -22,10 +24,11 @@ from omegaconf.errors import OmegaConfBaseException
 from clozelab.schema import IDENTITY, meanings
 from clozelab.suggestions import CONF_DIR, hint, key_of
 
-WITHOUT_PLACE = re.compile(r"^(scale\.pretrain\.)?phases\.\d+\.|(?<=^logger)\.\w+$")
-"""What stands around a place's name: a phase that says it, or one of several trackers."""
+WITHOUT_PLACE = re.compile(r"^(scale\.pretrain\.)?phases\.\d+\.|(?<=^logger)\.\w+$|(?<=^callbacks)\.\w+")
+"""What stands around a place's name: a phase that says it, or one of several trackers or callbacks."""
 UPWARDS = re.compile(r"^(/|~[\w.-]*(/|$))|(^|/)\.\.(/|$)")
 """Of a path that does not stay in the folder that it begins in."""
+PERMISSION, PERMITTED = "allow_targets=", "CLOZELAB_ALLOW_TARGETS"
 NAMING = ("_target_", "()", "class")  # keys whose value is called: Hydra's, and in Hydra's logging Python's
 HYDRA_KEYS = frozenset({"_target_", "_partial_", "_recursive_", "_convert_"})
 OF_TASK_MODULE = frozenset(
@@ -40,7 +43,7 @@ GIVEN_BY_STAGE: Mapping[str, frozenset[str]] = {
     "measure.module": frozenset({"encoder", "heads", "data", "metric"}),
     "corpus.generator": frozenset({"output_dir"}),
     **{f"architecture.{part}": frozenset({"config"}) for part in ("positions", "block", "attention", "pooler")},
-    **dict.fromkeys(("logger", "logger.tensorboard", "logger.wandb"), frozenset({"job"})),
+    **dict.fromkeys(("logger.tensorboard", "logger.wandb"), frozenset({"job"})),
 }
 """Arguments that a stage passes itself: a value of the configuration would lose against it without a word."""
 
@@ -50,6 +53,20 @@ def allowed() -> Mapping[str, list[str]]:
     """Place of a `_target_` -> the addresses that may stand there."""
     found: Any = OmegaConf.to_container(OmegaConf.load(CONF_DIR / "targets.yaml"))
     return found
+
+
+def take_permission(words: Iterable[str]) -> list[str]:
+    """A command line without `allow_targets=[...]`, which this process and all that it starts then know."""
+    said = list(words)
+    for word in (one for one in said if one.startswith(PERMISSION)):
+        os.environ[PERMITTED] = re.sub(r"[\[\]'\"\s]", "", word.removeprefix(PERMISSION))
+    return [one for one in said if not one.startswith(PERMISSION)]
+
+
+def is_permitted(target: Any) -> bool:
+    """Whether an address lies in a package that the user has named."""
+    packages = filter(None, os.environ.get(PERMITTED, "").split(","))
+    return isinstance(target, str) and target.startswith(tuple(f"{package.strip()}." for package in packages))
 
 
 def gate(config: DictConfig) -> None:
@@ -90,8 +107,12 @@ def check_targets(config: DictConfig | Mapping[str, Any], *, signatures: bool = 
     for where, node in _nodes(resolved(config) if isinstance(config, DictConfig) else config, ""):
         known = allowed().get(WITHOUT_PLACE.sub("", where), [])
         for target in (node[key] for key in NAMING if key in node and node[key] not in known):
+            if known and is_permitted(target):
+                continue
             why = hint(str(target), known) if known else "nothing is made here"
-            raise ValueError(f"{where}._target_: {target!r} is not allowed; {why} (see conf/targets.yaml)")
+            package = str(target).partition(".")[0]
+            how = f"; {PERMISSION}[{package}] on your command line allows a package of yours" * bool(known)
+            raise ValueError(f"{where}._target_: {target!r} is not allowed; {why} (see conf/targets.yaml{how})")
         if "_args_" in node:
             raise ValueError(f"{where}._args_: positional arguments are not allowed; give every argument its name")
         if signatures:

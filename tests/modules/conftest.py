@@ -46,7 +46,18 @@ def tiny_module(tiny_config: Callable[..., Any]) -> Callable[..., Any]:
     def build(kind: Any, encoder: dict[str, Any] | None = None, **settings: Any) -> Any:
         torch.manual_seed(1)
         module = kind(encoder=Encoder(tiny_config(**(ENCODER | (encoder or {})))), **(SETTINGS | settings))
-        module._trainer = SimpleNamespace(global_step=7, global_rank=0, world_size=1, loggers=[], sanity_checking=False)
+        module._trainer = SimpleNamespace(
+            global_step=7,
+            global_rank=0,
+            world_size=1,
+            loggers=[],
+            sanity_checking=False,
+            should_stop=False,
+            num_val_batches=[1],
+            val_dataloaders=[None],
+            state=SimpleNamespace(fn="fit"),
+            barebones=True,  # which logs nothing
+        )
         return module
 
     return build

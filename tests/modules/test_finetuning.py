@@ -66,8 +66,9 @@ def module(tiny_config: Callable[..., Any]) -> Constant:
     )
     optimizer = SimpleNamespace(param_groups=[{"lr": 0.1}])
     trainer = SimpleNamespace(
-        global_step=1, global_rank=0, world_size=1, loggers=[], optimizers=[optimizer], is_global_zero=True
-    )
+        global_step=1, global_rank=0, world_size=1, loggers=[], optimizers=[optimizer], is_global_zero=True,
+        state=SimpleNamespace(fn="fit"), barebones=True, should_stop=False,
+    )  # fmt: skip
     module._trainer = trainer  # type: ignore[assignment]
     return module
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from clozelab.optim.adamw import UncorrectedAdamW, build_adamw
-from clozelab.optim.schedule import LinearWarmupDecay, linear_warmup_decay
+from clozelab.optim.adamw import UncorrectedAdamW, build_adamw, build_torch
+from clozelab.optim.schedule import CosineDecay, LinearWarmupDecay, WarmupStableDecay, linear_warmup_decay
 
 SETTINGS = {"learning_rate": 0.01, "betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.1, "bias_correction": True}
 
@@ -99,9 +99,47 @@ def test_settings_outside_their_range_are_refused_by_name(key: str, value: objec
         build_adamw(model().named_parameters(), **(SETTINGS | {key: value}))
 
 
-def rates(total_steps: int, warmup_fraction: float) -> list[float]:
+@pytest.mark.parametrize(("name", "settings"), [("SGD", {"momentum": 0.9}), ("Adafactor", {}), ("NAdam", {})])
+def test_optimizers_of_torch(name: str, settings: dict[str, float]) -> None:
+    net = model()
+    options = {"learning_rate": 0.01, "weight_decay": 0.1, "betas": [0.8, 0.9]}
+    optimizer = build_torch(net.named_parameters(), name=name, settings=settings, **options)
+    assert type(optimizer) is getattr(torch.optim, name)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
+    assert optimizer.param_groups[0].get("betas", (0.8, 0.9)) == (0.8, 0.9)
+    before = [p.detach().clone() for p in net.parameters()]
+    sum((p**2).sum() for p in net.parameters()).backward()
+    optimizer.step()
+    assert all(not torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True) if a.any())
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [("Nadam", {}, "torch.optim has .*NAdam"), ("SGD", {"speed": 1}, "SGD does not take this: .*speed"),
+     ("load", {}, "optimizer.name is 'load'")],
+)  # fmt: skip
+def test_what_torch_does_not_have_is_refused(name: str, settings: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build_torch(model().named_parameters(), name=name, settings=settings, learning_rate=0.1, weight_decay=0.0)
+
+
+def test_other_schedules() -> None:
+    cosine = rates(100, 0.1, CosineDecay, final_fraction=0.1)
+    assert (
+        cosine[0] == 0 and cosine[10] == 2.0 and cosine[55] == pytest.approx(1.1) and cosine[100] == pytest.approx(0.2)
+    )
+    assert cosine[10:] == sorted(cosine[10:], reverse=True)
+    stable = rates(100, 0.1, WarmupStableDecay, decay_fraction=0.2)
+    assert stable[5] == 1.0 and set(stable[10:81]) == {2.0} and stable[90] == pytest.approx(1.0) and stable[100] == 0
+    assert set(rates(100, 0.1, WarmupStableDecay, decay_fraction=0.0)[10:]) == {2.0}
+    for kind, wrong in ((CosineDecay, {"final_fraction": 1.1}), (WarmupStableDecay, {"decay_fraction": -0.1})):
+        with pytest.raises(ValueError, match=f"schedule.{next(iter(wrong))} is .*: it must be in"):
+            rates(100, 0.1, kind, **wrong)
+
+
+def rates(total_steps: int, warmup_fraction: float, kind: type = LinearWarmupDecay, **settings: float) -> list[float]:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
-    schedule = LinearWarmupDecay(optimizer, total_steps=total_steps, warmup_fraction=warmup_fraction)
+    schedule = kind(optimizer, total_steps=total_steps, warmup_fraction=warmup_fraction, **settings)
     seen = []
     for _ in range(total_steps):
         seen.append(optimizer.param_groups[0]["lr"])

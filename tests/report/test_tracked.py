@@ -110,7 +110,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_a_sweep_and_a_report_in_wandb(tmp_path: Path, offline: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["clozelab", "pretrain", "innocent=word", "+mine.api_key=hunter2"])
-    whole = sweep.compose("pretrain", ["logger=wandb", "logger.mode=offline", "experiment=e"])
+    whole = sweep.compose("pretrain", ["logger=wandb", "logger.wandb.mode=offline", "experiment=e"])
     rows = [
         {"name": "a", "state": "complete", "value": 0.5, "seed": "1"},
         {"name": "b", "state": "failed", "seed": "2", "+mine.api_key": "hunter2"},

@@ -73,7 +73,7 @@ def test_command_line() -> None:
 def test_nothing_of_our_own_is_hidden(stage: str) -> None:
     """At every experiment, with every tracker: a false alarm would change a fingerprint."""
     for folder in (None, *sorted(path.parent for path in EXPERIMENTS_DIR.glob("*/paper.yaml"))[::4]):
-        whole = sweep.compose(f"sweep_{stage}" if folder else stage, ["logger=wandb_tensorboard"], folder=folder)
+        whole = sweep.compose(f"sweep_{stage}" if folder else stage, ["logger=[wandb,tensorboard]"], folder=folder)
         config = sweep.without_hydra(whole)
         assert HIDDEN not in str(redacted(OmegaConf.to_container(config, resolve=False)))
         with sweep.hydra_config(whole):

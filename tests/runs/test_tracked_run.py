@@ -40,7 +40,7 @@ def test_a_stopped_and_resumed_run_is_one_wandb_run(
     workplace: Path, tmp_path: Path, offline: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET_PLACE", str(tmp_path / "s3cret"))
-    changes = {"logger": "wandb", "logger.mode": "offline", "experiment": "${oc.env:SECRET_PLACE}"}
+    changes = {"logger": "wandb", "logger.wandb.mode": "offline", "experiment": "${oc.env:SECRET_PLACE}"}
     run_dir = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(LastCheckpoint, "on_train_batch_start", stop_at_step_five)
@@ -66,7 +66,7 @@ def test_a_stopped_and_resumed_run_is_one_wandb_run(
 
 
 def test_a_finetuning_leaves_its_scores(finetune: Any, offline: None) -> None:
-    run_dir = finetune("logger=wandb", "logger.mode=offline", "row=mine")
+    run_dir = finetune("logger=wandb", "logger.wandb.mode=offline", "row=mine")
     records = wandb_files.records(run_dir)
     run = next(one.run for one in records if one.HasField("run"))
     assert (run.run_group, run.job_type) == ("adhoc/mine", "finetune") and "task:sst2" in run.tags
@@ -84,12 +84,12 @@ def test_a_broken_tracker_ends_nothing(
         raise OSError("no space left on device")
 
     monkeypatch.setattr(wandb, "init", fail)
-    tiny.run_here(workplace, tmp_path / "run", logger="wandb", **{"logger.mode": "offline"})
+    tiny.run_here(workplace, tmp_path / "run", logger="wandb", **{"logger.wandb.mode": "offline"})
     assert tiny.state(tmp_path / "run")["status"] == "complete"
     assert caplog.text.count("the tracker failed and is off") == 1
 
 
 def test_a_wrong_tracker_is_refused_before_the_folder_is_taken(workplace: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"logger\.mode is 'on'"):
-        tiny.run_here(workplace, tmp_path / "run", logger="wandb", **{"logger.mode": "on"})
+    with pytest.raises(ValueError, match=r"logger\.wandb\.mode is 'on'"):
+        tiny.run_here(workplace, tmp_path / "run", logger="wandb", **{"logger.wandb.mode": "on"})
     assert not (tmp_path / "run").exists()

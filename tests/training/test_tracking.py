@@ -114,7 +114,7 @@ def test_mode_needs_a_key_to_be_online(tmp_path: Path, monkeypatch: pytest.Monke
     assert build(tmp_path, "auto").settings["mode"] == "online"
     monkeypatch.setenv("WANDB_MODE", "offline")
     assert build(tmp_path, "auto").settings["mode"] == "offline"
-    with pytest.raises(ValueError, match=r"logger\.mode is 'on'"):
+    with pytest.raises(ValueError, match=r"logger\.wandb\.mode is 'on'"):
         build(tmp_path, "on")
 
 

@@ -22,7 +22,7 @@ from clozelab.corpus.instances import InputFormat, Instances, source_rule
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.random import derive_seed, instance_indices, uniform_u64
 from clozelab.objectives.objective import Objective, TorchBatch, pad_predictions, to_torch
-from clozelab.training.runtime import batch_loader, device_type
+from clozelab.training.runtime import Anew, batch_loader, device_type, place_of
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,11 @@ class StepStream(IterableDataset[list[TorchBatch]]):
         bound = next(bound for bound in reversed(self.phases) if bound.first_step <= step)
         phase = bound.phase
         share = phase.global_batch_size // self.world_size
-        assert share * self.world_size == phase.global_batch_size, "check_lengths refuses other numbers of devices"
+        if share * self.world_size != phase.global_batch_size:
+            raise ValueError(
+                f"a global batch of {phase.global_batch_size} does not divide over {self.world_size} devices: choose "
+                f"phases.{bound.number}.global_batch_size or the Trainer's devices to match"
+            )
         positions = (step - bound.first_step) * phase.global_batch_size + self.rank * share + np.arange(share)
         epoch, index = instance_indices(bound.seed, len(bound.instances), positions)
         micros = []
@@ -248,14 +252,14 @@ class CorpusDataModule(LightningDataModule):
             return len(self.phases) - 1
         return max(0, bisect_left(self.first_steps, self.trainer.global_step) - 1)
 
-    def _place(self) -> tuple[int, int]:
-        trainer = self.trainer
-        return (trainer.global_rank, trainer.world_size) if trainer is not None else (0, 1)
+    @property
+    def epoch_ends(self) -> list[int]:
+        """The steps that an epoch of Lightning's ends with: all phases are one."""
+        return [self.total_steps]
 
     def train_dataloader(self) -> Any:
         """This rank's optimizer steps from the trainer's step on; ahead of their use where the device is a GPU."""
-        start_step = self.trainer.global_step if self.trainer is not None else 0
-        return batch_loader(self.train_stream(start_step, *self._place()), self.num_workers, self.trainer)
+        return Anew(lambda: batch_loader(self.train_stream(*place_of(self.trainer)), self.num_workers, self.trainer))
 
     def val_dataloader(self) -> Any:
-        return batch_loader(self.validation_stream(*self._place()))
+        return batch_loader(self.validation_stream(*place_of(self.trainer)[1:]))

@@ -31,7 +31,7 @@ from clozelab.datamodules.examples import Ints, Sequences, bucketed_batches, tok
 from clozelab.datamodules.files import Arrays, Facts, Scores, TaskPreview, fingerprint_of
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
-from clozelab.training.runtime import batch_loader
+from clozelab.training.runtime import Anew, batch_loader, place_of
 
 log = logging.getLogger(__name__)
 
@@ -278,15 +278,23 @@ class FinetuningDataModule(LightningDataModule):
         batches: Any = token_budget_batches(sequences.lengths, self.evaluation_tokens)
         return DataLoader(batches, batch_size=None, collate_fn=partial(make_batch, sequences, targets={}))
 
+    @property
+    def epoch_ends(self) -> list[int]:
+        """The steps that an epoch of Lightning's ends with."""
+        return self.evaluation_steps
+
     def train_dataloader(self) -> Any:
         """Batches from the trainer's step to the next evaluation."""
-        trainer = self.trainer
-        step, rank, world = (trainer.global_step, trainer.global_rank, trainer.world_size) if trainer else (0, 0, 1)
-        stop = next((mark for mark in self.evaluation_steps if mark > step), step)
-        return batch_loader(TrainingBatches(self, range(step, stop), rank, world), self.plan.num_workers, trainer)
+        return Anew(self._stretch)
 
-    def val_dataloader(self) -> DataLoader[Batch]:
-        return self.evaluation_loader(self.validation_sequences)
+    def _stretch(self) -> Any:
+        step, rank, world = place_of(self.trainer)
+        stop = next((mark for mark in self.evaluation_steps if mark > step), step)
+        return batch_loader(TrainingBatches(self, range(step, stop), rank, world), self.plan.num_workers, self.trainer)
+
+    def val_dataloader(self) -> Any:
+        loader = self.evaluation_loader(self.validation_sequences)
+        return Anew(lambda: loader)
 
 
 class TrainingBatches(IterableDataset[Batch]):

@@ -151,7 +151,7 @@ FREE_CALLS = {*(one.__name__ for one in RESOLVERS), "hydra", "oc.select"}
 CALL = re.compile(r"\$\{\s*([^:{}$]*)[:$]")
 """A resolver's name in `${name:...}`, also one that is not there before another one is resolved."""
 KEYS_OF_THE_USER = re.compile(
-    r"(^|\.)[+~]*(data_dir|cache_dir|runs_dir)$|^hydra($|\.(?!mode$|sweeper\.))|\.\./|/\.\.|(^|\.)[/~]"
+    r"(^|\.)[+~]*(data_dir|cache_dir|runs_dir|allow_targets(\.\d+)?)$|^hydra($|\.(?!mode$|sweeper\.))|\.\./|/\.\.|(^|\.)[/~]"
 )
 SWEPT_KEY = re.compile(r"hydra\.sweeper\.params\.[+~]*(?!run_dir$|.*\bhydra\b)[\w./@-]+")
 """Key of a sweep, which becomes a word of a command line: `run_dir=x,y` or `+rates@hydra.callbacks` would be more."""

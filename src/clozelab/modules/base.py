@@ -2,18 +2,25 @@
 
 Unusual: nothing is saved by `save_hyperparameters`, and Lightning's loop counters are not restored; a checkpoint holds
 weights, optimiser, schedule, the step and this module's own counters (see training/checkpoints.py).
+
+The plan (`total_steps`, which the schedule is drawn for) ends a training under any Trainer; one that stops sooner is
+warned of.
 """
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -23,7 +30,8 @@ from clozelab.training.guards import diverge
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, Throughput
 from clozelab.training.tracking import MetricsCsv
 
-OptimizerFactory = Callable[[Iterator[tuple[str, nn.Parameter]]], Optimizer]
+log = logging.getLogger(__name__)
+OptimizerFactory = Callable[..., Optimizer]
 """`build_adamw` with its settings bound; called with named_parameters()."""
 ScheduleFactory = Callable[..., LRScheduler]
 """`LinearWarmupDecay` with its settings bound; called as (optimizer, total_steps=...)."""
@@ -39,6 +47,8 @@ class TrainingModule(LightningModule):
         gradient_clip_norm: largest norm of the whole gradient; 0 leaves it as it is (the norm is still measured).
         seed: of this run; dropout is a function of it.
     """
+
+    arguments: Mapping[str, Any] = {}  # that it was made of, for load_from_checkpoint(PATH, **arguments)
 
     def __init__(
         self,
@@ -66,8 +76,12 @@ class TrainingModule(LightningModule):
 
     @property
     def learning_rate(self) -> float:
-        """Rate of the coming optimizer step."""
+        """Rate of the coming optimizer step; set it before a training for another peak (Lightning's Tuner does)."""
         return float(self.trainer.optimizers[0].param_groups[0]["lr"])
+
+    @learning_rate.setter
+    def learning_rate(self, peak: float) -> None:
+        self.optimizer_factory = partial(self.optimizer_factory, learning_rate=peak)
 
     def clip_gradient_norm(self) -> Tensor:
         """Scale the gradient, sharded or not, down to `gradient_clip_norm`; its norm before, a scalar on the device."""
@@ -104,22 +118,59 @@ class TrainingModule(LightningModule):
         step = self.trainer.global_step
         if any(key.startswith("train/") for key in metrics):
             self.latest_metrics, self.latest_metrics_step = dict(metrics), step
+        in_training, is_shared = self.trainer.state.fn == "fit", self.trainer.world_size > 1
+        place = self.device if is_shared else "cpu"  # nobody waits for a copy to a device
+        exact = {key: torch.tensor(value, dtype=torch.float64, device=place) for key, value in metrics.items()}
+        # What trainer.validate returns are the numbers that Lightning sends to the loggers.
+        self.log_dict(exact, logger=not in_training, sync_dist=is_shared, batch_size=1)
         tokens = self.throughput.total_tokens + tokens_since_log
         clock = {TOKENS_KEY: float(tokens), SECONDS_KEY: self.throughput.total_seconds}
-        for logger in self.loggers:
+        for logger in self.loggers if in_training else ():
             logger.log_metrics({**metrics, **clock}, step)
 
     def on_train_start(self) -> None:
+        self._compare_plans()
         for logger in self.loggers:
             if isinstance(logger, MetricsCsv):
                 logger.truncate_after(self.trainer.global_step)
         self.throughput.start()
 
+    def _compare_plans(self) -> None:
+        """Refuse a Trainer that would change what a step is; warn of one that stops before the schedule's end."""
+        trainer: Any = self.trainer
+        step = trainer.global_step
+        if trainer.accumulate_grad_batches != 1 or trainer.gradient_clip_val:
+            raise ValueError(
+                "a batch is a whole optimizer step, whose gradient the module clips: give the Trainer neither "
+                "accumulate_grad_batches nor gradient_clip_val, and say global_batch_size= and gradient_clip_norm="
+            )
+        epochs, limit = trainer.max_epochs, trainer.limit_train_batches
+        epochs = self.total_steps if epochs in (None, -1) else epochs - trainer.current_epoch
+        while step < self.total_steps and epochs > 0:
+            end = next((end for end in self._epoch_ends() if end > step), step)
+            step, epochs = min(end, step + limit) if isinstance(limit, int) else end, epochs - 1
+        stop = step if trainer.max_steps == -1 else min(step, trainer.max_steps)
+        if stop < self.total_steps and not (trainer.fast_dev_run or trainer.overfit_batches):
+            log.warning(
+                "the Trainer stops after %d of the plan's %d steps, before the learning rate's schedule ends; "
+                "max_epochs=-1 alone trains the whole plan",
+                *(stop, self.total_steps),
+            )
+
+    def _epoch_ends(self) -> list[int]:
+        """The steps that Lightning's epochs end with, as far as somebody knows."""
+        return getattr(getattr(self.trainer, "datamodule", None), "epoch_ends", [self.total_steps])
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self.trainer.global_step >= self.total_steps and not self.trainer.should_stop:
+            self.trainer.should_stop = True  # after a validation
+            rank_zero_info(f"`Trainer.fit` stopped: all {self.total_steps} steps of the plan are done.")
+
     def on_validation_start(self) -> None:
         self.throughput.stop()
 
     def on_validation_end(self) -> None:
-        if self.trainer.state.fn == "fit":
+        if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
             self.throughput.start()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -130,10 +181,19 @@ class TrainingModule(LightningModule):
             name_parameters(saved, optimizer, self)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        set_position(self.trainer, int(checkpoint["global_step"]))
+        if self._trainer is not None:
+            step = int(checkpoint["global_step"])
+            set_position(self.trainer, step, bisect_right(self._epoch_ends(), step))
         self.throughput.load(checkpoint["throughput"])
         self.batches_seen = int(checkpoint["batches_seen"], 16)
         self.latest_validation = dict(checkpoint["latest_validation"])
+
+
+def made_of(kind: Callable[..., Any], **arguments: Any) -> Any:
+    """A module of a class, or of one with settings bound, that remembers what it was made of."""
+    made = kind(**arguments)
+    made.arguments = {**getattr(kind, "keywords", {}), **arguments}
+    return made
 
 
 def name_parameters(saved: dict[str, Any], optimizer: Optimizer, module: nn.Module) -> None:

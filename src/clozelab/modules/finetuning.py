@@ -211,6 +211,7 @@ class FineTuning(TrainingModule):
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         if self.trainer.global_step % self.log_interval_steps == 0:
             self._publish_training()
+        super().on_train_batch_end(outputs, batch, batch_idx)
 
     def on_validation_epoch_start(self) -> None:
         if self._loss_steps:
@@ -224,7 +225,12 @@ class FineTuning(TrainingModule):
 
     def on_validation_epoch_end(self) -> None:
         parts, self._collected = self._collected, []
-        if self.trainer.sanity_checking:  # a foreign Trainer looks at a part of the split before training
+        trainer: Any = self.trainer
+        whole, seen = len(trainer.val_dataloaders), sum(trainer.num_val_batches)
+        if trainer.sanity_checking or seen < whole:
+            if not trainer.sanity_checking:
+                said = "validation saw %d of %d batches, as the Trainer wants it: a score needs all, so there is none"
+                log.warning(said, seen, whole)
             return
         result = self.evaluate(parts)
         scores = {f"validation/{key}": value for key, value in result.scores.items()}
@@ -246,7 +252,7 @@ class FineTuning(TrainingModule):
         work = self.throughput
         speed = work.total_tokens / work.total_seconds if work.total_seconds else None
         trainable = sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)
-        facts = {"steps": self.total_steps, "tokens": work.total_tokens, "parameters": trainable}
+        facts = {"steps": self.trainer.global_step, "tokens": work.total_tokens, "parameters": trainable}
         return facts | {"tokens_per_second": speed} | self.require_best().scores
 
     def remembered(self) -> dict[str, Any]:

@@ -175,14 +175,18 @@ def write_model(
     extra: dict[str, Any] = {"problem_type": "regression"} if is_regression else {}
     if names := ["LABEL_0"] if is_regression else labels:
         extra |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
-    files = {**tokenizer.files(), **(extra_files or {})}
-    rules = json.loads(files["tokenizer_config.json"])
-    rules["model_max_length"] = max_length or min(rules["model_max_length"], encoder.config.max_position_embeddings)
-    files["tokenizer_config.json"] = json.dumps(rules, indent=2) + "\n"
+    longest = max_length or min(512, encoder.config.max_position_embeddings)
+    files = with_max_length({**tokenizer.files(), **(extra_files or {})}, longest)
     about = extra | dict(extra_config or {})
     save_encoder_folder(
         folder, encoder, heads=heads, tokenizer_files=files, extra_config=about, with_pooler=with_pooler
     )
+
+
+def with_max_length(files: Mapping[str, Any], length: int) -> dict[str, Any]:
+    """A tokenizer's files, saying the longest sequence that is good for the encoder."""
+    rules = json.loads(files["tokenizer_config.json"]) | {"model_max_length": length}
+    return {**files, "tokenizer_config.json": json.dumps(rules, indent=2) + "\n"}
 
 
 def _kinds(folder: Path, config: Mapping[str, Any], family: Family, stored: Mapping[str, Tensor]) -> list[str]:

@@ -26,10 +26,11 @@ from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
 from clozelab.modules.base import TrainingModule
+from clozelab.modules.model import with_max_length
 from clozelab.objectives.objective import ONE_SOURCE, LossTerm, Objective, TorchBatch, build_models
 from clozelab.training.checkpoints import count_step, seed_forward
 from clozelab.training.guards import SpikeWatch
-from clozelab.training.runtime import uncompiled
+from clozelab.training.runtime import uncompiled, widest
 from clozelab.training.stopping import TERMINATED
 
 log = logging.getLogger(__name__)
@@ -101,7 +102,7 @@ class PretrainingModule(TrainingModule):
 
     def configure_model(self) -> None:
         """Shard over ranks under trainer=fsdp: each layer is a unit, the rest (tied embeddings, heads) is one more."""
-        strategy = self.trainer.strategy
+        strategy = getattr(self._trainer, "strategy", None)
         if isinstance(strategy, DDPStrategy) and len(set(self.model.objectives)) > 1:
             # A phase leaves heads of the other objectives without a gradient.
             strategy._ddp_kwargs["find_unused_parameters"] = True
@@ -221,8 +222,10 @@ class PretrainingModule(TrainingModule):
     def on_validation_epoch_end(self) -> None:
         sums = self._reduced(self._validation_sums)
         self._validation_sums = {}
+        if self.trainer.sanity_checking:
+            return
         self.latest_validation = validation_metrics(sums, self._validated)
-        unread = torch.tensor(self.throughput.tokens, dtype=torch.float64, device=self.device)
+        unread = torch.tensor(self.throughput.tokens, dtype=widest(self.device), device=self.device)
         self.publish(self.latest_validation, tokens_since_log=int(self._sum_over_ranks(unread)))
 
     def facts(self) -> dict[str, Any]:
@@ -230,7 +233,7 @@ class PretrainingModule(TrainingModule):
         facts: dict[str, Any] = {"total_steps": self.total_steps, "matmul_ceiling": self.matmul_ceiling}
         facts["parameters"] = parameter_count(self.model.encoder.config)
         if self.throughput.total_seconds:
-            facts |= {"steps": self.total_steps, "world_size": self.world_size}
+            facts |= {"steps": self.trainer.global_step, "world_size": self.world_size}
             facts |= {"batches_seen": f"{self.batches_seen:016x}"}
             facts |= {"steps_left_out": self.spikes.left_out} if self.spikes.left_out else {}
             facts |= self.throughput.facts(self.world_size, self.matmul_ceiling)
@@ -244,7 +247,7 @@ class PretrainingModule(TrainingModule):
                     folder if name == "encoder" else folder.with_name(name),
                     model.encoder,
                     heads=dict(model.heads.items()),
-                    tokenizer_files=tokenizer_files,
+                    tokenizer_files=with_max_length(tokenizer_files, max(provenance["trained_seq_lengths"])),
                     extra_config={"clozelab": dict(provenance)},
                 )
 
@@ -284,7 +287,8 @@ class PretrainingModule(TrainingModule):
 
     def _reduced_progress(self) -> tuple[dict[str, list[float]], list[float]]:
         """Sums since the last log point, and [tokens, flops], over all ranks."""
-        own = torch.tensor([self.throughput.tokens, self.throughput.flops], dtype=torch.float64, device=self.device)
+        work = [self.throughput.tokens, self.throughput.flops]
+        own = torch.tensor(work, dtype=widest(self.device), device=self.device)
         reduced = self._reduced({**self._train_sums, "": own})
         return {name: values for name, values in reduced.items() if name}, reduced[""]
 
@@ -296,13 +300,13 @@ class PretrainingModule(TrainingModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
         self.spikes.load(checkpoint["spikes"])
-        if int(checkpoint["global_step"]) >= self.total_steps:
+        if self._trainer is not None and int(checkpoint["global_step"]) >= self.total_steps:
             # Killed before its encoder was written: nothing is left to train, so `on_train_end` will not be called.
             self.gather_weights()
         # The saved sums are those of all ranks: one of them carries them on, the others know their names.
         saved, own = checkpoint["since_log_point"], float(self.global_rank == 0)
         self._train_sums = {
-            name: torch.tensor(values, dtype=torch.float64, device=self.device) * own
+            name: torch.tensor(values, dtype=widest(self.device), device=self.device) * own
             for name, values in saved["sums"].items()
         }
         self.throughput.tokens, self.throughput.flops = int(saved["work"][0] * own), saved["work"][1] * own
@@ -311,8 +315,9 @@ class PretrainingModule(TrainingModule):
 def add_sums(sums: dict[str, Tensor], term: LossTerm) -> None:
     """Add what a term reports to the running [sum, count] of each name, on the device."""
     for name, (total, count) in term.means().items():
-        total = total.double()
-        values = torch.stack([total, count.double() if isinstance(count, Tensor) else torch.full_like(total, count)])
+        total = total.to(widest(total.device))
+        count = count.to(total) if isinstance(count, Tensor) else torch.full_like(total, count)
+        values = torch.stack([total, count])
         sums[name] = sums[name] + values if name in sums else values
 
 

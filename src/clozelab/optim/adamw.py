@@ -1,4 +1,4 @@
-"""AdamW for BERT: torch's fused kernel, or the released code's variant without bias correction.
+"""AdamW for BERT: torch's fused kernel, or the released code's variant without bias correction; others of torch's.
 
 Weight matrices and embeddings decay, biases and LayerNorm do not, as in the released code. The rule is the number of
 dimensions: every bias and every LayerNorm gain is a vector, everything that decays is a matrix.
@@ -9,7 +9,8 @@ Unusual: the released BERT optimiser leaves the moments uncorrected, so its firs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -44,6 +45,31 @@ def build_adamw(
         return UncorrectedAdamW(groups, learning_rate=learning_rate, betas=(beta1, beta2), eps=eps)
     fused = all(p.device.type in {"cpu", "cuda"} and p.is_floating_point() for g in groups for p in g["params"])
     return AdamW(groups, lr=learning_rate, betas=(beta1, beta2), eps=eps, fused=fused or None)
+
+
+def build_torch(
+    named_parameters: Iterable[tuple[str, nn.Parameter]],
+    *,
+    name: str,
+    learning_rate: float,
+    weight_decay: float,
+    betas: Iterable[float] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Optimizer:
+    """One of torch.optim by its class's name, with decay groups; `settings` are its own, `betas` for those with any.
+
+    ValueError for a name that torch does not have, and for what the class does not take.
+    """
+    known = [one for one, kind in vars(torch.optim).items() if isinstance(kind, type) and issubclass(kind, Optimizer)]
+    if name not in known:
+        raise ValueError(f"optimizer.name is {name!r}: torch.optim has {', '.join(known)}")
+    kind, said = getattr(torch.optim, name), {"lr": learning_rate, **(settings or {})}
+    if betas is not None and "betas" in inspect.signature(kind).parameters:
+        said["betas"] = tuple(betas)
+    try:
+        return kind(decay_groups(named_parameters, weight_decay), **said)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"optimizer: torch.optim.{name} does not take this: {error}") from error
 
 
 def check_hyperparameters(learning_rate: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:

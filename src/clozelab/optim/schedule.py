@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -32,3 +34,41 @@ class LinearWarmupDecay(LambdaLR):
 
     def _factor(self, step: int) -> float:
         return linear_warmup_decay(step, total_steps=self.total_steps, warmup_steps=self.warmup_steps)
+
+
+class CosineDecay(LinearWarmupDecay):
+    """Linear warm-up to the peak, then half a cosine down to `final_fraction` of it at `total_steps`."""
+
+    def __init__(
+        self, optimizer: Optimizer, total_steps: int, warmup_fraction: float, final_fraction: float = 0.0
+    ) -> None:
+        _require_fraction("final_fraction", final_fraction)
+        self.final_fraction = final_fraction
+        super().__init__(optimizer, total_steps, warmup_fraction)
+
+    def _factor(self, step: int) -> float:
+        if step < self.warmup_steps:
+            return step / self.warmup_steps
+        done = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps))
+        return self.final_fraction + (1 - self.final_fraction) * (1 + math.cos(math.pi * done)) / 2
+
+
+class WarmupStableDecay(LinearWarmupDecay):
+    """Linear warm-up to the peak, which holds until the last `decay_fraction` of the steps falls linearly to zero.
+
+    `decay_fraction` 0: constant after the warm-up.
+    """
+
+    def __init__(self, optimizer: Optimizer, total_steps: int, warmup_fraction: float, decay_fraction: float) -> None:
+        _require_fraction("decay_fraction", decay_fraction)
+        self.decay_steps = round(total_steps * decay_fraction)
+        super().__init__(optimizer, total_steps, warmup_fraction)
+
+    def _factor(self, step: int) -> float:
+        rising = step / self.warmup_steps if step < self.warmup_steps else 1.0
+        return min(rising, max(0, self.total_steps - step) / self.decay_steps if self.decay_steps else 1.0)
+
+
+def _require_fraction(name: str, value: float) -> None:
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"schedule.{name} is {value}: it must be in [0, 1]")

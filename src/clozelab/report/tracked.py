@@ -24,10 +24,8 @@ REPORT_FILES = ("report.html", "report.md", "results.csv", "*.png", "*.svg")
 
 
 def tracker_nodes(logger: Mapping[str, Any] | None) -> list[Any]:
-    """The trackers of a `logger` configuration: the node itself, or each below it."""
-    if not logger:
-        return []
-    return [logger] if "_target_" in logger else [node for node in logger.values() if node and "_target_" in node]
+    """The trackers of a `logger` configuration, which are below their names."""
+    return [node for node in (logger or {}).values() if node]
 
 
 def tracked_job(cfg: DictConfig, run: Run, *, arm: str, name: str) -> Any:

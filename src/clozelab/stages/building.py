@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
@@ -30,22 +30,26 @@ from clozelab.launch.sweep import compose, hydra_config, phase_objectives
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
+from clozelab.modules.base import made_of
 from clozelab.modules.finetuning import check_metric
 from clozelab.modules.model import open_tokenizer
 from clozelab.modules.pretraining import PretrainingModel, PretrainingModule, check_lengths
 from clozelab.objectives.objective import Objective
-from clozelab.report.tracked import tracked_job, tracker_nodes
+from clozelab.report.tracked import tracked_job
 from clozelab.runs.fingerprint import encoder_fingerprint, require_encoder
 from clozelab.runs.record import Record
 from clozelab.runs.store import Run
+from clozelab.suggestions import hint
 from clozelab.targets import build, check_targets, locate
 from clozelab.training.callbacks import check_position_growth
 from clozelab.training.checkpoints import LAST, seed_initialisation
 from clozelab.training.runtime import matmul_ceiling
 from clozelab.training.tracking import MetricsCsv, TrackedJob
-from clozelab.training.trainer import Hardware, choose_hardware, stage_callbacks
+from clozelab.training.trainer import Hardware, build_trainer, choose_hardware, stage_callbacks
 
 log = logging.getLogger(__name__)
+LIGHTNINGS = ("profiler", "detect_anomaly", "benchmark", "overfit_batches", "limit_train_batches", "limit_val_batches")
+"""Of Lightning's Trainer what `trainer.lightning` may say: all else is the plan's, the run's, or another key's."""
 PLAN_KEYS = ("global_batch_size", "epochs", "evaluations_per_epoch", "max_train_examples")
 
 
@@ -78,24 +82,51 @@ def said_again(record: Record) -> Iterator[DictConfig]:
 
 
 def check_trackers(cfg: DictConfig) -> None:
-    """ValueError for a tracker whose package is missing or whose settings are wrong."""
-    probe = TrackedJob(folder=Path(), run_id="", experiment="", arm="", stage="", name="")
-    for node in tracker_nodes(cfg.logger):
-        build("logger", node)(job=probe)
+    """ValueError for a tracker or a callback whose package is missing, and for settings of theirs that are wrong."""
+    _trackers(cfg, TrackedJob(folder=Path(), run_id="", experiment="", arm="", stage="", name=""))
+    if "callbacks" in cfg:
+        chosen_callbacks(cfg)
+    if wrong := next((key for key in cfg.trainer.lightning if key not in LIGHTNINGS), None):
+        raise ValueError(f"trainer.lightning.{wrong}: no such argument is open here; {hint(str(wrong), LIGHTNINGS)}")
 
 
 def build_loggers(cfg: DictConfig, run: Run, *, arm: str, name: str) -> list[Logger]:
     """metrics.csv always, and the trackers that are chosen; `name` is the run's name inside the experiment."""
-    nodes = tracker_nodes(cfg.logger)
-    job = tracked_job(cfg, run, arm=arm, name=name) if nodes else None
-    return [MetricsCsv(run.dir), *(build("logger", node)(job=job) for node in nodes)]
+    job = tracked_job(cfg, run, arm=arm, name=name) if cfg.logger else None
+    return [MetricsCsv(run.dir), *_trackers(cfg, job)]
+
+
+def _trackers(cfg: DictConfig, job: TrackedJob | None) -> list[Logger]:
+    """Ours are told of the job; Lightning's are whole already."""
+    made = filter(None, build("logger", cfg.logger or {}).values())
+    return [one if isinstance(one, Logger) else one(job=job) for one in made]
 
 
 def callbacks_of(cfg: DictConfig, run: Run, interval_steps: int, least_seconds: float = 0.0) -> list[Callback]:
     """Of a training; it is saved at least so many steps, and so many seconds, apart."""
     how: Any = {"progress_bar": cfg.trainer.progress_bar, "stop_after_step": cfg.stop_after_step}
     last = run.dir / "checkpoints" / LAST
-    return stage_callbacks(last, interval_steps, least_seconds, fingerprint=run.fingerprint, watch=run.watch, **how)
+    own = stage_callbacks(last, interval_steps, least_seconds, fingerprint=run.fingerprint, watch=run.watch, **how)
+    return [*chosen_callbacks(cfg), *own]
+
+
+def chosen_callbacks(cfg: DictConfig) -> list[Callback]:
+    """What the group `callbacks` chooses."""
+    return [one for one in build("callbacks", cfg.callbacks or {}).values() if one]
+
+
+def make_trainer(
+    cfg: DictConfig, hardware: Hardware, total_steps: int, interval_steps: int | None, **rest: Any
+) -> Trainer:
+    """One that follows the plan, with what `trainer.lightning` says; `rest`: callbacks, loggers, folder.
+
+    It validates every `interval_steps`, or at the end of each (short) epoch.
+    """
+    said = build("trainer.lightning", cfg.trainer.lightning)
+    # The data modules are asked for the next stretch, also where a run goes back.
+    ours = {"reload_dataloaders_every_n_epochs": 1} | ({} if interval_steps else {"limit_val_batches": 1.0})
+    steps = {"max_steps": total_steps, "log_interval_steps": cfg.trainer.log_interval_steps}
+    return build_trainer(hardware, validation_interval_steps=interval_steps, **steps, **rest, **(ours | said))
 
 
 def build_task_data(
@@ -116,9 +147,10 @@ def build_pretraining_module(
         encoder = Encoder(encoder_config(plain, SpecialIds.of(corpus.tokenizer), objectives[-1]))
     else:
         encoder = folders.load_encoder(cfg.encoder, seed=cfg.seed)
-    module = PretrainingModule(
-        encoder,
-        objectives,
+    module: PretrainingModule = made_of(
+        PretrainingModule,
+        encoder=encoder,
+        objectives=objectives,
         optimizer_factory=build("optimizer", cfg.optimizer),
         schedule_factory=build("schedule", cfg.schedule),
         total_steps=total_steps,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch import Trainer
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.corpus.files import digest
@@ -18,6 +19,7 @@ from clozelab.datamodules.files import HubSource, hub_files, used_folders
 from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule, TaskInputs
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
+from clozelab.modules.base import made_of
 from clozelab.modules.finetuning import FineTuning, save_model, write_results, write_test_predictions
 from clozelab.modules.model import max_positions, open_tokenizer
 from clozelab.runs.fingerprint import code_behind, encoder_fingerprint
@@ -27,7 +29,7 @@ from clozelab.stages import building
 from clozelab.targets import build, locate
 from clozelab.training.checkpoints import newest_whole, seed_initialisation
 from clozelab.training.tracking import summarise, tracked
-from clozelab.training.trainer import Hardware, build_trainer
+from clozelab.training.trainer import Hardware
 
 log = logging.getLogger(__name__)
 CHECKPOINT_INTERVAL_STEPS = 50
@@ -68,16 +70,9 @@ def main(cfg: DictConfig) -> None:
         checkpoints = run.dir / "checkpoints"
         name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
         with tracked(building.build_loggers(cfg, run, arm=cfg.row, name=name)) as loggers:
-            trainer = build_trainer(
-                hardware,
-                max_steps=data.total_steps,
-                validation_interval_steps=None,
-                callbacks=building.callbacks_of(cfg, run, CHECKPOINT_INTERVAL_STEPS, CHECKPOINT_SECONDS),
-                loggers=loggers,
-                folder=run.dir,
-                log_interval_steps=cfg.trainer.log_interval_steps,
-                limit_val_batches=1.0,  # at each end of a (short) epoch
-                reload_dataloaders_every_n_epochs=1,  # the data module is asked for the next stretch
+            callbacks = building.callbacks_of(cfg, run, CHECKPOINT_INTERVAL_STEPS, CHECKPOINT_SECONDS)
+            trainer = building.make_trainer(
+                cfg, hardware, data.total_steps, None, callbacks=callbacks, loggers=loggers, folder=run.dir
             )
             trainer.fit(module, datamodule=data, ckpt_path=newest_whole(checkpoints))
             if run.is_leader:
@@ -100,13 +95,15 @@ def main(cfg: DictConfig) -> None:
                 shutil.rmtree(checkpoints, ignore_errors=True)
 
 
-def parts(cfg: DictConfig) -> tuple[FineTuning, FinetuningDataModule]:
-    """Module and data of a fine-tuning, for a trainer of somebody's own; nothing is claimed or written."""
+def parts(cfg: DictConfig) -> tuple[FineTuning, FinetuningDataModule, Trainer]:
+    """Module, data and Trainer, for a training of somebody's own; nothing is claimed."""
     hardware, folder = building.begin(cfg, building.check_finetuning)
     data = build_data(cfg, folder, encoder_fingerprint(folder), hardware)
     data.setup()
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
-    return build_module(cfg, encoder, data), data
+    rest: Any = {"callbacks": building.chosen_callbacks(cfg), "loggers": [], "folder": Path(cfg.run_dir)}
+    trainer = building.make_trainer(cfg, hardware, data.total_steps, None, **rest)
+    return build_module(cfg, encoder, data), data, trainer
 
 
 def build_data(cfg: DictConfig, folder: Path, name: str, hardware: Hardware) -> FinetuningDataModule:
@@ -145,7 +142,8 @@ def draw_seed(cfg: DictConfig) -> int:
 def build_module(cfg: DictConfig, encoder: Encoder, data: FinetuningDataModule) -> FineTuning:
     """The task's module on the encoder; head weights and dropout are functions of the seeds."""
     seed_initialisation(draw_seed(cfg))
-    return build("task.module", cfg.task.module)(
+    return made_of(
+        build("task.module", cfg.task.module),
         encoder=encoder,
         head=cfg.head,
         validation=data.validation,

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch import Trainer
 from omegaconf import DictConfig, OmegaConf
 
+from clozelab.corpus.shards import PreparedCorpus
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.models.encoder import compile_encoder
 from clozelab.modules.pretraining import PretrainingModule
+from clozelab.objectives.objective import Objective
 from clozelab.runs.find import kept_steps, require_kept_encoders
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run, share_equal_run
@@ -28,7 +32,7 @@ from clozelab.training.checkpoints import newest_whole
 from clozelab.training.host import process_rank
 from clozelab.training.runtime import largest_that_fits, try_step
 from clozelab.training.tracking import summarise, tracked
-from clozelab.training.trainer import Hardware, build_trainer
+from clozelab.training.trainer import Hardware
 
 log = logging.getLogger(__name__)
 SCORES = tuple(
@@ -81,24 +85,42 @@ def _micro_batch_sizes(
     return found
 
 
-def main(cfg: DictConfig) -> None:
-    """Prepare the corpus if need be, train (or go on training), save the encoder folder, complete the run."""
+def begin(cfg: DictConfig) -> tuple[Hardware, PreparedCorpus, list[Objective], CorpusDataModule]:
+    """What a pre-training is made of. All that can be wrong is found here, before a run folder is taken."""
     check_targets(cfg)
     plain: Any = OmegaConf.to_container(cfg, resolve=True)
-    hardware = building.hardware_of(cfg.trainer)
-    objectives = building.build_objectives(plain)
+    hardware, objectives = building.hardware_of(cfg.trainer), building.build_objectives(plain)
     building.check_pretraining(cfg, plain, hardware)
     building.check_trackers(cfg)
-    steps_to_keep = kept_steps(cfg)
+    kept_steps(cfg)  # of wrong fractions
     corpus = prepared_corpus(cfg, verify="sizes" if process_rank() else "full")  # every byte, once a run
     validation = {f"validation_{key}": plain["validation"][key] for key in ("instances", "seq_length")}
     how = {"phases": plain["phases"], "seed": cfg.seed, "num_workers": cfg.trainer.num_workers}
     data = CorpusDataModule(corpus, objectives, **how, **validation)
-    # All that can be wrong is found before the run folder is taken: a failed run of wrong settings would keep it.
     data.setup("fit")
     planned = sum(one.steps * one.global_batch_size * one.seq_length for one in data.phases)
     said, is_much = passes(planned, corpus.train.num_tokens)
     log.log(logging.WARNING if is_much else logging.INFO, "%s", said)
+    return hardware, corpus, objectives, data
+
+
+def parts(cfg: DictConfig) -> tuple[PretrainingModule, CorpusDataModule, Trainer]:
+    """Module, data and Trainer, for a training of somebody's own; nothing is claimed."""
+    hardware, corpus, objectives, data = begin(cfg)
+    building.require_own_vocabulary(cfg, corpus)
+    module = building.build_pretraining_module(cfg, hardware, corpus, objectives, data.total_steps)
+    rest: Any = {"callbacks": building.chosen_callbacks(cfg), "loggers": [], "folder": Path(cfg.run_dir)}
+    return module, data, make_trainer(cfg, hardware, data, **rest)
+
+
+def make_trainer(cfg: DictConfig, hardware: Hardware, data: CorpusDataModule, **rest: Any) -> Trainer:
+    return building.make_trainer(cfg, hardware, data.total_steps, cfg.validation.interval_steps, **rest)
+
+
+def main(cfg: DictConfig) -> None:
+    """Prepare the corpus if need be, train (or go on training), save the encoder folder, complete the run."""
+    (hardware, corpus, objectives, data), steps_to_keep = begin(cfg), kept_steps(cfg)
+    plain: Any = OmegaConf.to_container(cfg, resolve=True)
     inputs = {"corpus": corpus.fingerprint} | building.require_own_vocabulary(cfg, corpus)
     tokenizer = building.encoder_tokenizer(cfg, corpus, objectives)
     share_equal_run(cfg, inputs)
@@ -126,16 +148,7 @@ def main(cfg: DictConfig) -> None:
             PositionGrowth(growth_steps(cfg.phases) if cfg.position_growth == "tile" else {}),
         ]
         with tracked(building.build_loggers(cfg, run, arm=cfg.arm, name=f"{cfg.arm}/seed-{cfg.seed}")) as loggers:
-            trainer = build_trainer(
-                hardware,
-                max_steps=data.total_steps,
-                validation_interval_steps=cfg.validation.interval_steps,
-                callbacks=callbacks,
-                loggers=loggers,
-                folder=run.dir,
-                log_interval_steps=cfg.trainer.log_interval_steps,
-                reload_dataloaders_every_n_epochs=1,  # where a run goes back
-            )
+            trainer = make_trainer(cfg, hardware, data, callbacks=callbacks, loggers=loggers, folder=run.dir)
             trainer.fit(module, datamodule=data, ckpt_path=newest_whole(run.dir / "checkpoints"))
             if run.is_leader:
                 save_encoder()

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import grad_norm
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -262,6 +263,22 @@ class TrainingProgress(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self.on_train_end(trainer, pl_module)
+
+
+class GradientStatistics(Callback):
+    """The norm of the gradient, whole and of each parameter, at log points; pre-training has cut it by then."""
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: LightningModule, optimizer: Any) -> None:
+        step = trainer.global_step + 1
+        if step % trainer.log_every_n_steps == 0:
+            norms = {f"gradient/{key}": float(value) for key, value in grad_norm(pl_module, 2).items()}
+            for logger in trainer.loggers:
+                logger.log_metrics(norms, step)
+
+
+def sequences_of(batch: Any) -> int:
+    """How many sequences a batch holds, for Lightning's ThroughputMonitor."""
+    return sum(part["layout"].batch_size for part in (batch if isinstance(batch, list) else [batch]))
 
 
 def in_one_line(metrics: Any) -> str:

@@ -162,8 +162,14 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         return load_file(Path(path), map_location or "cpu")
 
 
-def set_position(trainer: Trainer, step: int) -> None:
-    """Make `trainer` count from optimizer step `step`; for use while a checkpoint is being restored."""
+def set_position(trainer: Trainer, step: int, epoch: int = 0) -> None:
+    """Make `trainer` count from optimizer step `step`; for use while a checkpoint is being restored.
+
+    `epoch`: how many are over, for a Trainer that counts them.
+    """
+    if trainer.max_epochs not in (None, -1):
+        done: Any = trainer.fit_loop.epoch_progress.current
+        done.ready = done.started = done.processed = done.completed = epoch
     loop = trainer.fit_loop.epoch_loop
     for tracker in (
         loop.manual_optimization.optim_step_progress.total,

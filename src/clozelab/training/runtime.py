@@ -34,11 +34,16 @@ def choose_precision(requested: str, accelerator: str) -> str:
     """The precision a run trains in: `auto` is bf16-mixed where a cpu or gpu multiplies bf16 natively, else 32-true."""
     if requested != "auto":
         return requested
-    if accelerator == "tpu":
-        return "bf16-true"
+    if accelerator in ("tpu", "mps"):
+        return "bf16-true" if accelerator == "tpu" else "32-true"
     is_gpu = accelerator == "gpu"
     native = torch.cuda.is_bf16_supported(including_emulation=False) if is_gpu else cpu_flags() & CPU_BF16_FLAGS
     return "bf16-mixed" if native else "32-true"
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """Of a sum over many batches: Apple's GPUs have no 64 bits."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 @contextmanager
@@ -188,6 +193,30 @@ def batch_loader(batches: IterableDataset[Any], num_workers: int = 0, trainer: T
 
 def _same(batch: Any) -> Any:
     return batch
+
+
+class Anew:
+    """A loader that `make` makes at each pass, from where the trainer is: Lightning may ask for one once a training.
+
+    No DataLoader, so that no Trainer cuts it up: it is this rank's share already.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.make())
+
+    def __len__(self) -> int:
+        return len(self.make())  # TypeError where it depends on the trainer's step
+
+
+def place_of(trainer: Trainer | None) -> tuple[int, int, int]:
+    """(step that comes next, rank, world size); under overfit_batches every epoch begins with the first step."""
+    if trainer is None:
+        return 0, 0, 1
+    step = 0 if getattr(trainer, "overfit_batches", 0) else trainer.global_step
+    return step, trainer.global_rank, trainer.world_size
 
 
 def device_type(trainer: Trainer | None) -> str:

@@ -98,7 +98,7 @@ def build_wandb_logger(*, project: str, entity: str | None, mode: str, job: Trac
     online, offline or disabled; WANDB_MODE has the last word.
     """
     if mode not in MODES:
-        raise ValueError(f"logger.mode is {mode!r}: choose one of {', '.join(MODES)}")
+        raise ValueError(f"logger.wandb.mode is {mode!r}: choose one of {', '.join(MODES)}")
     if mode == "auto":
         has_key = bool(os.environ.get("WANDB_API_KEY"))
         with suppress(OSError, netrc.NetrcParseError):

@@ -49,7 +49,7 @@ class Hardware:
     def device(self) -> torch.device:
         """This process's own, for measurements before training: ranks of one node would all meet on the first GPU."""
         if self.accelerator != "gpu":
-            return torch.device("cpu")
+            return torch.device("mps" if self.accelerator == "mps" else "cpu")
         local_rank = int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or 0)
         return torch.device("cuda", local_rank % self.devices)
 
@@ -84,7 +84,7 @@ def choose_hardware(*, threads: int | None, tf32: bool = False, **asked: Any) ->
 
 
 def resolve_accelerator(requested: str, devices: int) -> str:
-    """cpu, gpu or tpu; `auto` is gpu where CUDA is there. Raises ValueError for what this machine cannot give."""
+    """cpu, gpu, mps or tpu; `auto` is gpu where CUDA is there. Raises ValueError for what this machine cannot give."""
     if requested == "auto":
         requested = "gpu" if torch.cuda.is_available() else "cpu"
     if requested == "gpu" and not torch.cuda.is_available():
@@ -95,6 +95,8 @@ def resolve_accelerator(requested: str, devices: int) -> str:
         )
     if requested == "gpu" and devices > torch.cuda.device_count():
         raise ValueError(f"trainer.devices is {devices}, but torch sees {torch.cuda.device_count()} CUDA device(s)")
+    if requested == "mps" and not torch.backends.mps.is_available():
+        raise ValueError(f"trainer=mps needs Apple's GPU, and torch {torch.__version__} sees none: choose trainer=cpu")
     if requested == "tpu" and importlib.util.find_spec("torch_xla") is None:
         raise ValueError(
             "trainer=tpu needs torch_xla, which is not installed: on a TPU host install with -c constraints-tpu.txt"
