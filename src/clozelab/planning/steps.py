@@ -7,6 +7,7 @@ rows, and `seed=`, which is of trainings, is not for them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ValueType
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from clozelab.launch.experiments import MEASURED, ExperimentSource, sweeps_in
 from clozelab.launch.experiments import SWEEPS as SWEEPS
@@ -25,6 +26,7 @@ from clozelab.suggestions import key_of
 STAGES = ("prepare", *SWEEPS)
 ENUMERABLE = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP, ValueType.RANGE_SWEEP)
 """Lists of values that are known without a sweeper; glob() and interval() are not."""
+PLAIN = re.compile(r"[\w.]+=")  # an override that can only change what is there
 
 
 @dataclass(frozen=True)
@@ -100,17 +102,42 @@ def split_overrides(folder: Path, names: dict[str, str], words: Sequence[str]) -
     return shared
 
 
-def _taken(
-    stage: str, names: dict[str, str], folder: Path, words: Sequence[str], before: Sequence[str] = ()
-) -> list[str]:
-    """Those of some overrides that a stage takes: all, as mostly, or those of each half; to compose takes its time."""
-    if isinstance(_composed(stage, names, folder, [*before, *words]), DictConfig):
+def _taken(stage: str, names: dict[str, str], folder: Path, words: Sequence[str]) -> list[str]:
+    """Those of some overrides that a stage takes.
+
+    To compose takes half a second, so they are not tried one by one: mostly a stage takes them all. Else those whose
+    key is there are tried together, and a plain key that is not there after them is no key of the stage.
+    """
+    if isinstance(_composed(stage, names, folder, words), DictConfig):
         return list(words)
-    if len(words) < 2:
+    usual = _composed(stage, names, folder, [])
+    if isinstance(usual, Exception):
         return []
-    half = len(words) // 2
-    first = _taken(stage, names, folder, words[:half], before)
-    return [*first, *_taken(stage, names, folder, words[half:], [*before, *first])]
+    known = [word for word in words if _has(usual, key_of(word))]
+    whole = _composed(stage, names, folder, known)
+    if isinstance(whole, DictConfig):
+        words = [word for word in words if word in known or not PLAIN.match(word) or _has(whole, key_of(word))]
+        if words == known:
+            return known
+    taken: list[str] = []
+    for word in words:
+        if isinstance(_composed(stage, names, folder, [*taken, word]), DictConfig):
+            taken.append(word)
+    return taken
+
+
+def _has(config: DictConfig, key: str) -> bool:
+    """Whether a dotted key, or a group of conf/, is there; what a reference stands for counts as there."""
+    node = OmegaConf.to_container(config, resolve=False)
+    for part in key.partition("@")[0].replace("/", ".").split("."):
+        if isinstance(node, list):
+            node = dict(zip(map(str, range(len(node))), node, strict=True))
+        if not isinstance(node, dict):
+            return isinstance(node, str) and "${" in node
+        if part not in node:
+            return False
+        node = node[part]
+    return True
 
 
 def _addressed(word: str) -> tuple[tuple[str, ...], str]:
