@@ -195,11 +195,8 @@ def _alphabet(texts: Sequence[str], lowercase: bool, vocab_size: int) -> list[st
 
 
 class ByteBpeTokenizer(Tokenizer):
-    """RoBERTa's rules and special ids: every text has ids, and the ids give the text back.
-
-    A word is written with the space before it. `add_prefix_space` gives the first word of a text one, too, so that it
-    is the same word wherever it stands; RoBERTa's release has none there.
-    """
+    """RoBERTa's rules and special ids: every text has ids, and the ids give the text back. A word is written with the
+    space before it; `add_prefix_space` gives the first word of a text one, too, as RoBERTa's release does not."""
 
     kind = "byte_bpe"
     special_tokens = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")

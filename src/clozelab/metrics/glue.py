@@ -101,11 +101,8 @@ def majority_baseline(names: Sequence[str], labels: ArrayLike) -> dict[str, floa
 
 
 def is_collapsed(predictions: ArrayLike, is_regression: bool = False, labels: ArrayLike | None = None) -> bool:
-    """True when one class (or number) is predicted for every example: the known failure of small tasks.
-
-    With the right `labels` also where NEARLY_ALL examples get one class, unless they are so: among the labels the other
-    classes are over FEWER times as frequent.
-    """
+    """Whether one class (or number) is predicted for every example, the known failure of small tasks; with the right
+    `labels` also for NEARLY_ALL, unless they are so: the other classes are over FEWER times as frequent there."""
     values = np.asarray(predictions)
     if is_regression:
         return bool(np.ptp(values) < CONSTANT_RANGE)

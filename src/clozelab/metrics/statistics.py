@@ -99,11 +99,8 @@ def contrast(terms: Sequence[tuple[float, Scores]]) -> Estimate | None:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down p-values: all below 0.05 together are false at most once in twenty families of tests.
-
-    Needs no independence, which differences that share a row do not have. (scipy has Benjamini and Hochberg's, which
-    bounds another error.)
-    """
+    """Holm's step-down p-values: all below 0.05 together are false at most once in twenty families of tests, also of
+    those that share a row. (scipy has Benjamini and Hochberg's, which bounds another error.)"""
     return _step_down(np.asarray(p_values, dtype=np.float64)).tolist()
 
 

@@ -146,11 +146,9 @@ def _usual_kernel(device: torch.device) -> str:
 def attention(
     q: Tensor, k: Tensor, v: Tensor, layout: Layout | DenseRows, *, mask: Mask, dropout_prob: float, training: bool
 ) -> Tensor:
-    """softmax(q k^T / sqrt(D)) v inside each sequence: q, k, v [T, N, D] -> [T, N, D].
-
-    Padding slots of a rectangle get finite values that mean nothing; a ragged stream may go on after its last sequence
-    on the CPU, with slots that get zeros.
-    """
+    """softmax(q k^T / sqrt(D)) v inside each sequence: q, k, v [T, N, D] -> [T, N, D]. Padding slots of a rectangle get
+    finite values that mean nothing; a ragged stream may go on after its last sequence on the CPU, with slots that get
+    zeros."""
     prob = dropout_prob if training else 0.0
     if not isinstance(layout, DenseRows):
         layout = dense_rows(layout, num_heads=q.shape[1], dtype=q.dtype, device=q.device, mask=mask) or layout

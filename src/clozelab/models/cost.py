@@ -99,10 +99,8 @@ ELEMENTWISE = frozenset(
 
 
 class Products(TorchFunctionMode):
-    """Counts matrix products of modules on the meta device, and lets shapes through everything else.
-
-    A name that is not known runs on torch's own kernel: right, only slow. ValueError for a product not counted.
-    """
+    """Counts matrix products of modules on the meta device, and lets shapes through everything else. An unknown name
+    runs on torch's own kernel: right, only slow. ValueError for a product not counted."""
 
     flops: int = 0
 

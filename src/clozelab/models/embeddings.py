@@ -53,10 +53,8 @@ class Positions(nn.Module):
 
 
 class LearnedPositions(Positions, Embedding):
-    """One learned vector a position, as BERT; they start normal or sinusoidal.
-
-    `after_padding`: the first position is pad_token_id + 1, as in RoBERTa; the entries before it are never used.
-    """
+    """One learned vector a position, as BERT, from a normal or sinusoidal start. `after_padding`: the first is
+    pad_token_id + 1, as in RoBERTa; the entries before it are never used."""
 
     def __init__(self, config: EncoderConfig, after_padding: bool = False) -> None:
         offset = config.pad_token_id + 1 if after_padding else 0

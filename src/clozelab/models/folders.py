@@ -79,11 +79,8 @@ def save_encoder_folder(
 def load_encoder(
     folder: Path | str, *, initialisation: str = "pretrained", seed: int = 0, stored: Mapping[str, Tensor] | None = None
 ) -> Encoder:
-    """Reads the encoder of a folder; ValueError names the file or tensor at fault.
-
-    `initialisation` "random": the same shape with fresh weights. `seed` is of those, or of a missing pooler. `stored`:
-    what read_tensors has read already.
-    """
+    """Reads the encoder of a folder; ValueError names the file or tensor at fault. `initialisation` "random": the same
+    shape with fresh weights, of this `seed`, as of a missing pooler. `stored`: what read_tensors has read already."""
     folder = Path(folder)
     encoder = Encoder(read_config(folder), generator=torch.Generator().manual_seed(seed))
     if initialisation == "random":

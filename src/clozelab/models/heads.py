@@ -43,10 +43,8 @@ class PredictionTransform(nn.Module):
 
 
 class MaskedLMHead(nn.Module):
-    """Prediction of tokens with tied embeddings; left-to-right prediction uses it too.
-
-    `word_embedding_weight` is the encoder's parameter [V, E] itself. Some families have a `hidden_act` of their own.
-    """
+    """Prediction of tokens with tied embeddings, also left to right. `word_embedding_weight` is the encoder's parameter
+    [V, E] itself. Some families have a `hidden_act` of their own."""
 
     tied_parameters: tuple[str, ...] = ("word_embedding_weight",)  # (): a projection apart (folders.load_head)
 

@@ -133,11 +133,9 @@ class Layout:
         return torch.nn.functional.pad(self.lengths.cumsum(0), (1, 0))
 
     def padded_groups(self, group_size: int, num_slots: int | None = None, width_multiple: int = 1) -> PaddedGroups:
-        """Sequences sorted by length in groups of `group_size`, padded inside the group.
-
-        `num_slots`: T of a stream that goes on after its last sequence, with slots that hold nothing. `width_multiple`:
-        groups are padded to a multiple of it.
-        """
+        """Sequences sorted by length in groups of `group_size`, padded inside the group to a multiple of
+        `width_multiple`. `num_slots`: T of a stream that goes on after its last sequence, with slots that hold
+        nothing."""
         num_slots = num_slots or self.num_slots
         key = ("groups", group_size, num_slots, width_multiple)
         return self.remember(key, lambda: self._make_groups(group_size, num_slots, width_multiple))

@@ -316,10 +316,8 @@ def build_models(encoder: Encoder, objectives: Sequence[Objective]) -> dict[str,
 
 
 def pad_predictions(batch: Arrays, multiple: int) -> Arrays:
-    """`Objective.arrays` with P raised to a multiple: slot 0 with no label, which counts nowhere.
-
-    So an accelerator sees few shapes. `num_predictions` remembers the real P.
-    """
+    """`Objective.arrays` with P raised to a multiple, so that an accelerator sees few shapes: slot 0 with no label,
+    which counts nowhere. `num_predictions` remembers the real P."""
     count = len(batch["prediction_labels"])
     padding = (0, -count % multiple)
     return batch | {

@@ -92,10 +92,8 @@ class ReplacedTokenDetection(MaskedLanguageModel):
         return output.sequence_output.index_select(0, batch["prediction_positions"])
 
     def replace(self, generator: EncoderWithHeads, hidden: Tensor, batch: TorchBatch) -> tuple[Tensor, Tensor]:
-        """The text with the generator's words in it, int64 [T], and where they differ from the text's, bool [T].
-
-        hidden: the generator's states at the predicted positions, [P, H].
-        """
+        """The text with the generator's words in it, int64 [T], and where they differ from the text's, bool [T];
+        `hidden` [P, H]: the generator's states at the predicted positions."""
         position, labels, input_ids = batch["prediction_positions"], batch["prediction_labels"], batch["input_ids"]
         is_padding = labels < 0  # of the number of predictions: slot 0, which keeps what it has
         kept = input_ids.index_select(0, position)

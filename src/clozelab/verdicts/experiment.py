@@ -221,10 +221,8 @@ class Sweeps(_Entry):
 
 
 class Stopping(_Entry):
-    """A rule for when seeds are enough, fixed before the first look: a look after each of the seeds from first to most.
-
-    The tests then allow for all these looks, and whoever stops at one of them has no more false verdicts.
-    """
+    """When seeds are enough, fixed before the first look: a look after each of the seeds from first to most. Tests
+    allow for all these looks: whoever stops at one of them has no more false verdicts."""
 
     first: Annotated[int, Strict()] = Field(ge=2, description="pre-training seeds of the first look, 2 or more")
     most: Annotated[int, Strict()] = Field(le=50, description="seeds of the last look, at most 50")

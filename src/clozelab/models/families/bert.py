@@ -95,11 +95,8 @@ class Family:
         input_size: int | None = None,
         generator: torch.Generator | None = None,
     ) -> nn.Module:
-        """A fresh head on `encoder`; ValueError for a kind that is not named above.
-
-        `num_labels` is of classification and tags, 1 for a regression; `input_size` what the head reads, where
-        something stands between it and the encoder.
-        """
+        """A fresh head on `encoder`; ValueError for a kind that is not named above. `num_labels` is of classification
+        and tags (1: a regression), `input_size` of what stands between head and encoder."""
         config = encoder.config
         if kind == "rtd":
             return ReplacedTokenHead(config, generator)
