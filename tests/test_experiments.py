@@ -40,7 +40,9 @@ from clozelab.verdicts.experiment import find_experiment, list_experiments, load
 TABLE5 = EXPERIMENTS_DIR / "table5_pretraining_tasks"
 SMALL_WORLD = "dials"
 """The scale of one experiment, whose tasks are its own."""
-SCALES = sorted({path.stem for path in (CONF_DIR / "scale").glob("*.yaml")} - {SMALL_WORLD})
+OWN_TEXT = "own"
+"""The scale for a text of somebody's own, at which no experiment says what it costs."""
+SCALES = sorted({path.stem for path in (CONF_DIR / "scale").glob("*.yaml")} - {SMALL_WORLD, OWN_TEXT})
 DELTAS = {"pretrain": "arm", "finetune": "row", "evaluate": "measured"}
 
 
