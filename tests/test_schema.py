@@ -13,7 +13,7 @@ from clozelab.schema import IDENTITY, LAYOUT, NEUTRAL, PROTOCOL, SCHEMAS, meanin
 
 REFUSED = [
     ("pretrain", "trainer.strategy=dpp", "is 'dpp': choose one of auto, ddp, fsdp, xla; did you mean 'ddp'?"),
-    ("pretrain", "trainer.accelerator=cuda", "is 'cuda': choose one of auto, cpu, gpu, tpu"),
+    ("pretrain", "trainer.accelerator=cuda", "is 'cuda': choose one of auto, cpu, gpu, mps, tpu"),
     (
         "pretrain",
         "trainer.precision=16-mixed",
@@ -128,6 +128,8 @@ def test_a_key_counts_only_while_its_option_is_on() -> None:
     options = {key: meaning.option for key, meaning in meanings().items() if meaning.option}
     assert options == {
         "task.hub": "hub",
+        "callbacks": "callbacks",
+        "trainer.lightning": "trainer.lightning",
         "task.data.test_files": "predict_test",
         "task.data.test_id_column": "predict_test",
     } | {f"measure.{data}.{key}": "predict_test" for data in ("data", "task.data") for key in TEST_KEYS}
