@@ -265,6 +265,15 @@ def test_every_task_of_every_sweep_composes_at_every_scale(scale: str) -> None:
         assert resolved(at_scale(composed, scale), "finetune")["task"]["name"] == task
 
 
+def test_columns_name_measures_as_their_runs_are_named() -> None:
+    """Else a column finds no run, and stays empty without a word."""
+    columns = [column for name in list_experiments() for column in load_experiment(find_experiment(name)).columns]
+    measures = {column.task for column in columns if column.is_measured}
+    assert "probe_pos_ewt" in measures
+    for name in measures:
+        assert sweep.compose("evaluate", [f"measure={name}", "encoder=none", "row=one"]).measure.name == name
+
+
 @pytest.mark.parametrize("key", ["tasks", "glue_tasks", "benchmarks.ner", "benchmarks.new"])
 def test_a_task_that_a_scale_misspells_is_found(key: str) -> None:
     values = scale_values("gpu_day").copy()

@@ -122,6 +122,15 @@ def test_missing_task_files_are_said_before_pretraining(places: list[str], tmp_p
     assert squad[0] == "task squad_v1" and "dev-v1.1.json" in squad[1]
 
 
+def test_a_measure_that_no_column_would_find_is_said(places: list[str], tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "title: Mine\narms: {mlm: {objective: mlm}}\n"
+        "columns: [{name: Tags, from: evaluate, task: probe, metric: validation/accuracy}]\n"
+    )
+    ((what, reason), *_) = gather(tmp_path / "mine.yaml", ["scale=demo", *places]).refusals
+    assert what.startswith("evaluation") and "this measure, which is named probe_pos_ewt" in reason
+
+
 def test_every_rows_settings_are_looked_at(places: list[str], tmp_path: Path) -> None:
     """Not only those of the first row of each task: what is wrong with another would show after pre-training."""
     folder = tmp_path / "mine"

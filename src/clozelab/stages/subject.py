@@ -163,6 +163,11 @@ class Gathering:
                     self.arms.append(open_arm(settings, jobs, self.corpora))
                 elif verb == "evaluate":
                     check_evaluation(cfg)
+                    if self.experiment and f"measure={cfg.measure.name}" not in jobs[0]:
+                        raise ValueError(
+                            f"no column would find this measure, which is named {cfg.measure.name}: give it a file of "
+                            "that name in conf/measure (or your own folder), and say that name in the column"
+                        )
                 else:
                     check_finetuning(cfg)
                     self.finetunings.append((settings, jobs))
