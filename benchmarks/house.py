@@ -17,7 +17,8 @@ SOURCE = Path("src")
 PACKAGE = "clozelab"
 SMALL, LARGE = 60, 400
 LIMITS = {"lines": 30_500, "modules": 139, "small": 12, "depth": 8, "verdicts": 15, "pretrain": 75}
-"""At most; the foundation had 24,500 lines in 115 modules, and each of the four large features since may add 1,500 lines and six modules."""
+"""At most; the foundation had 24,500 lines in 115 modules, and each of the four large features since may add 1,500
+lines and six modules."""
 
 
 def imports(body: Iterable[ast.stmt]) -> Iterator[tuple[str, str | None]]:
