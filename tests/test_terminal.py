@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clozelab.suggestions import hint, key_of, nearest
-from clozelab.terminal import Heading, make_console, make_table, parse
+from clozelab.terminal import Heading, fitting, make_console, make_table, parse
 
 HEADINGS = [Heading("kind"), Heading("why", drop=1), Heading("path", folds=True)]
 ROW = ["leftovers", "temporary", "/" + "/".join(["folder"] * 60)]
@@ -31,6 +31,13 @@ def test_a_terminal_folds_the_path_and_drops_what_matters_least(
     lines = printed(capsys)
     assert len(lines) > 3 and max(map(len, lines)) <= 60 and "why" not in lines[0]
     assert "".join(line.split()[-1] for line in lines[2:]) == ROW[-1]
+
+
+def test_an_empty_column_goes_first_and_folded_text_keeps_some_width() -> None:
+    headings = [Heading("run"), Heading("why", drop=2), Heading("took", drop=1)]
+    assert fitting(headings, [["one", "a reason", ""]], 18) == [0, 1]
+    headings = [Heading("run"), Heading("beside", folds=True), Heading("started", drop=1)]
+    assert fitting(headings, [["one", "most frequent label 40", "2026-11-22 19:40"]], 40) == [0, 1]
 
 
 def test_hydra_s_words_are_passed_on_as_they_are() -> None:

@@ -115,6 +115,7 @@ def path_of(name: str, values: Mapping[str, str]) -> str:
 
 PIPE_WIDTH = 10_000  # characters: no line that anybody prints is longer, so none is folded where a program reads it
 GAP = 2
+FOLDED = 20  # characters: a column that folds is no narrower, if its text is not
 STYLES = {"complete": "green", "ok": "green", "running": "cyan", "interrupted": "yellow", "warning": "yellow"}
 STYLES |= {"killed": "red", "failed": "bold red", "damaged": "bold red", "error": "bold red"}
 
@@ -153,14 +154,15 @@ def fitting(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: i
     needed = []
     for heading, *cells in zip(headings, *rows, strict=True):
         texts = [heading.name, *cells]
-        texts = [word for text in texts for word in text.split()] if heading.folds else texts
+        texts = [word for text in texts for word in (text[:FOLDED], *text.split())] if heading.folds else texts
         needed.append(max(map(len, texts), default=0))
     shown = list(range(len(headings)))
+    empty = [not any(row[index] for row in rows) for index in shown]
     while sum(needed[index] + GAP + 1 for index in shown) - 1 > width:  # rich draws a blank beside each
         droppable = [index for index in shown if headings[index].drop]
         if not droppable:
             break
-        shown.remove(max(droppable, key=lambda index: headings[index].drop))
+        shown.remove(max(droppable, key=lambda index: (empty[index], headings[index].drop)))
     return shown
 
 

@@ -184,7 +184,7 @@ def refuse_foreign_files(folder: Path, files: dict[str, str]) -> None:
     if existing:
         raise ValueError(
             f"{folder / existing[0]} ({len(existing)} such files) exists and was not written by a generator: "
-            "choose an empty data_dir"
+            "choose an empty data_dir, or say corpus=text for text of your own"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -309,10 +310,21 @@ def test_forked_jobs(tmp_path: Path) -> None:
 def test_terminal_table(tmp_path: Path) -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80)
-    jobs = [job(tmp_path, "slow" * 9, f"echo 12:00:00 I working {'hard ' * 30}; sleep 1")]
+    jobs = [job(tmp_path, "slow" * 13, f"echo 12:00:00 I working {'hard ' * 30}; sleep 1")]
     ProcessPool(jobs, at_once=1, grace_seconds=1, console=console).run()
     assert "working" in screen.getvalue() and "0 of 1" in screen.getvalue() and "12:00:00" not in screen.getvalue()
-    assert all(len(Text.from_ansi(line)) <= 80 for line in screen.getvalue().splitlines())
+    lines = [Text.from_ansi(line).plain.rstrip() for line in screen.getvalue().splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert any(re.fullmatch(r"running (slow){13} +\d s work.*…", line) for line in lines), "state, name and time stay"
+
+
+def test_no_time_is_promised_to_a_job_that_takes_longer_than_those_before_it(tmp_path: Path) -> None:
+    quick, long = job(tmp_path, "quick", ""), job(tmp_path, "long", "")
+    waiting = pool([quick, long])
+    (quick.state, quick.seconds), (long.state, long.seconds) = ("complete", 2.0), ("running", 1.0)
+    assert waiting._progress() == "1 of 2, about 1 s left"
+    long.seconds = 3.0
+    assert waiting._progress() == "1 of 2"
 
 
 def test_a_pipe_has_one_line_a_job(tmp_path: Path) -> None:

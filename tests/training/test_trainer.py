@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch.demos.boring_classes import BoringModel
+from rich.text import Text
 
 from clozelab.training import runtime
 from clozelab.training import trainer as strategies
-from clozelab.training.callbacks import SameConfig
+from clozelab.training.callbacks import SameConfig, TrainingProgress
 from clozelab.training.checkpoints import load_file
 from clozelab.training.trainer import (
     Hardware,
@@ -38,6 +42,22 @@ def test_cpu_builds(tmp_path: Path) -> None:
         log_interval_steps=1,
     )
     assert trainer.max_steps == 3 and trainer.world_size == 1
+
+
+def test_the_steps_and_the_time_left_stay_on_a_terminal_of_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("FORCE_COLOR", "1"), ("COLUMNS", "80"), ("TERM", "xterm")):
+        monkeypatch.setenv(name, value)
+    trainer: Any = SimpleNamespace(is_global_zero=True, max_steps=540, global_step=0)
+    module: Any = SimpleNamespace(latest_metrics={f"train/figure_{k}": 6.66 for k in range(9)}, latest_metrics_step=50)
+    progress = TrainingProgress(enabled=True)
+    progress.on_train_start(trainer, module)
+    trainer.global_step = 50
+    progress.on_train_batch_end(trainer, module)
+    progress.on_train_end(trainer, module)
+    *_, line = Text.from_ansi(capsys.readouterr().err).plain.rstrip().splitlines()
+    assert re.search(r"training .* 50/540 \d:\d\d:\d\d \S+ +figure_0 6.66 .*…$", line) and len(line) <= 80
 
 
 def test_ddp_on_cpu_builds() -> None:

@@ -172,7 +172,7 @@ class SweepLauncher(Launcher):
         is_judged = own[0] == "--config-dir" and Path(own[1], "paper.yaml").is_file()
         words = [own[1], f"scale={root.name}", f"runs_dir={root.parent.parent}"] if is_judged else [str(root)]
         following = [f"next: clozelab report {shlex.join(words)}"]
-        following = ending(records[0])[-2:] if self.verb == "pretrain" and not is_judged else following
+        following += ending(records[0])[-2:] if self.verb == "pretrain" and not is_judged else []
         for line in following if os.environ.get(SKIP_DOCTOR) != REPRODUCING else ():
             console.print(line, markup=False, highlight=False, soft_wrap=True)
 

@@ -30,9 +30,9 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
 from clozelab.suggestions import duration
@@ -274,7 +274,8 @@ class ProcessPool:
         said = f"{len(self.jobs) - len(left)} of {len(self.jobs)}"
         if not left or not took:
             return said
-        usual = sum(took) / len(took)
+        if max(left) > (usual := sum(took) / len(took)):  # jobs of another size than those before them
+            return said
         seconds = sum(max(0.0, usual - used) for used in left) / min(self.at_once, len(left))
         return f"{said}, about {duration(seconds)} left"
 
@@ -286,13 +287,15 @@ class ProcessPool:
         head = Table.grid(padding=(0, 1))
         head.add_row(ProgressBar(len(self.jobs), done, width=BAR_WIDTH), f"{self._progress()}{wrong}")
         jobs = Table.grid(padding=(0, 1))
-        for justify in ("left", "left", "right", "left"):
-            jobs.add_column(justify=justify, no_wrap=True, overflow="ellipsis")
+        for justify in ("left", "left", "right"):
+            jobs.add_column(justify=justify, no_wrap=True)
+        jobs.add_column()  # what a narrow terminal cuts
         shown = [job for job in self.jobs if job.state in ("running", *WRONG)]
         for job in shown[:SHOWN_ROWS]:
             used, said = duration(job.seconds), "".join(_tail(job.log)[-1:])
             used, said = ("", job.message) if job.state == "held" else (used, said)
-            jobs.add_row(f"[{STYLES[job.state]}]{job.state}[/]", job.name, used, escape(LOG_HEAD.sub("", said)))
+            words = Text(LOG_HEAD.sub("", said), no_wrap=True, overflow="ellipsis")
+            jobs.add_row(f"[{STYLES[job.state]}]{job.state}[/]", job.name, used, words)
         return Group(head, jobs)
 
 

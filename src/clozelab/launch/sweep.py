@@ -272,9 +272,10 @@ def explain(error: BaseException, verb: str, *, config_name: str | None = None, 
     stage = verb if verb in SCHEMAS else "pretrain"  # which the verbs without a configuration ask
     if found := WRONG_CHOICE.search(text):
         group, name, known = found[1], found[2], found[3].split()
-        near = nearest(name, known, cutoff=0.5)
+        near = nearest(name, known, cutoff=0.5 if len(name) < 6 else 0.6)
         meant = f"; did you mean {near!r}?" if near else ""
-        return f"there is no {group} {name!r}{meant} (there are {', '.join(known)})"
+        own = "" if folder else f"; one of your own: FOLDER/{group}/{name}.yaml and --config-dir FOLDER"
+        return f"there is no {group} {name!r}{meant} (there are {', '.join(known)}{own})"
     if found := WRONG_IN_FILE.match(text):
         name, key = found.groups()
         files = [place / f"{name}.yaml" for place in (folder, CONF_DIR) if place is not None]

@@ -186,7 +186,7 @@ def results(records: Iterable[Record]) -> list[list[str]]:
     lines = []
     for (name, task), mine in groups.items():
         scores = [run.score for run in mine if run.score is not None]
-        said = dict.fromkeys(filter(None, map(reached, mine)))
+        said = dict.fromkeys(filter(None, (": ".join(reached(run).split(": ")[:2]) for run in mine)))
         lines.append([name, task, str(len(mine)), shown_score(mine[0], statistics.fmean(scores) if scores else None),
                       "; ".join(said)])  # fmt: skip
     return lines

@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import grad_norm
+from rich import progress as bars
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 from clozelab.training.checkpoints import keep_best, validation_is_due
 from clozelab.training.guards import leave_quietly_unless_first, require_finite_state, watch_of
@@ -223,20 +224,27 @@ class SameConfig(Callback):
             )
 
 
+class Facts(bars.ProgressColumn):
+    """The last figures, cut where the terminal ends: bar, steps and time left stay."""
+
+    def render(self, task: Any) -> Text:
+        return Text(task.fields["facts"], no_wrap=True, overflow="ellipsis")
+
+
 class TrainingProgress(Callback):
     """A bar with the time left on a terminal; elsewhere one plain line per log interval."""
 
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled
-        self._bar: Progress | None = None
+        self._bar: bars.Progress | None = None
         self._printed_step = -1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         console = Console(stderr=True)
         if not (self.enabled and trainer.is_global_zero and console.is_terminal):
             return
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._bar = Progress(*columns, TimeRemainingColumn(), TextColumn("{task.fields[facts]}"), console=console)
+        columns = ("{task.description}", bars.BarColumn(20), bars.MofNCompleteColumn(), bars.TimeElapsedColumn())
+        self._bar = bars.Progress(*columns, bars.TimeRemainingColumn(), Facts(), console=console)
         self._bar.add_task("training", total=trainer.max_steps, completed=trainer.global_step, facts="")
         self._bar.start()
 
