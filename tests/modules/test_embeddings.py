@@ -62,7 +62,7 @@ def test_loss_and_gradients_are_sentence_transformers(
     extra = {"clozelab": module.remembered()}
     write_model(tmp_path / "m", module.encoder, module.heads(), TOKENIZER, labels=NAMES, extra_config=extra)
     model = read_model(tmp_path / "m")
-    assert (model.task, trained_pooling(model), model.architecture) == ("embedding", pooling, "BertModel")
+    assert (model.task, trained_pooling(model.folder), model.architecture) == ("embedding", pooling, "BertModel")
     write(tmp_path / "st", model, None, form="sentence_transformers", pooling="auto", has_head=False)
     theirs = library.SentenceTransformer(str(tmp_path / "st"), device="cpu").train()
     features = [theirs.tokenize([pair[side] for pair in PAIRS]) for side in (0, 1)]
@@ -109,3 +109,14 @@ def test_what_would_be_another_number_is_refused(make: Any) -> None:
         make(True, head="bilstm")
     with pytest.raises(ValueError, match="pooling=max: choose one of mean, cls"):
         SiameseEncoder.check_settings({"pooling": "max"})
+
+
+def test_a_folder_of_sentence_transformers_is_pooled_as_that_library_would(make: Any, tmp_path: Path) -> None:
+    module, _ = make(False, "cls")
+    write_model(tmp_path / "m", module.encoder, {}, TOKENIZER, extra_config={"clozelab": module.remembered()})
+    write(
+        tmp_path / "st", read_model(tmp_path / "m"), None, form="sentence_transformers", pooling="mean", has_head=False
+    )
+    assert trained_pooling(tmp_path / "m") == "cls" and trained_pooling(tmp_path / "st") == "mean"
+    (tmp_path / "st/1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true}')
+    assert trained_pooling(tmp_path / "st") == "cls"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import string
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import clozelab
 from clozelab.cli import main
@@ -131,3 +133,27 @@ def test_search_embeds_once_and_refuses_another_models(trained: Any, tmp_path: P
     status, _, said = search(run, f"output={tmp_path / 'mine.npy'}")
     assert status == 1 and "nothing of search's beside it" in said
     assert search(run, "top_k=0")[0] == 1 and main(["search", str(run), "query=a"]) == 1
+
+
+def test_a_line_is_shown_with_its_own_number_and_a_file_of_weights_is_a_model(
+    trained: Any, tmp_path: Path, capsys: Any
+) -> None:
+    folder, file = tmp_path / "m", tmp_path / "lines.jsonl"
+    shutil.copytree(trained["run"].folder / "model", folder)
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: 1.5 * value for name, value in weights.items()}, folder / "other.safetensors")
+    file.write_text(
+        '{"text": "v w x y z", "line": 7, "cosine": 1.0}\n{"text": "a b c d e", "line": 8, "cosine": 0.0}\n'
+    )
+
+    def search(model: Path) -> tuple[int, Any]:
+        capsys.readouterr()
+        status = main(["search", str(model), "query=a b c d e", f"in={file}", "precision=32-true", "--json"])
+        return status, capsys.readouterr()
+
+    status, said = search(folder / "model.safetensors")
+    assert status == 0, said.err
+    best, worse = map(json.loads, said.out.splitlines())
+    assert (best["line"], worse["line"], best["cosine"]) == (2, 1, 1.0) and worse["cosine"] < 1.0
+    status, said = search(folder / "other.safetensors")
+    assert status == 1 and "embeddings of another model" in " ".join(said.err.split())

@@ -68,6 +68,7 @@ def test_it_answers_as_predict(client: Any, predictor: Any) -> None:
         ('{"text": "a", "do": ["tag"]}', 400, "do=['tag']: choose one of"),
         ('{"text": "a", "do": "tag"}', 400, "its tags head was never trained"),
         ('{"text": "a", "top_k": 3}', 400, "top_k=3 is nothing for do=classify"),
+        ('{"records": [{"text": "a"}], "pair": "b"}', 400, "pair stands beside records"),
         ('{"records": []}', 400, "records is a list of objects"),
         (json.dumps({"text": "a " * 1000}), 413, "a request has at most 2000 bytes"),
         (json.dumps({"text": "a " * 900}), 400, "reads 64 at once"),

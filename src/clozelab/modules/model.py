@@ -146,9 +146,14 @@ def has_pooler(model: Model) -> bool:
     return model.encoder.config.family.reads_pooler(list(model.heads)) and "pooler" not in model.untrained
 
 
-def trained_pooling(model: Model) -> str:
-    """What a text's vector is: as its embeddings were trained, else the mean."""
-    return str(model.config.get("clozelab", {}).get("pooling", "mean"))
+def trained_pooling(folder: Path) -> str:
+    """What a text's vector is: as sentence-transformers takes it, where the folder says; as trained; else the mean."""
+    said = folder / "1_Pooling" / CONFIG_FILE
+    modes = json.loads(said.read_bytes()) if said.is_file() else {}
+    known = [
+        kind for kind, mode in (("cls", "cls_token"), ("mean", "mean_tokens")) if modes.get(f"pooling_mode_{mode}")
+    ]
+    return str((known or [read_config_dict(folder).get("clozelab", {}).get("pooling", "mean")])[0])
 
 
 def write_model(

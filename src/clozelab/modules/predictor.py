@@ -147,7 +147,7 @@ class Predictor:
 
         `layer`: 0 is what goes into the first layer, -1 the last one's output. `stride`: see `classify`.
         """
-        depth, pooling = self.encoder.config.num_hidden_layers, pooling or trained_pooling(self.model)
+        depth, pooling = self.encoder.config.num_hidden_layers, pooling or trained_pooling(self.model.folder)
         if pooling not in POOLINGS or (pooling == "last4" and (layer is not None or depth < 4)):
             said = f"choose one of {', '.join(POOLINGS)}; last4 needs 4 layers and no layer="
             raise ValueError(f"pooling={pooling!r}: {said}")

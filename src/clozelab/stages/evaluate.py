@@ -20,7 +20,7 @@ from clozelab.datamodules.finetuning import TaskInputs
 from clozelab.models import folders
 from clozelab.models.encoder import Encoder
 from clozelab.modules.finetuning import write_results
-from clozelab.modules.model import max_positions, open_tokenizer
+from clozelab.modules.model import max_positions, open_tokenizer, trained_pooling
 from clozelab.runs.fingerprint import code_behind, encoder_fingerprint
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run
@@ -89,7 +89,7 @@ def build_data(cfg: DictConfig, folder: Path, encoder: Encoder) -> Any:
 def build_module(cfg: DictConfig, folder: Path, encoder: Encoder, data: Any) -> Any:
     """The measure's module on the encoder, or the task's on the fine-tuned model, with the heads of the folder."""
     made, settings = folders.read_config_dict(folder).get("clozelab", {}), cfg.measure.module or cfg.measure.task.module
-    pooling = {"pooling": made.get("pooling", "mean")} if settings.get("pooling") == "auto" else {}
+    pooling = {"pooling": trained_pooling(folder)} if settings.get("pooling") == "auto" else {}
     if cfg.measure.module is None:
         task = cfg.measure.task
         of_training = ("optimizer_factory", "schedule_factory", "total_steps", "gradient_clip_norm", "seed")

@@ -118,7 +118,7 @@ def write(to: Path, model: Model, record: Record | None, *, form: str, pooling: 
         extra.pop("finetuning_task", None)
     files: dict[str, str | bytes] = {"README.md": card(model, record, to.name, form)}
     files |= {"onnx/model.onnx": to_onnx(model)} if form == "onnx" else {}
-    pooling = trained_pooling(model) if pooling == "auto" else pooling
+    pooling = trained_pooling(model.folder) if pooling == "auto" else pooling
     files |= sentence_transformers_files(model, pooling) if form == "sentence_transformers" else {}
     about: Any = {"labels": model.labels, "is_regression": model.task == "regression", "max_length": model.max_length}
     about |= {"with_pooler": has_pooler(model), "extra_config": extra, "extra_files": files}

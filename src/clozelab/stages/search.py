@@ -46,17 +46,18 @@ def main(said: Words) -> int:
 
     options = predict.options_of("embed", {key: one for key, one in values.items() if key != "top_k"})
     predictor = predict.predictor_of(said)
-    asked, vectors = predictor.embed(values["query"], **options), embedded(predictor, file, records, kept, options)
+    asked = predictor.embed(values["query"], **options)
+    vectors = embedded(predictor, Path(said.names[0]), file, records, kept, options)
     cosines = vectors @ asked / np.maximum(np.linalg.norm(vectors, axis=1) * np.linalg.norm(asked), 1e-12)
     for number in np.argsort(-cosines, kind="stable")[: int(values["top_k"])].tolist():
-        found = {"line": number + 1, "cosine": round(float(cosines[number]), 4), **records[number]}
+        found = records[number] | {"line": number + 1, "cosine": round(float(cosines[number]), 4)}
         shown = f"{found['cosine']:.4f}\t{number + 1}\t{' '.join(str(found.get('text')).split())}"
         print(json.dumps(found, ensure_ascii=False) if "json" in said.flags else shown)
     return 0
 
 
 def embedded(
-    predictor: Predictor, file: Path, records: list[dict[str, Any]], kept: Path, options: dict[str, Any]
+    predictor: Predictor, place: Path, file: Path, records: list[dict[str, Any]], kept: Path, options: dict[str, Any]
 ) -> Any:
     """float32 [lines, H] of a file's records: what is kept, where that is of these lines and this model."""
     import numpy as np
@@ -65,8 +66,10 @@ def embedded(
     from clozelab.runs.fingerprint import encoder_fingerprint
 
     beside, model = kept.with_name(f"{kept.name}.json"), predictor.model
-    made_by = {"layer": None, "stride": None, "pooling": trained_pooling(model), **options}
-    about: Any = {"made_by": made_by | {"model": encoder_fingerprint(model.folder)}, "file": file_sha256(file)}
+    made_by = {"layer": None, "stride": None, "pooling": trained_pooling(model.folder), **options}
+    weights = [file_sha256(place)] if place.is_file() else []  # one of several in a folder, perhaps
+    which = " ".join([encoder_fingerprint(model.folder), *weights])
+    about: Any = {"made_by": made_by | {"model": which}, "file": file_sha256(file)}
     if kept.exists():
         try:
             known = json.loads(beside.read_text(encoding="utf-8"))

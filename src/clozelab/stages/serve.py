@@ -127,6 +127,8 @@ def _ask(predictor: Predictor, body: bytes) -> Ask:
     records = said.get("records", [said])
     if not isinstance(records, list) or not records or not all(isinstance(one, dict) for one in records):
         raise ValueError("records is a list of objects, at least one")
+    if other := next((key for key in said if key != "records" and "records" in said), None):
+        raise ValueError(f"{other} stands beside records, and would be read of none: say it in each of them")
     records = [predict.checked(f"record {number}", one) for number, one in enumerate(records, 1)]
     key = json.dumps([act, options, "pair" in records[0]], sort_keys=True)
     return Ask(key, act, options, records, asyncio.get_running_loop().create_future())
