@@ -78,6 +78,11 @@ def test_the_shares_are_complete(model: Any, act: str) -> None:
         assert found.answer == ours.fill_mask(text).masks[0][0].token and found.shares[3] == 0.0
     if act == "answer":
         assert found.answer == ours.answer(*text, null_answer=False).text
+        rules = {"with_unanswerable": True, "threshold": -1e9, "max_answer_length": 1}
+        ours.model.config["clozelab"] = {"answers": rules}
+        assert ours.answer(*text).text == "" and attribute(ours, act, text).answer == "no answer"
+        rules["threshold"] = 1e9
+        assert ours.answer(*text).text == attribute(ours, act, text).answer, "one token at most"
 
 
 def test_the_shares_are_those_of_an_independent_sum(model: Any) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from clozelab.modules.predictor import Predictor
 
 HEADS = {"classify": "classification", "fill": "lm", "answer": "spans"}
-TOKENS_AT_ONCE, LONGEST_ANSWER = 2048, 30
+TOKENS_AT_ONCE = 2048
 Outputs = Callable[[Tensor], Tensor]  # word embeddings [K, S, E] -> what the head says of each [K, outputs]
 
 
@@ -132,8 +132,12 @@ def _target(predictor: Predictor, act: str, ids: list[int], own: Tensor, target:
     if act == "answer":
         first, last = ids.index(predictor.tokenizer.sep_id) + predictor.tokenizer.pair_separators, len(ids) - 1
         sums = own[first:last, None] + own[len(ids) :][first:last]
-        spans = torch.ones_like(sums).triu().tril(LONGEST_ANSWER - 1) > 0
-        start, end = divmod(int(sums.masked_fill(~spans, -torch.inf).argmax()), last - first)
+        rules = predictor.model.config.get("clozelab", {}).get("answers", {})
+        spans = torch.ones_like(sums).triu().tril(rules.get("max_answer_length", 30) - 1) > 0
+        sums = sums.masked_fill(~spans, -torch.inf)
+        odds, start, end = float(own[0] + own[len(ids)] - sums.max()), *divmod(int(sums.argmax()), last - first)
+        if rules.get("with_unanswerable") and odds > (rules.get("threshold") or 0.0):
+            return "no answer", [0, len(ids)]
         return predictor.tokenizer.decode(ids[first + start : first + end + 1]), [first + start, len(ids) + first + end]
     if predictor.model.task == "regression":
         return "the value", [0]
