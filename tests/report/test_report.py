@@ -297,6 +297,10 @@ def test_what_pretraining_has_not_learnt_is_said(make_runs: Callable[..., Path])
             state["facts"] |= facts
             path.write_text(json.dumps(state))
     page = written(root).page
+    for path in root.glob("pretrain/mlm/*/run.json"):  # replaced-token detection: the loss is its generator's
+        state = json.loads(path.read_text())
+        path.write_text(json.dumps(state | {"facts": state["facts"] | {"validation/rtd_loss": 0.2}}))
+    assert len(written(root).page["problems"]["Not learnt"]) == 1
     said, plateau = page["problems"]["Not learnt"]
     assert said.startswith(
         "MLM & NSP (mlm_nsp): next-sentence prediction is right for 70.0% of held-out pairs, where asking for their "

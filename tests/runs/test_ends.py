@@ -41,6 +41,13 @@ def test_a_run_says_what_it_reached_and_what_comes_next(root: Path) -> None:
     runs = find(root)
     nothing, learnt = (next(run for run in runs.pretrain if run.name == arm) for arm in ("mlm", "ltr"))
     assert reached(nothing) == NOTHING and reached(learnt) == "4.40 nats, word frequencies give 6.32"
+    told = {"validation/rtd_accuracy": 0.931, "validation/rtd_trivial_accuracy": 0.894}
+    nothing.facts |= told  # the loss is the generator's: the encoder that is kept has another task
+    assert reached(nothing) == "93.1% of tokens rightly told as replaced or not, one answer gives 89.4%"
+    nothing.facts |= {"validation/rtd_accuracy": 0.8945}
+    assert reached(nothing).startswith("learnt nothing: 89.")
+    for key in told:
+        del nothing.facts[key]
     folder = nothing.folder.resolve() / "encoder"
     assert ending(nothing) == [
         NOTHING,

@@ -86,6 +86,8 @@ def test_figures_on_other_data_are_not_offered_in_silence(root: Path, capsys: py
     change(two, inputs={"corpus": "b" * 64})
     main([str(one), str(two)])
     assert words in capsys.readouterr().out
+    main([str(one), str(two), str(one)])
+    assert words in capsys.readouterr().out, "nor of three"
     assert points(open_run(str(one)), open_run(str(run_of(root, "mlm")))) == [], "stages only share names"
 
 

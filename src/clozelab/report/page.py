@@ -148,9 +148,10 @@ def _sentence(one: Judgement, ours: str, claimed: str) -> str:
     metric = one.column.metric.rpartition("/")[2] if one.column else ""
     unit = "" if one.where else " F1" if metric == "f1" else f" {unit_of(one)}"
     where = f" on {one.judged_on}" if one.column and not one.column.is_paper else " here"
-    said = (
-        f", {ours.format(unit=unit)}".rstrip() if one.difference or one.where else f" ({one.note})" if one.note else ""
-    )
+    weakest = f"weakest: {one.shown}, " if one.shown and not one.where else ""
+    said = f" ({one.note})" if one.note else ""
+    if one.difference or one.where:
+        said = f", {weakest}{ours.format(unit=unit)}".rstrip()
     return f"{one.claim.text[:1].upper()}{one.claim.text[1:]}: {one.word}{where}{said}; {claimed}"
 
 

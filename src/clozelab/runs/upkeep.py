@@ -158,6 +158,10 @@ def same_fraction(run: Record) -> float:
 def reached(run: Record) -> str:
     """What a finished run's score stands beside: no context, one fixed answer, the best simple method; or nothing."""
     loss, plateau = run.facts.get("validation/loss"), context_free(run)
+    if "validation/rtd_accuracy" in run.facts:  # the loss is the generator's, which is not kept
+        right, usual = (run.facts[f"validation/rtd_{name}accuracy"] for name in ("", "trivial_"))
+        told = f"{right:.1%} of tokens rightly told as replaced or not, one answer gives {usual:.1%}"
+        return told if right - usual > 0.05 * (1 - usual) else f"{LEARNT_NOTHING}: {told}"
     if run.stage == "pretrain" and loss is not None and plateau is not None:
         if loss <= plateau - LEARNT_CONTEXT_NATS:
             return f"{loss:.2f} nats, word frequencies give {plateau:.2f}"

@@ -61,6 +61,7 @@ def main(said: Words) -> int:
         console.print(make_table(headings, rows, console.width)) if rows else say(console, f"{name}: the same")
     one, two, *more = records
     if more:
+        caution(records, console)
         scores = [key for key in one.values if all(key in record.values for record in records)]
         lines = [[with_unit(one, key), *(f"{record.values[key]:.3f}" for record in records)] for key in scores]
         console.print(
@@ -168,13 +169,8 @@ def show_figures(one: Record, two: Record, console: Console) -> None:
         names = ("A, last", "B, last", "tokens", "A, there", "B, there")
         headings = [Heading("held out, last evaluation"), *(Heading(name, True) for name in names)]
         console.print(make_table(headings, rows, console.width))
-    data = "task_files" if all("task_files" in record.inputs for record in (one, two)) else "task_data"
-    has_other_text = any(one.inputs.get(key) != two.inputs.get(key) for key in ("corpus", data))
-    if one.stage == two.stage and has_other_text:
-        say(console, "They were not evaluated on the same data: their figures cannot be compared.", style="yellow")
-    tokens = [record.config.get("objective", {}).get("token") for record in (one, two)]
-    if one.stage == two.stage == "pretrain" and tokens[0] != tokens[1]:
-        say(console, "The objectives predict other tokens: their losses cannot be compared.", style="yellow")
+    if one.stage == two.stage:
+        caution((one, two), console)
     if scores := final_scores(one, two):
         headings = [Heading("score, best evaluation"), *(Heading(name, True) for name in ("A", "B", "B - A"))]
         rows = [[with_unit(one, key), f"{a:.2f}", f"{b:.2f}", signed(b - a)] for key, a, b in scores]
@@ -187,6 +183,17 @@ def show_figures(one: Record, two: Record, console: Console) -> None:
         said = f"Scores are those of each run's best evaluation by {one.metric.removeprefix('validation/')}"
         how = "as in reports; held-out figures are those of the last one."
         say(console, f"{said} ({', '.join(steps)}), {how}", style="dim")
+
+
+def caution(records: Sequence[Record], console: Console) -> None:
+    """Why figures of some runs cannot be compared, if so."""
+    data = "task_files" if all("task_files" in record.inputs for record in records) else "task_data"
+    said = [(record.stage, record.inputs.get("corpus"), record.inputs.get(data)) for record in records]
+    if len(set(said)) > 1:
+        say(console, "They were not evaluated on the same data: their figures cannot be compared.", style="yellow")
+    tokens = [record.config.get("objective", {}).get("token") for record in records]
+    if records[0].stage == "pretrain" and any(token != tokens[0] for token in tokens):
+        say(console, "The objectives predict other tokens: their losses cannot be compared.", style="yellow")
 
 
 @verb("explain-cell", EXPLAIN_HELP, names=(3, 3), keys=("scale", "runs_dir"))

@@ -113,9 +113,9 @@ def main(said: Words) -> int:
     shares = affordable(found, budget or 0.0, [matched_by] if matched_by else MATCHINGS) if is_shared else {}
     for name, part in shares.items():
         console.print(make_table(*share_table(name, part), console.width))
-        if stage == "pretrain":
-            factors = [f"steps_factor={one.steps_factor:.3g}" for one in part.itertuples()]
-            say(console, f"run: clozelab pretrain {shlex.join([*said.overrides, *factors[:1]])}", style="bold")
+        factors = {f"steps_factor={one.steps_factor:.3g}" for one in part.itertuples()}
+        if stage == "pretrain" and len(factors) == 1:  # of several arms each has its own
+            say(console, f"run: clozelab pretrain {shlex.join([*said.overrides, *factors])}", style="bold")
     if budget is not None and not is_shared:
         for part in choose(found, experiment, steps, runs, said, budget, difference):
             if isinstance(part, str):

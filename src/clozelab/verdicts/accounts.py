@@ -282,7 +282,8 @@ def not_learnt(table: Table) -> list[tuple[str, str]]:
             lines.append((arm, said))
         loss, plateau = _average(runs, "validation/loss"), _average(runs, context_free)
         copied = ", and copying what masking leaves in place" if any(map(same_fraction, runs)) else ""
-        if loss is not None and plateau is not None and loss > plateau - LEARNT_CONTEXT_NATS:
+        is_generators = any("validation/rtd_loss" in run.facts for run in runs)
+        if loss is not None and plateau is not None and loss > plateau - LEARNT_CONTEXT_NATS and not is_generators:
             said = (
                 f"{name}: a held-out loss of {loss:.2f} nats, where {plateau:.2f} takes no context (each token's "
                 f"frequency{copied}): its encoder has learnt next to nothing of context"
