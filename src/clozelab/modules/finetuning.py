@@ -103,6 +103,7 @@ class FineTuning(TrainingModule):
         self._loss_sum = torch.zeros(())
         self._loss_steps = 0
         self._collected: list[Part] = []
+        self._validated: dict[str, Tensor] | None = None  # the weights that a validation is of
 
     @classmethod
     @abstractmethod
@@ -218,6 +219,8 @@ class FineTuning(TrainingModule):
             self._publish_training()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        if batch_idx == 0 and self.keep_best_weights:  # now: a callback that averages weights takes its own away again
+            self._validated = {key: one.detach().to("cpu", copy=True) for key, one in self.state_dict().items()}
         self._collected.append(self.outputs(self.logits(batch), batch))
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Part:
@@ -225,6 +228,7 @@ class FineTuning(TrainingModule):
 
     def on_validation_epoch_end(self) -> None:
         parts, self._collected = self._collected, []
+        weights, self._validated = self._validated, None
         trainer: Any = self.trainer
         whole, seen = len(trainer.val_dataloaders), sum(trainer.num_val_batches)
         if trainer.sanity_checking or seen < whole:
@@ -238,9 +242,7 @@ class FineTuning(TrainingModule):
         self.publish(scores)
         self.history.append({"step": result.step, **scores})
         if self.best is None or scores[self.metric] > self.best.scores[self.metric]:
-            kept = self.state_dict() if self.keep_best_weights else {}
-            weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in kept.items()}
-            self.best = replace(result, scores=scores, weights=weights or None)
+            self.best = replace(result, scores=scores, weights=weights)
 
     def require_best(self) -> Evaluation:
         """The best checkpoint's evaluation; there is one after every finished training."""
