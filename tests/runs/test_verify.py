@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -156,3 +157,18 @@ def test_a_run_that_is_another_one_is_told_by_its_figures_weights_and_batches(pl
     assert (
         "figures differ, first train/loss of step 7" in said and "left another encoder" in said and "read" not in said
     )
+
+
+def test_a_record_gives_no_permission(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def note(words: list[str], **_: Any) -> Any:
+        said.extend(words)
+        return SimpleNamespace(returncode=1, stderr="noted")
+
+    monkeypatch.setattr(verify.subprocess, "run", note)
+    record = open_run(str(place / "seed-1"))
+    record.overrides.append("allow_targets=[os]")
+    with pytest.raises(ValueError, match="noted"):
+        verify.train_again(record, tmp_path)
+    assert any(one.startswith("stop_after_step=") for one in said) and "allow_targets=[os]" not in said

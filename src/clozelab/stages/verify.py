@@ -63,7 +63,7 @@ within 5 %. Says what was found, what was checked, and what could not be.
   data_dir=FOLDER   where the tasks' files and the corpus lie: SQuAD's right answers are in no pack"""
 TIMED = ("train/tokens_per_second", "train/mfu")
 TOLERANCE = 0.01  # of figures, where bits cannot be expected to be the same
-OWN_KEYS = ("run_dir", "logger", "stop_after_step", "share_runs", "trainer.threads")
+OWN_KEYS = ("run_dir", "logger", "stop_after_step", "share_runs", "trainer.threads", "allow_targets")
 SHOWN_CHARACTERS = 600  # of the end of what a failed process said
 
 
