@@ -16,6 +16,7 @@ from lightning.pytorch.tuner import Tuner
 from tests.test_python import FINETUNE, PRETRAIN, TINY
 
 import clozelab
+from clozelab.models.embeddings import Embeddings
 
 TASKS = {
     "sst2": "accuracy",
@@ -245,3 +246,25 @@ def test_groups_and_their_refusals(places: dict[str, Any]) -> None:
     ):
         with pytest.raises(Exception, match=message):
             clozelab.compose("finetune", words, **task)
+
+
+def test_positions_grow_under_a_trainer_of_ones_own(places: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    grown: list[tuple[int, int]] = []
+    monkeypatch.setattr(Embeddings, "tile_positions", lambda _, *how: grown.append(how))
+    common = {key: value for key, value in places.items() if key != "encoder"} | PRETRAIN
+    common["phases"] = [PRETRAIN["phases"][0] | {"steps": 1, "seq_length": length} for length in (32, 64)]
+    module, data, own = clozelab.compose("pretrain", ["objective=mlm", "position_growth=tile"], **common)
+    Trainer(**QUIET, logger=False, enable_checkpointing=False, max_epochs=1).fit(module, datamodule=data)
+    assert grown == [(32, 64)]
+    own.fit(module, datamodule=data)
+    assert grown == [(32, 64)] * 2
+
+
+def test_averaged_weights_are_kept_with_the_answers_that_they_gave(places: dict[str, Any]) -> None:
+    words = ["callbacks=ema", "callbacks.ema.decay=0.9", "task=sst2", "keep_model=true", "learning_rate=0.01"]
+    module, data, trainer = clozelab.compose("finetune", words, row="mine", **places, **FINETUNE)
+    trainer.fit(module, datamodule=data)
+    kept, module.best = module.best, None
+    module.load_state_dict(kept.weights)
+    Trainer(**QUIET, logger=False).validate(module, datamodule=data, verbose=False)
+    assert [one["logits"] for one in kept.predictions] == [one["logits"] for one in module.best.predictions]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import WeightAveraging
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.embeddings import Embeddings
@@ -74,12 +76,15 @@ def test_the_callback_grows_before_the_first_longer_step_and_at_no_other(embeddi
     callback = PositionGrowth(growth_steps([phase(4, 3), phase(8, 2), phase(4, 2)]))
     module: Any = SimpleNamespace(model=SimpleNamespace(encoder=SimpleNamespace(embeddings=embeddings)))
     weight = embeddings.position_embeddings.weight
+    averaged, average = deepcopy(module), WeightAveraging()
+    average._average_model = SimpleNamespace(module=averaged)  # type: ignore[assignment]
     grown = []
     for step in range(7):
         before = weight.detach().clone()
-        trainer: Any = SimpleNamespace(global_step=step)
+        trainer: Any = SimpleNamespace(global_step=step, callbacks=[average, WeightAveraging()])
         callback.on_train_batch_start(trainer, module, None, step)
         if not torch.equal(weight, before):
             grown.append(step)
             assert torch.equal(weight[4:8], before[[1, 2, 3, 1]]) and torch.equal(weight[8:], before[8:])
     assert grown == [3]
+    assert torch.equal(averaged.model.encoder.embeddings.position_embeddings.weight, weight), "so does an average"

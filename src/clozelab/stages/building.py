@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import fields
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ from clozelab.runs.record import Record
 from clozelab.runs.store import Run
 from clozelab.suggestions import hint
 from clozelab.targets import build, check_targets, locate
-from clozelab.training.callbacks import check_position_growth
+from clozelab.training.callbacks import PositionGrowth, check_position_growth, growth_steps
 from clozelab.training.checkpoints import LAST, seed_initialisation
 from clozelab.training.runtime import matmul_ceiling
 from clozelab.training.tracking import MetricsCsv, TrackedJob
@@ -160,6 +161,9 @@ def build_pretraining_module(
         matmul_ceiling=matmul_ceiling(hardware.precision, hardware.device),
         spike=cfg.spike,
     )
+    growth = growth_steps(cfg.phases) if cfg.position_growth == "tile" else {}
+    # Under a Trainer of somebody's own, too.
+    module.configure_callbacks = partial(list, [PositionGrowth(growth)])  # type: ignore[method-assign]
     if cfg.encoder is not None:
         _take_heads(module.model, Path(cfg.encoder))
     return module

@@ -27,7 +27,7 @@ from clozelab.stages import building
 from clozelab.stages.prepare import prepared_corpus
 from clozelab.suggestions import passes
 from clozelab.targets import check_targets
-from clozelab.training.callbacks import KeepEncoders, PositionGrowth, growth_steps
+from clozelab.training.callbacks import KeepEncoders
 from clozelab.training.checkpoints import newest_whole
 from clozelab.training.host import process_rank
 from clozelab.training.runtime import largest_that_fits, try_step
@@ -145,7 +145,6 @@ def main(cfg: DictConfig) -> None:
         callbacks = [
             KeepEncoders(steps_to_keep, save_encoder),
             *building.callbacks_of(cfg, run, cfg.checkpoint_interval_steps),
-            PositionGrowth(growth_steps(cfg.phases) if cfg.position_growth == "tile" else {}),
         ]
         with tracked(building.build_loggers(cfg, run, arm=cfg.arm, name=f"{cfg.arm}/seed-{cfg.seed}")) as loggers:
             trainer = make_trainer(cfg, hardware, data, callbacks=callbacks, loggers=loggers, folder=run.dir)

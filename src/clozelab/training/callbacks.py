@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.utilities import grad_norm
 from rich import progress as bars
 from rich.console import Console
@@ -312,9 +313,11 @@ class PositionGrowth(Callback):
     def __init__(self, growth: Mapping[int, tuple[int, int]]) -> None:
         self.growth = growth
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, *_: Any, **__: Any) -> None:
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
         if trainer.global_step in self.growth:
-            pl_module.model.encoder.embeddings.tile_positions(*self.growth[trainer.global_step])
+            averages = [one._average_model for one in trainer.callbacks if isinstance(one, WeightAveraging)]
+            for module in (pl_module, *(one.module for one in averages if one is not None)):
+                module.model.encoder.embeddings.tile_positions(*self.growth[trainer.global_step])
 
 
 class KeepEncoders(Callback):
