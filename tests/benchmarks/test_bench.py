@@ -20,6 +20,7 @@ def bench(output: Path, *words: str) -> str:
     return output.read_text()
 
 
+@pytest.mark.slow
 def test_memory_and_loop(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     text = bench(tmp_path / "report.md", "--parts", "memory", "overhead")

@@ -39,6 +39,7 @@ def test_every_part_runs(gpu: Any, tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.strip().endswith("All parts ran.")
 
 
+@pytest.mark.slow
 def test_a_part_that_fails_hides_no_other(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(plan: Any) -> None:
         raise RuntimeError("no such kernel")

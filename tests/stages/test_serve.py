@@ -141,5 +141,8 @@ def test_words_that_it_does_not_take(predictor: Any, capsys: Any, monkeypatch: p
     monkeypatch.setattr("uvicorn.run", lambda app, **options: asked.update(options))
     assert main(["serve", str(folder), "device=cpu"]) == 0
     assert (asked["host"], asked["port"]) == ("127.0.0.1", 8000), "this machine alone"
+    monkeypatch.setattr("uvicorn.run", lambda *_, **__: (_ for _ in ()).throw(SystemExit(143)))
+    capsys.readouterr()
+    assert main(["serve", str(folder), "device=cpu"]) == 0 and "goes on" not in capsys.readouterr().err
     monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
     assert main(["serve", str(folder)]) == 1 and "pip install 'clozelab[serve]'" in capsys.readouterr().err

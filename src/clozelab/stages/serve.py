@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,7 +54,8 @@ def main(said: Words) -> int:
     except ImportError as error:
         raise ValueError(f"serve needs {error.name}: pip install 'clozelab[serve]'") from None
     app = app_of(predict.predictor_of(said), max_bytes=int(values["max_bytes"]))
-    uvicorn.run(app, host=values["host"], port=int(values["port"]))
+    with suppress(KeyboardInterrupt, SystemExit):  # uvicorn raises the signal again that it has ended for
+        uvicorn.run(app, host=values["host"], port=int(values["port"]))
     return 0
 
 
