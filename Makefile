@@ -17,8 +17,8 @@ install: $(STAMP)
 demo: $(STAMP)  ## the main job on embedded data, from text to a judged table: what both sides and the next sentence teach
 	$(BIN)/clozelab reproduce two_sides scale=dials data_dir=data/dials
 
-test: $(STAMP)  ## the test suite (what CI runs), on up to four cores; longer evidence: pytest -m slow; pages in chromium: pytest -m browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+test: $(STAMP)  ## the test suite (what CI runs), a process more than there are cores, at most five; longer evidence: pytest -m slow; pages in chromium: pytest -m browser
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --maxprocesses 5 --dist loadfile --no-loadscope-reorder
 
 check: $(STAMP)  ## format, lint, types, import contract
 	$(BIN)/ruff format --check src tests benchmarks
