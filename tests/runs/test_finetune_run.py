@@ -408,6 +408,8 @@ def test_test_files_in_the_tasks_own_layout(finetune: Any, world: Path) -> None:
         (["initialisation=fresh"], "choose one of pretrained, random"),
         (["trainer=fsdp"], "trainer=fsdp is for pre-training"),
         (["trainer.precision=bf16-true"], "bf16-true is for pre-training.*choose bf16-mixed"),
+        (["+trainer.lightning.limit_val_batches=1"], "gives no score: .* with stop_after_step= below its"),
+        (["debug=overfit"], "gives no score: .* with stop_after_step= below its"),
     ],
 )
 def test_bad_input_is_a_clear_error(finetune: Any, tmp_path: Path, overrides: list[str], message: str) -> None:

@@ -50,6 +50,12 @@ def main(cfg: DictConfig) -> None:
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
     # Before the claim: a folder claimed for bad data would refuse the mended data.
     data.setup()
+    is_partial = not {"overfit_batches", "limit_val_batches"}.isdisjoint(cfg.trainer.lightning)
+    if is_partial and (cfg.stop_after_step or data.total_steps) >= data.total_steps:
+        raise ValueError(
+            "overfit_batches and limit_val_batches leave examples out, which gives no score: end the training before, "
+            f"with stop_after_step= below its {data.total_steps} steps"
+        )
     about |= {"baselines": data.baselines}
     tests = data.load_test() if cfg.predict_test else {}
     scores = declared_scores(cfg)
