@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import subprocess
 import sys
 import time
@@ -11,7 +13,9 @@ from pathlib import Path
 import pytest
 from tests import forked
 
-from clozelab.cli import HYDRA_VERBS, PLAIN_VERBS, main
+from clozelab.cli import HYDRA_VERBS, PLAIN_VERBS, USUAL_KEYS, main
+from clozelab.schema import SCHEMAS, _meanings
+from clozelab.suggestions import CONF_DIR
 
 SRC = Path(__file__).parents[1] / "src"
 
@@ -48,25 +52,75 @@ def test_help_is_fast_and_light() -> None:
 
 def test_help_of_a_verb_imports_nothing_heavy(tmp_path: Path) -> None:
     code = "import sys; from clozelab.cli import main\n"
-    code += f"for verb in {[*PLAIN_VERBS]}: print('== of', verb); assert main([verb, '--help']) == 0, verb\n"
-    code += "loaded = {'torch', 'omegaconf', 'rich', 'numpy', 'pydantic'} & {*sys.modules}; assert not loaded, loaded"
+    code += (
+        f"for verb in {[*HYDRA_VERBS, *PLAIN_VERBS]}: print('== of', verb); assert main([verb, '--help']) == 0, verb\n"
+    )
+    code += "loaded = {'torch', 'hydra', 'omegaconf', 'rich', 'numpy', 'pydantic'} & {*sys.modules}; assert not loaded"
     told = os.environ | {"PYTHONPATH": str(SRC)}
     done = subprocess.run([sys.executable, "-c", code], env=told, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0 and not done.stderr, done.stderr
     said = dict(one.split("\n", 1) for one in done.stdout.split("== of ")[1:])
-    assert [*said] == [*PLAIN_VERBS] and all(f"clozelab {verb}" in said[verb] for verb in said)
+    assert [*said] == [*HYDRA_VERBS, *PLAIN_VERBS] and all(f"clozelab {verb}" in said[verb] for verb in said)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("verb", HYDRA_VERBS)
-def test_help_of_a_stage(clozelab, tmp_path: Path, verb: str) -> None:  # type: ignore[no-untyped-def]
-    done = clozelab(verb, "--help")
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-    # What it does and an example come before Hydra's list of everything.
-    first = done.stdout.partition("== Configuration groups ==")[0]
-    assert first.startswith(f"clozelab {verb}: {HYDRA_VERBS[verb]}") and f"\n  clozelab {verb} " in first
+def test_help_of_the_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
+    """What a stage does, an example, groups and keys: two screens of 80 columns, of files alone and of what is true."""
+    (tmp_path / "task").mkdir()
+    (tmp_path / "task/ours.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    for verb, text in HYDRA_VERBS.items():
+        assert main([verb, "--help", "--config-dir", str(tmp_path)]) == 0
+        said, err = capsys.readouterr()
+        lines, whole = said.splitlines(), " ".join(said.split())
+        assert whole.startswith(f"clozelab {verb}: {text}") and f"\n  clozelab {verb} " in said and not err
+        assert len(lines) <= 70 and max(map(len, lines)) <= 80, max(lines, key=len)
+        assert "--cfg job" in lines[-1] and (" ours " in whole) == (verb == "finetune")
+        groups, keys = said.partition("Groups (")[2].split("Keys that people set")
+        named = re.findall(r"^  ([\w/]+) ", groups, re.MULTILINE)
+        assert "scale" in named and all((CONF_DIR / group).is_dir() for group in named)
+        # Each key is the schema's, and has its meaning beside it.
+        known = {key.replace("*.", "") for key, _ in _meanings(SCHEMAS[verb])}
+        for key in USUAL_KEYS[verb].split():
+            assert key in {*known, "optimizer.learning_rate"}, f"{verb} has no key {key}"  # a free node, of torch's too
+            assert re.search(rf"^  {re.escape(key)} +[\w\[-]", keys, re.MULTILINE), (verb, key)
+
+
+def test_the_long_help_of_a_stage_is_hydras(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    done = clozelab("pretrain", "--help-all")
+    assert done.returncode == 0 and "== Configuration groups ==" in done.stdout and "Traceback" not in done.stderr
+    assert done.stderr == "pretrain: reading the configuration\n", "the first output, and not on stdout"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_begins_is_said_at_once_and_replaced_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is imported; a pipe keeps it as a line of stderr, a terminal until the next output."""
+
+    class Stream(io.StringIO):
+        def __init__(self, *, is_terminal: bool) -> None:
+            super().__init__()
+            self.is_terminal = is_terminal
+
+        def isatty(self) -> bool:
+            return self.is_terminal
+
+    def verb_of(words: list[str]) -> int:
+        before.append((sys.stdout.getvalue(), sys.stderr.getvalue()))  # type: ignore[attr-defined]
+        print("the plan")
+        print("more")
+        return 0
+
+    monkeypatch.setattr("clozelab.stages.plan.main", verb_of)
+    for is_terminal, end, rest in ((False, "\n", ""), (True, "", "\r\033[2K")):
+        before = list[tuple[str, str]]()
+        out, err = (Stream(is_terminal=is_terminal) for _ in range(2))
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr(sys, "stderr", err)
+        assert main(["plan", "scale=demo", "table5_pretraining_tasks"]) == 0
+        assert before == [("", f"plan: reading table5_pretraining_tasks{end}")]
+        assert out.getvalue() == "the plan\nmore\n"
+        assert err.getvalue() == f"plan: reading table5_pretraining_tasks{end}{rest}"
+    monkeypatch.undo()
 
 
 @pytest.mark.parametrize("verb", ["prepare", "pretrain", "finetune"])

@@ -60,7 +60,7 @@ def test_every_stage_composes(site: Path, tmp_path: Path) -> None:
     verbs = ("prepare", "pretrain", "finetune")
     assert run(site, tmp_path, *(f"{verb} --cfg job" for verb in verbs)).count("data_dir: data\n") == 3
     for verb in verbs:  # Hydra ends a process that it has helped
-        assert "Configuration groups" in run(site, tmp_path, f"{verb} --help")
+        assert "Keys that people set" in run(site, tmp_path, f"{verb} --help")
 
 
 def test_its_experiments_are_listed(site: Path, tmp_path: Path) -> None:

@@ -11,11 +11,13 @@ import ast
 import importlib
 import logging
 import os
+import re
 import select
 import sys
+import textwrap
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,29 +61,45 @@ PLACES |= {"pack": "travel.pack", "pool": "travel.pool", "submit": "predict.subm
 """Module and function below clozelab.stages of a plain verb; any other is `main` in the module of its name."""
 HYDRA_HELP = {
     "prepare": """\
-Cleans and splits text, learns or takes a vocabulary, and writes token shards into the cache; what is there
-already is not made again. The other verbs prepare the corpus they need by themselves.
+Cleans and splits text, learns or takes a vocabulary, and writes token shards
+into the cache; what is there already is not made again. The other verbs
+prepare the corpus they need by themselves.
 
-  clozelab prepare corpus=microworld                          # the embedded world, and its tasks below data_dir
-  clozelab prepare corpus=text corpus.sources.0.path=FOLDER   # text of your own""",
+  clozelab prepare corpus=microworld   # the embedded world, and its tasks
+  clozelab prepare corpus=text corpus.sources.0.path=FOLDER   # your own text""",
     "pretrain": """\
-Trains one encoder on a prepared corpus and leaves it in RUN_DIR/encoder, in the Hugging Face layout. The same command
-goes on with a run that was stopped, and skips one that is complete.
+Trains one encoder on a prepared corpus and leaves it in RUN_DIR/encoder, in the
+Hugging Face layout. The same command goes on with a run that was stopped, and
+skips one that is complete.
 
   clozelab pretrain scale=demo objective=mlm seed=2
-  clozelab pretrain -m scale=demo objective=mlm,ltr seed=1,2  # a sweep: one process a job""",
+  clozelab pretrain scale=own corpus=text corpus.sources.0.path=FOLDER
+  clozelab pretrain -m objective=mlm,ltr seed=1,2   # a sweep""",
     "finetune": """\
-Fine-tunes one encoder on one task, and keeps its official scores and every prediction (scores.json, predictions.*).
+Fine-tunes one encoder on one task, and keeps its official scores and every
+prediction (scores.json, predictions.*).
 
   clozelab finetune encoder=FOLDER row=NAME task=mrpc
-  clozelab finetune -m encoder=FOLDER row=NAME task=mrpc,rte seed=1,2  # a sweep: one process a job""",
+  clozelab finetune -m encoder=FOLDER row=NAME task=mrpc,rte seed=1,2""",
     "evaluate": """\
-Measures one encoder, or one fine-tuned model, without training it, and keeps scores and predictions.
+Measures one encoder, or one fine-tuned model, without training it, and keeps
+scores and predictions.
 
-  clozelab evaluate encoder=FOLDER row=NAME measure=blimp     # minimal pairs, from data_dir/blimp
-  clozelab evaluate -m encoder_arm=mlm,ltr pretrain_seed=1,2,3 measure=blimp,held_out_text""",
+  clozelab evaluate encoder=FOLDER row=NAME measure=blimp   # minimal pairs
+  clozelab evaluate -m encoder_arm=mlm,ltr measure=blimp,held_out_text""",
 }
-"""What stands before Hydra's own help: configuration groups, and every key with its value."""
+USUAL_KEYS = {
+    "prepare": "corpus.validation_fraction tokenizer.vocab_size tokenizer.lowercase tokenizer.vocab_file "
+    "max_unknown_share data_dir cache_dir",
+    "pretrain": "arm seed encoder steps_factor optimizer.learning_rate tokenizer.vocab_size stop_after_step "
+    "keep_encoders trainer.precision trainer.devices trainer.max_time reuse data_dir cache_dir runs_dir",
+    "finetune": "encoder row seed pretrain_seed head learning_rate epochs global_batch_size max_train_examples "
+    "keep_model predict_test hub trainer.precision trainer.max_time reuse data_dir cache_dir runs_dir",
+    "evaluate": "encoder row encoder_arm pretrain_seed seed initialisation pooling encoder_fraction trainer.precision "
+    "reuse data_dir cache_dir runs_dir",
+}
+"""Those that people set; what each means, its comment in conf/ says."""
+QUICK_VERBS = ("status", "runs", "gc", "list")
 HELP = """clozelab: BERT-style encoders, from raw text to a judged table
 
   clozelab VERB [name=value ...]
@@ -123,27 +141,109 @@ def _run(words: list[str]) -> int:
 
         print(f"clozelab {__version__}")
         return 0
-    if verb in HYDRA_VERBS:
-        return _hydra_verb(verb, rest)
-    if verb in PLAIN_VERBS:
-        module, _, function = PLACES.get(verb, f"{verb}.main").partition(".")
-        if {"-h", "--help"} & set(rest) and (text := _help_text(module, verb)):
-            print(text)
-            return 0
-        stage = getattr(importlib.import_module(f"clozelab.stages.{module}"), function)
-        return int(stage(rest) or 0)
+    if {"-h", "--help"} & set(rest) and (text := _help_text(verb, rest)):
+        print(text)
+        return 0
+    if verb in HYDRA_VERBS or verb in PLAIN_VERBS:
+        with _announced(verb, rest):
+            if verb in HYDRA_VERBS:
+                return _hydra_verb(verb, ["--help" if word == "--help-all" else word for word in rest])
+            module, function = _place(verb)
+            return int(getattr(importlib.import_module(f"clozelab.stages.{module}"), function)(rest) or 0)
     from clozelab.suggestions import hint
 
     print(f"clozelab: there is no verb {verb!r}; {hint(verb, [*HYDRA_VERBS, *PLAIN_VERBS])}", file=sys.stderr)
     return 2
 
 
-def _help_text(module: str, verb: str) -> str:
-    """What a stage's module says of a verb, read and not imported (half a second); empty for nothing."""
-    tree = ast.parse(Path(__file__).parent.joinpath("stages", f"{module}.py").read_text(encoding="utf-8"))
+def _place(verb: str) -> tuple[str, str]:
+    module, _, function = PLACES.get(verb, f"{verb}.main").partition(".")
+    return module, function
+
+
+@contextmanager
+def _announced(verb: str, words: Sequence[str]) -> Iterator[None]:
+    """Say what begins, before what it needs is imported (seconds); in a terminal until something else is said."""
+    if verb in QUICK_VERBS or "hydra.mode=RUN" in words or (not words and verb in PLAIN_VERBS and verb != "doctor"):
+        yield
+        return
+    names = [] if verb in HYDRA_VERBS else [word for word in words if "=" not in word and not word.startswith("-")]
+    usual = "this machine" if verb == "doctor" else "the configuration"
+    line = f"{verb}: reading {next(iter(names), usual)}"
+    streams = (sys.stdout, sys.stderr) if sys.stderr.isatty() else ()
+    print(line, end="" if streams else "\n", file=sys.stderr, flush=True)
+
+    def clear() -> None:
+        if "write" in vars(sys.stderr):
+            for stream in streams:
+                del stream.write  # the class's own is there again
+            print("\r\033[2K", end="", file=sys.stderr, flush=True)
+
+    def clearing(write: Callable[[str], int]) -> Callable[[str], int]:
+        return lambda text: (clear(), write(text))[1]  # type: ignore[func-returns-value]
+
+    for stream in streams:
+        stream.write = clearing(stream.write)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        if streams:
+            clear()
+
+
+def _help_text(verb: str, words: Sequence[str]) -> str:
+    """What a verb takes, read from files and nothing heavy imported (half a second); empty where nothing says it."""
+    if verb in HYDRA_VERBS:
+        return _hydra_help(verb, words)
+    if verb not in PLAIN_VERBS:
+        return ""
+    tree = ast.parse(Path(__file__).parent.joinpath("stages", f"{_place(verb)[0]}.py").read_text(encoding="utf-8"))
     said = (one.value for one in tree.body if isinstance(one, ast.Assign) and isinstance(one.value, ast.Constant))
     texts = (one.value for one in said if isinstance(one.value, str))
     return next((one for one in texts if one.split()[:2] == ["clozelab", verb]), "")
+
+
+def _hydra_help(verb: str, words: Sequence[str]) -> str:
+    """The groups with their choices, one's own of `--config-dir` among them, and the usual keys with their meaning."""
+    import yaml  # type: ignore[import-untyped]
+
+    from clozelab.suggestions import CONF_DIR
+
+    own = [word.partition("=")[2] or after for word, after in zip(words, [*words[1:], ""], strict=True)
+           if word.partition("=")[0] == "--config-dir"]  # fmt: skip
+    folders = [CONF_DIR, *map(Path, own)]
+    defaults = yaml.safe_load((CONF_DIR / f"{verb}.yaml").read_text(encoding="utf-8"))["defaults"]
+    chosen = {group: name for one in defaults if isinstance(one, dict) for group, name in one.items()}
+    chosen |= {} if verb == "prepare" else {"hydra/launcher": "processes", "hydra/sweeper": "grid"}
+    lines = [*textwrap.wrap(f"clozelab {verb}: {HYDRA_VERBS[verb]}", 79), "", HYDRA_HELP[verb]]
+    lines += ["", "Groups (NAME=CHOICE; [] what is usual):"]
+    for group, usual in chosen.items():
+        inner = {f"{group}/{one.parent.name}" for path in folders for one in path.glob(f"{group}/*/*.yaml")}
+        for part in (group, *sorted(inner)):
+            found = sorted({path.stem for folder in folders for path in folder.glob(f"{part}/*.yaml")})
+            names = [f"[{one}]" if one == usual else one for one in found if not one.startswith("scale_")]
+            lines += _beside(part, " ".join([*names, *(["[the scale's]"] if part == "corpus" else [])]))
+    lines += ["", "Keys that people set (NAME=VALUE):"]
+    for key in USUAL_KEYS[verb].split():
+        lines += _beside(key, meaning(key, verb, chosen, CONF_DIR))
+    return "\n".join([*lines, "", f"Every key: clozelab {verb} --cfg job (with every choice: --help-all)"])
+
+
+def _beside(name: str, text: str) -> list[str]:
+    """A name and what it means, in 80 columns."""
+    return textwrap.wrap(text, 79, initial_indent=f"  {name:<21} ", subsequent_indent=" " * 24)
+
+
+def meaning(key: str, verb: str, chosen: Mapping[str, str], conf: Path) -> str:
+    """The comment above a key in conf/ (its group's usual file, the verb's or paths.yaml) and its usual value."""
+    group, _, inner = key.rpartition(".")
+    usual = "microworld" if group == "corpus" else chosen.get(group)
+    for file in (f"{group}/{usual}.yaml",) if group else (f"{verb}.yaml", "paths.yaml"):
+        text = (conf / file).read_text(encoding="utf-8")
+        if said := re.search(rf"((?:^#.*\n)+)^{inner or key}: (.*)", text, re.MULTILINE):
+            value = "" if said[2] in ("null", "auto", "[]") or "$" in said[2] else f" [{said[2]}]"
+            return " ".join(line.lstrip("# ") for line in said[1].splitlines()).removesuffix(".") + value
+    return ""
 
 
 def _guarded(action: Callable[[], int], verb: str) -> int:
@@ -227,9 +327,6 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     from clozelab.report.tracked import track_sweep
     from clozelab.suggestions import CONF_DIR
 
-    if {"-h", "--help"} & set(words):
-        print(f"clozelab {verb}: {HYDRA_VERBS[verb]}\n\n{HYDRA_HELP[verb]}\n")
-        print("Below: the choices of every group, then all keys.\n")
     if any(word.startswith("--ex") for word in words):  # --experimental-rerun
         raise ValueError("a pickled job is not run again, because reading it may run any code; give its command line")
     logging.setLogRecordFactory(_clean_record)

@@ -204,7 +204,6 @@ class TrainerConfig:
     num_nodes: Annotated[Count, LAYOUT] = MISSING
     strategy: Annotated[str, one_of("auto", "ddp", "fsdp", "xla"), LAYOUT] = MISSING
     precision: Annotated[str, one_of("auto", "bf16-mixed", "bf16-true", "32-true")] = MISSING
-    """auto: bf16 where the processor multiplies it natively, else fp32."""
     threads: Annotated[Count | None, NEUTRAL] = MISSING
     """Intra-op CPU threads of one process; None: what the machine or the launcher gives."""
     num_workers: Annotated[int, Field(ge=0), NEUTRAL] = MISSING
@@ -221,7 +220,6 @@ class TrainerConfig:
     hang_seconds: Annotated[Positive | None, NEUTRAL] = MISSING  # nothing moved: a training ends with its stacks
     grace_seconds: Annotated[Positive | None, NEUTRAL] = MISSING  # nothing moved after a signal: it ends unsaved
     max_time: Annotated[str | None, AfterValidator(seconds_of), NEUTRAL] = MISSING
-    """[DAYS-]HH:MM:SS of a process, after which it saves and ends with status 85."""
     lightning: Annotated[dict[str, Any], Meaning("protocol", "trainer.lightning")] = MISSING
     """Further arguments of Lightning's Trainer."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,14 @@ from clozelab.launch import launcher as launching
 from clozelab.launch.launcher import ProcessLauncher
 from clozelab.launch.processes import Job
 from clozelab.runs.find import find
-from clozelab.runs.upkeep import ending, reached, results
+from clozelab.runs.record import JobName
+from clozelab.runs.upkeep import ending, reached, results, write_launch
 from clozelab.stages.compare import main as compare
+from clozelab.stages.inventory import list_all
 from clozelab.stages.inventory import runs as runs_verb
 from clozelab.stages.inventory import status as status_verb
 from clozelab.suggestions import EXPERIMENTS_DIR
-from clozelab.verdicts.experiment import own_experiments
+from clozelab.verdicts.experiment import find_experiment, own_experiments
 
 NOTHING = "learnt nothing: 6.36 nats, word frequencies give 6.32: more steps, shorter sequences or more text"
 
@@ -100,11 +104,31 @@ def test_the_inventory_says_the_same(root: Path, capsys: pytest.CaptureFixture[s
     assert NOTHING in out and "4.40 nats" in out
 
 
-def test_own_experiments_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_experiments_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     for place in ("mine", "experiments/other", "mine/deeper"):
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "paper.yaml").touch()
+    one_file = "title: Masking of my own\ncolumns: [mrpc]\narms: {mlm: {objective: mlm}, ltr: {objective: ltr}}\n"
+    for name in ("paper.yaml", "masks.yaml", "experiments/rates.yaml"):
+        (tmp_path / name).write_text(one_file)
+    (tmp_path / "notes.yaml").write_text("no: experiment\n")
     monkeypatch.chdir(tmp_path)
-    assert own_experiments() == [Path("experiments/other"), Path("mine")]
+    own = [Path(), Path("experiments/other"), Path("experiments/rates.yaml"), Path("masks.yaml"), Path("mine")]
+    assert own_experiments() == own
+    # What is listed is what `reproduce` takes; a half-written one says what it lacks.
+    assert find_experiment("masks.yaml") == tmp_path / "masks.yaml" and find_experiment(".") == tmp_path
+    assert list_all([]) == 0
+    out = capsys.readouterr().out
+    assert "masks.yaml (your own)\n  Masking of my own\n" in out and "notes" not in out
+    assert "mine (your own)\n" in out and "lacks columns" in out
     monkeypatch.chdir(EXPERIMENTS_DIR.parent)
     assert own_experiments() == [], "those that come along are no one's own"
+
+
+def test_a_list_of_experiments_shows_their_runs_and_loads_no_statistics(root: Path) -> None:
+    write_launch(root, ["pretrain"], {"pretrain": [JobName("arm", "", str(seed)) for seed in range(9)]})
+    code = f"from clozelab.cli import main; import sys; main(['list', 'runs_dir={root.parents[1]}']);"
+    code += " sys.exit(str({'hydra', 'torch', 'scipy', 'pandas'} & {*sys.modules} or ''))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
+    assert "table5_pretraining_tasks\n" in done.stdout and "  demo: 4 of 9 runs" in done.stdout, done
+    assert done.stderr.strip() == "", done.stderr

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from clozelab.runs import upkeep
 from clozelab.runs.find import find, find_below, no_match, select
-from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STATUSES, Record
+from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, RUN_FILE, STATUSES, Record
 from clozelab.suggestions import DASH, EXPERIMENTS_DIR, STAGE_NAMES, duration, rough
 from clozelab.terminal import Heading, Words, make_console, make_table, path_of, say, verb
 from clozelab.training.host import usable_cores
@@ -52,8 +52,9 @@ touched, nor is anything that changed within the last hour.
   older_than=DAYS   adds unfinished runs that ended longer ago (with what=unfinished alone: any)"""
 LIST_HELP = """clozelab list [runs_dir=FOLDER]
 
-The experiments that come with the project, and your own: folders with a paper.yaml where you stand, or in
-experiments/ there. For each scale that has runs: how many are done, and the verdicts."""
+The experiments that come with the project, and your own: folders with a paper.yaml, and experiments of one file,
+where you stand or in experiments/ there. For each scale that has runs: how many are done, and the
+verdicts of the report."""
 FILTERS = ("status", "scale", "stage", "name", "task", "seeds")
 FIELDS = ("experiment", "scale", "stage", "name", "task", "seeds", "status", "metric", "score", "seconds", "started",
           "machine", "fingerprint", "place", "problem", "command")  # fmt: skip
@@ -257,30 +258,39 @@ def gc(said: Words) -> int:
 @verb("list", LIST_HELP, names=(0, 0), keys=("runs_dir",))
 def list_all(said: Words) -> int:
     """Every experiment's name and title, and a line below for every scale with runs."""
-    values = said.values
-    if "runs_dir" in values and not Path(values["runs_dir"]).is_dir():
-        raise ValueError(f"runs_dir={values['runs_dir']}: there is no such folder")
-    from clozelab.planning.steps import runs_root  # with what judges: not for a list of folders
+    if "runs_dir" in said.values and not Path(said.values["runs_dir"]).is_dir():
+        raise ValueError(f"runs_dir={said.values['runs_dir']}: there is no such folder")
     from clozelab.verdicts.experiment import list_experiments, load_experiment, own_experiments
-    from clozelab.verdicts.judging import look_at, summarise
-    from clozelab.verdicts.table import build_table
 
-    console = make_console()
-    for folder in [*(EXPERIMENTS_DIR / name for name in list_experiments()), *own_experiments()]:
-        experiment = load_experiment(folder)
-        is_own = folder.parent != EXPERIMENTS_DIR
-        console.print(Text(f"{folder} (your own)" if is_own else folder.name, style="bold"), soft_wrap=True)
-        below = [Text(experiment.title)]
-        root, _ = runs_root(folder, [f"{key}={value}" for key, value in values.items()])
-        for place in sorted(path for path in root.parent.glob("*") if path.is_dir()):
-            found = find(place)
-            if found.runs:
-                planned = sum(len(one.jobs or ()) for one in upkeep.read_launches(place).values()) or len(found.runs)
-                count = sum(run.is_complete for run in found.runs)
-                # Verdicts are a look, which nobody takes by listing what still runs.
-                verdicts = f"; {summarise(look_at(build_table(experiment, found))[0])}" if count >= planned else ""
-                below.append(Text.assemble((place.name, "cyan"), f": {count} of {planned} runs{verdicts}"))
+    console, runs_dir = make_console(), Path(path_of("runs_dir", said.values))
+    for place in [*(EXPERIMENTS_DIR / name for name in list_experiments()), *own_experiments()]:
+        name, own = (place.name, "") if place.parent == EXPERIMENTS_DIR else (str(place), " (your own)")
+        console.print(Text(f"{name}{own}", style="bold"), soft_wrap=True)
+        try:
+            experiment = load_experiment(place.resolve())
+        except ValueError as error:  # one's own, half written
+            below = [Text(str(error), style="yellow")]
+        else:
+            scales = sorted(path for path in (runs_dir / experiment.name).glob("*") if path.is_dir())
+            below = [Text(experiment.title), *filter(None, (_scale_line(name, scale) for scale in scales))]
         for line in (line for text in below for line in text.wrap(console, console.width - len(INDENT))):
             line.rstrip()  # rich's own Padding fills every line up to the console's width
             console.print(Text.assemble(INDENT, line), soft_wrap=True)
     return 0
+
+
+def _scale_line(experiment: str, place: Path) -> Text | None:
+    """How many runs of an experiment at one scale are done, and the verdicts of its report, if no run is younger."""
+    runs = find(place).runs
+    if not runs:
+        return None
+    planned = sum(len(one.jobs or ()) for one in upkeep.read_launches(place).values()) or len(runs)
+    count, verdicts, claims = sum(run.is_complete for run in runs), "", place / "report" / "claims.csv"
+    if count >= max(planned, len(runs)):
+        verdicts = f"; judge them: clozelab report {experiment} scale={place.name}"
+        if claims.is_file() and claims.stat().st_mtime > max((run.folder / RUN_FILE).stat().st_mtime for run in runs):
+            with claims.open(newline="", encoding="utf-8") as file:
+                counts = Counter(row["verdict"] for row in csv.DictReader(file))
+            words = (f"{n} {verdict if n == 1 else verdict.replace('holds', 'hold')}" for verdict, n in counts.items())
+            verdicts = f"; {', '.join(words) or 'no claims'}"
+    return Text.assemble((place.name, "cyan"), f": {count} of {planned} runs{verdicts}")

@@ -382,8 +382,12 @@ def list_experiments() -> list[str]:
 
 
 def own_experiments() -> list[Path]:
-    """Folders with a paper.yaml of one's own: in the folder that one stands in, and in `experiments` there."""
-    found = {path.parent for pattern in ("*/paper.yaml", "experiments/*/paper.yaml") for path in Path().glob(pattern)}
+    """What is one's own of what `find_experiment` takes, where one stands and in `experiments` there: folders with a
+    paper.yaml, and files that have a table's columns."""
+    patterns = "*.yaml", "*/paper.yaml", "experiments/*.yaml", "experiments/*/paper.yaml"
+    files = {path for pattern in patterns for path in Path().glob(pattern) if path.is_file()}
+    found = {path.parent for path in files if path.name == "paper.yaml"}
+    found |= {path for path in files if path.name != "paper.yaml" and b"\ncolumns:" in b"\n" + path.read_bytes()}
     return sorted(path for path in found if path.resolve().parent != EXPERIMENTS_DIR.resolve())
 
 
