@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from clozelab.models import encoder as encoder_module
+from clozelab.models import layers
 from clozelab.models.encoder import Encoder, few_shapes
 
 LENGTHS = [7, 12, 3, 12]
@@ -164,3 +165,18 @@ def test_bf16_autocast_stays_close(tiny_config, stream):
     exact = _states(encoder, arguments)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert (_states(encoder, arguments) - exact).abs().max() < 0.15
+
+
+@pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this processor has no bf16 products")
+def test_a_bias_added_in_the_product_gives_the_same_bits(tiny_config, stream, monkeypatch):
+    encoder, arguments = Encoder(tiny_config()).eval(), stream(LENGTHS)
+
+    def states() -> torch.Tensor:
+        with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+            return encoder(**arguments).sequence_output
+
+    with torch.profiler.profile() as profile:
+        fused = states()
+    assert any("_linear_pointwise" in event.name for event in profile.events())
+    monkeypatch.setattr(layers, "_fuses_bias", lambda x: False)
+    assert torch.equal(fused, states())

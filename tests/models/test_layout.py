@@ -65,6 +65,15 @@ def test_slots_after_the_last_sequence_hold_nothing_and_widths_are_rounded():
     assert (x.grad[-extra:] == 0).all()
 
 
+def test_a_group_grows_by_sequences_of_its_width_alone():
+    layout = Layout.ragged([1, 5, 6, 7, 8, 8, 8, 9, 16, 16])
+    widths = lambda **options: [  # noqa: E731
+        (rows.row_slots, rows.lengths_list) for _, rows in layout.padded_groups(2, width_multiple=8, **options).groups
+    ]
+    assert widths(most=4) == [(8, [1, 5, 6, 7]), (8, [8, 8, 8]), (16, [9, 16, 16])]
+    assert [width for width, _ in widths()] == [8, 8, 8, 16, 16]
+
+
 def test_impossible_lengths_are_refused():
     with pytest.raises(ValueError, match="at least one"):
         Layout.ragged([3, 0])

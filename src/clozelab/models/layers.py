@@ -27,10 +27,28 @@ _INTEGERS = {2: torch.int16, 4: torch.int32}  # by the bytes of a number, intege
 
 
 class Linear(nn.Linear):
-    """nn.Linear whose owner initialises it."""
+    """nn.Linear whose owner initialises it.
+
+    Without gradients, in bf16 on a CPU, oneDNN adds the bias while it multiplies. Torch's own copies the bias to every
+    row first: the same bits in 1.3 to 1.9 times the time.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[..., inputs] -> [..., outputs]."""
+        if torch.is_grad_enabled() or self.bias is None or not _fuses_bias(input):
+            return super().forward(input)
+        parts = (one.to(torch.bfloat16) for one in (input, self.weight, self.bias))
+        return torch.ops.mkldnn._linear_pointwise(*parts, "none", [], "")
 
     def reset_parameters(self) -> None:
         """Nothing: `initialise_` does it."""
+
+
+def _fuses_bias(x: Tensor) -> bool:
+    is_low = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+    if not is_low or x.device.type != "cpu" or x.numel() == 0 or torch.compiler.is_compiling():
+        return False
+    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 class Embedding(nn.Embedding):

@@ -132,24 +132,27 @@ class Layout:
             return torch.arange(self.batch_size + 1, device=self.lengths.device) * self.row_slots
         return torch.nn.functional.pad(self.lengths.cumsum(0), (1, 0))
 
-    def padded_groups(self, group_size: int, num_slots: int | None = None, width_multiple: int = 1) -> PaddedGroups:
-        """Sequences sorted by length in groups of `group_size`, padded inside the group to a multiple of
-        `width_multiple`. `num_slots`: T of a stream that goes on after its last sequence, with slots that hold
-        nothing."""
-        num_slots = num_slots or self.num_slots
-        key = ("groups", group_size, num_slots, width_multiple)
-        return self.remember(key, lambda: self._make_groups(group_size, num_slots, width_multiple))
+    def padded_groups(
+        self, group_size: int, num_slots: int | None = None, width_multiple: int = 1, most: int | None = None
+    ) -> PaddedGroups:
+        """Sequences sorted by length in groups of `group_size`, and up to `most` where those have the same width,
+        padded inside the group to a multiple of `width_multiple`. `num_slots`: T of a stream that goes on after its
+        last sequence, with slots that hold nothing."""
+        options = (group_size, num_slots or self.num_slots, width_multiple, most or group_size)
+        return self.remember(("groups", options), lambda: self._make_groups(*options))
 
-    def _make_groups(self, group_size: int, num_slots: int, width_multiple: int) -> PaddedGroups:
+    def _make_groups(self, group_size: int, num_slots: int, width_multiple: int, most: int) -> PaddedGroups:
         lengths = np.asarray(self.lengths_list)
         slots = lengths if self.row_slots is None else np.full_like(lengths, self.row_slots)
         starts = np.cumsum(slots) - slots
         order = np.argsort(lengths, kind="stable")
         scatter = np.full(num_slots, -1, dtype=np.int64)
-        gather, is_padding, groups, offset = [], [], [], 0
-        for first in range(0, len(order), group_size):
-            members = order[first : first + group_size]
-            width = -(-int(lengths[members].max()) // width_multiple) * width_multiple
+        gather, is_padding, groups, offset, first = [], [], [], 0, 0
+        widths = -(-lengths[order] // width_multiple) * width_multiple
+        while first < len(order):
+            width = int(widths[min(first + group_size, len(order)) - 1])
+            last = min(max(first + group_size, int(np.searchsorted(widths, width, side="right"))), first + most)
+            members, first = order[first:last], last
             slots = np.arange(width)
             real = slots < lengths[members, None]
             rows = starts[members, None] + np.where(real, slots, 0)
