@@ -188,7 +188,7 @@ def test_mistakes_are_one_message(  # type: ignore[no-untyped-def]
         found, said = done.returncode, done.stderr
     assert found == status and message in said, said
     assert "Traceback" not in said and "To append to your config" not in said
-    assert "Config search path" not in said
+    assert "Config search path" not in said and "CLOZELAB_DEBUG" not in said
 
 
 def test_debug_shows_the_traceback(clozelab) -> None:  # type: ignore[no-untyped-def]

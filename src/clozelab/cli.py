@@ -110,6 +110,7 @@ HELP = """clozelab: BERT-style encoders, from raw text to a judged table
   clozelab VERB --cfg job        the composed configuration
   clozelab VERB -m key=a,b ...   a sweep (of the first four verbs): each job in its own process
   clozelab --version
+  CLOZELAB_DEBUG=1 clozelab ...  where an error was raised
 
 Examples:
   clozelab reproduce table5_pretraining_tasks scale=demo
@@ -259,10 +260,7 @@ def _guarded(action: Callable[[], int], verb: str) -> int:
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             return 141  # as a process that SIGPIPE ends
         kinds: tuple[type[BaseException], ...] = (ValueError, OSError)  # a path that is a file, a full disk
-        if "hydra" in sys.modules:
-            from clozelab.launch.sweep import CONFIGURATION_ERRORS
-
-            kinds += CONFIGURATION_ERRORS
+        kinds += _configuration_errors()
         variables = ("CLOZELAB_DEBUG", "HYDRA_FULL_ERROR")
         wants_traceback = any(os.environ.get(name, "0") not in ("", "0") for name in variables)
         if wants_traceback or isinstance(error, ConnectionError) or not isinstance(error, kinds):
@@ -272,6 +270,14 @@ def _guarded(action: Callable[[], int], verb: str) -> int:
         else:
             _print_error(error, verb)
         return int(getattr(error, "exit_status", 1))
+
+
+def _configuration_errors() -> tuple[type[BaseException], ...]:
+    if "hydra" not in sys.modules:
+        return ()
+    from clozelab.launch.sweep import CONFIGURATION_ERRORS
+
+    return CONFIGURATION_ERRORS
 
 
 def _nobody_reads() -> bool:
@@ -302,7 +308,8 @@ def _print_error(error: BaseException, verb: str) -> None:
         message = explain(cause, verb)
     console = Console(stderr=True, soft_wrap=True)
     console.print(Text("error: ", style="bold red").append(Text(scrubbed(message), style="default")))
-    console.print("(CLOZELAB_DEBUG=1 shows where it was raised)", style="dim")
+    if not isinstance(cause, (ValueError, *_configuration_errors())):  # these say what to write instead
+        console.print("(CLOZELAB_DEBUG=1 shows where it was raised)", style="dim")
 
 
 def _clean_record(*arguments: Any, **options: Any) -> logging.LogRecord:

@@ -144,6 +144,11 @@ def passes(read: float, text: int) -> tuple[str, bool]:
     return (said + advice, True) if read > MOST_PASSES * text else (said, False)
 
 
+def several(number: int, noun: str) -> str:
+    """`1 job`, `2 jobs`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     """Seconds in the unit that suits them."""
     for size, unit in ((3600.0, "h"), (60.0, "min")):

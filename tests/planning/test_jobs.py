@@ -255,7 +255,10 @@ def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert main([*words, "--no-measure", "pretrain.steps_factor=0.25"]) == 0 and not worker.asked
     out = " ".join(capsys.readouterr().out.split())
     assert "time unknown" in out
-    assert "mlm: 640 k tokens, and a masked model takes about 1.35 M to leave its first plateau" in out
+    assert (
+        "mlm: too short to learn more than word frequencies: 640 k tokens, where a masked model takes about 1.35 M"
+        in out
+    )
     assert "ltr: 640 k tokens" not in out
     assert main([*words, "budget=20min"]) == 0
     out = capsys.readouterr().out
@@ -290,7 +293,7 @@ def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     capsys.readouterr()
     assert main(["pretrain", *words[1:4], f"data_dir={tmp_path}", "objective=mlm", "budget=20min"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("pre-training: 1 jobs, 1 at a time"), "the answer first"
+    assert out.startswith("pre-training: 1 job, 1 at a time with "), "the answer first"
     assert re.search(r"run: clozelab pretrain scale=demo .*objective=mlm steps_factor=[\d.]+\n", out)
     assert "smallest detectable" not in out
 

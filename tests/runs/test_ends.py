@@ -15,6 +15,7 @@ from clozelab.launch import launcher as launching
 from clozelab.launch.launcher import ProcessLauncher
 from clozelab.launch.processes import Job
 from clozelab.runs.find import find
+from clozelab.runs.fingerprint import require_encoder
 from clozelab.runs.record import JobName
 from clozelab.runs.upkeep import ending, reached, results, write_launch
 from clozelab.stages.compare import main as compare
@@ -22,6 +23,7 @@ from clozelab.stages.inventory import list_all
 from clozelab.stages.inventory import runs as runs_verb
 from clozelab.stages.inventory import status as status_verb
 from clozelab.suggestions import EXPERIMENTS_DIR
+from clozelab.training.callbacks import in_one_line
 from clozelab.verdicts.experiment import find_experiment, own_experiments
 
 NOTHING = "learnt nothing: 6.36 nats, word frequencies give 6.32: more steps, shorter sequences or more text"
@@ -53,17 +55,21 @@ def test_a_run_says_what_it_reached_and_what_comes_next(root: Path) -> None:
     for key in told:
         del nothing.facts[key]
     folder = nothing.folder.resolve() / "encoder"
-    assert ending(nothing) == [
-        NOTHING,
-        f"next: clozelab finetune encoder={folder} row=mlm task=TASK",
+    assert ending(nothing) == [NOTHING, f'from Python: clozelab.load("{folder}")'], "not to be fine-tuned"
+    folder = learnt.folder.resolve() / "encoder"
+    assert ending(learnt)[1:] == [
+        f"next: clozelab finetune encoder={folder} row=ltr task=TASK",
         f'from Python: clozelab.load("{folder}")',
     ]
     first, second = runs.finetune
-    assert "most frequent label 68.4, bag of words 72.3" in reached(second) and "collapsed" not in reached(second)
+    assert "most frequent label 68.4, behind the bag of words 72.3" in reached(second) and "collapsed" not in reached(
+        second
+    )
     assert reached(first).endswith("collapsed: one answer to everything")
-    assert ending(second) == [f"MRPC: 70.4; {reached(second)}"], "no model was kept to load"
+    behind = "a method that reads no context does better here: pre-train for longer, or give more examples"
+    assert ending(second) == [f"MRPC: 70.4; {reached(second)}", behind], "no model was kept to load"
     (second.folder / "model").mkdir()
-    assert ending(second)[1:] == [f"next: clozelab predict {second.folder.resolve()} text=...",
+    assert ending(second)[2:] == [f"next: clozelab predict {second.folder.resolve()} text=...",
                                   f'from Python: clozelab.load("{second.folder.resolve()}")']  # fmt: skip
     ((name, task, count, mean, beside),) = results(runs.finetune)
     assert (name, task, count, mean) == ("mlm", "mrpc", "2", "69.4") and beside.count("most frequent label 68.4") == 2
@@ -84,7 +90,9 @@ def test_a_sweep_ends_with_its_table(
     )
     out = capsys.readouterr().out
     if verb == "pretrain":
-        assert "learnt nothing: 6.36 nats" in out and "next: clozelab finetune encoder=" in out
+        assert "learnt nothing: 6.36 nats" in out
+        best = root.resolve() / "pretrain/ltr/seed-1/encoder"  # the second of them
+        assert "best: ltr seed 1\n" in out and f"next: clozelab finetune encoder={best} row=ltr" in out
         assert 'from Python: clozelab.load("' in out and "more text" not in out, "no advice in a table"
     else:
         assert "69.4" in out and "bag of words 72.3" in out
@@ -102,6 +110,27 @@ def test_the_inventory_says_the_same(root: Path, capsys: pytest.CaptureFixture[s
     assert compare([str(root / "pretrain" / arm / "seed-1") for arm in ("mlm", "ltr")]) == 0
     out = capsys.readouterr().out
     assert NOTHING in out and "4.40 nats" in out
+
+
+def test_figures_are_printed_once_and_as_tables_have_them() -> None:
+    pretraining = {"validation/loss": 6.123456, "validation/mlm_loss": 6.123456, "validation/accuracy": 0.0957}
+    assert in_one_line(pretraining) == "loss 6.123  accuracy 9.6%"
+    both = {"train/loss": 2.0, "train/mlm_loss": 1.5, "train/nsp_loss": 0.5}
+    assert in_one_line(both) == "loss 2  mlm_loss 1.5  nsp_loss 0.5"
+
+
+def test_a_missing_encoder_names_those_of_other_scales(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`root` is of the scale demo; their folders are what can be given."""
+    there = root / "pretrain/ltr/seed-1/encoder"
+    there.mkdir(exist_ok=True)
+    (there / "config.json").touch()
+    monkeypatch.chdir(root.parents[2])
+    wanted = "runs/adhoc/own/pretrain/mlm/seed-1/encoder"
+    with pytest.raises(ValueError, match=rf"{wanted}: no encoder here .*; there are .*") as refused:
+        require_encoder(wanted)
+    assert str(refused.value).endswith(f"; there are {there.relative_to(Path.cwd())}")
+    with pytest.raises(ValueError, match=r"Hugging Face layout$"):
+        require_encoder("nowhere")
 
 
 def test_own_experiments_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

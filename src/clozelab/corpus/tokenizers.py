@@ -358,6 +358,7 @@ class TokenizerSettings:
         return KINDS[self.kind].from_vocab(path, **self._rules)
 
     def learn(self, texts: Iterable[str]) -> Tokenizer:
+        log.info("learning a vocabulary of %d entries", self.vocab_size)  # the longest silence of a preparation
         learnt: Tokenizer = KINDS[self.kind].train(texts, self.vocab_size, **self._rules)
         if (size := learnt.vocab_size) < self.vocab_size:
             log.warning("the text gives a vocabulary of %d entries, %d were asked for", size, self.vocab_size)

@@ -29,8 +29,8 @@ from clozelab.launch.processes import ForkServer, Job, ProcessPool, run_verb
 from clozelab.launch.sweep import JobComposer, hydra_config, named_jobs, refuse_repeated
 from clozelab.runs.record import DAMAGED, read_record
 from clozelab.runs.store import accept_other_code
-from clozelab.runs.upkeep import ending, results, write_launch
-from clozelab.suggestions import key_of
+from clozelab.runs.upkeep import ending, gain, results, write_launch
+from clozelab.suggestions import key_of, several
 from clozelab.terminal import Heading, make_table
 from clozelab.training.host import require_package, usable_cores
 from clozelab.training.stopping import OUT_OF_TIME, STOPPED, Interrupted
@@ -172,7 +172,9 @@ class SweepLauncher(Launcher):
         is_judged = own[0] == "--config-dir" and Path(own[1], "paper.yaml").is_file()
         words = [own[1], f"scale={root.name}", f"runs_dir={root.parent.parent}"] if is_judged else [str(root)]
         following = [f"next: clozelab report {shlex.join(words)}"]
-        following += ending(records[0])[-2:] if self.verb == "pretrain" and not is_judged else []
+        if self.verb == "pretrain" and not is_judged and (best := max(records, key=gain)) and gain(best):
+            following += [f"best: {best.name} seed {best.seeds}"] if len(records) > 1 else []
+            following += [line for line in ending(best) if line.startswith(("next:", "from"))]
         for line in following if os.environ.get(SKIP_DOCTOR) != REPRODUCING else ():
             console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -219,7 +221,9 @@ class ProcessLauncher(SweepLauncher):
         for job, config in zip(jobs, composed, strict=True):
             job.environment, job.words = environment, job.words if is_one_cpu_process(config) else None
         threads = environment["OMP_NUM_THREADS"]
-        console.print(f"{self.verb}: {len(jobs)} jobs, {at_once} at a time with {threads} thread(s) each")
+        console.print(
+            f"{self.verb}: {several(len(jobs), 'job')}, {at_once} at a time with {several(int(threads), 'thread')} each"
+        )
         pool = ProcessPool(jobs, at_once=at_once, grace_seconds=self.grace_seconds, console=console, server=self.server)
         pool.run()
 

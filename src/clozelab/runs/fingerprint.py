@@ -159,6 +159,9 @@ def no_value(key: str) -> str:
     return f"{key} has no value; give one: {key}=..."
 
 
+MOST_NAMED = 4
+
+
 def require_encoder(folder: str | Path | None) -> Path:
     """`folder`; ValueError where it holds no encoder."""
     if folder is not None and any((Path(folder) / name).is_file() for name in ("config.json", "bert_config.json")):
@@ -167,8 +170,16 @@ def require_encoder(folder: str | Path | None) -> Path:
         raise ValueError(f"{folder} is a run's folder; its encoder is {Path(folder) / 'encoder'}")
     raise ValueError(
         f"{folder or 'encoder is not set'}: no encoder here (config.json is missing); pre-train it first, or give "
-        "encoder=FOLDER in the Hugging Face layout"
+        f"encoder=FOLDER in the Hugging Face layout{_encoders_near(Path(folder or ''))}"
     )
+
+
+def _encoders_near(folder: Path) -> str:
+    """Those of the same runs_dir, at any scale, in words."""
+    place = next((one for one in folder.parents if one.name == "pretrain" and len(one.parents) > 2), None)
+    found = [str(one.parent) for one in sorted(place.parents[2].glob("*/*/*/*/*/encoder/config.json"))] if place else []
+    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    return f"; there are {', '.join(found[:MOST_NAMED])}{more}" if found else ""
 
 
 def encoder_fingerprint(folder: str | Path) -> str:

@@ -239,8 +239,9 @@ class Record(BaseModel, extra="forbid"):
     def words(self) -> list[str]:
         """The same behind `clozelab`."""
         words = [self.stage, *(["--config-dir", self.config_dir] if self.config_dir else [])]
-        words += ["--config-name", self.config_name] if self.config_name != self.stage else []
-        return [*words, *self.overrides, "hydra.mode=RUN"]
+        # A configuration of another name may say of itself that it is a sweep.
+        named = ["--config-name", self.config_name, *self.overrides, "hydra.mode=RUN"]
+        return [*words, *(named if self.config_name != self.stage else self.overrides)]
 
 
 def command_line(words: Sequence[str], started_in: str) -> str:

@@ -53,7 +53,7 @@ KINDS = {
 }
 LEARNT_CONTEXT_NATS = 0.2
 """A token below the loss of a model without context; before that, a run is on the plateau that it began on."""
-LEARNT_NOTHING = "learnt nothing"
+LEARNT_NOTHING, BEHIND = "learnt nothing", "behind the "
 UNFINISHED = ("failed", "interrupted", "killed")
 QUIET_SECONDS = 3600.0  # what changed later than this ago may be in somebody's hands
 CACHE_PARTS = ("corpora", "tasks", "features", "baselines")
@@ -155,13 +155,22 @@ def same_fraction(run: Record) -> float:
     return float(token.get("same_fraction") or 0.0)
 
 
-def reached(run: Record) -> str:
-    """What a finished run's score stands beside: no context, one fixed answer, the best simple method; or nothing."""
+def gain(run: Record) -> float:
+    """Of the loss, or the errors, that take no context: the share which a pre-training has learnt to avoid."""
     loss, plateau = run.facts.get("validation/loss"), context_free(run)
     if "validation/rtd_accuracy" in run.facts:  # the loss is the generator's, which is not kept
         right, usual = (run.facts[f"validation/rtd_{name}accuracy"] for name in ("", "trivial_"))
+        return float((right - usual) / (1 - usual))
+    return 1 - float(loss) / plateau if loss is not None and plateau else 0.0
+
+
+def reached(run: Record) -> str:
+    """What a finished run's score stands beside: no context, one fixed answer, the best simple method; or nothing."""
+    loss, plateau = run.facts.get("validation/loss"), context_free(run)
+    if "validation/rtd_accuracy" in run.facts:
+        right, usual = (run.facts[f"validation/rtd_{name}accuracy"] for name in ("", "trivial_"))
         told = f"{right:.1%} of tokens rightly told as replaced or not, one answer gives {usual:.1%}"
-        return told if right - usual > 0.05 * (1 - usual) else f"{LEARNT_NOTHING}: {told}"
+        return told if gain(run) > 0.05 else f"{LEARNT_NOTHING}: {told}"
     if run.stage == "pretrain" and loss is not None and plateau is not None:
         if loss <= plateau - LEARNT_CONTEXT_NATS:
             return f"{loss:.2f} nats, word frequencies give {plateau:.2f}"
@@ -169,7 +178,9 @@ def reached(run: Record) -> str:
         return f"{LEARNT_NOTHING}: {loss:.2f} nats, word frequencies give {plateau:.2f}: {advice}"
     score = run.scores.get(run.metric)
     known = [("most frequent label", score.majority)] if score else []
-    known += [max(score.baselines.items(), key=itemgetter(1))] if score and score.baselines else []
+    if score and score.baselines:
+        name, value = max(score.baselines.items(), key=itemgetter(1))
+        known.append((BEHIND + name if (run.score or 0.0) < value else name, value))
     said = [f"{name} {value:.1f}" for name, value in known if value is not None]
     return ", ".join([*said, *(["collapsed: one answer to everything"] if run.facts.get("collapsed") else [])])
 
@@ -197,15 +208,19 @@ def results(records: Iterable[Record]) -> list[list[str]]:
 
 
 def ending(run: Record) -> list[str]:
-    """What a finished run says: its score, beside what; the next command; how its model is loaded elsewhere."""
+    """What a finished run says: its score, beside what; the next command, if any is of use; how its model is loaded."""
     folder = (run.folder / ("encoder" if run.stage == "pretrain" else "")).resolve()
     score = f"{run.title}: {shown_score(run, run.score)}; " if run.stage != "pretrain" else ""
+    said = [f"{score}{reached(run)}".removesuffix("; ")]
+    if BEHIND in said[0]:
+        said.append("a method that reads no context does better here: pre-train for longer, or give more examples")
     following = f"predict {folder} text=..."
     if run.stage == "pretrain":
         following = f"finetune encoder={folder} row={run.name} task=TASK"
     is_kept = run.stage == "pretrain" or (folder / "model").is_dir()
-    loads = [f"next: clozelab {following}", f'from Python: clozelab.load("{folder}")'] if is_kept else []
-    return [one for one in (f"{score}{reached(run)}".removesuffix("; "), *loads) if one]
+    if is_kept and not said[0].startswith(LEARNT_NOTHING):
+        said.append(f"next: clozelab {following}")
+    return [*filter(None, said), *([f'from Python: clozelab.load("{folder}")'] if is_kept else [])]
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,10 @@ def build_task_data(
 ) -> FinetuningDataModule:
     """The task's data module; it has looked for its files, and read nothing yet."""
     plan = TrainingPlan(**{key: settings[key] for key in PLAN_KEYS}, seed=seed, num_workers=num_workers)
-    return build("task.data", settings["task"]["data"])(inputs=inputs, plan=plan)
+    task, more = settings["task"], {}
+    if settings.get("hub") is False and task["hub"]:
+        more["how_to_get"] = f"{task['data']['how_to_get']}; or say hub=true"
+    return build("task.data", task["data"])(inputs=inputs, plan=plan, **more)
 
 
 def build_pretraining_module(

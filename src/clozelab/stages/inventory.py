@@ -17,7 +17,7 @@ from rich.text import Text
 from clozelab.runs import upkeep
 from clozelab.runs.find import find, find_below, no_match, select
 from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, RUN_FILE, STATUSES, Record
-from clozelab.suggestions import DASH, EXPERIMENTS_DIR, STAGE_NAMES, duration, rough
+from clozelab.suggestions import DASH, EXPERIMENTS_DIR, STAGE_NAMES, duration, rough, several
 from clozelab.terminal import Heading, Words, make_console, make_table, path_of, say, verb
 from clozelab.training.host import usable_cores
 
@@ -88,7 +88,7 @@ def runs(said: Words) -> int:
         console.print(make_table(headings, [_run_cells(one) for one in group], console.width))
     counts = Counter(one.status for one in records)
     states = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
-    say(console, f"{len(records)} runs{': ' if states else ''}{states}")
+    say(console, f"{several(len(records), 'run')}{': ' if states else ''}{states}")
     for one in records:
         if one.problem:
             say(console, f"{one.status}: {one.place}: {one.problem}", style="yellow")
@@ -188,7 +188,7 @@ def _show_standing(standing: Standing, console: Console) -> None:
     if standing.is_all_there_is:
         say(console, "every run is complete; whether there were to be more no record tells\n", style="green")
         return
-    say(console, f"time left: with {at_once} job{'s' if at_once > 1 else ''} at a time, from finished and running runs")
+    say(console, f"time left: with {several(at_once, 'job')} at a time, from finished and running runs")
     for line in [] if standing.running else standing.commands or ["the command that began it"]:
         say(console, f"to go on: {line}")
     say(console, "")

@@ -14,7 +14,7 @@ from rich import filesize
 from rich.console import Console
 
 from clozelab.planning.steps import SWEEPS, Step, make_steps
-from clozelab.suggestions import DASH, STAGE_NAMES, duration, key_of, passes, rough
+from clozelab.suggestions import DASH, STAGE_NAMES, duration, key_of, passes, rough, several
 from clozelab.terminal import Heading, Words, make_console, make_table, parse, say, verb, wants_help
 from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
 
@@ -108,7 +108,7 @@ def main(said: Words) -> int:
     for line in (f"all runs: {flops:.3g} FLOPs", disk(found, found.room(root, steps))):
         say(console, line)
     if measured := next((one.sweep.jobs for one in steps if one.verb == "evaluate"), ()):
-        say(console, f"evaluation: {len(measured)} jobs, not counted above: a minute each, as a rule")
+        say(console, f"evaluation: {several(len(measured), 'job')}, not counted above: a minute each, as a rule")
     is_shared = budget is not None and bool(found.arms) and (matched_by or not experiment.claims)
     shares = affordable(found, budget or 0.0, [matched_by] if matched_by else MATCHINGS) if is_shared else {}
     for name, part in shares.items():
@@ -259,9 +259,11 @@ def sums(costing: Costing) -> list[str]:
     for stage, pool in costing.pools.items():
         whole.append(costing.wall(stage))
         rest.append(costing.wall(stage, only_left=True))
-        shared_out = f"{pool.at_once} at a time with {pool.threads} thread(s)"
+        shared_out = f"{pool.at_once} at a time with {several(pool.threads, 'thread')}"
         beside = _left(costing.left(stage), pool.num_jobs, rest[-1])
-        lines.append(f"{STAGE_NAMES[stage]}: {pool.num_jobs} jobs, {shared_out}: {_about(whole[-1])}{beside}")
+        lines.append(
+            f"{STAGE_NAMES[stage]}: {several(pool.num_jobs, 'job')}, {shared_out}: {_about(whole[-1])}{beside}"
+        )
     if lines and None not in whole:
         left, jobs = sum(map(costing.left, costing.pools)), sum(pool.num_jobs for pool in costing.pools.values())
         beside = _left(left, jobs, sum(one or 0.0 for one in rest))
@@ -276,7 +278,11 @@ def _about(seconds: float | None) -> str:
 def _left(number: int, of: int, seconds: float | None) -> str:
     if number == of:
         return ""
-    return f"; left: {number} jobs, {_about(seconds)}" if number else "; left: nothing, all are complete or shared"
+    return (
+        f"; left: {several(number, 'job')}, {_about(seconds)}"
+        if number
+        else "; left: nothing, all are complete or shared"
+    )
 
 
 def share_table(name: str, shares: pandas.DataFrame) -> Table:
@@ -302,13 +308,13 @@ def warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame]) -> list[s
         )
     for number, arm in enumerate(costing.arms):
         tokens = min([part.tokens[number] for part in shares.values()], default=arm.tokens)
-        if arm.corpus.folder:
-            lines.append(f"{arm.name}: {passes(tokens, arm.corpus.train.num_tokens)[0]}")
         if arm.tokens_to_plateau > tokens:
             lines.append(
-                f"{arm.name}: {rough(tokens)} tokens, and a masked model takes about {rough(arm.tokens_to_plateau)} to "
-                "leave its first plateau (rule of thumb at the tiny size; larger models later)"
+                f"{arm.name}: too short to learn more than word frequencies: {rough(tokens)} tokens, where a masked "
+                f"model takes about {rough(arm.tokens_to_plateau)} (rule of thumb at the tiny size; larger ones later)"
             )
+        if arm.corpus.folder:
+            lines.append(f"{arm.name}: {passes(tokens, arm.corpus.train.num_tokens)[0]}")
     lines += [f"not timed: {problem}" for problem in costing.problems]
     if any(shape.is_estimated for shape in costing.shapes):
         lines.append(

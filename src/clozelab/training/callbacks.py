@@ -291,7 +291,12 @@ def sequences_of(batch: Any) -> int:
 
 
 def in_one_line(metrics: Any) -> str:
-    return "  ".join(f"{key.partition('/')[2]} {value:.4g}" for key, value in metrics.items())
+    """Figures as tables have them: a share of right answers in percent, and a part that is the whole loss not twice."""
+    named = {key.partition("/")[2]: value for key, value in metrics.items()}
+    whole = named.get("loss")
+    said = {name: one for name, one in named.items() if name == "loss" or one != whole or not name.endswith("_loss")}
+    are_shares = {name for name, one in said.items() if "accuracy" in name and one <= 1.0}
+    return "  ".join(f"{name} {one:{'.1%' if name in are_shares else '.4g'}}" for name, one in said.items())
 
 
 def growth_steps(phases: Sequence[Mapping[str, int]]) -> dict[int, tuple[int, int]]:
