@@ -110,7 +110,7 @@ def test_facts_of_pretraining(tmp_path: Path, writers: Any) -> None:
     assert set(check_every_cell(table, lines)) == {"text LM perplexity", "text MRPC"}
     assert {one["synthetic"] for one in lines} == {"text"}
     own = [one for one in lines if one["folder"] == "pretrain/base/seed-1"]
-    figures = [("validation/loss", "nats"), ("validation/accuracy", "share"), ("validation/perplexity", "")]
+    figures = [("validation/loss", "nats"), ("validation/accuracy", "percent"), ("validation/perplexity", "")]
     assert [(one["metric"], one["unit"]) for one in own] == figures
     assert [one["is_headline"] for one in own] == ["True", "False", "False"]
     assert [one["score"] for one in lines if one["status"] == "killed"] == [""]

@@ -85,6 +85,15 @@ def test_columns_of_fine_tuning_are_tasks(tmp_path: Path, writers: Any) -> None:
     assert {one["ours"] for one in differences(table)} == {"+2.0"} and not table.runs.damaged
 
 
+def test_what_only_tasks_differ_in_names_no_row(tmp_path: Path, writers: Any) -> None:
+    """Without a word of overrides, rows are what the settings say, and a task's own settings are no row's."""
+    for task, file in (("mrpc", "MRPC/train.tsv"), ("sst2", "SST-2/train.tsv")):
+        for seed in (1, 2):
+            config = {"task": {"name": task, "data": {"train_file": file}}}
+            writers.finetune(tmp_path, "mine", task, (seed, 1), 70.0, config=config)
+    assert rows_of(sweep_table(find(tmp_path))) == {"mine": [70.0, 70.0]}
+
+
 def test_arms_go_by_their_names(tmp_path: Path, writers: Any) -> None:
     for arm in ("mlm", "ltr"):
         writers.pretrain(tmp_path, arm, 1)
@@ -98,7 +107,9 @@ def test_the_verb_makes_the_same_page_without_a_word_of_a_paper(
     monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
     assert main([str(rates)]) == 0
     pages = [(rates / "report" / name).read_text() for name in ("report.html", "report.md")]
-    assert all("predict_prob=0.3" in page and "+0.52" in page for page in (*pages, capsys.readouterr().out))
+    out = capsys.readouterr().out
+    assert all("predict_prob=0.3" in page and "+0.52" in page for page in (*pages, out))
+    assert max(map(len, out.splitlines()[:-1])) <= 80 and out.count("predict_prob=0.3") == 2, "no name is broken"
     words = pages[1].lower()
     assert "paper" not in words and "verdict" not in words and "claim" not in words and "ours" not in words
     assert (rates / "report" / "results.csv").read_text().count("\n") == 7

@@ -32,7 +32,6 @@ from clozelab.verdicts.experiment import Experiment
 from clozelab.verdicts.judging import Judgement, look_at
 from clozelab.verdicts.table import Table, build_table, find_lines, is_scored, stand_in_for
 
-SHARE = "share"  # the unit of a held-out accuracy of pre-training, which records keep as a share of one
 RESULT_FIELDS = (
     "experiment", "scale", "stage", "row", "arm", "task", "stand_in_for", "synthetic", "pretrain_seed", "seed",
     "learning_rate", "metric", "unit", "score", "is_headline", "column", "counts", "majority", "baseline", "examples",
@@ -91,13 +90,14 @@ def _cell_text(value: object) -> str:
 def _pretraining(run: Record, table: Table) -> Iterator[dict[str, Any]]:
     """The facts of a pre-training run that are held-out figures, or that a column of the table shows."""
     shown = {one.metric: one.heading for one in table.columns if one.is_pretraining and not one.is_paper}
-    known = [key for key in run.facts if key.startswith("validation/") or key in shown] if run.is_complete else []
-    scores = {key: float(run.facts[key]) for key in known if isinstance(run.facts[key], int | float)}
+    known = run.facts | run.values if run.is_complete else {}
+    scores = {key: float(one) for key, one in known.items()
+              if isinstance(one, int | float) and (key.startswith("validation/") or key in shown)}  # fmt: skip
     for line in _scores(scores, "validation/loss"):
         metric = line.get("metric", "")
         unit = Score.of(metric, are_shares=True).unit if metric.startswith("validation/") else NO_UNIT
         about = {"arm": run.name, "pretrain_seed": run.seed, "column": shown.get(metric)}
-        yield line | about | {"unit": SHARE if unit == PERCENT else unit}
+        yield line | about | {"unit": unit}
 
 
 def _finetuning(run: Record, table: Table) -> Iterator[dict[str, Any]]:

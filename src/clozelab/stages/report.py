@@ -31,6 +31,7 @@ the same page without an experiment: a row for whatever differs, means over seed
   --latex    also report.tex: scores and verdicts as tables to \\input (needs the package booktabs)"""
 STYLES = {"holds": "green", "contradicted": "red", "inconclusive": "yellow", "not": "dim"}
 PADDING = 2
+LONGEST_WORD = 30  # characters: what is longer may break inside
 HARD = "\N{NO-BREAK SPACE}"  # no line ends inside an interval
 TEXTS = {
     "arm": len("MLM & NSP"),
@@ -121,9 +122,9 @@ def print_page(page: Mapping[str, Any], console: Console) -> None:
     if page["judgements"]:
         console.print(_verdicts(page["judgements"], "the paper:" if page["has_paper"] else "claimed:"))
     if page["differences"]:
-        columns = "row", "column", "difference", "95 % interval", "corrected p"
+        columns = "row", "column", "difference,\n95 % interval", "corrected p"
         rows = [
-            (one["row"], one["judged_on"], f"{one['ours']} {one['unit']}", one["interval"], one["p"])
+            (one["row"], one["judged_on"], f"{one['ours']} {one['unit']}\n{one['interval']}", one["p"])
             for one in page["differences"]
         ]
         console.print(_table(columns, rows, f"differences from {page['differences'][0]['first']}, paired by seed"))
@@ -134,17 +135,19 @@ def _score_tables(group: Mapping[str, Any], width: int) -> Iterator[Table]:
     surface = [{"paper": "", "mean": one["mean"], "half": ""} for one in group["surface"] or ()]
     rows = [*group["rows"], *([{"label": "surface baseline", "cells": surface}] if surface else [])]
     labels = ["", *(row["label"] for row in rows)]
-    empty = max(map(len, labels)) + 2 * PADDING
+    longest = max(len(word) for label in labels for word in label.split() or [""])
+    label_width = min(max(map(len, labels)), max(longest, width // 3))  # longer ones fold between words
+    empty = label_width + 2 * PADDING
     chosen, used = [labels], empty
     for index, heading in enumerate(group["headings"]):
         columns = _columns(heading, [row["cells"][index] for row in rows])
         needed = sum(max(len(line) for text in column for line in text.split("\n")) + PADDING for column in columns)
         if len(chosen) > 1 and used + needed > width:
-            yield _side_by_side(chosen)
+            yield _side_by_side(chosen, label_width)
             chosen, used = [labels], empty
         chosen += columns
         used += needed
-    yield _side_by_side(chosen)
+    yield _side_by_side(chosen, label_width)
 
 
 def _columns(heading: Mapping[str, Any], cells: Sequence[Mapping[str, str]]) -> list[list[str]]:
@@ -159,11 +162,12 @@ def _columns(heading: Mapping[str, Any], cells: Sequence[Mapping[str, str]]) -> 
     return columns
 
 
-def _side_by_side(columns: Sequence[Sequence[str]]) -> Table:
+def _side_by_side(columns: Sequence[Sequence[str]], label_width: int) -> Table:
     table = Table(box=box.SIMPLE)
-    for heading, *_ in columns:
+    table.add_column(max_width=label_width)
+    for heading, *_ in columns[1:]:
         style = "dim" if heading.endswith("paper") else None
-        table.add_column(escape(heading), justify="right" if heading else "left", style=style, no_wrap=True)
+        table.add_column(escape(heading), justify="right", style=style, no_wrap=True)
     for cells in zip(*(column[1:] for column in columns), strict=True):
         table.add_row(*map(escape, cells))
     return table
@@ -183,11 +187,12 @@ def _verdicts(judgements: Iterable[Mapping[str, Any]], claimed: str) -> Table:
     return table
 
 
-def _table(names: Sequence[str], rows: Iterable[Sequence[str | Text]], title: str | None = None) -> Table:
+def _table(names: Sequence[str], rows: Sequence[Sequence[str | Text]], title: str | None = None) -> Table:
     table = Table(box=box.SIMPLE, title=title and escape(title), title_justify="left")
-    for name in names:
-        is_number = name not in TEXTS
-        how = {"justify": "right" if is_number else "left", "no_wrap": is_number, "min_width": TEXTS.get(name) or None}
+    for name, *cells in zip(names, *rows, strict=True):
+        is_number, words = name not in TEXTS, [word for cell in cells for word in str(cell).split()]
+        least = max([TEXTS.get(name, 0), *(len(word) for word in words if not is_number and len(word) <= LONGEST_WORD)])
+        how = {"justify": "right" if is_number else "left", "no_wrap": is_number, "min_width": least or None}
         table.add_column(name, overflow="fold", **how)  # type: ignore[arg-type]
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else escape(cell) for cell in row))

@@ -437,8 +437,10 @@ def _varying(runs: Sequence[Record], said: Sequence[Mapping[str, str]]) -> list[
     names: list[Mapping[str, str]] = [
         {key: str(run.config[key]) for key in ("arm", "row") if key in run.config} for run in runs
     ]
-    for values in (said, names, [*map(settings, runs)]):
-        if keys := _differing(values):
+    of_tasks = [[*map(settings, mine)] for mine in grouped(runs, lambda run: run.task).values()]
+    for groups in ([said], [names], of_tasks):  # a task's own settings set no row apart
+        if keys := list(dict.fromkeys(key for values in groups for key in _differing(values))):
+            values = [one for values in groups for one in values]
             # A multirun names its arms by what differs: that says more than the name.
             own = [key for key in keys if key not in NAMES]
             kinds = [len({tuple(one.get(key) for key in some) for one in values}) for some in (own, keys)]

@@ -88,7 +88,7 @@ class Column(_Entry):
 
     @property
     def is_pretraining(self) -> bool:
-        """Its cells are facts of the pre-training runs, one a pre-training seed, and not in percent."""
+        """Its cells are facts of the pre-training runs, one a pre-training seed."""
         return self.source == "pretrain"
 
     @property
@@ -98,7 +98,7 @@ class Column(_Entry):
 
     @property
     def unit(self) -> str:
-        is_percent = not self.source or (self.is_measured and not self.falls)
+        is_percent = not self.source or (not self.falls and (self.is_measured or self.metric.endswith("accuracy")))
         return PERCENT if is_percent else self.metric.rpartition("/")[2].replace("_", " ")
 
     @property

@@ -352,7 +352,8 @@ def _cell(runs: Sequence[Record], metric: str, expected: Iterable[Seeds], note: 
 
 
 def _values(run: Record) -> Mapping[str, float]:
-    return run.facts if run.stage == "pretrain" else run.values
+    """What columns show of a run, in their units: shares of a pre-training are percent there, too."""
+    return run.facts | run.values if run.stage == "pretrain" else run.values
 
 
 def seeds_of(run: Record) -> Seeds:
