@@ -1,4 +1,5 @@
-"""report.html in a real browser: at three widths no element is wider than its box, and the first screen answers."""
+"""report.html in a real browser, light and dark: at three widths no element is wider than its box, all text can be
+read, and the first screen answers."""
 
 from __future__ import annotations
 
@@ -20,19 +21,53 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chr
 EVERY = ("mnli", "qnli", "mrpc", "sst2", "squad_v1", "snli_95k", "qnli_derived")
 ROWS = ("mlm_nsp", "mlm", "ltr", "ltr_bilstm", "random", "random_bilstm")
 WIDTHS = 420, 1400, 1920
+SCHEMES = "light", "dark"
+LEAST_CONTRAST = 4.5  # of text against what lies behind it, by WCAG 2 (AA); 3 where the text is large
 MEASURE = """<!doctype html><body>%s<pre id="seen"></pre><script>
+const pixel = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+function over(colour, below, opacity) {  // any colour that CSS can say, on an opaque one
+  pixel.globalAlpha = 1;
+  pixel.fillStyle = below;
+  pixel.fillRect(0, 0, 1, 1);
+  pixel.globalAlpha = opacity;
+  pixel.fillStyle = colour;
+  pixel.fillRect(0, 0, 1, 1);
+  return Array.from(pixel.getImageData(0, 0, 1, 1).data).slice(0, 3);
+}
+function luminance(rgb) {
+  const linear = (one) => one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4;
+  const [r, g, b] = rgb.map((one) => linear(one / 255));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+function contrast(one, view) {
+  const above = [];
+  for (let place = one; place; place = place.parentElement) above.unshift(view.getComputedStyle(place));
+  let below = view.matchMedia("(prefers-color-scheme: dark)").matches ? [18, 18, 18] : [255, 255, 255], opacity = 1;
+  for (const style of above) {
+    opacity *= style.opacity;
+    below = over(style.backgroundColor, `rgb(${below})`, opacity);
+  }
+  const ink = over(above.at(-1).color, `rgb(${below})`, opacity), [a, b] = [luminance(ink), luminance(below)];
+  return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+}
 addEventListener("load", () => {
   const found = Array.from(document.querySelectorAll("iframe"), (frame) => {
-    const page = frame.contentDocument, wide = [];
+    const page = frame.contentDocument, view = frame.contentWindow, wide = [], faint = [];
     for (const summary of page.querySelectorAll("details")) summary.open = true;
     for (const one of page.body.querySelectorAll("*")) {
       const box = one.getBoundingClientRect();
       const isWide = one.clientWidth && one.scrollWidth > one.clientWidth + 1 && !one.matches(".axis");
       if (isWide || box.right > page.documentElement.clientWidth + 1)
         wide.push(`${one.tagName}.${one.className} ${one.textContent.trim().slice(0, 40)}`);
+      const says = Array.from(one.childNodes, (node) => node.nodeType === 3 ? node.data.trim() : "").join("");
+      const style = view.getComputedStyle(one), size = parseFloat(style.fontSize);
+      const least = size >= 24 || (size >= 18.66 && style.fontWeight >= 700) ? LEAST * 2 / 3 : LEAST;
+      if (says && box.width && style.visibility === "visible" && contrast(one, view) < least)
+        faint.push(`${one.tagName}.${one.className} ${contrast(one, view).toFixed(2)} ${says.slice(0, 40)}`);
     }
     const last = page.querySelector(".answers").getBoundingClientRect();
-    return { wide, answered: last.bottom };
+    const isDark = view.matchMedia("(prefers-color-scheme: dark)").matches;
+    return { wide, faint, isDark, answered: last.bottom };
   });
   document.querySelector("#seen").textContent = JSON.stringify(found);
 });
@@ -45,20 +80,34 @@ def written(root: Path, name: str = "table5_pretraining_tasks") -> Report:
 
 @pytest.mark.browser
 @pytest.mark.skipif(BROWSER is None, reason="no browser on this machine")
-def test_nothing_is_wider_than_its_box(make_runs: Callable[..., Path], tmp_path: Path) -> None:
+def test_nothing_is_wider_than_its_box_or_too_faint_to_read(make_runs: Callable[..., Path], tmp_path: Path) -> None:
     means = {(row, task): 50.0 + 3.0 * place for place, row in enumerate(ROWS) for task in EVERY}
-    report = written(make_runs(means, pretrain_seeds=(1, 2, 3), finetune_seeds=(1,)))
-    frames = (f'<iframe src="{report.folder / "report.html"}" width="{one}" height="900"></iframe>' for one in WIDTHS)
-    (tmp_path / "measure.html").write_text(MEASURE % "".join(frames))
+    page = written(make_runs(means, pretrain_seeds=(1, 2, 3), finetune_seeds=(1,))).folder / "report.html"
+    # The control: a page on which one line can hardly be read, and one element is wider than all screens.
+    planted = '<p class="pale" style="color: var(--line)">pale</p><p class="broad" style="min-width: 3000px">broad</p>'
+    spoilt = page.with_name("spoilt.html")
+    spoilt.write_text(page.read_text().replace("</body>", f"{planted}</body>"))
+    cases = [(one, width, scheme) for one in (page, spoilt) for width in WIDTHS for scheme in SCHEMES]
+    frames = (
+        f'<iframe src="{one}" width="{width}" height="900" style="color-scheme: {scheme}"></iframe>'
+        for one, width, scheme in cases
+    )
+    said = MEASURE.replace("LEAST", str(LEAST_CONTRAST)).replace("%s", "".join(frames))
+    (tmp_path / "measure.html").write_text(said)
     switches = ["--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", "--no-first-run"]
     switches += ["--disable-background-networking", f"--user-data-dir={tmp_path / 'browser'}"]
     command = [str(BROWSER), *switches, "--dump-dom", (tmp_path / "measure.html").as_uri()]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
     found = re.search(r'<pre id="seen">(.*?)</pre>', shown)
     assert found is not None
-    seen = dict(zip(WIDTHS, json.loads(unescape(found[1])), strict=True))
-    assert {width: one["wide"] for width, one in seen.items()} == {width: [] for width in WIDTHS}
-    assert seen[1400]["answered"] < 900 and seen[1920]["answered"] < 900, "the verdicts are on the first screen"
+    seen = dict(zip(cases, json.loads(unescape(found[1])), strict=True))
+    for (one, width, scheme), there in seen.items():
+        assert there["isDark"] == (scheme == "dark")
+        if one == page:
+            assert not there["wide"] and not there["faint"], (width, scheme)
+            assert width == min(WIDTHS) or there["answered"] < 900, "the verdicts are on the first screen"
+        else:
+            assert any("pale" in line for line in there["faint"]) and any("broad" in line for line in there["wide"])
 
 
 @pytest.fixture
