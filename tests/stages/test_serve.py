@@ -7,7 +7,7 @@ import string
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from clozelab.cli import main
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.encoder import Encoder
 from clozelab.modules.model import write_model
+from clozelab.stages import serve
 from clozelab.stages.serve import MAX_WAITING, app_of
 
 testing = pytest.importorskip("starlette.testclient", reason="needs pip install 'clozelab[serve]'")
@@ -131,6 +132,19 @@ def test_a_crowd_is_answered_together_and_each_hears_of_its_own_mistake(
     assert [one.status_code for one in answers] == [200, 200, 400, 200]
     assert "text 1 is empty" in answers[2].json()["error"]
     assert len(crowd(["a"] * 5)) == 6 and MAX_WAITING >= 64
+
+
+def test_who_comes_when_too_many_wait_is_told_so(predictor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+    monkeypatch.setattr(predictor, "progress", lambda batches: gate.wait(30) and batches)
+    monkeypatch.setattr(serve, "MAX_WAITING", 2)
+    with testing.TestClient(app_of(predictor, max_bytes=2000)) as client, ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(client.post, "/predict", json={"text": "a"}) for _ in range(6)]
+        refused = next(iter(as_completed(asked))).result()
+        assert refused.status_code == 503 and refused.json()["error"] == "2 requests wait already; ask again later"
+        gate.set()
+        answers = [one.result().status_code for one in asked]
+    assert set(answers) == {200, 503} and answers.count(200) >= 2, "those that waited are answered"
 
 
 def test_words_that_it_does_not_take(predictor: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
