@@ -21,6 +21,7 @@ from clozelab.models.embeddings import Embeddings
 TASKS = {
     "sst2": "accuracy",
     "stsb": "spearman",
+    "stsb_siamese": "spearman",
     "swag": "accuracy",
     "squad_v2": "f1",
     "ner_microworld": "f1",
@@ -71,7 +72,7 @@ def bits(module: torch.nn.Module) -> list[torch.Tensor]:
     return [value.clone() for value in module.state_dict().values()]
 
 
-LONGER = ("ltr", "swag", "ner_features_microworld")
+LONGER = ("ltr", "stsb", "swag", "ner_features_microworld")
 NAMES = [
     pytest.param(one, marks=[pytest.mark.slow] * (one in LONGER)) for one in ("mlm", "mlm_nsp", "ltr", "rtd", *TASKS)
 ]
@@ -258,6 +259,20 @@ def test_positions_grow_under_a_trainer_of_ones_own(places: dict[str, Any], monk
     assert grown == [(32, 64)]
     own.fit(module, datamodule=data)
     assert grown == [(32, 64)] * 2
+
+
+def test_compiling_and_recomputing_are_the_modules_own(places: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Any] = []
+    for stage in ("pretrain", "finetune"):
+        noted = lambda encoder, dynamic: compiled.append((encoder, dynamic))  # noqa: E731
+        monkeypatch.setattr(f"clozelab.stages.{stage}.compile_encoder", noted)
+    common = {key: value for key, value in places.items() if key != "encoder"} | PRETRAIN
+    words = ["trainer.compile=true", "trainer.gradient_checkpointing=true"]
+    module, _, _ = clozelab.compose("pretrain", ["objective=mlm", *words], **common)
+    tuned, _, _ = clozelab.compose("finetune", ["task=sst2", words[0]], row="mine", **places, **FINETUNE)
+    assert [*module.model.encoders] == [encoder for encoder, dynamic in compiled if not dynamic]
+    assert [tuned.encoder] == [encoder for encoder, dynamic in compiled if dynamic]
+    assert module.model.encoders[0].gradient_checkpointing and not tuned.encoder.gradient_checkpointing
 
 
 def test_averaged_weights_are_kept_with_the_answers_that_they_gave(places: dict[str, Any]) -> None:

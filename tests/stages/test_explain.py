@@ -77,6 +77,8 @@ def test_the_shares_are_complete(model: Any, act: str) -> None:
     if act == "fill":
         assert found.answer == ours.fill_mask(text).masks[0][0].token and found.shares[3] == 0.0
     if act == "answer":
+        with pytest.raises(ValueError, match="target=c: this model gives a span"):
+            attribute(ours, act, text, target="c")
         assert found.answer == ours.answer(*text, null_answer=False).text
         rules = {"with_unanswerable": True, "threshold": -1e9, "max_answer_length": 1}
         ours.model.config["clozelab"] = {"answers": rules}
@@ -118,6 +120,8 @@ def test_the_page_and_the_picture(model: Any, tmp_path: Path, capsys: Any) -> No
     plain, _ = model()
     assert main(["explain", str(plain.model.folder), "text=a b", f"out={page}", "device=cpu"]) == 0
     assert "no trained head" in page.read_text(encoding="utf-8")
+    assert main(["explain", str(plain.model.folder), "text=a b", f"out={page}", "target=a"]) == 1
+    assert "nothing of the text that it could explain" in " ".join(capsys.readouterr().err.split())
     for words, said in (
         ([f"out={page}"], "needs text=TEXT"),
         (["text=a", "out=x.pdf"], "needs text=TEXT"),

@@ -129,6 +129,8 @@ def _outputs(predictor: Predictor, act: str, text: Any) -> tuple[Outputs, Tensor
 
 def _target(predictor: Predictor, act: str, ids: list[int], own: Tensor, target: str | None) -> tuple[str, list[int]]:
     """What is explained, in words, and the outputs whose sum it is."""
+    if target is not None and (act == "answer" or predictor.model.task == "regression"):
+        raise ValueError(f"target={target}: this model gives a {'span' if act == 'answer' else 'number'}: leave it out")
     if act == "answer":
         first, last = ids.index(predictor.tokenizer.sep_id) + predictor.tokenizer.pair_separators, len(ids) - 1
         sums = own[first:last, None] + own[len(ids) :][first:last]

@@ -164,6 +164,8 @@ def build_pretraining_module(
         matmul_ceiling=matmul_ceiling(hardware.precision, hardware.device),
         spike=cfg.spike,
     )
+    for one in module.model.encoders:
+        one.gradient_checkpointing = cfg.trainer.gradient_checkpointing
     growth = growth_steps(cfg.phases) if cfg.position_growth == "tile" else {}
     # Under a Trainer of somebody's own, too.
     module.configure_callbacks = partial(list, [PositionGrowth(growth)])  # type: ignore[method-assign]

@@ -51,6 +51,8 @@ def main(said: Words) -> int:
     found = None
     if explaining.HEADS.get(act, "") in predictor.heads:
         found = explaining.attribute(predictor, act, text, target=values.get("target"), steps=steps)
+    elif "target" in values:
+        raise ValueError(f"target={values['target']}: this model says nothing of the text that it could explain")
     maps = predictor.attention(text)
     layers = _numbers("layers", values.get("layers", str(len(maps))), len(maps))
     heads = _numbers("heads", values.get("heads", "all"), maps.shape[1])

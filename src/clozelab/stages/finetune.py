@@ -68,9 +68,9 @@ def main(cfg: DictConfig) -> None:
             return
         # A resumed run keeps the precision that `auto` meant when it began.
         hardware = replace(hardware, precision=run.facts.get("precision", hardware.precision))
-        module = build_module(cfg, encoder, data)
         if hardware.compile == "true":
-            compile_encoder(module.encoder, dynamic=True)
+            compile_encoder(encoder, dynamic=True)
+        module = build_module(cfg, encoder, data)
         run.record(total_steps=data.total_steps, cache=used_folders(), precision=hardware.precision)
         run.record(threads=torch.get_num_threads())
         checkpoints = run.dir / "checkpoints"
@@ -107,6 +107,8 @@ def parts(cfg: DictConfig) -> tuple[FineTuning, FinetuningDataModule, Trainer]:
     data = build_data(cfg, folder, encoder_fingerprint(folder), hardware)
     data.setup()
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
+    if hardware.compile == "true":
+        compile_encoder(encoder, dynamic=True)
     rest: Any = {"callbacks": building.chosen_callbacks(cfg), "loggers": [], "folder": Path(cfg.run_dir)}
     trainer = building.make_trainer(cfg, hardware, data.total_steps, None, **rest)
     return build_module(cfg, encoder, data), data, trainer

@@ -48,8 +48,6 @@ SCORES = tuple(
 def adapt(cfg: DictConfig, run: Run, hardware: Hardware, module: PretrainingModule, data: CorpusDataModule) -> None:
     """Choose micro-batch sizes and whether to compile, or read what this run chose when it began; record them."""
     known = run.facts
-    for encoder in module.model.encoders:
-        encoder.gradient_checkpointing = cfg.trainer.gradient_checkpointing
     sizes = known.get("micro_batch_sizes") or _micro_batch_sizes(cfg, hardware, module, data)
     data.phases = [replace(phase, micro_batch_size=size) for phase, size in zip(data.phases, sizes, strict=True)]
     compiles = known.get("compiled", hardware.compiles_pretraining)
@@ -109,6 +107,8 @@ def parts(cfg: DictConfig) -> tuple[PretrainingModule, CorpusDataModule, Trainer
     hardware, corpus, objectives, data = begin(cfg)
     building.require_own_vocabulary(cfg, corpus)
     module = building.build_pretraining_module(cfg, hardware, corpus, objectives, data.total_steps)
+    for encoder in module.model.encoders if hardware.compiles_pretraining else ():
+        compile_encoder(encoder, dynamic=False)
     rest: Any = {"callbacks": building.chosen_callbacks(cfg), "loggers": [], "folder": Path(cfg.run_dir)}
     return module, data, make_trainer(cfg, hardware, data, **rest)
 
