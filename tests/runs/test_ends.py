@@ -26,7 +26,7 @@ from clozelab.suggestions import EXPERIMENTS_DIR
 from clozelab.training.callbacks import in_one_line
 from clozelab.verdicts.experiment import find_experiment, own_experiments
 
-NOTHING = "learnt nothing: 6.36 nats, word frequencies give 6.32: more steps, shorter sequences or more text"
+NOTHING = "learnt nothing: 6.36 nats, word frequencies give 6.32"
 
 
 @pytest.fixture
@@ -55,7 +55,11 @@ def test_a_run_says_what_it_reached_and_what_comes_next(root: Path) -> None:
     for key in told:
         del nothing.facts[key]
     folder = nothing.folder.resolve() / "encoder"
-    assert ending(nothing) == [NOTHING, f'from Python: clozelab.load("{folder}")'], "not to be fine-tuned"
+    assert ending(nothing) == [
+        NOTHING,
+        "more steps, shorter sequences or more text may help",
+        f'from Python: clozelab.load("{folder}")',
+    ], "not to be fine-tuned"
     folder = learnt.folder.resolve() / "encoder"
     assert ending(learnt)[1:] == [
         f"next: clozelab finetune encoder={folder} row=ltr task=TASK",
@@ -66,7 +70,7 @@ def test_a_run_says_what_it_reached_and_what_comes_next(root: Path) -> None:
         second
     )
     assert reached(first).endswith("collapsed: one answer to everything")
-    behind = "a method that reads no context does better here: pre-train for longer, or give more examples"
+    behind = "a method without context does better: train longer, or give more examples"
     assert ending(second) == [f"MRPC: 70.4; {reached(second)}", behind], "no model was kept to load"
     (second.folder / "model").mkdir()
     assert ending(second)[2:] == [f"next: clozelab predict {second.folder.resolve()} text=...",
@@ -106,7 +110,7 @@ def test_the_inventory_says_the_same(root: Path, capsys: pytest.CaptureFixture[s
     out = capsys.readouterr().out
     assert "learnt nothing" in out and "4.40 nats, word frequencies give 6.32" in out and "bag of words 72.3" in out
     assert status_verb([runs_dir]) == 0
-    assert NOTHING in capsys.readouterr().out
+    assert NOTHING in " ".join(capsys.readouterr().out.split())
     assert compare([str(root / "pretrain" / arm / "seed-1") for arm in ("mlm", "ltr")]) == 0
     out = capsys.readouterr().out
     assert NOTHING in out and "4.40 nats" in out

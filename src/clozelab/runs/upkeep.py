@@ -174,8 +174,7 @@ def reached(run: Record) -> str:
     if run.stage == "pretrain" and loss is not None and plateau is not None:
         if loss <= plateau - LEARNT_CONTEXT_NATS:
             return f"{loss:.2f} nats, word frequencies give {plateau:.2f}"
-        advice = "more steps, shorter sequences or more text"
-        return f"{LEARNT_NOTHING}: {loss:.2f} nats, word frequencies give {plateau:.2f}: {advice}"
+        return f"{LEARNT_NOTHING}: {loss:.2f} nats, word frequencies give {plateau:.2f}"
     score = run.scores.get(run.metric)
     known = [("most frequent label", score.majority)] if score else []
     if score and score.baselines:
@@ -201,7 +200,7 @@ def results(records: Iterable[Record]) -> list[list[str]]:
     lines = []
     for (name, task), mine in groups.items():
         scores = [run.score for run in mine if run.score is not None]
-        said = dict.fromkeys(filter(None, (": ".join(reached(run).split(": ")[:2]) for run in mine)))
+        said = dict.fromkeys(filter(None, map(reached, mine)))
         lines.append([name, task, str(len(mine)), shown_score(mine[0], statistics.fmean(scores) if scores else None),
                       "; ".join(said)])  # fmt: skip
     return lines
@@ -213,12 +212,14 @@ def ending(run: Record) -> list[str]:
     score = f"{run.title}: {shown_score(run, run.score)}; " if run.stage != "pretrain" else ""
     said = [f"{score}{reached(run)}".removesuffix("; ")]
     if BEHIND in said[0]:
-        said.append("a method that reads no context does better here: pre-train for longer, or give more examples")
+        said.append("a method without context does better: train longer, or give more examples")
     following = f"predict {folder} text=..."
     if run.stage == "pretrain":
         following = f"finetune encoder={folder} row={run.name} task=TASK"
     is_kept = run.stage == "pretrain" or (folder / "model").is_dir()
-    if is_kept and not said[0].startswith(LEARNT_NOTHING):
+    if said[0].startswith(LEARNT_NOTHING):
+        said.append("more steps, shorter sequences or more text may help")
+    elif is_kept:
         said.append(f"next: clozelab {following}")
     return [*filter(None, said), *([f'from Python: clozelab.load("{folder}")'] if is_kept else [])]
 

@@ -141,7 +141,7 @@ def status(said: Words) -> int:
         _show_standing(standing, console)
     for one in records:
         if one.is_complete and upkeep.reached(one).startswith(upkeep.LEARNT_NOTHING):
-            say(console, f"{one.place}: {upkeep.reached(one)}", style="yellow")
+            console.print(Text(f"{one.place}: {upkeep.reached(one)}", style="yellow"))
     return 0
 
 
@@ -179,7 +179,7 @@ def _show_standing(standing: Standing, console: Console) -> None:
             reason = "its process has gone without a word (killed, or the machine stopped)"
         elif one.status == DAMAGED:
             reason = f"{one.problem}; remove the folder to run it again"
-        say(console, f"{one.status}: {one.place}: {reason}", style="yellow")
+        console.print(Text(f"{one.status}: {one.place}: {reason}", style="yellow"))
         if one.status == "failed" and (one.folder / LOG_FILE).is_file():
             say(console, f"  log: {one.folder / LOG_FILE}", style="dim")
     if standing.is_done:

@@ -101,7 +101,7 @@ def main(said: Words) -> int:
     found = analyse(steps, Corpora(strict=False), runs)
     found = with_speeds(found, cache_dir, measure=measure, say=lambda line: say(progress, line, style="dim"))
     for line in sums(found):  # what is asked first
-        say(console, line, style="bold")
+        console.print(line, style="bold", markup=False)
     for table in tables(found):
         console.print(make_table(*table, console.width))
     flops = sum(shape.count * (shape.flops or 0.0) for shape in found.shapes)
@@ -125,7 +125,7 @@ def main(said: Words) -> int:
     if experiment.claims:
         say(console, describe(experiment, runs, found.num_seeds))
     for line in warnings(found, shares):
-        say(console, line, style="yellow")
+        console.print(line, style="yellow", markup=False)
     return 0
 
 

@@ -1,0 +1,81 @@
+"""The main screens at 80, 100 and 160 columns: no line is wider than the terminal, and none breaks inside a word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozelab.checks.doctor import Fact, print_facts, print_findings
+from clozelab.checks.subject import ERROR, OK, WARNING, Finding
+from clozelab.runs.find import find
+from clozelab.runs.upkeep import ending
+from clozelab.stages import compare, inventory, plan
+from clozelab.stages.report import main as report
+from clozelab.terminal import make_console
+
+WIDTHS = 80, 100, 160
+WHOLE = re.compile(r"^(next|run|to go on|from Python|Report|error|  log)\b|clozelab |/")
+"""Lines that hold a command or a path, which stay whole so that they can be copied."""
+FINDINGS = [
+    Finding("corpus", OK, "the text is prepared", "1.2 M tokens"),
+    Finding("arm mlm", WARNING, "the budget may end before the masked model leaves its plateau (about 5.4 M tokens)",
+            "0.7 M tokens", "a rule of thumb: more steps, or a phase of 32 or 64 tokens first"),
+    Finding("task intent", ERROR, "the label column of validation.tsv names a class that training has not",
+            "1 of 200 lines", "give the class to the training file, or leave the line out"),
+]  # fmt: skip
+FACTS = [
+    Fact("ceilings", "matmul bf16", "312 GFLOP/s"),
+    Fact("here", "allocator", "glibc", "threshold set so that large blocks are kept and not asked for at every step"),
+]
+
+
+@pytest.fixture
+def screens(tmp_path: Path, writers: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[[], object]]:
+    monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
+    root = tmp_path / "runs" / "table5_pretraining_tasks" / "demo"
+    for arm, loss in (("mlm", 6.36), ("ltr", 4.4)):
+        writers.pretrain(root, arm, 1, known={"unigram_loss": 6.32, "validation/loss": loss})
+        for seed in (1, 2):
+            known = {"majority_baseline": 0.684, "baselines": {"bag of words": {"accuracy": 0.723}}}
+            writers.finetune(root, arm, "mrpc", (1, seed), 68.0 + seed, **known)
+    writers.finetune(root, "ltr", "sst2", (1, 1), 0.0, status="failed")
+    runs_dir, folders = (
+        f"runs_dir={tmp_path / 'runs'}",
+        [str(root / "pretrain" / arm / "seed-1") for arm in ("mlm", "ltr")],
+    )
+    words = ["pretrain", "scale=demo", "objective=mlm", "steps_factor=0.1", "--no-measure", runs_dir]
+    words += [f"{name}={tmp_path}/{name}" for name in ("cache_dir", "data_dir")]
+    monkeypatch.chdir(tmp_path)
+    return {
+        "list": lambda: inventory.list_all([runs_dir]),
+        "status": lambda: inventory.status([runs_dir]),
+        "runs": lambda: inventory.runs([runs_dir]),
+        "compare": lambda: compare.main(folders),
+        "report": lambda: report([str(root / "finetune")]),
+        "findings": lambda: print_findings(FINDINGS, make_console(), shows_all=True),
+        "machine": lambda: print_facts(FACTS, {"processor": "Intel(R) Xeon(R) Processor @ 2.70GHz"}, make_console()),
+        "plan": lambda: plan.main(words),
+        "end": lambda: print("\n".join(line for run in find(root).runs if run.is_complete for line in ending(run))),
+    }
+
+
+def test_no_line_is_wider_than_the_terminal_or_breaks_inside_a_word(
+    screens: dict[str, Callable[[], object]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lines(name: str, width: int) -> list[str]:
+        monkeypatch.setenv("COLUMNS", str(width))
+        screens[name]()
+        return capsys.readouterr().out.splitlines()
+
+    for name in screens:
+        known = {word for line in lines(name, 2000) for word in line.split()}
+        assert known, name
+        for width in WIDTHS:
+            shown = [line for line in lines(name, width) if not WHOLE.search(line)]
+            assert [line for line in shown if len(line.rstrip()) > width] == [], (name, width)
+            words = {word for line in shown for word in line.split() if set(word) != {"\u2500"}}
+            assert words - known == set(), (name, width)
