@@ -149,17 +149,12 @@ def _run(words: list[str]) -> int:
         with _announced(verb, rest):
             if verb in HYDRA_VERBS:
                 return _hydra_verb(verb, ["--help" if word == "--help-all" else word for word in rest])
-            module, function = _place(verb)
+            module, _, function = PLACES.get(verb, f"{verb}.main").partition(".")
             return int(getattr(importlib.import_module(f"clozelab.stages.{module}"), function)(rest) or 0)
     from clozelab.suggestions import hint
 
     print(f"clozelab: there is no verb {verb!r}; {hint(verb, [*HYDRA_VERBS, *PLAIN_VERBS])}", file=sys.stderr)
     return 2
-
-
-def _place(verb: str) -> tuple[str, str]:
-    module, _, function = PLACES.get(verb, f"{verb}.main").partition(".")
-    return module, function
 
 
 @contextmanager
@@ -198,7 +193,8 @@ def _help_text(verb: str, words: Sequence[str]) -> str:
         return _hydra_help(verb, words)
     if verb not in PLAIN_VERBS:
         return ""
-    tree = ast.parse(Path(__file__).parent.joinpath("stages", f"{_place(verb)[0]}.py").read_text(encoding="utf-8"))
+    module = PLACES.get(verb, verb).partition(".")[0]
+    tree = ast.parse(Path(__file__).parent.joinpath("stages", f"{module}.py").read_text(encoding="utf-8"))
     said = (one.value for one in tree.body if isinstance(one, ast.Assign) and isinstance(one.value, ast.Constant))
     texts = (one.value for one in said if isinstance(one.value, str))
     return next((one for one in texts if one.split()[:2] == ["clozelab", verb]), "")

@@ -261,12 +261,11 @@ def sums(costing: Costing) -> list[str]:
         rest.append(costing.wall(stage, only_left=True))
         shared_out = f"{pool.at_once} at a time with {several(pool.threads, 'thread')}"
         beside = _left(costing.left(stage), pool.num_jobs, rest[-1])
-        lines.append(
-            f"{STAGE_NAMES[stage]}: {several(pool.num_jobs, 'job')}, {shared_out}: {_about(whole[-1])}{beside}"
-        )
+        jobs = f"{STAGE_NAMES[stage]}: {several(pool.num_jobs, 'job')}"
+        lines.append(f"{jobs}, {shared_out}: {_about(whole[-1])}{beside}")
     if lines and None not in whole:
-        left, jobs = sum(map(costing.left, costing.pools)), sum(pool.num_jobs for pool in costing.pools.values())
-        beside = _left(left, jobs, sum(one or 0.0 for one in rest))
+        left, number = sum(map(costing.left, costing.pools)), sum(pool.num_jobs for pool in costing.pools.values())
+        beside = _left(left, number, sum(one or 0.0 for one in rest))
         lines.append(f"together {_about(sum(one or 0.0 for one in whole))}, without preparing the corpus{beside}")
     return lines
 
@@ -276,13 +275,8 @@ def _about(seconds: float | None) -> str:
 
 
 def _left(number: int, of: int, seconds: float | None) -> str:
-    if number == of:
-        return ""
-    return (
-        f"; left: {several(number, 'job')}, {_about(seconds)}"
-        if number
-        else "; left: nothing, all are complete or shared"
-    )
+    left = f"{several(number, 'job')}, {_about(seconds)}" if number else "nothing, all are complete or shared"
+    return "" if number == of else f"; left: {left}"
 
 
 def share_table(name: str, shares: pandas.DataFrame) -> Table:
