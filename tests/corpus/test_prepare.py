@@ -217,7 +217,6 @@ def test_the_manifest_says_what_was_skipped(tmp_path: Path, data: Path) -> None:
     assert manifest["skipped"]["empty document"] == 1
     assert manifest["skipped"]["invalid JSON"] == 1
     assert manifest["first_unusable_rows"] == ["rows.jsonl:302: invalid JSON"]
-    assert manifest["cleaned"]["HTML tags removed"] == 1
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "One document only.", "Twice the same.\n\nTwice the same."])

@@ -14,7 +14,7 @@ import torch
 
 from clozelab.corpus.instances import FullSentences
 from clozelab.datamodules.files import Preview
-from clozelab.metrics.statistics import smallest_detectable_difference
+from clozelab.metrics.statistics import detectable_gap
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
@@ -275,7 +275,7 @@ def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     line = " ".join(out.split())
     said = re.search(r"for all (\d+) that the claims rest on, the hardest step of which takes ([\d.]+) points", line)
     assert said is not None and said[1] == "11"
-    corrected = smallest_detectable_difference(1.0, 2, confidence=1.0 - 0.05 / 11)
+    corrected = detectable_gap(1.0, 2, confidence=1.0 - 0.05 / 11)
     assert float(said[2]) == pytest.approx(corrected, abs=0.05) and corrected > 100.0
     assert "rule of thumb" not in out and "are guesses" in out
     assert main([*words, "budget=20min", "matched_by=time"]) == 0

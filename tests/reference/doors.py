@@ -249,9 +249,7 @@ def judge(
         facts = {key: one[key] for key in ("stand_in_for", "synthetic", "collapsed")}
         record = _record(place, "finetune", names | {"task": {"name": one["task"]}}, facts)
         record.metric = one["metric"]
-        record.scores = {
-            key: Score(unit="percent", better="higher", value=value) for key, value in one["scores"].items()
-        }
+        record.scores = {key: Score(unit="percent", value=value) for key, value in one["scores"].items()}
         record.scores[one["metric"]].majority = one["majority"]
         records.append(record)
     table = build_table(paper, Runs(root, records))

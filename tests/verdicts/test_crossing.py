@@ -52,7 +52,7 @@ def record(stage: str, seed: int, folder: Path = Path("none"), score: float = 0.
     """Complete, and not validated: there are many."""
     return Record.model_construct(
         status="complete", stage=stage, scale="", fingerprint="f", results_version=0, inputs={}, folder=folder,
-        metric=METRIC, scores={METRIC: Score(unit="percent", better="higher", value=score)}, **more,
+        metric=METRIC, scores={METRIC: Score(unit="percent", value=score)}, **more,
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ def run(row: str, task: str, metric: str, scores: dict[str, float], **about: Any
     config |= {key: about.pop(key, value) for key, value in names.items()}
     whole = {key: about.pop(key, value) for key, value in {"status": "complete", "folder": Path(row)}.items()}
     whole |= {"scale": "", "fingerprint": "f", "results_version": 0, "inputs": {}, "watched": {}, "started": ""}
-    found = {key: Score(unit="percent", better="higher", value=value) for key, value in scores.items()}
+    found = {key: Score(unit="percent", value=value) for key, value in scores.items()}
     facts = {"title": task.upper()} | about
     return Record(stage="finetune", config=config, facts=facts, metric=metric, scores=found, **whole)
 

@@ -46,8 +46,8 @@ PICKS = 8  # predictions of each instance whose own label is changed
 
 def check_schedule(arm: Arm) -> Iterator[Finding]:
     """Warm-up, and the plateau of masked models."""
-    figure = f"{arm.steps:,} steps, {arm.tokens / 1e6:,.1f} M tokens, warmup_fraction {arm.warmup_fraction:g}"
-    fraction, needed = arm.warmup_fraction, arm.tokens_to_plateau
+    fraction, needed = arm.settings.get("schedule", {}).get("warmup_fraction", 0.0), arm.tokens_to_plateau
+    figure = f"{arm.steps:,} steps, {arm.tokens / 1e6:,.1f} M tokens, warmup_fraction {fraction:g}"
     plateau = f"the budget may end before the masked model leaves its plateau (about {needed / 1e6:,.1f} M tokens)"
     yield finding(
         "schedule", arm.name, "warm-up and budget are usual", figure,

@@ -18,15 +18,13 @@ from clozelab.planning.jobs import Corpus
 
 NGRAM = 8  # tokens: five or six words
 BLOCK_TOKENS = 1 << 15
-MAX_SEARCHED_TOKENS = 400_000_000
-"""About five seconds of one core; of a larger corpus evenly spread blocks are searched."""
+MAX_SEARCHED_TOKENS = 400_000_000  # five seconds of one core; of a larger corpus evenly spread blocks are searched
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _FILTER_BITS = 22
 MANY_UNKNOWN = 0.2  # the share of [UNK] that is an error here, before anybody has waited for anything
 MAX_DUPLICATE_DOCUMENTS, MANY_DUPLICATE_DOCUMENTS = 0.01, 0.2
 MAX_DUPLICATE_SENTENCES = 0.3
-MAX_OVERLAP, MANY_OVERLAP = 0.05, 0.5
-"""Shares of held-out sentences that are trained on word for word: a warning and an error."""
+MAX_OVERLAP, MANY_OVERLAP = 0.05, 0.5  # of held-out sentences, trained on word for word: a warning and an error
 LONG_SENTENCE_TOKENS = 12  # shorter sentences repeat in any text
 MAX_HASHED_TOKENS = 200_000_000
 _BLOCK_SENTENCES = 1 << 17

@@ -24,8 +24,7 @@ from clozelab.planning.jobs import Corpus
 CANARY_TRAIN, CANARY_VALIDATION = 4000, 2000
 CANARY_SIGMAS = 5.0
 MAX_CANARY_CLASSES = 6
-MIN_CANARY_EXAMPLES = 100
-"""Fewer say too little; and WNLI's 71 have the labels of their neighbours in training turned on purpose."""
+MIN_CANARY_EXAMPLES = 100  # fewer say too little; WNLI's 71 turn their training neighbours' labels on purpose
 SAMPLED_TEXTS = 2000
 MAX_REPAIRED, MANY_LOST = 0.05, 0.2
 MAX_CUT = 0.05
@@ -43,9 +42,8 @@ def check_labels(task: Task) -> Iterator[Finding]:
 
 
 def _names(task: Task) -> tuple[list[Case], str]:
-    names, stored = (
-        [str(name) for name in given or ()] for given in (task.preview.label_names, task.stored_label_names)
-    )
+    given = task.preview.label_names, task.stored_label_names
+    names, stored = ([str(name) for name in one or ()] for one in given)
     counts = [Counter(found.labels or ()) for _, found in _splits(task)]
     train = counts[0]
     foreign = [sorted(set(found) - set(names)) for found in counts]

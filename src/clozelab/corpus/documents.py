@@ -11,7 +11,6 @@ import html
 import re
 from array import array
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -24,14 +23,10 @@ from clozelab.corpus.files import MAX_BAD_FRACTION, CorpusCounts, TextFile, line
 
 LANGUAGE = "en"  # rules of the sentence splitter; abbreviations differ, most rules are shared between languages
 MAX_SENTENCE_CHARACTERS = 2000  # a longer sentence is cut between words
-LONG_SENTENCE_CHARACTERS = 300
-"""A longer one is looked at again without quotation marks: the splitter takes a quoted speech for one sentence."""
-MAX_PIECE_CHARACTERS = 8000
-"""What the splitter sees at once: a quotation mark that is left open would swallow the rest."""
-MAX_DOCUMENT_CHARACTERS = 4_000_000
-"""A text file without blank lines becomes several documents of this size instead of one that fills the memory."""
-STRETCH_CHARACTERS = 16_000
-"""What the split takes to one side as a whole: some 4,000 tokens, seven of the longest instances."""
+LONG_SENTENCE_CHARACTERS = 300  # beyond, a sentence is looked at again without the quotation marks of a speech
+MAX_PIECE_CHARACTERS = 8000  # what the splitter sees at once: a quotation mark left open would swallow the rest
+MAX_DOCUMENT_CHARACTERS = 4_000_000  # a text file without blank lines becomes documents of this size, not one
+STRETCH_CHARACTERS = 16_000  # what the split takes to one side: some 4,000 tokens, seven of the longest instances
 
 _TAG_NAMES = (
     "a|abbr|b|big|blockquote|br|center|cite|code|dd|del|dfn|div|dl|dt|em|font|gallery|h[1-6]|hr|i|id|imagemap|includeonly|ins|kbd|"
@@ -44,19 +39,19 @@ _TAG = re.compile(
     re.IGNORECASE,
 )
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#x[0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});")
-_INVISIBLE = (
+_INVISIBLE = re.compile(
     "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\ufffd\ud800-\udfff]"
 )
-_EMPHASIS = r"(?<![\w*])(\*{1,3}|_{1,3})(?=\S)([^*_\n]{1,400})(?<=\S)\1(?![\w*])"
-_CLEANING: Sequence[tuple[str, str, re.Pattern[str], str | Callable[[re.Match[str]], str]]] = (
-    ("HTML entities decoded", "&", _ENTITY, lambda found: html.unescape(found[0])),
-    ("invisible characters removed", "", re.compile(_INVISIBLE), ""),
-    ("", "", re.compile("[\x0b\x0c\x1c-\x1f\x85\u2028\u2029]"), "\n"),
-    ("HTML tags removed", "<", _TAG, " "),
-    ("Markdown headings unmarked", "#", re.compile(r"^[ \t]*#{1,6}[ \t]+", re.MULTILINE), ""),
-    ("Markdown emphasis unmarked", "*_", re.compile(_EMPHASIS), r"\2"),
+_EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{1,3})(?=\S)([^*_\n]{1,400})(?<=\S)\1(?![\w*])")
+_CLEANING: Sequence[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]]] = (
+    ("&", _ENTITY, lambda found: html.unescape(found[0])),
+    ("", _INVISIBLE, ""),
+    ("", re.compile("[\x0b\x0c\x1c-\x1f\x85\u2028\u2029]"), "\n"),
+    ("<", _TAG, " "),
+    ("#", re.compile(r"^[ \t]*#{1,6}[ \t]+", re.MULTILINE), ""),
+    ("*_", _EMPHASIS, r"\2"),
 )
-"""In this order: what is counted ("" is not), characters without which there is nothing to do, what becomes what."""
+"""In this order: characters without which there is nothing to do, what becomes what."""
 _QUOTES = str.maketrans('"“”„«»‘', " " * 7)
 _WORD = re.compile(r"[^\W_]")
 
@@ -82,9 +77,8 @@ def read_documents(
         split = split_paragraph if file.format == "jsonl" else _whole_line
         with file.path.open("rb") as raw:
             rows = usable_rows(lines_of(file.path, watched(raw)), file, counts)
-            for text in rows if file.format == "jsonl" else _paragraphs(rows, counts.cleaned):
-                lines = clean(text, counts.cleaned)
-                sentences = [sentence for line in lines for sentence in split(line, counts.cleaned)]
+            for text in rows if file.format == "jsonl" else _paragraphs(rows):
+                sentences = [sentence for line in clean(text) for sentence in split(line)]
                 document = Document(file.source, sentences, hash_of("\n".join(sentences)))
                 if not sentences:
                     counts.dropped["empty document"] += 1
@@ -96,20 +90,17 @@ def read_documents(
                     counts.characters += document.num_characters
                     yield document
     if (bad := counts.bad.total()) > max(1, MAX_BAD_FRACTION * counts.rows):
-        shown = "\n  ".join(counts.first_bad[:5])
-        raise ValueError(
-            f"{bad} of {counts.rows} rows cannot be read, more than {MAX_BAD_FRACTION:.0%}; the first ones:\n"
-            f"  {shown}\ncheck the encoding (UTF-8), the format and the text_field of this source"
-        )
+        said = f"{bad} of {counts.rows} rows cannot be read, more than {MAX_BAD_FRACTION:.0%}; the first ones:"
+        look = "check the encoding (UTF-8), the format and the text_field of this source"
+        raise ValueError("\n  ".join([said, *counts.first_bad[:5]]) + f"\n{look}")
 
 
-def _paragraphs(rows: Iterable[str], cleaned: Counter[str]) -> Iterator[str]:
+def _paragraphs(rows: Iterable[str]) -> Iterator[str]:
     """Documents of a text file: what stands between blank lines."""
     lines: list[str] = []
     size = 0
     for line in chain(rows, [""]):
         if lines and (not line or size + len(line) > MAX_DOCUMENT_CHARACTERS):
-            cleaned["documents cut"] += bool(line)
             yield "\n".join(lines)
             lines, size = [], 0
         if line:
@@ -121,30 +112,23 @@ def hash_of(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def clean(text: str, cleaned: Counter[str]) -> list[str]:
-    """Lines that hold a word, without invisible characters, HTML tags and light Markdown; `cleaned` counts those."""
-    for what, signs, pattern, new in _CLEANING:
+def clean(text: str) -> list[str]:
+    """Lines that hold a word, without invisible characters, HTML tags and light Markdown."""
+    for signs, pattern, new in _CLEANING:
         if not signs or any(sign in text for sign in signs):
-            text, count = pattern.subn(new, text)
-            if what and count:
-                cleaned[what] += count
-    lines = [line.strip() for line in text.split("\n")]
-    kept = [line for line in lines if _WORD.search(line)]
-    cleaned["lines without a word dropped"] += sum(map(bool, lines)) - len(kept)
-    return kept
+            text = pattern.sub(new, text)
+    return [line.strip() for line in text.split("\n") if _WORD.search(line)]
 
 
-def split_paragraph(paragraph: str, cleaned: Counter[str]) -> list[str]:
+def split_paragraph(paragraph: str) -> list[str]:
     """Sentences of one paragraph, each with a word in it and at most MAX_SENTENCE_CHARACTERS long."""
     sentences = []
     for piece in _cut(paragraph, MAX_PIECE_CHARACTERS, ". "):
         for sentence in sentencex.segment(LANGUAGE, piece):
             parts = [sentence] if len(sentence) <= LONG_SENTENCE_CHARACTERS else _split_quoted(sentence)
             for part in parts:
-                sentences.extend(_whole_line(part, cleaned))
-    kept = [sentence for sentence in sentences if _WORD.search(sentence)]
-    cleaned["sentences without a word dropped"] += len(sentences) - len(kept)
-    return kept
+                sentences.extend(_whole_line(part))
+    return [sentence for sentence in sentences if _WORD.search(sentence)]
 
 
 def _split_quoted(sentence: str) -> Iterator[str]:
@@ -155,12 +139,11 @@ def _split_quoted(sentence: str) -> Iterator[str]:
         start += len(masked)
 
 
-def _whole_line(line: str, cleaned: Counter[str]) -> list[str]:
+def _whole_line(line: str) -> list[str]:
     """A line that is one sentence already, cut where it is too long."""
     line = line.strip()
     if len(line) <= MAX_SENTENCE_CHARACTERS:
         return [line]
-    cleaned["over-long sentences cut"] += 1
     return [part for part in _cut(line, MAX_SENTENCE_CHARACTERS, " ") if _WORD.search(part)]
 
 
@@ -202,8 +185,7 @@ class TextSample:
     """A bounded sample in no order: blocks of sentences whose hash is below a threshold, which halves at need."""
 
     BLOCK_SENTENCES = 32
-    SALT = "vocabulary\n"
-    """A short document is one block: by its plain hash the sample would be the held-out text, see SplitRule."""
+    SALT = "vocabulary\n"  # a short document is one block: by its plain hash it would be held-out text, see SplitRule
 
     def __init__(self, max_characters: int) -> None:
         self.max_characters = max_characters

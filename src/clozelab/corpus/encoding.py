@@ -22,13 +22,11 @@ import numpy as np
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 
-CACHED_CHARACTERS = 4_000_000
-"""Characters of cached words, about 100 MB; then the cache starts again (frequent words are back within a batch)."""
+CACHED_CHARACTERS = 4_000_000  # of cached words, 100 MB; then anew (frequent words are back within a batch)
 TEXTS_PER_BATCH = 8192
 WORDS_PER_CALL = 512
 SURROGATES = re.compile("[\ud800-\udfff]")  # the library refuses them
-MAX_UNKNOWN_SHARE, WARNED_UNKNOWN_SHARE = 0.5, 0.01
-"""A vocabulary made for a text leaves far less than a hundredth unknown."""
+MAX_UNKNOWN_SHARE, WARNED_UNKNOWN_SHARE = 0.5, 0.01  # a vocabulary made for a text leaves far less than 1 % unknown
 log = logging.getLogger(__name__)
 
 
@@ -36,10 +34,8 @@ def refuse_unknown(text: str, unknown: float, max_unknown_share: float = MAX_UNK
     """Warn of a text whose share `unknown` of [UNK] is not small; ValueError where it is above the limit."""
     said = f"{unknown:.1%} of the tokens of {text} are [UNK]: does the vocabulary fit its language and case?"
     if unknown > max_unknown_share:
-        raise ValueError(
-            f"{said} Take text or a vocabulary that fit each other (more than max_unknown_share={max_unknown_share:g} "
-            "is refused; a larger share lets it pass)"
-        )
+        limit = f"more than max_unknown_share={max_unknown_share:g} is refused; a larger share lets it pass"
+        raise ValueError(f"{said} Take text or a vocabulary that fit each other ({limit})")
     if unknown > WARNED_UNKNOWN_SHARE:
         log.warning(said)
 
@@ -50,12 +46,10 @@ class Tokenizer(ABC):
     kind: ClassVar[str]
     special_tokens: ClassVar[tuple[str, str, str, str, str]]  # padding, unknown, begin, separator, mask
     smallest: ClassVar[int]  # entries without which no text can be encoded
-    pair_separators: ClassVar[int]
-    """Separators between the two texts of a pair: [CLS] A [SEP] B [SEP], or <s> A </s></s> B </s>."""
+    pair_separators: ClassVar[int]  # between the texts of a pair: [CLS] A [SEP] B [SEP], or <s> A </s></s> B </s>
     has_token_types: bool  # whether the second text of a pair has token type 1
     continuing: ClassVar[re.Pattern[str]]  # how an entry begins that goes on with the word before it
-    _end_of_text: ClassVar[str]
-    """Stands behind each text in a batch's list of words; no word of this kind is equal to it."""
+    _end_of_text: ClassVar[str]  # stands behind each text in a batch's list of words; no word of this kind equals it
 
     def __init__(self, vocabulary: Sequence[str], *, lowercase: bool) -> None:
         self.vocabulary, self.vocab_size, self.lowercase = tuple(vocabulary), len(vocabulary), lowercase

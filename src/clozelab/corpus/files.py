@@ -24,8 +24,7 @@ log = logging.getLogger(__name__)
 
 COMPRESSIONS = (".gz", ".zst")
 JSONL_SUFFIXES = (".jsonl", ".ndjson")
-TEXT_SUFFIXES = (".txt", ".text", "")
-"""What a folder is searched for besides jsonl; a file or glob may have any suffix."""
+TEXT_SUFFIXES = (".txt", ".text", "")  # what a folder is searched for besides jsonl; a file or glob may have any
 CHUNK_BYTES = 2**20
 MAX_EXPANSION, MIN_BOMB_BYTES = 200, 2**24  # a packed file may become so many times larger, or so large
 SNIFFED_BYTES = 8192  # a NUL byte among the first ones means a binary file; a later one, a bad row
@@ -111,7 +110,6 @@ class CorpusCounts:
     sentences: int = 0
     characters: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
-    cleaned: Counter[str] = field(default_factory=Counter)
 
     @property
     def skipped(self) -> dict[str, int]:
@@ -165,8 +163,7 @@ def file_suffix(path: Path) -> str:
 
 
 def check_head(file: TextFile) -> None:
-    """ValueError for a binary or damaged file, and where most rows of its first chunk are unusable, however small a
-    part of the corpus it is."""
+    """ValueError for a binary or damaged file, and where most rows of its first chunk are unusable."""
     with file.path.open("rb") as raw:
         *lines, _ = next(_chunks(file.path, raw), b"").split(b"\n")  # the last one may be cut
     counts = CorpusCounts()
@@ -174,16 +171,14 @@ def check_head(file: TextFile) -> None:
     num_bad = counts.bad.total()
     if num_bad + usable >= MIN_HEAD_ROWS and num_bad > usable:
         reasons = ", ".join(f"{number} x {reason}" for reason, number in counts.bad.most_common())
-        raise ValueError(
-            f"{file.path}: {num_bad} of its first {num_bad + usable} rows cannot be read ({reasons}; first: "
-            f"{counts.first_bad[0]}); check the encoding (UTF-8), the format ({file.format}) and the text_field of "
-            "this source, or leave the file out"
-        )
+        shown = f"{reasons}; first: {counts.first_bad[0]}"
+        said = f"{num_bad} of its first {num_bad + usable} rows cannot be read ({shown})"
+        look = f"check the encoding (UTF-8), the format ({file.format}) and the text_field of this source"
+        raise ValueError(f"{file.path}: {said}; {look}, or leave the file out")
 
 
 def usable_rows(lines: Iterable[bytes], file: TextFile, counts: CorpusCounts) -> Iterator[str]:
-    """Texts of the rows that have one (of jsonl the document's; of text the line, "" between documents); others are
-    counted, and blank lines of jsonl are none."""
+    """Texts of the rows that have one (of text the line, "" between documents); others are counted, blank jsonl not."""
     for number, line in enumerate(lines, start=1):
         if file.format == "jsonl" and not line.strip():
             continue

@@ -47,9 +47,7 @@ class Instances(ABC):
 
     def __init__(self, layout: Any, shards: TokenShards, ids: SpecialIds, seq_length: int) -> None:
         if seq_length < self.shortest:
-            raise ValueError(
-                f"seq_length {seq_length} is too short for this input format; use at least {self.shortest}."
-            )
+            raise ValueError(f"seq_length {seq_length} is too short for this format; use at least {self.shortest}.")
         self._arguments = (layout, shards, ids, seq_length)
         self.ids, self.seq_length = ids, seq_length
         self._tokens = shards.tokens
@@ -57,8 +55,7 @@ class Instances(ABC):
         self._documents = np.asarray(shards.document_offsets)
         self._sources = np.asarray(shards.document_source)
         whole = np.arange(shards.num_documents) if shards.document_origin is None else shards.document_origin
-        self._origins = np.asarray(whole)
-        """Which documents are parts of one, so that none of them is another's random next segment."""
+        self._origins = np.asarray(whole)  # parts of one document: none of them is another's random next segment
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Worker processes that are not forked find the instances again instead of copying memory maps."""
@@ -137,8 +134,7 @@ class BoundPairs(Instances):
         super().__init__(layout, shards, ids, seq_length)
         self._layout, self._budget = layout, seq_length - 2 - ids.pair_separators
         sizes, least = np.diff(self._documents), 1 if layout.lone_sentences == "random" else 2
-        self.num_skipped_documents = int((sizes < least).sum())
-        """Documents of a single sentence: they have no place to split."""
+        self.num_skipped_documents = int((sizes < least).sum())  # of a single sentence: they have no place to split
         # Random next segments come from the same group of documents: a source, or all as one.
         self._groups = self._sources if layout.negative_scope == "source" else np.zeros_like(self._sources)
         self._lonely = self._lonely_groups(np.flatnonzero(sizes >= least))
@@ -149,20 +145,16 @@ class BoundPairs(Instances):
         return len(self._starts)
 
     def _lonely_groups(self, documents: I64) -> list[int]:
-        """Groups without another document for their random next segments, which then come from all groups; ValueError
-        where nothing can be paired."""
+        """Groups that draw next segments from all groups, for want of another document; ValueError: no pair at all."""
         if not len(documents):
-            raise ValueError(
-                "there is no document with two sentences, so no segment pair can be made: add text (or raise "
-                "corpus.validation_fraction if this is the validation split), or use objective/input=full_sentences."
-            )
+            text = "add text (or raise corpus.validation_fraction if this is the validation split)"
+            what = f"no segment pair can be made: {text}, or use objective/input=full_sentences."
+            raise ValueError(f"there is no document with two sentences, so {what}")
         draws = self._layout.random_next_prob > 0 or self._layout.lone_sentences == "random"
         _, whole = np.unique(self._origins[documents], return_index=True)
         if draws and len(whole) < 2:
-            raise ValueError(
-                "the split has a single document with two sentences or more, so there is no other document to draw a "
-                "random next segment from: add documents, or set random_next_prob=0."
-            )
+            said = "the split has a single document with two sentences or more, and no other one"
+            raise ValueError(f"{said} to draw a random next segment from: add documents, or set random_next_prob=0.")
         groups, counts = np.unique(self._groups[documents[whole]], return_counts=True)
         return groups[counts < 2].tolist() if draws else []
 

@@ -66,12 +66,10 @@ class PackedInstances:
     special: BoolArray  # CLS, SEP and PAD slots: never candidates for masking
     a_length: I64 | None = None
     b_length: I64 | None = None  # [B] tokens of each segment; None where the input format has no pairs
-    next_sentence_label: I64 | None = None
-    """[B] 1 = B comes from another document; None where the input format does not draw it."""
+    next_sentence_label: I64 | None = None  # [B] 1 = B is from another document; None where it is not drawn
     source: I64 | None = None  # [B] index of the (first) segment's source
     b_source: I64 | None = None  # [B] of the second one's, where it may be another
-    num_fallbacks: int = 0
-    """Instances that should have had a random next segment but found none in the allowed tries, and stayed IsNext."""
+    num_fallbacks: int = 0  # instances that found no random next segment in the allowed tries, and stayed IsNext
 
     @property
     def num_instances(self) -> int:
@@ -177,15 +175,12 @@ class Masking:
         if not 0.0 < self.predict_prob <= 1.0:
             raise ValueError(f"predict_prob is {self.predict_prob}; it must lie in (0, 1].")
         if min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6:
-            raise ValueError(
-                f"mask_fraction, random_fraction and same_fraction are {fractions}, sum {sum(fractions):g}; "
-                "they must not be negative and must sum to 1."
-            )
+            said = f"mask_fraction, random_fraction and same_fraction are {fractions}, sum {sum(fractions):g}"
+            raise ValueError(f"{said}; they must not be negative and must sum to 1.")
         if min(self.max_predictions_fraction, sum(self.span_weights)) <= 0 or min(self.span_weights) < 0:
-            raise ValueError(
-                f"max_predictions_fraction is {self.max_predictions_fraction}, span_weights {self.span_weights}: give "
-                "the first a share above 0, the second a number for each length from 1 on, such as [1.0] or [6, 3, 2]."
-            )
+            said = f"max_predictions_fraction is {self.max_predictions_fraction}, span_weights {self.span_weights}"
+            wanted = "a share above 0, and a number for each length from 1 on, such as [1.0] or [6, 3, 2]"
+            raise ValueError(f"{said}: give {wanted}.")
 
     def number(self, lengths: I64, candidates: I64, width: int) -> I64:
         """Predictions of instances [B] of so many tokens, of which so many may be predicted, in `width` slots."""
@@ -245,10 +240,8 @@ def choose_spans(
     packed: PackedInstances, number: I64, begins: BoolArray, weights: Sequence[float], seed: int, epoch: Epoch
 ) -> tuple[I64, I64]:
     """Stream positions to predict, ascending, at most `number` [B] of each instance, and where their spans begin; [P].
-
     Words are tried in the order of their keys. A span has as many as are drawn, or ends before one that is taken, too
-    long, or behind a separator. If not even its first word fits, the next is tried, as in the released code.
-    """
+    long, or behind a separator. If not even its first word fits, the next is tried, as in the released code."""
     rows, slots, most = np.arange(len(begins))[:, None], np.arange(packed.width)[None, :], len(weights)
     text, word = ~packed.special.reshape(begins.shape), np.cumsum(begins, axis=1) - 1
     first, span = np.full((2, len(begins), packed.width + most), -1)  # by word

@@ -29,13 +29,10 @@ from clozelab.corpus.tokenizers import Tokenizer, TokenizerSettings
 
 log = logging.getLogger(__name__)
 
-PREPARATION_VERSION = 3
-"""Raise it with every change of cleaning, splitting or tokenisation: it renames the cache folder."""
-VOCABULARY_SAMPLE_CHARACTERS = 64_000_000
-"""Text a vocabulary is learnt from at most; word frequencies are settled long before."""
+PREPARATION_VERSION = 3  # raise it with every change of cleaning, splitting or tokenisation: it renames the folder
+VOCABULARY_SAMPLE_CHARACTERS = 64_000_000  # that a vocabulary is learnt from; frequencies are settled long before
 BATCH_CHARACTERS = 1_000_000
-FIT_CHARACTERS = 200_000
-"""Text at the beginning of the corpus on which a given vocabulary is tried before anything slow."""
+FIT_CHARACTERS = 200_000  # at the beginning of the corpus, on which a given vocabulary is tried before anything slow
 MAX_MEAN_SENTENCE_CHARACTERS = 300  # prose has 100 to 150; beyond this, the lines of a text file are paragraphs
 
 
@@ -43,8 +40,7 @@ def prepare_corpus(*, max_unknown_share: float = MAX_UNKNOWN_SHARE, **arguments:
     """Prepares a corpus unless the cache has it, and returns its folder, `cache_dir/corpora/<name>-<hash>`.
 
     `arguments` are those of `_plan`. ValueError: no files, a binary or damaged file, too many unusable rows, fewer than
-    two documents, a vocabulary that leaves more of the text's beginning unknown than `max_unknown_share`, a cache
-    folder that cannot be written.
+    two documents, a vocabulary that leaves more of the text unknown than `max_unknown_share`, a cache not writable.
     """
     folder, settings, files, given = _plan(**arguments)
     if given is not None and not folder.exists():
@@ -58,10 +54,8 @@ def prepare_corpus(*, max_unknown_share: float = MAX_UNKNOWN_SHARE, **arguments:
         log.info("another process is preparing %s; waiting for it", folder)
         lock.acquire()
     except OSError as error:
-        raise ValueError(
-            f"cannot write below {folder.parent} ({error.strerror}): set cache_dir, or the environment variable "
-            "CLOZELAB_CACHE, to a folder that can be written"
-        ) from error
+        places = "set cache_dir, or the environment variable CLOZELAB_CACHE, to a folder that can be written"
+        raise ValueError(f"cannot write below {folder.parent} ({error.strerror}): {places}") from error
     try:
         if folder.exists():
             try:
@@ -162,7 +156,6 @@ def _write_corpus(
         "counts": {what: getattr(written, what) for what in ("rows", "documents", "sentences", "characters")},
         "skipped": written.skipped,
         "first_unusable_rows": written.first_bad,
-        "cleaned": dict(sorted(written.cleaned.items())),
         "splits": {side: {key: value for key, value in facts[side].items() if key != "files"} for side in SPLITS},
         "unigram_entropy": facts["train"]["unigram_entropy"],
         "files": checksums,
@@ -189,12 +182,10 @@ def _survey(files: Sequence[TextFile], split: SplitRule, learn: bool) -> tuple[C
         if learn:
             sample.add(document)
     if counts.documents < 2:
-        met = {"rows": counts.rows, **counts.skipped}
-        raise ValueError(
-            f"the corpus has {counts.documents} usable documents ({', '.join(f'{key}: {n}' for key, n in met.items())})"
-            "; at least 2 are needed, one on each side of the train/validation split. In a text file, a blank line "
-            "separates documents"
-        )
+        met = ", ".join(f"{key}: {n}" for key, n in {"rows": counts.rows, **counts.skipped}.items())
+        needed = "at least 2 are needed, one on each side of the train/validation split"
+        blank = "In a text file, a blank line separates documents"
+        raise ValueError(f"the corpus has {counts.documents} usable documents ({met}); {needed}. {blank}")
     split.settle()
     log.info("%d documents, %d sentences, %d characters", counts.documents, counts.sentences, counts.characters)
     for reason, number in counts.skipped.items():

@@ -28,8 +28,7 @@ from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
 SHARDS_FILE = "shards.json"
 MANIFEST_FILE = "manifest.json"
 FORMAT_VERSION = 2
-MAX_SHARD_TOKENS = 2**28
-"""Tokens of one file before the writer rolls: 512 MiB of uint16; most corpora stay one file, the fast case."""
+MAX_SHARD_TOKENS = 2**28  # of one file before the writer rolls: 512 MiB of uint16; most corpora stay one file
 SPLITS = ("train", "validation")
 AGAIN = "delete the prepared corpus folder and run the prepare stage again"
 
@@ -54,8 +53,7 @@ class TokenStream:
         return self.take(np.arange(start, stop, step, dtype=np.int64))
 
     def blocks(self, size: int, overlap: int = 0) -> Iterator[tuple[int, np.ndarray]]:
-        """(first position, ids as they are stored) of stretches of at most `size` + `overlap` tokens, none over a
-        file's end."""
+        """(first position, ids as stored) of stretches of at most `size` + `overlap` tokens, none over a file's end."""
         for file, end in zip(self._files, self._ends.tolist(), strict=True):
             for start in range(0, len(file), size):
                 yield end - len(file) + start, file[start : start + size + overlap]
@@ -86,8 +84,7 @@ class TokenShards:
     vocab_size: int
     unigram_entropy: float  # nats per token of this split's own unigram distribution
     fingerprint: str
-    document_origin: np.ndarray | None = None
-    """int64 [num_documents]: the parts that holding text out leaves of a document share a number; None: all whole."""
+    document_origin: np.ndarray | None = None  # int64 [num_documents]: equal for parts of one; None: all are whole
 
     @property
     def num_tokens(self) -> int:
@@ -131,9 +128,7 @@ def _read_facts(path: Path) -> dict[str, Any]:
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ValueError(
-            f"{path.parent} is not a prepared corpus: {path.name} is missing; run the prepare stage"
-        ) from None
+        raise ValueError(f"{path.parent} is no corpus: {path.name} is missing; run the prepare stage") from None
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}); {AGAIN}") from None
     for name, entry in facts.get("files", {}).items():
@@ -166,17 +161,12 @@ class ShardWriter:
             file.write(np.zeros(1, dtype="<i8").tobytes())
 
     def add(
-        self,
-        ids: np.ndarray,
-        sentence_lengths: np.ndarray,
-        document_lengths: np.ndarray,
-        document_sources: np.ndarray,
-        document_origins: np.ndarray,
+        self, ids: np.ndarray, sentences: np.ndarray, documents: np.ndarray, sources: np.ndarray, origins: np.ndarray
     ) -> None:
         """Appends D documents of S sentences: token ids, tokens per sentence [S], sentences per document [D], indices
         into source_names [D] and numbers of the whole documents [D]; no length is 0."""
-        assert len(ids) == sentence_lengths.sum() and len(sentence_lengths) == document_lengths.sum()
-        assert len(document_lengths) == len(document_sources) == len(document_origins)
+        assert len(ids) == sentences.sum() and len(sentences) == documents.sum()
+        assert len(documents) == len(sources) == len(origins)
         counts = np.bincount(ids, minlength=self.vocab_size)
         assert len(counts) == self.vocab_size, "token id outside the vocabulary"
         self.token_counts += counts
@@ -184,16 +174,16 @@ class ShardWriter:
             self._tokens.append((self.folder / f"tokens-{len(self._tokens):05d}.bin").open("wb"))
         arrays: tuple[tuple[np.ndarray, Any], ...] = (
             (ids, self._dtype),
-            (self.num_tokens + np.cumsum(sentence_lengths), "<i8"),
-            (self.num_sentences + np.cumsum(document_lengths), "<i8"),
-            (document_sources, "u1"),
-            (document_origins, "<i8"),
+            (self.num_tokens + np.cumsum(sentences), "<i8"),
+            (self.num_sentences + np.cumsum(documents), "<i8"),
+            (sources, "u1"),
+            (origins, "<i8"),
         )
         for file, (values, dtype) in zip((self._tokens[-1], *self._others), arrays, strict=True):
             file.write(values.astype(dtype).tobytes())
         self.num_tokens += len(ids)
-        self.num_sentences += len(sentence_lengths)
-        self.num_documents += len(document_lengths)
+        self.num_sentences += len(sentences)
+        self.num_documents += len(documents)
 
     def __enter__(self) -> ShardWriter:
         return self
@@ -259,7 +249,5 @@ class PreparedCorpus:
         tokenizer = read_tokenizer(folder / "tokenizer")
         train, validation = (TokenShards.open(folder / split) for split in SPLITS)
         if tokenizer.fingerprint != manifest["tokenizer_fingerprint"] or tokenizer.vocab_size != train.vocab_size:
-            raise ValueError(
-                f"the vocabulary in {folder / 'tokenizer'} is not the one the shards were made with; {AGAIN}"
-            )
+            raise ValueError(f"the vocabulary in {folder}/tokenizer is not the one the shards were made with; {AGAIN}")
         return cls(folder, manifest, tokenizer, train, validation)

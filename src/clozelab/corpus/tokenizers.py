@@ -28,18 +28,15 @@ from clozelab.corpus.encoding import Tokenizer as Tokenizer
 
 log = logging.getLogger(__name__)
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-"""WordPiece's, as BERT's; byte-level BPE has RoBERTa's."""
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # WordPiece's, as BERT's; byte-level BPE has RoBERTa's
 MIN_PIECE_COUNT = 2  # of an entry that is learnt
 MAX_WORD_CHARACTERS = 200  # a longer word is [UNK], as in BERT's released code
-CHARACTER_COVERAGE = 0.9999
-"""Share of the text whose characters enter a trained vocabulary; scripts that are quoted once would only fill it."""
+CHARACTER_COVERAGE = 0.9999  # of the text, by the characters of a trained vocabulary; rare scripts would only fill it
 
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")
 """BERT's cleaning removes them, but Python's split() takes some for spaces, and the library refuses surrogates."""
 _CHUNK = re.compile(" ?[^ ]+")
-_ODD_SPACE = re.compile(r"[^\S ]|\u180e|\s\s|\s$")
-"""Where a text cannot be cut before every space: byte-level BPE looks at runs of whitespace."""
+_ODD_SPACE = re.compile(r"[^\S ]|\u180e|\s\s|\s$")  # no cut before each space: byte-level BPE looks at runs of them
 
 
 class WordPieceTokenizer(Tokenizer):
@@ -55,8 +52,7 @@ class WordPieceTokenizer(Tokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool) -> WordPieceTokenizer:
-        """Learns at most `vocab_size` entries, from texts held in memory; ValueError where the characters alone are
-        more."""
+        """Learns at most `vocab_size` entries from texts in memory; ValueError where the characters alone are more."""
         texts = [_CONTROLS.sub("", text) for text in texts]
         alphabet = _alphabet(texts, lowercase, vocab_size)
         library = _wordpiece({token: index for index, token in enumerate(SPECIAL_TOKENS)}, lowercase)
@@ -87,10 +83,8 @@ class WordPieceTokenizer(Tokenizer):
     @classmethod
     def _from_folder(cls, folder: Path) -> WordPieceTokenizer:
         """The tokenizer of a BERT folder: `vocab.txt` with `tokenizer_config.json`, or `tokenizer.json` alone.
-
         ValueError where neither says whether it is lower-cased, and for other rules than BERT's for accents and Chinese
-        characters: its model was trained on other ids than this tokenizer would make.
-        """
+        characters: its model was trained on other ids than this tokenizer would make."""
         config, library = (json_or_empty(folder / name) for name in ("tokenizer_config.json", "tokenizer.json"))
         model, normalizer = (library.get(key) or {} for key in ("model", "normalizer"))
         lowercase = config.get("do_lower_case", normalizer.get("lowercase"))
@@ -187,10 +181,8 @@ def _alphabet(texts: Sequence[str], lowercase: bool, vocab_size: int) -> list[st
     inside = [char for char in inside if " " not in rules.normalizer.normalize_str(char)]
     alphabet = [*kept, *(f"##{char}" for char in inside)]
     if (needed := len(SPECIAL_TOKENS) + len(alphabet)) > vocab_size:
-        raise ValueError(
-            f"vocab_size {vocab_size} is below the {needed} entries that special tokens and single characters of this "
-            "text need; raise it"
-        )
+        what = "special tokens and single characters of this text"
+        raise ValueError(f"vocab_size {vocab_size} is below the {needed} entries that {what} need; raise it")
     return alphabet
 
 
@@ -252,10 +244,8 @@ class ByteBpeTokenizer(Tokenizer):
         if model.get("type") != "BPE" or splitter.get("type") != "ByteLevel" or not splitter.get("use_regex", True):
             raise ValueError(f"{folder / 'tokenizer.json'} is no byte-level BPE tokenizer as RoBERTa's")
         if normalizer.get("type") not in (None, "Lowercase"):
-            raise ValueError(
-                f"{folder / 'tokenizer.json'} normalises text ({normalizer['type']}); RoBERTa's does not, and only "
-                "Lowercase is known here"
-            )
+            own = f"normalises text ({normalizer['type']}); RoBERTa's does not, and only Lowercase is known here"
+            raise ValueError(f"{folder / 'tokenizer.json'} {own}")
         entries = model["vocab"] | {token["content"]: token["id"] for token in library.get("added_tokens", ())}
         merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
         return cls._checked(folder, entries, merges, bool(normalizer), splitter["add_prefix_space"])
@@ -331,8 +321,7 @@ class TokenizerSettings:
     kind: str
     vocab_size: int
     lowercase: bool
-    vocab_file: str | None = None
-    """A vocabulary to use instead of learning one: a vocab.txt; of byte_bpe a folder with vocab.json and merges.txt."""
+    vocab_file: str | None = None  # instead of learning one: a vocab.txt, or byte_bpe's folder (vocab.json, merges.txt)
     add_prefix_space: bool | None = None  # of byte_bpe alone
 
     def __post_init__(self) -> None:
@@ -340,10 +329,9 @@ class TokenizerSettings:
             raise ValueError(f"tokenizer.add_prefix_space={self.add_prefix_space}: true or false for byte_bpe alone")
         least = KINDS[self.kind].smallest
         if self.vocab_file is None and self.vocab_size < least:
-            raise ValueError(
-                f"tokenizer.vocab_size is {self.vocab_size}: {self.kind} needs {least} for special tokens and single "
-                "characters; give the number of entries to learn, some thousands"
-            )
+            needs = f"{self.kind} needs {least} for special tokens and single characters"
+            wanted = "give the number of entries to learn, some thousands"
+            raise ValueError(f"tokenizer.vocab_size is {self.vocab_size}: {needs}; {wanted}")
 
     @property
     def _rules(self) -> dict[str, bool]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from clozelab.datamodules.baselines import BAG, guess_choices
-from clozelab.datamodules.examples import GroupedSequences, Sequences, TokenSequences, encode_examples, subset
+from clozelab.datamodules.examples import GroupedSequences, Sequences, TokenSequences, encode_examples
 from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.datamodules.labelled import LabelledSplit, TableFormat, TextExamples
@@ -129,7 +129,7 @@ class ChoiceDataModule(FinetuningDataModule):
 
         def build() -> tuple[Arrays, Facts]:
             examples = self._read(path, role)
-            chosen = examples.select(subset(len(examples), max_examples))
+            chosen = examples.limited(max_examples)
             first = [context for context, *endings in chosen.texts for _ in endings]
             second = [ending for _, *endings in chosen.texts for ending in endings]
             sequences = encode_examples(self.inputs.tokenizer, first, second, max_seq_length=self.max_seq_length)
@@ -145,8 +145,8 @@ class ChoiceDataModule(FinetuningDataModule):
 
     def compute_baselines(self) -> Scores:
         """Bag of words: the ending that looks most like a right one."""
-        train, asked = self._read(self.train_path, "training"), self._read(self.validation_path, "validation")
-        train = train.select(subset(len(train), self.plan.max_train_examples))
+        train = self._read(self.train_path, "training").limited(self.plan.max_train_examples)
+        asked = self._read(self.validation_path, "validation")
         pairs, asked_pairs = ([(context, endings) for context, *endings in one.texts] for one in (train, asked))
         labels, truth = (one.label_values(self.layout.label_names) for one in (train, asked))
         return {BAG: glue.score(["accuracy"], guess_choices(pairs, labels, asked_pairs), truth)}

@@ -76,10 +76,8 @@ class StepStream(IterableDataset[list[TorchBatch]]):
         phase = bound.phase
         share = phase.global_batch_size // self.world_size
         if share * self.world_size != phase.global_batch_size:
-            raise ValueError(
-                f"a global batch of {phase.global_batch_size} does not divide over {self.world_size} devices: choose "
-                f"phases.{bound.number}.global_batch_size or the Trainer's devices to match"
-            )
+            said = f"a global batch of {phase.global_batch_size} does not divide over {self.world_size} devices"
+            raise ValueError(f"{said}: choose phases.{bound.number}.global_batch_size or the devices to match")
         positions = (step - bound.first_step) * phase.global_batch_size + self.rank * share + np.arange(share)
         epoch, index = instance_indices(bound.seed, len(bound.instances), positions)
         micros = []
@@ -97,9 +95,7 @@ class StepStream(IterableDataset[list[TorchBatch]]):
 
 def contents_of(batch: Mapping[str, Any], epoch: NDArray[np.int64], index: NDArray[np.int64]) -> int:
     """40 bits of which instances a batch holds and of their tokens as the encoder sees them, for `note_batch`.
-
-    The sum of its instances' own, so that a step has the same however it is cut: sums of some thousands stay exact.
-    """
+    The sum of its instances' own, so that a step has the same however it is cut: sums of some thousands stay exact."""
     slots = np.arange(batch["width"])
     tokens = batch["input_ids"].reshape(len(index), -1).astype(np.uint64) * uniform_u64(0, 0, "contents", slots)
     tokens = np.where(slots < batch["lengths"][:, None], tokens, np.uint64(0)).sum(axis=1)
@@ -213,10 +209,8 @@ class CorpusDataModule(LightningDataModule):
         """The steps of one rank from `start_step` on."""
         bound = []
         for number, (phase, objective) in enumerate(zip(self.phases, self.objectives, strict=True)):
-            instances, seed = (
-                self.instances("train", phase.seq_length, objective),
-                derive_seed(self.seed, f"phase {number}"),
-            )
+            instances = self.instances("train", phase.seq_length, objective)
+            seed = derive_seed(self.seed, f"phase {number}")
             bound.append(BoundPhase(number, phase, objective, self.first_steps[number], instances, seed))
         multiple = 1 if device_type(self.trainer) == "cpu" else ACCELERATOR_PREDICTIONS_MULTIPLE
         return StepStream(bound, start_step, rank, world_size, multiple)
@@ -231,10 +225,8 @@ class CorpusDataModule(LightningDataModule):
             instances = self.instances("validation", self.validation_seq_length, objective)
             count = min(self.validation_instances, len(instances))
             if count < world_size:
-                raise ValueError(
-                    f"The validation split has {count} instances for {world_size} devices: raise validation.instances"
-                    " or corpus.validation_fraction."
-                )
+                said = f"The validation split has {count} instances for {world_size} devices"
+                raise ValueError(f"{said}: raise validation.instances or corpus.validation_fraction.")
             _, index = instance_indices(VALIDATION_SEED, len(instances), np.arange(count))
             rounds = max(1, min(-(-count // (batch_size * world_size)), count // world_size))
             parts = np.array_split(index, rounds * world_size)

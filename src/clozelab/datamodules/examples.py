@@ -102,9 +102,7 @@ class GroupedSequences(Sequences):
 
 def subset(num_examples: int, max_examples: int | None) -> list[int]:
     """File positions of the examples to use: all, or a pseudo-random choice that every arm and every seed shares.
-
-    They are in file order; a smaller limit chooses a part of what a larger one does.
-    """
+    They are in file order; a smaller limit chooses a part of what a larger one does."""
     if max_examples is None or max_examples >= num_examples:
         return list(range(num_examples))
     draws = uniform_u64(0, 0, "task-subset", np.arange(num_examples))
@@ -177,10 +175,9 @@ def encode_windows(
     """Windows of texts of any length, `stride` tokens apart, and where each text's begin [N + 1]; none is left out."""
     room = max_seq_length - 2
     if not 1 <= stride <= room:
-        raise ValueError(
-            f"window_stride={stride} tokens: sequences of {max_seq_length} hold {room} beside the special tokens, so "
-            f"give 1 to {max(1, room)} (half of a sequence is usual)"
-        )
+        held = f"sequences of {max_seq_length} hold {room} beside the special tokens"
+        usual = f"give 1 to {max(1, room)} (half of a sequence is usual)"
+        raise ValueError(f"window_stride={stride} tokens: {held}, so {usual}")
     pieces, counts = [], []
     for ids in tokenizer.encode_batch(list(texts)):
         ranges = window_ranges(len(ids), room, stride) or [(0, 0)]

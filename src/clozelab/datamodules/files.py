@@ -72,9 +72,7 @@ def require_file(data_dir: str | Path, relative: str, how_to_get: str) -> Path:
 
 def text_lines(path: Path) -> Iterator[tuple[int, str | None]]:
     """(line number from 1, text without line end); None for a line that is not UTF-8. Drops empty lines at the end.
-
-    A byte order mark and CRLF line ends are taken off; a file named `.gz` or `.zst` is decompressed on the way.
-    """
+    A byte order mark and CRLF line ends are taken off; a file named `.gz` or `.zst` is decompressed on the way."""
     empty = 0
     with path.open("rb") as file:
         for number, raw in enumerate(lines_of(path, file), start=1):
@@ -99,16 +97,12 @@ def refuse_wrong_file(path: Path, bad: Sequence[str], num_rows: int, expected: s
         if bad[-1].startswith(f"{path}:{number}: "):
             raise ValueError(f"{bad[-1]}: the file ends in the middle of this line, so it was cut; fetch it again")
     if len(bad) > MAX_BAD_FRACTION * num_rows:
-        raise ValueError(
-            f"{bad[0]}\n  {len(bad)} of {num_rows} rows do not fit {expected}: another format, or a damaged file"
-        )
+        raise ValueError(f"{bad[0]}\n  {len(bad)} of {num_rows} rows do not fit {expected}: another format, or damage")
 
 
 def baselines_of(data_dir: str | Path, path: Path) -> Scores:
     """As `baselines.json` beside a validation file says; empty where none is there. ValueError for something else.
-
-    A generator's list says nothing of a real file that has taken the generated one's place.
-    """
+    A generator's list says nothing of a real file that has taken the generated one's place."""
     listed = path.with_name(BASELINES_FILE)
     if not listed.is_file() or generator_of(data_dir, [listed]) != generator_of(data_dir, [path]):
         return {}
@@ -116,10 +110,8 @@ def baselines_of(data_dir: str | Path, path: Path) -> Scores:
         found = json.loads(listed.read_text(encoding="utf-8")).get(path.name, {})
         return {name: {metric: float(value) for metric, value in scores.items()} for name, scores in found.items()}
     except (ValueError, TypeError, AttributeError) as problem:
-        raise ValueError(
-            f"{listed} is no list of baselines ({problem}): it holds "
-            f'{{"{path.name}": {{"name of a baseline": {{"accuracy": 0.5}}}}}}; mend it or delete it'
-        ) from problem
+        shape = json.dumps({path.name: {"name of a baseline": {"accuracy": 0.5}}})
+        raise ValueError(f"{listed} is no list of baselines ({problem}): it holds {shape}; mend or delete it") from None
 
 
 def fingerprint_of(parts: Mapping[str, Any]) -> str:
@@ -217,7 +209,7 @@ class HubSource:
         which split each is. ValueError where there is none, a key is unknown or missing, or the revision no commit."""
         if not task.get("hub"):
             raise ValueError(
-                f"task {task['name']!r} has no source on the hub; set hub=false and give its files (data_dir)"
+                f"task {task['name']!r} has no source on the hub; set hub=false, and data_dir to its files"
             )
         settings, files = {**task["hub"]}, dict[str, str]()
         for setting, split in settings.pop("splits", {}).items():
@@ -230,10 +222,8 @@ class HubSource:
             raise ValueError(f"task.hub: {odd} unknown or missing; it takes splits, {', '.join(sorted(known))}")
         source = cls(files=files, **settings)
         if source.revision is None or not re.fullmatch(r"[0-9a-f]{40}", source.revision):
-            raise ValueError(
-                f"task.hub.revision={source.revision!r} is no commit of {source.name}: give one (40 hex digits; its "
-                "page on the hub lists them), since a branch or a tag may move"
-            )
+            wanted = "give one (40 hex digits; its page on the hub lists them), since a branch or a tag may move"
+            raise ValueError(f"task.hub.revision={source.revision!r} is no commit of {source.name}: {wanted}")
         if source.format not in ("tsv", "csv", "squad"):
             raise ValueError(f"task.hub.format={source.format!r} is unknown; known: tsv, csv, squad")
         return source
@@ -250,10 +240,8 @@ def hub_files(source: HubSource, cache_dir: Path) -> Path:
             try:
                 (_write_squad if source.format == "squad" else _write_table)(path, rows, source, split)
             except (KeyError, IndexError, TypeError) as problem:
-                raise ValueError(
-                    f"{source.name} at {source.revision}, {place}: the rows are not as expected ({problem!r}); another "
-                    "revision has other columns"
-                ) from problem
+                odd = f"the rows are not as expected ({problem!r}); another revision has other columns"
+                raise ValueError(f"{source.name} at {source.revision}, {place}: {odd}") from problem
             log.info("%s %s at %s: %d rows as %s", source.name, place, source.revision, len(rows), file)
         return {}
 
@@ -269,11 +257,10 @@ def _fetch(source: HubSource, config: str | None, split: str) -> Any:
     try:
         return datasets.load_dataset(source.name, config, split=split, revision=source.revision)
     except Exception as problem:  # a foreign library's, of many kinds: no network, no such split, a damaged cache
-        raise ValueError(
-            f"{source.name} ({config or 'its only configuration'}, {split}) at revision {source.revision} is not to be "
-            f"had from the hub: {type(problem).__name__}: {str(problem).partition(chr(10))[0]}\n"
-            "  without a network, set hub=false and give the task's files (data_dir)"
-        ) from problem
+        which = f"{source.name} ({config or 'its only configuration'}, {split}) at revision {source.revision}"
+        why = f"{type(problem).__name__}: {str(problem).partition(chr(10))[0]}"
+        instead = "without a network, set hub=false and give the task's files (data_dir)"
+        raise ValueError(f"{which} is not to be had from the hub: {why}\n  {instead}") from problem
 
 
 def _write_table(path: Path, rows: Any, source: HubSource, split: str) -> None:

@@ -86,8 +86,7 @@ class FinetuningDataModule(LightningDataModule):
     """Base of one data module a benchmark format; a subclass reads its splits.
 
     Files are named below data_dir; `how_to_get` is said where one is missing. `test_files` (name -> file) are read only
-    where they are to be predicted. `max_seq_length` is cut to what the encoder takes; an evaluation batch has at most
-    `evaluation_tokens`.
+    to be predicted. `max_seq_length` is cut to what the encoder takes; evaluation batches to `evaluation_tokens`.
     """
 
     train: Any  # the training split, of the same kind as `validation`
@@ -182,9 +181,7 @@ class FinetuningDataModule(LightningDataModule):
     @abstractmethod
     def read_splits(self) -> None:
         """Fill `train`, `validation`, their sequences and targets.
-
-        A split has a length, `num_available` (before it was cut), `num_bad_rows` and `counts` of what is unusual.
-        """
+        A split has a length, `num_available` (before it was cut), `num_bad_rows` and `counts` of what is unusual."""
 
     def splits(self) -> list[tuple[str, Path, Any]]:
         return [("training", self.train_path, self.train), ("validation", self.validation_path, self.validation)]
@@ -243,10 +240,8 @@ class FinetuningDataModule(LightningDataModule):
         for name, (_, split) in found.items():
             self._say_what_is_lost(name, split)
             if split.num_bad_rows:
-                raise ValueError(
-                    f"{self.test_files[name]}: {split.num_bad_rows} damaged rows; predictions must be made for every "
-                    "row of a test file, so take an undamaged copy"
-                )
+                wanted = "predictions must be made for every row of a test file, so take an undamaged copy"
+                raise ValueError(f"{self.test_files[name]}: {split.num_bad_rows} damaged rows; {wanted}")
         return found
 
     @abstractmethod
@@ -267,10 +262,8 @@ class FinetuningDataModule(LightningDataModule):
 
     def _test_paths(self) -> dict[str, Path]:
         if not self.test_files:
-            raise ValueError(
-                f"task {self.inputs.name!r} has no test files to predict; name them "
-                "(+task.data.test_files.NAME=FILE), or leave predict_test=false"
-            )
+            wanted = "name them (+task.data.test_files.NAME=FILE), or leave predict_test=false"
+            raise ValueError(f"task {self.inputs.name!r} has no test files to predict; {wanted}")
         return {name: self.require(file) for name, file in self.test_files.items()}
 
     def evaluation_loader(self, sequences: Sequences) -> DataLoader[Batch]:

@@ -20,16 +20,9 @@ from clozelab.corpus.files import CorpusCounts, Source, check_head, file_sha256,
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.random import integers
 from clozelab.corpus.shards import PreparedCorpus, TokenShards
-from clozelab.datamodules.examples import Ints, assemble
-from clozelab.datamodules.scoring import (
-    Floats,
-    MeasureDataModule,
-    Questions,
-    Records,
-    ScoringDataModule,
-    inner_tokens,
-    token_ranges,
-)
+from clozelab.datamodules.baselines import Floats, Ints
+from clozelab.datamodules.examples import assemble
+from clozelab.datamodules.scoring import MeasureDataModule, Questions, ScoringDataModule, inner_tokens, token_ranges
 
 Document = tuple[int, list[np.ndarray]]  # number of its source; the tokens of its sentences
 SEED = 20260917  # of what is hidden, and of which sentences make a pair: the same for every encoder
@@ -73,10 +66,9 @@ class OfHeldOut(MeasureDataModule):
         said = {path.parent: json.loads(path.read_text(encoding="utf-8")) for path in manifests}
         folder = next((folder for folder, one in said.items() if one.get("fingerprint") == inputs.corpus), None)
         if folder is None or said[folder]["tokenizer_fingerprint"] != inputs.tokenizer.fingerprint:
-            raise ValueError(
-                f"no held-out text: the corpus that this encoder was trained on is not in {inputs.cache_dir}, or was "
-                "prepared with another tokenizer; name text of your own, measure.data.sources=[{name: A, path: FILE}]"
-            )
+            gone = f"the corpus that this encoder was trained on is not in {inputs.cache_dir}"
+            own = "name text of your own, measure.data.sources=[{name: A, path: FILE}]"
+            raise ValueError(f"no held-out text: {gone}, or was prepared with another tokenizer; {own}")
         shards, settings = PreparedCorpus.open(folder).validation, said[folder]["settings"]
         self.source_names, self.content = list(shards.source_names), {key: settings.get(key) for key in OF_THE_TEXT}
         checksums = [file["sha256"] for source in settings["sources"] for file in source["files"]]
@@ -119,7 +111,7 @@ class HeldOutText(OfHeldOut, ScoringDataModule):
         asked = number[order], position[order]
         return self.ask(texts, key // self.mask_parts, asked, hidden=asked)
 
-    def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], Records]:
+    def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], list[dict[str, Any]]]:
         ids, text = self.questions.ids, self.questions.text
         characters = piece_lengths(self.inputs.tokenizer)[ids].sum()
         bits = -log_probs.sum() / np.log(2) / characters
@@ -153,10 +145,8 @@ def piece_lengths(tokenizer: Tokenizer) -> Ints:
 
 class ClozeBySide(OfHeldOut, ScoringDataModule):
     """One word of each held-out sentence: does the left, the right or both tell it?
-
     The word is a single token with two or more on both sides. Of a side that is not given every token is hidden, so
-    that its length stays and no end of a text gives anything away. A causal encoder has the left alone.
-    """
+    that its length stays and no end of a text gives anything away. A causal encoder has the left alone."""
 
     SIDES = ("left", "right", "both")
 
@@ -166,10 +156,9 @@ class ClozeBySide(OfHeldOut, ScoringDataModule):
         if unknown := {*self.sides} - {*self.SIDES}:
             raise ValueError(f"measure.data.sides: {min(unknown)} is unknown; known: {', '.join(self.SIDES)}")
         if beyond := {*self.sides} - {*readable}:
-            raise ValueError(
-                f"measure.data.sides={min(beyond)}: a causal encoder reads from the left alone, and cannot fill in a "
-                "word from its right; say measure.data.sides=[left], or null for what an encoder can read"
-            )
+            why = "a causal encoder reads from the left alone, and cannot fill in a word from its right"
+            instead = "say measure.data.sides=[left], or null for what an encoder can read"
+            raise ValueError(f"measure.data.sides={min(beyond)}: {why}; {instead}")
         super().__init__(**common)
 
     def make_questions(self) -> Questions:
@@ -191,7 +180,7 @@ class ClozeBySide(OfHeldOut, ScoringDataModule):
         text, asked = (np.tile(values, len(self.sides)) for values in (np.arange(len(texts)), position))
         return self.ask(texts, text, (np.arange(len(text)), asked), token_ranges(begins, lengths))
 
-    def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], Records]:
+    def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], list[dict[str, Any]]]:
         figures = np.stack([credit, -log_probs]).reshape(2 * len(self.sides), -1)
         names = [f"{figure}/{side}" for figure in ("accuracy", "loss") for side in self.sides]
         words = [self.inputs.tokenizer.vocabulary[i] for i in self.questions.ids[: figures.shape[1]]]
@@ -228,9 +217,7 @@ class SentencePairs(OfHeldOut):
         mine, limit = np.flatnonzero(is_mine).tolist(), self.limits[side] // 2 * 2
         found = [pair for number in mine for pair in self._pairs(number, mine)][:limit]
         if not found:
-            raise ValueError(
-                "the held-out text is too short for pairs to train on and others to ask: name a longer one"
-            )
+            raise ValueError("the held-out text is too short for pairs to train on and pairs to ask: name longer text")
         half = (self.max_seq_length - 2 - self.inputs.tokenizer.pair_separators) // 2
         texts = assemble(self.inputs.tokenizer, *([ids[:half] for ids in one] for one in zip(*found, strict=True)))
         return SimpleNamespace(sequences=texts, labels=np.tile([1, 0], len(found) // 2), label_names=("no", "yes"))

@@ -57,6 +57,9 @@ class TextExamples:
         labels = None if self.labels is None else [self.labels[i] for i in index]
         return TextExamples([self.ids[i] for i in index], [self.texts[i] for i in index], labels, self.num_bad_rows)
 
+    def limited(self, most: int | None) -> TextExamples:
+        return self.select(subset(len(self), most))
+
     def label_values(self, names: Sequence[str]) -> NDArray[Any]:
         """[N]: indices into `names`, or the numbers themselves where there are none; -1 for a file without labels."""
         if self.labels is None:
@@ -70,10 +73,8 @@ class TextExamples:
 @dataclass(frozen=True)
 class TableFormat:
     """Where a task's texts and labels stand in a table; columns are found by name, in any order, among any others.
-
     tsv: tabs alone, a quotation mark is a character like any other (GLUE). csv: quoted where needed. jsonl: an object a
-    line; a value that is no text stands as JSON writes it, null as a missing one. auto: by the file's name.
-    """
+    line; a value that is no text stands as JSON writes it, null as a missing one. auto: by the file's name."""
 
     text_columns: Sequence[str]
     label_column: str
@@ -85,17 +86,13 @@ class TableFormat:
         self, path: Path, has_labels: bool = True, *, names: Sequence[str] | None = None, are_numbers: bool = False
     ) -> TextExamples:
         """Read one file; of a test file without its labels, whether it `has_labels` or not.
-
         They are numbers, or of `names` (None: any); a wrong one is never skipped. ValueError names the file (and line)
-        of a missing column, a wrong label, or more than 1 % damaged rows.
-        """
+        of a missing column, a wrong label, or more than 1 % damaged rows."""
         columns, records = self._records(path)
         wanted = [*self.text_columns, *([self.label_column] if has_labels else [])]
         if missing := [name for name in wanted if name not in columns]:
-            raise ValueError(
-                f"{path} has no column {', '.join(map(repr, missing))}; its columns are {columns}"
-                + (" (a test file without labels can only be predicted)" if missing == [self.label_column] else "")
-            )
+            only = " (a test file without labels can only be predicted)" if missing == [self.label_column] else ""
+            raise ValueError(f"{path} has no column {', '.join(map(repr, missing))}; its columns are {columns}{only}")
         id_column = self.id_column if self.id_column in columns else None
         if self.id_column != id_column:
             log.warning("%s has no column %r: its rows are numbered from 0", path, self.id_column)
@@ -173,9 +170,7 @@ def _json_record(line: str | None) -> Record:
         found = json.loads(line)
     if not isinstance(found, dict):
         return "no JSON object"
-    return {
-        key: value if isinstance(value, str) else json.dumps(value) for key, value in found.items() if value is not None
-    }
+    return {key: one if isinstance(one, str) else json.dumps(one) for key, one in found.items() if one is not None}
 
 
 @dataclass(frozen=True)
@@ -223,9 +218,7 @@ class LabelledSplit:
 
 class LabelledDataModule(FinetuningDataModule):
     """Single texts or pairs with a class or a number each. Args: as conf/task/format/labelled.yaml says of each.
-
-    Windows of a long text are training examples with its label; their logits are pooled into one prediction.
-    """
+    Windows of a long text are training examples with its label; their logits are pooled into one prediction."""
 
     def __init__(
         self,
@@ -307,7 +300,7 @@ class LabelledDataModule(FinetuningDataModule):
         def build() -> tuple[Arrays, Facts]:
             examples = self._read(path, names, has_labels)
             known = [] if self.numeric_labels else list(names or sorted(set(examples.labels or [])))
-            chosen = examples.select(subset(len(examples), max_examples))
+            chosen = examples.limited(max_examples)
             texts = [list(part) for part in zip(*chosen.texts, strict=True)]
             values = chosen.label_values(known)
             values = values.astype(np.float32) if values.dtype.kind == "f" else values
@@ -315,10 +308,8 @@ class LabelledDataModule(FinetuningDataModule):
             tokenizer, length = self.inputs.tokenizer, self.max_seq_length
             counts = {"empty_texts": sum(not text.strip() for part in texts for text in part)}
             if self.windows is None:
-                apart = [[text for pair in chosen.texts for text in pair]]
-                sequences = encode_examples(
-                    tokenizer, *(apart if self.pairs == "apart" else texts), max_seq_length=length
-                )
+                parts = [[text for pair in chosen.texts for text in pair]] if self.pairs == "apart" else texts
+                sequences = encode_examples(tokenizer, *parts, max_seq_length=length)
             else:
                 stride, _ = self.windows
                 sequences, offsets = encode_windows(tokenizer, texts[0], max_seq_length=length, stride=stride)
@@ -346,8 +337,7 @@ class LabelledDataModule(FinetuningDataModule):
     def compute_baselines(self) -> Scores:
         """Bag of words."""
         names = self.train.label_names
-        train = self._read(self.train_path)
-        train = train.select(subset(len(train), self.plan.max_train_examples))
+        train = self._read(self.train_path).limited(self.plan.max_train_examples)
         paths = {"": self.validation_path, **{f"{name}_": path for name, path in self.extra_paths.items()}}
         asked = {name: self._read(path) for name, path in paths.items()}
         learnt, labels = _pairs(train), train.label_values(names)

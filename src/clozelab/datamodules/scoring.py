@@ -26,24 +26,13 @@ from numpy.typing import NDArray
 from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.files import file_sha256, matching_files
 from clozelab.corpus.generated import generator_of
-from clozelab.datamodules.baselines import words_of
-from clozelab.datamodules.examples import (
-    Ints,
-    Sequences,
-    TokenSequences,
-    encode_examples,
-    offsets_of,
-    ragged_positions,
-    subset,
-)
+from clozelab.datamodules.baselines import Floats, Ints, words_of
+from clozelab.datamodules.examples import Sequences, TokenSequences, encode_examples, offsets_of, ragged_positions
 from clozelab.datamodules.files import fingerprint_of
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.datamodules.labelled import TableFormat
 
-Floats = NDArray[np.float64]
 Records = list[dict[str, Any]]
-
-
 Tokens = tuple[Ints, Ints]  # the numbers of the sequences that some tokens are in, in order, and their positions there
 
 
@@ -139,9 +128,7 @@ class ScoringDataModule(MeasureDataModule):
     @abstractmethod
     def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], Records]:
         """Scores (shares of one) and a record for each example, from what was said of each token that was asked for.
-
-        `log_probs` [P]; `credit` [P]: 1 where the token is the most probable one, shared among equals.
-        """
+        `log_probs` [P]; `credit` [P]: 1 where the token is the most probable one, shared among equals."""
 
     def setup(self, stage: str | None = None) -> None:  # noqa: ARG002
         self.questions = self.make_questions()
@@ -174,16 +161,14 @@ class MinimalPairs(ScoringDataModule):
         found, _ = matching_files(files, self.inputs.data_dir)
         self.paths = [path for _, path in sorted(found.items())]
         if not self.paths:
-            raise ValueError(
-                f"no files of minimal pairs at {(self.inputs.data_dir / files).absolute()} (data_dir, or "
-                f"measure.data.files, is wrong)\n  how to get them: {' '.join(how_to_get.split())}"
-            )
+            said = f"no files of minimal pairs at {(self.inputs.data_dir / files).absolute()}"
+            how = f"how to get them: {' '.join(how_to_get.split())}"
+            raise ValueError(f"{said} (data_dir, or measure.data.files, is wrong)\n  {how}")
         self.content = [file_sha256(path) for path in self.paths]
         self.synthetic = generator_of(self.inputs.data_dir, self.paths)
 
     def make_questions(self) -> Questions:
-        read = [self.layout.read(path) for path in self.paths]
-        read = [one.select(subset(len(one), self.max_pairs)) for one in read]
+        read = [self.layout.read(path).limited(self.max_pairs) for path in self.paths]
         pairs = [pair for one in read for pair in one.texts]
         self.pairs = pandas.DataFrame({"group": [label for one in read for label in one.labels or ()]})
         # A field's name is part of a score's: BLiMP writes one as syntax/semantics.
@@ -192,10 +177,8 @@ class MinimalPairs(ScoringDataModule):
         written = [pair[side] for side in (0, 1) for pair in pairs]  # all good ones, then all bad ones
         texts = encode_examples(self.inputs.tokenizer, written, max_seq_length=self.max_seq_length)
         if cut := texts.cut_counts()["truncated_sequences"]:
-            raise ValueError(
-                f"{cut} sentences are longer than the {self.max_seq_length} tokens that this encoder reads, and a part "
-                "of one has no score: leave them out, or take a longer encoder"
-            )
+            said = f"{cut} sentences are longer than the {self.max_seq_length} tokens that this encoder reads"
+            raise ValueError(f"{said}, and a part of one has no score: leave them out, or take a longer encoder")
         if (texts.lengths == 2).any():
             raise ValueError(f"measure {self.inputs.name}: a sentence without a word has no score; leave its pair out")
         text, position = inner_tokens(texts)

@@ -74,10 +74,8 @@ class SquadExamples:
 
 def read_squad(path: Path, *, for_training: bool, with_unanswerable: bool = False) -> SquadExamples:
     """Read one file. `for_training` skips (and counts) what cannot be learned from, and a question's exact repeat.
-
     `with_unanswerable` (2.0): a question without an answer is an example, too. ValueError names the file for broken
-    JSON, a missing key, a duplicate question id, or no usable question.
-    """
+    JSON, a missing key, a duplicate question id, or no usable question."""
     examples = SquadExamples()
     seen: dict[str, Any] = {}
     for passage, question in _questions(path, examples):
@@ -150,11 +148,10 @@ class WindowSettings:
         """At least half a sequence is passage, and windows step by half a one at most; ValueError where none fits."""
         half = max_seq_length // 2
         if half < 4:
-            raise ValueError(
-                f"sequences of {max_seq_length} tokens are too short for questions on a passage: half of one has to "
-                "hold three special tokens and a part of the question; take an encoder trained on longer sequences, "
-                "or a larger task.data.max_seq_length"
-            )
+            why = "half of one has to hold three special tokens and a part of the question"
+            longer = "take an encoder trained on longer sequences, or a larger task.data.max_seq_length"
+            said = f"sequences of {max_seq_length} tokens are too short for questions on a passage"
+            raise ValueError(f"{said}: {why}; {longer}")
         if min(doc_stride, max_query_length) < 1:
             raise ValueError(f"doc_stride={doc_stride} and max_query_length={max_query_length}: give at least 1 token")
         return cls(max_seq_length, min(doc_stride, half), min(max_query_length, half - 3))
@@ -263,18 +260,10 @@ class SquadSplit:
 
 class SquadDataModule(FinetuningDataModule):
     """Questions and passages, as conf/task/squad_v1.yaml says; `max_train_examples` counts questions, a batch windows.
-
-    A question without an answer is learned as the span [CLS]..[CLS]; the schedule of rates covers `train_extra` too.
-    """
+    A question without an answer is learned as the span [CLS]..[CLS]; the schedule of rates covers `train_extra` too."""
 
     def __init__(
-        self,
-        *,
-        train_extra: Sequence[str],
-        with_unanswerable: bool,
-        doc_stride: int,
-        max_query_length: int,
-        **common: Any,
+        self, *, train_extra: list[str], with_unanswerable: bool, doc_stride: int, max_query_length: int, **common: Any
     ) -> None:
         super().__init__(**common)
         self.settings = WindowSettings.fitted(self.max_seq_length, doc_stride, max_query_length)
@@ -315,12 +304,10 @@ class SquadDataModule(FinetuningDataModule):
         return sum(len(split.features.sequences) for split in self.extra)
 
     def read_test(self, path: Path) -> tuple[Sequences, SquadSplit]:
-        split = self._load(path, False, None, for_prediction=True)
+        split = self._load(path, False, None, is_test=True)
         return split.features.sequences, split
 
-    def _load(
-        self, path: Path, for_training: bool, max_examples: int | None, for_prediction: bool = False
-    ) -> SquadSplit:
+    def _load(self, path: Path, for_training: bool, max_examples: int | None, is_test: bool = False) -> SquadSplit:
         """One split; its texts only where they are scored or predicted, when the file may come without answers."""
 
         @cache
@@ -328,12 +315,11 @@ class SquadDataModule(FinetuningDataModule):
             found = read_squad(path, for_training=for_training, with_unanswerable=self.with_unanswerable)
             unanswerable = 0 if self.with_unanswerable else found.counts["question_without_answer"]
             unusable = unanswerable + found.counts["answer_not_in_passage"]
-            if not for_prediction and unusable > MAX_UNUSABLE_FRACTION * (len(found) + unusable):
+            if not is_test and unusable > MAX_UNUSABLE_FRACTION * (len(found) + unusable):
                 needed = "this task needs SQuAD 1.1, where every question has one"
                 wanted = "another data set?" if self.with_unanswerable else needed
-                raise ValueError(
-                    f"{path}: {unusable} questions have no answer inside their passage ({dict(found.counts)}); {wanted}"
-                )
+                said = f"{unusable} questions have no answer inside their passage ({dict(found.counts)})"
+                raise ValueError(f"{path}: {said}; {wanted}")
             return found.select(subset(len(found), max_examples)), len(found)
 
         def build() -> tuple[Arrays, Facts]:

@@ -26,17 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.datamodules.baselines import TAGS, most_frequent_tags
-from clozelab.datamodules.examples import (
-    Int32s,
-    Ints,
-    Sequences,
-    TokenSequences,
-    concatenate,
-    offsets_of,
-    ragged_positions,
-    subset,
-)
+from clozelab.datamodules.baselines import TAGS, Ints, most_frequent_tags
+from clozelab.datamodules.examples import Sequences, TokenSequences, concatenate, offsets_of, ragged_positions, subset
 from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview, refuse_wrong_file, text_lines
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.metrics.entities import OUTSIDE, entity_scores, scheme_of, split_tag, tag_scores, to_iob2
@@ -91,9 +82,7 @@ class TaggedSentences:
 
 def read_conll(path: Path, layout: ColumnFormat, *, require_tags: bool) -> TaggedSentences:
     """Read one file; without `require_tags` its lines may hold only the word.
-
-    ValueError names the file and line for a missing tag column, no sentences, or too many damaged ones.
-    """
+    ValueError names the file and line for a missing tag column, no sentences, or too many damaged ones."""
     sentences = TaggedSentences(tags=[])
     width: int | None = None
     bad: list[str] = []
@@ -112,10 +101,8 @@ def read_conll(path: Path, layout: ColumnFormat, *, require_tags: bool) -> Tagge
         width, line = len(block[0][1]), block[0][0]
         has_tags = width >= 2 and -width <= layout.tag_column < width  # beside the word's column
         if require_tags and not has_tags:
-            raise ValueError(
-                f"{path}:{line}: {width} columns, but the tag is looked for in tag_column={layout.tag_column} "
-                "(a test file without tags can only be predicted)"
-            )
+            where = f"{width} columns, but the tag is looked for in tag_column={layout.tag_column}"
+            raise ValueError(f"{path}:{line}: {where} (a test file without tags can only be predicted)")
         sentences.words.append([fields[layout.word_column] for _, fields in block])
         sentences.documents.append(document)
         sentences.lines.append(line)
@@ -172,7 +159,7 @@ class TaggedSequences(Sequences):
 
     sequences: TokenSequences  # [N]
     word_offsets: Ints  # [N + 1] into the scored words
-    word_positions: Int32s  # [W]: where in its sequence each scored word's first sub-token stands
+    word_positions: NDArray[np.int32]  # [W]: where in its sequence each scored word's first sub-token stands
     labels: Ints  # [W]
 
     @property
@@ -341,11 +328,8 @@ class TagDataModule(FinetuningDataModule):
             room = self.max_seq_length
             arrays, counts = build_sequences(sentences, chosen, self.inputs.tokenizer, room, self.document_context)
             index = {name: number for number, name in enumerate(names)}
-            if unknown := next(((i, tag) for i in chosen for tag in tags[i] if tag not in index), None):
-                raise ValueError(
-                    f"{path}:{sentences.lines[unknown[0]]}: tag {unknown[1]!r} does not occur in the training file; its"
-                    f" tags are {names}"
-                )
+            for at, tag in ((sentences.lines[i], tag) for i in chosen for tag in tags[i] if tag not in index):
+                raise ValueError(f"{path}:{at}: tag {tag!r} does not occur in the training file; its tags are {names}")
             arrays["labels"] = np.array([index[tag] for i in chosen for tag in tags[i]], dtype=np.int64)
             words = "\n".join(word for i in chosen for word in sentences.words[i])
             arrays["words"] = np.frombuffer(words.encode(), dtype=np.uint8)

@@ -105,29 +105,23 @@ def _has_ended(pid: int) -> bool:
 
 
 class SlurmLauncher(SweepLauncher):
-    """Hands jobs to Slurm and waits. Args: as conf/hydra/launcher/slurm.yaml says; `parameters` are submitit's
-    executor's."""
+    """Hands jobs to Slurm and waits. Args: conf/hydra/launcher/slurm.yaml; `parameters` are submitit's executor's."""
 
-    stopped_words = (
-        "stopped waiting; jobs that Slurm has go on (scancel ends them), and the same command finds them again"
-    )
+    stopped_words = "stopped waiting; jobs that Slurm has go on (scancel ends them); the same command finds them again"
 
     def __init__(
         self, cluster: str, jobs_at_once: int, poll_seconds: float, grace_seconds: float, **parameters: Any
     ) -> None:
         require_package("submitit", "slurm", "hydra/launcher=slurm")
         if cluster == "slurm" and shutil.which("sbatch") is None:
-            raise ValueError(
-                "hydra/launcher=slurm: there is no sbatch here; start the sweep on a login node of the cluster"
-            )
+            raise ValueError("hydra/launcher=slurm: there is no sbatch here; start the sweep on a cluster's login node")
         require_positive("jobs_at_once", jobs_at_once)
         if cluster not in ("slurm", "local"):
             raise ValueError(f"hydra.launcher.cluster is {cluster!r}: choose slurm or local")
         if grace_seconds >= parameters["signal_delay_s"]:
-            raise ValueError(
-                f"hydra.launcher.grace_seconds is {grace_seconds}, and Slurm kills signal_delay_s ="
-                f" {parameters['signal_delay_s']} after its warning: leave a job less time to save than that"
-            )
+            kills = f"Slurm kills signal_delay_s = {parameters['signal_delay_s']} after its warning"
+            less = "leave a job less time to save than that"
+            raise ValueError(f"hydra.launcher.grace_seconds is {grace_seconds}, and {kills}: {less}")
         self.cluster, self.jobs_at_once = cluster, jobs_at_once
         self.poll_seconds, self.grace_seconds = float(poll_seconds), float(grace_seconds)
         plain: Any = OmegaConf.to_container(OmegaConf.create(parameters), resolve=True)
@@ -163,10 +157,8 @@ class SlurmLauncher(SweepLauncher):
             notes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
             if (there := self._still_there(notes.get(key))) is not None:
                 if notes[key]["words"] != remote.words:
-                    raise ValueError(
-                        f"Slurm job {there.job_id} is in line for the same folder with other settings;"
-                        f" wait for it, or: scancel {there.job_id}"
-                    )
+                    said = f"Slurm job {there.job_id} is in line for the same folder with other settings"
+                    raise ValueError(f"{said}; wait for it, or: scancel {there.job_id}")
                 return SubmittedJob(there, self.cluster)
             kind = SlurmExecutor if self.cluster == "slurm" else LocalExecutor
             executor: Any = kind(self.folder / "%j", max_num_timeout=int(self.parameters["max_num_timeout"]))
@@ -267,10 +259,8 @@ def gpus_of(config: DictConfig, num_gpus: float | str) -> float:
     """GPUs that one job asks Ray for. Raises ValueError for a job that needs several nodes: a Ray task has one."""
     trainer = config.get("trainer") or {}
     if int(trainer.get("num_nodes", 1)) > 1:
-        raise ValueError(
-            f"trainer.num_nodes is {trainer['num_nodes']}: hydra/launcher=ray runs each job on one node;"
-            " hydra/launcher=slurm runs one over several"
-        )
+        instead = "hydra/launcher=ray runs each job on one node; hydra/launcher=slurm runs one over several"
+        raise ValueError(f"trainer.num_nodes is {trainer['num_nodes']}: {instead}")
     if num_gpus != "auto":
         return float(num_gpus)
     return float(trainer.get("devices", 1)) if trainer.get("accelerator", "cpu") in ("gpu", "auto") else 0.0

@@ -42,8 +42,7 @@ PAPER = "paper.yaml"
 SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune", "evaluate": "sweep_evaluate"}
 KINDS = {"pretrain": "arm", "finetune": "row", "evaluate": "row"}
 MEASURED = "measured"
-GROUPS = KINDS | {"evaluate": MEASURED}
-"""What a sweep goes over; `measured` is each row's encoder, and nothing of how it is fine-tuned (OF_ENCODER)."""
+GROUPS = KINDS | {"evaluate": MEASURED}  # of a sweep; `measured` is a row's encoder, not its fine-tuning (OF_ENCODER)
 OF_ENCODER = ("encoder_arm", "encoder_fraction", "initialisation", "pooling")
 SEEDS = {
     "pretrain": {"seed": "${scale.pretrain.seeds}"},
@@ -56,9 +55,8 @@ class _Loader(UniqueKeys):
     """Reads numbers as Hydra does: 1e-3 is one."""
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
+EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+0123456789"))
 
 
 def inline_configs(place: Path) -> dict[str, dict[str, Any]]:
@@ -148,20 +146,20 @@ PARSED: dict[tuple[Any, ...], bytes] = {}
 
 
 FREE_CALLS = {*(one.__name__ for one in RESOLVERS), "hydra", "oc.select"}
-CALL = re.compile(r"\$\{\s*([^:{}$]*)[:$]")
-"""A resolver's name in `${name:...}`, also one that is not there before another one is resolved."""
+CALL = re.compile(r"\$\{\s*([^:{}$]*)[:$]")  # a resolver's name in `${name:...}`, also before others are resolved
 KEYS_OF_THE_USER = re.compile(
     r"(^|\.)[+~]*(data_dir|cache_dir|runs_dir|allow_targets(\.\d+)?)$|^hydra($|\.(?!mode$|sweeper\.))|\.\./|/\.\.|(^|\.)[/~]"
 )
 SWEPT_KEY = re.compile(r"hydra\.sweeper\.params\.[+~]*(?!run_dir$|.*\bhydra\b)[\w./@-]+")
 """Key of a sweep, which becomes a word of a command line: `run_dir=x,y` or `+rates@hydra.callbacks` would be more."""
+ONLY_DATA = "an experiment is data: leave that out, or say it on the command line"
 DOUBTED: set[str] = set()  # texts with interpolations of such files; `check_values` looks at what became of them
 
 
 def check_file(place: str, config_path: str, found: ConfigResult) -> None:
     """ValueError where a file of an experiment says what only the user may say."""
     if odd := next(_not_data(config_path, found), None):
-        raise ValueError(f"{place}: {odd}; an experiment is data: leave that out, or say it on the command line")
+        raise ValueError(f"{place}: {odd}; {ONLY_DATA}")
 
 
 def _not_data(config_path: str, found: ConfigResult) -> Iterator[str]:
@@ -203,10 +201,8 @@ def check_values(config: DictConfig) -> None:
         below = next((value.removeprefix(root) for root in roots if value.startswith(root)), value)
         is_other = re.fullmatch(r"\$\{[\w.]+\}", text) and not key.startswith("hydra.sweeper.")
         if "${" in value or (_leads_out(key, below) and not is_other):
-            raise ValueError(
-                f"{key} names {value!r} ({text}), which leads out of its folder; an experiment is data: leave that out,"
-                " or say it on the command line"
-            )
+            said = f"{key} names {value!r} ({text}), which leads out of its folder"
+            raise ValueError(f"{said}; {ONLY_DATA}")
 
 
 def _doubted(node: DictConfig | ListConfig, where: str) -> Iterator[tuple[str, str, str]]:

@@ -63,11 +63,9 @@ def with_own_folders(planned: Iterable[PlannedJob]) -> Iterator[PlannedJob]:
     for plan in planned:
         other = seen.setdefault(plan.run_dir, plan) if plan.run_dir else plan
         if other is not plan:
-            differing = sorted(set(plan.overrides) ^ set(other.overrides))
-            raise ValueError(
-                f"two jobs of this sweep would share the folder {plan.run_dir}; they differ in {', '.join(differing)}. "
-                "Sweep a key that run_dir contains, or put it there: run_dir='...${key}...'"
-            )
+            differing = ", ".join(sorted(set(plan.overrides) ^ set(other.overrides)))
+            said = f"two jobs of this sweep would share the folder {plan.run_dir}; they differ in {differing}"
+            raise ValueError(f"{said}. Sweep a key that run_dir contains, or put it there: run_dir='...${{key}}...'")
         yield plan
 
 
@@ -117,30 +115,26 @@ def check_overrides(config: DictConfig) -> None:
 def _refuse_idle_in_finetuning(config: DictConfig, words: Collection[str]) -> None:
     for key in ("learning_rate", "epochs", "global_batch_size"):
         if f"task.{key}" in words and config[key] != config.task[key]:
-            raise ValueError(
-                f"task.{key}={config.task[key]} would change nothing: {key} is {config[key]} here, which scale="
-                f"{config.scale.name} or another override sets. Say {key}={config.task[key]} instead"
-            )
+            why = f"{key} is {config[key]} here, which scale={config.scale.name} or another override sets"
+            word = f"{key}={config.task[key]}"
+            raise ValueError(f"task.{word} would change nothing: {why}. Say {word} instead")
     if config.trainer.gradient_checkpointing:
-        raise ValueError(
-            "trainer.gradient_checkpointing=true would change nothing in fine-tuning, which does not have it: leave it "
-            "out, or say pretrain.trainer.gradient_checkpointing=true where a command is about both stages"
-        )
+        word = "trainer.gradient_checkpointing=true"
+        instead = f"leave it out, or say pretrain.{word} where a command is about both stages"
+        raise ValueError(f"{word} would change nothing in fine-tuning, which does not have it: {instead}")
 
 
 def _refuse_idle_in_pretraining(config: DictConfig, words: Collection[str]) -> None:
     said = scaled_phases(config.scale.pretrain.phases, config.steps_factor)
     if config.steps_factor != 1 and config.phases != said:
-        raise ValueError(
-            f"steps_factor={config.steps_factor:g} would change nothing: phases=[...] says all steps outright."
-            " Say scale.pretrain.phases=[...] instead, which the factor multiplies, or leave one of them out"
-        )
+        why = f"steps_factor={config.steps_factor:g} would change nothing: phases=[...] says all steps outright"
+        instead = "scale.pretrain.phases=[...] instead, which the factor multiplies, or leave one of them out"
+        raise ValueError(f"{why}. Say {instead}")
     ratios = sorted(key for key in words if key.partition(".")[0] == "size")
     if ratios and "${size." not in str(OmegaConf.to_container(config.model, resolve=False)):
-        raise ValueError(
-            f"{ratios[0]} would change nothing: model={HydraConfig.get().runtime.choices.get('model')} says its sizes"
-            " outright. Say model=ratio too, for ratios of the scale's size, or model.num_hidden_layers=... itself"
-        )
+        why = f"model={HydraConfig.get().runtime.choices.get('model')} says its sizes outright"
+        instead = "Say model=ratio too, for ratios of the scale's size, or model.num_hidden_layers=... itself"
+        raise ValueError(f"{ratios[0]} would change nothing: {why}. {instead}")
 
 
 def _refuse_misfiled_encoder(config: DictConfig, words: Collection[str]) -> None:
@@ -148,19 +142,15 @@ def _refuse_misfiled_encoder(config: DictConfig, words: Collection[str]) -> None
     if config.encoder_arm is None or ARM in str(raw["encoder"]):
         return
     if raw["row"] == ARM and "encoder_arm" not in words:
-        raise ValueError(
-            f"encoder={config.encoder} has no name yet, and its scores would be filed as the row {config.row}: say "
-            "row=NAME too"
-        )
+        filed = f"its scores would be filed as the row {config.row}"
+        raise ValueError(f"encoder={config.encoder} has no name yet, and {filed}: say row=NAME too")
     if "row" not in HydraConfig.get().runtime.choices:
         return
     takes_any = bool(read_delta("row", GIVEN_ROW))
     if config.row == config.encoder_arm or not takes_any:
         instead = f"take row={GIVEN_ROW}" if takes_any else "`clozelab finetune encoder=FOLDER row=NAME` scores another"
-        raise ValueError(
-            f"encoder={config.encoder}: the row {config.row} stands for the encoder that the arm {config.encoder_arm} "
-            f"has trained; {instead}"
-        )
+        own = f"the row {config.row} stands for the encoder that the arm {config.encoder_arm} has trained"
+        raise ValueError(f"encoder={config.encoder}: {own}; {instead}")
 
 
 def _refuse_undone(config: DictConfig, kind: str, words: Mapping[str, str]) -> None:
@@ -179,7 +169,5 @@ def _refuse_undone(config: DictConfig, kind: str, words: Mapping[str, str]) -> N
     undone += [word for key, word in words.items() if key.replace(".", "/") in inside]
     if undone:
         says = ", ".join([f"{key.removeprefix('/')}={value}" for key, value in delta.items()][:6])
-        raise ValueError(
-            f"{undone[0]}: the {kind} {choice} stands for {says}, and its results would be filed and judged as that."
-            f" Leave it out, or give the experiment another {kind}"
-        )
+        filed = f"the {kind} {choice} stands for {says}, and its results would be filed and judged as that"
+        raise ValueError(f"{undone[0]}: {filed}. Leave it out, or give the experiment another {kind}")

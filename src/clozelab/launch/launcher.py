@@ -13,6 +13,7 @@ import sys
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +28,22 @@ from rich.console import Console
 from clozelab.launch.jobs import PlannedJob, names_of, plan_job, with_own_folders
 from clozelab.launch.processes import ForkServer, Job, ProcessPool, run_verb
 from clozelab.launch.sweep import JobComposer, hydra_config, named_jobs, refuse_repeated
+from clozelab.runs.fingerprint import grouped
 from clozelab.runs.record import DAMAGED, read_record
 from clozelab.runs.store import accept_other_code
 from clozelab.runs.upkeep import ending, gain, results, write_launch
 from clozelab.suggestions import key_of, several
-from clozelab.terminal import Heading, make_table
+from clozelab.terminal import Heading, make_table, say
 from clozelab.training.host import require_package, usable_cores
 from clozelab.training.stopping import OUT_OF_TIME, STOPPED, Interrupted
 
 PLUGIN_PACKAGE = "hydra_plugins.clozelab"
-SKIP_DOCTOR = "CLOZELAB_SKIP_DOCTOR"
-"""In the environment: sweeps begin without it. `clozelab reproduce`, which has its own, says so to its sweeps."""
+SKIP_DOCTOR = "CLOZELAB_SKIP_DOCTOR"  # in the environment: sweeps begin without it; `clozelab reproduce` has its own
 REPRODUCING = "reproduce"  # its value there then: the jobs are noted as those of the whole reproduction already
 FEW_JOBS = 3  # so many are sooner run than looked at
 LOOKED_AT = ("pretrain", "finetune")
 DONE = ("complete", "skipped")  # whose scores a sweep ends with
-PASSED_ON = ("hydra.searchpath", "hydra.sweeper.params", "hydra/launcher")
-"""Of Hydra's own keys, what decides which jobs there are and where they run."""
+PASSED_ON = ("hydra.searchpath", "hydra.sweeper.params", "hydra/launcher")  # decide which jobs there are, and where
 
 
 def look_before(verb: str, config: DictConfig, first_job: Sequence[str], num_left: int) -> None:
@@ -62,10 +62,8 @@ def look_before(verb: str, config: DictConfig, first_job: Sequence[str], num_lef
         raise SystemExit(status)
     if status:
         killed = f"was killed by signal {status - 128} (9: out of memory, as a rule)"
-        raise ValueError(
-            f"the pre-flight {killed if status > 128 else 'has found an error'}, nothing was started; mend it, or set "
-            f"{SKIP_DOCTOR}=1 to go on anyway"
-        )
+        said = f"the pre-flight {killed if status > 128 else 'has found an error'}, nothing was started"
+        raise ValueError(f"{said}; mend it, or set {SKIP_DOCTOR}=1 to go on anyway")
 
 
 def configuration_words(config: DictConfig) -> list[str]:
@@ -151,10 +149,9 @@ class SweepLauncher(Launcher):
         if is_grid(self.config):
             self._show_results(jobs, console)
         for job, plan in zip(jobs, planned, strict=True) if not is_grid(self.config) else ():
-            words = f"{_returned(job, plan).return_value} with {' '.join(plan.overrides)}"
-            console.print(f"trial {job.name}: {words}", markup=False, highlight=False, soft_wrap=True)
+            say(console, f"trial {job.name}: {_returned(job, plan).return_value} with {' '.join(plan.overrides)}")
         if command := sync_command([self.sweep_dir, *(Path(plan.run_dir) for plan in planned)]):
-            console.print(f"W&B offline; to upload all: {command}", markup=False, highlight=False, soft_wrap=True)
+            say(console, f"W&B offline; to upload all: {command}")
         failed = sum(job.state == "failed" for job in jobs)
         if failed and is_grid(self.config):
             raise SystemExit(1)  # one that searches gets it as a failed trial
@@ -176,7 +173,7 @@ class SweepLauncher(Launcher):
             following += [f"best: {best.name} seed {best.seeds}"] if len(records) > 1 else []
             following += [line for line in ending(best) if line.startswith(("next:", "from"))]
         for line in following if os.environ.get(SKIP_DOCTOR) != REPRODUCING else ():
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            say(console, line)
 
     def _note_launch(self, composed: Sequence[DictConfig]) -> None:
         """What `clozelab status` counts, and the command that it says."""
@@ -200,8 +197,7 @@ class SweepLauncher(Launcher):
 
 
 class ProcessLauncher(SweepLauncher):
-    """Starts `python -m clozelab VERB ...` for each job that is not complete. Args: see
-    conf/hydra/launcher/processes.yaml."""
+    """Starts `python -m clozelab VERB ...` for each job not complete. Args: see conf/hydra/launcher/processes.yaml."""
 
     def __init__(self, jobs_at_once: int | str, grace_seconds: float, fork: bool) -> None:
         if jobs_at_once != "auto":
@@ -245,11 +241,10 @@ def share_cores(jobs_at_once: int | str, config: Any, num_jobs: int) -> tuple[in
     """(jobs at a time, threads of each job's processes) from the cores that this process may use."""
     cores = usable_cores()
     trainer = config.get("trainer") or {}
-    devices = int(trainer.get("devices", 1)) if trainer.get("accelerator", "cpu") == "cpu" else 1
+    is_cpu = trainer.get("accelerator", "cpu") == "cpu"
+    devices = int(trainer.get("devices", 1)) if is_cpu else 1
     if jobs_at_once == "auto":
-        jobs_at_once = 1
-        if trainer.get("accelerator", "cpu") == "cpu":
-            jobs_at_once = cores // (int(trainer.get("threads") or 1) * devices)
+        jobs_at_once = cores // (int(trainer.get("threads") or 1) * devices) if is_cpu else 1
     at_once = max(1, min(int(jobs_at_once), num_jobs))
     return at_once, max(1, cores // (at_once * devices))
 
@@ -271,14 +266,10 @@ def _summary(jobs: Sequence[Job], console: Console) -> None:
     states = Counter("not begun" if job.state == "waiting" else job.state for job in jobs)
     order = ("complete", "skipped", "failed", "stopped", "held", "left", "not begun")
     console.print(", ".join(f"{states[state]} {state}" for state in order if states[state]))
-    reasons: dict[str, list[Job]] = {}
-    for job in jobs:
-        if job.state == "failed":
-            reasons.setdefault(job.message, []).append(job)
+    reasons = grouped((job for job in jobs if job.state == "failed"), attrgetter("message"))
     for reason, failed in list(reasons.items())[:SHOWN_FAILURES]:
         more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
-        text = f"  failed: {failed[0].name}{more}: {reason}\n    log: {failed[0].log}"
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        say(console, f"  failed: {failed[0].name}{more}: {reason}\n    log: {failed[0].log}")
 
 
 def sync_command(folders: Sequence[Path]) -> str | None:
@@ -315,11 +306,9 @@ class OptunaSweeper(Sweeper):
         kind: Any = getattr(optuna.samplers, str(settings.pop("name")), None)
         is_sampler = isinstance(kind, type) and issubclass(kind, optuna.samplers.BaseSampler)
         if not is_sampler or direction not in ("maximize", "minimize") or num_trials < 1 or trials_at_once < 1:
-            raise ValueError(
-                f"hydra.sweeper: sampler.name={sampler['name']} must be a class of optuna.samplers,"
-                f" direction={direction} maximize or minimize, num_trials={num_trials} and"
-                f" trials_at_once={trials_at_once} positive"
-            )
+            wanted = f"sampler.name={sampler['name']} must be a class of optuna.samplers"
+            ways, numbers = f"{direction=!s} maximize or minimize", f"{num_trials=} and {trials_at_once=} positive"
+            raise ValueError(f"hydra.sweeper: {wanted}, {ways}, {numbers}")
         nothing = dict.fromkeys(("storage", "study_name", "search_space", "custom_search_space"))
         self.search = OptunaSweeperImpl(
             sampler=kind(**settings), direction=direction, n_trials=num_trials, n_jobs=trials_at_once, params=params,
@@ -334,16 +323,14 @@ class OptunaSweeper(Sweeper):
         self.search.sweep(arguments)
         best = OmegaConf.load(self.folder / "optimization_results.yaml")  # what the plugin leaves there
         words = " ".join(f"{key}={value}" for key, value in best.best_params.items())
-        text = f"best of this search: {best.best_value:.6g} with {words}"
-        Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+        say(Console(stderr=True), f"best of this search: {best.best_value:.6g} with {words}")
         if getattr(self.search.launcher, "failed", 0):
             raise SystemExit(1)
 
 
 class GridSweeper(Sweeper):
     """`hydra/sweeper=grid`: every combination of a sweep's values, by Hydra's basic sweeper, with its arguments. Its
-    rehearsal, ten seconds for the 120 jobs of a demo, is left out: our launchers compose and check all jobs before the
-    first starts."""
+    rehearsal, ten seconds for the 120 jobs of a demo, is left out: our launchers check all jobs before the first."""
 
     def __init__(self, max_batch_size: int | None, params: DictConfig | None) -> None:
         # Not a subclass, and imported late: Hydra's search for plugins loads that module anew.

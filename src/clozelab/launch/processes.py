@@ -272,9 +272,7 @@ class ProcessPool:
         left = [job.seconds for job in self.jobs if job.state in UNFINISHED]
         took = [job.seconds for job in self.jobs if job.state == "complete"]
         said = f"{len(self.jobs) - len(left)} of {len(self.jobs)}"
-        if not left or not took:
-            return said
-        if max(left) > (usual := sum(took) / len(took)):  # jobs of another size than those before them
+        if not left or not took or max(left) > (usual := sum(took) / len(took)):  # jobs of another size
             return said
         seconds = sum(max(0.0, usual - used) for used in left) / min(self.at_once, len(left))
         return f"{said}, about {duration(seconds)} left"

@@ -36,13 +36,12 @@ from clozelab import config as schema
 from clozelab.config import copied
 from clozelab.launch import experiments
 from clozelab.launch.experiments import KINDS, MEASURED
-from clozelab.runs.fingerprint import no_value, redacted_words
+from clozelab.runs.fingerprint import grouped, no_value, redacted_words
 from clozelab.schema import SCHEMAS
 from clozelab.suggestions import CONF_DIR, key_of, nearest
 from clozelab.targets import gate
 
-NAMED_BY = {"objective", "encoder_arm"}
-"""What alone gives an arm or a row its name already, in conf/pretrain.yaml and conf/finetune.yaml."""
+NAMED_BY = {"objective", "encoder_arm"}  # what names an arm or a row already, in conf/pretrain.yaml and finetune.yaml
 LONGEST_VALUE = 40
 
 
@@ -79,8 +78,7 @@ def compose(name: str, overrides: Sequence[str] = (), *, folder: Path | None = N
 
 
 def phase_objectives(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The objective of each phase as a node, from a run's plain configuration; ValueError for a setting that there is
-    not."""
+    """The objective of each phase as a node, from a run's plain configuration; ValueError for an unknown setting."""
     usual, found = config["objective"], []
     for number, phase in enumerate(config["phases"]):
         said = phase.get("objective") or {}
@@ -140,18 +138,13 @@ class Sweep:
 
     def groups(self, counts: Callable[[str], bool]) -> dict[tuple[str, ...], list[tuple[str, ...]]]:
         """The jobs that have equal words for the keys that count, by those words."""
-        found: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
-        for words in self.jobs:
-            found.setdefault(tuple(word for word in words if counts(key_of(word))), []).append(words)
-        return found
+        return grouped(self.jobs, lambda words: tuple(word for word in words if counts(key_of(word))))
 
 
 def named_jobs(jobs: Sequence[Sequence[str]], master: DictConfig) -> list[tuple[str, ...]]:
     """The jobs, each with an arm's or a row's name of what it differs in, where nothing else names its folder.
-
     `-m objective.token.predict_prob=0.15,0.3 seed=1,2` gets the arms predict_prob-0.15 and predict_prob-0.3. An
-    experiment names its arms and rows itself, and a key that run_dir contains needs no other name.
-    """
+    experiment names its arms and rows itself, and a key that run_dir contains needs no other name."""
     if not jobs:
         raise ValueError("this sweep expands to no job at all; check its values and globs")
     plain = [tuple(job) for job in jobs]
@@ -191,8 +184,7 @@ def refuse_repeated(jobs: Iterable[tuple[str, ...]]) -> None:
 
 
 class JobComposer:
-    """Composes a sweep's jobs as Hydra does, once for all that differ in plain values alone: a word such as `seed=2`
-    chooses no file, and is set on a copy."""
+    """Composes a sweep's jobs as Hydra does, once for all that differ in plain values: `seed=2` is set on a copy."""
 
     def __init__(self, loader: ConfigLoader, master: DictConfig) -> None:
         self.loader, self.master = loader, master

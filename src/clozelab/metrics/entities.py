@@ -79,8 +79,7 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
 
 
 def entity_scores(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> dict[str, float]:
-    """precision, recall and f1 of entities, accuracy of tags, over all sentences; 0.0 where there is nothing to
-    count."""
+    """precision, recall and f1 of entities, accuracy of tags, over all sentences; 0.0 where nothing is to count."""
     found = expected = right = 0
     for predicted_tags, label_tags in zip(predictions, labels, strict=True):
         predicted_set, label_set = set(entities(predicted_tags)), set(entities(label_tags))

@@ -5,12 +5,9 @@ of one or a correlation, never percent). Unusual: a constant input has no correl
 return nan for it, these return 0.0 (Matthews is 0.0 there by scikit-learn's convention too), so that a collapsed run
 has a score that can be compared and is reported as collapsed beside it.
 
-The files of a GLUE submission: how they are written, packed, and what the server would turn away.
-
-A submission is a flat zip with one file a test set: a header `index<TAB>prediction`, then one line an example in the
-order of the test file, the index counting from 0, the prediction a label as the task's files spell it (a number for
-STS-B). Unusual: a set that nobody predicted can be filled with one constant answer, so that the server accepts the
-rest; its score there means nothing.
+A GLUE submission is a flat zip with one file a test set: a header `index<TAB>prediction`, then one line an example in
+the order of the test file, the index counting from 0, the prediction a label as the task's files spell it (a number for
+STS-B). Unusual: a set that nobody predicted can be filled with one constant answer, so that the server takes the rest.
 """
 
 from __future__ import annotations
@@ -64,14 +61,13 @@ def correlation(kind: str, predictions: ArrayLike, labels: ArrayLike) -> float:
     return float(getattr(stats, kind)(predicted, expected).statistic)
 
 
-SCORERS: dict[str, Callable[..., float]] = {
+SCORERS: dict[str, Callable[..., float]] = {  # what a task's YAML may list under `metrics`
     "accuracy": accuracy,
     "f1": f1_binary,
     "matthews": matthews_correlation,
     "pearson": partial(correlation, "pearsonr"),
     "spearman": partial(correlation, "spearmanr"),
 }
-"""What a task's YAML may list under `metrics`."""
 CORRELATIONS = ("pearson", "spearman")
 CONSTANT_RANGE = 1e-3  # predicted numbers that differ by less are one answer
 NEARLY_ALL, FEWER = 0.95, 4.0
@@ -166,8 +162,7 @@ def placeholder(name: str) -> str:
 
 
 def write_submission(path: Path, contents: Mapping[str, bytes]) -> None:
-    """Write the zip from test set -> file content; ValueError, and nothing written, where the server would turn it
-    away."""
+    """Write the zip from test set -> file content; ValueError, and nothing written, where the server refuses it."""
     problems = [problem for name, content in contents.items() for problem in file_problems(name, content)]
     problems += [f"{name}.tsv: missing" for name in TEST_SETS if name not in contents]
     if problems:

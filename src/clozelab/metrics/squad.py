@@ -3,8 +3,7 @@ percent.
 
 Both follow the published evaluate scripts to the letter, which differ from each other in small ways kept here: 1.1
 counts a question without a prediction as wrong, 2.0 requires one for each; an empty prediction overlaps with nothing in
-1.1 but equals "no answer" in 2.0. `answers` maps a question's id to its gold texts; in 2.0 an empty list means that
-there is no answer.
+1.1 but equals "no answer" in 2.0. `answers` maps a question's id to its gold texts; in 2.0 there may be none.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 Answers = Mapping[str, Sequence[str]]
+Texts = Mapping[str, str]
+Scores = Mapping[str, float]
 TextScore = Callable[[str, str], float]
 
 
@@ -58,20 +59,13 @@ def score_v1(answers: Answers, predictions: Mapping[str, str]) -> dict[str, floa
 
 
 def score_v2(
-    answers: Answers,
-    predictions: Mapping[str, str],
-    no_answer_scores: Mapping[str, float] | None = None,
-    threshold: float = 1.0,
+    answers: Answers, predictions: Texts, no_answer_scores: Scores | None = None, threshold: float = 1.0
 ) -> dict[str, float]:
     """SQuAD 2.0 in percent: exact, f1, the same by HasAns_/NoAns_, and, given no-answer scores, the best thresholds.
-
-    A question whose no-answer score is above `threshold` counts as answered with "no answer", whatever its text is.
-    """
+    A question whose no-answer score is above `threshold` counts as answered with "no answer", whatever its text is."""
     _require_questions(answers)
     if missing := [question for question in answers if question not in predictions]:
-        raise ValueError(
-            f"SQuAD 2.0 needs a prediction for each question; {len(missing)} are missing, e.g. {missing[0]}"
-        )
+        raise ValueError(f"SQuAD 2.0 needs every question predicted; {len(missing)} are missing, e.g. {missing[0]}")
     metrics = {"exact": exact_match, "f1": f1_or_both_empty}
     each = {name: score_each(metric, answers, predictions) for name, metric in metrics.items()}
     no_answer = no_answer_scores or dict.fromkeys(answers, 0.0)
@@ -94,14 +88,10 @@ def score_v2(
     return result
 
 
-def tuned_threshold(
-    answers: Answers, predictions: Mapping[str, str], no_answer_scores: Mapping[str, float]
-) -> tuple[float, dict[str, float]]:
+def tuned_threshold(answers: Answers, predictions: Texts, no_answer_scores: Scores) -> tuple[float, dict[str, float]]:
     """(threshold with the highest F1 on these questions, all scores at that threshold), as the paper chooses tau.
-
     Unusual: the released search (`best_threshold`) may stop between questions of equal score, which no threshold can
-    tell apart, and calls "answer nothing" 0.0; this one only looks at thresholds that exist.
-    """
+    tell apart, and calls "answer nothing" 0.0; this one only looks at thresholds that exist."""
     answered = score_each(f1_or_both_empty, answers, predictions)
     current = best = sum(float(not answers[key]) for key in answers)
     threshold = min(no_answer_scores.values()) - 1.0
@@ -121,9 +111,7 @@ def score_each(metric: TextScore, answers: Answers, predictions: Mapping[str, st
     return best_over_golds(metric, golds, predictions)
 
 
-def average_precisions(
-    answers: Answers, predictions: Mapping[str, str], no_answer_scores: Mapping[str, float]
-) -> dict[str, float]:
+def average_precisions(answers: Answers, predictions: Texts, no_answer_scores: Scores) -> dict[str, float]:
     """Average precision in percent of answering by rising no-answer score, as the released script prints it with
     --out-image-dir; nothing where no question has an answer."""
     total = sum(bool(texts) for texts in answers.values())
@@ -149,25 +137,21 @@ def average_precisions(
     return found
 
 
-def best_threshold(
-    scores: Mapping[str, float], answers: Answers, predictions: Mapping[str, str], no_answer_scores: Mapping[str, float]
-) -> tuple[float, float]:
+def best_threshold(each: Scores, answers: Answers, predictions: Texts, no_answer_scores: Scores) -> tuple[float, float]:
     """The best reachable score in percent and the no-answer threshold that reaches it (released `find_best_thresh`).
-
-    Walks through the questions by rising no-answer score, as if those so far were answered and all later ones not.
-    """
+    Walks through the questions by rising no-answer score, as if those so far were answered and all later ones not."""
     current = best = float(sum(not texts for texts in answers.values()))
     threshold = 0.0
     for question in sorted(no_answer_scores, key=lambda key: no_answer_scores[key]):
-        if question not in scores:
+        if question not in each:
             continue
         if answers[question]:
-            current += scores[question]
+            current += each[question]
         elif predictions[question]:
             current -= 1.0
         if current > best:
             best, threshold = current, no_answer_scores[question]
-    return 100.0 * best / len(scores), threshold
+    return 100.0 * best / len(each), threshold
 
 
 def best_over_golds(metric: TextScore, answers: Answers, predictions: Mapping[str, str]) -> dict[str, float]:

@@ -5,8 +5,7 @@ pre-training seeds, because that is the spread a claim about pre-training has to
 the interval is over fine-tuning seeds and says so in its `basis`. Why nothing is borrowed from other cells:
 docs/decisions/0006.
 
-At the end: is the difference of two fixed systems on the same examples more than these examples' chance? That says
-nothing about other seeds of the same recipe.
+At the end: is the difference of two systems on the same examples more than chance? It says nothing about other seeds.
 """
 
 from __future__ import annotations
@@ -147,10 +146,8 @@ def _smallest_p_values(first: int, most: int) -> NDArray[np.float64]:
 
 def seeds_needed(effects: Sequence[float], confidence: float = CONFIDENCE, most: int = MOST_SEEDS) -> int | None:
     """Seeds (in all, at least 2) with which all these intervals exclude their points in POWER of experiments.
-
     `effects`: true distances from those points, in standard deviations between seeds. None: over `most` seeds. That one
-    of the tests fails is at most as likely as the sum of their chances to: they need not be independent.
-    """
+    of the tests fails is at most as likely as the sum of their chances to: they need not be independent."""
     seeds = np.arange(2, most + 1)
     quantiles = stats.t.ppf((1.0 + confidence) / 2.0, df=seeds - 1)
     shifts = np.outer(np.minimum(effects, LARGEST_EFFECT), np.sqrt(seeds))  # [effects, numbers of seeds]
@@ -171,9 +168,8 @@ def zero_crossings(places: Sequence[float], differences: ArrayLike) -> tuple[lis
         begin, gain, spread = one.mean(), other.mean() - one.mean(), np.cov(one, other - one)
         if begin * other.mean() < 0.0 or (begin == 0.0 and gain):
             changes.append(float(left - (right - left) * begin / gain))
-        parabola = [count * gain**2, 2.0 * count * begin * gain, count * begin**2] - limit * np.array(
-            [spread[1, 1], 2.0 * spread[0, 1], spread[0, 0]]
-        )
+        spreads = np.array([spread[1, 1], 2.0 * spread[0, 1], spread[0, 0]])
+        parabola = [count * gain**2, 2.0 * count * begin * gain, count * begin**2] - limit * spreads
         roots = sorted(float(root.real) for root in np.roots(parabola) if root.imag == 0.0 and 0.0 < root.real < 1.0)
         for low, high in pairwise([left, *(left + root * (right - left) for root in roots), right]):
             if np.polyval(parabola, ((low + high) / 2.0 - left) / (right - left)) <= 0.0:
@@ -209,7 +205,7 @@ def simulate_decided(
     return corrected < 1.0 - CONFIDENCE
 
 
-def smallest_detectable_difference(sd: float, n: int, confidence: float = CONFIDENCE) -> float:
+def detectable_gap(sd: float, n: int, confidence: float = CONFIDENCE) -> float:
     """The true difference that `n` paired seeds (2 or more) show with probability POWER, in the unit of `sd`, which is
     the standard deviation of the difference between seeds."""
     quantile = _quantile(n, confidence)
@@ -260,9 +256,7 @@ def mcnemar(first: ArrayLike, second: ArrayLike) -> McNemar:
 
 def bootstrap(score: Callable[[NDArray[np.int64], int], float], num_examples: int) -> Bootstrap:
     """Of any score of a set of examples (a mean, a correlation, an entity F1), of two systems on the same ones.
-
-    `score`: (indices of a resample, below `num_examples`, system 0 or 1) -> score.
-    """
+    `score`: (indices of a resample, below `num_examples`, system 0 or 1) -> score."""
 
     def difference(index: NDArray[np.int64]) -> float:
         return score(index, 0) - score(index, 1)

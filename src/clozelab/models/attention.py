@@ -30,8 +30,7 @@ from clozelab.models.layout import Layout, from_padded, to_padded
 
 CPU_GROUP_SIZE = 8  # measured: groups of eight lose little to padding and little to the Python loop
 CPU_EQUAL_WIDTHS = 64  # sequences of one width in a group where no dropout is drawn; 8 took a tenth longer
-CPU_WIDTH_MULTIPLE = 8
-"""Of the slots of a group: oneDNN builds a kernel for every new shape, which takes longer than a small product."""
+CPU_WIDTH_MULTIPLE = 8  # of a group's slots: oneDNN builds a kernel a shape, which takes longer than a small product
 ACCELERATOR_GROUP_SIZE = 64  # not measured: a kernel launch costs more there than padding
 VARLEN_MAX_HEAD_DIM = 256  # of flash attention, whose head sizes also are multiples of eight (torch's flash_api.cpp)
 
@@ -58,9 +57,7 @@ class FullAttention:
 
 class LocalAttention:
     """Layers that see a window around each token, and some that see everything (Beltagy et al. 2020, and later ones).
-
-    `window`: tokens that are seen on each side. `global_every`: layers 0, n, 2 n, ... see everything; 0: none does.
-    """
+    `window`: tokens that are seen on each side. `global_every`: layers 0, n, 2 n, ... see everything; 0: none does."""
 
     def __init__(self, config: EncoderConfig, window: int, global_every: int = 0) -> None:
         if window < 1 or global_every < 0:
@@ -91,8 +88,7 @@ class Context(NamedTuple):
 
     layout: Layout | DenseRows
     mask: Mask
-    rotation: Callable[[Tensor], Tensor] | None
-    """What the position scheme does to query and key [T, N, D], by the positions of the tokens."""
+    rotation: Callable[[Tensor], Tensor] | None  # what the position scheme does to query and key [T, N, D]
 
 
 def dense_rows(
@@ -104,9 +100,8 @@ def dense_rows(
         return None
     kernel = _usual_kernel(device)
     # Causal rows need no padding mask: real tokens come first, so none of them sees a padding slot.
-    padding = None
-    if layout.row_slots is not None and not layout.full and not mask.is_causal:
-        padding = layout.key_padding()
+    is_padded = layout.row_slots is not None and not layout.full and not mask.is_causal
+    padding = layout.key_padding() if is_padded else None
 
     def make_bias() -> Tensor:
         if mask == FULL and padding is not None:
@@ -148,8 +143,7 @@ def attention(
     q: Tensor, k: Tensor, v: Tensor, layout: Layout | DenseRows, *, mask: Mask, dropout_prob: float, training: bool
 ) -> Tensor:
     """softmax(q k^T / sqrt(D)) v inside each sequence: q, k, v [T, N, D] -> [T, N, D]. Padding slots of a rectangle get
-    finite values that mean nothing; a ragged stream may go on after its last sequence on the CPU, with slots that get
-    zeros."""
+    finite values that mean nothing; on the CPU a ragged stream may go on after its last sequence, and get zeros."""
     prob = dropout_prob if training else 0.0
     if not isinstance(layout, DenseRows):
         layout = dense_rows(layout, num_heads=q.shape[1], dtype=q.dtype, device=q.device, mask=mask) or layout
@@ -264,10 +258,8 @@ def _load_varlen() -> tuple[Callable[..., Any], frozenset[str]] | None:
 
 class _CpuAttention(torch.autograd.Function):
     """Of equal rows, forward and backward by hand around torch's batched matmul and softmax.
-
     It saves memory traffic: query, key and value are brought into matmul's order by one copy, and so are their
-    gradients; the scale costs nothing; dropout's mask is drawn in place. Together a tenth of a small model's step.
-    """
+    gradients; the scale costs nothing; dropout's mask is drawn in place. Together a tenth of a small model's step."""
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, batch_size: int, width: int, bias: Tensor | None, levels: int) -> Tensor:

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from clozelab.models.families.bert import Family
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
-PART_PACKAGE = "clozelab.models."
-"""Where parts come from: config.json of a strange folder may name one, and must not run other code."""
+PART_PACKAGE = "clozelab.models."  # of all parts: a strange folder's config.json names some, and must run nothing else
 
 
 @dataclass(frozen=True)
@@ -55,13 +54,12 @@ class Part:
         return made(config, **dict(self.options))
 
 
-PARTS: Mapping[str, Part | None] = {
+PARTS: Mapping[str, Part | None] = {  # slot -> BERT's part; a pooler may be None
     "positions": Part("clozelab.models.embeddings.LearnedPositions"),
     "block": Part("clozelab.models.encoder.PostNorm"),
     "attention": Part("clozelab.models.attention.FullAttention"),
     "pooler": Part("clozelab.models.encoder.Pooler"),
 }
-"""Slot -> BERT's part. A pooler may be None."""
 
 
 @dataclass(frozen=True)

@@ -89,13 +89,12 @@ COUNTED: Mapping[str, Callable[..., tuple[int, Tensor]]] = {
     **dict.fromkeys(("matmul", "__matmul__", "bmm", "mm"), _matmul),
 }
 UNCOUNTED = frozenset({"einsum", "addmm", "baddbmm", "tensordot", "bilinear", "scaled_dot_product_attention", "lstm"})
-ELEMENTWISE = frozenset(
+ELEMENTWISE = frozenset(  # their result has the shape of the largest of what they are given
     {
         *("add", "__add__", "__radd__", "sub", "__sub__", "mul", "__mul__", "__rmul__", "div", "__truediv__"),
         *("layer_norm", "gelu", "relu", "tanh", "sigmoid", "silu", "softmax", "dropout", "to", "float"),
     }
 )
-"""Their result has the shape of the largest of what they are given."""
 
 
 class Products(TorchFunctionMode):

@@ -89,8 +89,7 @@ class SinusoidalPositions(Positions):
 
 
 class RotaryPositions(Positions):
-    """Su et al. 2021: query and key turn by an angle that grows with the position (`base`: of the wavelengths); heads
-    must have an even size."""
+    """Su et al. 2021: query and key turn by an angle that grows with the position (`base`: wavelengths). Even heads."""
 
     table: Tensor
 

@@ -118,8 +118,7 @@ class EncoderOutput(NamedTuple):
     """A named tuple, not a dataclass: wrappers for sharded training look for tensors in outputs and know tuples."""
 
     sequence_output: Tensor  # [T, H]
-    hidden_states: tuple[Tensor, ...] | None
-    """What goes into the first layer and what comes out of each, [T, H]; None unless asked for."""
+    hidden_states: tuple[Tensor, ...] | None  # the first layer's input, each one's output, [T, H]; None: not asked for
 
 
 def few_shapes(num_slots: int) -> int:
@@ -220,8 +219,7 @@ class Encoder(nn.Module):
         return sequence_output.index_select(0, rows)
 
     def sentence_states(self, hidden: Tensor, layout: Layout, pooling: str) -> Tensor:
-        """[T, H] of a ragged stream -> fp32 [B, H]: each sequence's mean over all its tokens, or (`cls`) its
-        `token_states`."""
+        """[T, H], ragged -> fp32 [B, H]: each sequence's mean over all its tokens, or (`cls`) its `token_states`."""
         if pooling == "cls":
             return self.token_states(hidden, layout).float()
         owner = torch.repeat_interleave(layout.lengths, output_size=len(hidden))
@@ -229,8 +227,7 @@ class Encoder(nn.Module):
         return sums.index_add(0, owner, hidden.float()) / layout.lengths[:, None]
 
     def pool(self, sequence_output: Tensor, layout: Layout, head: nn.Module | None = None) -> Tensor:
-        """[T, H] -> [B, H]: what `head` reads of each sequence, which is the pooler's output but for heads that bring
-        a dense layer of their own."""
+        """[T, H] -> [B, H]: what `head` reads of a sequence, the pooler's output unless it has its own dense layer."""
         states = self.token_states(sequence_output, layout)
         return states if getattr(head, "reads_token_states", False) else self.pooler(states)
 

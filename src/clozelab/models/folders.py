@@ -51,10 +51,8 @@ def save_encoder_folder(
     with_pooler: bool = True,
 ) -> None:
     """Writes a whole folder, replacing one that is there; its files are 0644 less the umask.
-
     `heads` are by kind (families/bert.py); another name is kept as it is. `tokenizer_files`: name -> content.
-    `extra_config`: further keys of config.json, e.g. label names. `with_pooler` False leaves out one not trained.
-    """
+    `extra_config`: further keys of config.json, e.g. label names. `with_pooler` False leaves out one not trained."""
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     config = {**encoder.config.family.to_hf(encoder.config, heads), **extra_config}
@@ -133,12 +131,10 @@ def refuse_untied(folder: Path | str) -> None:
     """ValueError where a folder's vocabulary projection is not its word embeddings: pre-training has them share."""
     family = read_config(folder).family
     if _untied(family, read_tensors(folder)) is not None:
-        raise ValueError(
-            f"{folder}: {family.decoder}.weight is not the word embeddings: this {family.class_name}'s vocabulary "
-            "projection was trained apart (tie_word_embeddings false), and pre-training goes on with shared ones only; "
-            "save the encoder alone (transformers.AutoModel.from_pretrained(FOLDER).save_pretrained(OTHER), and copy "
-            "the tokenizer's files)"
-        )
+        apart = f"this {family.class_name}'s vocabulary projection was trained apart (tie_word_embeddings false)"
+        said = f"{family.decoder}.weight is not the word embeddings: {apart}, and pre-training goes on with shared ones"
+        how = "transformers.AutoModel.from_pretrained(FOLDER).save_pretrained(OTHER), and copy the tokenizer's files"
+        raise ValueError(f"{folder}: {said} only; save the encoder alone ({how})")
 
 
 def read_config(folder: Path | str) -> EncoderConfig:
@@ -161,10 +157,8 @@ def read_config_dict(folder: Path | str) -> dict[str, Any]:
     """Everything in config.json, label names and run fingerprint included."""
     path = config_path(folder)
     if not path.is_file():
-        raise ValueError(
-            f"{path} does not exist: an encoder is a folder with {CONFIG_FILE} and {WEIGHTS_FILE}, "
-            "such as a pre-training run's encoder/"
-        )
+        wanted = f"a folder with {CONFIG_FILE} and {WEIGHTS_FILE}, such as a pre-training run's encoder/"
+        raise ValueError(f"{path} does not exist: an encoder is {wanted}")
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

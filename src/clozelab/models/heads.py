@@ -87,8 +87,7 @@ class ReplacedTokenHead(nn.Module):
 
 
 class LinearHead(Linear):
-    """A matrix on the pooled output of each pair (two logits), on each token (start and end of a span), or wider; one
-    label for a regression."""
+    """A matrix on a pair's pooled output (two logits), on tokens (ends of a span), or wider; 1: a regression."""
 
     def __init__(
         self,
@@ -130,7 +129,7 @@ class DenseClassificationHead(nn.Module):
         return self.out_proj(self.dropout(self.activation(self.dense(self.dropout(token_states)))))
 
 
-FEATURES: Mapping[str, slice] = {
+FEATURES: Mapping[str, slice] = {  # choices -> which of the embedding output and the layers behind it they read
     "embeddings": slice(0, 1),
     "second_to_last": slice(-2, -1),
     "last": slice(-1, None),
@@ -138,7 +137,6 @@ FEATURES: Mapping[str, slice] = {
     "concat_last_four": slice(-4, None),
     "weighted_sum_all": slice(1, None),
 }
-"""Choices, and which of the embedding output and the layers behind it they read."""
 
 
 def check_features(features: str) -> None:
@@ -179,8 +177,8 @@ class BiLSTM(nn.Module):
 
     Unusual: it packs nothing. Sequences are padded behind their end, and the backward direction is an ordinary LSTM
     over each sequence reversed within its own length, so neither direction sees padding before it has seen all tokens.
-    torch's packed LSTM gives the same numbers and takes 6 times as long on the CPU (16 sequences of 150-256 tokens, 128
-    wide). Dropout is between stacked layers.
+    torch's packed LSTM gives the same numbers 6 times as slowly on the CPU (16 x 150-256 tokens, 128 wide). Dropout is
+    between stacked layers.
     """
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int, dropout_prob: float) -> None:
@@ -188,11 +186,9 @@ class BiLSTM(nn.Module):
         self.dropout_prob = dropout_prob
         self.layers = nn.ModuleList()
         for number in range(num_layers):
-            width = 2 * hidden_size if number else input_size
+            sizes = 2 * hidden_size if number else input_size, hidden_size
             directions = ("forward_direction", "backward_direction")
-            self.layers.append(
-                nn.ModuleDict({name: nn.LSTM(width, hidden_size, batch_first=True) for name in directions})
-            )
+            self.layers.append(nn.ModuleDict({name: nn.LSTM(*sizes, batch_first=True) for name in directions}))
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """[T, H] -> fp32 [T, 2 G]; zero in padding slots."""

@@ -133,10 +133,8 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
 
 def initialise_(module: nn.Module, initializer_range: float, generator: torch.Generator | None = None) -> None:
     """Fills every Linear, Embedding and LayerNorm below `module`, in registration order.
-
     Source: google-research/bert modeling.py, `create_initializer`: a normal of standard deviation `initializer_range`
-    truncated at two of them. `generator`: None means torch's global random state.
-    """
+    truncated at two of them. `generator`: None means torch's global random state."""
     for child in module.modules():
         if isinstance(child, nn.Linear | nn.Embedding):
             bound = 2.0 * initializer_range

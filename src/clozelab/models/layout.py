@@ -47,9 +47,7 @@ class Layout:
         """B rows of `row_slots` slots; ValueError for a length that is not in 1..row_slots."""
         layout = cls.ragged(lengths)
         if layout.max_seqlen > row_slots:
-            raise ValueError(
-                f"layout: a sequence of {layout.max_seqlen} tokens does not fit a row of {row_slots} slots"
-            )
+            raise ValueError(f"layout: a sequence of {layout.max_seqlen} tokens does not fit a row of {row_slots}")
         layout.row_slots = int(row_slots)
         return layout
 

@@ -25,14 +25,13 @@ from torch import Tensor
 _MAGIC, _FOOTER = 0xDB4775248B80FB57, 48  # bytes
 _TYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 19: "<f2"}  # of TensorFlow's types.proto; others are no weights
 _POLYNOMIAL, _LANE = 0x82F63B78, 1024
-_NAMES = {
+_NAMES = {  # of heads, which no rule gives; the first two are those of Google's run_classifier.py
     "output_weights": "classifier.weight",
     "output_bias": "classifier.bias",
     "cls/squad/output_weights": "qa_outputs.weight",
     "cls/squad/output_bias": "qa_outputs.bias",
     "cls/predictions/output_weights": "cls.predictions.decoder.weight",
 }
-"""Names of heads that no rule gives; the first two are those of Google's run_classifier.py."""
 _ENDS = {"kernel": "weight", "gamma": "weight", "beta": "bias", "output_weights": "weight", "output_bias": "bias"}
 
 
@@ -168,10 +167,8 @@ def _message(data: bytes) -> dict[int, list[Any]]:
 
 def crc32c(data: np.ndarray) -> int:
     """Of uint8 [n]. Lanes of equal length go through the table side by side, and are joined in pairs.
-
     It is linear: zeros in front of a state of 0 change nothing, and what two lanes give together follows from theirs.
-    The usual start, all ones, is a state of its own that goes through n zeros.
-    """
+    The usual start, all ones, is a state of its own that goes through n zeros."""
     lanes = 1 << (max(len(data) - 1, 0) // _LANE).bit_length()
     padded = np.zeros(lanes * _LANE, dtype=np.uint8)
     padded[len(padded) - len(data) :] = data

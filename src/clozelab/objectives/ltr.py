@@ -12,19 +12,15 @@ from clozelab.objectives.objective import Arrays, Sight, TokenObjective
 
 
 class LeftToRight(TokenObjective):
-    """Each real token but an instance's last predicts its successor, [SEP] included; nothing crosses instances or
-    predicts padding."""
+    """Each real token but an instance's last predicts its successor, [SEP] included; no padding, nothing across."""
 
     name = "ltr"
     is_causal = True
 
     def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:  # noqa: ARG002
         position = np.flatnonzero(packed.position_ids < np.repeat(packed.lengths, packed.width) - 1)
-        return {
-            "input_ids": packed.input_ids,
-            "prediction_positions": position,
-            "prediction_labels": packed.input_ids[position + 1],
-        }
+        text = packed.input_ids
+        return {"input_ids": text, "prediction_positions": position, "prediction_labels": text[position + 1]}
 
     def allowed(self, packed: PackedInstances, arrays: Arrays) -> list[Sight]:  # noqa: ARG002
         position = arrays["prediction_positions"]

@@ -12,8 +12,7 @@ from clozelab.objectives.objective import Arrays, Sight, TokenObjective
 
 @dataclass(eq=False)
 class MaskedLanguageModel(TokenObjective, Masking):
-    """Predicts `predict_prob` of each instance's tokens; of those, the encoder sees [MASK], a random token or the token
-    itself."""
+    """Predicts `predict_prob` of each instance's tokens; the encoder sees [MASK] there, a random token or the token."""
 
     weight: float = field(kw_only=True)
     name = "mlm"

@@ -16,10 +16,9 @@ class NextSentencePrediction(PairObjective):
 
     def check_input(self, input: InputFormat) -> None:
         if not input.has_pairs:
-            raise ValueError(
-                f"Objective {self.name} needs segment pairs, but {type(input).__name__} makes none: "
-                "choose objective/input=segment_pairs, or an objective without a pair part, such as objective=mlm."
-            )
+            said = f"Objective {self.name} needs segment pairs, but {type(input).__name__} makes none"
+            instead = "objective/input=segment_pairs, or an objective without a pair part, such as objective=mlm"
+            raise ValueError(f"{said}: choose {instead}.")
 
     def arrange(self, packed: PackedInstances, seed: int, epoch: Epoch) -> tuple[PackedInstances, I64]:  # noqa: ARG002
         assert packed.next_sentence_label is not None

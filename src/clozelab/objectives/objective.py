@@ -63,8 +63,7 @@ class EncoderWithHeads(nn.Module):
 MOST_SOURCES = 20  # with more, a held-out loss of each would say little and cost a call each
 ONE_SOURCE = ("_one_source/next", "_one_source/random")
 """What the figures of pairs inside one source are called behind the objective's name, in the order of the labels."""
-Models = Mapping[str, EncoderWithHeads]
-"""By name: "encoder" is the one that is kept; "generator" and the like help to train it."""
+Models = Mapping[str, EncoderWithHeads]  # "encoder" is the one that is kept; "generator" and the like help to train it
 
 
 @dataclass
@@ -75,8 +74,7 @@ class LossTerm:
     loss_sum: Tensor  # fp32 scalar, summed over `count` predictions, not weighted
     count: int
     num_correct: Tensor  # int scalar
-    figures: dict[str, tuple[Tensor, Tensor | int]] = field(default_factory=dict)
-    """What else is reported: name -> (sum, number it is a mean over)."""
+    figures: dict[str, tuple[Tensor, Tensor | int]] = field(default_factory=dict)  # further means: name -> (sum, count)
 
     def means(self) -> dict[str, tuple[Tensor, Tensor | int]]:
         """Everything that is reported of this term: name -> (sum, number it is a mean over)."""
@@ -116,9 +114,7 @@ class TokenObjective(_Weighted):
     @abstractmethod
     def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
         """Returns `input_ids` [T] as the encoder sees them, `prediction_positions` [P] and `prediction_labels` [P].
-
-        All int64. The state of stream slot `prediction_positions[p]` predicts `prediction_labels[p]`.
-        """
+        All int64. The state of stream slot `prediction_positions[p]` predicts `prediction_labels[p]`."""
 
     @abstractmethod
     def allowed(self, packed: PackedInstances, arrays: Arrays) -> list[Sight]:
@@ -207,10 +203,8 @@ class PairObjective(_Weighted):
 
     def term(self, model: EncoderWithHeads, output: EncoderOutput, batch: TorchBatch) -> LossTerm:
         """Cross-entropy summed over the pairs.
-
         A batch with `source_names` (validation) adds the accuracy by source, as "nsp_accuracy/wiki", and of both kinds
-        of pairs inside one source; also of those without a pair in this batch, so that all devices report the same.
-        """
+        of pairs inside one source; also of those without a pair in this batch, so that all devices report the same."""
         labels, source, head = batch[self.label], batch["source"], model.heads[self.name]
         logits = head(model.encoder.pool(output.sequence_output, batch["layout"], head)).float()  # [B, 2]
         is_correct = logits.argmax(-1) == labels
@@ -237,12 +231,7 @@ class Objective:
     """
 
     def __init__(
-        self,
-        *,
-        input: InputFormat,
-        token: TokenObjective,
-        pair: PairObjective | None,
-        dupe_factor: int | None = None,
+        self, *, input: InputFormat, token: TokenObjective, pair: PairObjective | None, dupe_factor: int | None = None
     ) -> None:
         if pair is not None:
             pair.check_input(input)
@@ -268,8 +257,7 @@ class Objective:
         """The instances named by `index` [B], ready but for torch: a pure function of its arguments.
 
         Keys: input_ids, token_type_ids, position_ids [T]; lengths [B] and width (T = B * width); prediction_positions,
-            prediction_labels [P]; source [B]; a pair objective's label [B]; b_source and a_length [B] where B may be
-            another's.
+            prediction_labels [P]; source [B]; a pair objective's label [B]; b_source, a_length [B] if B may be drawn.
         """
         if self.dupe_factor is not None:
             epoch = epoch % (self.dupe_factor // self.input.copies)

@@ -2,8 +2,7 @@
 
 Unusual: the pairs have an input format of their own. `SegmentPairs` begins and cuts its outer ends anywhere, so the one
 segment that ends in the middle of a sentence would tell the order. Here both segments are whole sentences; the boundary
-between them is drawn evenly; and half of the documents are cut into instances from their end, because a walk from the
-front puts long sentences first.
+between them is drawn evenly; half of the documents are cut from their end, as a front walk puts long sentences first.
 """
 
 from __future__ import annotations
@@ -28,10 +27,8 @@ class SentenceOrderPrediction(PairObjective):
 
     def check_input(self, input: InputFormat) -> None:
         if not isinstance(input, SentencePairs):
-            raise ValueError(
-                f"Objective {self.name} needs pairs whose cuts do not tell the order, but {type(input).__name__} makes "
-                "others: choose objective/input=sentence_pairs."
-            )
+            said = f"Objective {self.name} needs pairs whose cuts do not tell the order"
+            raise ValueError(f"{said}, but {type(input).__name__} makes others: choose objective/input=sentence_pairs.")
 
     def arrange(self, packed: PackedInstances, seed: int, epoch: Epoch) -> tuple[PackedInstances, I64]:
         """[CLS] A [SEP] B [SEP], or, where the label is 1, [CLS] B [SEP] A [SEP]."""
@@ -65,9 +62,8 @@ class SentencePairInstances(Instances):
         super().__init__(layout, shards, ids, seq_length)
         number, budget = len(self._sentences) - 1, seq_length - 2 - ids.pair_separators
         first, end = _chunks(self._sentences, self._documents, budget)
-        last_end, last_first = _chunks(
-            self._sentences[-1] - self._sentences[::-1], number - self._documents[::-1], budget
-        )
+        backwards = self._sentences[-1] - self._sentences[::-1], number - self._documents[::-1]
+        last_end, last_first = _chunks(*backwards, budget)
         from_front = self._document_of(first) % 2 == 0
         from_end = self._document_of(number - last_first) % 2 == 1
         self._first = np.concatenate([first[from_front], number - last_first[from_end]])
@@ -75,10 +71,8 @@ class SentencePairInstances(Instances):
         usable = self._end - self._first > 1
         self._first, self._end = self._first[usable], self._end[usable]
         if not len(self):
-            raise ValueError(
-                f"no two sentences of a document fit into {seq_length} tokens: add text, or raise the phase's "
-                "seq_length (corpus.validation_fraction if this is the validation split)."
-            )
+            more = "raise the phase's seq_length (corpus.validation_fraction if this is the validation split)"
+            raise ValueError(f"no two sentences of a document fit into {seq_length} tokens: add text, or {more}.")
 
     def __len__(self) -> int:
         return len(self._first)

@@ -57,9 +57,7 @@ def build_torch(
     settings: Mapping[str, Any] | None = None,
 ) -> Optimizer:
     """One of torch.optim by its class's name, with decay groups; `settings` are its own, `betas` for those with any.
-
-    ValueError for a name that torch does not have, and for what the class does not take.
-    """
+    ValueError for a name that torch does not have, and for what the class does not take."""
     known = [one for one, kind in vars(torch.optim).items() if isinstance(kind, type) and issubclass(kind, Optimizer)]
     if name not in known:
         raise ValueError(f"optimizer.name is {name!r}: torch.optim has {', '.join(known)}")
@@ -77,15 +75,11 @@ def check_hyperparameters(learning_rate: float, betas: tuple[float, float], eps:
     for name, value in (("learning_rate", learning_rate), ("eps", eps), ("weight_decay", weight_decay)):
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"optimizer.{name} is {value!r}: it must be a number")
-    if not learning_rate >= 0.0:
-        raise ValueError(f"optimizer.learning_rate is {learning_rate}: it must be >= 0")
+        if not (value > 0.0 if name == "eps" else value >= 0.0):
+            raise ValueError(f"optimizer.{name} is {value}: it must be {'> 0' if name == 'eps' else '>= 0'}")
     for name, beta in zip(("first", "second"), betas, strict=True):
         if not 0.0 <= beta < 1.0:
             raise ValueError(f"optimizer.betas: the {name} one is {beta}: it must be in [0, 1)")
-    if not eps > 0.0:
-        raise ValueError(f"optimizer.eps is {eps}: it must be > 0")
-    if not weight_decay >= 0.0:
-        raise ValueError(f"optimizer.weight_decay is {weight_decay}: it must be >= 0")
 
 
 class UncorrectedAdamW(Optimizer):

@@ -142,10 +142,8 @@ def choices(
     tuned_seeds: int, looks: tuple[int, int] | None, may_shorten: bool,
 ) -> list[Choice]:  # fmt: skip
     """The best of each number of pre-training seeds that the budget pays for, fewest seeds first.
-
     `costing` counts `tuned_seeds` fine-tuning seeds; `looks` are the first and the last of a stopping rule. Steps that
-    `may_shorten` never do below the first plateau of a masked model. ValueError: no speed, or too small a budget.
-    """
+    `may_shorten` never do below the first plateau of a masked model. ValueError: no speed, or too small a budget."""
     if not costing.arms or any(one.seconds is None for one in costing.shapes):
         raise ValueError(NO_SPEED)
     at_once = {verb: pool.at_once for verb, pool in costing.pools.items()}
@@ -169,8 +167,6 @@ def choices(
         found += [max(known, key=lambda one: one.worth)] if known else []
     if not found:
         least_time = duration(fewest * (start + least * train + tune))
-        raise ValueError(
-            f"{fewest} pre-training seeds with one fine-tuning seed take about {least_time}: a larger budget, or fewer "
-            "rows or tasks"
-        )
+        these = f"{fewest} pre-training seeds with one fine-tuning seed"
+        raise ValueError(f"{these} take about {least_time}: a larger budget, or fewer rows or tasks")
     return found

@@ -34,14 +34,13 @@ from clozelab.runs.upkeep import size
 from clozelab.suggestions import duration, key_of
 from clozelab.training.host import host_facts
 
-ALIKE = {
+ALIKE = {  # settings in which a run has to be equal to take as long
     "pretrain": ("model", "architecture", "objective", "phases"),
     "finetune": ("epochs", "global_batch_size", "head", "learning_rate", "max_train_examples"),
 }
-"""Settings in which a run has to be equal to take as long."""
-DONE = ("complete", "check", "shared", "shared?")
-"""Of a planned job; `check` is complete, and most likely of the same inputs."""
+DONE = ("complete", "check", "shared", "shared?")  # of a planned job; `check`: complete, most likely of the same inputs
 CHARACTERS_A_TOKEN = 4.2  # of English prose in a vocabulary of thousands of word pieces, special tokens included
+Samples = tuple[Sample | None, Sample | None]
 NO_SPEED = "no speed is known yet: leave --no-measure out (and the tasks' files must be in data_dir)"
 
 
@@ -69,11 +68,9 @@ class TaskFiles:
 
     def __init__(self, read: Callable[[Mapping[str, Any]], TaskPreview]) -> None:
         self.read = read
-        self._found: dict[str, tuple[Sample | None, Sample | None]] = {}
+        self._found: dict[str, Samples] = {}
 
-    def of(
-        self, settings: Mapping[str, Any], preview: TaskPreview | None = None
-    ) -> tuple[Sample | None, Sample | None]:
+    def of(self, settings: Mapping[str, Any], preview: TaskPreview | None = None) -> Samples:
         """(training, validation), by the caller's preview if it has one; Nones for files not there, or on the hub."""
         key = json.dumps([settings["data_dir"], settings["task"]["data"]], default=str)
         if key not in self._found or preview is not None:
@@ -192,10 +189,8 @@ def _sizes(data: Mapping[str, Any], train: Sample | None, longest: int) -> tuple
 
 def _encoders(settings: Mapping[str, Any], jobs: Sequence[Words]) -> Iterator[Words]:
     """A task and the encoder that each of some jobs of one configuration stands on, in words that tell them apart."""
-    which = (
-        settings["task"]["name"],
-        *(str(settings[key]) for key in ("encoder_arm", "encoder_fraction", "initialisation")),
-    )
+    keys = ("encoder_arm", "encoder_fraction", "initialisation")
+    which = settings["task"]["name"], *(str(settings[key]) for key in keys)
     for words in jobs:
         seeds = [word.partition("=")[2] for word in words if key_of(word) == "pretrain_seed"]
         yield (*which, *(seeds or [str(settings["pretrain_seed"])]))
@@ -240,15 +235,14 @@ def with_speeds(
     timed: dict[str, list[Any]] = {"pretrain": [], "finetune": []}
     told: list[tuple[Request, Speed]] = []
     for verb, pool in costing.pools.items():
-        asked = [list(shape.requests()) for shape in costing.of(verb)]
+        shapes = costing.of(verb)
+        asked = [list(shape.requests()) for shape in shapes]
         requests, how = [*chain.from_iterable(asked)], {"at_once": pool.timed_at_once, "threads": pool.threads}
         speeds = measured_speeds(requests, cache_dir, **how, measure=measure, say=say) if requests else []
         told += [(one, speed) for one, speed in zip(requests, speeds, strict=True) if speed]
         answers = iter(speeds)
-        timed[verb] = [
-            replace(shape, speeds=[next(answers) for _ in own])
-            for shape, own in zip(costing.of(verb), asked, strict=True)
-        ]
+        own = [[next(answers) for _ in one] for one in asked]
+        timed[verb] = [replace(shape, speeds=one) for shape, one in zip(shapes, own, strict=True)]
     problems = dict.fromkeys(f"{one.title}: {speed.problem}" for one, speed in told if speed.problem)
     return replace(costing, arms=timed["pretrain"], tasks=timed["finetune"], problems=tuple(problems))
 
@@ -260,18 +254,14 @@ def affordable(costing: Costing, budget_seconds: float, matchings: Iterable[str]
         raise ValueError(NO_SPEED)
     left = budget_seconds - finetune
     if left <= 0.0:
-        raise ValueError(
-            f"fine-tuning alone takes about {duration(finetune)}: fewer tasks or seeds, or a larger budget"
-        )
+        raise ValueError(f"fine-tuning alone takes about {duration(finetune)}: fewer tasks or seeds, or more time")
     return {name: divide(costing.arms, left, costing.pools["pretrain"].at_once, name) for name in matchings}
 
 
 def divide(arms: Sequence[Arm], wall_seconds: float, at_once: int, matched_by: str) -> pandas.DataFrame:
     """What a run of each arm gets of some wall time, so many jobs at a time, at equal steps, tokens, flops or time.
-
     A line an arm: its steps, tokens, flops and seconds; `factor` times its planned run; and the `steps_factor` that its
-    configuration has to say for it. ValueError: an arm takes no time, or the time is gone before a first step.
-    """
+    configuration has to say for it. ValueError: an arm takes no time, or the time is gone before a first step."""
     start = START_SECONDS["pretrain"]
     planned = pandas.DataFrame(
         {

@@ -148,8 +148,7 @@ def made_up_corpus(vocab_size: int, documents: int = 200, sentences: int = 20) -
     return Corpus("made up", shards, shards, SpecialIds(2, 3, 0, 4, vocab_size), 1, None)
 
 
-SAMPLED_INSTANCES = 512
-"""How full they are decides how many tokens a step has: full sentences fill 92 % of the embedded world's."""
+SAMPLED_INSTANCES = 512  # how full they are decides the tokens of a step: full sentences fill 92 % of them here
 
 
 @dataclass(frozen=True)
@@ -163,10 +162,6 @@ class Arm(Shape):
     corpus: Corpus
     objectives: Sequence[Objective] = ()
     nodes: Sequence[Mapping[str, Any]] = ()
-
-    @property
-    def warmup_fraction(self) -> float:
-        return float(self.settings.get("schedule", {}).get("warmup_fraction", 0.0))
 
     @property
     def longest(self) -> int:

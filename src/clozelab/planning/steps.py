@@ -66,9 +66,7 @@ def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
     keys = [word.removeprefix("finetune.").partition("=")[0] for word in words]
     if "encoder" in keys:
         if not ExperimentSource("experiment", str(folder)).is_config(f"row/{GIVEN_ROW}"):
-            raise ValueError(
-                f"{folder.name} pre-trains its encoders itself; it has no row/{GIVEN_ROW}.yaml for encoder="
-            )
+            raise ValueError(f"{folder.name} pre-trains its encoders; it has no row/{GIVEN_ROW}.yaml for encoder=")
         names = {verb: name for verb, name in names.items() if verb == "finetune"}
         # The row decides what later overrides start from.
         words = words if "row" in keys else [f"row={GIVEN_ROW}", *words]
@@ -104,10 +102,8 @@ def split_overrides(folder: Path, names: dict[str, str], words: Sequence[str]) -
 
 def _taken(stage: str, names: dict[str, str], folder: Path, words: Sequence[str]) -> list[str]:
     """Those of some overrides that a stage takes.
-
     To compose takes half a second, so they are not tried one by one: mostly a stage takes them all. Else those whose
-    key is there are tried together, and a plain key that is not there after them is no key of the stage.
-    """
+    key is there are tried together, and a plain key that is not there after them is no key of the stage."""
     if isinstance(_composed(stage, names, folder, words), DictConfig):
         return list(words)
     usual = _composed(stage, names, folder, [])
@@ -180,9 +176,7 @@ def sweeps_of(folder: Path) -> dict[str, str]:
     """Stage -> the experiment's sweep configuration. Raises ValueError where there is none."""
     if names := sweeps_in(folder):
         return names
-    raise ValueError(
-        f"{folder} has no sweep: give it arms in paper.yaml, or sweep_pretrain.yaml and sweep_finetune.yaml"
-    )
+    raise ValueError(f"{folder} has no sweep: give arms in paper.yaml, or sweep_pretrain.yaml and sweep_finetune.yaml")
 
 
 def runs_root(folder: Path | None, overrides: Sequence[str], config_name: str | None = None) -> tuple[Path, str]:

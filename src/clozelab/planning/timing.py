@@ -59,8 +59,7 @@ ANSWER = "answer: "  # before each line of a process that is one; anything else 
 USUAL_SHARE = 0.4  # of the speed of a matrix product: what training a large model reaches
 ceiling = cache(matmul_ceiling)
 WARM_UP_STEPS = 3  # left out: the first steps allocate memory and compile kernels
-MIN_TICKS, SLOW_TICKS = 4, 2
-"""Steps that are timed at least; the first step of a large model is hardly slower than its second."""
+MIN_TICKS, SLOW_TICKS = 4, 2  # steps timed at least; a large model's first step is hardly slower than its second
 MAX_SECONDS = 180.0  # of one shape on a machine that is much slower than its matrix products, or busy
 NUM_DOCUMENTS, NUM_SENTENCES = 400, 40  # of the made-up corpus; sentences a document
 
@@ -244,9 +243,7 @@ def pretraining_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]
 
 def finetuning_ticks(request: dict[str, Any], hardware: Hardware, *, is_evaluation: bool = False) -> list[Tick]:
     """Forward, backward and update on one batch of inputs of the request's mean length; or a larger one's forward.
-
-    On a frozen encoder's features (in fp32 on every device) the BiLSTM is trained on words; the encoder only passes.
-    """
+    On a frozen encoder's features (in fp32 on every device) the BiLSTM is trained on words; the encoder only passes."""
     config, device = EncoderConfig(**request["model"]), hardware.device
     is_frozen, rng = request["kind"] == "features", np.random.default_rng(0)
     encoder = None if is_frozen and not is_evaluation else Encoder(config).to(device)

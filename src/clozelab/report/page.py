@@ -1,7 +1,6 @@
 """What a report says, as text: the one dictionary that the HTML, the Markdown and the terminal page are laid out from.
 
-Data sets of the paper come in one group of columns, stand-ins and generated tasks in another: the paper's number never
-stands beside a score on other data.
+Stand-ins and generated tasks have columns apart: the paper's number never stands beside a score on other data.
 """
 
 from __future__ import annotations
@@ -62,6 +61,11 @@ def build_page(table: Table, judgements: Sequence[Judgement], scale: str, looks:
     (interval_words,) = _lines("interval.txt.j2", seeds)
     readme = experiment.folder / "README.md"
     question = QUESTION.search(own_text(readme, experiment.folder)) if readme.is_file() else None
+
+    def claims_on(arm: str) -> list[str]:
+        rows = {row.name for row in experiment.rows if row.arm == arm}
+        return [one.claim.text for one in judgements if rows.intersection(one.rows)]
+
     return {
         "title": experiment.title,
         "name": experiment.name,
@@ -75,17 +79,7 @@ def build_page(table: Table, judgements: Sequence[Judgement], scale: str, looks:
         "setup": _setup(table),
         "runs": _run_counts(table),
         "summary": summarise(judgements),
-        "unlearnt": [
-            {
-                "text": said,
-                "claims": [
-                    one.claim.text
-                    for one in judgements
-                    if any(row.arm == arm for row in experiment.rows if row.name in one.rows)
-                ],
-            }
-            for arm, said in not_learnt(table)
-        ],
+        "unlearnt": [{"text": said, "claims": claims_on(arm)} for arm, said in not_learnt(table)],
         "looks": f"{len(looks)} ({', '.join(one.time[:10] for one in looks)})" if looks else "",
         "selection": reading["selection"],
         "interval": interval_words,

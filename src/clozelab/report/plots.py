@@ -257,14 +257,12 @@ def draw_lines(lines: Sequence[Line], table: Table) -> Picture | None:
         down * len(heights), across, squeeze=False, layout="constrained",
         figsize=(WIDTH, 0.5 + down * (sum(heights) + 0.6)), height_ratios=heights * down,
     )  # fmt: skip
-    for axes in grid.flat:
-        axes.set_visible(False)
     for number, column in enumerate(columns):
         panels = grid[len(heights) * (number // across) :, number % across][: len(heights)]
         _draw_scores(panels[0], lines, colours, table, column)
         if len(lines) == 2:
             mine = {key: link for where, key, link in links if where == column.key}
-            _draw_difference(panels[1], lines, mine, corrected)
+            _draw_gaps(panels[1], lines, mine, corrected)
             panels[1].set_xlim(panels[0].get_xlim())
         panels[-1].set_xlabel(xlabel)
     grid[0, 0].set_ylabel("percent")
@@ -288,10 +286,7 @@ def _places(line: Line, lines: Sequence[Line]) -> dict[float, float]:
     return {fraction: at + shift for fraction, at in {0.0: 0.0, **known[line.name]}.items()}
 
 
-def _draw_scores(
-    axes: Axes, lines: Sequence[Line], colours: Mapping[str, str], table: Table, column: DataColumn
-) -> None:
-    axes.set_visible(True)
+def _draw_scores(axes: Axes, lines: Sequence[Line], colours: dict[str, str], table: Table, column: DataColumn) -> None:
     for line in lines:
         places, drawn = _places(line, lines), []
         for fraction, row in {**({0.0: line.floor} if line.floor else {}), **line.rows}.items():
@@ -304,12 +299,9 @@ def _draw_scores(
     _scale(axes, lines)
 
 
-def _draw_difference(
-    axes: Axes, lines: Sequence[Line], links: Mapping[float, Link], corrected: Mapping[Any, float]
-) -> None:
+def _draw_gaps(axes: Axes, lines: Sequence[Line], links: Mapping[float, Link], corrected: Mapping[Any, float]) -> None:
     """First - second where they may be compared: a filled dot where it is not zero, corrected for the picture."""
     ink, faint = plt.rcParams[INK], plt.rcParams[FAINT]
-    axes.set_visible(True)
     first, second = lines
     places = [_places(line, lines) for line in lines]
     axes.axhline(0.0, color=faint, linewidth=1.0)

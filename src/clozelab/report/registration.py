@@ -1,8 +1,7 @@
 """What was declared before an experiment's first run: claims, arms, rows, seeds and the stopping rule, with a date.
 
 `clozelab register` writes it beside the runs, as text with its own hash, to be committed or sent away. The report says
-whether it came before the first run, and what has been changed since. Nothing of it is ever taken away: who registers
-other content adds to the file.
+whether it came before the first run, and what has been changed since. Who registers other content adds to the file.
 """
 
 from __future__ import annotations
@@ -14,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clozelab.corpus.files import digest
-from clozelab.runs.fingerprint import identity_of
+from clozelab.runs.fingerprint import grouped, identity_of
 from clozelab.runs.record import JobName, now, write_json
 from clozelab.suggestions import listed
 from clozelab.verdicts.experiment import Experiment
-from clozelab.verdicts.table import grouped
 
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs
@@ -36,15 +34,12 @@ class Entry(NamedTuple):
     content: dict[str, Any]
 
 
-def declared(
-    experiment: Experiment, seeds: Mapping[str, Iterable[int]], settings: Mapping[str, str]
-) -> dict[str, Any]:  # fmt: skip
+def declared(experiment: Experiment, seeds: Mapping[str, Iterable[int]], settings: Mapping[str, str]) -> dict[str, Any]:
     """What a registration says: seeds of pre-training and fine-tuning, `settings_of` every arm and row."""
     said = experiment.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"folder", "sweeps"})
+    claims = zip(experiment.claims, said.pop("claims", []), strict=True)
     named = {
-        "claim": {
-            one.id or one.text: entry for one, entry in zip(experiment.claims, said.pop("claims", []), strict=True)
-        },
+        "claim": {one.id or one.text: entry for one, entry in claims},
         "row": {one["row"]: one for one in said.pop("rows", [])},
         "column": {one["name"]: one for one in said.pop("columns", [])},
         "arm": said.pop("arms", {}),
@@ -66,18 +61,14 @@ def settings_of(config: Mapping[str, Any]) -> tuple[str, str]:
 
 def read_registration(root: Path) -> list[Entry]:
     """The registrations of an experiment's runs, the first one first; none where there is no file.
-
-    ValueError: it cannot be read, or does not say what its hash is of.
-    """
+    ValueError: it cannot be read, or does not say what its hash is of."""
     path = root / REGISTRATION_FILE
     if not path.is_file():
         return []
     try:
         found = [Entry(**one) for one in json.loads(path.read_text(encoding="utf-8"))["registrations"]]
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(
-            f"{path} is no registration that can be read ({error}); bring back the file that was written"
-        ) from error
+        raise ValueError(f"{path} is no registration that can be read ({error}); bring the file back") from error
     if wrong := next((one for one in found if digest([one.date, one.content]) != one.hash), None):
         raise ValueError(f"{path}: the registration of {wrong.date[:10]} was edited, since it does not fit its hash")
     return found
@@ -85,18 +76,14 @@ def read_registration(root: Path) -> list[Entry]:
 
 def register(root: Path, content: dict[str, Any], *, again: bool) -> tuple[Entry, bool]:
     """Write a registration below `root`; (it, or the last one if that says the same; whether it is new).
-
-    ValueError: one with other content is there, and `again` does not say that this is meant.
-    """
+    ValueError: one with other content is there, and `again` does not say that this is meant."""
     known = read_registration(root)
     if known and known[-1].content == content:
         return known[-1], False
     if known and not again:
         other = listed(changed(known[-1].content, content) or ["fewer seeds"])
-        raise ValueError(
-            f"{root / REGISTRATION_FILE} of {known[-1].date[:10]} says otherwise ({other}); --again keeps it and adds "
-            "what is declared now"
-        )
+        said = f"{root / REGISTRATION_FILE} of {known[-1].date[:10]} says otherwise ({other})"
+        raise ValueError(f"{said}; --again keeps it and adds what is declared now")
     date = now()
     entry = Entry(date, digest([date, content]), content)
     root.mkdir(parents=True, exist_ok=True)

@@ -39,8 +39,7 @@ RESULT_FIELDS = (
     "fingerprint", "folder",
 )  # fmt: skip
 """What each holds is in docs/runs.md."""
-CLAIM_FIELDS = "text", "judged_on", "verdict", "ours", "interval", "p", "needs", "note"
-"""Of the page, in claims.csv."""
+CLAIM_FIELDS = "text", "judged_on", "verdict", "ours", "interval", "p", "needs", "note"  # of the page, in claims.csv
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -55,21 +54,16 @@ def write_results(path: Path, table: Table, scale: str) -> None:
         writer.writeheader()
         for run in runs.runs:
             optimizer = run.config.get("optimizer") or {}
-            common = {
+            common = {name: getattr(run, name) for name in ("stage", "status", "seconds", "machine", "fingerprint")}
+            common |= {name: run.facts.get(name) for name in ("tokens", "tokens_per_second")}
+            common |= {
                 "experiment": table.experiment.name,
                 "scale": scale,
-                "stage": run.stage,
                 "counts": run.folder in counting,
                 "synthetic": runs.synthetic if run.stage == "pretrain" else run.synthetic,
                 "learning_rate": run.config.get("learning_rate", optimizer.get("learning_rate")),
-                "status": run.status,
-                "tokens": run.facts.get("tokens"),
-                "tokens_per_second": run.facts.get("tokens_per_second"),
-                "seconds": run.seconds,
-                "machine": run.machine,
                 "commit": run.git.commit if run.git else None,
                 "local_changes": run.git.dirty if run.git else None,
-                "fingerprint": run.fingerprint,
                 "folder": run.place,
             }
             for line in _pretraining(run, table) if run.stage == "pretrain" else _finetuning(run, table):
@@ -156,10 +150,8 @@ def write_sweep_report(root: Path, folder: Path) -> Report:
 
 def write_table(table: Table, folder: Path, *, scale: str) -> Report:
     """Judge a table and write its page, plots and results.csv."""
-    known = {
-        "registered": said_of(table.experiment, table.runs),
-        "named": {row.name: row.label for row in table.experiment.rows},
-    }
+    known: dict[str, Any] = {"registered": said_of(table.experiment, table.runs)}
+    known["named"] = {row.name: row.label for row in table.experiment.rows}
     table = with_own_sizes(table)
     judgements, looks, unkept = look_at(table)
     folder.mkdir(parents=True, exist_ok=True)

@@ -23,11 +23,6 @@ ID_FACT = "tracker_id"
 REPORT_FILES = ("report.html", "report.md", "results.csv", "*.png", "*.svg")
 
 
-def tracker_nodes(logger: Mapping[str, Any] | None) -> list[Any]:
-    """The trackers of a `logger` configuration, which are below their names."""
-    return [node for node in (logger or {}).values() if node]
-
-
 def tracked_job(cfg: DictConfig, run: Run, *, arm: str, name: str) -> Any:
     """What the trackers of a stage are told; the id is kept in run.json, so it goes where the folder goes."""
     from clozelab.training.tracking import TrackedJob  # Lightning, which a launcher does without
@@ -35,17 +30,9 @@ def tracked_job(cfg: DictConfig, run: Run, *, arm: str, name: str) -> Any:
     run_id = run.facts.get(ID_FACT) or secrets.token_hex(8)
     if run.is_leader and ID_FACT not in run.facts:
         run.record(**{ID_FACT: run_id})
-    return TrackedJob(
-        folder=run.dir,
-        run_id=run_id,
-        experiment=str(cfg.experiment),
-        arm=arm,
-        stage=run.content.stage,
-        name=f"{cfg.scale.name}/{run.content.stage}/{name}",
-        tags=tags_of(cfg),
-        config=tracked_config(run.content.config),
-        command=tuple(redacted_words(sys.argv[1:])),
-    )
+    stage, tags, command = run.content.stage, tags_of(cfg), tuple(redacted_words(sys.argv[1:]))
+    config, name = tracked_config(run.content.config), f"{cfg.scale.name}/{stage}/{name}"
+    return TrackedJob(run.dir, run_id, str(cfg.experiment), arm, stage, name, tags, config, command)
 
 
 def tags_of(cfg: DictConfig) -> tuple[str, ...]:
@@ -61,13 +48,8 @@ def tracked_config(recorded: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def track_sweep(cfg: DictConfig, stage: str, folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A W&B run with one table of a sweep's jobs (`rows`), where they have W&B.
-
-    `cfg` is of one job, `folder` of the sweep's notes.
-    """
-    tracker = _wandb(
-        cfg, "sweep", folder, name=f"{cfg.scale.name}/sweep/{stage}", experiment=str(cfg.get("experiment"))
-    )
+    """A W&B run with one table of a sweep's jobs (`rows`), where they (`cfg`: of one) have W&B; notes in `folder`."""
+    tracker = _wandb(cfg, "sweep", folder, f"{cfg.scale.name}/sweep/{stage}", str(cfg.get("experiment")))
     if tracker is not None:
         columns = list(dict.fromkeys(key for row in rows for key in row))
         tracker.log_table("jobs", columns, [[redacted(row.get(key), key) for key in columns] for row in rows])
@@ -76,7 +58,7 @@ def track_sweep(cfg: DictConfig, stage: str, folder: Path, rows: Sequence[Mappin
 
 def track_report(cfg: DictConfig, report: Report, *, experiment: str, scale: str) -> None:
     """The report as an artifact of a W&B run of its own, where `logger` has W&B; the verdicts are in its summary."""
-    tracker = _wandb(cfg, "report", report.folder, name=f"{scale}/report", experiment=experiment)
+    tracker = _wandb(cfg, "report", report.folder, f"{scale}/report", experiment)
     if tracker is not None:
         paths = [path for pattern in REPORT_FILES for path in sorted(report.folder.glob(pattern))]
         tracker.log_report(f"{experiment}-{scale}-report".replace("/", "-"), paths)
@@ -87,9 +69,10 @@ def track_report(cfg: DictConfig, report: Report, *, experiment: str, scale: str
         tracker.close()
 
 
-def _wandb(cfg: DictConfig, stage: str, folder: Path, *, name: str, experiment: str) -> WandbTracker | None:
+def _wandb(cfg: DictConfig, stage: str, folder: Path, name: str, experiment: str) -> WandbTracker | None:
     """W&B for something that is not a job; None where it is not chosen."""
-    node = next((node for node in tracker_nodes(cfg.get("logger")) if node["_target_"] == WANDB), None)
+    trackers = (cfg.get("logger") or {}).values()
+    node = next((node for node in trackers if node and node["_target_"] == WANDB), None)
     if node is None:
         return None
     from clozelab.training.tracking import TrackedJob

@@ -32,12 +32,11 @@ from clozelab.runs.record import (
 from clozelab.suggestions import hint
 from clozelab.training.host import PROC_LOCKS, Held, holder, holders, host_facts
 
-PLACES = re.compile(
+PLACES = re.compile(  # where conf/ puts a run
     r"/(?P<experiment>[^/]+)/(?P<scale>[^/]+)/(?P<stage>pretrain|finetune|evaluate)"
     r"(/(?P<arm>[^/]+)/seed-(?P<seed>[^/]+)"
     r"|/(?P<row>[^/]+)/pretrain-seed-(?P<pretrain_seed>[^/]+)/(?P<task>[^/]+)/seed-(?P<tuning_seed>[^/]+)|/.*)?$"
 )
-"""Where conf/ puts a run."""
 NAMES = frozenset({"experiment", "arm"})  # what a run is called: nothing that was trained depends on it
 
 
@@ -105,8 +104,7 @@ def _at_home(one: Record) -> int:
 
 
 def find(root: Path) -> Runs:
-    """Every run folder at or below `root`, by its record or what a claim leaves before there is one; none where there
-    is no such folder."""
+    """Every run folder at or below `root`, by its record or what a claim leaves before it; none where that is none."""
     found = {path.parent for mark in (RUN_FILE, CONFIG_FILE, LOCK_FILE) for path in root.rglob(mark) if path.is_file()}
     hidden = {folder for folder in found if any(part.startswith(".") for part in folder.relative_to(root).parts)}
     held = holders()
@@ -237,10 +235,8 @@ def missing_encoders(config: DictConfig, folder: Path) -> list[str]:
 def require_kept_encoders(config: DictConfig) -> None:
     """ValueError for a complete run that was made without the encoders that are needed here."""
     if missing := missing_encoders(config, Path(config.run_dir)):
-        raise ValueError(
-            f"{config.run_dir} is complete, but has no {', '.join(missing)}: it was trained without keep_encoders. "
-            "Remove the folder to train again, or give run_dir another name"
-        )
+        lacks = f"is complete, but has no {', '.join(missing)}: it was trained without keep_encoders"
+        raise ValueError(f"{config.run_dir} {lacks}. Remove the folder to train again, or give run_dir another name")
 
 
 def trained_by(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,10 +246,7 @@ def trained_by(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def find_equal_run(config: DictConfig, inputs: Mapping[str, str] | None = None, anyhow: bool = False) -> Record | None:
     """A complete run of another experiment that trained just this by itself, with every encoder that is needed of it.
-
-    `inputs`: fingerprints of what it reads; None where they are not known yet, and the answer is only likely.
-    `anyhow`: whatever code has made it, as with reuse=any.
-    """
+    `inputs`: fingerprints of what it reads; None: the answer is only likely. `anyhow`: made by any code (reuse=any)."""
     if not config.get("share_runs"):
         return None
     anyhow, mine = anyhow or config.get("reuse") == "any", trained_by(plain_config(config))

@@ -11,8 +11,9 @@ import glob
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,9 @@ from clozelab.corpus.files import digest, file_sha256, matching_files
 from clozelab.schema import IDENTITY, LAYOUT, NEUTRAL, meaning_of, meanings
 
 HIDDEN = "***"  # also inside an interpolation a value that can be read back
-SECRET_KEY = re.compile(
-    r"(^|[_-])(api_?key|access_?key|private_?key|secret|secret_?key|passw(or)?d|passphrase|credentials?|token|bearer)$",
-    re.IGNORECASE,
+SECRET_KEY = re.compile(  # last part of a dotted key whose value is a secret, if it is a text
+    r"(?i)(^|[_-])((api|access|private|secret)_?key|secret|passw(or)?d|passphrase|credentials?|token|bearer)$"
 )
-"""Last part of a dotted key whose value is a secret, if it is a text."""
 NAMED_KEY = re.compile(r"(?<![\w/])(sk|pk|rk)[-_][A-Za-z0-9_-]{16,}")  # so may a folder be called: not in a path
 SECRET_VALUES = (
     re.compile(r"\bhf_[A-Za-z0-9]{20,}"),
@@ -44,9 +43,7 @@ SECRET_VALUES = (
 )
 RANDOM_WORD = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])[A-Za-z0-9]{32,}(?![A-Za-z0-9])")
 """As W&B's keys are; also a checksum, so not below a key that says so, nor in a path."""
-CHECKSUM_KEY = re.compile(
-    r"(revision|commit|sha\d*(sum)?|md5?|etag|version|checksum|digest|fingerprint|hash)s?$", re.IGNORECASE
-)
+CHECKSUM_KEY = re.compile(r"(?i)(revision|commit|sha\d*(sum)?|md5?|etag|version|checksum|digest|fingerprint|hash)s?$")
 
 
 def redacted(value: Any, key: str = "") -> Any:
@@ -168,10 +165,9 @@ def require_encoder(folder: str | Path | None) -> Path:
         return Path(folder)
     if folder is not None and (Path(folder) / "encoder" / "config.json").is_file():
         raise ValueError(f"{folder} is a run's folder; its encoder is {Path(folder) / 'encoder'}")
-    raise ValueError(
-        f"{folder or 'encoder is not set'}: no encoder here (config.json is missing); pre-train it first, or give "
-        f"encoder=FOLDER in the Hugging Face layout{_encoders_near(Path(folder or ''))}"
-    )
+    missing = f"{folder or 'encoder is not set'}: no encoder here (config.json is missing)"
+    given = f"give encoder=FOLDER in the Hugging Face layout{_encoders_near(Path(folder or ''))}"
+    raise ValueError(f"{missing}; pre-train it first, or {given}")
 
 
 def _encoders_near(folder: Path) -> str:
@@ -199,9 +195,7 @@ def code_hash(stage: str, config: Mapping[str, Any]) -> str:
 
 def code_of(stage: str, config: Mapping[str, Any]) -> dict[str, str]:
     """The code that makes a run, module by module: its stage, the `_target_`s of its configuration, what these import.
-
-    Comments, docstrings and line endings count for nothing; nor do the rooms that plan, launch, record and judge.
-    """
+    Comments, docstrings and line endings count for nothing; nor do the rooms that plan, launch, record and judge."""
     said = flatten(dict(config))
     left = [f"stages.{stage}", f"models.families.{said.get('architecture.model_type')}"]
     return code_behind([*left, *(str(one) for key, one in said.items() if key.endswith("_target_"))], stage)
@@ -260,14 +254,21 @@ def flatten(value: Any, where: str = "") -> dict[str, Any]:
     return {key: leaf for path, one in paths for key, leaf in flatten(one, path).items()}
 
 
+def grouped(runs: Iterable[Any], key: Callable[[Any], Any] = attrgetter("name")) -> dict[Any, list[Any]]:
+    """Arm or row, or what `key` makes of a run (or anything), -> its runs, in their order."""
+    found: dict[Any, list[Any]] = {}
+    for run in runs:
+        found.setdefault(key(run), []).append(run)
+    return found
+
+
 def identity_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """What a run is known by, of its recorded configuration: all but how the work is laid out on a machine."""
     return {key: value for key, value in flatten(dict(config)).items() if meaning_of(key) != LAYOUT}
 
 
 MAX_WATCHED_FILES = 500
-UNWATCHED = "(not all files can be watched)"
-"""Stands in for the files where they are too many or not to be found: then only the run itself can say more."""
+UNWATCHED = "(not all files can be watched)"  # for files too many or not to be found: only the run can say more
 
 
 def watched_files(config: DictConfig) -> dict[str, tuple[int, ...]]:

@@ -38,10 +38,9 @@ THRESHOLDS = ("threshold", "best_exact_thresh", "best_f1_thresh")  # of SQuAD 2.
 
 
 class Score(BaseModel):
-    """A held-out figure of a run: what it is in, which way is better (if any) and, at the end, its value."""
+    """A held-out figure of a run: what it is in and, at the end, its value."""
 
     unit: Literal["percent", "nats", "bits", "logits", ""]
-    better: Literal["higher", "lower", ""]
     factor: float = 1.0  # times what metrics.csv and scores.json say: 100 where those have shares of one
     value: float | None = None
     majority: float | None = None  # the figure of always answering what is most frequent
@@ -52,14 +51,14 @@ class Score(BaseModel):
         """By the figure's name; `are_shares` is of its scorer: 1 stands for 100 percent."""
         name = key.removeprefix("validation/").partition("/")[0]
         if name.endswith("loss"):
-            return cls(unit="nats", better="lower")
+            return cls(unit="nats")
         if name.endswith("perplexity"):
-            return cls(unit=NO_UNIT, better="lower")
+            return cls(unit=NO_UNIT)
         if name.startswith("bits_"):
-            return cls(unit="bits", better="lower")
+            return cls(unit="bits")
         if name in THRESHOLDS:
-            return cls(unit="logits", better="")
-        return cls(unit=PERCENT, better="higher", factor=100.0 if are_shares else 1.0)
+            return cls(unit="logits")
+        return cls(unit=PERCENT, factor=100.0 if are_shares else 1.0)
 
 
 class Process(BaseModel):
@@ -265,10 +264,8 @@ def read_record(folder: Path) -> Record | None:
             return found.model_copy(update={"folder": folder})
         first = error.errors()[0]
         wrong = f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}"
-        raise ValueError(
-            f"{path} is damaged, or not the record of a run of this version ({wrong}); remove the folder to run"
-            " again, or give run_dir another name"
-        ) from error
+        said = f"{path} is damaged, or not the record of a run of this version ({wrong})"
+        raise ValueError(f"{said}; remove the folder to run again, or give run_dir another name") from error
     record.folder = folder
     return record
 

@@ -122,11 +122,9 @@ class Run:
             _sweep(folder)
             old = read_record(folder)
             if old is not None and old.fingerprint != fresh.fingerprint:
-                raise RunConflictError(
-                    f"{folder} holds a {old.status} run of another configuration:\n{changes(old, fresh)}\n"
-                    "Give this run another folder (run_dir=..., or experiment=... for a whole experiment), "
-                    "or remove the folder to run it again."
-                )
+                holds = f"{folder} holds a {old.status} run of another configuration:\n{changes(old, fresh)}"
+                instead = "Give this run another folder (run_dir=..., or experiment=... for a whole experiment)"
+                raise RunConflictError(f"{holds}\n{instead}, or remove the folder to run it again.")
             accept_other_code([old], str(config.get("reuse")))
             if old is not None and old.is_complete:
                 if old.watched != fresh.watched and UNWATCHED not in fresh.watched:
@@ -231,15 +229,13 @@ def _sweep(folder: Path) -> None:
 
 def _change_layout(old: Record, fresh: Record) -> None:
     """Say and record that a run goes on with other devices or micro-batches, which then are chosen anew."""
-    one, two = (
-        {key: value for key, value in flatten(record.config).items() if meaning_of(key) == LAYOUT}
-        for record in (old, fresh)
-    )
-    if changed := sorted(key for key in one | two if one.get(key) != two.get(key)):
+    one, two = flatten(old.config), flatten(fresh.config)
+    layout = {key: one.get(key) for key in one | two if meaning_of(key) == LAYOUT}
+    if changed := sorted(key for key, was in layout.items() if was != two.get(key)):
         text = ", ".join(f"{key} was {one.get(key)} and is {two.get(key)}" for key in changed)
         logger.warning("%s goes on in another layout, with other rounding: %s", old.folder, text)
         fresh.facts = {key: value for key, value in fresh.facts.items() if key not in CHOSEN_FOR_A_LAYOUT}
-        fresh.facts["earlier_layouts"] = [*fresh.facts.get("earlier_layouts", []), one]
+        fresh.facts["earlier_layouts"] = [*fresh.facts.get("earlier_layouts", []), layout]
 
 
 def _refuse_leftovers(folder: Path) -> None:
@@ -248,10 +244,8 @@ def _refuse_leftovers(folder: Path) -> None:
         if path.is_symlink():  # of a record that shared another run: nothing of ours, and not to be written through
             path.unlink()
     if left := [name for name in LEFT_BY_RUNS if (folder / name).exists()]:
-        raise ValueError(
-            f"{folder} holds {', '.join(left)} and no {RUN_FILE} that says of which run; remove the folder, or give"
-            " run_dir another name"
-        )
+        holds = f"{folder} holds {', '.join(left)} and no {RUN_FILE} that says of which run"
+        raise ValueError(f"{holds}; remove the folder, or give run_dir another name")
 
 
 def _follow(folder: Path, fresh: Record) -> Record:

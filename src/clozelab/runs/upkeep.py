@@ -17,13 +17,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 from pydantic import BaseModel
 
-from clozelab.runs.fingerprint import redacted_words
+from clozelab.runs.fingerprint import grouped, redacted_words
 from clozelab.runs.record import (
     DAMAGED,
     KILLED,
@@ -51,8 +51,7 @@ KINDS = {
     "leftovers": "temporary files and folders of killed processes",
     "cache": "prepared corpora and tokenised tasks that none of these runs refers to",
 }
-LEARNT_CONTEXT_NATS = 0.2
-"""A token below the loss of a model without context; before that, a run is on the plateau that it began on."""
+LEARNT_CONTEXT_NATS = 0.2  # a token, below the loss of a model without context: else a run is on its first plateau
 LEARNT_NOTHING, BEHIND = "learnt nothing", "behind the "
 UNFINISHED = ("failed", "interrupted", "killed")
 QUIET_SECONDS = 3600.0  # what changed later than this ago may be in somebody's hands
@@ -194,11 +193,8 @@ def shown_score(run: Record, value: float | None) -> str:
 
 def results(records: Iterable[Record]) -> list[list[str]]:
     """A line for each arm, or row and task: name, task, finished runs, mean score, what that stands beside."""
-    groups: dict[tuple[str, str], list[Record]] = {}
-    for run in records:
-        groups.setdefault((run.name, run.task), []).append(run)
     lines = []
-    for (name, task), mine in groups.items():
+    for (name, task), mine in grouped(records, attrgetter("name", "task")).items():
         scores = [run.score for run in mine if run.score is not None]
         said = dict.fromkeys(filter(None, map(reached, mine)))
         lines.append([name, task, str(len(mine)), shown_score(mine[0], statistics.fmean(scores) if scores else None),
@@ -208,15 +204,14 @@ def results(records: Iterable[Record]) -> list[list[str]]:
 
 def ending(run: Record) -> list[str]:
     """What a finished run says: its score, beside what; the next command, if any is of use; how its model is loaded."""
-    folder = (run.folder / ("encoder" if run.stage == "pretrain" else "")).resolve()
-    score = f"{run.title}: {shown_score(run, run.score)}; " if run.stage != "pretrain" else ""
+    is_encoder = run.stage == "pretrain"
+    folder = (run.folder / ("encoder" if is_encoder else "")).resolve()
+    score = "" if is_encoder else f"{run.title}: {shown_score(run, run.score)}; "
     said = [f"{score}{reached(run)}".removesuffix("; ")]
     if BEHIND in said[0]:
         said.append("a method without context does better: train longer, or give more examples")
-    following = f"predict {folder} text=..."
-    if run.stage == "pretrain":
-        following = f"finetune encoder={folder} row={run.name} task=TASK"
-    is_kept = run.stage == "pretrain" or (folder / "model").is_dir()
+    following = f"finetune encoder={folder} row={run.name} task=TASK" if is_encoder else f"predict {folder} text=..."
+    is_kept = is_encoder or (folder / "model").is_dir()
     if said[0].startswith(LEARNT_NOTHING):
         said.append("more steps, shorter sequences or more text may help")
     elif is_kept:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clozelab.metrics.statistics import zero_crossings
+from clozelab.runs.fingerprint import grouped
 from clozelab.runs.upkeep import LEARNT_CONTEXT_NATS, context_free, same_fraction
 from clozelab.suggestions import DASH, distinct, duration, listed, percent, rough
 from clozelab.verdicts.comparability import inconsistencies
 from clozelab.verdicts.experiment import Row
-from clozelab.verdicts.table import Table, find_lines, grouped
+from clozelab.verdicts.table import Table, find_lines
 
 if TYPE_CHECKING:
     from clozelab.runs.record import Record
@@ -28,10 +29,8 @@ if TYPE_CHECKING:
 LEARNT_NSP_ACCURACY = 0.55
 """Of held-out pairs inside one source, both kinds counted alike; a few hundred pairs decide it to 2 %. Learnt means
 above it, and for all pairs above what asking for the sources alone gives."""
-SAME_SIZE = 1.02
-"""Encoders whose parameters differ by no more than that factor: a head of one's own does not make another size."""
-PAPER_SIZE = re.compile(r"L=\d+, H=\d+(, A=\d+)?")
-"""In the label of a row whose encoder has another size at a smaller scale."""
+SAME_SIZE = 1.02  # parameters of encoders of one size differ by no larger factor: a head of one's own makes no other
+PAPER_SIZE = re.compile(r"L=\d+, H=\d+(, A=\d+)?")  # in labels of rows whose encoder has another size at a small scale
 SIZE_LETTERS = {"L": "num_hidden_layers", "H": "hidden_size", "A": "num_attention_heads"}
 
 

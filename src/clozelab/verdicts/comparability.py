@@ -20,12 +20,12 @@ from operator import itemgetter, mul
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from clozelab.runs.fingerprint import CONDITIONAL_KEYS, flatten
+from clozelab.runs.fingerprint import CONDITIONAL_KEYS, flatten, grouped
 from clozelab.schema import LAYOUT, NEUTRAL, meaning_of
 from clozelab.suggestions import CONF_DIR, listed, rough
 from clozelab.training.measuring import read_rows
 from clozelab.verdicts.experiment import RATE_KEYS, STEP_KEYS, Column, Experiment, Row, read_yaml
-from clozelab.verdicts.table import Seeds, Table, build_table, grouped, seeds_of
+from clozelab.verdicts.table import Seeds, Table, build_table, seeds_of
 
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs
@@ -40,13 +40,13 @@ PROTOCOL = (
 TOLERANCE = 0.02
 SHOWN = 3
 CODE = "code"  # what `differ_in` says where rows may be of other versions of the code
+BySeeds = Mapping[Seeds, Mapping[str, str]]
 Apart = dict[str, list[tuple[str, str]]]
 ANSWERS = ("predictions*.json*", "nbest_predictions.json", "null_odds.json")
-NO_DIFFERENCE = (
+NO_DIFFERENCE = (  # what overrides say that makes no other row: seeds, columns, places and machines
     *("seed", "pretrain_seed", "task", "measure", "experiment", "hydra", "trainer", "logger", "hub", "share_runs"),
     *("reuse", "runs_dir", "run_dir", "data_dir", "cache_dir", "encoder", "keep_model", "predict_test"),
 )
-"""What overrides say that makes no other row: seeds, columns, places and machines."""
 FIGURES = (
     *("validation/loss", "validation/perplexity", "validation/accuracy"),
     *("validation/nsp_accuracy", "validation/nsp_accuracy_one_source"),
@@ -67,10 +67,9 @@ def why_not(table: Table, first: str, second: str, tasks: Iterable[str]) -> str:
         for task in tasks:
             mine, theirs = (table.runs_on(name, task) for name in (first, second))
             yield _difference("fine-tuned", mine, theirs, table.experiment.free_keys | about)
-        for how, mine, theirs in _sides(table, first, second, tasks):
-            if (
-                names := sorted(_made(mine, theirs, partial(_of_sessions, "modules")))
-            ) and CODE not in table.experiment.free_keys:
+        sides = () if CODE in table.experiment.free_keys else _sides(table, first, second, tasks)
+        for how, mine, theirs in sides:
+            if names := sorted(_made(mine, theirs, partial(_of_sessions, "modules"))):
                 yield f"other code: {how} with two versions of {_some(names)}, and differ_in does not say {CODE}"
         for name, arm, mine in zip((first, second), arms, rows, strict=True):
             if other := [run for run in mine if arm and run.config.get("encoder_arm", arm) not in (arm, None)]:
@@ -97,16 +96,13 @@ def made_apart(table: Table, first: str, second: str, tasks: Iterable[str]) -> s
     return "; ".join(dict.fromkeys(said))
 
 
-def _sides(
-    table: Table, first: str, second: str, tasks: Iterable[str]
-) -> Iterator[tuple[str, list[Record], list[Record]]]:
+def _sides(table: Table, one: str, two: str, tasks: Iterable[str]) -> Iterator[tuple[str, list[Record], list[Record]]]:
     """(how made, runs, runs) of all that two rows' scores come from apart from each other."""
-    one, other = (next(row.arm for row in table.experiment.rows if row.name == name) for name in (first, second))
-    if one and other and one != other:
-        yield "pre-trained", table.trained.get(one, []), table.trained.get(other, [])
+    arm, other = (next(row.arm for row in table.experiment.rows if row.name == name) for name in (one, two))
+    if arm and other and arm != other:
+        yield "pre-trained", table.trained.get(arm, []), table.trained.get(other, [])
     for task in tasks:
-        mine, theirs = (table.runs_on(name, task) for name in (first, second))
-        yield "fine-tuned", mine, theirs
+        yield "fine-tuned", table.runs_on(one, task), table.runs_on(two, task)
 
 
 def _unmatched(table: Table, first: str, second: str) -> str:
@@ -277,9 +273,7 @@ def _made(first: Sequence[Record], second: Sequence[Record], of: Callable[[Recor
     return {key: pairs for key, pairs in known.items() if pairs}
 
 
-def _apart(
-    mine: Mapping[Seeds, Mapping[str, str]], theirs: Mapping[Seeds, Mapping[str, str]], unknown: str = "none"
-) -> Apart:
+def _apart(mine: BySeeds, theirs: BySeeds, unknown: str = "none") -> Apart:
     """Key -> values of both sides for all seeds that both have and differ in: a difference is paired by seed."""
     found: dict[str, list[tuple[str, str]]] = {}
     for seeds in sorted(mine.keys() & theirs.keys()):
@@ -322,9 +316,8 @@ def inconsistencies(experiment: Experiment, runs: Runs) -> list[str]:
     for run in finetune:
         arm, is_last = str(run.config.get("encoder_arm")), float(run.config.get("encoder_fraction", 1.0)) == 1.0
         if encoder_of(run) and is_last and finished.get((arm, run.pretrain_seed), "") > run.started:
-            lines.append(
-                f"{run.place}: began before {arm} seed {run.pretrain_seed} was trained to its end (anew since?)"
-            )
+            which = f"{arm} seed {run.pretrain_seed}"
+            lines.append(f"{run.place}: began before {which} was trained to its end (anew since?)")
     return lines
 
 
@@ -368,14 +361,11 @@ def copied_seeds(runs: Iterable[Record]) -> str:
             files = [path for pattern in ANSWERS for path in sorted(run.folder.glob(pattern)) if path.is_file()]
             if files:
                 told = [(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
-                losses = [
-                    (row.step, row.value) for row in read_rows(run.folder / "metrics.csv") if row.key == "train/loss"
-                ]
+                logged = read_rows(run.folder / "metrics.csv")
+                losses = [(row.step, row.value) for row in logged if row.key == "train/loss"]
                 answers.setdefault((scores, *sorted(told), *losses), []).append(run.seeds)
     same = next((seeds for seeds in answers.values() if len(seeds) > 1), [])
-    return (
-        f"runs {listed(same)} (pre-training/fine-tuning seed) gave the same answers to the last digit" if same else ""
-    )
+    return f"runs {listed(same)} (pre-training/fine-tuning seed) gave the same answers throughout" if same else ""
 
 
 def _one_encoder(runs: Iterable[Record]) -> str:
@@ -408,10 +398,8 @@ def sweep_table(runs: Runs) -> Table:
     if tuned:
         titles = {run.task: run.title for run in named}
         is_clear = len(set(titles.values())) == len(titles)
-        measured = {run.task: {"from": "evaluate", "metric": run.metric} for run in named if run.stage == "evaluate"}
-        entries = [
-            {"name": one if is_clear else key, "task": key} | measured.get(key, {}) for key, one in titles.items()
-        ]
+        more = {run.task: {"from": "evaluate", "metric": run.metric} for run in named if run.stage == "evaluate"}
+        entries = [{"name": one if is_clear else key, "task": key} | more.get(key, {}) for key, one in titles.items()]
     else:
         figures = [key for key in FIGURES if any(key in run.facts for run in named)] or FIGURES[:1]
         names = {key: f"held-out {key.removeprefix('validation/').replace('_', ' ')}" for key in figures}
@@ -434,9 +422,7 @@ def sweep_table(runs: Runs) -> Table:
 
 def _varying(runs: Sequence[Record], said: Sequence[Mapping[str, str]]) -> list[str]:
     """The keys that the runs' overrides, or else their names or settings, say differently."""
-    names: list[Mapping[str, str]] = [
-        {key: str(run.config[key]) for key in ("arm", "row") if key in run.config} for run in runs
-    ]
+    names = [{key: str(one) for key, one in run.config.items() if key in ("arm", "row")} for run in runs]
     of_tasks = [[*map(settings, mine)] for mine in grouped(runs, lambda run: run.task).values()]
     for groups in ([said], [names], of_tasks):  # a task's own settings set no row apart
         if keys := list(dict.fromkeys(key for values in groups for key in _differing(values))):

@@ -41,8 +41,7 @@ class Answers:
 
 
 def paired_test(one: Record, two: Record, data_dir: str | None = None) -> PairedTest:
-    """Test two fine-tuning runs on their validation examples (`data_dir`: where the task's files lie); ValueError says
-    why there is nothing to pair."""
+    """Test two fine-tuning runs on their validation examples (files in `data_dir`); ValueError: nothing to pair."""
     for record in (one, two):
         if record.stage != "finetune" or record.status != "complete":
             raise ValueError(f"{record.place} is no complete fine-tuning run")

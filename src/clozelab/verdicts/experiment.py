@@ -22,11 +22,9 @@ ORDER, MONOTONE, SPREAD, CONTRAST = "order", "monotone", "spread", "difference o
 FALLING, RISING, WITHIN, CROSSES = ("lower", "decreasing"), ("higher", "increasing"), "within", "crosses"
 MATCHES = {None: ("steps", "tokens"), "none": (), "time": ("training_seconds",)}
 """What `matched_by` may say -> the amounts of two arms' pre-training that have to agree; any other is an amount."""
-AVERAGES = {"mean": "means", "median": "medians", "best": "the best"}
-"""What `averaging` may say of the paper's cells -> in words. Ours are means."""
+AVERAGES = {"mean": "means", "median": "medians", "best": "the best"}  # of the paper's cells, in words; ours are means
 RATE_KEYS = ("learning_rate", "optimizer.learning_rate")
-STEP_KEYS = ("phases.*.steps", "validation.interval_steps")
-"""How long pre-training is, and what is counted in its steps."""
+STEP_KEYS = ("phases.*.steps", "validation.interval_steps")  # how long pre-training is, and what is counted in steps
 ROUNDING = 0.1 + 1e-9  # largest difference between a claim's size and that of its cells, each rounded to one decimal
 
 Number = Annotated[float, Strict()]
@@ -59,9 +57,7 @@ class _Entry(BaseModel):
 
 class Column(_Entry):
     """A column of the table: a task's score, a fact of the pre-training (`from: pretrain`), or a mean of columns.
-
-    With `from: evaluate`, `task` is a measure (a choice of conf/measure), which no paper has a number of.
-    """
+    With `from: evaluate`, `task` is a measure (a choice of conf/measure), which no paper has a number of."""
 
     name: str = Field(description="what stands over the column")
     task: str = Field(default="", description="the task, or the measure with from: evaluate, whose score it is")
@@ -77,9 +73,8 @@ class Column(_Entry):
     @model_validator(mode="after")
     def _is_one_kind(self) -> Self:
         if sum(map(bool, (self.task, self.is_pretraining, self.parts))) != 1 or (self.source and self.parts):
-            raise ValueError(
-                "a column has one of task, from: pretrain and mean_of; with from: evaluate, task is a measure"
-            )
+            said = "a column has one of task, from: pretrain and mean_of"
+            raise ValueError(f"{said}; with from: evaluate, task is a measure")
         if not self.task and (self.stand_ins or self.benchmarks or (self.parts and self.metric)):
             raise ValueError("stand_ins, benchmarks and a metric belong to a task's column, not to a mean")
         if self.source and not self.metric:

@@ -21,9 +21,9 @@ from clozelab.metrics.statistics import (
     MOST_SEEDS,
     PRETRAINING_SEEDS,
     Estimate,
+    detectable_gap,
     look_level,
     seeds_needed,
-    smallest_detectable_difference,
 )
 from clozelab.suggestions import duration
 from clozelab.verdicts.accounts import Crossing, find_crossing, seed_seconds
@@ -356,7 +356,7 @@ def describe(experiment: Experiment, runs: Runs, seeds: int) -> str:
     deviation = median(known.values()) if known else ASSUMED_SD
     basis = f"median of {len(known)} comparisons so far" if known else "assumed: no comparison of two seeds so far"
     family = max(1, family_size(experiment))
-    corrected = smallest_detectable_difference(deviation, seeds, confidence=1.0 - SIGNIFICANCE / family)
+    corrected = detectable_gap(deviation, seeds, confidence=1.0 - SIGNIFICANCE / family)
     more = (
         "; so much for a test of one difference alone. Verdicts are corrected for "
         f"all {family} that the claims rest on, the hardest step of which takes {corrected:.1f} points"
@@ -364,7 +364,7 @@ def describe(experiment: Experiment, runs: Runs, seeds: int) -> str:
     if primary := family_size(experiment, primary=True):
         more += f". The {primary} of primary claims are tested before the others, each claim as if it were alone"
     return (
-        f"smallest detectable difference: {smallest_detectable_difference(deviation, seeds):.1f} points between two "
+        f"smallest detectable difference: {detectable_gap(deviation, seeds):.1f} points between two "
         f"arms with {seeds} pre-training seeds (found in 4 of 5 experiments), if it varies by {deviation:.1f} points "
         f"from seed to seed ({basis}){more if family > 1 else ''}"
     )

@@ -61,7 +61,7 @@ class Link:
             return None
         if self.rests_on_collapsed:
             return 1.0
-        known = [one.p_value(self.point_for(one)) for one in (self.difference, self.healthy) if one]
+        known = [one.p_value(math.copysign(self.margin, one.mean)) for one in (self.difference, self.healthy) if one]
         return max((p for p in known if p is not None), default=None)
 
     @property
@@ -71,10 +71,6 @@ class Link:
             return self.p
         looks = [1.0 if one.p is None else one.p for one in self.earlier]
         return sequential_p(looks, self.stopping.first, self.stopping.most) if looks else None
-
-    def point_for(self, found: Estimate) -> float:
-        """What an estimate of the difference is tested against."""
-        return math.copysign(self.margin, found.mean)
 
     @property
     def effects(self) -> list[float]:
@@ -110,8 +106,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Correction:
-    """By the key of a link: its corrected p-value, the open tests of its family, and the primary claim that has to be
-    decided before it is tested (empty for none)."""
+    """By the key of a link: its corrected p, the open tests of its family, the primary claim to decide before it."""
 
     corrected: Mapping[str, float]
     num_open: Mapping[str, int]
@@ -272,10 +267,8 @@ def _case_of_none(claim: Claim, column: Column, table: Table) -> Case:
 
 def _contrasts(claim: Claim, mine: Column, theirs: Column, table: Table) -> list[Case]:
     """One case for each pair of data sets that belong together, and one for each that has no counterpart.
-
-    The paper's data set goes with the paper's, and a stand-in with the one at its place in the other column's list.
-    A column with a single data set by nature (no stand-ins, a mean, a fact of pre-training) goes with every one.
-    """
+    The paper's data set goes with the paper's, and a stand-in with the one at its place in the other column's list. A
+    column with a single data set by nature (no stand-ins, a mean, a fact of pre-training) goes with every one."""
     data, others = (speakers(one.name, table.with_results) for one in (mine, theirs))
     if not others:
         return [_case_of_none(claim, theirs, table)]
@@ -317,11 +310,9 @@ def _links(claim: Claim, column: DataColumn, table: Table, among: str = "") -> t
     return tuple(links)
 
 
-def link_between(
-    first: str, second: str, column: DataColumn, table: Table, name: str = "", margin: float = 0.0
-) -> Link:
+def link_between(first: str, second: str, data: DataColumn, table: Table, name: str = "", margin: float = 0.0) -> Link:
     """The difference of two rows on one data set, whether or not a claim is about it."""
-    return _link(((1.0, first, column), (-1.0, second, column)), table, name, margin)
+    return _link(((1.0, first, data), (-1.0, second, data)), table, name, margin)
 
 
 def _link(terms: tuple[Term, ...], table: Table, name: str = "", margin: float = 0.0) -> Link:
@@ -371,19 +362,17 @@ def _at_looks(link: Link, rule: Stopping, sides: Sequence[tuple[float, str, Data
     """A difference as it was over the first seeds, of each look that the rule allows; seeds come in their order."""
     seeds = sorted({first for first, _ in set.intersection(*(set(cell.scores) for *_, cell in sides))})
 
-    def first_of(count: int, scores: Scores) -> Scores:
-        return {key: value for key, value in scores.items() if key[0] in seeds[:count]}
-
-    return tuple(
-        replace(
-            link,
-            difference=contrast([(factor, first_of(count, cell.scores)) for factor, *_, cell in sides]),
-            healthy=contrast([(factor, first_of(count, cell.healthy)) for factor, *_, cell in sides])
-            if link.has_collapsed
-            else None,
+    def over(first: list[int], terms: Iterable[tuple[float, Scores]]) -> Estimate | None:
+        return contrast(
+            [(factor, {key: one for key, one in cell.items() if key[0] in first}) for factor, cell in terms]
         )
-        for count in range(rule.first, min(len(seeds), rule.most) + 1)
-    )
+
+    looks = []
+    for count in range(rule.first, min(len(seeds), rule.most) + 1):
+        difference = over(seeds[:count], ((factor, cell.scores) for factor, *_, cell in sides))
+        healthy = over(seeds[:count], ((factor, cell.healthy) for factor, *_, cell in sides))
+        looks.append(replace(link, difference=difference, healthy=healthy if link.has_collapsed else None))
+    return tuple(looks)
 
 
 def _barred(terms: Sequence[Term], table: Table) -> str:

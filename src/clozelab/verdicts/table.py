@@ -7,16 +7,17 @@ one with the best mean on the development set stands in the table, as the paper 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from clozelab.metrics.statistics import Estimate, estimate
+from clozelab.runs.fingerprint import grouped
 from clozelab.suggestions import nearest
 from clozelab.training.measuring import read_rows
 from clozelab.verdicts.experiment import OUR_SPLIT, PERCENT, Column, Experiment
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 POINT = "encoder_fraction"
 SAME_KEY = 0.85  # how much alike two keys have to be that both begin with "validation/", to be taken for one
+Worlds = dict[str, str | None]  # task -> the generator of its data; None: real data
 Seeds = tuple[int, int]  # (pre-training seed, fine-tuning seed); of a pre-training run (its seed, 0)
 
 
@@ -146,9 +148,7 @@ class Table:
 
     def below_floor(self, row: str, column: DataColumn) -> str:
         """The floor that a row with pre-training lies below on a data set, in words; empty where it does not.
-
-        It is the row of the same head on random weights; where that has no score, always the most frequent label.
-        """
+        It is the row of the same head on random weights; where that has no score, always the most frequent label."""
         about = next(one for one in self.experiment.rows if one.name == row)
         own = self.cells[row, column.key].estimate
         if about.arm is None or own is None or not column.tasks:
@@ -164,14 +164,6 @@ class Table:
     def paper_value(self, row: str, column: DataColumn) -> float | None:
         """The paper's number; None where it has none, and for any data set but its own."""
         return self.experiment.printed(row, column.column.name) if column.is_paper and column.column else None
-
-
-def grouped(runs: Iterable[Any], key: Callable[[Any], Any] = attrgetter("name")) -> dict[Any, list[Any]]:
-    """Arm or row, or what `key` makes of a run, -> its runs, in their order."""
-    found: dict[Any, list[Record]] = {}
-    for run in runs:
-        found.setdefault(key(run), []).append(run)
-    return found
 
 
 def is_scored(run: Record) -> bool:
@@ -233,12 +225,9 @@ def build_table(experiment: Experiment, runs: Runs) -> Table:
     return Table(experiment, runs, tuple(columns), none | cells, strays)
 
 
-def _of_one_data_set(
-    runs: Sequence[Record], synthetic: str | None
-) -> tuple[list[Record], dict[str, str | None], tuple[str, ...]]:
+def _of_one_data_set(runs: Sequence[Record], synthetic: str | None) -> tuple[list[Record], Worlds, tuple[str, ...]]:
     """(runs for one table, task -> its generated world, what is said of the others); the encoders' world counts."""
-    worlds: dict[str, str | None] = {}
-    strays, apart = [], set()
+    worlds, strays, apart = Worlds(), [], set()
     for task in dict.fromkeys(run.task for run in runs):
         scored = [run for run in runs if run.task == task and is_scored(run)]  # until then no record says what it reads
         found = dict.fromkeys(run.synthetic for run in scored)
@@ -258,22 +247,18 @@ def _of_paper(column: Column) -> DataColumn:
     return DataColumn(column.name, f"paper:{column.name}", column.metric, column, is_paper=True)
 
 
-def _data_columns(
-    experiment: Experiment, runs: Sequence[Record], worlds: Mapping[str, str | None]
-) -> Iterable[DataColumn]:
+def _data_columns(experiment: Experiment, runs: Sequence[Record], worlds: Worlds) -> Iterable[DataColumn]:
     """The paper's columns, with or without runs, each followed by its stand-ins; then other tasks by name."""
     # The run that a task's columns are described by: a complete one knows its scores.
     ordered = sorted(runs, key=lambda run: (is_scored(run), any(one.baselines for one in run.scores.values())))
     by_task = {run.task: run for run in ordered}
-    shown: dict[str, set[str]] = {}
-    """Task -> its scores that have a column: a task may fill several, each with another score."""
+    shown: dict[str, set[str]] = {}  # task -> its scores that have a column: it may fill several, each with another
     for column in (one for one in experiment.columns if one.task):
         made = []
         for task in sorted(by_task, key=lambda task: (task != column.task, task)):
             # Of a measure some runs lack a score: no causal encoder reads from the right.
-            run = next(
-                (one for one in ordered[::-1] if one.task == task and column.metric in one.values), by_task[task]
-            )
+            having = (one for one in ordered[::-1] if one.task == task and column.metric in one.values)
+            run = next(having, by_task[task])
             used = shown.get(task)
             is_free = used is None or (column.metric in run.values and column.metric not in used)
             is_of_stage = (run.stage == "evaluate") == column.is_measured
@@ -288,8 +273,8 @@ def _data_columns(
 def _data_column(run: Record, column: Column | None, synthetic: str | None, shown: set[str]) -> DataColumn:
     """Generated data is never the paper's data set, whatever its name. Adds its score to the task's `shown` ones."""
     is_measured = column is not None and column.is_measured
-    is_same_data = column is not None and run.task == column.task and not stand_in_for(run) and not synthetic
-    is_same_data &= not is_measured
+    is_real = not is_measured and not synthetic and not stand_in_for(run)
+    is_same_data = is_real and column is not None and run.task == column.task
     is_other_split = is_same_data and column is not None and column.split != OUR_SPLIT
     metric = own = run.metric if run.values else ""
     if column is not None and column.metric and (is_same_data or column.metric in run.values or not own):
@@ -441,8 +426,7 @@ def find_lines(experiment: Experiment, runs: Runs) -> list[Line]:
 
 
 def reached(runs: Runs, arm: str, fractions: Sequence[float], unit: str = "tokens") -> dict[float, float]:
-    """Tokens, FLOPs or seconds after each fraction of an arm's steps, a mean over its runs; empty where not known.
-    FLOPs are shared out as tokens are."""
+    """Tokens, FLOPs (as tokens are) or seconds after each fraction of an arm's steps, a mean; empty where not known."""
     found: dict[float, list[float]] = {fraction: [] for fraction in fractions}
     clock = "training_seconds" if unit == "seconds" else "tokens"
     for run in (one for one in runs.pretrain if one.name == arm and one.is_complete):

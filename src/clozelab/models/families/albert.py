@@ -46,10 +46,8 @@ class Albert(Family):
         return {**values, "inner_group_num": 1, "classifier_dropout_prob": config.hidden_dropout_prob}
 
     def read(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        if values.get("inner_group_num", 1) != 1:
-            raise ValueError(
-                f"config.json: inner_group_num is {values['inner_group_num']}; only groups of one layer can be read"
-            )
+        if (number := values.get("inner_group_num", 1)) != 1:
+            raise ValueError(f"config.json: inner_group_num is {number}; only groups of one layer can be read")
         return super().read({**values, "is_decoder": False})  # theirs never look at it
 
 

@@ -20,27 +20,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import nn
 
+from clozelab.models import heads
 from clozelab.models.config import EncoderConfig
-from clozelab.models.heads import (
-    DenseClassificationHead,
-    LinearHead,
-    MaskedLMHead,
-    ReplacedTokenHead,
-    SequenceClassificationHead,
-)
 
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
 
-OWN_TYPE, OWN_CLASS = "clozelab_", "Clozelab"
-"""Before the model_type and the architecture of what other libraries would misread."""
+OWN_TYPE, OWN_CLASS = "clozelab_", "Clozelab"  # before the model_type and the architecture that others would misread
 OWN_KEY = "clozelab_encoder"  # fields of the configuration that the family's config.json has no key for
-PLAIN_KEYS = (
+PLAIN_KEYS = (  # spelt alike here and there; `position_embedding_init` is known to us alone, and others keep it
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size"),
     *("initializer_range", "layer_norm_eps", "position_embedding_init", "pad_token_id"),
 )
-"""Spelt alike here and there; but for `position_embedding_init`, which only we know and others keep."""
 POOLED_KINDS = frozenset({"nsp", "sop", "classification", "choices"})
 
 
@@ -51,25 +43,21 @@ class Family:
     class_name: ClassVar[str] = "Bert"
     prefix: ClassVar[str] = "bert."  # before the encoder's tensors in a file that holds heads too
     layer_prefix: ClassVar[str] = "encoder.layer.{}."
-    layer_names: ClassVar[Mapping[str, str]] = {
+    layer_names: ClassVar[Mapping[str, str]] = {  # inside a layer, ours -> theirs; what is not here is called alike
         f"attention.{part}": f"attention.self.{part}" for part in ("query", "key", "value")
     }
-    """Inside a layer, ours -> theirs; what is not here is called alike."""
     encoder_names: ClassVar[Mapping[str, str]] = {}  # the same outside of the layers
-    head_names: ClassVar[Mapping[str, str]] = {}
-    """The same of heads; the longest beginning counts, and COMMON_HEADS beneath it."""
+    head_names: ClassVar[Mapping[str, str]] = {}  # the same of heads; the longest beginning counts, then COMMON_HEADS
     decoder: ClassVar[str] = "cls.predictions.decoder"  # the vocabulary projection, which is the word embeddings
-    pretraining: ClassVar[tuple[tuple[frozenset[str], str], ...]] = (
+    pretraining: ClassVar[tuple[tuple[frozenset[str], str], ...]] = (  # kinds of heads -> their class; the first fits
         (frozenset({"lm", "nsp"}), "ForPreTraining"),
         (frozenset({"lm"}), "ForMaskedLM"),
         (frozenset({"nsp"}), "ForNextSentencePrediction"),
     )
-    """Kinds of heads -> the class that holds them; the first that fits."""
     causal_lm: ClassVar[str] = "LMHeadModel"  # instead of ForMaskedLM, for a causal encoder
     keys: ClassVar[tuple[str, ...]] = PLAIN_KEYS  # fields of EncoderConfig that its config.json spells alike
-    parts: ClassVar[Mapping[str, Any]] = {}
-    """Fields of EncoderConfig that its config.json does not name, where they are not BERT's."""
-    defaults: ClassVar[Mapping[str, Any]] = {
+    parts: ClassVar[Mapping[str, Any]] = {}  # fields of EncoderConfig that its config.json does not name
+    defaults: ClassVar[Mapping[str, Any]] = {  # of keys that a config.json leaves out
         "hidden_act": "gelu",
         "hidden_dropout_prob": 0.1,
         "attention_probs_dropout_prob": 0.1,
@@ -79,10 +67,8 @@ class Family:
         "position_embedding_init": "normal",
         "pad_token_id": 0,
     }
-    """Of keys that a config.json leaves out."""
     lm_act: ClassVar[str | None] = None  # activation before the vocabulary; None: the encoder's
-    dense_heads: ClassVar[Mapping[str, str]] = {}
-    """Kinds of heads that bring a dense layer of their own instead of the pooler's, and its activation."""
+    dense_heads: ClassVar[Mapping[str, str]] = {}  # heads with a dense layer instead of the pooler's -> its activation
 
     # Heads
 
@@ -99,22 +85,22 @@ class Family:
         and tags (1: a regression), `input_size` of what stands between head and encoder."""
         config = encoder.config
         if kind == "rtd":
-            return ReplacedTokenHead(config, generator)
+            return heads.ReplacedTokenHead(config, generator)
         if kind == "lm":
             weight: Any = encoder.embeddings.word_embeddings.weight
-            return MaskedLMHead(config, weight, generator, self.lm_act)
+            return heads.MaskedLMHead(config, weight, generator, self.lm_act)
         if kind in ("nsp", "spans"):
-            return LinearHead(config, 2, input_size, generator)
+            return heads.LinearHead(config, 2, input_size, generator)
         if kind == "siamese":
-            return LinearHead(config, num_labels, 3 * config.hidden_size, generator)
+            return heads.LinearHead(config, num_labels, 3 * config.hidden_size, generator)
         if kind == "sop":  # with dropout, as ALBERT's
-            return SequenceClassificationHead(config, 2, generator=generator)
+            return heads.SequenceClassificationHead(config, 2, generator=generator)
         if kind not in ("classification", "tags", "choices"):
             raise ValueError(f"there is no head of kind {kind!r}; known: {', '.join(COMMON_HEADS)}")
         num_labels = 1 if kind == "choices" else num_labels
         if kind in self.dense_heads and input_size is None:
-            return DenseClassificationHead(config, num_labels, self.dense_heads[kind], generator)
-        return SequenceClassificationHead(config, num_labels, input_size, generator)
+            return heads.DenseClassificationHead(config, num_labels, self.dense_heads[kind], generator)
+        return heads.SequenceClassificationHead(config, num_labels, input_size, generator)
 
     def architecture(self, kinds: Collection[str], is_causal: bool = False) -> str:
         """The class of transformers that holds these heads."""
@@ -205,7 +191,7 @@ class Family:
         return {**plain, "is_causal": is_causal, "model_type": self.model_type, **self.parts}
 
 
-COMMON_HEADS: Mapping[str, str] = {
+COMMON_HEADS: Mapping[str, str] = {  # kind -> the beginning of its tensors' names, where a family says nothing else
     "lm": "cls.predictions",
     "nsp": "cls.seq_relationship",
     "sop": "sop_classifier.classifier",
@@ -216,7 +202,6 @@ COMMON_HEADS: Mapping[str, str] = {
     "spans": "qa_outputs",
     "siamese": "siamese",
 }
-"""Kind -> the beginning of its tensors' names, where a family says nothing else."""
 TASKS = tuple(
     (frozenset({kind}), f"For{name}")
     for kind, name in (

@@ -42,10 +42,8 @@ def narrower(config: EncoderConfig, width: str | float | Fraction) -> EncoderCon
     for name in ("hidden_size", "num_attention_heads", "intermediate_size"):
         size = getattr(config, name) * ratio
         if size.denominator != 1 or not size > 0:
-            raise ValueError(
-                f"a generator of width {width} would have {name} {float(size):g}: choose a width that divides the "
-                f"discriminator's {getattr(config, name)}"
-            )
+            wanted = f"choose a width that divides the discriminator's {getattr(config, name)}"
+            raise ValueError(f"a generator of width {width} would have {name} {float(size):g}: {wanted}")
         sizes[name] = int(size)
     return replace(config, **sizes)
 

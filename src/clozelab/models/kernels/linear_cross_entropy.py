@@ -17,15 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK_LOGITS = 1 << 22
-"""Logits in one projection chunk: 512 rows at V 8,192. Measured; fewer rows pay for adding up [V, H] more often."""
+CHUNK_LOGITS = 1 << 22  # in one projection chunk, 512 rows at V 8,192; measured: fewer add up [V, H] more often
 MIN_CHUNK_ROWS = 256
-ACCELERATOR_CHUNK_LOGITS = 1 << 27
-"""The same elsewhere than on the CPU, where a launch costs more than memory (0.8 GB with bf16); not measured."""
+ACCELERATOR_CHUNK_LOGITS = 1 << 27  # not measured: a launch costs more than memory there (0.8 GB with bf16)
 CACHED_LOGITS = 1 << 19  # logits in one softmax block: 2 MB as fp32, what stays in a core's cache
 IGNORED_LABEL = -100
-SURE_PROB = 1e-30
-"""A smaller probability is not read from the softmax, whose fp32 ends there: its logarithm comes from the logits."""
+SURE_PROB = 1e-30  # a smaller one is not read from the softmax, whose fp32 ends there, but from the logits
 
 
 @dataclass(frozen=True)
@@ -51,10 +48,8 @@ class _Sums:
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> PredictionLoss:
     """Sum over rows of cross-entropy(hidden @ weight.T + bias, labels).
-
     hidden [P, H], weight [V, H], bias [V], labels int64 [P] (-100: no label, no loss); P may be 0. Matrix products run
-    in autocast's type where autocast is on; the softmax is fp32, and so are the sums over chunks.
-    """
+    in autocast's type where autocast is on; the softmax is fp32, and so are the sums over chunks."""
     wanted = tuple(leaf.requires_grad and torch.is_grad_enabled() for leaf in (hidden, weight, bias))
     device_type = hidden.device.type
     in_autocast = torch.is_autocast_enabled(device_type)
