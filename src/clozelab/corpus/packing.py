@@ -240,6 +240,7 @@ def choose_spans(
     packed: PackedInstances, number: I64, begins: BoolArray, weights: Sequence[float], seed: int, epoch: Epoch
 ) -> tuple[I64, I64]:
     """Stream positions to predict, ascending, at most `number` [B] of each instance, and where their spans begin; [P].
+
     Words are tried in the order of their keys. A span has as many as are drawn, or ends before one that is taken, too
     long, or behind a separator. If not even its first word fits, the next is tried, as in the released code."""
     rows, slots, most = np.arange(len(begins))[:, None], np.arange(packed.width)[None, :], len(weights)

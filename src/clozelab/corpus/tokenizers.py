@@ -83,6 +83,7 @@ class WordPieceTokenizer(Tokenizer):
     @classmethod
     def _from_folder(cls, folder: Path) -> WordPieceTokenizer:
         """The tokenizer of a BERT folder: `vocab.txt` with `tokenizer_config.json`, or `tokenizer.json` alone.
+
         ValueError where neither says whether it is lower-cased, and for other rules than BERT's for accents and Chinese
         characters: its model was trained on other ids than this tokenizer would make."""
         config, library = (json_or_empty(folder / name) for name in ("tokenizer_config.json", "tokenizer.json"))

@@ -95,6 +95,7 @@ class StepStream(IterableDataset[list[TorchBatch]]):
 
 def contents_of(batch: Mapping[str, Any], epoch: NDArray[np.int64], index: NDArray[np.int64]) -> int:
     """40 bits of which instances a batch holds and of their tokens as the encoder sees them, for `note_batch`.
+
     The sum of its instances' own, so that a step has the same however it is cut: sums of some thousands stay exact."""
     slots = np.arange(batch["width"])
     tokens = batch["input_ids"].reshape(len(index), -1).astype(np.uint64) * uniform_u64(0, 0, "contents", slots)

@@ -102,6 +102,7 @@ class GroupedSequences(Sequences):
 
 def subset(num_examples: int, max_examples: int | None) -> list[int]:
     """File positions of the examples to use: all, or a pseudo-random choice that every arm and every seed shares.
+
     They are in file order; a smaller limit chooses a part of what a larger one does."""
     if max_examples is None or max_examples >= num_examples:
         return list(range(num_examples))

@@ -72,6 +72,7 @@ def require_file(data_dir: str | Path, relative: str, how_to_get: str) -> Path:
 
 def text_lines(path: Path) -> Iterator[tuple[int, str | None]]:
     """(line number from 1, text without line end); None for a line that is not UTF-8. Drops empty lines at the end.
+
     A byte order mark and CRLF line ends are taken off; a file named `.gz` or `.zst` is decompressed on the way."""
     empty = 0
     with path.open("rb") as file:
@@ -102,6 +103,7 @@ def refuse_wrong_file(path: Path, bad: Sequence[str], num_rows: int, expected: s
 
 def baselines_of(data_dir: str | Path, path: Path) -> Scores:
     """As `baselines.json` beside a validation file says; empty where none is there. ValueError for something else.
+
     A generator's list says nothing of a real file that has taken the generated one's place."""
     listed = path.with_name(BASELINES_FILE)
     if not listed.is_file() or generator_of(data_dir, [listed]) != generator_of(data_dir, [path]):

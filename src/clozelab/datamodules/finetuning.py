@@ -181,6 +181,7 @@ class FinetuningDataModule(LightningDataModule):
     @abstractmethod
     def read_splits(self) -> None:
         """Fill `train`, `validation`, their sequences and targets.
+
         A split has a length, `num_available` (before it was cut), `num_bad_rows` and `counts` of what is unusual."""
 
     def splits(self) -> list[tuple[str, Path, Any]]:

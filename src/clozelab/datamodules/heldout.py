@@ -145,6 +145,7 @@ def piece_lengths(tokenizer: Tokenizer) -> Ints:
 
 class ClozeBySide(OfHeldOut, ScoringDataModule):
     """One word of each held-out sentence: does the left, the right or both tell it?
+
     The word is a single token with two or more on both sides. Of a side that is not given every token is hidden, so
     that its length stays and no end of a text gives anything away. A causal encoder has the left alone."""
 

@@ -73,6 +73,7 @@ class TextExamples:
 @dataclass(frozen=True)
 class TableFormat:
     """Where a task's texts and labels stand in a table; columns are found by name, in any order, among any others.
+
     tsv: tabs alone, a quotation mark is a character like any other (GLUE). csv: quoted where needed. jsonl: an object a
     line; a value that is no text stands as JSON writes it, null as a missing one. auto: by the file's name."""
 
@@ -86,6 +87,7 @@ class TableFormat:
         self, path: Path, has_labels: bool = True, *, names: Sequence[str] | None = None, are_numbers: bool = False
     ) -> TextExamples:
         """Read one file; of a test file without its labels, whether it `has_labels` or not.
+
         They are numbers, or of `names` (None: any); a wrong one is never skipped. ValueError names the file (and line)
         of a missing column, a wrong label, or more than 1 % damaged rows."""
         columns, records = self._records(path)
@@ -218,6 +220,7 @@ class LabelledSplit:
 
 class LabelledDataModule(FinetuningDataModule):
     """Single texts or pairs with a class or a number each. Args: as conf/task/format/labelled.yaml says of each.
+
     Windows of a long text are training examples with its label; their logits are pooled into one prediction."""
 
     def __init__(

@@ -128,6 +128,7 @@ class ScoringDataModule(MeasureDataModule):
     @abstractmethod
     def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], Records]:
         """Scores (shares of one) and a record for each example, from what was said of each token that was asked for.
+
         `log_probs` [P]; `credit` [P]: 1 where the token is the most probable one, shared among equals."""
 
     def setup(self, stage: str | None = None) -> None:  # noqa: ARG002

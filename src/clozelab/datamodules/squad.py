@@ -74,6 +74,7 @@ class SquadExamples:
 
 def read_squad(path: Path, *, for_training: bool, with_unanswerable: bool = False) -> SquadExamples:
     """Read one file. `for_training` skips (and counts) what cannot be learned from, and a question's exact repeat.
+
     `with_unanswerable` (2.0): a question without an answer is an example, too. ValueError names the file for broken
     JSON, a missing key, a duplicate question id, or no usable question."""
     examples = SquadExamples()
@@ -260,6 +261,7 @@ class SquadSplit:
 
 class SquadDataModule(FinetuningDataModule):
     """Questions and passages, as conf/task/squad_v1.yaml says; `max_train_examples` counts questions, a batch windows.
+
     A question without an answer is learned as the span [CLS]..[CLS]; the schedule of rates covers `train_extra` too."""
 
     def __init__(

@@ -82,6 +82,7 @@ class TaggedSentences:
 
 def read_conll(path: Path, layout: ColumnFormat, *, require_tags: bool) -> TaggedSentences:
     """Read one file; without `require_tags` its lines may hold only the word.
+
     ValueError names the file and line for a missing tag column, no sentences, or too many damaged ones."""
     sentences = TaggedSentences(tags=[])
     width: int | None = None

@@ -143,6 +143,7 @@ class Sweep:
 
 def named_jobs(jobs: Sequence[Sequence[str]], master: DictConfig) -> list[tuple[str, ...]]:
     """The jobs, each with an arm's or a row's name of what it differs in, where nothing else names its folder.
+
     `-m objective.token.predict_prob=0.15,0.3 seed=1,2` gets the arms predict_prob-0.15 and predict_prob-0.3. An
     experiment names its arms and rows itself, and a key that run_dir contains needs no other name."""
     if not jobs:

@@ -62,6 +62,7 @@ def score_v2(
     answers: Answers, predictions: Texts, no_answer_scores: Scores | None = None, threshold: float = 1.0
 ) -> dict[str, float]:
     """SQuAD 2.0 in percent: exact, f1, the same by HasAns_/NoAns_, and, given no-answer scores, the best thresholds.
+
     A question whose no-answer score is above `threshold` counts as answered with "no answer", whatever its text is."""
     _require_questions(answers)
     if missing := [question for question in answers if question not in predictions]:
@@ -90,6 +91,7 @@ def score_v2(
 
 def tuned_threshold(answers: Answers, predictions: Texts, no_answer_scores: Scores) -> tuple[float, dict[str, float]]:
     """(threshold with the highest F1 on these questions, all scores at that threshold), as the paper chooses tau.
+
     Unusual: the released search (`best_threshold`) may stop between questions of equal score, which no threshold can
     tell apart, and calls "answer nothing" 0.0; this one only looks at thresholds that exist."""
     answered = score_each(f1_or_both_empty, answers, predictions)
@@ -139,6 +141,7 @@ def average_precisions(answers: Answers, predictions: Texts, no_answer_scores: S
 
 def best_threshold(each: Scores, answers: Answers, predictions: Texts, no_answer_scores: Scores) -> tuple[float, float]:
     """The best reachable score in percent and the no-answer threshold that reaches it (released `find_best_thresh`).
+
     Walks through the questions by rising no-answer score, as if those so far were answered and all later ones not."""
     current = best = float(sum(not texts for texts in answers.values()))
     threshold = 0.0

@@ -146,6 +146,7 @@ def _smallest_p_values(first: int, most: int) -> NDArray[np.float64]:
 
 def seeds_needed(effects: Sequence[float], confidence: float = CONFIDENCE, most: int = MOST_SEEDS) -> int | None:
     """Seeds (in all, at least 2) with which all these intervals exclude their points in POWER of experiments.
+
     `effects`: true distances from those points, in standard deviations between seeds. None: over `most` seeds. That one
     of the tests fails is at most as likely as the sum of their chances to: they need not be independent."""
     seeds = np.arange(2, most + 1)
@@ -256,6 +257,7 @@ def mcnemar(first: ArrayLike, second: ArrayLike) -> McNemar:
 
 def bootstrap(score: Callable[[NDArray[np.int64], int], float], num_examples: int) -> Bootstrap:
     """Of any score of a set of examples (a mean, a correlation, an entity F1), of two systems on the same ones.
+
     `score`: (indices of a resample, below `num_examples`, system 0 or 1) -> score."""
 
     def difference(index: NDArray[np.int64]) -> float:

@@ -57,6 +57,7 @@ class FullAttention:
 
 class LocalAttention:
     """Layers that see a window around each token, and some that see everything (Beltagy et al. 2020, and later ones).
+
     `window`: tokens that are seen on each side. `global_every`: layers 0, n, 2 n, ... see everything; 0: none does."""
 
     def __init__(self, config: EncoderConfig, window: int, global_every: int = 0) -> None:
@@ -258,6 +259,7 @@ def _load_varlen() -> tuple[Callable[..., Any], frozenset[str]] | None:
 
 class _CpuAttention(torch.autograd.Function):
     """Of equal rows, forward and backward by hand around torch's batched matmul and softmax.
+
     It saves memory traffic: query, key and value are brought into matmul's order by one copy, and so are their
     gradients; the scale costs nothing; dropout's mask is drawn in place. Together a tenth of a small model's step."""
 

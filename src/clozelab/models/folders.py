@@ -51,6 +51,7 @@ def save_encoder_folder(
     with_pooler: bool = True,
 ) -> None:
     """Writes a whole folder, replacing one that is there; its files are 0644 less the umask.
+
     `heads` are by kind (families/bert.py); another name is kept as it is. `tokenizer_files`: name -> content.
     `extra_config`: further keys of config.json, e.g. label names. `with_pooler` False leaves out one not trained."""
     folder = Path(folder)

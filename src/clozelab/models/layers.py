@@ -133,6 +133,7 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
 
 def initialise_(module: nn.Module, initializer_range: float, generator: torch.Generator | None = None) -> None:
     """Fills every Linear, Embedding and LayerNorm below `module`, in registration order.
+
     Source: google-research/bert modeling.py, `create_initializer`: a normal of standard deviation `initializer_range`
     truncated at two of them. `generator`: None means torch's global random state."""
     for child in module.modules():

@@ -167,6 +167,7 @@ def _message(data: bytes) -> dict[int, list[Any]]:
 
 def crc32c(data: np.ndarray) -> int:
     """Of uint8 [n]. Lanes of equal length go through the table side by side, and are joined in pairs.
+
     It is linear: zeros in front of a state of 0 change nothing, and what two lanes give together follows from theirs.
     The usual start, all ones, is a state of its own that goes through n zeros."""
     lanes = 1 << (max(len(data) - 1, 0) // _LANE).bit_length()

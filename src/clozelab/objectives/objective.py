@@ -114,6 +114,7 @@ class TokenObjective(_Weighted):
     @abstractmethod
     def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
         """Returns `input_ids` [T] as the encoder sees them, `prediction_positions` [P] and `prediction_labels` [P].
+
         All int64. The state of stream slot `prediction_positions[p]` predicts `prediction_labels[p]`."""
 
     @abstractmethod
@@ -203,6 +204,7 @@ class PairObjective(_Weighted):
 
     def term(self, model: EncoderWithHeads, output: EncoderOutput, batch: TorchBatch) -> LossTerm:
         """Cross-entropy summed over the pairs.
+
         A batch with `source_names` (validation) adds the accuracy by source, as "nsp_accuracy/wiki", and of both kinds
         of pairs inside one source; also of those without a pair in this batch, so that all devices report the same."""
         labels, source, head = batch[self.label], batch["source"], model.heads[self.name]

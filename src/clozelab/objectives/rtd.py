@@ -105,6 +105,7 @@ class ReplacedTokenDetection(MaskedLanguageModel):
     @torch.no_grad()
     def draw(self, generator: EncoderWithHeads, hidden: Tensor) -> Tensor:
         """A word for each state [P, H], by the generator's probabilities; int64 [P].
+
         By one random number a state: the first word up to which the probabilities add up to more. A multinomial of
         torch's draws one for each word, which took four fifths of a step on a CPU."""
         head, drawn = generator.heads["lm"], []

@@ -57,6 +57,7 @@ def build_torch(
     settings: Mapping[str, Any] | None = None,
 ) -> Optimizer:
     """One of torch.optim by its class's name, with decay groups; `settings` are its own, `betas` for those with any.
+
     ValueError for a name that torch does not have, and for what the class does not take."""
     known = [one for one, kind in vars(torch.optim).items() if isinstance(kind, type) and issubclass(kind, Optimizer)]
     if name not in known:

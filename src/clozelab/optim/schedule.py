@@ -55,6 +55,7 @@ class CosineDecay(LinearWarmupDecay):
 
 class WarmupStableDecay(LinearWarmupDecay):
     """Linear warm-up to the peak, which holds until the last `decay_fraction` of the steps falls linearly to zero.
+
     `decay_fraction` 0: constant after the warm-up."""
 
     def __init__(self, optimizer: Optimizer, total_steps: int, warmup_fraction: float, decay_fraction: float) -> None:

@@ -142,6 +142,7 @@ def choices(
     tuned_seeds: int, looks: tuple[int, int] | None, may_shorten: bool,
 ) -> list[Choice]:  # fmt: skip
     """The best of each number of pre-training seeds that the budget pays for, fewest seeds first.
+
     `costing` counts `tuned_seeds` fine-tuning seeds; `looks` are the first and the last of a stopping rule. Steps that
     `may_shorten` never do below the first plateau of a masked model. ValueError: no speed, or too small a budget."""
     if not costing.arms or any(one.seconds is None for one in costing.shapes):

@@ -260,6 +260,7 @@ def affordable(costing: Costing, budget_seconds: float, matchings: Iterable[str]
 
 def divide(arms: Sequence[Arm], wall_seconds: float, at_once: int, matched_by: str) -> pandas.DataFrame:
     """What a run of each arm gets of some wall time, so many jobs at a time, at equal steps, tokens, flops or time.
+
     A line an arm: its steps, tokens, flops and seconds; `factor` times its planned run; and the `steps_factor` that its
     configuration has to say for it. ValueError: an arm takes no time, or the time is gone before a first step."""
     start = START_SECONDS["pretrain"]

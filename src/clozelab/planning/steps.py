@@ -102,6 +102,7 @@ def split_overrides(folder: Path, names: dict[str, str], words: Sequence[str]) -
 
 def _taken(stage: str, names: dict[str, str], folder: Path, words: Sequence[str]) -> list[str]:
     """Those of some overrides that a stage takes.
+
     To compose takes half a second, so they are not tried one by one: mostly a stage takes them all. Else those whose
     key is there are tried together, and a plain key that is not there after them is no key of the stage."""
     if isinstance(_composed(stage, names, folder, words), DictConfig):

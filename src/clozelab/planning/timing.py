@@ -243,6 +243,7 @@ def pretraining_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]
 
 def finetuning_ticks(request: dict[str, Any], hardware: Hardware, *, is_evaluation: bool = False) -> list[Tick]:
     """Forward, backward and update on one batch of inputs of the request's mean length; or a larger one's forward.
+
     On a frozen encoder's features (in fp32 on every device) the BiLSTM is trained on words; the encoder only passes."""
     config, device = EncoderConfig(**request["model"]), hardware.device
     is_frozen, rng = request["kind"] == "features", np.random.default_rng(0)

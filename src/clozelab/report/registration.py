@@ -61,6 +61,7 @@ def settings_of(config: Mapping[str, Any]) -> tuple[str, str]:
 
 def read_registration(root: Path) -> list[Entry]:
     """The registrations of an experiment's runs, the first one first; none where there is no file.
+
     ValueError: it cannot be read, or does not say what its hash is of."""
     path = root / REGISTRATION_FILE
     if not path.is_file():
@@ -76,6 +77,7 @@ def read_registration(root: Path) -> list[Entry]:
 
 def register(root: Path, content: dict[str, Any], *, again: bool) -> tuple[Entry, bool]:
     """Write a registration below `root`; (it, or the last one if that says the same; whether it is new).
+
     ValueError: one with other content is there, and `again` does not say that this is meant."""
     known = read_registration(root)
     if known and known[-1].content == content:

@@ -246,6 +246,7 @@ def trained_by(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def find_equal_run(config: DictConfig, inputs: Mapping[str, str] | None = None, anyhow: bool = False) -> Record | None:
     """A complete run of another experiment that trained just this by itself, with every encoder that is needed of it.
+
     `inputs`: fingerprints of what it reads; None: the answer is only likely. `anyhow`: made by any code (reuse=any)."""
     if not config.get("share_runs"):
         return None

@@ -195,6 +195,7 @@ def code_hash(stage: str, config: Mapping[str, Any]) -> str:
 
 def code_of(stage: str, config: Mapping[str, Any]) -> dict[str, str]:
     """The code that makes a run, module by module: its stage, the `_target_`s of its configuration, what these import.
+
     Comments, docstrings and line endings count for nothing; nor do the rooms that plan, launch, record and judge."""
     said = flatten(dict(config))
     left = [f"stages.{stage}", f"models.families.{said.get('architecture.model_type')}"]

@@ -57,6 +57,7 @@ class _Entry(BaseModel):
 
 class Column(_Entry):
     """A column of the table: a task's score, a fact of the pre-training (`from: pretrain`), or a mean of columns.
+
     With `from: evaluate`, `task` is a measure (a choice of conf/measure), which no paper has a number of."""
 
     name: str = Field(description="what stands over the column")

@@ -267,6 +267,7 @@ def _case_of_none(claim: Claim, column: Column, table: Table) -> Case:
 
 def _contrasts(claim: Claim, mine: Column, theirs: Column, table: Table) -> list[Case]:
     """One case for each pair of data sets that belong together, and one for each that has no counterpart.
+
     The paper's data set goes with the paper's, and a stand-in with the one at its place in the other column's list. A
     column with a single data set by nature (no stand-ins, a mean, a fact of pre-training) goes with every one."""
     data, others = (speakers(one.name, table.with_results) for one in (mine, theirs))

@@ -148,6 +148,7 @@ class Table:
 
     def below_floor(self, row: str, column: DataColumn) -> str:
         """The floor that a row with pre-training lies below on a data set, in words; empty where it does not.
+
         It is the row of the same head on random weights; where that has no score, always the most frequent label."""
         about = next(one for one in self.experiment.rows if one.name == row)
         own = self.cells[row, column.key].estimate

@@ -48,6 +48,7 @@ class _Sums:
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> PredictionLoss:
     """Sum over rows of cross-entropy(hidden @ weight.T + bias, labels).
+
     hidden [P, H], weight [V, H], bias [V], labels int64 [P] (-100: no label, no loss); P may be 0. Matrix products run
     in autocast's type where autocast is on; the softmax is fp32, and so are the sums over chunks."""
     wanted = tuple(leaf.requires_grad and torch.is_grad_enabled() for leaf in (hidden, weight, bias))
