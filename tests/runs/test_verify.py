@@ -75,7 +75,8 @@ def test_the_same_run_is_the_same_to_the_bit_and_stays_untouched(place: Path, ca
     status, said = said_of(place / "seed-1", capsys)
     assert (status, said) == (
         0,
-        f"{place / 'seed-1'} is the same run (steps 6 to 10 trained again and compared to the bit)",
+        f"{place / 'seed-1'} is the same run (steps 6 to 10 trained again and compared to the bit) "
+        f"verify: reading {place / 'seed-1'}",
     )
     assert contents(place / "seed-1") == before
 
