@@ -73,11 +73,9 @@ def said_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]
 def test_the_same_run_is_the_same_to_the_bit_and_stays_untouched(place: Path, capsys: Any) -> None:
     before = contents(place / "seed-1")
     status, said = said_of(place / "seed-1", capsys)
-    assert (status, said) == (
-        0,
-        f"{place / 'seed-1'} is the same run (steps 6 to 10 trained again and compared to the bit) "
-        f"verify: reading {place / 'seed-1'}",
-    )
+    run = place / "seed-1"
+    assert status == 0
+    assert said == f"{run} is the same run (steps 6 to 10 trained again and compared to the bit) verify: reading {run}"
     assert contents(place / "seed-1") == before
 
 
