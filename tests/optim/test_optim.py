@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import sys
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -111,6 +115,47 @@ def test_optimizers_of_torch(name: str, settings: dict[str, float]) -> None:
     sum((p**2).sum() for p in net.parameters()).backward()
     optimizer.step()
     assert all(not torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True) if a.any())
+
+
+@pytest.mark.parametrize("name", ["Lamb", "Muon", "Lion"])
+def test_optimizers_of_a_library(name: str) -> None:
+    library = pytest.importorskip("pytorch_optimizer", reason="needs pip install 'clozelab[optimizers]'")
+    torch.manual_seed(0)
+    net = nn.ModuleDict({"embeddings": nn.Embedding(6, 4), "layer": nn.ModuleList([nn.Linear(4, 4)])})
+    names = [f"net.{one}" for one, _ in net.named_parameters()]
+    twin = copy.deepcopy(net)
+    more = {"settings": {"adamw_lr": 0.01}} if name == "Muon" else {"betas": [0.8, 0.9]}
+    ours = build_torch(
+        zip(names, net.parameters(), strict=True), name=name, library="pytorch_optimizer", learning_rate=0.02,
+        weight_decay=0.1, **more,
+    )  # fmt: skip
+    embedding, matrix, bias = twin.parameters()
+    if name == "Muon":
+        parts = [([matrix], 0.1, True, 0.02), ([embedding], 0.1, False, 0.01), ([bias], 0.0, False, 0.01)]
+        groups = [
+            {"params": p, "weight_decay": decay, "use_muon": is_muon, "lr": lr} for p, decay, is_muon, lr in parts
+        ]
+        theirs = library.Muon(groups)
+    else:
+        groups = [{"params": [embedding, matrix], "weight_decay": 0.1}, {"params": [bias], "weight_decay": 0.0}]
+        theirs = getattr(library, name)(groups, lr=0.02, betas=(0.8, 0.9))
+    before = [p.detach().clone() for p in net.parameters()]
+    for _ in range(3):
+        for one, optimizer in ((net, ours), (twin, theirs)):
+            optimizer.zero_grad()
+            sum((p**3).sum() for p in one.parameters()).backward()
+            optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(net.parameters(), twin.parameters(), strict=True))
+    assert all(not torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+
+
+def test_a_library_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"name": "Lamb", "learning_rate": 0.1, "weight_decay": 0.0}
+    with pytest.raises(ValueError, match=r"choose one of torch\.optim, pytorch_optimizer"):
+        build_torch(model().named_parameters(), library="os", **options)
+    monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
+    with pytest.raises(ValueError, match=r"pip install 'clozelab\[optimizers\]'"):
+        build_torch(model().named_parameters(), library="pytorch_optimizer", **options)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""AdamW for BERT: torch's fused kernel, or the released code's variant without bias correction; others of torch's.
+"""AdamW for BERT: torch's fused kernel, or the released code's variant without bias correction; others by their names.
 
 Weight matrices and embeddings decay, biases and LayerNorm do not, as in the released code. The rule is the number of
 dimensions: every bias and every LayerNorm gain is a vector, everything that decays is a matrix.
@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
+
+LIBRARIES = ("torch.optim", "pytorch_optimizer")
 
 
 def decay_groups(named_parameters: Iterable[tuple[str, nn.Parameter]], weight_decay: float) -> list[dict[str, Any]]:
@@ -55,20 +58,38 @@ def build_torch(
     weight_decay: float,
     betas: Iterable[float] | None = None,
     settings: Mapping[str, Any] | None = None,
+    library: str = "torch.optim",
 ) -> Optimizer:
-    """One of torch.optim by its class's name, with decay groups; `settings` are its own, `betas` for those with any.
+    """A class of torch.optim, or of the library pytorch_optimizer (LAMB, Muon, ...), by its name, with decay groups.
 
-    ValueError for a name that torch does not have, and for what the class does not take."""
-    known = [one for one, kind in vars(torch.optim).items() if isinstance(kind, type) and issubclass(kind, Optimizer)]
+    `settings` are its own, `betas` for those with any. ValueError for a name that the library does not have, and for
+    what the class does not take."""
+    try:
+        found = vars(import_module(library if library in LIBRARIES else ""))
+    except (ImportError, ValueError) as error:
+        how = "pip install 'clozelab[optimizers]'" if library in LIBRARIES else f"choose one of {', '.join(LIBRARIES)}"
+        raise ValueError(f"optimizer.library is {library!r}, which is not here: {how}") from error
+    known = [one for one, kind in found.items() if isinstance(kind, type) and issubclass(kind, Optimizer)]
     if name not in known:
-        raise ValueError(f"optimizer.name is {name!r}: torch.optim has {', '.join(known)}")
-    kind, said = getattr(torch.optim, name), {"lr": learning_rate, **(settings or {})}
+        raise ValueError(f"optimizer.name is {name!r}: {library} has {', '.join(known)}")
+    kind, said = found[name], {"lr": learning_rate, **(settings or {})}
     if betas is not None and "betas" in inspect.signature(kind).parameters:
         said["betas"] = tuple(betas)
+    is_muon = name == "Muon" and library == "pytorch_optimizer"
     try:
-        return kind(decay_groups(named_parameters, weight_decay), **said)
+        return kind((muon_groups if is_muon else decay_groups)(named_parameters, weight_decay), **said)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"optimizer: torch.optim.{name} does not take this: {error}") from error
+        raise ValueError(f"optimizer: {library}.{name} does not take this: {error}") from error
+
+
+def muon_groups(named_parameters: Iterable[tuple[str, nn.Parameter]], weight_decay: float) -> list[dict[str, Any]]:
+    """The matrices of the layers, whose updates Muon makes orthogonal (Jordan et al. 2024), and the groups of all
+    else, embeddings and heads too, which its AdamW takes."""
+    named = [(name, one) for name, one in named_parameters if one.requires_grad]
+    hidden = [one for name, one in named if one.ndim == 2 and ".layer." in name]
+    others = decay_groups([(name, one) for name, one in named if all(one is not own for own in hidden)], weight_decay)
+    muon = [{"params": hidden, "weight_decay": weight_decay, "use_muon": True}] if hidden else []
+    return [*muon, *(group | {"use_muon": False} for group in others)]
 
 
 def check_hyperparameters(learning_rate: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
