@@ -120,6 +120,12 @@ def test_what_begins_is_said_at_once_and_replaced_in_a_terminal(monkeypatch: pyt
         assert before == [("", f"plan: reading table5_pretraining_tasks{end}")]
         assert out.getvalue() == "the plan\nmore\n"
         assert err.getvalue() == f"plan: reading table5_pretraining_tasks{end}{rest}"
+    # A process without stderr, as some services start one, has nothing but its output.
+    out = Stream(is_terminal=False)
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", None)
+    monkeypatch.setattr("clozelab.stages.plan.main", lambda words: print(*words))
+    assert main(["plan", "mine"]) == 0 and out.getvalue() == "mine\n"
     monkeypatch.undo()
 
 

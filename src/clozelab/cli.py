@@ -160,20 +160,20 @@ def _run(words: list[str]) -> int:
 @contextmanager
 def _announced(verb: str, words: Sequence[str]) -> Iterator[None]:
     """Say what begins, before what it needs is imported (seconds); in a terminal until something else is said."""
-    if verb in QUICK_VERBS or "hydra.mode=RUN" in words or (not words and verb in PLAIN_VERBS and verb != "doctor"):
+    said, is_idle = sys.stderr, verb in QUICK_VERBS or (not words and verb in PLAIN_VERBS and verb != "doctor")
+    if said is None or is_idle or "hydra.mode=RUN" in words:
         yield
         return
     names = [] if verb in HYDRA_VERBS else [word for word in words if "=" not in word and not word.startswith("-")]
     usual = "this machine" if verb == "doctor" else "the configuration"
     line = f"{verb}: reading {next(iter(names), usual)}"
-    streams = (sys.stdout, sys.stderr) if sys.stderr.isatty() else ()
-    print(line, end="" if streams else "\n", file=sys.stderr, flush=True)
+    streams = [one for one in (sys.stdout, said) if one is not None] if said.isatty() else []
+    print(line, end="" if streams else "\n", file=said, flush=True)
 
     def clear() -> None:
-        if "write" in vars(sys.stderr):
-            for stream in streams:
-                del stream.write  # the class's own is there again
-            print("\r\033[2K", end="", file=sys.stderr, flush=True)
+        ours = [vars(stream).pop("write", None) for stream in streams]  # the class's own is there again
+        if any(ours):
+            print("\r\033[2K", end="", file=said, flush=True)
 
     def clearing(write: Callable[[str], int]) -> Callable[[str], int]:
         return lambda text: (clear(), write(text))[1]  # type: ignore[func-returns-value]
@@ -183,8 +183,7 @@ def _announced(verb: str, words: Sequence[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        if streams:
-            clear()
+        clear()
 
 
 def _help_text(verb: str, words: Sequence[str]) -> str:

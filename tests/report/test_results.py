@@ -103,6 +103,7 @@ def test_facts_of_pretraining(tmp_path: Path, writers: Any) -> None:
     for index, arm in enumerate(("base", "wide")):
         for seed in (1, 2):
             facts = {"validation/perplexity": 11.5 - index + seed / 7, "validation/accuracy": 0.4}
+            facts |= {"validation/nsp_accuracy/wiki": 0.9}  # that no record declares
             writers.pretrain(tmp_path, arm, seed, known=facts, generator="microworld")
             writers.scored(tmp_path, arm, "mrpc", (seed, 1), 60.0 + index + seed, synthetic="text")
     writers.pretrain(tmp_path, "base", 3, status="running")
@@ -110,9 +111,10 @@ def test_facts_of_pretraining(tmp_path: Path, writers: Any) -> None:
     assert set(check_every_cell(table, lines)) == {"text LM perplexity", "text MRPC"}
     assert {one["synthetic"] for one in lines} == {"text"}
     own = [one for one in lines if one["folder"] == "pretrain/base/seed-1"]
-    figures = [("validation/loss", "nats"), ("validation/accuracy", "percent"), ("validation/perplexity", "")]
-    assert [(one["metric"], one["unit"]) for one in own] == figures
-    assert [one["is_headline"] for one in own] == ["True", "False", "False"]
+    figures = [("validation/loss", "nats", "4.4"), ("validation/accuracy", "percent", "40")]
+    figures += [("validation/nsp_accuracy/wiki", "percent", "90"), ("validation/perplexity", "", "11.64285714")]
+    assert [(one["metric"], one["unit"], one["score"]) for one in own] == figures
+    assert [one["is_headline"] for one in own] == ["True", "False", "False", "False"]
     assert [one["score"] for one in lines if one["status"] == "killed"] == [""]
 
 

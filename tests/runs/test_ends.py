@@ -52,6 +52,8 @@ def test_a_run_says_what_it_reached_and_what_comes_next(root: Path) -> None:
     assert reached(nothing) == "93.1% of tokens rightly told as replaced or not, one answer gives 89.4%"
     nothing.facts |= {"validation/rtd_accuracy": 0.8945}
     assert reached(nothing).startswith("learnt nothing: 89.")
+    nothing.facts |= {"validation/rtd_accuracy": 1.0, "validation/rtd_trivial_accuracy": 1.0}  # nothing was replaced
+    assert reached(nothing).startswith("learnt nothing: 100.0% of tokens")
     for key in told:
         del nothing.facts[key]
     folder = nothing.folder.resolve() / "encoder"
@@ -96,7 +98,8 @@ def test_a_sweep_ends_with_its_table(
     if verb == "pretrain":
         assert "learnt nothing: 6.36 nats" in out
         best = root.resolve() / "pretrain/ltr/seed-1/encoder"  # the second of them
-        assert "best: ltr seed 1\n" in out and f"next: clozelab finetune encoder={best} row=ltr" in out
+        assert "best: ltr seed 1, 4.40 nats, word frequencies give 6.32\n" in out, "and why"
+        assert f"next: clozelab finetune encoder={best} row=ltr" in out
         assert 'from Python: clozelab.load("' in out and "more text" not in out, "no advice in a table"
     else:
         assert "69.4" in out and "bag of words 72.3" in out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from rich.console import Console
 from scipy import stats
 
 from clozelab.report.render import Report, write_latex, write_report
-from clozelab.stages.inventory import list_all
+from clozelab.stages.inventory import _scale_line, list_all
 from clozelab.stages.report import print_page
 from clozelab.verdicts.experiment import find_experiment, load_experiment
 from clozelab.verdicts.judging import FAILS, HOLDS, INCONCLUSIVE, LOOKS_FILE, ONE_SEED, Judgement, look_at
@@ -157,9 +158,16 @@ def test_a_list_of_experiments_takes_no_look(
     written(root)
     assert "27 of 27 runs; 7 not comparable, 1 holds, 1 inconclusive" in listed() and len(noted(root)) == 1
     add_seed(root, writers, 4)
+    for path in root.rglob("run.json"):
+        os.utime(path, (1, 1))  # as a copy of older runs has it
     assert "judge them" in listed() and len(noted(root)) == 1
     written(root)
     assert "1 holds (exploratory)" in listed()
+    paper = root / "paper.yaml"
+    paper.touch()
+    assert "judge them" in str(_scale_line("mine", root, root)), "the claims are younger than what was judged"
+    os.utime(paper, (1, 1))
+    assert "1 holds (exploratory)" in str(_scale_line("mine", root, paper))
     writers.finetune(root, "ltr", "mrpc", (3, 9), 0.0, status="failed")
     assert listed().endswith(" runs") and len(noted(root)) == 2
 

@@ -13,6 +13,7 @@ from clozelab.runs.find import find
 from clozelab.stages.report import main
 from clozelab.verdicts.accounts import problems
 from clozelab.verdicts.comparability import sweep_table
+from clozelab.verdicts.experiment import Column
 from clozelab.verdicts.table import Table
 
 
@@ -83,6 +84,19 @@ def test_columns_of_fine_tuning_are_tasks(tmp_path: Path, writers: Any) -> None:
     assert rows_of(table) == {"epochs=3": [70.0, 80.0], "epochs=6": [72.0, 82.0]}
     assert [one.heading for one in table.with_results] == ["MRPC", "SST-2"]
     assert {one["ours"] for one in differences(table)} == {"+2.0"} and not table.runs.damaged
+
+
+def test_shares_of_a_pretraining_are_percent(tmp_path: Path, writers: Any) -> None:
+    """Whatever the record declares: value and unit of a column agree."""
+    for arm in ("mlm", "ltr"):
+        known = {"validation/nsp_accuracy": 0.7, "validation/nsp_accuracy_one_source": 0.6}
+        writers.pretrain(tmp_path, arm, 1, known=known)
+    table = sweep_table(find(tmp_path))
+    assert rows_of(table) == {arm: [4.4, 70.0, 60.0] for arm in ("ltr", "mlm")}
+    assert [one.unit for one in table.with_results] == ["loss", "percent", "percent"]
+    units = {one: Column(name="a", source="pretrain", metric=one).unit for one in ("validation/nsp_accuracy/wiki",
+             "validation/rtd_trivial_accuracy", "validation/rtd_loss", "validation/perplexity", "tokens")}  # fmt: skip
+    assert [*units.values()] == ["percent", "percent", "rtd loss", "perplexity", "tokens"]
 
 
 def test_what_only_tasks_differ_in_names_no_row(tmp_path: Path, writers: Any) -> None:

@@ -31,7 +31,7 @@ from clozelab.launch.sweep import JobComposer, hydra_config, named_jobs, refuse_
 from clozelab.runs.fingerprint import grouped
 from clozelab.runs.record import DAMAGED, read_record
 from clozelab.runs.store import accept_other_code
-from clozelab.runs.upkeep import ending, gain, results, write_launch
+from clozelab.runs.upkeep import ending, gain, reached, results, write_launch
 from clozelab.suggestions import key_of, several
 from clozelab.terminal import Heading, make_table, say
 from clozelab.training.host import require_package, usable_cores
@@ -170,7 +170,7 @@ class SweepLauncher(Launcher):
         words = [own[1], f"scale={root.name}", f"runs_dir={root.parent.parent}"] if is_judged else [str(root)]
         following = [f"next: clozelab report {shlex.join(words)}"]
         if self.verb == "pretrain" and not is_judged and (best := max(records, key=gain)) and gain(best):
-            following += [f"best: {best.name} seed {best.seeds}"] if len(records) > 1 else []
+            following += [f"best: {best.name} seed {best.seeds}, {reached(best)}"] if len(records) > 1 else []
             following += [line for line in ending(best) if line.startswith(("next:", "from"))]
         for line in following if os.environ.get(SKIP_DOCTOR) != REPRODUCING else ():
             say(console, line)

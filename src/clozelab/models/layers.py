@@ -48,7 +48,7 @@ def _fuses_bias(x: Tensor) -> bool:
     is_low = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
     if not is_low or x.device.type != "cpu" or x.numel() == 0 or torch.compiler.is_compiling():
         return False
-    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 class Embedding(nn.Embedding):

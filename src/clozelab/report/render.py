@@ -84,9 +84,8 @@ def _cell_text(value: object) -> str:
 def _pretraining(run: Record, table: Table) -> Iterator[dict[str, Any]]:
     """The facts of a pre-training run that are held-out figures, or that a column of the table shows."""
     shown = {one.metric: one.heading for one in table.columns if one.is_pretraining and not one.is_paper}
-    known = run.facts | run.values if run.is_complete else {}
-    scores = {key: float(one) for key, one in known.items()
-              if isinstance(one, int | float) and (key.startswith("validation/") or key in shown)}  # fmt: skip
+    known = [key for key in run.figures if key.startswith("validation/") or key in shown] if run.is_complete else []
+    scores = {key: float(run.figures[key]) for key in known if isinstance(run.figures[key], int | float)}
     for line in _scores(scores, "validation/loss"):
         metric = line.get("metric", "")
         unit = Score.of(metric, are_shares=True).unit if metric.startswith("validation/") else NO_UNIT

@@ -202,6 +202,14 @@ class Record(BaseModel, extra="forbid"):
         return {key: one.value for key, one in self.scores.items() if one.value is not None}
 
     @cached_property
+    def figures(self) -> dict[str, Any]:
+        """What a column may show of a run, in its unit: scores; of a pre-training every fact, and shares in percent."""
+        if self.stage != "pretrain":
+            return dict(self.values)
+        factors = {key: Score.of(key, are_shares=True).factor for key in self.facts if key.startswith("validation/")}
+        return {key: factors[key] * one if key in factors else one for key, one in self.facts.items()}
+
+    @cached_property
     def curves(self) -> dict[str, list[tuple[int, float]]]:
         """Held-out figure -> [(tokens, value)] from the run's metrics.csv."""
         curves: dict[str, list[tuple[int, float]]] = {}

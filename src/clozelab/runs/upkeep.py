@@ -159,7 +159,7 @@ def gain(run: Record) -> float:
     loss, plateau = run.facts.get("validation/loss"), context_free(run)
     if "validation/rtd_accuracy" in run.facts:  # the loss is the generator's, which is not kept
         right, usual = (run.facts[f"validation/rtd_{name}accuracy"] for name in ("", "trivial_"))
-        return float((right - usual) / (1 - usual))
+        return float((right - usual) / (1 - usual)) if usual < 1 else 0.0
     return 1 - float(loss) / plateau if loss is not None and plateau else 0.0
 
 

@@ -252,8 +252,8 @@ def behind(table: Table, row: str, column: DataColumn) -> Iterator[tuple[Record,
     ]
     mine = [run for run in table.runs.pretrain if run.name == arm] if column.is_pretraining else tuned
     for run in sorted(mine, key=lambda one: (one.pretrain_seed, one.seed, one.place)):
-        known = run.facts | run.values if column.is_pretraining else run.values
-        scores = [f"{known[metric]:.2f}" for task, metric in sorted(metrics) if task == run.task and metric in known]
+        shown = [metric for task, metric in sorted(metrics) if task == run.task and metric in run.figures]
+        scores = [f"{run.figures[metric]:.2f}" for metric in shown]
         why = f"not complete ({run.status})" if not run.is_complete else "" if scores else "has no such score"
         why = why or f"of learning rate {run.learning_rate}, or other parts of the mean lack its seeds"
         yield run, ", ".join(scores), "" if run.folder in counting else f"does not count: {why}"

@@ -272,15 +272,15 @@ def list_all(said: Words) -> int:
             below = [Text(str(error), style="yellow")]
         else:
             scales = sorted(path for path in (runs_dir / experiment.name).glob("*") if path.is_dir())
-            below = [Text(experiment.title), *filter(None, (_scale_line(name, scale) for scale in scales))]
+            below = [Text(experiment.title), *filter(None, (_scale_line(name, scale, place) for scale in scales))]
         for line in (line for text in below for line in text.wrap(console, console.width - len(INDENT))):
             line.rstrip()  # rich's own Padding fills every line up to the console's width
             console.print(Text.assemble(INDENT, line), soft_wrap=True)
     return 0
 
 
-def _scale_line(experiment: str, place: Path) -> Text | None:
-    """How many runs of an experiment at one scale are done, and the verdicts of its report, if no run is younger."""
+def _scale_line(experiment: str, place: Path, said: Path) -> Text | None:
+    """How many runs of an experiment at one scale are done, and its report's verdicts: no run or claim is younger."""
     runs = find(place).runs
     if not runs:
         return None
@@ -288,7 +288,9 @@ def _scale_line(experiment: str, place: Path) -> Text | None:
     count, verdicts, claims = sum(run.is_complete for run in runs), "", place / "report" / "claims.csv"
     if count >= max(planned, len(runs)):
         verdicts = f"; judge them: clozelab report {experiment} scale={place.name}"
-        if claims.is_file() and claims.stat().st_mtime > max((run.folder / RUN_FILE).stat().st_mtime for run in runs):
+        times = [(run.folder / RUN_FILE).stat().st_ctime for run in runs]  # a copy keeps the other time
+        times.append((said if said.is_file() else said / "paper.yaml").stat().st_mtime)
+        if claims.is_file() and claims.stat().st_mtime > max(times):
             with claims.open(newline="", encoding="utf-8") as file:
                 counts = Counter(row["verdict"] for row in csv.DictReader(file))
             words = (f"{n} {verdict if n == 1 else verdict.replace('holds', 'hold')}" for verdict, n in counts.items())

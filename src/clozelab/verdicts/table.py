@@ -321,11 +321,11 @@ def _on_other_split(column: Column) -> tuple[str, str]:
 
 def _cell(runs: Sequence[Record], metric: str, expected: Iterable[Seeds], note: str = "") -> Cell:
     """Of complete runs of one stage; `expected` are the seeds that there should be."""
-    found = {seeds_of(run): run for run in runs if metric in _values(run)}
-    scores = {seeds: float(_values(run)[metric]) for seeds, run in found.items()}
+    found = {seeds_of(run): run for run in runs if metric in run.figures}
+    scores = {seeds: float(run.figures[metric]) for seeds, run in found.items()}
     num_unscored = len(runs) - len(found)
     lacking = f"{num_unscored} run(s) lack {metric}" if num_unscored else ""
-    if runs and not found and (meant := nearest(metric, _values(runs[0]), cutoff=SAME_KEY)):
+    if runs and not found and (meant := nearest(metric, runs[0].figures, cutoff=SAME_KEY)):
         lacking += f" (did you mean {meant!r}?)"
     return Cell(
         scores=scores,
@@ -335,11 +335,6 @@ def _cell(runs: Sequence[Record], metric: str, expected: Iterable[Seeds], note: 
         runs=found,
         num_unscored=num_unscored,
     )
-
-
-def _values(run: Record) -> Mapping[str, float]:
-    """What columns show of a run, in their units: shares of a pre-training are percent there, too."""
-    return run.facts | run.values if run.stage == "pretrain" else run.values
 
 
 def seeds_of(run: Record) -> Seeds:
