@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import yaml  # type: ignore[import-untyped]
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError, model_validator
 
-from clozelab.runs.record import PERCENT, Score
 from clozelab.suggestions import EXPERIMENTS_DIR, UniqueKeys, hint, own_text
 
 OUR_SPLIT: Literal["dev"] = "dev"
+PERCENT = "percent"
 ALL_COLUMNS = "all"
 ORDER, MONOTONE, SPREAD, CONTRAST = "order", "monotone", "spread", "difference of differences"
 FALLING, RISING, WITHIN, CROSSES = ("lower", "decreasing"), ("higher", "increasing"), "within", "crosses"
@@ -94,14 +94,15 @@ class Column(_Entry):
 
     @property
     def unit(self) -> str:
-        is_score = not self.is_pretraining or self.metric.startswith("validation/")
-        is_percent = is_score and Score.of(self.metric, are_shares=True).unit == PERCENT
-        return PERCENT if is_percent or not self.source else self.metric.rpartition("/")[2].replace("_", " ")
+        is_figure = not self.is_pretraining or self.metric.startswith("validation/")  # else a fact as it is: tokens
+        is_percent = not self.source or (is_figure and not self.falls)
+        return PERCENT if is_percent else self.metric.rpartition("/")[2].replace("_", " ")
 
     @property
     def falls(self) -> bool:
         """Whether a smaller score is the better one, in a unit of its own: nats, bits."""
-        return self.metric.removeprefix("validation/").startswith(("loss", "perplexity", "bits_"))
+        name = self.metric.removeprefix("validation/").partition("/")[0]
+        return name.endswith(("loss", "perplexity")) or name.startswith("bits_")
 
     def accepts(self, task: str, stand_in_for: str | None) -> bool:
         """Whether a run of this task belongs to this column, itself or as a stand-in."""
