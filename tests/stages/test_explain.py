@@ -121,7 +121,7 @@ def test_the_page_and_the_picture(model: Any, tmp_path: Path, capsys: Any) -> No
     assert main(["explain", str(plain.model.folder), "text=a b", f"out={page}", "device=cpu"]) == 0
     assert "no trained head" in page.read_text(encoding="utf-8")
     assert main(["explain", str(plain.model.folder), "text=a b", f"out={page}", "target=a"]) == 1
-    assert "nothing of the text that it could explain" in " ".join(capsys.readouterr().err.split())
+    assert "there is no choice to explain" in " ".join(capsys.readouterr().err.split())
     for words, said in (
         ([f"out={page}"], "needs text=TEXT"),
         (["text=a", "out=x.pdf"], "needs text=TEXT"),

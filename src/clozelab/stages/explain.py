@@ -52,7 +52,9 @@ def main(said: Words) -> int:
     if explaining.HEADS.get(act, "") in predictor.heads:
         found = explaining.attribute(predictor, act, text, target=values.get("target"), steps=steps)
     elif "target" in values:
-        raise ValueError(f"target={values['target']}: this model says nothing of the text that it could explain")
+        raise ValueError(
+            f"target={values['target']}: there is no choice to explain: give a text with a mask, or a model with a trained head"
+        )
     maps = predictor.attention(text)
     layers = _numbers("layers", values.get("layers", str(len(maps))), len(maps))
     heads = _numbers("heads", values.get("heads", "all"), maps.shape[1])
