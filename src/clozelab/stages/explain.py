@@ -52,9 +52,8 @@ def main(said: Words) -> int:
     if explaining.HEADS.get(act, "") in predictor.heads:
         found = explaining.attribute(predictor, act, text, target=values.get("target"), steps=steps)
     elif "target" in values:
-        raise ValueError(
-            f"target={values['target']}: there is no choice to explain: give a text with a mask, or a model with a trained head"
-        )
+        needs = "give a text with a mask, or a model with a trained head"
+        raise ValueError(f"target={values['target']}: there is no choice to explain: {needs}")
     maps = predictor.attention(text)
     layers = _numbers("layers", values.get("layers", str(len(maps))), len(maps))
     heads = _numbers("heads", values.get("heads", "all"), maps.shape[1])
