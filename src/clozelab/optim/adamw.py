@@ -64,11 +64,12 @@ def build_torch(
 
     `settings` are its own, `betas` for those with any. ValueError for a name that the library does not have, and for
     what the class does not take."""
+    if library not in LIBRARIES:
+        raise ValueError(f"optimizer.library is {library!r}: choose one of {', '.join(LIBRARIES)}")
     try:
-        found = vars(import_module(library if library in LIBRARIES else ""))
-    except (ImportError, ValueError) as error:
-        how = "pip install 'clozelab[optimizers]'" if library in LIBRARIES else f"choose one of {', '.join(LIBRARIES)}"
-        raise ValueError(f"optimizer.library is {library!r}, which is not here: {how}") from error
+        found = vars(import_module(library))
+    except ImportError as error:
+        raise ValueError(f"optimizer.library={library} needs pip install 'clozelab[optimizers]'") from error
     known = [one for one, kind in found.items() if isinstance(kind, type) and issubclass(kind, Optimizer)]
     if name not in known:
         raise ValueError(f"optimizer.name is {name!r}: {library} has {', '.join(known)}")
