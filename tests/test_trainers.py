@@ -13,6 +13,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, ThroughputMonitor
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.tuner import Tuner
+from safetensors.torch import load_file
 from tests.test_python import FINETUNE, PRETRAIN, TINY
 
 import clozelab
@@ -190,7 +191,16 @@ def test_the_tuner_finds_a_learning_rate(name: str, compose: Callable[..., Any],
         Tuner(trainer).scale_batch_size(module, datamodule=data)
 
 
-@pytest.mark.parametrize("name", ["mlm_nsp", "sst2", pytest.param("squad_v2", marks=pytest.mark.slow)])
+QUICK = ("mlm_nsp", "sst2")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(one, marks=[pytest.mark.slow] * (one not in QUICK))
+        for one in ("mlm", "mlm_nsp", "ltr", "rtd", *TASKS)
+    ],
+)
 def test_two_processes_train_as_one(name: str, compose: Callable[..., Any], tmp_path: Path) -> None:
     found: list[dict[str, float]] = []
     off = ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"]
@@ -203,8 +213,8 @@ def test_two_processes_train_as_one(name: str, compose: Callable[..., Any], tmp_
         assert torch.load(path, weights_only=True)["global_step"] == module.total_steps
     one, two = found
     assert one.keys() == two.keys()
-    if name == "mlm_nsp":
-        assert one["validation/loss"] == pytest.approx(two["validation/loss"], abs=1e-4)
+    if name not in TASKS:
+        assert one["validation/loss"] == pytest.approx(two["validation/loss"], rel=1e-4)
 
 
 def test_chosen_callbacks_and_loggers_work_in_a_run(places: dict[str, Any]) -> None:
@@ -283,3 +293,44 @@ def test_averaged_weights_are_kept_with_the_answers_that_they_gave(places: dict[
     module.load_state_dict(kept.weights)
     Trainer(**QUIET, logger=False).validate(module, datamodule=data, verbose=False)
     assert [one["logits"] for one in kept.predictions] == [one["logits"] for one in module.best.predictions]
+
+
+def test_a_run_with_averages_goes_on_to_the_same_bits_and_keeps_averages(places: dict[str, Any]) -> None:
+    """With decay 1 the average is that of the first step for ever: in a kept encoder as in the last one."""
+    common = {key: value for key, value in places.items() if key != "encoder"} | PRETRAIN
+    common |= {"objective": "mlm", "keep_encoders": [0.75], "seed": 7}
+    common["validation"] = PRETRAIN["validation"] | {"interval_steps": 1}
+    for decay in (1.0, 0.5):
+        loose = {"early_stopping": {"patience": 4}, "ema": {"decay": decay}}
+        of_arm: dict[str, Any] = common | {"callbacks": loose}
+        words = ["callbacks=[early_stopping,ema]"]
+        whole = clozelab.pretrain(*words, **of_arm, arm=f"whole{decay}")
+        with pytest.raises(SystemExit):
+            clozelab.pretrain(*words, **of_arm, arm=f"parts{decay}", stop_after_step=2)
+        parts = clozelab.pretrain(*words, **of_arm, arm=f"parts{decay}")
+        assert (whole.status, parts.status, parts.facts["steps"]) == ("complete", "complete", 4)
+        for place in ("encoder", "encoders/step-3"):
+            one, other = (load_file(run.folder / place / "model.safetensors") for run in (whole, parts))
+            assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+        last, kept = (load_file(whole.folder / place / "model.safetensors") for place in ("encoder", "encoders/step-3"))
+        assert all(torch.equal(last[key], kept[key]) for key in last) == (decay == 1.0)
+
+
+def test_a_run_that_reuses_nothing_begins_anew(places: dict[str, Any]) -> None:
+    common = {key: value for key, value in places.items() if key != "encoder"} | PRETRAIN
+    common |= {"objective": "mlm", "arm": "again", "trainer": TINY["trainer"] | {"log_interval_steps": 1}}
+    whole = clozelab.pretrain(**common)
+    (whole.folder / "of_before").touch()
+    assert (clozelab.pretrain(**common).folder / "of_before").is_file(), "the control: it is complete already"
+    again = clozelab.pretrain(**common, reuse="never")
+    assert (again.status, again.fingerprint) == ("complete", whole.fingerprint)
+    assert not (again.folder / "of_before").exists()
+    for mode in ("fast", "fast", "profiler"):  # of other settings, in one folder
+        with pytest.raises(SystemExit, match="stopped after step 3, as stop_after_step says"):
+            clozelab.pretrain(f"debug={mode}", **common, stop_after_step=3)
+        (folder,) = Path(places["runs_dir"]).glob("debug/*/pretrain/again/*")
+        steps = [
+            line.split(",")[0] for line in (folder / "metrics.csv").read_text().splitlines() if ",train/loss" in line
+        ]
+        assert steps == ["1", "2", "3"]
+    assert (folder / "fit-profile.txt").is_file()

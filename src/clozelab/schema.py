@@ -239,9 +239,10 @@ class StageConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     max_unknown_share: Annotated[float, Field(ge=0, le=1), NEUTRAL] = MISSING  # of [UNK] in a text; more is refused
     logger: Annotated[dict[str, Any] | None, NEUTRAL] = None
-    reuse: Annotated[str, one_of("ask", "same_code", "any"), NEUTRAL] = MISSING
+    reuse: Annotated[str, one_of("ask", "same_code", "any", "never"), NEUTRAL] = MISSING
     """Of a run that other code has made. ask: a question in a terminal, else a warning, and never shared with another
-    experiment. same_code: it is refused. any: it is taken, and shared, with a warning."""
+    experiment. same_code: it is refused. any: it is taken, and shared, with a warning. never: the
+    run that the folder holds, of whatever code, is removed and trained anew."""
 
 
 @dataclass

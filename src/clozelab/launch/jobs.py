@@ -76,7 +76,7 @@ def job_status(stage: str, config: DictConfig, run_dir: str) -> tuple[str, str]:
         record = read_record(folder)
     except ValueError:
         return DAMAGED, ""
-    if record is None:
+    if record is None or config.get("reuse") == "never":
         if stage != "pretrain" or not (source := find_equal_run(config)):
             return "new", ""
         return "shared" if are_untouched(config, source.watched) else LIKELY_SHARED, str(source.folder)

@@ -184,7 +184,9 @@ def is_done(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
     folder = Path(run_dir)
     try:
         record = read_record(folder)
-        if record is None or not record.is_complete or not is_record_of(record, stage=stage, config=config):
+        if record is None or config.get("reuse") == "never" or not record.is_complete:
+            return False
+        if not is_record_of(record, stage=stage, config=config):
             return False
         has_inputs = are_untouched(config, record.watched) or _has_traveled(record, config)
         if not has_inputs or (config.get("reuse") == "same_code" and other_code(record)):
@@ -248,7 +250,7 @@ def find_equal_run(config: DictConfig, inputs: Mapping[str, str] | None = None, 
     """A complete run of another experiment that trained just this by itself, with every encoder that is needed of it.
 
     `inputs`: fingerprints of what it reads; None: the answer is only likely. `anyhow`: made by any code (reuse=any)."""
-    if not config.get("share_runs"):
+    if not config.get("share_runs") or config.get("reuse") == "never":
         return None
     anyhow, mine = anyhow or config.get("reuse") == "any", trained_by(plain_config(config))
     pattern = f"*/{config.scale.name}/pretrain/*/seed-{config.seed}/{RUN_FILE}"

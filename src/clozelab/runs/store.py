@@ -120,6 +120,8 @@ class Run:
         lock = _lock(folder)
         try:
             _sweep(folder)
+            if config.get("reuse") == "never" and (folder / RUN_FILE).is_file():
+                _clear(folder)
             old = read_record(folder)
             if old is not None and old.fingerprint != fresh.fingerprint:
                 holds = f"{folder} holds a {old.status} run of another configuration:\n{changes(old, fresh)}"
@@ -227,6 +229,13 @@ def _sweep(folder: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
+def _clear(folder: Path) -> None:
+    """Remove all that a run's folder holds, but the lock on it; what links lead to stays."""
+    for path in folder.iterdir():
+        if path.name != LOCK_FILE:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
 def _change_layout(old: Record, fresh: Record) -> None:
     """Say and record that a run goes on with other devices or micro-batches, which then are chosen anew."""
     one, two = flatten(old.config), flatten(fresh.config)
@@ -281,7 +290,7 @@ def share_equal_run(config: DictConfig, inputs: Mapping[str, str]) -> None:
     and ValueError where the folder is such a record, and the run it speaks of is gone; or it holds what a run has left.
     """
     folder = Path(config.run_dir)
-    if process_rank() > 0:
+    if process_rank() > 0 or config.get("reuse") == "never":
         return
     record = read_record(folder)
     if record is not None and record.shared is not None and not shared_run_is_there(record):

@@ -34,13 +34,17 @@ log = logging.getLogger(__name__)
 
 
 class TrainingInterruptedError(SystemExit):
-    """Training stopped after saving its checkpoint; `code` is 128 + the signal's number, or OUT_OF_TIME."""
+    """Training stopped after saving its checkpoint; `code` is 128 + the signal's number, or OUT_OF_TIME. `planned`:
+    stop_after_step asked for it."""
 
-    def __init__(self, code: int, step: int) -> None:
+    def __init__(self, code: int, step: int, planned: bool = False) -> None:
         super().__init__(code)
-        self.step, self.by = step, "trainer.max_time" if code == OUT_OF_TIME else signal.Signals(code - 128).name
+        self.step, self.planned = step, planned
+        self.by = "trainer.max_time" if code == OUT_OF_TIME else signal.Signals(code - 128).name
 
     def __str__(self) -> str:
+        if self.planned:
+            return f"stopped after step {self.step}, as stop_after_step says"
         return f"stopped by {self.by} after step {self.step}; start the same command again to go on"
 
 
@@ -102,8 +106,10 @@ class GracefulStop(AfterStep):
         if not status or trainer.global_step == trainer.max_steps:
             return
         leave_quietly_unless_first(trainer)
-        interruption = TrainingInterruptedError(status, trainer.global_step)
+        step = trainer.global_step
+        interruption = TrainingInterruptedError(status, step, planned=step >= self.stop_after_step)
         log.warning("%s", interruption)
+        trainer.profiler.describe()
         raise interruption
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -312,6 +318,11 @@ def check_position_growth(position_growth: str, phases: Sequence[Mapping[str, in
         raise ValueError("position_growth=tile copies lines of a whole matrix, and trainer=fsdp splits it: choose none")
 
 
+def averaging(trainer: Any) -> list[Any]:
+    """Its callbacks that hold averaged weights by now."""
+    return [one for one in trainer.callbacks if isinstance(one, WeightAveraging) and one._average_model is not None]
+
+
 class PositionGrowth(Callback):
     """Tiles the encoder's position embeddings when a phase needs more of them; `growth` as `growth_steps` gives it."""
 
@@ -320,13 +331,12 @@ class PositionGrowth(Callback):
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
         if trainer.global_step in self.growth:
-            averages = [one._average_model for one in trainer.callbacks if isinstance(one, WeightAveraging)]
-            for module in (pl_module, *(one.module for one in averages if one is not None)):
+            for module in (pl_module, *(one._average_model.module for one in averaging(trainer))):
                 module.model.encoder.embeddings.tile_positions(*self.growth[trainer.global_step])
 
 
 class KeepEncoders(Callback):
-    """Calls `save(step)` on rank zero after each of `steps`, with the module's weights gathered.
+    """Calls `save(step)` on rank zero after each of `steps`, with the module's weights gathered, or averaged (EMA).
 
     Stands before LastCheckpoint: a run that goes on from a checkpoint behind such a step then has its encoder.
     """
@@ -338,7 +348,11 @@ class KeepEncoders(Callback):
         step = trainer.global_step
         if step in self.steps:
             require_finite_state(trainer)
+            for one in averaging(trainer):
+                one._swap_models(pl_module)
             pl_module.gather_weights()
             if trainer.is_global_zero:
                 self.save(step)
             pl_module.release_weights()
+            for one in averaging(trainer):
+                one._swap_models(pl_module)

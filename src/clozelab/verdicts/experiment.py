@@ -5,6 +5,7 @@ Reading it takes pydantic and yaml alone, so every verb opens an experiment firs
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -383,7 +384,8 @@ def own_experiments() -> list[Path]:
     """What is one's own of what `find_experiment` takes, where one stands and in `experiments` there: folders with a
     paper.yaml, and files that have a table's columns."""
     patterns = "*.yaml", "*/paper.yaml", "experiments/*.yaml", "experiments/*/paper.yaml"
-    files = {path for pattern in patterns for path in Path().glob(pattern) if path.is_file()}
+    paths = (path for pattern in patterns for path in Path().glob(pattern))
+    files = {path for path in paths if path.is_file() and os.access(path, os.R_OK)}
     found = {path.parent for path in files if path.name == "paper.yaml"}
     found |= {path for path in files if path.name != "paper.yaml" and b"\ncolumns:" in b"\n" + path.read_bytes()}
     return sorted(path for path in found if path.resolve().parent != EXPERIMENTS_DIR.resolve())
