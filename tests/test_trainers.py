@@ -230,7 +230,9 @@ def test_chosen_callbacks_and_loggers_work_in_a_run(places: dict[str, Any]) -> N
     said = (run.folder / "metrics.csv").read_text()
     for key in ("lr-AdamW/pg1", "gradient/grad_2.0_norm_total", "train/samples", "validation/loss"):
         assert f",{key}," in said, key
-    assert (run.folder / "csv/metrics.csv").is_file() and any((run.folder / "tensorboard").iterdir())
+    assert "final/validation/loss" in (run.folder / "csv/metrics.csv").read_text()
+    assert "position_growth: tile\n" in (run.folder / "csv/hparams.yaml").read_text()
+    assert any((run.folder / "tensorboard").iterdir())
     first = [line.split(",")[-1] for line in said.splitlines() if ",validation/loss," in line]
     usual = (plain.folder / "metrics.csv").read_text()
     assert first[1] not in usual, "the averaged weights are validated"

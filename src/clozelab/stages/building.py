@@ -98,8 +98,12 @@ def build_loggers(cfg: DictConfig, run: Run, *, arm: str, name: str) -> list[Log
 
 
 def _trackers(cfg: DictConfig, job: TrackedJob | None) -> list[Logger]:
-    """Ours are told of the job; Lightning's are whole already."""
-    made = filter(None, build("logger", cfg.logger or {}).values())
+    """Ours are told of the job; Lightning's are whole already, and get its configuration."""
+    made = [one for one in build("logger", cfg.logger or {}).values() if one]
+    config = dict(job.config) if job else {}
+    for one in made if config else ():
+        if isinstance(one, Logger):
+            one.log_hyperparams(config)
     return [one if isinstance(one, Logger) else one(job=job) for one in made]
 
 

@@ -109,7 +109,7 @@ class GracefulStop(AfterStep):
         step = trainer.global_step
         interruption = TrainingInterruptedError(status, step, planned=step >= self.stop_after_step)
         log.warning("%s", interruption)
-        trainer.profiler.describe()
+        trainer.profiler.describe()  # type: ignore[attr-defined]
         raise interruption
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -206,20 +206,21 @@ def build_tensorboard_logger(*, flush_seconds: int, job: TrackedJob) -> Logger:
 class TensorBoardTracker(TensorBoardLogger):
     """Lightning's, without its file of hyper-parameters (config.yaml is there), and with the final scores as points."""
 
-    def summarise(self, scores: Mapping[str, Any]) -> None:
-        numbers = {f"final/{key}": float(value) for key, value in scores.items() if isinstance(value, int | float)}
-        self.log_metrics(numbers, 0)
-        self.experiment.close()
-
     def save(self) -> None:
         """Nothing but the event files."""
 
 
 def summarise(loggers: Sequence[Logger], scores: Mapping[str, Any]) -> None:
     """Give the final numbers to every tracker."""
+    numbers = {f"final/{key}": float(value) for key, value in scores.items() if isinstance(value, int | float)}
     for logger in loggers:
-        if isinstance(logger, WandbTracker | TensorBoardTracker):
+        if isinstance(logger, WandbTracker):
             logger.summarise(scores)
+        elif not isinstance(logger, MetricsCsv):
+            logger.log_metrics(numbers, 0)
+            logger.save()
+        if isinstance(logger, TensorBoardTracker):
+            logger.experiment.close()
 
 
 @contextmanager
