@@ -287,10 +287,33 @@ def test_a_pool_that_was_cut_off_is_never_taken_for_whole(
         seen.add(len(whole))
         for one in whole:
             theirs = contents(tmp_path / "one" / one)
+            theirs["run.json"] = theirs["run.json"].replace(b'"/there"', b'"."')
             assert contents(target / one).items() >= theirs.items()
         assert say(["pool", str(pack), f"runs_dir={target}"], capsys)[0] == 0
         assert len([one for one in find(target).runs if one.is_complete]) == 9
     assert len(seen) > 2
+
+
+def test_a_pack_names_no_folder_of_its_maker(packed: Any, tmp_path: Path, capsys: Any) -> None:
+    """Paths below where a command was started are written from there; others stay as they were said."""
+
+    def change(root: Path) -> None:
+        for path in root.rglob("run.json"):
+            said = {"started_in": "/home/alice", "config_dir": "/home/alice/mine/exp"}
+            edit(path, **said, overrides=["data_dir=/home/alice/data", "cache_dir=/home/alice2/c"])
+            path.with_name("config.yaml").write_text("data_dir: /home/alice/data\n")
+
+    pack = packed("one", 1, change=change)
+    assert say(["pool", str(pack), f"runs_dir={tmp_path / 'there'}"], capsys)[0] == 0
+    for record in find(tmp_path / "there").records:
+        assert (record.started_in, record.config_dir) == (".", "mine/exp")
+        assert record.overrides == ["data_dir=data", "cache_dir=/home/alice2/c"]
+        assert record.command.startswith(f"clozelab {record.stage} --config-dir mine/exp ")
+        assert (record.folder / "config.yaml").read_text() == "data_dir: data\n"
+    with zipfile.ZipFile(pack) as archive:
+        assert not [name for name in archive.namelist() if b"/home/alice/" in archive.read(name)]
+    status, said = say(["pool", str(pack), f"runs_dir={tmp_path / 'one'}"], capsys)
+    assert status == 0 and "0 runs added" in said, "where it was packed the same runs are there already"
 
 
 def test_looks_and_launches_of_all_packs_come_along(packed: Any, tmp_path: Path, capsys: Any) -> None:

@@ -254,7 +254,7 @@ class Record(BaseModel, extra="forbid"):
 def command_line(words: Sequence[str], started_in: str) -> str:
     """Words for a shell; from another folder it goes to the one they were said in."""
     line = shlex.join(words)
-    return line if Path(started_in) == Path.cwd() else f"cd {shlex.quote(started_in)} && {line}"
+    return line if Path(started_in).absolute() == Path.cwd() else f"cd {shlex.quote(started_in)} && {line}"
 
 
 def read_record(folder: Path) -> Record | None:

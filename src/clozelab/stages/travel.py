@@ -15,6 +15,7 @@ from __future__ import annotations
 import filecmp
 import fnmatch
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -126,12 +127,25 @@ def pack(said: Words) -> int:
     )
     with tempfile.TemporaryDirectory(prefix="clozelab-pack-") as place:
         files[RESULTS] = results_of(manifest, runs, experiment, Path(place))
+        homes = {one.started_in for one in runs if len(Path(one.started_in).parts) > 1}
+        for name in [name for name in files if name.endswith((RUN_FILE, CONFIG_FILE, LAUNCH_FILE.name))]:
+            text, files[name] = files[name].read_text(encoding="utf-8"), Path(place) / name
+            files[name].parent.mkdir(parents=True, exist_ok=True)
+            files[name].write_text(_from_home(text, homes), encoding="utf-8")
         write_pack(out, manifest, files)
     left = Counter(one.status for one in found if one not in chosen)
     parts = [f"{len(runs)} runs, {filesize.decimal(out.stat().st_size)}", *_machines(runs)]
     parts += [f"left out: {', '.join(f'{count} {status}' for status, count in left.items())}"] if left else []
     say(Console(), f"{out}: {'; '.join(parts)}")
     return 0
+
+
+def _from_home(text: str, homes: Iterable[str]) -> str:
+    """With paths as they are seen from the folder that a command was started in: a pack tells nobody's folders."""
+    for home in sorted(homes, key=len, reverse=True):
+        found = rf"(?<![\w./-]){re.escape(home)}(/|(?![\w.-]))"
+        text = re.sub(found, lambda match: "" if match[1] else ".", text)
+    return text
 
 
 def _below(path: Path, base: Path) -> str:
@@ -360,11 +374,13 @@ def _missing(parcels: Iterable[Parcel], target: Path) -> dict[str, Path]:
 
 
 def _is_same(one: Path, other: Path) -> bool:
-    """Whether two files say the same; a record that looked at its inputs again has other times of them."""
-    if one.name != RUN_FILE:
+    """Whether two files say the same. Of a record and what it was configured by, paths and times of inputs may differ:
+    its fingerprint knows the rest."""
+    if one.name not in (RUN_FILE, CONFIG_FILE):
         return filecmp.cmp(one, other, shallow=False)
     records = [read_record(path.parent) for path in (one, other)]
-    return len({record.model_dump_json(exclude={"watched"}) for record in records if record}) == 1
+    open_to = {"watched", "started_in", "config_dir", "overrides", "config"}
+    return len({record.model_dump_json(exclude=open_to) for record in records if record}) == 1
 
 
 def _put(new: Mapping[str, Path], target: Path) -> None:
