@@ -11,6 +11,7 @@ from scipy import stats
 
 from clozelab.metrics.statistics import sequential_p
 from clozelab.runs.find import Runs
+from clozelab.stages.reproduce import nearest
 from clozelab.verdicts.experiment import Experiment
 from clozelab.verdicts.judging import HOLDS, INCONCLUSIVE, Judgement, look_at
 from clozelab.verdicts.table import build_table
@@ -66,9 +67,10 @@ def test_other_looks_than_the_rule_s_count(experiment: Experiment, tmp_path: Pat
         assert looked(experiment, root, 8).is_exploratory, name
 
 
-def test_looking_after_every_seed_is_wrong_once_in_twenty(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tables", [80, pytest.param(4000, marks=pytest.mark.slow)])
+def test_looking_after_every_seed_is_wrong_once_in_twenty(tmp_path: Path, tables: int) -> None:
     """Through the real judge; without a rule it is far more."""
-    tables, draw = 80, np.random.default_rng(4)
+    draw = np.random.default_rng(4)
     drawn = [draw.normal(size=(1, 8)) for _ in range(tables)]
 
     def wrong(experiment: Experiment) -> int:
@@ -80,6 +82,29 @@ def test_looking_after_every_seed_is_wrong_once_in_twenty(tmp_path: Path) -> Non
     most = stats.binom.ppf(0.99, tables, 0.05)
     assert wrong(made(tmp_path / "ruled", first=3, most=8)) <= most
     assert wrong(made(tmp_path / "free")) > most
+
+
+@pytest.mark.parametrize("tables", [12, pytest.param(4000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("primary", [0, 1])
+def test_until_decided_is_wrong_once_in_twenty(tmp_path: Path, tables: int, primary: int) -> None:
+    """Three claims without a true difference; each next seed goes to the one that `until=decided` chooses."""
+    experiment = simulation.make_experiment(tmp_path / "ruled", 3, primary, stopping={"first": 3, "most": 6})
+    claims, draw, wrong = [one.text for one in experiment.claims], np.random.default_rng(6), 0
+    for _ in range(tables):
+        differences, seeds, is_false = draw.normal(size=(3, 6)), [3, 3, 3], False
+        while True:
+            have = {f"{side}{claim}": number for claim, number in enumerate(seeds) for side in "ab"}
+            records = simulation.records(differences, 6)
+            found = simulation.judge_records(
+                experiment, [one for one in records if one.pretrain_seed <= have[one.name]]
+            )
+            is_false |= simulation.is_false(found)
+            if (chosen := nearest(found, experiment)) is None:
+                break
+            seeds[claims.index(chosen.claim.text)] += 1
+        assert seeds[0] == 6 or is_false, "the seeds went somewhere"
+        wrong += is_false
+    assert wrong <= stats.binom.ppf(0.999, tables, 0.05)
 
 
 def test_a_forecast_is_one_of_the_rule_s_looks(tmp_path: Path) -> None:
