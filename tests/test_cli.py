@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import subprocess
@@ -93,40 +92,22 @@ def test_the_long_help_of_a_stage_is_hydras(clozelab, tmp_path: Path) -> None:  
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_begins_is_said_at_once_and_replaced_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is imported; a pipe keeps it as a line of stderr, a terminal until the next output."""
-
-    class Stream(io.StringIO):
-        def __init__(self, *, is_terminal: bool) -> None:
-            super().__init__()
-            self.is_terminal = is_terminal
-
-        def isatty(self) -> bool:
-            return self.is_terminal
+def test_what_begins_is_said_at_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is imported."""
 
     def verb_of(words: list[str]) -> int:
-        before.append((sys.stdout.getvalue(), sys.stderr.getvalue()))  # type: ignore[attr-defined]
-        print("the plan")
-        print("more")
+        before.append(capsys.readouterr())
+        print(*words)
         return 0
 
+    before: list[object] = []
     monkeypatch.setattr("clozelab.stages.plan.main", verb_of)
-    for is_terminal, end, rest in ((False, "\n", ""), (True, "", "\r\033[2K")):
-        before = list[tuple[str, str]]()
-        out, err = (Stream(is_terminal=is_terminal) for _ in range(2))
-        monkeypatch.setattr(sys, "stdout", out)
-        monkeypatch.setattr(sys, "stderr", err)
-        assert main(["plan", "scale=demo", "table5_pretraining_tasks"]) == 0
-        assert before == [("", f"plan: reading table5_pretraining_tasks{end}")]
-        assert out.getvalue() == "the plan\nmore\n"
-        assert err.getvalue() == f"plan: reading table5_pretraining_tasks{end}{rest}"
+    assert main(["plan", "scale=demo", "table5_pretraining_tasks"]) == 0
+    assert before == [("", "plan: reading table5_pretraining_tasks\n")]
+    assert capsys.readouterr() == ("scale=demo table5_pretraining_tasks\n", "")
     # A process without stderr, as some services start one, has nothing but its output.
-    out = Stream(is_terminal=False)
-    monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", None)
-    monkeypatch.setattr("clozelab.stages.plan.main", lambda words: print(*words))
-    assert main(["plan", "mine"]) == 0 and out.getvalue() == "mine\n"
-    monkeypatch.undo()
+    assert main(["plan", "mine"]) == 0 and capsys.readouterr().out == "mine\n"
 
 
 @pytest.mark.parametrize("verb", ["prepare", "pretrain", "finetune"])

@@ -16,8 +16,8 @@ import select
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,44 +146,25 @@ def _run(words: list[str]) -> int:
         print(text)
         return 0
     if verb in HYDRA_VERBS or verb in PLAIN_VERBS:
-        with _announced(verb, rest):
-            if verb in HYDRA_VERBS:
-                return _hydra_verb(verb, ["--help" if word == "--help-all" else word for word in rest])
-            module, _, function = PLACES.get(verb, f"{verb}.main").partition(".")
-            return int(getattr(importlib.import_module(f"clozelab.stages.{module}"), function)(rest) or 0)
+        _announce(verb, rest)
+        if verb in HYDRA_VERBS:
+            return _hydra_verb(verb, ["--help" if word == "--help-all" else word for word in rest])
+        module, _, function = PLACES.get(verb, f"{verb}.main").partition(".")
+        return int(getattr(importlib.import_module(f"clozelab.stages.{module}"), function)(rest) or 0)
     from clozelab.suggestions import hint
 
     print(f"clozelab: there is no verb {verb!r}; {hint(verb, [*HYDRA_VERBS, *PLAIN_VERBS])}", file=sys.stderr)
     return 2
 
 
-@contextmanager
-def _announced(verb: str, words: Sequence[str]) -> Iterator[None]:
-    """Say what begins, before what it needs is imported (seconds); in a terminal until something else is said."""
-    said, is_idle = sys.stderr, verb in QUICK_VERBS or (not words and verb in PLAIN_VERBS and verb != "doctor")
-    if said is None or is_idle or "hydra.mode=RUN" in words:
-        yield
+def _announce(verb: str, words: Sequence[str]) -> None:
+    """Say what begins, before what it needs is imported (seconds); not for each of a sweep's jobs."""
+    is_idle = verb in QUICK_VERBS or (not words and verb in PLAIN_VERBS and verb != "doctor")
+    if sys.stderr is None or is_idle or "hydra.mode=RUN" in words:
         return
     names = [] if verb in HYDRA_VERBS else [word for word in words if "=" not in word and not word.startswith("-")]
     usual = "this machine" if verb == "doctor" else "the configuration"
-    line = f"{verb}: reading {next(iter(names), usual)}"
-    streams = [one for one in (sys.stdout, said) if one is not None] if said.isatty() else []
-    print(line, end="" if streams else "\n", file=said, flush=True)
-
-    def clear() -> None:
-        ours = [vars(stream).pop("write", None) for stream in streams]  # the class's own is there again
-        if any(ours):
-            print("\r\033[2K", end="", file=said, flush=True)
-
-    def clearing(write: Callable[[str], int]) -> Callable[[str], int]:
-        return lambda text: (clear(), write(text))[1]  # type: ignore[func-returns-value]
-
-    for stream in streams:
-        stream.write = clearing(stream.write)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        clear()
+    print(f"{verb}: reading {next(iter(names), usual)}", file=sys.stderr, flush=True)
 
 
 def _help_text(verb: str, words: Sequence[str]) -> str:
