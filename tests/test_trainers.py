@@ -316,6 +316,11 @@ def test_a_run_with_averages_goes_on_to_the_same_bits_and_keeps_averages(places:
             assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
         last, kept = (load_file(whole.folder / place / "model.safetensors") for place in ("encoder", "encoders/step-3"))
         assert all(torch.equal(last[key], kept[key]) for key in last) == (decay == 1.0)
+    kept = [
+        load_file(clozelab.pretrain(*words, **common, arm=arm).folder / "encoders/step-3/model.safetensors")
+        for arm, words in (("plain", []), ("last", ["callbacks=[ema]", "callbacks.ema.decay=0.0"]))
+    ]
+    assert all(torch.equal(one, other) for one, other in zip(*map(dict.values, kept), strict=True)), "of that very step"
 
 
 def test_a_run_that_reuses_nothing_begins_anew(places: dict[str, Any]) -> None:

@@ -107,12 +107,15 @@ def _trackers(cfg: DictConfig, job: TrackedJob | None) -> list[Logger]:
     return [one if isinstance(one, Logger) else one(job=job) for one in made]
 
 
-def callbacks_of(cfg: DictConfig, run: Run, interval_steps: int, least_seconds: float = 0.0) -> list[Callback]:
-    """Of a training; it is saved at least so many steps, and so many seconds, apart."""
+def callbacks_of(
+    cfg: DictConfig, run: Run, interval_steps: int, least_seconds: float = 0.0, *before: Callback
+) -> list[Callback]:
+    """Of a training; it is saved at least so many steps, and so many seconds, apart. `before` that, what is to find a
+    step's averages made."""
     how: Any = {"progress_bar": cfg.trainer.progress_bar, "stop_after_step": cfg.stop_after_step}
     last = run.dir / "checkpoints" / LAST
     own = stage_callbacks(last, interval_steps, least_seconds, fingerprint=run.fingerprint, watch=run.watch, **how)
-    return [*chosen_callbacks(cfg), *own]
+    return [*chosen_callbacks(cfg), *before, *own]
 
 
 def chosen_callbacks(cfg: DictConfig) -> list[Callback]:

@@ -142,10 +142,8 @@ def main(cfg: DictConfig) -> None:
             folder = run.dir / ("encoder" if step is None else f"encoders/step-{step}")
             module.save_encoder(folder, tokenizer.files(), building.provenance(plain, run.content, corpus, step=step))
 
-        callbacks = [
-            KeepEncoders(steps_to_keep, save_encoder),
-            *building.callbacks_of(cfg, run, cfg.checkpoint_interval_steps),
-        ]
+        keep = KeepEncoders(steps_to_keep, save_encoder)
+        callbacks = building.callbacks_of(cfg, run, cfg.checkpoint_interval_steps, 0.0, keep)
         with tracked(building.build_loggers(cfg, run, arm=cfg.arm, name=f"{cfg.arm}/seed-{cfg.seed}")) as loggers:
             trainer = make_trainer(cfg, hardware, data, callbacks=callbacks, loggers=loggers, folder=run.dir)
             trainer.fit(module, datamodule=data, ckpt_path=newest_whole(run.dir / "checkpoints"))
