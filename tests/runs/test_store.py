@@ -234,6 +234,40 @@ def test_other_ranks_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         run.complete()
 
 
+def test_other_ranks_wait_for_the_run_that_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The complete one of before is no reason to leave: rank 0 is about to remove it, and to wait for them."""
+    finish(tmp_path)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr("clozelab.runs.store.FOLLOWER_WAIT_SECONDS", 0.1)
+    with pytest.raises(ValueError, match="rank 0 has not claimed"):
+        claim(tmp_path, config(reuse="never"))
+    assert claim(tmp_path).is_complete
+
+
+@pytest.mark.parametrize("inside", ["started_in", "data_dir", "run", "nothing"])
+def test_what_is_not_the_run_s_is_never_removed_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: str
+) -> None:
+    folder = tmp_path / "run"
+    finish(folder)
+    (folder / "more").mkdir()
+    (folder / "more/precious.txt").write_text("mine")
+    (folder / "encoder").symlink_to(tmp_path / "elsewhere")
+    if inside == "started_in":
+        monkeypatch.chdir(folder)
+    if inside == "run":
+        finish(folder / "more/nested", config(seed=2))
+    cfg = config(reuse="never", **({"data_dir": str(folder / "more")} if inside == "data_dir" else {}))
+    if inside == "nothing":
+        with claim(folder, cfg) as run:
+            assert not run.is_complete and not (folder / "more").exists() and not (folder / "encoder").is_symlink()
+            run.complete()
+        return
+    with pytest.raises(ValueError, match="which reuse=never would remove"):
+        claim(folder, cfg)
+    assert (folder / "more/precious.txt").is_file() and claim(folder).is_complete
+
+
 def test_damaged_or_foreign_record(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(ValueError, match="damaged"):

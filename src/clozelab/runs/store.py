@@ -116,12 +116,12 @@ class Run:
         hang, grace, most = (OmegaConf.select(config, f"trainer.{key}") for key in keys)
         watch = Watch(hang, grace, seconds_of(most))
         if process_rank() > 0:
-            return cls(_follow(folder, fresh), lock=None, is_resumed=False, watch=watch)
+            return cls(_follow(folder, fresh, config.get("reuse") == "never"), lock=None, is_resumed=False, watch=watch)
         lock = _lock(folder)
         try:
             _sweep(folder)
             if config.get("reuse") == "never" and (folder / RUN_FILE).is_file():
-                _clear(folder)
+                _clear(folder, config)
             old = read_record(folder)
             if old is not None and old.fingerprint != fresh.fingerprint:
                 holds = f"{folder} holds a {old.status} run of another configuration:\n{changes(old, fresh)}"
@@ -229,8 +229,13 @@ def _sweep(folder: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
-def _clear(folder: Path) -> None:
-    """Remove all that a run's folder holds, but the lock on it; what links lead to stays."""
+def _clear(folder: Path, config: DictConfig) -> None:
+    """Remove all that a run's folder holds, but the lock on it; what links lead to stays. ValueError where it holds
+    another run, what this one reads, or where one stands."""
+    others = [Path(str(config.get(key) or "")) for key in ("data_dir", "cache_dir", "runs_dir", "encoder")]
+    others += [Path(), *(path.parent for path in folder.glob(f"*/**/{RUN_FILE}"))]
+    if inside := next((one for one in others if one.resolve().is_relative_to(folder.resolve())), None):
+        raise ValueError(f"{folder} holds {inside.resolve()}, which reuse=never would remove; give another run_dir")
     for path in folder.iterdir():
         if path.name != LOCK_FILE:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -257,10 +262,11 @@ def _refuse_leftovers(folder: Path) -> None:
         raise ValueError(f"{holds}; remove the folder, or give run_dir another name")
 
 
-def _follow(folder: Path, fresh: Record) -> Record:
-    """Wait for rank 0's record and insist on the same configuration."""
+def _follow(folder: Path, fresh: Record, anew: bool) -> Record:
+    """Wait for rank 0's record and insist on the same configuration; `anew`: a complete run is not yet rank 0's."""
     deadline, rank = time.monotonic() + FOLLOWER_WAIT_SECONDS, process_rank()
-    while (found := read_record(folder)) is None or found.status in ("failed", "interrupted"):
+    old = ("failed", "interrupted", *(["complete"] if anew else []))
+    while (found := read_record(folder)) is None or found.status in old:
         if time.monotonic() > deadline:
             raise ValueError(f"rank {rank}: rank 0 has not claimed {folder}")
         time.sleep(0.2)
