@@ -316,6 +316,45 @@ def test_a_pack_names_no_folder_of_its_maker(packed: Any, tmp_path: Path, capsys
     assert status == 0 and "0 runs added" in said, "where it was packed the same runs are there already"
 
 
+def test_a_pack_changes_nothing_but_where_a_path_begins(packed: Any, tmp_path: Path, capsys: Any) -> None:
+    """What a fingerprint knows stays as it was; of folders in one another a run's own counts; no path becomes empty."""
+    whole = {"mlm": "/home/alice/texts/a.txt", "ltr": "texts/a.txt", "mlm_nsp": "texts/a.txt"}
+
+    def change(root: Path) -> None:
+        for path in root.rglob("run.json"):
+            state = json.loads(path.read_text())
+            name = state["config"].get("arm", "")
+            config = state["config"] | ({"corpus": {"sources": [{"path": whole[name]}]}} if name else {})
+            said = {
+                "config": identity_of(config),
+                "inputs": state["inputs"],
+                "results_version": state["results_version"],
+            }
+            words = ["data_dir=/home/alice/proj/data", "cache_dir=/home/alice/", f"corpus={whole.get(name)}"]
+            home = "/home/alice/proj" if name == "ltr" else "/home/alice"
+            edit(path, config=config, fingerprint=digest(said), started_in=home, overrides=words)
+            path.with_name("config.yaml").write_text(f"corpus: {{sources: [{{path: {whole.get(name)}}}]}}\n")
+            if name == "mlm":
+                edit(path, status="failed", error="FileNotFoundError: /home/alice/data/x")
+
+    pack = packed("one", 1, change=change)
+    assert say(["pool", str(pack), f"runs_dir={tmp_path / 'there'}"], capsys)[0] == 0
+    for record in find(tmp_path / "there").records:
+        said = {"config": identity_of(record.config), "inputs": record.inputs}
+        assert digest(said | {"results_version": record.results_version}) == record.fingerprint
+        data, cache = ("data", "/home/alice/") if record.name == "ltr" and not record.task else ("proj/data", "./")
+        corpus = whole.get(record.name) if not record.task else None
+        assert record.overrides == [f"data_dir={data}", f"cache_dir={cache}", f"corpus={corpus}"]
+        assert str(corpus) in (record.folder / "config.yaml").read_text()
+    status, said = say(["pool", str(pack), f"runs_dir={tmp_path / 'one'}"], capsys)
+    assert status == 0 and "0 runs added" in said
+    for path in (tmp_path / "one").rglob("run.json"):
+        path.with_name("config.yaml").write_text("of: another\n")
+        path.unlink()
+    status, said = say(["pool", str(pack), f"runs_dir={tmp_path / 'one'}"], capsys)
+    assert status == 1 and "config.yaml is another one" in said, "no record says that it is of this run"
+
+
 def test_looks_and_launches_of_all_packs_come_along(packed: Any, tmp_path: Path, capsys: Any) -> None:
     def noted(day: int) -> Callable[[Path], None]:
         def note(root: Path) -> None:

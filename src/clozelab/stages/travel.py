@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import filecmp
 import fnmatch
+import json
 import os
 import re
 import shutil
@@ -127,11 +128,13 @@ def pack(said: Words) -> int:
     )
     with tempfile.TemporaryDirectory(prefix="clozelab-pack-") as place:
         files[RESULTS] = results_of(manifest, runs, experiment, Path(place))
-        homes = {one.started_in for one in runs if len(Path(one.started_in).parts) > 1}
+        own = {f"{RUNS}/{one.place}": [one] for one in runs}
         for name in [name for name in files if name.endswith((RUN_FILE, CONFIG_FILE, LAUNCH_FILE.name))]:
             text, files[name] = files[name].read_text(encoding="utf-8"), Path(place) / name
             files[name].parent.mkdir(parents=True, exist_ok=True)
-            files[name].write_text(_from_home(text, homes), encoding="utf-8")
+            for one in own.get(name.rpartition("/")[0], runs):
+                text = _from_home(text, one)
+            files[name].write_text(text, encoding="utf-8")
         write_pack(out, manifest, files)
     left = Counter(one.status for one in found if one not in chosen)
     parts = [f"{len(runs)} runs, {filesize.decimal(out.stat().st_size)}", *_machines(runs)]
@@ -140,12 +143,15 @@ def pack(said: Words) -> int:
     return 0
 
 
-def _from_home(text: str, homes: Iterable[str]) -> str:
-    """With paths as they are seen from the folder that a command was started in: a pack tells nobody's folders."""
-    for home in sorted(homes, key=len, reverse=True):
-        found = rf"(?<![\w./-]){re.escape(home)}(/|(?![\w.-]))"
-        text = re.sub(found, lambda match: "" if match[1] else ".", text)
-    return text
+def _from_home(text: str, run: Record) -> str:
+    """With paths as they are seen from the folder that a run was started in: a pack tells nobody's folders. Those in
+    its configuration stay: its fingerprint knows them."""
+    if len(Path(home := run.started_in).parts) < 2:
+        return text
+    known = re.findall(rf'{re.escape(home)}[^"]*', json.dumps(run.config, ensure_ascii=False))
+    kept = "".join(rf"(?!{re.escape(path)}(?![\w./-]))" for path in known)
+    found = rf"(?<![\w./-]){kept}{re.escape(home)}(/(?=[\w.])|(?![\w.-]))"
+    return re.sub(found, lambda match: "" if match[1] else ".", text)
 
 
 def _below(path: Path, base: Path) -> str:
@@ -376,11 +382,11 @@ def _missing(parcels: Iterable[Parcel], target: Path) -> dict[str, Path]:
 def _is_same(one: Path, other: Path) -> bool:
     """Whether two files say the same. Of a record and what it was configured by, paths and times of inputs may differ:
     its fingerprint knows the rest."""
-    if one.name not in (RUN_FILE, CONFIG_FILE):
-        return filecmp.cmp(one, other, shallow=False)
+    if (is_equal := filecmp.cmp(one, other, shallow=False)) or one.name not in (RUN_FILE, CONFIG_FILE):
+        return is_equal
     records = [read_record(path.parent) for path in (one, other)]
-    open_to = {"watched", "started_in", "config_dir", "overrides", "config"}
-    return len({record.model_dump_json(exclude=open_to) for record in records if record}) == 1
+    open_to = {"watched", "started_in", "config_dir", "overrides", "error", "arm_delta", "row_delta"}
+    return None not in records and len({one.model_dump_json(exclude=open_to) for one in records if one}) == 1
 
 
 def _put(new: Mapping[str, Path], target: Path) -> None:
