@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import chdir, contextmanager
+from contextlib import chdir, contextmanager, nullcontext
 from dataclasses import fields
 from functools import partial
 from itertools import accumulate
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
@@ -99,11 +100,13 @@ def build_loggers(cfg: DictConfig, run: Run, *, arm: str, name: str) -> list[Log
 
 def _trackers(cfg: DictConfig, job: TrackedJob | None) -> list[Logger]:
     """Ours are told of the job; Lightning's are whole already, and get its configuration."""
-    made = [one for one in build("logger", cfg.logger or {}).values() if one]
     config = dict(job.config) if job else {}
-    for one in made if config else ():
-        if isinstance(one, Logger):
-            one.log_hyperparams(config)
+    # One job at a time: two that make MLflow's store, or its experiment, at once break each other.
+    with FileLock(Path(cfg.runs_dir) / ".trackers.lock") if cfg.logger else nullcontext():
+        made = [one for one in build("logger", cfg.logger or {}).values() if one]
+        for one in made if config else ():
+            if isinstance(one, Logger):
+                one.log_hyperparams(config)
     return [one if isinstance(one, Logger) else one(job=job) for one in made]
 
 
