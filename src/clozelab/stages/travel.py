@@ -129,7 +129,9 @@ def pack(said: Words) -> int:
     with tempfile.TemporaryDirectory(prefix="clozelab-pack-") as place:
         files[RESULTS] = results_of(manifest, runs, experiment, Path(place))
         own = {f"{RUNS}/{one.place}": [one] for one in runs}
-        for name in [name for name in files if name.endswith((RUN_FILE, CONFIG_FILE, LAUNCH_FILE.name))]:
+        for name in fnmatch.filter(files, f"{RUNS}/*"):
+            if not name.endswith((f"/{RUN_FILE}", f"/{CONFIG_FILE}", f"/{LAUNCH_FILE.name}")):
+                continue
             text, files[name] = files[name].read_text(encoding="utf-8"), Path(place) / name
             files[name].parent.mkdir(parents=True, exist_ok=True)
             for one in own.get(name.rpartition("/")[0], runs):
