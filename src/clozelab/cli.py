@@ -316,8 +316,7 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     config.register()
     launcher.register()
     experiments.register()
-    original = sys.argv
-    status = 0
+    original, status = sys.argv, 0
 
     def task(cfg: DictConfig) -> None:
         nonlocal status

@@ -117,28 +117,20 @@ def test_optimizers_of_torch(name: str, settings: dict[str, float]) -> None:
     assert all(not torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True) if a.any())
 
 
-@pytest.mark.parametrize("name", ["Lamb", "Muon", "Lion"])
+@pytest.mark.parametrize("name", ["Lamb", "Lion"])
 def test_optimizers_of_a_library(name: str) -> None:
     library = pytest.importorskip("pytorch_optimizer", reason="needs pip install 'clozelab[optimizers]'")
     torch.manual_seed(0)
     net = nn.ModuleDict({"embeddings": nn.Embedding(6, 4), "layer": nn.ModuleList([nn.Linear(4, 4)])})
     names = [f"net.{one}" for one, _ in net.named_parameters()]
     twin = copy.deepcopy(net)
-    more = {"settings": {"adamw_lr": 0.01}} if name == "Muon" else {"betas": [0.8, 0.9]}
     ours = build_torch(
         zip(names, net.parameters(), strict=True), name=name, library="pytorch_optimizer", learning_rate=0.02,
-        weight_decay=0.1, **more,
+        weight_decay=0.1, betas=[0.8, 0.9],
     )  # fmt: skip
     embedding, matrix, bias = twin.parameters()
-    if name == "Muon":
-        parts = [([matrix], 0.1, True, 0.02), ([embedding], 0.1, False, 0.01), ([bias], 0.0, False, 0.01)]
-        groups = [
-            {"params": p, "weight_decay": decay, "use_muon": is_muon, "lr": lr} for p, decay, is_muon, lr in parts
-        ]
-        theirs = library.Muon(groups)
-    else:
-        groups = [{"params": [embedding, matrix], "weight_decay": 0.1}, {"params": [bias], "weight_decay": 0.0}]
-        theirs = getattr(library, name)(groups, lr=0.02, betas=(0.8, 0.9))
+    groups = [{"params": [embedding, matrix], "weight_decay": 0.1}, {"params": [bias], "weight_decay": 0.0}]
+    theirs = getattr(library, name)(groups, lr=0.02, betas=(0.8, 0.9))
     before = [p.detach().clone() for p in net.parameters()]
     for _ in range(3):
         for one, optimizer in ((net, ours), (twin, theirs)):
@@ -147,6 +139,37 @@ def test_optimizers_of_a_library(name: str) -> None:
             optimizer.step()
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), twin.parameters(), strict=True))
     assert all(not torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+
+
+def test_muon_against_another_library_and_over_a_checkpoint() -> None:
+    library = pytest.importorskip("pytorch_optimizer", reason="needs pip install 'clozelab[optimizers]'")
+    torch.manual_seed(0)
+    net = nn.ModuleDict({"embeddings": nn.Embedding(6, 4), "layer": nn.ModuleList([nn.Linear(4, 16)])})
+    twin = copy.deepcopy(net)
+
+    def make() -> torch.optim.Optimizer:
+        named = [(f"net.{name}", one) for name, one in net.named_parameters()]
+        return build_adamw(named, **SETTINGS, matrix_learning_rate=0.02)
+
+    ours = make()
+    parts = zip(twin.parameters(), (0.1, 0.1, 0.0), (False, True, False), (0.01, 0.02, 0.01), strict=True)
+    groups = [{"params": [p], "weight_decay": decay, "use_muon": muon, "lr": lr} for p, decay, muon, lr in parts]
+    theirs = library.Muon(groups, adamw_betas=SETTINGS["betas"], adamw_eps=SETTINGS["eps"])
+    for step in range(6):
+        if step == 3:  # another process goes on from a checkpoint, at another rate
+            saved, ours = ours.state_dict(), make()
+            ours.load_state_dict(copy.deepcopy(saved))
+            for group in [*ours.param_groups, *theirs.param_groups]:
+                group["lr"] *= 0.5
+        for one, optimizer in ((net, ours), (twin, theirs)):
+            optimizer.zero_grad()
+            sum((p**3).sum() for p in one.parameters()).backward()
+            optimizer.step()
+    for a, b in zip(net.parameters(), twin.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-6)
+    for rate, message in ((-1.0, "learning_rate is -1"), (0.02, "no matrix of a layer")):
+        with pytest.raises(ValueError, match=message):
+            build_adamw(model().named_parameters(), **SETTINGS, matrix_learning_rate=rate)
 
 
 def test_a_library_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,8 @@
 Bounds are binomial at 4.5 standard deviations: a sound recipe is outside once in 150,000 checks.
 
 What a prediction can see is tried out: change the text somewhere and look which outputs change. The arm's own objective
-runs on a few instances through fresh models of its shape (small ones of the same kind where that is large), in fp32 on
-the CPU, without dropout. Weights are drawn larger than in training, so that every dependence is far above rounding.
-What may be seen, the objective says (`Objective.allowed`).
+runs on a few instances through fresh models of its shape (small ones of that kind where it is large), in fp32 on the
+CPU, without dropout, with large weights: every dependence is far above rounding. `Objective.allowed` says what may be.
 
 Letters: T slots in the stream, B instances, P predictions, H hidden size.
 """

@@ -8,9 +8,9 @@
        {"reader": "masked", "view": "the unmasked words of 62 on end",
         "nats_per_word": 0.53, "standard_error": 0.05, "hidden_fraction": 0.135, "max_seq_length": 64}]}
 
-`known_loss` lists losses below which no model can be on average, the tightest first. `view` says in words what the
-reader of that bound sees. A masked bound holds for models that hide at least `hidden_fraction` of the words, in
-instances of at most `max_seq_length` tokens (any length where it is missing). Other keys are the generator's own.
+`known_loss` lists losses that no model can beat on average, the tightest first. `view` says what the reader of that
+bound sees. A masked bound holds for models that hide at least `hidden_fraction` of the words, in instances of at most
+`max_seq_length` tokens (any length where it is missing). Other keys are the generator's own.
 """
 
 from __future__ import annotations

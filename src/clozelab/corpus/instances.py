@@ -1,8 +1,7 @@
 """How text becomes instances: segment pairs for next-sentence prediction, or windows of full sentences.
 
-Unusual, and the reason for each rule of `SegmentPairs`: next-sentence prediction must be learnt from the text, not
-read off lengths and cut positions (a random B that is cut while a true B is whole gives 83 % accuracy without learning
-anything). So
+Unusual, and the reason for each rule of `SegmentPairs`: the next sentence must be learnt from the text, not read off
+lengths and cuts (a random B that is cut while a true B is whole gives 83 % without learning anything). So
 
 * the split between A and B is the first sentence boundary after a drawn position: it depends on A's text only, never
   on how B's sentences are cut (a uniform draw over the boundaries would prefer long first sentences in B);

@@ -1,9 +1,8 @@
 """Counter-based random numbers, and the order of an epoch: every draw is a pure function of (seed, epoch, stream, ...).
 
 Unusual: there is no state. An instance's randomness depends on its name alone, so resuming, worker count, batch size
-and world size change nothing, and a batch is drawn with a handful of array operations. The
-mixing function is the finaliser of splitmix64 (Steele, Lea, Flood 2014), applied once per coordinate. `epoch` may be an
-array as long as `index`: a batch that straddles two epochs is drawn in one call.
+and world size change nothing. A batch takes a handful of array operations: the finaliser of splitmix64 (Steele, Lea,
+Flood 2014) once per coordinate. `epoch` may be an array as long as `index`, for a batch that straddles two epochs.
 
 The order of an epoch is not stored either. A keyed Feistel network over Z_a x Z_b with a * b just above the size (Black
 and Rogaway 2002, "generalized Feistel") permutes the instances; the few values at or above the size walk on along their

@@ -1,8 +1,7 @@
 """A pool of operating-system processes: some at a time, a live table, and a clean stop.
 
 Each job has a session of its own, so Ctrl-C reaches only us and we stop the jobs: SIGTERM to the whole group, time to
-save, then SIGKILL. A job also stops when we are killed outright. A job whose folder another launch works
-in is held: the others go first, and it is looked at again until it is free.
+save, then SIGKILL. A job stops when we are killed outright, too. It waits while another launch works in its folder.
 
 A job that is one CPU process may be forked from the standard library's fork server with torch loaded: milliseconds
 instead of seconds. That server runs no tensor operation, so no thread pool exists when it forks.

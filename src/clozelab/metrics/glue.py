@@ -5,9 +5,9 @@ of one or a correlation, never percent). Unusual: a constant input has no correl
 return nan for it, these return 0.0 (Matthews is 0.0 there by scikit-learn's convention too), so that a collapsed run
 has a score that can be compared and is reported as collapsed beside it.
 
-A GLUE submission is a flat zip with one file a test set: a header `index<TAB>prediction`, then one line an example in
-the order of the test file, the index counting from 0, the prediction a label as the task's files spell it (a number for
-STS-B). Unusual: a set that nobody predicted can be filled with one constant answer, so that the server takes the rest.
+A GLUE submission is a flat zip with one file a test set: `index<TAB>prediction`, then a line an example in the file's
+order, from 0, with a label as the task's files spell it (STS-B: a number). A set that nobody predicted can be filled
+with one constant answer, so that the server takes the rest.
 """
 
 from __future__ import annotations

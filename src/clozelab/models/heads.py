@@ -5,9 +5,8 @@ head that predicts tokens holds the encoder's word embeddings (tied), which its 
 arguments named `generator` are the source of fresh weights; None means torch's global random state.
 
 The mixes are the six choices of table 7 of the paper. Layer 0 is the embedding output (positions and LayerNorm
-included), layer L the last. The paper does not say how its weighted sums are weighted; here as in ELMo (Peters et al.
-2018, equation 1): a softmax over one learned number a layer, times one learned scale. "All 12 layers" leaves layer 0
-out, as the name says. The LSTM is what table 5 puts on top of a left-to-right encoder.
+included), layer L the last; "all 12 layers" leaves layer 0 out. Weighted sums are ELMo's (Peters et al. 2018, equation
+1): a softmax over one learned number a layer, times one learned scale. The LSTM is table 5's, on a causal encoder.
 
 Letters: T tokens in the stream, P predicted positions, B sequences, S steps, E embedding size, H hidden or input size,
 V vocabulary, U tokens, L layers of the encoder, C chosen layers, G hidden size of one direction of an LSTM.

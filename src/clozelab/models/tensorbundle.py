@@ -4,9 +4,7 @@ A checkpoint is NAME.index and NAME.data-00000-of-0000N. The index is a table as
 whose keys share beginnings, an index of the blocks, and a footer. Its values are two small protocol buffers: the
 header under the empty key, and for each tensor its type, shape, shard, place and checksum. Every checksum is compared
 (CRC-32C, "masked" as LevelDB does). The layouts are those of leveldb's doc/table_format.md and TensorFlow's
-tensor_bundle.proto.
-
-Variables of the optimizer (adam_m, adam_v, global_step) are left out.
+tensor_bundle.proto. Variables of the optimizer (adam_m, adam_v, global_step) are left out.
 """
 
 from __future__ import annotations

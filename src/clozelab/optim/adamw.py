@@ -1,4 +1,4 @@
-"""AdamW for BERT: torch's fused kernel, or the released code's variant without bias correction; others by their names.
+"""AdamW for BERT: torch's fused kernel, or the released code's variant without bias correction; Muon; others by name.
 
 Weight matrices and embeddings decay, biases and LayerNorm do not, as in the released code. The rule is the number of
 dimensions: every bias and every LayerNorm gain is a vector, everything that decays is a matrix.
@@ -39,15 +39,45 @@ def build_adamw(
     eps: float,
     weight_decay: float,
     bias_correction: bool,
+    matrix_learning_rate: float | None = None,
+    momentum: float = 0.95,
 ) -> Optimizer:
-    """AdamW over `module.named_parameters()` with decay groups; fused where every parameter's device has the kernel."""
+    """AdamW over `module.named_parameters()` with decay groups; fused where every parameter's device has the kernel.
+
+    With a `matrix_learning_rate`, torch's Muon takes the matrices of the layers, and AdamW all else, embeddings and
+    heads too (Jordan et al. 2024). ValueError where there is no such matrix, as where a strategy shards them."""
     beta1, beta2 = (float(beta) for beta in betas)
     check_hyperparameters(learning_rate, (beta1, beta2), eps, weight_decay)
-    groups = decay_groups(named_parameters, weight_decay)
-    if not bias_correction:
-        return UncorrectedAdamW(groups, learning_rate=learning_rate, betas=(beta1, beta2), eps=eps)
+    named, is_muon = [*named_parameters], matrix_learning_rate is not None
+    matrices = [p for name, p in named if is_muon and p.requires_grad and p.ndim == 2 and ".layer." in name]
+    groups = decay_groups(((name, p) for name, p in named if all(p is not own for own in matrices)), weight_decay)
     fused = all(p.device.type in {"cpu", "cuda"} and p.is_floating_point() for g in groups for p in g["params"])
-    return AdamW(groups, lr=learning_rate, betas=(beta1, beta2), eps=eps, fused=fused or None)
+    adamw: Optimizer = AdamW(groups, lr=learning_rate, betas=(beta1, beta2), eps=eps, fused=fused or None)
+    if not bias_correction:
+        adamw = UncorrectedAdamW(groups, learning_rate=learning_rate, betas=(beta1, beta2), eps=eps)
+    if matrix_learning_rate is None:
+        return adamw
+    check_hyperparameters(matrix_learning_rate, (momentum, 0.0), eps, weight_decay)
+    if not matrices:
+        raise ValueError("optimizer: Muon finds no matrix of a layer; where weights are sharded, take another one")
+    muon = torch.optim.Muon(matrices, lr=matrix_learning_rate, momentum=momentum, weight_decay=weight_decay)
+    return Together(adamw, muon)
+
+
+class Together(Optimizer):
+    """Several optimisers, of other parameters each, as one to its schedule and its checkpoint."""
+
+    def __init__(self, *parts: Optimizer) -> None:
+        self.parts = parts
+        super().__init__([group for part in parts for group in part.param_groups], {})
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One update of every parameter that has a gradient."""
+        loss, groups = closure() if closure is not None else None, iter(self.param_groups)
+        for part in self.parts:  # a loaded checkpoint has put new groups and a new state into this one alone
+            part.param_groups, part.state = [next(groups) for _ in part.param_groups], self.state
+            part.step()
+        return loss
 
 
 def build_torch(
@@ -60,7 +90,7 @@ def build_torch(
     settings: Mapping[str, Any] | None = None,
     library: str = "torch.optim",
 ) -> Optimizer:
-    """A class of torch.optim, or of the library pytorch_optimizer (LAMB, Muon, ...), by its name, with decay groups.
+    """A class of torch.optim, or of the library pytorch_optimizer (LAMB, Lion, ...), by its name, with decay groups.
 
     `settings` are its own, `betas` for those with any. ValueError for a name that the library does not have, and for
     what the class does not take."""
@@ -76,21 +106,10 @@ def build_torch(
     kind, said = found[name], {"lr": learning_rate, **(settings or {})}
     if betas is not None and "betas" in inspect.signature(kind).parameters:
         said["betas"] = tuple(betas)
-    is_muon = name == "Muon" and library == "pytorch_optimizer"
     try:
-        return kind((muon_groups if is_muon else decay_groups)(named_parameters, weight_decay), **said)
+        return kind(decay_groups(named_parameters, weight_decay), **said)
     except (TypeError, ValueError) as error:
         raise ValueError(f"optimizer: {library}.{name} does not take this: {error}") from error
-
-
-def muon_groups(named_parameters: Iterable[tuple[str, nn.Parameter]], weight_decay: float) -> list[dict[str, Any]]:
-    """The matrices of the layers, whose updates Muon makes orthogonal (Jordan et al. 2024), and the groups of all
-    else, embeddings and heads too, which its AdamW takes."""
-    named = [(name, one) for name, one in named_parameters if one.requires_grad]
-    hidden = [one for name, one in named if one.ndim == 2 and ".layer." in name]
-    others = decay_groups([(name, one) for name, one in named if all(one is not own for own in hidden)], weight_decay)
-    muon = [{"params": hidden, "weight_decay": weight_decay, "use_muon": True}] if hidden else []
-    return [*muon, *(group | {"use_muon": False} for group in others)]
 
 
 def check_hyperparameters(learning_rate: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
@@ -112,32 +131,26 @@ class UncorrectedAdamW(Optimizer):
     def __init__(self, params: Any, *, learning_rate: float, betas: tuple[float, float], eps: float) -> None:
         super().__init__(params, {"lr": learning_rate, "betas": betas, "eps": eps, "weight_decay": 0.0})
 
+    @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One update of every parameter that has a gradient."""
-        loss = closure() if closure is not None else None
+        with torch.enable_grad():
+            loss = closure() if closure is not None else None
         for group in self.param_groups:
-            self._step_group(group)
+            params = [p for p in group["params"] if p.grad is not None]
+            for p in params:
+                if not self.state[p]:
+                    self.state[p] = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+            grads = [p.grad for p in params]
+            means, squares = ([self.state[p][name] for p in params] for name in ("exp_avg", "exp_avg_sq"))
+            beta1, beta2 = group["betas"]
+            if params:  # torch's loops over tensors take no empty list
+                torch._foreach_lerp_(means, grads, 1.0 - beta1)
+                torch._foreach_mul_(squares, beta2)
+                torch._foreach_addcmul_(squares, grads, grads, value=1.0 - beta2)
+                denominators = torch._foreach_sqrt(squares)
+                torch._foreach_add_(denominators, group["eps"])
+                updates = torch._foreach_div(means, denominators)
+                torch._foreach_add_(updates, params, alpha=group["weight_decay"])
+                torch._foreach_add_(params, updates, alpha=-group["lr"])
         return loss
-
-    @torch.no_grad()
-    def _step_group(self, group: dict[str, Any]) -> None:
-        params = [p for p in group["params"] if p.grad is not None]
-        if not params:
-            return
-        for p in params:
-            if not self.state[p]:
-                self.state[p]["exp_avg"] = torch.zeros_like(p)
-                self.state[p]["exp_avg_sq"] = torch.zeros_like(p)
-        grads = [p.grad for p in params]
-        means = [self.state[p]["exp_avg"] for p in params]
-        squares = [self.state[p]["exp_avg_sq"] for p in params]
-        beta1, beta2 = group["betas"]
-        torch._foreach_lerp_(means, grads, 1.0 - beta1)
-        torch._foreach_mul_(squares, beta2)
-        torch._foreach_addcmul_(squares, grads, grads, value=1.0 - beta2)
-        denominators = torch._foreach_sqrt(squares)
-        torch._foreach_add_(denominators, group["eps"])
-        updates = torch._foreach_div(means, denominators)
-        if group["weight_decay"]:
-            torch._foreach_add_(updates, params, alpha=group["weight_decay"])
-        torch._foreach_add_(params, updates, alpha=-group["lr"])

@@ -1,13 +1,12 @@
 """Speeds: measured once a shape and machine and kept in the cache; `python -m clozelab.planning.timing` times them.
 
-As many processes are timed side by side as jobs will run, because cores share their memory and caches. Where a process
-has one thread, its speed is taken by processor time: whatever else the machine does now, it will not do then.
+As many processes are timed side by side as jobs will run, because cores share their memory and caches. A process with
+one thread is timed by processor time, which other work of the machine leaves as it is.
 
-A process reads requests as JSON from standard input and writes as many answers, each as soon as it is known: {"wall":
-tokens/s, "processor": tokens a second of processor time}, {"step_seconds": ...} where a step would take too long to be
-timed, or {"problem": ...}. Pre-training goes through the modules, loaders and trainer of a run. Fine-tuning is timed as
-forward, backward and update of encoder and head on inputs of the task's length; on a frozen encoder's features it is
-the BiLSTM that is trained, and the encoder only passes.
+A process reads requests as JSON from standard input and answers each: {"wall": tokens/s, "processor": tokens a second
+of processor time}, {"step_seconds": ...} for a step that takes too long to be timed, or {"problem": ...}. Pre-training
+goes through the modules, loaders and trainer of a run. Fine-tuning is forward, backward and update on inputs of the
+task's length; on a frozen encoder's features the BiLSTM alone is trained.
 """
 
 from __future__ import annotations

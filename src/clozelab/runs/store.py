@@ -3,9 +3,8 @@
 A folder belongs to one configuration for good (its fingerprint) and to one process at a time (a file lock, which the
 kernel takes from a killed process). Ranks above 0 wait for rank 0's record and compare fingerprints.
 
-One pre-training run serves every experiment that asks for the same one (docs/decisions/0005). A complete equal run of
-another experiment at the same scale below the same runs_dir is taken over: the second folder gets a record of its own
-(`shared` says where the first lies) and relative links to the encoders and metrics.csv.
+One pre-training run serves every experiment of its scale and runs_dir that asks for the same one (docs/decisions/0005):
+the second folder gets a record (`shared` says where the first lies) and relative links to encoders and metrics.csv.
 """
 
 from __future__ import annotations

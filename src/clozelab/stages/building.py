@@ -324,7 +324,9 @@ def check_evaluation(cfg: DictConfig) -> None:
 
 def _check_optimizer(cfg: DictConfig, steps: int) -> None:
     """Built once on a parameter of no use: their constructors know what they can do."""
-    optimizer = build("optimizer", cfg.optimizer)([("weight", nn.Parameter(torch.zeros(1, 1)))])
+    optimizer = build("optimizer", cfg.optimizer)(
+        [(name, nn.Parameter(torch.zeros(1, 1))) for name in ("weight", "encoder.layer.0.weight")]
+    )
     build("schedule", cfg.schedule)(optimizer, total_steps=steps)
 
 

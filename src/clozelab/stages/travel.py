@@ -5,9 +5,8 @@ request) and the launch's notes, each below the place that it has below runs_dir
 its sha256. Of equal files one is stored; the same runs make the same bytes. A pack may be anybody's: names, kinds and
 sizes are looked at before anything is unpacked, and nothing of it is run.
 
-A pool looks at everything before it writes anything: every pack is unpacked elsewhere and compared with the others and
-with the runs that are there. Then all files but the records are put in place, and then the records. So of a pool that
-was cut off every run that is not whole has no record, which every verb says.
+A pool first unpacks every pack elsewhere and compares it with the others and with the runs that are there. Then it puts
+all files in place, the records last. So after a pool that was cut off, a run that is not whole has no record.
 """
 
 from __future__ import annotations

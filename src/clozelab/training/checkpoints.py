@@ -1,9 +1,8 @@
 """What a run needs to stop anywhere and go on to the same bits: whole checkpoints, a position, seeds from places.
 
-A checkpoint is either whole or not there, and is never loaded with a flipped bit. File layout: what torch.save writes,
-then a tail of 48 bytes: magic (8), payload length (8, little endian), sha256 of the payload (32). Plain torch.load
-reads the file too. One file means one rename: payload and checksum cannot belong to different saves. A folder keeps the
-last checkpoint, the one before it and the best: a damaged one is passed over.
+A checkpoint is either whole or not there, and is never loaded with a flipped bit. A file is what torch.save writes (and
+torch.load reads), then 48 bytes: magic (8), payload length (8, little endian), sha256 of the payload (32). A folder
+keeps the last checkpoint, the one before it and the best: a damaged one is passed over.
 
 Lightning's loop counters are not restored: their meaning depends on the hook that saved them. Data, masks and dropout
 are functions of the step, so the step is all there is to restore. Dropout in micro-batch m of step s on rank r draws

@@ -1,8 +1,7 @@
 """BERT, and what a family of models is: its heads, its names, its config.json.
 
-A family is told to others in three ways: which parts its encoders have (`parts`), how it calls tensors
-(`encoder_name`, `head_name`), and how it spells a configuration (`spell`, `read`). A further member of the BERT family
-is a subclass in a file of its own, named as its model_type in Hugging Face's config.json.
+A family says which parts its encoders have (`parts`), how it calls tensors (`encoder_name`, `head_name`), and how it
+spells a configuration (`spell`, `read`). A further one is a subclass in a file named as its model_type in config.json.
 
 Unusual: what Hugging Face's classes of the family would compute otherwise (rotary positions, a causal ALBERT, a pooled
 head on a causal encoder, a BiLSTM) is written with model_type and architecture of ours, so that no library loads it as
