@@ -52,16 +52,15 @@ def build_adamw(
     matrices = [p for name, p in named if is_muon and p.requires_grad and p.ndim == 2 and ".layer." in name]
     groups = decay_groups(((name, p) for name, p in named if all(p is not own for own in matrices)), weight_decay)
     fused = all(p.device.type in {"cpu", "cuda"} and p.is_floating_point() for g in groups for p in g["params"])
-    adamw: Optimizer = AdamW(groups, lr=learning_rate, betas=(beta1, beta2), eps=eps, fused=fused or None)
-    if not bias_correction:
-        adamw = UncorrectedAdamW(groups, learning_rate=learning_rate, betas=(beta1, beta2), eps=eps)
+    adamw: Optimizer = UncorrectedAdamW(groups, learning_rate=learning_rate, betas=(beta1, beta2), eps=eps)
+    if bias_correction:
+        adamw = AdamW(groups, lr=learning_rate, betas=(beta1, beta2), eps=eps, fused=fused or None)
     if matrix_learning_rate is None:
         return adamw
     check_hyperparameters(matrix_learning_rate, (momentum, 0.0), eps, weight_decay)
     if not matrices:
         raise ValueError("optimizer: Muon finds no matrix of a layer; where weights are sharded, take another one")
-    muon = torch.optim.Muon(matrices, lr=matrix_learning_rate, momentum=momentum, weight_decay=weight_decay)
-    return Together(adamw, muon)
+    return Together(adamw, torch.optim.Muon(matrices, matrix_learning_rate, weight_decay, momentum))
 
 
 class Together(Optimizer):
