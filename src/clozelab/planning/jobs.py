@@ -220,7 +220,7 @@ class Arm(Shape):
         """After how many tokens it knows more than frequencies, by rule of thumb; with Muon after half of them."""
         first, is_causal = self.phases[0]["seq_length"], self.objective.is_causal
         tokens = plateau_tokens(vocab_size=self.config.vocab_size, first_seq_length=first, is_causal=is_causal)
-        return tokens / (2 if self.settings["optimizer"].get("matrix_learning_rate") else 1)
+        return tokens / (2 if self.settings.get("optimizer", {}).get("matrix_learning_rate") else 1)
 
     @property
     def checkpoint_bytes(self) -> int:
