@@ -72,9 +72,11 @@ def inline_configs(place: Path) -> dict[str, dict[str, Any]]:
     names = {kind: [path.stem for path in sorted((place / kind).glob("*.yaml"))] for kind in GROUPS.values()}
     rows = _rows(said, [*arms, *names["arm"]])
     of_encoder = {name: {key: row[key] for key in OF_ENCODER if key in row} for name, row in rows.items()}
-    # Each task as the one that is it, or stands in for it, at the scale.
-    tasks = ",".join(f"${{oc.select:scale.finetune.benchmarks.{one},{one}}}" for one in _named(said, is_measured=False))
-    measures = ",".join(_named(said, is_measured=True))
+    # Each task and measure as the one that is it, or stands in for it, at the scale.
+    tasks, measures = (
+        ",".join(f"${{oc.select:scale.finetune.benchmarks.{one},{one}}}" for one in _named(said, is_measured=measured))
+        for measured in (False, True)
+    )
     deltas = {"arm": arms, "row": rows, MEASURED: of_encoder if measures else {}}
     configs = {
         f"{kind}/{name}": _config({"arm" if kind == "arm" else "row": name} | delta, place)
