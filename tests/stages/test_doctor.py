@@ -131,6 +131,26 @@ def test_a_measure_that_no_column_would_find_is_said(places: list[str], tmp_path
     assert what.startswith("evaluation") and "this measure, which is named probe_pos_ewt" in reason
 
 
+def test_missing_files_of_a_measure_are_said_before_pretraining(places: list[str], tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("A sentence.\n\nAnother one.\n")
+    (tmp_path / "mine.yaml").write_text(
+        "title: Mine\narms: {mlm: {objective: mlm}}\ncolumns:\n"
+        "  - {name: Pairs, from: evaluate, task: blimp, metric: validation/accuracy}\n"
+        "  - {name: Tags, from: evaluate, task: probe_pos_ewt, metric: validation/accuracy}\n"
+        "  - {name: Bits, from: evaluate, task: held_out_text, metric: validation/bits_per_character}\n"
+    )
+    own = [*places[1:4], f"data_dir={tmp_path}", "corpus=text", "corpus.sources.0.path=one.txt"]
+    (pairs, tags) = gather(tmp_path / "mine.yaml", ["scale=own", *own]).refusals
+    assert pairs[0] == "evaluation measured=mlm measure=blimp and 1 more"
+    assert f"{tmp_path}/blimp/*.jsonl" in pairs[1] and "en_ewt-ud-train.conllu" in tags[1]
+    (tmp_path / "blimp").mkdir()
+    (tmp_path / "blimp" / "a.jsonl").write_text("")
+    assert [reason for _, reason in gather(tmp_path / "mine.yaml", ["scale=own", *own]).refusals] == [tags[1]]
+    # Those of a generated world come with its corpus.
+    subject = gather(Path("experiments/two_sides"), ["scale=dials", f"data_dir={tmp_path / 'none'}", *places[1:4]])
+    assert subject.refusals == [] and "measure dials_minimal_pairs" in subject.unprepared
+
+
 def test_every_rows_settings_are_looked_at(places: list[str], tmp_path: Path) -> None:
     """Not only those of the first row of each task: what is wrong with another would show after pre-training."""
     folder = tmp_path / "mine"

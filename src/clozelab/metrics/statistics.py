@@ -26,6 +26,7 @@ ONE_RUN = "one run"
 CONFIDENCE, POWER = 0.95, 0.8
 ROUNDING = 1e-9  # of floating-point sums of scores, as a share of them
 MOST_SEEDS = 50  # nobody pre-trains more often than that to settle one difference: beyond it, no number is given
+KEPT_FOR_OTHERS = 0.2  # of the 5 %: what claims that are not primary have while a primary one is undecided
 DRAWN = 200_000  # experiments without a difference, from which the p of repeated looks is counted
 SIMULATED = 4000  # tables, for the power of a plan
 LARGEST_EFFECT = 1000.0  # standard deviations; beyond it (no spread at all) the distribution's sums have no numbers
@@ -186,7 +187,8 @@ def simulate_decided(
 
     Args:
         effects: of each test the true mean and the margin that it is tested against, in standard deviations.
-        families: places of tests. Each family is corrected by Holm's method, and waits for those before it.
+        families: places of tests, each family corrected by Holm's method: those of primary claims, which wait for
+            those before them, and last all others, which have KEPT_FOR_OTHERS until those are decided.
         looks: the first and the last of a stopping rule that looks after every seed; None: one look.
     """
     shift, margin = np.transpose(np.asarray(effects, dtype=np.float64))
@@ -199,10 +201,14 @@ def simulate_decided(
         p = np.minimum(p, 2.0 * special.stdtr(count - 1, -size))
     if most > first:
         p = (1.0 + np.searchsorted(_smallest_p_values(first, most), p, side="right")) / DRAWN
+    *primary, others = map(list, families)
     largest = np.zeros((SIMULATED, 1))
-    for family in map(list, families):
-        corrected[:, family] = np.maximum(_step_down(p[:, family]), largest)
+    for family in primary:
+        share = 1.0 - KEPT_FOR_OTHERS * bool(others)
+        corrected[:, family] = np.maximum(_step_down(p[:, family]) / share, largest)
         largest = corrected[:, family].max(axis=1, keepdims=True)
+    alone = _step_down(p[:, others])
+    corrected[:, others] = np.minimum(alone / KEPT_FOR_OTHERS, np.maximum(alone, largest))
     return corrected < 1.0 - CONFIDENCE
 
 

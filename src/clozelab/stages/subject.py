@@ -23,6 +23,7 @@ from clozelab.planning.steps import Step, make_steps
 from clozelab.runs.find import Runs, find
 from clozelab.runs.fingerprint import SEED_KEYS, require_encoder
 from clozelab.stages.building import (
+    PLAN_KEYS,
     build_objectives,
     build_task_data,
     check_evaluation,
@@ -33,7 +34,7 @@ from clozelab.stages.building import (
 )
 from clozelab.stages.prepare import find_corpus
 from clozelab.suggestions import STAGE_NAMES
-from clozelab.targets import check_targets
+from clozelab.targets import build, check_targets
 from clozelab.training.trainer import Hardware
 
 USER_ERRORS: tuple[type[Exception], ...] = (ValueError, FileNotFoundError, PermissionError, *CONFIGURATION_ERRORS)
@@ -168,6 +169,7 @@ class Gathering:
                             f"no column would find this measure, which is named {cfg.measure.name}: give it a file of "
                             "that name in conf/measure (or your own folder), and say that name in the column"
                         )
+                    self._require_files(settings)
                 else:
                     check_finetuning(cfg)
                     self.finetunings.append((settings, jobs))
@@ -176,6 +178,21 @@ class Gathering:
         for reason, (first, *others) in wrong.items():
             more = f" and {len(others)} more" if others else ""
             self.refusals.append((f"{STAGE_NAMES[verb]} {first}{more}", reason))
+
+    def _require_files(self, settings: Mapping[str, Any]) -> None:
+        """ValueError where a measure's own files are not there. The text of a corpus comes with the corpus."""
+        measure = settings["measure"]
+        places = {key: settings[key] for key in ("data_dir", "cache_dir")}
+        try:
+            if measure["task"] is not None:
+                open_task(dict.fromkeys(PLAN_KEYS, 1) | places | {"task": measure["task"]})
+            elif "files" in measure["data"]:
+                inputs = TaskInputs(measure["name"], *map(Path, places.values()), None, 512)
+                build("measure.data", measure["data"])(inputs=inputs, is_causal=False)
+        except ValueError:
+            if not self.corpora.awaits_world:
+                raise
+            self.corpora.unprepared.append(f"measure {measure['name']}")
 
     def _hardware_of(self, trainer: Any, runs_here: bool) -> Hardware:
         """Of this machine; where it is none for jobs that run elsewhere, what they ask for."""

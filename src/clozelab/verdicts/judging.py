@@ -242,11 +242,12 @@ def _needs(case: Case, verdicts: Sequence[str], verdict: str, correction: Correc
     rule, present = case.links[0].stopping, max(link.difference.count for link in open_links if link.difference)
     if rule and not all(link.earlier for link in open_links):
         return None, f"the first look is at {rule.first} pre-training seeds", rule.first - present
-    if first := next(filter(None, (correction.waits_for.get(link.key) for link in open_links)), ""):
+    first = next(filter(None, (correction.waits_for.get(link.key) for link in open_links)), "")
+    if first and case.claim.primary:
         return None, f"first the primary claim '{first}' has to be decided", 0
     # Holm's step that surely comes: any later one waits for those before it, which may fail. One link that goes the
     # other way is enough to fail; to hold, all have to be found.
-    level = SIGNIFICANCE / max([1, *(correction.num_open.get(link.key, 0) for link in open_links)])
+    level = min(correction.level.get(link.key, SIGNIFICANCE) for link in open_links)
     level = look_level(level, rule.first, rule.most) if rule else level
     against = [link.effects for link in open_links if not _supports(link, case.claim)]
     ways = against or [[effect for link in case.links for effect in link.effects]]
@@ -257,6 +258,7 @@ def _needs(case: Case, verdicts: Sequence[str], verdict: str, correction: Correc
     if count > most:
         return None, f"more than {most} pre-training seeds at this difference and spread", most - present
     words = f"with {count} pre-training seeds 4 of 5 repetitions decide, at this difference and spread"
+    words += f"; with fewer once '{first}' is decided" if first else ""
     return count, words, count - present
 
 
@@ -275,9 +277,10 @@ def _notes(
     if weakest and p is not None and not case.courses and p < SIGNIFICANCE <= corrected:
         # The plain interval and the verdict would seem to contradict each other.
         count, what = len(correction.corrected), "the margin" if weakest.margin else "zero"
-        test = f"the test corrected for {count} differences does not"
+        test = f"the test {'at 4 %' if case.claim.primary else f'corrected for {count} differences'} does not"
         if awaited := correction.waits_for[weakest.key]:
-            test = f"the test waits for the primary claim '{awaited}'"
+            of_others = f"the test at 1 % does not: it has 5 % once the primary claim '{awaited}' is decided"
+            test = f"the test waits for the primary claim '{awaited}'" if case.claim.primary else of_others
         notes.append(f"the plain interval excludes {what}, {test}")
     for link in case.links:
         notes += _cautions(link, table)
@@ -362,7 +365,7 @@ def describe(experiment: Experiment, runs: Runs, seeds: int) -> str:
         f"all {family} that the claims rest on, the hardest step of which takes {corrected:.1f} points"
     )
     if primary := family_size(experiment, primary=True):
-        more += f". The {primary} of primary claims are tested before the others, each claim as if it were alone"
+        more += f". The {primary} of primary claims are tested one after another at 4 %, and leave 1 % to the others"
     return (
         f"smallest detectable difference: {detectable_gap(deviation, seeds):.1f} points between two "
         f"arms with {seeds} pre-training seeds (found in 4 of 5 experiments), if it varies by {deviation:.1f} points "

@@ -7,7 +7,15 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from clozelab.metrics.statistics import PRETRAINING_SEEDS, Estimate, Scores, contrast, holm, sequential_p
+from clozelab.metrics.statistics import (
+    KEPT_FOR_OTHERS,
+    PRETRAINING_SEEDS,
+    Estimate,
+    Scores,
+    contrast,
+    holm,
+    sequential_p,
+)
 from clozelab.suggestions import MINUS, interval, signed
 from clozelab.verdicts.comparability import TOLERANCE, copied_seeds, made_apart, why_not
 from clozelab.verdicts.experiment import ALL_COLUMNS, CROSSES, SPREAD, Claim, Column, Stopping
@@ -106,10 +114,10 @@ class Link:
 
 @dataclass(frozen=True)
 class Correction:
-    """By the key of a link: its corrected p, the open tests of its family, the primary claim to decide before it."""
+    """By a link's key: its corrected p, the plain p that would decide it, the undecided primary claim before it."""
 
     corrected: Mapping[str, float]
-    num_open: Mapping[str, int]
+    level: Mapping[str, float]
     waits_for: Mapping[str, str]
 
 
@@ -160,12 +168,13 @@ def families_of(cases: Iterable[Case]) -> dict[str, list[Link]]:
 
 
 def correct(families: Mapping[str, Iterable[Link]]) -> Correction:
-    """Primary claims one after another, each as if it were the only one; after the last of them Holm over all others.
+    """Primary claims one after another at 4 %; all others by Holm at 1 %, and at 5 % once every primary one is decided.
 
-    A claim is tested only where all differences of the primary claims before it are decided, whichever way. So the
-    first undecided one ends the tests, and a table has a false verdict at most once in twenty tables (serial
-    gatekeeping: Westfall and Krishen 2001). Differences of one claim are corrected among themselves by Holm.
-    A difference that nothing was measured for is no test, and stops none. `families` are those of families_of.
+    A primary claim is tested only where all differences of those before it are decided, whichever way. The others do
+    not wait: they keep KEPT_FOR_OTHERS of the 5 %, and are given the rest after the last primary claim. So a table has
+    a false verdict at most once in twenty tables (a fallback procedure: Wiens 2003). Differences of one claim are
+    corrected among themselves by Holm. A difference that nothing was measured for is no test, and stops none.
+    `families` are those of families_of: without primary claims there are only the others, at 5 %.
     """
     found = Correction({}, {}, {})
     largest, undecided = 0.0, ""
@@ -173,10 +182,16 @@ def correct(families: Mapping[str, Iterable[Link]]) -> Correction:
         links = {link.key: link for link in its_links if link.key not in found.corrected}
         known = {key: p for key, link in links.items() if (p := link.decisive_p) is not None}
         alone = holm(list(known.values()))
-        corrected = [max(largest, p) for p in alone]
+        if name:
+            share = 1.0 - KEPT_FOR_OTHERS * ("" in families)
+            corrected = [min(1.0, max(largest, p / share)) for p in alone]
+        else:
+            share = KEPT_FOR_OTHERS if undecided else 1.0
+            corrected = [min(1.0, p / KEPT_FOR_OTHERS, max(largest, p)) for p in alone]
+        num_open = sum(p >= share * SIGNIFICANCE for p in alone)
         found = Correction(
             {**found.corrected, **dict(zip(known, corrected, strict=True))},
-            {**found.num_open, **dict.fromkeys(known, sum(p >= SIGNIFICANCE for p in alone))},
+            {**found.level, **dict.fromkeys(known, share * SIGNIFICANCE / max(1, num_open))},
             {**found.waits_for, **dict.fromkeys(known, undecided)},
         )
         measured = [link for link in links.values() if link.difference and not link.barred and not link.absent]
