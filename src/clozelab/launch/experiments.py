@@ -74,8 +74,8 @@ def inline_configs(place: Path) -> dict[str, dict[str, Any]]:
     of_encoder = {name: {key: row[key] for key in OF_ENCODER if key in row} for name, row in rows.items()}
     # Each task and measure as the one that is it, or stands in for it, at the scale.
     tasks, measures = (
-        ",".join(f"${{oc.select:scale.finetune.benchmarks.{one},{one}}}" for one in _named(said, is_measured=measured))
-        for measured in (False, True)
+        ",".join(f"${{oc.select:scale.{place}.{one},{one}}}" for one in _named(said, is_measured=place == "measures"))
+        for place in ("finetune.benchmarks", "measures")
     )
     deltas = {"arm": arms, "row": rows, MEASURED: of_encoder if measures else {}}
     configs = {
