@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,9 @@ import numpy as np
 import pytest
 
 from clozelab.planning.choice import Choice, Question, Spread, ask, choices, spreads_of
+from clozelab.planning.jobs import Speed
 from clozelab.runs.find import find
+from clozelab.stages.plan import main
 from clozelab.suggestions import CONF_DIR
 from clozelab.verdicts.experiment import find_experiment, load_experiment, read_yaml
 from clozelab.verdicts.judging import FAILS, HOLDS
@@ -105,9 +108,27 @@ def test_limits() -> None:
         chosen(1.0, Spread(1.0, 0.5, ""), costing=SimpleNamespace(arms=[], shapes=[]))
 
 
+def test_measures_are_planned_as_tasks_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """Nothing is fine-tuned in this experiment: its measures alone speak for its claims, and take the time."""
+    speed = Speed(50_000.0, 150_000.0)
+    monkeypatch.setattr("clozelab.planning.cost.measured_speeds", lambda requests, *_, **__: [speed] * len(requests))
+    words = ["zero_shot", "scale=laptop", f"data_dir={tmp_path}", f"cache_dir={tmp_path}", f"runs_dir={tmp_path}"]
+    assert main([*words, "budget=6h"]) == 0
+    out = capsys.readouterr().out
+    assert "all of 1 primary claims are decided" in out and "blimp 0.85 and 0" in " ".join(out.split())
+    assert "evaluation: 105 jobs, not counted above: about 1.0 min each, as a rule" in out
+    lines = [line.split() for line in out.splitlines() if re.match(r"\s+\d+ +– +24.6 M", line)]
+    hours = {int(seeds): float(time) for seeds, _, _, _, time, *_ in lines}
+    evaluated = 105 / 3 / 2 / 60  # hours of two at a time
+    trained = (hours[6] - hours[4]) / 2 - evaluated
+    assert trained == pytest.approx(3 * 3000 * 8192 / 50_000 / 2 / 3600, rel=0.3), "three arms, two at a time"
+    assert re.search(r"run: clozelab reproduce zero_shot .* pretrain.seed=1,2\S* evaluate.pretrain_seed=1,2", out)
+    assert "finetune" not in out.split("run: ")[1].splitlines()[0]
+
+
 def test_spreads_have_sources() -> None:
     for task, said in read_yaml(CONF_DIR / "spreads.yaml").items():
-        assert task == "default" or (CONF_DIR.parent / "conf" / "task" / f"{task}.yaml").is_file() or task == "blimp"
+        assert task == "default" or any((CONF_DIR / kind / f"{task}.yaml").is_file() for kind in ("task", "measure"))
         assert Spread(**said).pretraining > 0.0 and said["source"]
         assert not said["source"].startswith("docs/") or (CONF_DIR.parent / said["source"]).is_file()
 

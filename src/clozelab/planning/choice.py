@@ -139,18 +139,20 @@ class Choice:
 
 def choices(
     costing: Costing, question: Question, spreads: Mapping[str, Spread], budget: float, *,
-    tuned_seeds: int, looks: tuple[int, int] | None, may_shorten: bool,
+    tuned_seeds: int, looks: tuple[int, int] | None, may_shorten: bool, measuring: float = 0.0,
 ) -> list[Choice]:  # fmt: skip
     """The best of each number of pre-training seeds that the budget pays for, fewest seeds first.
 
     `costing` counts `tuned_seeds` fine-tuning seeds; `looks` are the first and the last of a stopping rule. Steps that
-    `may_shorten` never do below the first plateau of a masked model. ValueError: no speed, or too small a budget."""
+    `may_shorten` never do below the first plateau of a masked model. `measuring`: seconds of the evaluations of one
+    pre-training seed, one after another. ValueError: no speed, or too small a budget."""
     if not costing.arms or any(one.seconds is None for one in costing.shapes):
         raise ValueError(NO_SPEED)
     at_once = {verb: pool.at_once for verb, pool in costing.pools.items()}
     share = 1 / costing.num_seeds / at_once["pretrain"]
-    start = sum(START_SECONDS["pretrain"] * arm.count for arm in costing.arms) * share
-    train = sum((arm.seconds or 0.0) * arm.count for arm in costing.arms) * share - start
+    starts = sum(START_SECONDS["pretrain"] * arm.count for arm in costing.arms) * share
+    train = sum((arm.seconds or 0.0) * arm.count for arm in costing.arms) * share - starts
+    start = starts + measuring / at_once["pretrain"]
     tune = sum((job.seconds or 0.0) * job.count for job in costing.tasks) / costing.num_seeds / tuned_seeds
     tune /= at_once.get("finetune", 1)
     plateaus = [PLATEAUS * arm.tokens_to_plateau / arm.tokens for arm in costing.arms]

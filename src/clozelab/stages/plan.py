@@ -8,11 +8,13 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from rich import filesize
 from rich.console import Console
 
+from clozelab.launch.experiments import SEEDS
 from clozelab.planning.steps import SWEEPS, Step, make_steps
 from clozelab.suggestions import DASH, STAGE_NAMES, duration, key_of, passes, rough, several
 from clozelab.terminal import Heading, Words, make_console, make_table, parse, say, verb, wants_help
@@ -64,6 +66,7 @@ Exit status: 0, or 1 where a finding is an error."""
 
 Table = tuple[list[Heading], list[list[str]]]
 MATCHINGS = ("steps", "tokens", "flops", "time")
+EVALUATION_SECONDS = 60.0  # of one encoder by one measure, where no finished run says it
 
 
 @verb("plan", HELP, names=(1, 1), keys=("budget", "matched_by", "difference"), flags=("no-measure", "dry-run"),
@@ -107,8 +110,12 @@ def main(said: Words) -> int:
     flops = sum(shape.count * (shape.flops or 0.0) for shape in found.shapes)
     for line in (f"all runs: {flops:.3g} FLOPs", disk(found, found.room(root, steps))):
         say(console, line)
-    if measured := next((one.sweep.jobs for one in steps if one.verb == "evaluate"), ()):
-        say(console, f"evaluation: {several(len(measured), 'job')}, not counted above: a minute each, as a rule")
+    measured = next((one.sweep for one in steps if one.verb == "evaluate"), None)
+    took = [one.seconds for one in runs.evaluate if one.is_complete and one.seconds]
+    each = fmean(took) if took else EVALUATION_SECONDS
+    if measured:
+        how = f"about {duration(each)} each, {'as these took here' if took else 'as a rule'}"
+        say(console, f"evaluation: {several(len(measured.jobs), 'job')}, not counted above: {how}")
     is_shared = budget is not None and bool(found.arms) and (matched_by or not experiment.claims)
     shares = affordable(found, budget or 0.0, [matched_by] if matched_by else MATCHINGS) if is_shared else {}
     for name, part in shares.items():
@@ -117,7 +124,7 @@ def main(said: Words) -> int:
         if stage == "pretrain" and len(factors) == 1:  # of several arms each has its own
             say(console, f"run: clozelab pretrain {shlex.join([*said.overrides, *factors])}", style="bold")
     if budget is not None and not is_shared:
-        for part in choose(found, experiment, steps, runs, said, budget, difference):
+        for part in choose(found, experiment, steps, runs, said, budget, difference, each):
             if isinstance(part, str):
                 say(console, part)
             else:
@@ -151,34 +158,39 @@ def parse_points(text: str) -> float:
 
 def choose(
     costing: Costing, experiment: Experiment, steps: Sequence[Step], runs: Runs, said: Words, budget: float,
-    difference: float,
+    difference: float, evaluation: float,
 ) -> Iterator[Table | str]:  # fmt: skip
     """The power of every number of seeds that a budget pays for, the choice among them, and its command."""
     from clozelab.planning.choice import ask, choices, spreads_of
     from clozelab.verdicts.table import build_table
 
-    tasks = list(dict.fromkeys(job.task for job in costing.tasks))
+    sweeps = {step.verb: step.sweep for step in steps if step.is_sweep}
+    measured = sweeps["evaluate"].jobs if "evaluate" in sweeps else ()
+    words = dict.fromkeys(word for job in measured for word in job)
+    measures = [word.partition("=")[2] for word in words if key_of(word) == "measure"]
+    tasks = list(dict.fromkeys([*(job.task for job in costing.tasks), *measures]))
     question = ask(experiment, tasks, difference)
     if not question.claims:
         yield f"no claim of {experiment.name} is about a task of this plan: there is no power to reckon"
         return
-    tuned = [step for step in steps if step.verb == "finetune"]
+    tuned = sweeps["finetune"].groups(lambda key: key == "seed") if "finetune" in sweeps else ()
     spreads = spreads_of(tasks, build_table(experiment, runs) if runs.runs else None)
     rule = experiment.stopping
     found = choices(
         costing, question, spreads, budget,
-        tuned_seeds=max([1, *(len(step.sweep.groups(lambda key: key == "seed")) for step in tuned)]),
+        tuned_seeds=max(1, len(tuned)),
+        measuring=evaluation * len(measured) / costing.num_seeds,
         looks=(rule.first, rule.most) if rule else None,
         may_shorten=all(arm.settings["steps_factor"] == 1.0 for arm in costing.arms),
     )  # fmt: skip
     best = max(found, key=lambda one: one.worth)
     primary = question.num_primary
-    what = f"all {primary} primary claims are" if primary else f"one of {len(question.claims)} claims is"
+    what = f"all of {primary} primary claims are" if primary else f"one of {len(question.claims)} claims is"
     yield f"power: how often {what} decided where true differences are {difference:g} points"
     headings = ["seeds", "fine-tuning seeds", "tokens a run", "time", "power"]
     yield [*(Heading(name, True) for name in headings), Heading("")], [
         [
-            str(one.seeds), str(one.finetune_seeds), rough(max(arm.tokens for arm in costing.arms) * one.factor),
+            str(one.seeds), str(one.finetune_seeds) if tuned else DASH, rough(max(arm.tokens for arm in costing.arms) * one.factor),
             duration(one.seconds), f"{one.power:.0%}", "#" * round(20 * one.power) + "  <- chosen" * (one == best),
         ]
         for one in found
@@ -188,8 +200,8 @@ def choose(
     if question.unknown:
         yield f"not counted, since no task of this plan speaks for them: {'; '.join(question.unknown)}"
     seeds = ",".join(map(str, range(1, best.seeds + 1)))
-    chosen = {"finetune.seed": ",".join(map(str, range(1, best.finetune_seeds + 1)))}
-    chosen |= {} if rule else {"pretrain.seed": seeds, "finetune.pretrain_seed": seeds}
+    chosen = {"finetune.seed": ",".join(map(str, range(1, best.finetune_seeds + 1)))} if tuned else {}
+    chosen |= {} if rule else {f"{stage}.{next(iter(SEEDS[stage]))}": seeds for stage in sweeps}
     chosen |= {"pretrain.steps_factor": f"{best.factor:.2f}"} if best.factor < 1.0 else {}
     kept = [one for one in said.overrides if key_of(one) not in (*chosen, "seed", "pretrain_seed")]
     until = ["until=decided", f"budget={said.values['budget']}"] if rule else []

@@ -152,7 +152,7 @@ def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgemen
 
     most, arms = experiment.stopping.most if experiment.stopping else 0, {row.name: row.arm for row in experiment.rows}
     undecided = [one for one in judgements if one.verdict == INCONCLUSIVE]
-    primary = [one for one in undecided if one.claim.primary][:1]  # all others wait for it
+    primary = [one for one in undecided if one.claim.primary][:1]  # those behind it wait, the others gain by it
     able = [
         one for one in primary or undecided
         if one.p is not None and one.difference and one.difference.count < most
