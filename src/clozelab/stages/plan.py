@@ -190,7 +190,8 @@ def choose(
     headings = ["seeds", "fine-tuning seeds", "tokens a run", "time", "power"]
     yield [*(Heading(name, True) for name in headings), Heading("")], [
         [
-            str(one.seeds), str(one.finetune_seeds) if tuned else DASH, rough(max(arm.tokens for arm in costing.arms) * one.factor),
+            str(one.seeds), str(one.finetune_seeds) if tuned else DASH,
+            rough(max(arm.tokens for arm in costing.arms) * one.factor),
             duration(one.seconds), f"{one.power:.0%}", "#" * round(20 * one.power) + "  <- chosen" * (one == best),
         ]
         for one in found
