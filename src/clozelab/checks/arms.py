@@ -189,8 +189,7 @@ def length_rule(sample: PairSample) -> tuple[float, float]:
 
     def bins(values: I64) -> I64:
         """Number of the quantile that each value falls into, 0..LENGTH_BINS - 1."""
-        edges = np.quantile(values, np.arange(1, LENGTH_BINS) / LENGTH_BINS)
-        return np.searchsorted(edges, values, side="right")
+        return np.searchsorted(np.quantile(values, np.arange(1, LENGTH_BINS) / LENGTH_BINS), values, side="right")
 
     cell = (bins(sample.a_length) * LENGTH_BINS + bins(sample.b_length)) * 2 + sample.is_short.astype(np.int64)
     half = len(cell) // 2

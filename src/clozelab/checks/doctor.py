@@ -177,8 +177,7 @@ def gpu_facts() -> Iterator[Fact]:
     for number in range(torch.cuda.device_count()):
         memory = torch.cuda.get_device_properties(number).total_memory
         yield Fact("GPU", f"cuda:{number}", torch.cuda.get_device_name(number), f"{memory / 2**30:.0f} GiB")
-    device = torch.device("cuda")
-    yield Fact("GPU", "matmul bf16", flops(matmul_ceiling("bf16-mixed", device, MEASURE_SECONDS)))
+    yield Fact("GPU", "matmul bf16", flops(matmul_ceiling("bf16-mixed", torch.device("cuda"), MEASURE_SECONDS)))
     yield Fact("GPU", "precision", choose_precision("auto", "gpu"), "trainer=gpu with precision auto")
     try:
         error = varlen_error()

@@ -126,9 +126,8 @@ def check_canary(task: Task) -> Iterator[Finding]:
         first, second = [*found.texts.values(), [""] * found.num_examples][:2]
         pairs.append([(first[row], second[row]) for row in chosen])
     # Balanced: a class must not win by being frequent in one of the files.
-    guess = guess_classes(pairs[0], known[train], pairs[1], len(names), balanced=True)
     table = np.zeros((len(names), len(names)), dtype=np.int64)
-    np.add.at(table, (guess, truth), 1)
+    np.add.at(table, (guess_classes(pairs[0], known[train], pairs[1], len(names), balanced=True), truth), 1)
     # Hits of every assignment of names: as they are, and the other one that fits best.
     hits = {order: int(table[range(len(names)), order].sum()) for order in permutations(range(len(names)))}
     given = hits.pop(tuple(range(len(names))))

@@ -45,8 +45,7 @@ class ReleasedInstances(BoundPairs):
         b_kept = np.minimum(b_length, self._budget - a_kept)
         a_start = a_start + self._cut_in_front("trim A", copy, first, a_length - a_kept)
         b_start = b_start + self._cut_in_front("trim B", copy, first, b_length - b_kept)
-        spans = Spans(a_start, a_kept, b_start, b_kept)
-        packed = pack_pairs(self._tokens, spans, self.ids, self.seq_length, index)
+        packed = pack_pairs(self._tokens, Spans(a_start, a_kept, b_start, b_kept), self.ids, self.seq_length, index)
         source, b_source = (self._sources[one].astype(np.int64) for one in (document, self._document_of(b_first)))
         return replace(packed, next_sentence_label=is_random.astype(np.int64), source=source, b_source=b_source)
 

@@ -72,9 +72,8 @@ class WordPieceTokenizer(Tokenizer):
     @classmethod
     def from_vocab(cls, path: str | Path, lowercase: bool) -> WordPieceTokenizer:
         """Reads a `vocab.txt` (one entry a line, the id is the line number); ValueError where it is not one."""
-        text = read_text(Path(path), "one entry a line, as in BERT's vocab.txt")
         # Only "\n" ends an entry: vocabularies hold other line separators as entries.
-        lines = text.removesuffix("\n").split("\n")
+        lines = read_text(Path(path), "one entry a line, as in BERT's vocab.txt").removesuffix("\n").split("\n")
         try:
             return cls([line.strip() for line in lines], lowercase=lowercase)
         except ValueError as error:
@@ -343,8 +342,7 @@ class TokenizerSettings:
         """The tokenizer of `vocab_file`, a path that starts at data_dir; None where one is to be learnt."""
         if self.vocab_file is None:
             return None
-        path = Path(data_dir, Path(self.vocab_file).expanduser())
-        return KINDS[self.kind].from_vocab(path, **self._rules)
+        return KINDS[self.kind].from_vocab(Path(data_dir, Path(self.vocab_file).expanduser()), **self._rules)
 
     def learn(self, texts: Iterable[str]) -> Tokenizer:
         log.info("learning a vocabulary of %d entries", self.vocab_size)  # the longest silence of a preparation

@@ -138,8 +138,7 @@ class ChoiceDataModule(FinetuningDataModule):
             facts = {"num_available": len(examples), "num_bad_rows": examples.num_bad_rows}
             return arrays | sequences.arrays(), facts | {"counts": sequences.cut_counts() | {"empty_texts": empty}}
 
-        settings = self.reading | {"role": role, "max_examples": max_examples}
-        arrays, facts, _ = self.cached(path, settings, build)
+        arrays, facts, _ = self.cached(path, self.reading | {"role": role, "max_examples": max_examples}, build)
         kept = TokenSequences.of(arrays), arrays["ids"], arrays["labels"], self.layout.label_names
         return LabelledSplit(*kept, **facts)
 

@@ -66,8 +66,7 @@ class StepStream(IterableDataset[list[TorchBatch]]):
     def __iter__(self) -> Iterator[list[TorchBatch]]:
         worker = get_worker_info()
         offset, stride = (worker.id, worker.num_workers) if worker is not None else (0, 1)
-        total = sum(bound.phase.steps for bound in self.phases)
-        for step in range(self.start_step + offset, total, stride):
+        for step in range(self.start_step + offset, sum(bound.phase.steps for bound in self.phases), stride):
             yield self.micro_batches(step)
 
     def micro_batches(self, step: int) -> list[TorchBatch]:
@@ -116,8 +115,7 @@ class ValidationStream(IterableDataset[TorchBatch]):
         objective, instances, batches = self.phases[number]
         for index in batches:
             batch = objective.arrays(instances, VALIDATION_SEED, 0, index)
-            known = {"phase": number, "source_names": self.source_names, "sep_id": instances.ids.sep}
-            yield to_torch(batch | known)
+            yield to_torch(batch | {"phase": number, "source_names": self.source_names, "sep_id": instances.ids.sep})
 
 
 def _look_at_pairs(instances: Instances, where: str) -> None:
@@ -195,9 +193,8 @@ class CorpusDataModule(LightningDataModule):
         objective = objective or self.objectives[-1]
         key = (split, seq_length, objective.input)
         if key not in self._bound:
-            shards = getattr(self.corpus, split)
             try:
-                found = objective.bind(shards, SpecialIds.of(self.corpus.tokenizer), seq_length)
+                found = objective.bind(getattr(self.corpus, split), SpecialIds.of(self.corpus.tokenizer), seq_length)
             except ValueError as error:
                 raise ValueError(f"The {split} split at seq_length {seq_length}: {error}") from error
             log.info("%s split at seq_length %d: %d instances", split, seq_length, len(found))
@@ -230,8 +227,7 @@ class CorpusDataModule(LightningDataModule):
                 raise ValueError(f"{said}: raise validation.instances or corpus.validation_fraction.")
             _, index = instance_indices(VALIDATION_SEED, len(instances), np.arange(count))
             rounds = max(1, min(-(-count // (batch_size * world_size)), count // world_size))
-            parts = np.array_split(index, rounds * world_size)
-            phases.append((objective, instances, parts[rank::world_size]))
+            phases.append((objective, instances, np.array_split(index, rounds * world_size)[rank::world_size]))
         return ValidationStream(phases, self._current_phase, self.corpus.validation.source_names)
 
     def held_out_labels(self) -> NDArray[np.int64]:

@@ -76,10 +76,9 @@ class TokenSequences(Sequences):
         """The sequences at `index` [B] behind each other: input_ids, token_type_ids, position_ids [T], lengths [B]."""
         lengths = self.offsets[index + 1] - self.offsets[index]
         position_ids, flat = ragged_positions(self.offsets[index], lengths)
-        token_type_ids = position_ids >= np.repeat(self.second_starts[index], lengths)
         return {
             "input_ids": self.input_ids[flat].astype(np.int64),
-            "token_type_ids": token_type_ids.astype(np.int64),
+            "token_type_ids": (position_ids >= np.repeat(self.second_starts[index], lengths)).astype(np.int64),
             "position_ids": position_ids,
             "lengths": lengths,
         }

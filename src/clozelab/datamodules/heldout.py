@@ -186,9 +186,8 @@ class ClozeBySide(OfHeldOut, ScoringDataModule):
         names = [f"{figure}/{side}" for figure in ("accuracy", "loss") for side in self.sides]
         words = [self.inputs.tokenizer.vocabulary[i] for i in self.questions.ids[: figures.shape[1]]]
         losses = figures[len(self.sides) :].T.round(4).tolist()
-        records = [
-            {"word": word} | dict(zip(self.sides, own, strict=True)) for word, own in zip(words, losses, strict=True)
-        ]
+        asked = zip(words, losses, strict=True)
+        records = [{"word": word} | dict(zip(self.sides, own, strict=True)) for word, own in asked]
         return dict(zip(names, figures.mean(axis=1).tolist(), strict=True)), records
 
 

@@ -214,8 +214,7 @@ class LabelledSplit:
         starts = self.window_offsets[:-1]
         if self.pooling == "max":
             return np.maximum.reduceat(logits, starts, axis=0)
-        sums = np.add.reduceat(logits, starts, axis=0)
-        return (sums / np.diff(self.window_offsets)[:, None]).astype(np.float32)
+        return (np.add.reduceat(logits, starts, axis=0) / np.diff(self.window_offsets)[:, None]).astype(np.float32)
 
 
 class LabelledDataModule(FinetuningDataModule):
@@ -275,9 +274,8 @@ class LabelledDataModule(FinetuningDataModule):
 
     def read_splits(self) -> None:
         self.train = self._load(self.train_path, self.labels, self.plan.max_train_examples)
-        names = self.train.label_names
-        extra = {name: self._load(path, names, None) for name, path in self.extra_paths.items()}
-        self.validation = replace(self._load(self.validation_path, names, None), extra=extra)
+        extra = {name: self._load(path, self.train.label_names, None) for name, path in self.extra_paths.items()}
+        self.validation = replace(self._load(self.validation_path, self.train.label_names, None), extra=extra)
         self.train_targets = {"labels": self.train.input_labels}
         self.train_sequences = self._inputs(self.train.sequences)
         joined = join_sequences([one.sequences for one in (self.validation, *extra.values())])

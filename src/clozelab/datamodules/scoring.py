@@ -197,11 +197,10 @@ class MinimalPairs(ScoringDataModule):
         rows = self.pairs.assign(won=np.where(good == bad, 0.5, good > bad), good=good.round(5), bad=bad.round(5))
         rows["id"] = rows.group + "/" + rows.groupby("group").cumcount().astype(str)
         groups = rows.groupby("group").agg({"won": "mean", "field": "first", "permuted": "mean"})
-        kinds = np.where(groups.permuted > 0.5, "permutations", "others")
         found = {
             "accuracy/": groups.won,
             "accuracy_of_field/": groups[groups.field != ""].groupby("field").won.mean(),
-            "accuracy_of_": groups.won.groupby(kinds).mean(),
+            "accuracy_of_": groups.won.groupby(np.where(groups.permuted > 0.5, "permutations", "others")).mean(),
         }
         scores = {"accuracy": float(groups.won.mean())}
         scores |= {f"{prefix}{name}": float(share) for prefix, one in found.items() for name, share in one.items()}

@@ -212,13 +212,12 @@ def build_features(
     input_ids, offsets = concatenate(sequences)
     owners, passage_starts, window_starts, starts, ends = np.array(columns, dtype=np.int32).reshape(-1, 5).T.copy()
     second_starts = passage_starts if tokenizer.has_token_types else np.diff(offsets).astype(np.int32)
-    passage_lengths = [len(encoded[i][0]) if i in encoded else 0 for i in range(len(examples.passages))]
     features = SquadFeatures(
         TokenSequences(input_ids, offsets, second_starts),
         *(owners, passage_starts, window_starts, starts, ends),
         np.concatenate(all_flags),
         np.concatenate([np.zeros((0, 2)), *(encoded[i][1] for i in used)]).astype(np.int32),
-        offsets_of(passage_lengths),
+        offsets_of([len(encoded[i][0]) if i in encoded else 0 for i in range(len(examples.passages))]),
     )
     return features, counts
 
@@ -332,8 +331,7 @@ class SquadDataModule(FinetuningDataModule):
 
         settings = {"for_training": for_training, "max_examples": max_examples, "squad_2": self.with_unanswerable}
         arrays, facts, _ = self.cached(path, settings, build)
-        texts = SquadExamples() if for_training else read()[0]
-        return SquadSplit(SquadFeatures.from_arrays(arrays), texts, **facts)
+        return SquadSplit(SquadFeatures.from_arrays(arrays), SquadExamples() if for_training else read()[0], **facts)
 
     def compute_baselines(self) -> Scores:
         """Longest overlap; a question for which no phrase is known gets no answer, in 2.0 as well."""

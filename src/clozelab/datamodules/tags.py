@@ -341,8 +341,7 @@ class TagDataModule(FinetuningDataModule):
         labels = None if label_names is None else list(label_names)
         settings = {"labels": labels, "max_examples": max_examples, "require_tags": require_tags}
         arrays, facts, key = self.cached(path, self.reading | settings, build)
-        lengths = np.diff(arrays["offsets"]).astype(np.int32)
-        tokens = TokenSequences(arrays["input_ids"], arrays["offsets"], lengths)
+        tokens = TokenSequences(arrays["input_ids"], arrays["offsets"], np.diff(arrays["offsets"]).astype(np.int32))
         sequences = TaggedSequences(tokens, arrays["word_offsets"], arrays["word_positions"], arrays["labels"])
         own = sequences, arrays["sentence_offsets"], arrays["words"].tobytes().decode().split("\n"), arrays["ids"]
         return TaggedSplit(*own, facts["label_names"], self.entity_tags, facts["counts"], key, path, self.layout)

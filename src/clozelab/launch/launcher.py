@@ -218,10 +218,8 @@ class ProcessLauncher(SweepLauncher):
         environment = self._environment(len(jobs))
         for job, config in zip(jobs, composed, strict=True):
             job.environment, job.words = environment, job.words if is_one_cpu_process(config) else None
-        threads = environment["OMP_NUM_THREADS"]
-        console.print(
-            f"{self.verb}: {several(len(jobs), 'job')}, {at_once} at a time with {several(int(threads), 'thread')} each"
-        )
+        threads = several(int(environment["OMP_NUM_THREADS"]), "thread")
+        console.print(f"{self.verb}: {several(len(jobs), 'job')}, {at_once} at a time with {threads} each")
         pool = ProcessPool(jobs, at_once=at_once, grace_seconds=self.grace_seconds, console=console, server=self.server)
         pool.run()
 

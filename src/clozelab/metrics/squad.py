@@ -131,8 +131,7 @@ def average_precisions(answers: Answers, predictions: Texts, no_answer_scores: S
         for number, question in enumerate(ordered, start=1):
             true_positives += scores[question] if answers[question] else 0.0
             precision, recall = true_positives / number, true_positives / total
-            is_last = number == len(ordered)
-            if is_last or no_answer_scores[question] != no_answer_scores[ordered[number]]:
+            if number == len(ordered) or no_answer_scores[question] != no_answer_scores[ordered[number]]:
                 average += precision * (recall - recall_before)
                 recall_before = recall
         found[f"{name}_ap"] = 100.0 * average

@@ -173,8 +173,7 @@ def reference_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout, *, mask
     for start, length in zip(layout.first_rows.tolist(), layout.lengths_list, strict=True):
         slots = torch.arange(start, start + length, device=q.device)
         q_i, k_i, v_i = (x[slots].transpose(0, 1) for x in (q, k, v))  # [N, length, D]
-        seen = ~out_of_sight(length, mask, q.device)
-        attended = F.scaled_dot_product_attention(q_i, k_i, v_i, attn_mask=seen)
+        attended = F.scaled_dot_product_attention(q_i, k_i, v_i, attn_mask=~out_of_sight(length, mask, q.device))
         out = out.index_copy(0, slots, attended.transpose(0, 1).to(out.dtype))
     return out
 

@@ -48,8 +48,7 @@ def parameter_count(config: EncoderConfig) -> int:
 
 def trained_parameters(models: Mapping[str, nn.Module]) -> int:
     """Of everything that is trained, encoders and heads; what is shared or tied is counted once."""
-    unique = {id(value): value.numel() for model in models.values() for value in model.parameters()}
-    return sum(unique.values())
+    return sum({id(value): value.numel() for model in models.values() for value in model.parameters()}.values())
 
 
 @lru_cache(maxsize=32)

@@ -215,8 +215,7 @@ class Encoder(nn.Module):
 
     def token_states(self, sequence_output: Tensor, layout: Layout) -> Tensor:
         """[T, H] -> [B, H]: the state of each sequence's first token or, of a causal encoder, of its last real one."""
-        rows = layout.last_rows if self.config.is_causal else layout.first_rows
-        return sequence_output.index_select(0, rows)
+        return sequence_output.index_select(0, layout.last_rows if self.config.is_causal else layout.first_rows)
 
     def sentence_states(self, hidden: Tensor, layout: Layout, pooling: str) -> Tensor:
         """[T, H], ragged -> fp32 [B, H]: each sequence's mean over all its tokens, or (`cls`) its `token_states`."""

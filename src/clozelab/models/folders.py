@@ -142,8 +142,7 @@ def read_config(folder: Path | str) -> EncoderConfig:
     """The configuration of an encoder folder; ValueError when the folder or its config.json is not usable."""
     values = read_config_dict(folder)
     try:
-        family = family_of(str(values.get("model_type", "bert")).removeprefix(OWN_TYPE))
-        return family.from_hf(values)
+        return family_of(str(values.get("model_type", "bert")).removeprefix(OWN_TYPE)).from_hf(values)
     except (ValueError, TypeError) as error:  # TypeError: a number that is text
         raise ValueError(f"{config_path(folder)}: {error}") from None
 

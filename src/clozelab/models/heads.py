@@ -66,8 +66,7 @@ class MaskedLMHead(nn.Module):
 
     def loss(self, hidden: Tensor, labels: Tensor) -> PredictionLoss:
         """Sum of cross-entropies: hidden [P, H], labels int64 [P]; never holds all logits."""
-        states = self.transform(hidden)
-        return linear_cross_entropy(states, self.word_embedding_weight, self.bias, labels)
+        return linear_cross_entropy(self.transform(hidden), self.word_embedding_weight, self.bias, labels)
 
 
 class ReplacedTokenHead(nn.Module):

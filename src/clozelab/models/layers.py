@@ -61,8 +61,7 @@ class Embedding(nn.Embedding):
 def drawn_mask(shape: torch.Size | tuple[int, ...], dtype: torch.dtype, num_dropped_levels: int) -> Tensor:
     """Integers as wide as `dtype` of the given shape: all bits set where an element stays, none where it is dropped."""
     count = int(np.prod(shape))
-    seed = int(torch.randint(1 << 62, ()))
-    words = np.random.SFC64(seed).random_raw((count + 3) // 4)
+    words = np.random.SFC64(int(torch.randint(1 << 62, ()))).random_raw((count + 3) // 4)
     levels = torch.from_numpy(words.view(np.int16)[:count]).view(shape)
     mask = levels.ge_(num_dropped_levels - _LEVELS // 2).neg_()
     return mask.to(_INTEGERS[dtype.itemsize])

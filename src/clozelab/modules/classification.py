@@ -44,8 +44,7 @@ class SequenceClassification(FineTuning):
         **training: Any,
     ) -> None:
         data = {"numeric_labels": validation.is_regression, "extra_validation_files": validation.extra}
-        keys = self.score_keys({"metrics": metrics}, data)
-        super().__init__(encoder=encoder, score_keys=keys, **training)
+        super().__init__(encoder=encoder, score_keys=self.score_keys({"metrics": metrics}, data), **training)
         self.metrics, self.validation, self.number_range = list(metrics), validation, number_range or (-np.inf, np.inf)
         self._put_head("classification", max(1, len(validation.label_names)))
 
@@ -60,8 +59,7 @@ class SequenceClassification(FineTuning):
     def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:
         metrics = settings["metrics"]
         glue.check_metrics(metrics, is_regression=bool(data.get("numeric_labels")))
-        extra = data.get("extra_validation_files") or ()
-        return [*metrics, *(f"{name}_{key}" for name in extra for key in metrics)]
+        return [*metrics, *(f"{name}_{key}" for name in (data.get("extra_validation_files") or ()) for key in metrics)]
 
     def logits(self, batch: Batch) -> Tensor:
         """[B, number of labels]; one column for regression."""
@@ -125,8 +123,7 @@ def sequence_states(encoder: Encoder, head: nn.Module, hidden: Tensor, layout: L
     if not has_bilstm:
         return encoder.pool(hidden, layout, head)
     forward, backward = hidden.chunk(2, dim=-1)
-    ends = (forward.index_select(0, layout.last_rows), backward.index_select(0, layout.first_rows))
-    return torch.cat(ends, dim=-1)
+    return torch.cat((forward.index_select(0, layout.last_rows), backward.index_select(0, layout.first_rows)), dim=-1)
 
 
 class MultipleChoice(SequenceClassification):

@@ -97,9 +97,8 @@ def attribute(predictor: Predictor, act: str, text: Any, *, target: str | None =
         (gradient,) = torch.autograd.grad(outputs(embedded)[:, chosen].sum(), embedded)
         total += (shares[:, None, None] * gradient).sum(0)
     found = (total * way).sum(1).tolist()
-    return Attribution(
-        name, tokens_of(predictor, text), tuple(found), float(own[chosen].sum()), float(without[chosen].sum())
-    )
+    scores = float(own[chosen].sum()), float(without[chosen].sum())
+    return Attribution(name, tokens_of(predictor, text), tuple(found), *scores)
 
 
 def _outputs(predictor: Predictor, act: str, text: Any) -> tuple[Outputs, Tensor]:

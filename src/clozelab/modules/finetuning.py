@@ -174,11 +174,10 @@ class FineTuning(TrainingModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
-        # Of all ranks: each goes on with their mean, however many there are then.
-        loss_sum = self.trainer.strategy.reduce(self._loss_sum.clone(), reduce_op="mean")
         record = {key: value for key, value in vars(self.best).items() if key != "weights"} if self.best else None
         checkpoint["finetuning"] = {
-            "loss_sum": loss_sum,
+            # Of all ranks: each goes on with their mean, however many there are then.
+            "loss_sum": self.trainer.strategy.reduce(self._loss_sum.clone(), reduce_op="mean"),
             "loss_steps": self._loss_steps,
             "work": [self.throughput.tokens, self.throughput.flops],  # since the last log point, of all ranks
             "history": json.dumps(self.history),

@@ -138,8 +138,7 @@ class Probe(Measurement):
             values, index = found[batch["word_slots"]], batch["word_index"]
         else:
             means = self.encoder.sentence_states(found.flatten(1), layout, "mean").view(-1, *found.shape[1:])
-            pooled = self.encoder.pool(output.sequence_output, layout).float()
-            values = torch.cat([means, pooled[:, None]], dim=1)
+            values = torch.cat([means, self.encoder.pool(output.sequence_output, layout).float()[:, None]], dim=1)
             index = batch["example_index"]
         self._collected.append((dataloader_idx, index.cpu(), values.cpu()))
 
@@ -150,9 +149,8 @@ class Probe(Measurement):
         scores, answers = dict[str, float](), dict[str, np.ndarray]()
         for number, name in enumerate(self.names):
             mean, spread = states[0][:, number].mean(0), states[0][:, number].std(0)
-            train, validation = (
-                (one[:, number] - mean) / np.where(spread > 0, spread, 1.0).astype("f4") for one in states
-            )
+            scale = np.where(spread > 0, spread, 1.0).astype("f4")
+            train, validation = ((one[:, number] - mean) / scale for one in states)
             answers[name] = self._answers(train, self.labels[0], validation)
             scores[f"accuracy/{name}"] = float((answers[name] == self.labels[1]).mean())
             if controls:
@@ -176,8 +174,7 @@ class Probe(Measurement):
 def control_labels(train: Sequence[str], asked: Sequence[str], num_labels: int) -> list[np.ndarray]:
     """Of each word a label that is its own wherever it stands, all equally likely."""
     words, number = np.unique([*train, *asked], return_inverse=True)
-    drawn = np.random.default_rng(0).integers(num_labels, size=len(words))
-    return np.split(drawn[number], [len(train)])
+    return np.split(np.random.default_rng(0).integers(num_labels, size=len(words))[number], [len(train)])
 
 
 def logistic_regression(

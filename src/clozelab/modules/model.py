@@ -71,8 +71,7 @@ def find_model(name: str, *, from_hub: bool = False) -> Path:
     path = Path(name).expanduser()
     if path.is_file():
         return path
-    places = [path, path / "model", path / "encoder"]
-    if found := [place for place in places if config_path(place).is_file()]:
+    if found := [place for place in [path, path / "model", path / "encoder"] if config_path(place).is_file()]:
         return found[0]
     if path.is_dir() or not from_hub:
         told = "" if path.is_dir() else "; a name on the Hugging Face hub needs hub=true and NAME@COMMIT"
@@ -150,9 +149,8 @@ def trained_pooling(folder: Path) -> str:
     """What a text's vector is: as sentence-transformers takes it, where the folder says; as trained; else the mean."""
     said = folder / "1_Pooling" / CONFIG_FILE
     modes = json.loads(said.read_bytes()) if said.is_file() else {}
-    known = [
-        kind for kind, mode in (("cls", "cls_token"), ("mean", "mean_tokens")) if modes.get(f"pooling_mode_{mode}")
-    ]
+    names = {"cls": "cls_token", "mean": "mean_tokens"}
+    known = [kind for kind, name in names.items() if modes.get(f"pooling_mode_{name}")]
     return str((known or [read_config_dict(folder).get("clozelab", {}).get("pooling", "mean")])[0])
 
 
@@ -182,10 +180,8 @@ def write_model(
         extra |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
     longest = max_length or min(512, encoder.config.max_position_embeddings)
     files = with_max_length({**tokenizer.files(), **(extra_files or {})}, longest)
-    about = extra | dict(extra_config or {})
-    save_encoder_folder(
-        folder, encoder, heads=heads, tokenizer_files=files, extra_config=about, with_pooler=with_pooler
-    )
+    more = extra | dict(extra_config or {})
+    save_encoder_folder(folder, encoder, heads=heads, tokenizer_files=files, extra_config=more, with_pooler=with_pooler)
 
 
 def with_max_length(files: Mapping[str, Any], length: int) -> dict[str, Any]:

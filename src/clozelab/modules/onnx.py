@@ -42,8 +42,7 @@ class Padded(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
         size, width = input_ids.shape
-        stream = self._stream(input_ids, attention_mask, token_type_ids)
-        states = stream.view(size, width, -1)
+        states = self._stream(input_ids, attention_mask, token_type_ids).view(size, width, -1)
         first = attention_mask.sum(1) - 1 if self.encoder.config.is_causal else torch.zeros_like(input_ids[:, 0])
         tokens = states.gather(1, first[:, None, None].expand(-1, 1, states.shape[2])).squeeze(1)
         found = [states, *([self.encoder.pooler(tokens)] if self.has_pooler else [])]
@@ -114,8 +113,7 @@ def rows(model: Model, lengths: list[int], seed: int = 0) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, config.vocab_size, real.shape, generator=generator)
     types = torch.randint(0, max(1, config.type_vocab_size), real.shape, generator=generator)
-    found = (torch.where(real, ids, config.pad_token_id), real.long(), types * real)
-    return dict(zip(INPUTS, found, strict=True))
+    return dict(zip(INPUTS, (torch.where(real, ids, config.pad_token_id), real.long(), types * real), strict=True))
 
 
 def difference(model: Model, padded: Padded, content: bytes) -> float:

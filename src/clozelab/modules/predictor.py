@@ -123,8 +123,7 @@ class Predictor:
     def classify(self, texts: Text | Sequence[Text], stride: int | None = None) -> Any:
         """`Classified`, or `Number` of a regression. With `stride` a longer text is read in windows so many tokens
         apart, and the mean of their logits counts."""
-        many = _many(texts)
-        logits = self._sequence_logits("classification", "classify", many, stride)
+        logits = self._sequence_logits("classification", "classify", _many(texts), stride)
         if self.model.task == "regression":
             return _like(texts, [answers.Number(float(one[0])) for one in logits])
         return _like(texts, _classified(logits, self.labels))
@@ -162,8 +161,7 @@ class Predictor:
                 hidden = batch["hidden_states"][layer]
             return batch["example_index"], self.encoder.sentence_states(hidden, batch["layout"], pooling)
 
-        needs_all = pooling == "last4" or layer not in (None, -1, depth)
-        parts = self._run(sequences, pooled, hidden_states=needs_all)
+        parts = self._run(sequences, pooled, hidden_states=pooling == "last4" or layer not in (None, -1, depth))
         found = _mean_of_windows(in_order(parts, len(sequences)), starts)
         return found[0] if isinstance(texts, str | tuple) else found
 
@@ -173,9 +171,8 @@ class Predictor:
         sequences, _ = self._encode(many, None)
         for first in range(0, len(many), TEXTS_PER_SCORING):
             some = sequences.gather(index := np.arange(first, min(first + TEXTS_PER_SCORING, len(many))))
-            part = TokenSequences(
-                some["input_ids"].astype(np.int32), examples.offsets_of(some["lengths"]), some["lengths"]
-            )
+            flat, lengths = some["input_ids"].astype(np.int32), some["lengths"]
+            part = TokenSequences(flat, examples.offsets_of(lengths), lengths)
             asked = scoring.ask_all(part, mask_id=self.tokenizer.mask_id, is_causal=self.encoder.config.is_causal)
 
             def of_labels(hidden: Tensor, batch: Batch) -> Part:
@@ -224,11 +221,8 @@ class Predictor:
         self, question: str, passages: str | Sequence[str], *, top_k: int = 1, null_answer: bool | None = None
     ) -> answers.Answer:
         """The best answer to a question in one or many passages of any length; see `answer_all`."""
-        return self.answer_all(
-            [(question, [passages] if isinstance(passages, str) else list(passages))],
-            top_k=top_k,
-            null_answer=null_answer,
-        )[0]
+        given = [passages] if isinstance(passages, str) else list(passages)
+        return self.answer_all([(question, given)], top_k=top_k, null_answer=null_answer)[0]
 
     def answer_all(
         self, questions: Sequence[tuple[str, Sequence[str]]], *, top_k: int = 1, null_answer: bool | None = None
@@ -269,11 +263,8 @@ class Predictor:
                     found[number].append((total, answers.Answer(one["text"], 0.0, k, *place)))
                 elif one["text"] == "":
                     nulls[number] = min(nulls[number], total)
-        threshold = rules.get("threshold") or 0.0
-        return [
-            answers.best_answer(*one, top_k, threshold if may_be_null else None)
-            for one in zip(found, nulls, strict=True)
-        ]
+        threshold = (rules.get("threshold") or 0.0) if may_be_null else None
+        return [answers.best_answer(*one, top_k, threshold) for one in zip(found, nulls, strict=True)]
 
     def tag(self, texts: str | Sequence[str] | Sequence[Sequence[str]]) -> Any:
         """`Tagged`: a tag for every word, and the entities that B- and I- tags make. A text that is a list of words is
@@ -365,8 +356,7 @@ class Predictor:
             states = sequence_states(self.encoder, head, hidden, batch["layout"], has_bilstm)
             return batch["example_index"], self._fp32(head, states)
 
-        found = in_order(self._run(sequences, logits, reads_bilstm=True), len(sequences))
-        return _mean_of_windows(found, starts)
+        return _mean_of_windows(in_order(self._run(sequences, logits, reads_bilstm=True), len(sequences)), starts)
 
     def _encode(self, texts: Sequence[Text], stride: int | None) -> tuple[TokenSequences, Ints]:
         """Sequences, and where each text's begin [N + 1]; ValueError for what cannot be read."""

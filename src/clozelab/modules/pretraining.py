@@ -157,10 +157,9 @@ class PretrainingModule(TrainingModule):
         for term, count in zip(self.model(batch), counts, strict=True):
             loss = loss + objective.weights[term.name] / count * term.loss_sum
             add_sums(self._train_sums, term)
-        layout = batch["layout"]
-        tokens = sum(layout.lengths_list)
+        tokens = sum(batch["layout"].lengths_list)
         fraction = objective.counts(batch)[objective.token.name] / tokens
-        per_token = objective.token.flops_per_token(self.model.encoder.config, layout.max_seqlen, fraction)
+        per_token = objective.token.flops_per_token(self.model.encoder.config, batch["layout"].max_seqlen, fraction)
         self.throughput.add(tokens, tokens * per_token)
         return loss
 
@@ -177,9 +176,8 @@ class PretrainingModule(TrainingModule):
             # A copy that does not wait for the work that is queued on a GPU.
             alone = alone.pin_memory() if self.device.type == "cuda" else alone
             return alone.to(self.device, non_blocking=self.device.type == "cuda")
-        reduced = self._sum_over_ranks(
-            torch.tensor([*totals, requested, contents], dtype=torch.float64, device=self.device)
-        )
+        own = torch.tensor([*totals, requested, contents], dtype=torch.float64, device=self.device)
+        reduced = self._sum_over_ranks(own)
         any_requested, contents = (int(value) for value in reduced[-2:].tolist())
         self.note_batch(contents % 2**40)
         # Every rank that is asked to stop adds its exit status: any sum above zero is a stop.
@@ -269,15 +267,12 @@ class PretrainingModule(TrainingModule):
             return self.model
         if not self._whole_weights:
             raise RuntimeError("the weights are spread over ranks and have not been gathered: this would save a shard")
-        weights = {name.removeprefix("model."): value for name, value in self._whole_weights.items()}
         whole = PretrainingModel(type(self.model.encoder)(self.model.encoder.config), self.model.objectives)
-        whole.load_state_dict(weights)
+        whole.load_state_dict({name.removeprefix("model."): value for name, value in self._whole_weights.items()})
         return whole
 
     def _sum_over_ranks(self, values: Tensor) -> Tensor:
-        if self.trainer.world_size == 1:
-            return values
-        return self.trainer.strategy.reduce(values, reduce_op="sum")
+        return values if self.trainer.world_size == 1 else self.trainer.strategy.reduce(values, reduce_op="sum")
 
     def _reduced(self, sums: dict[str, Tensor]) -> dict[str, list[float]]:
         """name -> [sum, count] over all ranks, on the host: the only place that waits for the device."""

@@ -194,8 +194,7 @@ class SpanExtraction(FineTuning):
         return {f"{name}.json": _json_lines(texts), f"{name}_null_odds.json": _json_lines(answers.null_odds)}
 
     def _answers(self, split: SquadSplit, parts: Sequence[Part]) -> Answers:
-        logits = token_logits(split.features, parts)
-        return predict_answers(split.features, split.examples, *logits, self.settings)
+        return predict_answers(split.features, split.examples, *token_logits(split.features, parts), self.settings)
 
     def evaluate(self, parts: Sequence[Part]) -> Evaluation:
         answers = self._answers(self.validation, parts)
@@ -245,8 +244,7 @@ def with_threshold(answers: Answers, threshold: float) -> dict[str, str]:
 def pad_tokens(values: Tensor, batch: Batch) -> Tensor:
     """[T, K] -> [B, S, K], minus infinity where a window has ended."""
     layout = batch["layout"]
-    window = torch.repeat_interleave(
-        torch.arange(layout.batch_size, device=values.device), layout.lengths, output_size=layout.num_tokens
-    )
+    numbers = torch.arange(layout.batch_size, device=values.device)
+    window = torch.repeat_interleave(numbers, layout.lengths, output_size=layout.num_tokens)
     padded = values.new_full((layout.batch_size, layout.max_seqlen, values.shape[1]), -torch.inf)
     return padded.index_put((window, batch["position_ids"]), values)

@@ -55,8 +55,7 @@ class TokenClassification(FineTuning):
 
     def prediction_files(self, name: str, split: Any, parts: Sequence[Part]) -> dict[str, Iterable[str]]:
         """The test file itself with a column of predictions (entities in IOB2)."""
-        predicted = in_order(parts, len(split.words))
-        tags = [self.validation.label_names[number] for number in predicted]
+        tags = [self.validation.label_names[number] for number in in_order(parts, len(split.words))]
         suffix = "conllu" if split.layout.file_format == "conllu" else "conll"
         return {f"{name}.{suffix}": predicted_lines(split.path, split.layout, tags)}
 
@@ -76,8 +75,7 @@ class TokenClassification(FineTuning):
 
     def _tags(self, classes: np.ndarray) -> list[list[str]]:
         """[W] -> one list of tags a sentence."""
-        names = self.validation.label_names
-        return self.validation.by_sentence([names[number] for number in classes])
+        return self.validation.by_sentence([self.validation.label_names[number] for number in classes])
 
     def _scores(self, tags: Sequence[Sequence[str]]) -> dict[str, float]:
         score = entity_scores if self.validation.entity_tags else tag_scores
@@ -117,5 +115,4 @@ class FeatureBased(TokenClassification):
     def logits(self, batch: Batch) -> Tensor:
         """[U, K], from `features` [U, C, H]."""
         assert self.bilstm is not None
-        states = self.bilstm(self.feature_mix(batch["features"]), batch["layout"])
-        return self.in_fp32(self.classifier, states)
+        return self.in_fp32(self.classifier, self.bilstm(self.feature_mix(batch["features"]), batch["layout"]))

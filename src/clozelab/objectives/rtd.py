@@ -98,8 +98,7 @@ class ReplacedTokenDetection(MaskedLanguageModel):
         is_padding = labels < 0  # of the number of predictions: slot 0, which keeps what it has
         kept = input_ids.index_select(0, position)
         text = input_ids.index_copy(0, position, torch.where(is_padding, kept, labels))
-        drawn = torch.where(is_padding, kept, self.draw(generator, hidden))
-        replaced = text.index_copy(0, position, drawn)
+        replaced = text.index_copy(0, position, torch.where(is_padding, kept, self.draw(generator, hidden)))
         return replaced, replaced != text
 
     @torch.no_grad()

@@ -15,9 +15,7 @@ def linear_warmup_decay(step: int, *, total_steps: int, warmup_steps: int) -> fl
     up (google-research/bert, optimization.py). So the very first step has rate 0, and the factor just after warm-up is
     1 - warmup_steps / total_steps, not 1: 0.99 for the paper's 10,000 of 1,000,000 steps.
     """
-    if step < warmup_steps:
-        return step / warmup_steps
-    return max(0.0, 1.0 - step / total_steps)
+    return step / warmup_steps if step < warmup_steps else max(0.0, 1.0 - step / total_steps)
 
 
 class LinearWarmupDecay(LambdaLR):

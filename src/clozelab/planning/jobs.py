@@ -342,8 +342,7 @@ class TaskJob(Shape):
     @property
     def pass_tokens(self) -> float:
         """What a frozen encoder reads for one run: its share of both splits once."""
-        examples = (self.train_examples or 0) + self.validation_examples
-        return examples * self.tokens_per_example * self.pass_share
+        return ((self.train_examples or 0) + self.validation_examples) * self.tokens_per_example * self.pass_share
 
     @property
     def flops_per_token(self) -> float:

@@ -195,8 +195,7 @@ def draw_table(table: Table) -> Picture | None:
     unit = ", percent" if all(column.unit == PERCENT for column in columns) else ""
     found = [cell.estimate for cell in table.cells.values() if cell.estimate]
     reach = "from one seed to the other" if any(len(one.values) == 2 for one in found) else "with 95 % interval"
-    ours = f"{'ours' if has_paper else 'mean'}{unit}, {reach}"
-    entries = [Line2D([], [], color=ink, marker="o", label=ours)]
+    entries = [Line2D([], [], color=ink, marker="o", label=f"{'ours' if has_paper else 'mean'}{unit}, {reach}")]
     if has_paper:
         hollow: dict[str, Any] = {"marker": "D", "markerfacecolor": "none", "linestyle": ""}
         entries.append(Line2D([], [], color=ink, label="the paper", **hollow))
@@ -261,8 +260,7 @@ def draw_lines(lines: Sequence[Line], table: Table) -> Picture | None:
         panels = grid[len(heights) * (number // across) :, number % across][: len(heights)]
         _draw_scores(panels[0], lines, colours, table, column)
         if len(lines) == 2:
-            mine = {key: link for where, key, link in links if where == column.key}
-            _draw_gaps(panels[1], lines, mine, corrected)
+            _draw_gaps(panels[1], lines, {key: link for where, key, link in links if where == column.key}, corrected)
             panels[1].set_xlim(panels[0].get_xlim())
         panels[-1].set_xlabel(xlabel)
     grid[0, 0].set_ylabel("percent")

@@ -89,8 +89,7 @@ def _pretraining(run: Record, table: Table) -> Iterator[dict[str, Any]]:
     for line in _scores(scores, "validation/loss"):
         metric = line.get("metric", "")
         unit = Score.of(metric, are_shares=True).unit if metric.startswith("validation/") else NO_UNIT
-        about = {"arm": run.name, "pretrain_seed": run.seed, "column": shown.get(metric)}
-        yield line | about | {"unit": unit}
+        yield line | {"arm": run.name, "pretrain_seed": run.seed, "column": shown.get(metric), "unit": unit}
 
 
 def _finetuning(run: Record, table: Table) -> Iterator[dict[str, Any]]:

@@ -71,8 +71,7 @@ def track_report(cfg: DictConfig, report: Report, *, experiment: str, scale: str
 
 def _wandb(cfg: DictConfig, stage: str, folder: Path, name: str, experiment: str) -> WandbTracker | None:
     """W&B for something that is not a job; None where it is not chosen."""
-    trackers = (cfg.get("logger") or {}).values()
-    node = next((node for node in trackers if node and node["_target_"] == WANDB), None)
+    node = next((node for node in (cfg.get("logger") or {}).values() if node and node["_target_"] == WANDB), None)
     if node is None:
         return None
     from clozelab.training.tracking import TrackedJob

@@ -171,9 +171,8 @@ def reached(run: Record) -> str:
         told = f"{right:.1%} of tokens rightly told as replaced or not, one answer gives {usual:.1%}"
         return told if gain(run) > 0.05 else f"{LEARNT_NOTHING}: {told}"
     if run.stage == "pretrain" and loss is not None and plateau is not None:
-        if loss <= plateau - LEARNT_CONTEXT_NATS:
-            return f"{loss:.2f} nats, word frequencies give {plateau:.2f}"
-        return f"{LEARNT_NOTHING}: {loss:.2f} nats, word frequencies give {plateau:.2f}"
+        told = f"{loss:.2f} nats, word frequencies give {plateau:.2f}"
+        return told if loss <= plateau - LEARNT_CONTEXT_NATS else f"{LEARNT_NOTHING}: {told}"
     score = run.scores.get(run.metric)
     known = [("most frequent label", score.majority)] if score else []
     if score and score.baselines:
@@ -196,9 +195,8 @@ def results(records: Iterable[Record]) -> list[list[str]]:
     lines = []
     for (name, task), mine in grouped(records, attrgetter("name", "task")).items():
         scores = [run.score for run in mine if run.score is not None]
-        said = dict.fromkeys(filter(None, map(reached, mine)))
         lines.append([name, task, str(len(mine)), shown_score(mine[0], statistics.fmean(scores) if scores else None),
-                      "; ".join(said)])  # fmt: skip
+                      "; ".join(dict.fromkeys(filter(None, map(reached, mine))))])  # fmt: skip
     return lines
 
 
@@ -359,8 +357,7 @@ def delete(item: Garbage) -> str:
             else:
                 # Out of sight first: half a folder must never pass for a whole one, nor a new run's files go with it.
                 (item.path / RUN_FILE).unlink(missing_ok=True)
-                doomed = item.path.rename(item.path.with_name(f".{item.path.name}.deleted.tmp"))
-                shutil.rmtree(doomed)
+                shutil.rmtree(item.path.rename(item.path.with_name(f".{item.path.name}.deleted.tmp")))
         except OSError as error:
             return str(error)
     return ""

@@ -94,8 +94,7 @@ def check_trackers(cfg: DictConfig) -> None:
 
 def build_loggers(cfg: DictConfig, run: Run, *, arm: str, name: str) -> list[Logger]:
     """metrics.csv always, and the trackers that are chosen; `name` is the run's name inside the experiment."""
-    job = tracked_job(cfg, run, arm=arm, name=name) if cfg.logger else None
-    return [MetricsCsv(run.dir), *_trackers(cfg, job)]
+    return [MetricsCsv(run.dir), *_trackers(cfg, tracked_job(cfg, run, arm=arm, name=name) if cfg.logger else None)]
 
 
 def _trackers(cfg: DictConfig, job: TrackedJob | None) -> list[Logger]:
@@ -232,9 +231,8 @@ def _take_heads(model: PretrainingModel, folder: Path) -> None:
             stored = folders.read_tensors(place)
             if name != "encoder":
                 part.encoder.load_state_dict(folders.load_encoder(place).state_dict())
-        family = part.encoder.config.family
         for kind, head in part.heads.items():
-            if folders.has_head(family, kind, head, stored):
+            if folders.has_head(part.encoder.config.family, kind, head, stored):
                 folders.load_head(place, kind, head)
             else:
                 log.info("%s has no %s head of the %s: it starts from fresh weights", place, kind, name)
@@ -251,8 +249,7 @@ def corpus_facts(
     if not cfg.corpus.generator or (not objective.is_causal if mask is None else len(mask.span_weights) > 1):
         return facts
     shares = None if mask is None else (min(mask.predict_prob, mask.max_predictions_fraction), mask.same_fraction)
-    length = data.validation_seq_length
-    known = known_loss(cfg.data_dir, corpus.tokenizer, labels, seq_length=length, masking=shares)
+    known = known_loss(cfg.data_dir, corpus.tokenizer, labels, seq_length=data.validation_seq_length, masking=shares)
     return facts | ({"known_loss": known} if known else {})
 
 
@@ -324,9 +321,8 @@ def check_evaluation(cfg: DictConfig) -> None:
 
 def _check_optimizer(cfg: DictConfig, steps: int) -> None:
     """Built once on a parameter of no use: their constructors know what they can do."""
-    optimizer = build("optimizer", cfg.optimizer)(
-        [(name, nn.Parameter(torch.zeros(1, 1))) for name in ("weight", "encoder.layer.0.weight")]
-    )
+    parameters = [(name, nn.Parameter(torch.zeros(1, 1))) for name in ("weight", "encoder.layer.0.weight")]
+    optimizer = build("optimizer", cfg.optimizer)(parameters)
     build("schedule", cfg.schedule)(optimizer, total_steps=steps)
 
 

@@ -64,9 +64,8 @@ def main(said: Words) -> int:
         caution(records, console)
         scores = [key for key in one.values if all(key in record.values for record in records)]
         lines = [[with_unit(one, key), *(f"{record.values[key]:.3f}" for record in records)] for key in scores]
-        console.print(
-            make_table([Heading("score"), *(Heading(letter, True) for letter in letters)], lines, console.width)
-        )
+        headings = [Heading("score"), *(Heading(letter, True) for letter in letters)]
+        console.print(make_table(headings, lines, console.width))
         return 0
     show_figures(one, two, console)
     if one.stage == two.stage == "finetune":
@@ -188,8 +187,7 @@ def show_figures(one: Record, two: Record, console: Console) -> None:
 def caution(records: Sequence[Record], console: Console) -> None:
     """Why figures of some runs cannot be compared, if so."""
     data = "task_files" if all("task_files" in record.inputs for record in records) else "task_data"
-    said = [(record.stage, record.inputs.get("corpus"), record.inputs.get(data)) for record in records]
-    if len(set(said)) > 1:
+    if len({(record.stage, record.inputs.get("corpus"), record.inputs.get(data)) for record in records}) > 1:
         say(console, "They were not evaluated on the same data: their figures cannot be compared.", style="yellow")
     tokens = [record.config.get("objective", {}).get("token") for record in records]
     if records[0].stage == "pretrain" and any(token != tokens[0] for token in tokens):

@@ -91,13 +91,12 @@ def build_module(cfg: DictConfig, folder: Path, encoder: Encoder, data: Any) -> 
     made, settings = folders.read_config_dict(folder).get("clozelab", {}), cfg.measure.module or cfg.measure.task.module
     pooling = {"pooling": trained_pooling(folder)} if settings.get("pooling") == "auto" else {}
     if cfg.measure.module is None:
-        task = cfg.measure.task
         of_training = ("optimizer_factory", "schedule_factory", "total_steps", "gradient_clip_norm", "seed")
-        module = build("task.module", task.module)(
+        module = build("task.module", cfg.measure.task.module)(
             encoder=encoder,
             head=made.get("head", "linear"),
             validation=data.validation,
-            metric=task.metric,
+            metric=cfg.measure.task.metric,
             **pooling,
             **dict.fromkeys((*of_training, "log_interval_steps", "keep_best_weights"), 0),
         )

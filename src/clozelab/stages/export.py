@@ -141,10 +141,9 @@ def sentence_transformers_files(model: Model, pooling: str) -> dict[str, str]:
 
 def push(folder: Path, name: str, *, is_meant: bool) -> None:
     """Upload a folder to the hub, or say what that would be."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
     if not is_meant:
         print(f"would create the private repository {name} on the Hugging Face hub and upload (yes=true does it):")
-        for path in files:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             print(f"  {path.relative_to(folder)}  {path.stat().st_size:,} bytes")
         return
     import huggingface_hub

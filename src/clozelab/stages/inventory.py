@@ -122,10 +122,8 @@ class Standing:
     @property
     def is_all_there_is(self) -> bool:
         """Every run is complete, and of some stage nothing tells which jobs there were to be."""
-        are_complete = [
-            one.counts.keys() == {"complete"} if one.planned is None else one.is_done for one in self.sweeps
-        ]
-        return any(one.planned is None for one in self.sweeps) and all(are_complete) and not self.trouble
+        are_done = [one.counts.keys() == {"complete"} if one.planned is None else one.is_done for one in self.sweeps]
+        return any(one.planned is None for one in self.sweeps) and all(are_done) and not self.trouble
 
 
 @verb("status", STATUS_HELP, names=(0, 1), keys=("runs_dir", "scale"))

@@ -47,10 +47,9 @@ SCORES = tuple(
 
 def adapt(cfg: DictConfig, run: Run, hardware: Hardware, module: PretrainingModule, data: CorpusDataModule) -> None:
     """Choose micro-batch sizes and whether to compile, or read what this run chose when it began; record them."""
-    known = run.facts
-    sizes = known.get("micro_batch_sizes") or _micro_batch_sizes(cfg, hardware, module, data)
+    sizes = run.facts.get("micro_batch_sizes") or _micro_batch_sizes(cfg, hardware, module, data)
     data.phases = [replace(phase, micro_batch_size=size) for phase, size in zip(data.phases, sizes, strict=True)]
-    compiles = known.get("compiled", hardware.compiles_pretraining)
+    compiles = run.facts.get("compiled", hardware.compiles_pretraining)
     for encoder in module.model.encoders if compiles else ():
         compile_encoder(encoder, dynamic=False)
     run.record(compiled=compiles, micro_batch_sizes=sizes)
@@ -125,8 +124,7 @@ def main(cfg: DictConfig) -> None:
     tokenizer = building.encoder_tokenizer(cfg, corpus, objectives)
     share_equal_run(cfg, inputs)
     scores = {key: Score.of(key, are_shares=True) for key in SCORES}
-    claimed = Run.claim(cfg.run_dir, stage="pretrain", config=cfg, inputs=inputs, scores=scores, metric=SCORES[0])
-    with claimed as run:
+    with Run.claim(cfg.run_dir, stage="pretrain", config=cfg, inputs=inputs, scores=scores, metric=SCORES[0]) as run:
         if run.is_complete:
             require_kept_encoders(cfg)
             log.info("%s is complete already", run.dir)

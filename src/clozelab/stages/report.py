@@ -33,12 +33,7 @@ STYLES = {"holds": "green", "contradicted": "red", "inconclusive": "yellow", "no
 PADDING = 2
 LONGEST_WORD = 30  # characters: what is longer may break inside
 HARD = "\N{NO-BREAK SPACE}"  # no line ends inside an interval
-TEXTS = {
-    "arm": len("MLM & NSP"),
-    "row": 0,
-    "column": 0,
-    "verdict": len("inconclusive"),
-}
+TEXTS = {"arm": len("MLM & NSP"), "row": 0, "column": 0, "verdict": len("inconclusive")}
 """Columns that are no numbers, and the least width of each."""
 MOST_LINES = {"Collapsed": 3, "Below the floor": 3}
 """Of a kind of trouble that small encoders may have in every cell of a row."""
@@ -80,8 +75,7 @@ def judge(folder: Path, overrides: Sequence[str], config_name: str | None = None
     root, scale = runs_root(folder, overrides, name)
     report = write_report(load_experiment(folder), root, Path(target or root / "report"), scale=scale)
     show(report)
-    composed = compose(name, overrides, folder=folder, sweep=True)
-    track_report(composed, report, experiment=folder.name, scale=scale)
+    track_report(compose(name, overrides, folder=folder, sweep=True), report, experiment=folder.name, scale=scale)
     return report
 
 

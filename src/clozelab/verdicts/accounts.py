@@ -152,9 +152,8 @@ def seed_seconds(rows: Iterable[str], tasks: Iterable[str], table: Table) -> flo
 def _side_by_side(runs: Iterable[Record]) -> float:
     """How many of some runs went on at once, on average while any did."""
     read = datetime.fromisoformat
-    moments = sorted((read(one.started), read(one.finished)) for one in runs if one.finished)
     busy, wall, latest = 0.0, 0.0, datetime.min.replace(tzinfo=UTC)
-    for start, end in moments:
+    for start, end in sorted((read(one.started), read(one.finished)) for one in runs if one.finished):
         busy += (end - start).total_seconds()
         wall += max(0.0, (end - max(start, latest)).total_seconds())
         latest = max(latest, end)

@@ -93,8 +93,7 @@ def pair_runs(run: Record, first: Answers, second: Answers, metric: str) -> Pair
     one, other, labels = _indices(run, *both, given)
     right = mcnemar(one == labels, other == labels)
     if metric == "accuracy":
-        right_ones = 100.0 * np.array([one == labels, other == labels])
-        return PairedTest(count, metric, _means(right_ones), right)
+        return PairedTest(count, metric, _means(100.0 * np.array([one == labels, other == labels])), right)
     if not own and (names := {*map(str, given)}) != {"0", "1"}:  # F1 asks for the second label
         raise ValueError(f"{metric} needs the order of the labels {sorted(names)}, which the run does not say")
     return PairedTest(count, metric, _scores([one, other], labels, metric), right)

@@ -103,8 +103,7 @@ class Family:
 
     def architecture(self, kinds: Collection[str], is_causal: bool = False) -> str:
         """The class of transformers that holds these heads."""
-        fitting = [suffix for needed, suffix in (*TASKS, *self.pretraining) if needed <= set(kinds)]
-        suffix = (fitting or ["Model"])[0]
+        suffix = next((name for needed, name in (*TASKS, *self.pretraining) if needed <= set(kinds)), "Model")
         return self.class_name + (self.causal_lm if is_causal and suffix == "ForMaskedLM" else suffix)
 
     def kinds(self, architecture: str) -> frozenset[str]:
