@@ -166,8 +166,8 @@ def choose(
 
     sweeps = {step.verb: step.sweep for step in steps if step.is_sweep}
     measured = sweeps["evaluate"].jobs if "evaluate" in sweeps else ()
-    words = dict.fromkeys(word for job in measured for word in job)
-    measures = [word.partition("=")[2] for word in words if key_of(word) == "measure"]
+    of_jobs = dict.fromkeys(word for job in measured for word in job)
+    measures = [word.partition("=")[2] for word in of_jobs if key_of(word) == "measure"]
     tasks = list(dict.fromkeys([*(job.task for job in costing.tasks), *measures]))
     question = ask(experiment, tasks, difference)
     if not question.claims:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import OmegaConf
 
@@ -181,13 +181,13 @@ class Gathering:
 
     def _require_files(self, settings: Mapping[str, Any]) -> None:
         """ValueError where a measure's own files are not there. The text of a corpus comes with the corpus."""
-        measure = settings["measure"]
-        places = {key: settings[key] for key in ("data_dir", "cache_dir")}
+        measure, no_tokenizer_yet = settings["measure"], cast("Any", None)
         try:
             if measure["task"] is not None:
-                open_task(dict.fromkeys(PLAN_KEYS, 1) | places | {"task": measure["task"]})
+                open_task(dict(settings) | dict.fromkeys(PLAN_KEYS, 1) | {"task": measure["task"]})
             elif "files" in measure["data"]:
-                inputs = TaskInputs(measure["name"], *map(Path, places.values()), None, 512)
+                folders = Path(settings["data_dir"]), Path(settings["cache_dir"])
+                inputs = TaskInputs(measure["name"], *folders, no_tokenizer_yet, 512)
                 build("measure.data", measure["data"])(inputs=inputs, is_causal=False)
         except ValueError:
             if not self.corpora.awaits_world:
