@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from clozelab.runs.find import find
+from clozelab.suggestions import duration
 from clozelab.verdicts.comparability import sweep_table, why_not
 from clozelab.verdicts.experiment import load_experiment
+from clozelab.verdicts.judging import INCONCLUSIVE, judge
 from clozelab.verdicts.table import Table, build_table
 
 PAPER = """
@@ -76,3 +78,19 @@ def test_a_folder_of_evaluations_has_a_table_of_its_own(table: Table) -> None:
     assert sorted(one.heading for one in found.columns) == ["The cloze", "The text"]
     bits = next(one for one in found.columns if one.heading == "The text")
     assert bits.unit == "bits per character" and found.cells["mlm", bits.key].estimate.mean == pytest.approx(1.515)
+
+
+def test_what_one_more_seed_of_a_measure_takes(tmp_path: Path, writers: Any) -> None:
+    """As these runs took: two pre-trainings and two evaluations of six minutes each."""
+    (tmp_path / "mine").mkdir()
+    claim = "  - {text: left, compare: [ltr, mlm, Left], direction: higher}"
+    (tmp_path / "mine/paper.yaml").write_text(PAPER + f"arms: {{mlm: {{}}, ltr: {{}}}}\nclaims:\n{claim}\n")
+    root = tmp_path / "runs" / "mine" / "demo"
+    for row, left in (("mlm", 0.1), ("ltr", 0.12)):
+        for seed in (1, 2, 3):
+            writers.pretrain(root, row, seed)
+            writers.evaluation(root, row, "cloze", seed, {LEFT: left + 0.01 * seed**2 * (row == "ltr")})
+    (one,) = judge(build_table(load_experiment(tmp_path / "mine"), find(root)))
+    assert one.verdict == INCONCLUSIVE and one.decisive_seeds
+    more = one.decisive_seeds - 3
+    assert one.needs.endswith(f"; {more} more take about {duration(more * 4 * 360.0)}, as these runs took")

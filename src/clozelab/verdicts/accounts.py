@@ -140,7 +140,7 @@ def seed_seconds(rows: Iterable[str], tasks: Iterable[str], table: Table) -> flo
     arms = dict.fromkeys(row.arm for row in table.experiment.rows if row.name in rows and row.arm)
     parts = [(table.trained.get(arm, []), 1) for arm in arms]
     for row, task in product(rows, tasks):
-        mine = [run for run in table.tuned.get(row, []) if run.task == task]
+        mine = table.runs_on(row, task)
         parts.append((mine, len({run.seed for run in mine})))
     means = [_average(runs, lambda run: run.seconds or None) for runs, _ in parts]
     if not means or None in means:
