@@ -132,9 +132,9 @@ class Choice:
 
     @property
     def worth(self) -> tuple[float, ...]:
-        """Power up to four in five; then tokens, up to the scale's own; then more power, and less time."""
-        enough = self.power >= POWER
-        return (enough, self.factor if enough else self.power, self.power if enough else self.factor, -self.seconds)
+        """Power up to four in five; then tokens, up to the scale's own; then more power, by percents, and less time."""
+        enough, power = self.power >= POWER, round(self.power, 2)
+        return (enough, self.factor if enough else power, power if enough else self.factor, -self.seconds)
 
 
 def choices(
