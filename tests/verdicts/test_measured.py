@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from clozelab.report import page
 from clozelab.runs.find import find
 from clozelab.suggestions import duration
 from clozelab.verdicts.comparability import sweep_table, why_not
@@ -94,3 +95,26 @@ def test_what_one_more_seed_of_a_measure_takes(tmp_path: Path, writers: Any) -> 
     assert one.verdict == INCONCLUSIVE and one.decisive_seeds
     more = one.decisive_seeds - 3
     assert one.needs.endswith(f"; {more} more take about {duration(more * 4 * 360.0)}, as these runs took")
+
+
+def test_a_claim_about_a_measure_is_never_the_papers(tmp_path: Path, writers: Any) -> None:
+    """The table has numbers of a paper, which has no such column."""
+    (tmp_path / "mine").mkdir()
+    claims = "".join(
+        f"  - {{text: {text}, compare: [ltr, mlm, {column}], direction: higher}}\n"
+        for text, column in (("left", "Left"), ("tuned", "MRPC"))
+    )
+    arms = "arms: {mlm: {}, ltr: {}}\nsource: a paper\nsplit: dev\n"
+    paper = PAPER.replace("MNLI, task: mnli", "MRPC, task: mrpc").replace(
+        "arm: mlm, floor", "arm: mlm, cells: [83.0, null, null, null], floor"
+    )
+    (tmp_path / "mine/paper.yaml").write_text(f"{paper}{arms}claims:\n{claims}")
+    root = tmp_path / "runs" / "mine" / "demo"
+    for row, left in (("mlm", 0.1), ("ltr", 0.5)):
+        for seed in (1, 2, 3):
+            writers.evaluation(root, row, "cloze", seed, {LEFT: left + 0.01 * seed**2 * (row == "ltr")})
+            writers.finetune(root, row, "mrpc", (seed, 1), 60.0 + seed)
+    table = build_table(load_experiment(tmp_path / "mine"), find(root))
+    left, tuned = page._judgement_pages(judge(table), table, 1.0)
+    assert "claimed: higher" in left["sentence"] and left["paper"] == "higher (ours)"
+    assert "the paper: higher" in tuned["sentence"] and tuned["paper"] == "higher"

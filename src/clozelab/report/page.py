@@ -104,7 +104,9 @@ def _judgement_pages(judgements: Sequence[Judgement], table: Table, axis: float)
         found, decimals = one.difference, one.column.decimals if one.column else 1
         direction = f"within {one.claim.points:g}" if one.claim.kind == SPREAD else one.claim.direction
         paper = DIRECTIONS.get(direction, direction) if one.paper_size is None else signed(one.paper_size, decimals)
-        paper_or_claim = "the paper" if table.experiment.has_paper else "claimed"
+        is_ours = one.column is not None and one.column.is_measured  # in a paper's table too
+        paper_or_claim = "the paper" if table.experiment.has_paper and not is_ours else "claimed"
+        paper += " (ours)" if table.experiment.has_paper and is_ours else ""
         paper_or_claim += ": " if one.paper_size is None else " "
         corrected = f"corrected {probability(one.corrected).removeprefix('p ').removeprefix('= ')}"
         seeds = f"~{one.decisive_seeds} seeds" if one.decisive_seeds else f">{MOST_SEEDS} seeds"
