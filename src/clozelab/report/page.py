@@ -106,7 +106,6 @@ def _judgement_pages(judgements: Sequence[Judgement], table: Table, axis: float)
         paper = DIRECTIONS.get(direction, direction) if one.paper_size is None else signed(one.paper_size, decimals)
         is_ours = one.column is not None and one.column.is_measured  # in a paper's table too
         paper_or_claim = "the paper" if table.experiment.has_paper and not is_ours else "claimed"
-        paper += " (ours)" if table.experiment.has_paper and is_ours else ""
         paper_or_claim += ": " if one.paper_size is None else " "
         corrected = f"corrected {probability(one.corrected).removeprefix('p ').removeprefix('= ')}"
         seeds = f"~{one.decisive_seeds} seeds" if one.decisive_seeds else f">{MOST_SEEDS} seeds"
@@ -120,7 +119,7 @@ def _judgement_pages(judgements: Sequence[Judgement], table: Table, axis: float)
                 "sentence": _sentence(one, f"{ours}{{unit}} {within}", f"{paper_or_claim}{paper}"),
                 "text": one.claim.text,
                 "compared": _compared(one, table),
-                "paper": paper,
+                "paper": f"{paper} (ours)" if table.experiment.has_paper and is_ours else paper,
                 "judged_on": one.judged_on,
                 "ours": ours,
                 "interval": within,
