@@ -116,5 +116,5 @@ def test_a_claim_about_a_measure_is_never_the_papers(tmp_path: Path, writers: An
             writers.finetune(root, row, "mrpc", (seed, 1), 60.0 + seed)
     table = build_table(load_experiment(tmp_path / "mine"), find(root))
     left, tuned = page._judgement_pages(judge(table), table, 1.0)
-    assert "claimed: higher." in left["sentence"] and left["paper"] == "higher (ours)"
+    assert left["sentence"].endswith("claimed: higher") and left["paper"] == "higher (ours)"
     assert "the paper: higher" in tuned["sentence"] and tuned["paper"] == "higher"
