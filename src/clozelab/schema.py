@@ -108,6 +108,7 @@ class ScalePretrainConfig:
     learning_rate: float = MISSING
     warmup_fraction: float = MISSING
     adam_betas: list[float] = MISSING
+    matrix_learning_rate: float | None = MISSING
     validation_interval_steps: int = MISSING
     validation_instances: int = MISSING
     validation_seq_length: int = MISSING
