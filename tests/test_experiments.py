@@ -465,7 +465,7 @@ def test_feature_based_rows_bring_their_own_recipe() -> None:
     row = resolved(delta_at(folder, "finetune", "concat_last_four", "laptop"), "finetune")
     assert (row["head"], row["epochs"], row["task"]["data"]["features"]) == ("bilstm", 10, "concat_last_four")
     fine_tuned = resolved(delta_at(folder, "finetune", "mlm_nsp", "laptop"), "finetune")
-    assert (fine_tuned["head"], fine_tuned["epochs"]) == ("linear", 1)
+    assert (fine_tuned["head"], fine_tuned["epochs"]) == ("linear", 2)
     assert row["task"]["name"] == fine_tuned["task"]["name"]
 
 

@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from clozelab.launch.sweep import compose, hydra_config
 from clozelab.optim.adamw import UncorrectedAdamW, build_adamw, build_torch
 from clozelab.optim.schedule import CosineDecay, LinearWarmupDecay, WarmupStableDecay, linear_warmup_decay
+from clozelab.targets import build
 
 SETTINGS = {"learning_rate": 0.01, "betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.1, "bias_correction": True}
 
@@ -167,7 +169,7 @@ def test_muon_against_another_library_and_over_a_checkpoint() -> None:
             optimizer.step()
     for a, b in zip(net.parameters(), twin.parameters(), strict=True):
         assert torch.allclose(a, b, atol=1e-6)
-    for rate, message in ((-1.0, "learning_rate is -1"), (0.02, "no matrix of a layer")):
+    for rate, message in ((-1.0, "learning_rate is -1"), (0.02, "no whole matrix of a layer")):
         with pytest.raises(ValueError, match=message):
             build_adamw(model().named_parameters(), **SETTINGS, matrix_learning_rate=rate)
 
@@ -248,3 +250,14 @@ def test_state_restores_the_rate() -> None:
 def test_bad_settings(total: int, warmup: float, word: str) -> None:
     with pytest.raises(ValueError, match=word):
         rates(total, warmup)
+
+
+@pytest.mark.parametrize(
+    ("words", "muon"), [(["scale=laptop"], True), (["scale=paper"], False), (["scale=laptop", "optimizer=adamw"], False)]
+)
+def test_the_scale_says_whether_muon_takes_the_matrices(words: list[str], muon: bool) -> None:
+    with hydra_config(compose("pretrain", words)) as plain:
+        optimizer = build("optimizer", plain.optimizer)
+        named = [(f"encoder.layer.0.{name}", p) for name, p in model().named_parameters()]
+        parts = getattr(optimizer(named), "parts", [optimizer(named)])
+    assert [type(part).__name__ for part in parts] == ["AdamW", *["Muon"] * muon]

@@ -31,6 +31,17 @@ def test_steps_and_overrides() -> None:
     assert pretrain.words()[:6] == ["pretrain", "--config-dir", str(TABLE5), "--config-name", "sweep_pretrain", "-m"]
 
 
+def test_fine_tuning_or_measures_are_left_out() -> None:
+    folder = EXPERIMENTS_DIR / "table8_masking"
+    said = {"": ["finetune", "evaluate"], "evaluate=none": ["finetune"], "finetune=none": ["evaluate"]}
+    for word, after in said.items():
+        assert [step.verb for step in make_steps(folder, word.split())] == ["prepare", "pretrain", *after]
+    with pytest.raises(ValueError, match="no stage takes 'pretrain=none'"):
+        make_steps(folder, ["pretrain=none"])
+    with pytest.raises(ValueError, match="nothing is left to run"):
+        make_steps(EXPERIMENTS_DIR / "table4_swag", ["encoder=/x", "finetune=none"])
+
+
 @pytest.mark.parametrize("word", ["scale=lapto", "trainr=gpu", "corpus=nothing", "seed"])
 def test_overrides_that_no_stage_takes(word: str) -> None:
     with pytest.raises(ValueError, match="no stage takes"):

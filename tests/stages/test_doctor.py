@@ -143,6 +143,7 @@ def test_missing_files_of_a_measure_are_said_before_pretraining(places: list[str
     (pairs, tags) = gather(tmp_path / "mine.yaml", ["scale=own", *own]).refusals
     assert pairs[0] == "evaluation measured=mlm measure=blimp and 1 more"
     assert f"{tmp_path}/blimp/*.jsonl" in pairs[1] and "en_ewt-ud-train.conllu" in tags[1]
+    assert not gather(tmp_path / "mine.yaml", ["scale=own", *own, "evaluate=none"]).refusals
     (tmp_path / "blimp").mkdir()
     (tmp_path / "blimp" / "a.jsonl").write_text("")
     assert [reason for _, reason in gather(tmp_path / "mine.yaml", ["scale=own", *own]).refusals] == [tags[1]]

@@ -2,7 +2,7 @@
 
 `prepare.x=`, `pretrain.x=`, `finetune.x=` and `evaluate.x=` go to that stage alone; any other override goes to every
 stage that has such a key, and one that no stage has is refused. Evaluations take encoders: `row=a,b` are those of these
-rows, and `seed=`, which is of trainings, is not for them.
+rows, and `seed=`, which is of trainings, is not for them. `finetune=none` and `evaluate=none` leave a stage out.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from clozelab.launch.sweep import CONFIGURATION_ERRORS, Sweep, compose, explain,
 from clozelab.suggestions import key_of
 
 STAGES = ("prepare", *SWEEPS)
+LEAVE_OUT = {"finetune=none", "evaluate=none"}
 ENUMERABLE = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP, ValueType.RANGE_SWEEP)
 """Lists of values that are known without a sweeper; glob() and interval() are not."""
 PLAIN = re.compile(r"[\w.]+=")  # an override that can only change what is there
@@ -62,7 +63,8 @@ class Step:
 
 def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
     """The steps of an experiment with the user's overrides; ValueError for one that no stage takes."""
-    names, words = sweeps_of(folder), list(words)
+    names = {stage: name for stage, name in sweeps_of(folder).items() if f"{stage}=none" not in {*words} & LEAVE_OUT}
+    words = [word for word in words if word not in LEAVE_OUT]
     keys = [word.removeprefix("finetune.").partition("=")[0] for word in words]
     if "encoder" in keys:
         if not ExperimentSource("experiment", str(folder)).is_config(f"row/{GIVEN_ROW}"):
@@ -70,6 +72,8 @@ def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
         names = {verb: name for verb, name in names.items() if verb == "finetune"}
         # The row decides what later overrides start from.
         words = words if "row" in keys else [f"row={GIVEN_ROW}", *words]
+    if not names:
+        raise ValueError(f"{folder.name}: nothing is left to run without its fine-tuning")
     shared = split_overrides(folder, names, words)
     steps = [Step(verb, name, folder, tuple(shared[verb])) for verb, name in names.items()]
     if "pretrain" in names:

@@ -44,6 +44,7 @@ Prepares the corpus, runs every sweep and writes the report. Stop it and start i
 
   name=value             goes to every stage that has such a key
   prepare.name=value     goes to that stage alone; so do pretrain., finetune. and evaluate.
+  evaluate=none          leaves the measures out; finetune=none leaves the fine-tuning out
   until=decided          gives one more pre-training seed to the claim that is nearest to a verdict (a primary one
                          first), looks, and goes on so: until all are decided, or the last look of the rule
                          (stopping: in paper.yaml, written before the first look)
@@ -117,7 +118,8 @@ def first_seeds(experiment: Experiment, until: str | None, overrides: Sequence[s
                       and not one.startswith("finetune.seed=")), ""):  # fmt: skip
         raise ValueError(f"{given}: until=decided chooses the pre-training seeds itself")
     seeds = ",".join(map(str, range(1, rule.first + 1)))
-    return [f"{stage}.{next(iter(SEEDS[stage]))}={seeds}" for stage in sweeps_in(experiment.folder)]
+    stages = [stage for stage in sweeps_in(experiment.folder) if f"{stage}=none" not in overrides]
+    return [f"{stage}.{next(iter(SEEDS[stage]))}={seeds}" for stage in stages]
 
 
 def until_decided(

@@ -189,9 +189,9 @@ class Gathering:
                 folders = Path(settings["data_dir"]), Path(settings["cache_dir"])
                 inputs = TaskInputs(measure["name"], *folders, no_tokenizer_yet, 512)
                 build("measure.data", measure["data"])(inputs=inputs, is_causal=False)
-        except ValueError:
+        except ValueError as error:
             if not self.corpora.awaits_world:
-                raise
+                raise ValueError(f"{error}\n  to go without measures: evaluate=none") from error
             self.corpora.unprepared.append(f"measure {measure['name']}")
 
     def _hardware_of(self, trainer: Any, runs_here: bool) -> Hardware:
