@@ -253,7 +253,8 @@ def test_bad_settings(total: int, warmup: float, word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "muon"), [(["scale=laptop"], True), (["scale=paper"], False), (["scale=laptop", "optimizer=adamw"], False)]
+    ("words", "muon"),
+    [(["scale=laptop"], True), (["scale=paper"], False), (["scale=laptop", "optimizer=adamw"], False)],
 )
 def test_the_scale_says_whether_muon_takes_the_matrices(words: list[str], muon: bool) -> None:
     with hydra_config(compose("pretrain", words)) as plain:

@@ -59,7 +59,7 @@ def build_adamw(
         return adamw
     check_hyperparameters(matrix_learning_rate, (momentum, 0.0), eps, weight_decay)
     if not matrices:
-        raise ValueError("optimizer: Muon finds no whole matrix of a layer; with trainer=fsdp, which shards them, say optimizer=adamw")
+        raise ValueError("optimizer: Muon finds no whole matrix of a layer; with trainer=fsdp say optimizer=adamw")
     return Together(adamw, torch.optim.Muon(matrices, matrix_learning_rate, weight_decay, momentum))
 
 
