@@ -257,6 +257,7 @@ def write_pretrain(
     folder = root / "pretrain" / arm / f"seed-{seed}"
     shape = model or {"num_hidden_layers": 2, "hidden_size": 128}
     config = {"arm": arm, "seed": seed, "model": dict(shape), "corpus": {"name": "text", "generator": generator}}
+    config["validation"] = {"seq_length": 64}
     facts = {
         "steps": 100,
         "tokens": 1_000_000,

@@ -139,13 +139,26 @@ def test_a_causal_encoder_has_the_left_alone(folder: Path, tokenizer: WordPieceT
         made(ClozeBySide, folder, tokenizer, is_causal=True, **(CLOZE | {"sides": ["left", "right"]}))
 
 
-PAIRED = {"max_train_pairs": 61, "max_validation_pairs": 40}
+PAIRED = {"sentences": 1, "max_train_pairs": 61, "max_validation_pairs": 40}
 
 
-@pytest.mark.parametrize("question", ["next", "document", "order"])
-def test_pairs_are_what_their_labels_say(folder: Path, tokenizer: WordPieceTokenizer, question: str) -> None:
-    data = made(SentencePairs, folder, tokenizer, question=question, **PAIRED)
-    places = {ids.tobytes(): (d, s) for d, (_, one) in enumerate(data.documents) for s, ids in enumerate(one)}
+@pytest.mark.parametrize(
+    ("question", "sentences"), [("next", 1), ("document", 1), ("order", 1), ("follows", 1), ("follows", 2), ("next", 2)]
+)
+def test_pairs_are_what_their_labels_say(
+    folder: Path, tokenizer: WordPieceTokenizer, question: str, sentences: int
+) -> None:
+    alone = made(SentencePairs, folder, tokenizer, question=question, **PAIRED)
+    data = made(SentencePairs, folder, tokenizer, question=question, **(PAIRED | {"sentences": sentences}))
+    assert all(
+        len(a) == -(-len(b) // sentences) for (_, a), (_, b) in zip(data.documents, alone.documents, strict=True)
+    )
+    assert all(
+        np.concatenate(a).tobytes() == np.concatenate(b).tobytes()
+        for (_, a), (_, b) in zip(data.documents, alone.documents, strict=True)
+    )
+    half = (data.max_seq_length - 2 - tokenizer.pair_separators) // 2
+    places = {ids[:half].tobytes(): (d, s) for d, (_, one) in enumerate(data.documents) for s, ids in enumerate(one)}
     seen = {}
     for name in ("train", "validation"):
         split = getattr(data, name)
@@ -154,11 +167,12 @@ def test_pairs_are_what_their_labels_say(folder: Path, tokenizer: WordPieceToken
             ids = split.sequences.input_ids[split.sequences.offsets[number] : split.sequences.offsets[number + 1]]
             first, second = np.split(ids, np.flatnonzero(ids == tokenizer.sep_id))[:2]
             a, b = places[first[1:].tobytes()], places[second[1:].tobytes()]
-            seen.setdefault(name, set()).update({a[0]} | ({b[0]} if question != "document" else set()))
+            seen.setdefault(name, set()).update({a[0]} | ({b[0]} if question in ("next", "order") else set()))
             apart = b[1] - a[1] if a[0] == b[0] else None
             wanted = {
                 "next": apart == 1 if is_right else apart is not None and abs(apart) > 1,
                 "document": apart is not None if is_right else apart is None,
+                "follows": apart == (1 if is_right else None),
                 "order": apart == (1 if is_right else -1),
             }
             assert wanted[question], (a, b, is_right)
@@ -169,7 +183,16 @@ def test_pairs_are_what_their_labels_say(folder: Path, tokenizer: WordPieceToken
     ("kind", "how", "message"),
     [
         (ClozeBySide, CLOZE | {"sides": ["middle"]}, "measure.data.sides: middle is unknown; known: left, right, both"),
-        (SentencePairs, PAIRED | {"question": "why"}, "question='why' is unknown; known: next, document, order"),
+        (
+            SentencePairs,
+            PAIRED | {"question": "why"},
+            "question='why' is unknown; known: next, document, order, follows",
+        ),
+        (
+            SentencePairs,
+            PAIRED | {"question": "next", "sentences": 0},
+            "measure.data.sentences=0: a text has at least one",
+        ),
         (HeldOutText, TEXT | {"sources": [{"name": "a", "path": "gone.txt"}]}, "source a: no text files at"),
         (HeldOutText, TEXT | {"sources": None}, "no held-out text: the corpus that this encoder was trained on"),
     ],

@@ -303,8 +303,8 @@ def test_what_pretraining_has_not_learnt_is_said(make_runs: Callable[..., Path])
     assert len(written(root).page["problems"]["Not learnt"]) == 1
     said, plateau = page["problems"]["Not learnt"]
     assert said.startswith(
-        "MLM & NSP (mlm_nsp): next-sentence prediction is right for 70.0% of held-out pairs, where asking for their "
-        "sources alone is right for 76.9%, and for 55.4% inside one source"
+        "MLM & NSP (mlm_nsp): next-sentence prediction is right for 70.0% of held-out pairs of 64 tokens, where asking "
+        "for their sources alone is right for 76.9%, and for 55.4% inside one source"
     )
     (arm,) = (one for one in page["arms"] if "mlm_nsp" in one["label"])
     assert (arm["nsp"], arm["nsp_rule"], arm["nsp_inside"]) == ("70.0%", "76.9%", "55.4%")

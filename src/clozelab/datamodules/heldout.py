@@ -195,17 +195,26 @@ class SentencePairs(OfHeldOut):
     """Pairs for a probe: is the second sentence the next one, of the same document, in the right order?
 
     next: the next one, or one of the same document that is no neighbour. document: such a one, or one of another
-    document of the same source. order: two neighbours as they stand, or the other way round. Half of the pairs are
-    right, and no document is on both sides of the split.
+    document of the same source. order: two neighbours as they stand, or the other way round. follows, as next-sentence
+    prediction asks it: the next one, or one of another document of the same source. Half of the pairs are right, and no
+    document is on both sides of the split. A text is so many `sentences` of a document, one after another.
     """
 
-    QUESTIONS = ("next", "document", "order")
+    QUESTIONS = ("next", "document", "order", "follows")
 
-    def __init__(self, *, question: str, max_train_pairs: int, max_validation_pairs: int, **common: Any) -> None:
+    def __init__(
+        self, *, question: str, sentences: int, max_train_pairs: int, max_validation_pairs: int, **common: Any
+    ) -> None:
         if question not in self.QUESTIONS:
             raise ValueError(f"measure.data.question={question!r} is unknown; known: {', '.join(self.QUESTIONS)}")
+        if sentences < 1:
+            raise ValueError(f"measure.data.sentences={sentences}: a text has at least one")
         super().__init__(**common)
         self.question, self.limits = question, (max_train_pairs, max_validation_pairs)
+        self.documents = [
+            (source, [np.concatenate(text[i : i + sentences]) for i in range(0, len(text), sentences)])
+            for source, text in self.documents
+        ]
 
     def setup(self, stage: str | None = None) -> None:  # noqa: ARG002
         third = integers(SEED, 0, "probe split", np.arange(len(self.documents)), high=3)
@@ -230,9 +239,9 @@ class SentencePairs(OfHeldOut):
             apart = [ids for j, ids in enumerate(document) if abs(j - i) > 1]
             if self.question == "order":
                 yield from ((document[i], document[i + 1]), (document[i + 1], document[i]))
-            elif apart and (self.question == "next" or strangers):
+            elif (apart or self.question == "follows") and (strangers or self.question == "next"):
                 draws = integers(SEED, number, "pair", i, np.arange(3), high=2**31).tolist()
-                far, is_next = apart[draws[0] % len(apart)], self.question == "next"
-                yield document[i], document[i + 1] if is_next else far
+                far = apart[draws[0] % len(apart)] if apart else document[i]
                 stranger = strangers[draws[1] % len(strangers)] if strangers else apart
-                yield document[i], far if is_next else stranger[draws[2] % len(stranger)]
+                yield document[i], far if self.question == "document" else document[i + 1]
+                yield document[i], far if self.question == "next" else stranger[draws[2] % len(stranger)]

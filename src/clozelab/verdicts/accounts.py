@@ -61,6 +61,7 @@ def learnt(table: Table) -> list[dict[str, str]]:
             {
                 "label": label if label == arm else f"{label} ({arm})",
                 "encoder": distinct(sizes),
+                "rows": distinct(str(run.config["validation"]["seq_length"]) for run in runs),
                 "loss": _mean(runs, "validation/loss", "{:.3f}"),
                 "without_context": _mean(runs, context_free, "{:.3f}"),
                 "bound": distinct(f"{known['nats']:.2f} \u00b1 {known['standard_error']:.2f}" for _, known in bounds),
@@ -273,9 +274,10 @@ def not_learnt(table: Table) -> list[tuple[str, str]]:
             inside = f"and for {one:.1%} inside one source, where guessing is right for 50%"
         if accuracy is not None and rule is not None and (accuracy <= rule or (one or 1.0) < LEARNT_NSP_ACCURACY):
             said = (
-                f"{name}: next-sentence prediction is right for {accuracy:.1%} of held-out pairs, where asking for "
-                f"their sources alone is right for {rule:.1%}, {inside}; what it gives or costs cannot show at this "
-                "budget"
+                f"{name}: next-sentence prediction is right for {accuracy:.1%} of held-out pairs of "
+                f"{runs[0].config['validation']['seq_length']} tokens, where asking for their sources alone is right for "
+                f"{rule:.1%}, {inside}; unless longer pairs tell more (measure=pairs_follows), what it gives or costs "
+                "cannot show at this budget"
             )
             lines.append((arm, said))
         loss, plateau = _average(runs, "validation/loss"), _average(runs, context_free)
