@@ -275,9 +275,9 @@ def not_learnt(table: Table) -> list[tuple[str, str]]:
         if accuracy is not None and rule is not None and (accuracy <= rule or (one or 1.0) < LEARNT_NSP_ACCURACY):
             said = (
                 f"{name}: next-sentence prediction is right for {accuracy:.1%} of held-out pairs of "
-                f"{runs[0].config['validation']['seq_length']} tokens, where asking for their sources alone is right for "
-                f"{rule:.1%}, {inside}; unless longer pairs tell more (measure=pairs_follows), what it gives or costs "
-                "cannot show at this budget"
+                f"{runs[0].config['validation']['seq_length']} tokens, where asking for their sources alone is right "
+                f"for {rule:.1%}, {inside}; unless longer pairs tell more (measure=pairs_follows), what it gives or "
+                "costs cannot show at this budget"
             )
             lines.append((arm, said))
         loss, plateau = _average(runs, "validation/loss"), _average(runs, context_free)
