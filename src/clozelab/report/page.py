@@ -108,7 +108,8 @@ def _judgement_pages(judgements: Sequence[Judgement], table: Table, axis: float)
         paper_or_claim = "the paper" if table.experiment.has_paper and not is_ours else "claimed"
         paper_or_claim += ": " if one.paper_size is None else " "
         corrected = f"corrected {probability(one.corrected).removeprefix('p ').removeprefix('= ')}"
-        seeds = f"~{one.decisive_seeds} seeds" if one.decisive_seeds else f">{MOST_SEEDS} seeds"
+        many = f">{MOST_SEEDS} seeds" if one.needs.startswith("more than") else "waits"
+        seeds = f"~{one.decisive_seeds} seeds" if one.decisive_seeds else many
         ours, within = signed(found.mean if found else None, decimals), interval(found, decimals)
         ours, within = (one.where.place, one.where.interval) if one.where else (ours, within)
         pages.append(
