@@ -58,9 +58,7 @@ def test_differences_are_counted_as_the_judge_counts_them() -> None:
     found = ask(TABLE_5, ["snli_95k", "squad_v1"], 2.0)
     assert len(found.claims) + len(found.unknown) == len(TABLE_5.claims) and found.num_primary == 2
     assert {task for *_, task in found.effects} == {"snli_95k", "squad_v1"}
-    assert found.families == [[0], [1], [2, 3, 4, 5]], (
-        "each difference once: primary claims alone, the rest together"
-    )
+    assert found.families == [[0], [1], [2, 3, 4, 5]], "each difference once: primary claims alone, the rest together"
     crossing = ask(load_experiment(find_experiment("figure5_training_steps")), ["snli_95k"], 2.0)
     assert sorted(map(len, crossing.claims)) == [1, 1, 1, 1, 2, 5]
 
