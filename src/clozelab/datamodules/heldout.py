@@ -236,12 +236,14 @@ class SentencePairs(OfHeldOut):
         source, document = self.documents[number]
         strangers = [self.documents[i][1] for i in others if i != number and self.documents[i][0] == source]
         for i in range(0, len(document) - 1, 2):
-            apart = [ids for j, ids in enumerate(document) if abs(j - i) > 1]
             if self.question == "order":
                 yield from ((document[i], document[i + 1]), (document[i + 1], document[i]))
-            elif (apart or self.question == "follows") and (strangers or self.question == "next"):
-                draws = integers(SEED, number, "pair", i, np.arange(3), high=2**31).tolist()
-                far = apart[draws[0] % len(apart)] if apart else document[i]
-                stranger = strangers[draws[1] % len(strangers)] if strangers else apart
-                yield document[i], far if self.question == "document" else document[i + 1]
-                yield document[i], far if self.question == "next" else stranger[draws[2] % len(stranger)]
+                continue
+            apart = [ids for j, ids in enumerate(document) if abs(j - i) > 1]
+            draws = integers(SEED, number, "pair", i, np.arange(3), high=2**31).tolist()
+            far = apart[draws[0] % len(apart)] if apart else None
+            other = strangers[draws[1] % len(strangers)] if strangers else [None]
+            right = far if self.question == "document" else document[i + 1]
+            wrong = far if self.question == "next" else other[draws[2] % len(other)]
+            if right is not None and wrong is not None:
+                yield from ((document[i], right), (document[i], wrong))
