@@ -269,7 +269,7 @@ def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert "<- chosen" in line and "mrpc 1.5 and 1.8 (assumed to be as SNLI's)" in line
     command = line.split("run: clozelab ")[1]
     assert command.startswith("reproduce table5_pretraining_tasks scale=demo ")
-    assert re.search(r"finetune.seed=1\S* pretrain.seed=1,2\S* finetune.pretrain_seed=1,2", command)
+    assert re.search(r"finetune.seed=1\S* seeds=1,2", command)
     assert "evaluate." not in command
     assert "not counted, since no task of this plan speaks for them: " in line
     assert "smallest detectable difference: 11.5 points" in out and "assumed" in out

@@ -42,6 +42,17 @@ def test_fine_tuning_or_measures_are_left_out() -> None:
         make_steps(EXPERIMENTS_DIR / "table4_swag", ["encoder=/x", "finetune=none"])
 
 
+def test_one_word_chooses_the_seeds_of_every_stage() -> None:
+    *_, pretrain, finetune, evaluate = make_steps(EXPERIMENTS_DIR / "table8_masking", ["seeds=4,5", "finetune.seed=1"])
+    assert pretrain.overrides == ("seed=4,5",)
+    assert finetune.overrides == ("pretrain_seed=4,5", "seed=1")
+    assert evaluate.overrides == ("pretrain_seed=4,5",)
+    (given,) = make_steps(EXPERIMENTS_DIR / "table4_swag", ["encoder=/x", "seeds=2"])
+    assert given.overrides == ("row=given", "encoder=/x", "pretrain_seed=2")
+    with pytest.raises(ValueError, match="seed=x"):
+        make_steps(TABLE5, ["seeds=x"])
+
+
 @pytest.mark.parametrize("word", ["scale=lapto", "trainr=gpu", "corpus=nothing", "seed"])
 def test_overrides_that_no_stage_takes(word: str) -> None:
     with pytest.raises(ValueError, match="no stage takes"):

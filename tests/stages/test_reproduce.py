@@ -121,9 +121,9 @@ def test_the_next_seed_goes_to_the_claim_that_is_nearest(tmp_path: Path, monkeyp
     monkeypatch.setattr(reproduce, "run_round", run_round)
     monkeypatch.setattr(reproduce, "make_steps", lambda *_: STEPS)
     assert reproduce.main([str(folder), "until=decided", "scale=demo"]) == 0
-    first, fourth = ["scale=demo", "pretrain.seed=1,2,3"], ["scale=demo", "pretrain.seed=4"]
+    first, fourth = ["scale=demo", "seeds=1,2,3"], ["scale=demo", "pretrain.seed=4"]
     assert rounds == [
-        (False, 3, [*first, "finetune.pretrain_seed=1,2,3"]),
+        (False, 3, first),
         (True, 3, [*fourth, "pretrain.arm=b,a", "finetune.pretrain_seed=4", "finetune.row=b,a", "finetune.task=mrpc"]),
         (True, 2, ["scale=demo", "pretrain.seed=5", "pretrain.arm=b,a"]),
         (
@@ -166,6 +166,8 @@ def test_a_round_that_was_stopped_is_the_last(tmp_path: Path, monkeypatch: pytes
         (["budget=2h"], "budget= needs until=decided"),
         (["until=decided", "pretrain.seed=1"], "chooses the pre-training seeds itself"),
         (["until=decided", "pretrain_seed=1"], "chooses the pre-training seeds itself"),
+        (["until=decided", "seeds=1,2"], "chooses the pre-training seeds itself"),
+        (["until=decided", "scale.pretrain.seeds='1,2'"], "chooses the pre-training seeds itself"),
     ],
 )
 def test_until_decided_is_refused(tmp_path: Path, words: list[str], message: str) -> None:
@@ -184,6 +186,4 @@ def test_a_claim_on_a_measure_gets_its_seed_without_fine_tuning(tmp_path: Path) 
         *("pretrain.seed=4", "pretrain.arm=b,a"),
         *("evaluate.pretrain_seed=4", "evaluate.measured=b,a", "evaluate.measure=blimp"),
     ]
-    assert reproduce.first_seeds(experiment, "decided", []) == [
-        *("pretrain.seed=1,2,3", "finetune.pretrain_seed=1,2,3", "evaluate.pretrain_seed=1,2,3")
-    ]
+    assert reproduce.first_seeds(experiment, "decided", ["finetune.seed=1"]) == "seeds=1,2,3"

@@ -2,7 +2,8 @@
 
 `prepare.x=`, `pretrain.x=`, `finetune.x=` and `evaluate.x=` go to that stage alone; any other override goes to every
 stage that has such a key, and one that no stage has is refused. Evaluations take encoders: `row=a,b` are those of these
-rows, and `seed=`, which is of trainings, is not for them. `finetune=none` and `evaluate=none` leave a stage out.
+rows, and `seed=`, which is of trainings, is not for them. `seeds=4,5` are the pre-training seeds of every stage.
+`finetune=none` and `evaluate=none` leave a stage out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ValueType
 from omegaconf import DictConfig, OmegaConf
 
-from clozelab.launch.experiments import MEASURED, ExperimentSource, sweeps_in
+from clozelab.launch.experiments import MEASURED, SEEDS, ExperimentSource, sweeps_in
 from clozelab.launch.experiments import SWEEPS as SWEEPS
 from clozelab.launch.jobs import GIVEN_ROW
 from clozelab.launch.sweep import CONFIGURATION_ERRORS, Sweep, compose, explain, hydra_config, known_keys
@@ -74,6 +75,9 @@ def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
         words = words if "row" in keys else [f"row={GIVEN_ROW}", *words]
     if not names:
         raise ValueError(f"{folder.name}: nothing is left to run without its fine-tuning")
+    keys_of_seeds = [f"{stage}.{next(iter(SEEDS[stage]))}=" for stage in names]
+    words = [one for word in words for one in (
+        [key + word.partition("=")[2] for key in keys_of_seeds] if key_of(word) == "seeds" else [word])]  # fmt: skip
     shared = split_overrides(folder, names, words)
     steps = [Step(verb, name, folder, tuple(shared[verb])) for verb, name in names.items()]
     if "pretrain" in names:
@@ -125,6 +129,12 @@ def _taken(stage: str, names: dict[str, str], folder: Path, words: Sequence[str]
         if isinstance(_composed(stage, names, folder, [*taken, word]), DictConfig):
             taken.append(word)
     return taken
+
+
+def chooses_seeds(word: str) -> bool:
+    """Whether an override is about the seeds of pre-training."""
+    stage, _, key = key_of(word).rpartition(".")
+    return (key in ("seed", "pretrain_seed", "seeds") and "finetune" not in stage) or key == "pretrain_seed"
 
 
 def _has(config: DictConfig, key: str) -> bool:

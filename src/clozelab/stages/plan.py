@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from rich import filesize
 from rich.console import Console
 
-from clozelab.launch.experiments import SEEDS
-from clozelab.planning.steps import SWEEPS, Step, make_steps
+from clozelab.planning.steps import SWEEPS, Step, chooses_seeds, make_steps
 from clozelab.suggestions import DASH, STAGE_NAMES, duration, key_of, passes, rough, several
 from clozelab.terminal import Heading, Words, make_console, make_table, parse, say, verb, wants_help
 from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
@@ -202,9 +201,9 @@ def choose(
         yield f"not counted, since no task of this plan speaks for them: {'; '.join(question.unknown)}"
     seeds = ",".join(map(str, range(1, best.seeds + 1)))
     chosen = {"finetune.seed": ",".join(map(str, range(1, best.finetune_seeds + 1)))} if tuned else {}
-    chosen |= {} if rule else {f"{stage}.{next(iter(SEEDS[stage]))}": seeds for stage in sweeps}
+    chosen |= {} if rule else {"seeds": seeds}
     chosen |= {"pretrain.steps_factor": f"{best.factor:.2f}"} if best.factor < 1.0 else {}
-    kept = [one for one in said.overrides if key_of(one) not in (*chosen, "seed", "pretrain_seed")]
+    kept = [one for one in said.overrides if key_of(one) not in chosen and not chooses_seeds(one)]
     until = ["until=decided", f"budget={said.values['budget']}"] if rule else []
     words = [said.names[0], *kept, *(f"{key}={value}" for key, value in chosen.items()), *until]
     yield f"run: clozelab reproduce {shlex.join(words)}"

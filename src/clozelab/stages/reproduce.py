@@ -17,11 +17,10 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from rich.markup import escape
 
-from clozelab.launch.experiments import SEEDS, sweeps_in
 from clozelab.launch.jobs import LIKELY_SHARED, names_of, planned_jobs
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR
 from clozelab.launch.processes import run_verb
-from clozelab.planning.steps import SWEEPS, Step, make_steps
+from clozelab.planning.steps import SWEEPS, Step, chooses_seeds, make_steps
 from clozelab.runs.find import find
 from clozelab.runs.fingerprint import SEED_KEYS, canonical
 from clozelab.runs.store import accept_other_code
@@ -44,6 +43,7 @@ Prepares the corpus, runs every sweep and writes the report. Stop it and start i
 
   name=value             goes to every stage that has such a key
   prepare.name=value     goes to that stage alone; so do pretrain., finetune. and evaluate.
+  seeds=1,2,3            the pre-training seeds, in every stage
   evaluate=none          leaves the measures out; finetune=none leaves the fine-tuning out
   until=decided          gives one more pre-training seed to the claim that is nearest to a verdict (a primary one
                          first), looks, and goes on so: until all are decided, or the last look of the rule
@@ -72,7 +72,7 @@ def main(said: Words) -> int:
     """Run the experiment; returns 0 only if every step went well."""
     folder, is_checked = find_experiment(said.names[0]), "skip-doctor" in said.flags
     if said.values:
-        seeds = first_seeds(load_experiment(folder), said.values.get("until"), said.overrides)
+        seeds = [first_seeds(load_experiment(folder), said.values.get("until"), said.overrides)]
         budget = parse_budget(said.values["budget"]) if "budget" in said.values else math.inf
         if "dry-run" not in said.flags:
             return until_decided(folder, said.words, said.overrides, seeds, budget, is_checked=is_checked)
@@ -105,8 +105,8 @@ def run_round(
     return status, judge(folder, last.overrides, last.config_name)
 
 
-def first_seeds(experiment: Experiment, until: str | None, overrides: Sequence[str]) -> list[str]:
-    """The overrides for the first look. ValueError: there is no such rule, or the seeds are chosen already."""
+def first_seeds(experiment: Experiment, until: str | None, overrides: Sequence[str]) -> str:
+    """The override for the first look. ValueError: there is no such rule, or the seeds are chosen already."""
     if until != "decided":
         raise ValueError(f"until={until}: there is until=decided alone" if until else "budget= needs until=decided")
     if (rule := experiment.stopping) is None:
@@ -114,12 +114,9 @@ def first_seeds(experiment: Experiment, until: str | None, overrides: Sequence[s
             f"{experiment.folder}: until=decided needs a stopping rule in paper.yaml, written before the first look, "
             "such as stopping: {first: 3, most: 8}"
         )
-    if given := next((one for one in overrides if key_of(one).rpartition(".")[2] in ("seed", "pretrain_seed")
-                      and not one.startswith("finetune.seed=")), ""):  # fmt: skip
+    if given := next(filter(chooses_seeds, overrides), ""):
         raise ValueError(f"{given}: until=decided chooses the pre-training seeds itself")
-    seeds = ",".join(map(str, range(1, rule.first + 1)))
-    stages = [stage for stage in sweeps_in(experiment.folder) if f"{stage}=none" not in overrides]
-    return [f"{stage}.{next(iter(SEEDS[stage]))}={seeds}" for stage in stages]
+    return f"seeds={','.join(map(str, range(1, rule.first + 1)))}"
 
 
 def until_decided(
@@ -130,8 +127,8 @@ def until_decided(
     while True:
         started = time.monotonic()
         steps = make_steps(folder, [*overrides, *more])
-        stages = {word.partition(".")[0] for word in more}
-        steps = [step for step in steps if step.verb in stages or not step.is_sweep]
+        stages = {word.partition(".")[0] for word in more}  # at the first look there is one word, for all of them
+        steps = [step for step in steps if step.verb in stages or not step.is_sweep or len(more) == 1]
         status, report = run_round(folder, words, [*overrides, *more], steps, is_checked=is_checked)
         if report is None or status:
             return status
