@@ -273,7 +273,9 @@ def check_table(parcel: Parcel) -> Found:
 def train_one_again(parcel: Parcel, place: Path, seed: int, own: Mapping[str, str]) -> Found:
     """Train a run that chance chooses from its beginning, and compare; `own`: this machine's places."""
     heavy = {encoder_fingerprint(path.parent): path.parent for path in sorted(parcel.folder.rglob("model.safetensors"))}
-    able = [one for one in parcel.records if one.is_complete and not one.shared
+    its_own = Path(parcel.manifest.experiment).stem  # a shared run's experiment is in no pack: nothing says its arm
+    able = [one for one in parcel.records
+            if one.is_complete and not one.shared and (not one.config_dir or one.experiment == its_own)
             and (one.stage == "pretrain" or one.inputs.get("encoder") in heavy)]  # fmt: skip
     if not able:
         return "", [], ["training: no pre-training run of its own, and no encoder"]
@@ -285,8 +287,8 @@ def train_one_again(parcel: Parcel, place: Path, seed: int, own: Mapping[str, st
     try:
         if odd := [word for word in words if not PLAIN_WORD.fullmatch(word)]:
             raise ValueError(f"its command says {odd[0]!r}, which nobody else may")
-        if not re.fullmatch(r"\w+", record.config_name) or (record.config_dir and not parcel.experiment):
-            raise ValueError("its experiment is not in the pack")
+        if not re.fullmatch(r"\w+", record.config_name):
+            raise ValueError("its command line is not known")
         said = OmegaConf.create({key_of(word): word.partition("=")[2] for word in words})
         check_file("its command", "", ConfigResult("pack", "", said, {}))
         say(make_console(), f"training {record.place} again; it took {duration(record.seconds)}")
