@@ -77,7 +77,7 @@ def test_scores_of_held_out_text(folder: Path, tokenizer: WordPieceTokenizer) ->
 
 def test_pieces_are_as_long_as_they_are_written(tokenizer: WordPieceTokenizer) -> None:
     lengths = dict(zip(tokenizer.vocabulary, piece_lengths(tokenizer), strict=True))
-    assert (lengths["the"], lengths["##x"], lengths["."]) == (4, 1, 2)
+    assert (lengths["the"], lengths["##x"], lengths["."]) == (4, 1, 1)
 
 
 def test_windows_are_whole_sentences_that_fit() -> None:
@@ -120,7 +120,9 @@ def test_what_each_side_sees(folder: Path, tokenizer: WordPieceTokenizer) -> Non
     data = made(ClozeBySide, folder, tokenizer, **CLOZE)
     number, mask = len(data.questions) // 3, tokenizer.mask_id
     assert number == 50 and data.sides == ("left", "right", "both")
-    for example in (0, 17):
+    sources = {ids.tobytes(): source for source, document in data.documents for ids in document}
+    given = [0, 0]
+    for example in range(number):
         place, word = int(data.questions.positions[example]), data.questions.ids[example]
         left, right, both = (data.questions.gather(np.array([example + i * number]))["input_ids"] for i in range(3))
         whole = np.where(np.arange(len(both)) == place, word, both)
@@ -128,6 +130,8 @@ def test_what_each_side_sees(folder: Path, tokenizer: WordPieceTokenizer) -> Non
         assert (left[:place] == whole[:place]).all() and (left[place:-1] == mask).all() and left[-1] == whole[-1]
         assert (right[1 : place + 1] == mask).all() and (right[place + 1 :] == whole[place + 1 :]).all()
         assert (both == mask).sum() == 1 and both[place] == mask
+        given[sources[whole[1:-1].astype(np.int32).tobytes()]] += 1
+    assert given == [25, 25], "each source gives its share"
     scores, records = data.score(np.repeat([-1.0, -2.0, -0.5], number), np.repeat([0.0, 0.0, 1.0], number))
     assert len(scores) == 6 and scores["accuracy/both"] == 1.0 and scores["loss/right"] == 2.0
     assert records[0].keys() == {"word", "left", "right", "both"}
@@ -143,30 +147,28 @@ PAIRED = {"sentences": 1, "max_train_pairs": 61, "max_validation_pairs": 40}
 
 
 @pytest.mark.parametrize(
-    ("question", "sentences"), [("next", 1), ("document", 1), ("order", 1), ("follows", 1), ("follows", 2), ("next", 2)]
+    ("question", "sentences"), [("next", 1), ("document", 1), ("order", 1), ("follows", 1), ("follows", 3), ("next", 2)]
 )
 def test_pairs_are_what_their_labels_say(
     folder: Path, tokenizer: WordPieceTokenizer, question: str, sentences: int
 ) -> None:
     alone = made(SentencePairs, folder, tokenizer, question=question, **PAIRED)
     data = made(SentencePairs, folder, tokenizer, question=question, **(PAIRED | {"sentences": sentences}))
-    assert all(
-        len(a) == -(-len(b) // sentences) for (_, a), (_, b) in zip(data.documents, alone.documents, strict=True)
-    )
-    assert all(
-        np.concatenate(a).tobytes() == np.concatenate(b).tobytes()
-        for (_, a), (_, b) in zip(data.documents, alone.documents, strict=True)
-    )
+    for (_, texts), (_, whole) in zip(data.documents, alone.documents, strict=True):
+        assert len(texts) == len(whole) // sentences, "a shorter text at the end would give away that it follows"
+        assert np.concatenate(texts).tobytes() == np.concatenate(whole[: len(texts) * sentences]).tobytes()
     half = (data.max_seq_length - 2 - tokenizer.pair_separators) // 2
     places = {ids[:half].tobytes(): (d, s) for d, (_, one) in enumerate(data.documents) for s, ids in enumerate(one)}
     seen = {}
     for name in ("train", "validation"):
         split = getattr(data, name)
         assert split.labels.mean() == 0.5 and 0 < len(split.labels) <= {"train": 60, "validation": 40}[name]
+        given = [0, 0]
         for number, is_right in enumerate(split.labels):
             ids = split.sequences.input_ids[split.sequences.offsets[number] : split.sequences.offsets[number + 1]]
             first, second = np.split(ids, np.flatnonzero(ids == tokenizer.sep_id))[:2]
             a, b = places[first[1:].tobytes()], places[second[1:].tobytes()]
+            given[data.documents[a[0]][0]] += 1
             seen.setdefault(name, set()).update({a[0]} | ({b[0]} if question in ("next", "order") else set()))
             apart = b[1] - a[1] if a[0] == b[0] else None
             wanted = {
@@ -176,6 +178,8 @@ def test_pairs_are_what_their_labels_say(
                 "order": apart == (1 if is_right else -1),
             }
             assert wanted[question], (a, b, is_right)
+        assert max(given) <= (30 if name == "train" else 20), "each source gives its share"
+        assert min(given) > 0 or name == "validation"
     assert not seen["train"] & seen["validation"]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -137,10 +138,12 @@ def windows(sentences: Sequence[np.ndarray], room: int) -> Iterator[np.ndarray]:
 
 
 def piece_lengths(tokenizer: Tokenizer) -> Ints:
-    """[V]: characters of each entry as it stands in a text, a WordPiece word with the blank before it."""
+    """[V]: characters of each entry in a text; of WordPiece a word has a blank before it, punctuation has none."""
     if tokenizer.kind != "wordpiece":  # a byte-level entry has its blank, and a sign for each byte
         return np.array([len(piece) for piece in tokenizer.vocabulary])
-    return np.array([len(p) - 2 if p.startswith("##") and len(p) > 2 else len(p) + 1 for p in tokenizer.vocabulary])
+    return np.array(
+        [len(p) - 2 if p.startswith("##") and len(p) > 2 else len(p) + p[:1].isalnum() for p in tokenizer.vocabulary]
+    )
 
 
 class ClozeBySide(OfHeldOut, ScoringDataModule):
@@ -167,10 +170,13 @@ class ClozeBySide(OfHeldOut, ScoringDataModule):
         is_piece = tokenizer.kind == "wordpiece"
         starts = np.array([piece[0].isalnum() if is_piece else piece[0] == "Ġ" for piece in tokenizer.vocabulary])
         chosen: list[tuple[np.ndarray, int]] = []
-        for ids in (ids for _, document in self.documents for ids in document if self.min_tokens <= len(ids) <= room):
+        left = [max(1, self.max_words // len(self.source_names))] * len(self.source_names)
+        sentences = ((source, ids) for source, document in self.documents for ids in document)
+        for source, ids in (one for one in sentences if self.min_tokens <= len(one[1]) <= room):
             is_word = starts[ids] & np.append(starts[ids][1:], False) & (ids != tokenizer.unk_id)
             places = np.flatnonzero(is_word[:-2])
-            if len(places := places[places >= 2]) and len(chosen) < self.max_words:
+            if len(places := places[places >= 2]) and left[source]:
+                left[source] -= 1
                 chosen.append((ids, 1 + places[integers(SEED, 0, "cloze", len(chosen), high=len(places))[0]]))
         if not chosen:
             raise ValueError("no held-out sentence has a word with two tokens on both sides: name longer text")
@@ -196,8 +202,9 @@ class SentencePairs(OfHeldOut):
 
     next: the next one, or one of the same document that is no neighbour. document: such a one, or one of another
     document of the same source. order: two neighbours as they stand, or the other way round. follows, as next-sentence
-    prediction asks it: the next one, or one of another document of the same source. Half of the pairs are right, and no
-    document is on both sides of the split. A text is so many `sentences` of a document, one after another.
+    prediction asks it: the next one, or one of another document of the same source. Half of the pairs are right, no
+    document is on both sides of the split, and each source gives its share. A text is so many `sentences` of a
+    document, one after another; fewer at its end are dropped: their length would give away that they follow.
     """
 
     QUESTIONS = ("next", "document", "order", "follows")
@@ -212,9 +219,9 @@ class SentencePairs(OfHeldOut):
         super().__init__(**common)
         self.question, self.limits = question, (max_train_pairs, max_validation_pairs)
         self.documents = [
-            (source, [np.concatenate(text[i : i + sentences]) for i in range(0, len(text), sentences)])
-            for source, text in self.documents
-        ]
+            (source, [np.concatenate(text[i - sentences : i]) for i in range(sentences, len(text) + 1, sentences)])
+            for source, text in self.documents if len(text) >= sentences
+        ]  # fmt: skip
 
     def setup(self, stage: str | None = None) -> None:  # noqa: ARG002
         third = integers(SEED, 0, "probe split", np.arange(len(self.documents)), high=3)
@@ -223,8 +230,11 @@ class SentencePairs(OfHeldOut):
 
     def _split(self, is_mine: np.ndarray, side: int) -> SimpleNamespace:
         """Each first sentence stands once with a right second one and once with a wrong one."""
-        mine, limit = np.flatnonzero(is_mine).tolist(), self.limits[side] // 2 * 2
-        found = [pair for number in mine for pair in self._pairs(number, mine)][:limit]
+        found, sources = list[tuple[np.ndarray, np.ndarray]](), range(len(self.source_names))
+        share = max(2, self.limits[side] // len(sources) // 2 * 2)
+        for source in sources:
+            mine = [i for i in np.flatnonzero(is_mine).tolist() if self.documents[i][0] == source]
+            found += islice((pair for number in mine for pair in self._pairs(number, mine)), share)
         if not found:
             raise ValueError("the held-out text is too short for pairs to train on and pairs to ask: name longer text")
         half = (self.max_seq_length - 2 - self.inputs.tokenizer.pair_separators) // 2
@@ -232,9 +242,9 @@ class SentencePairs(OfHeldOut):
         return SimpleNamespace(sequences=texts, labels=np.tile([1, 0], len(found) // 2), label_names=("no", "yes"))
 
     def _pairs(self, number: int, others: Sequence[int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """A right and a wrong pair of every second sentence of a document."""
-        source, document = self.documents[number]
-        strangers = [self.documents[i][1] for i in others if i != number and self.documents[i][0] == source]
+        """A right and a wrong pair of every second sentence of a document; `others` of its source."""
+        document = self.documents[number][1]
+        strangers = [self.documents[i][1] for i in others if i != number]
         for i in range(0, len(document) - 1, 2):
             if self.question == "order":
                 yield from ((document[i], document[i + 1]), (document[i + 1], document[i]))
