@@ -113,6 +113,53 @@ def test_other_settings_than_the_registered_ones(mine: Path) -> None:
     assert said(mine).endswith("nothing of it was changed"), "how the work is laid out is no other run"
 
 
+def declared(folder: Path, **more: Any) -> dict[str, Any]:
+    folder.mkdir(exist_ok=True)
+    (folder / "paper.yaml").write_text(json.dumps(SAID | more))
+    return registration.declared(load_experiment(folder), {}, {})
+
+
+def test_the_order_of_primary_claims_counts(tmp_path: Path) -> None:
+    first, second = ({**SAID["claims"][0], "text": text, "primary": True} for text in ("first", "second"))  # type: ignore[dict-item]
+    before = declared(tmp_path / "mine", claims=[first, second])
+    assert registration.changed(before, declared(tmp_path / "mine", claims=[second, first])) == [
+        "order of primary claims changed"
+    ]
+    older = {kind: one for kind, one in before.items() if not kind.startswith("order")}
+    assert registration.changed(older, before) == [], "a declaration that says nothing of it"
+
+
+MEASURED = {"columns": ["mrpc", {"name": "x", "from": "evaluate", "task": "blimp", "metric": "validation/accuracy"}]}
+
+
+def test_measures_have_the_seeds_of_their_encoders_and_shared_runs_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "now", lambda: "2026-11-22T10:00:00+00:00")
+    folder = tmp_path / "mine"
+    declared(folder, **MEASURED)
+    there = ["scale=demo", f"runs_dir={tmp_path / 'runs'}", "finetune.seed=1"]
+    assert verb([str(folder), *there, "seeds=4,5"]) == 0
+    assert read_registration(root(folder))[0].content["seeds"] == {"fine-tuning": [1], "pre-training": [4, 5]}
+    for seed, settings, changes in ((5, [], "; nothing of it was changed"), (6, ["pretrain.steps_factor=0.5"], "")):
+        for step in (one for one in make_steps(folder, [*there, f"seeds={seed}", *settings]) if one.is_sweep):
+            write(step, step.sweep.jobs[0], "2026-11-23T00:00:00+00:00")
+        for path in root(folder).glob("pretrain/*/*/run.json"):
+            shared = {"run": "elsewhere", "fingerprint": "f", "weights": "w"}
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"shared": shared}))
+        assert said(folder).endswith(changes or "since then settings of arm a changed and pre-training seed 6 added")
+
+
+def test_every_rate_that_a_row_tries_is_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "now", lambda: "2026-11-22T10:00:00+00:00")
+    folder = tmp_path / "mine"
+    declared(folder, sweeps={"finetune": {"learning_rate": "1e-4,2e-4"}})
+    assert verb(words(folder)) == 0
+    for rate, change in (("1e-4", "nothing of it was changed"), ("3e-4", "since then settings of a on mrpc changed")):
+        finish(folder, "2026-11-23T00:00:00+00:00", f"finetune.learning_rate={rate}")
+        assert said(folder).endswith(change)
+
+
 def test_an_edited_file_is_named(mine: Path) -> None:
     path = root(mine) / REGISTRATION_FILE
     saved = path.read_text()

@@ -112,7 +112,7 @@ def test_it_says_which_evaluation_and_which_unit(root: Path, capsys: pytest.Capt
     out = capsys.readouterr().out
     assert "held out, last evaluation" in out and "accuracy, percent" in out and "70.34" in out and "0.7034" not in out
     assert "score, best evaluation" in out
-    assert "each run's best evaluation by accuracy (A: step 5 of 9, B: step 10), as in reports" in out
+    assert "each run's best evaluation by accuracy (steps 5 and 10), as in reports" in out
     main([str(folder) for folder in folders["squad_v1"]])
     out = capsys.readouterr().out
     assert "exact_match, percent" in out and "6.36" in out and "635" not in out

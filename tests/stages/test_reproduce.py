@@ -176,6 +176,25 @@ def test_until_decided_is_refused(tmp_path: Path, words: list[str], message: str
         reproduce.main([str(folder), *words])
 
 
+def test_a_claim_about_two_columns_gets_its_seed_on_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure = {"name": "x", "from": "evaluate", "task": "blimp", "metric": "validation/accuracy"}
+    claim = {"text": "t", "compare": ["b", "a", "mrpc"], "against": ["b", "a", "x"], "direction": "higher"}
+    folder = ruled(tmp_path / "mine", columns=["mrpc", measure], claims=[claim])
+    experiment = load_experiment(folder)
+    found = judgement(experiment, 0, 3, INCONCLUSIVE)
+    assert reproduce.next_seed(found, experiment) == ["seeds=4", "pretrain.arm=b,a", "row=b,a"]
+    stages = []
+
+    def run_round(_: Path, __: Any, ___: Any, steps: list[Any], **____: Any) -> tuple[int, Any]:
+        stages.append([step.verb for step in steps])
+        return 0, SimpleNamespace(judgements=[found])
+
+    monkeypatch.setattr(reproduce, "run_round", run_round)
+    with pytest.raises(ValueError, match="a seed more gave 't' none: seeds=4"):
+        reproduce.main([str(folder), "until=decided", "scale=demo"])
+    assert stages == [["prepare", "pretrain", "finetune", "evaluate"]] * 2, "and not for ever"
+
+
 def test_a_claim_on_a_measure_gets_its_seed_without_fine_tuning(tmp_path: Path) -> None:
     measure = {"name": "x", "from": "evaluate", "task": "blimp", "metric": "validation/accuracy"}
     claim = {"text": "first", "compare": ["b", "a", "x"], "direction": "higher", "primary": True}

@@ -15,7 +15,7 @@ from clozelab.metrics.statistics import zero_crossings
 from clozelab.runs.find import Runs
 from clozelab.runs.record import Record, Score
 from clozelab.verdicts.experiment import Experiment, load_experiment
-from clozelab.verdicts.judging import FAILS, HOLDS, INCONCLUSIVE, NOT_COMPARABLE, ONE_SEED, Judgement, judge
+from clozelab.verdicts.judging import FAILS, HOLDS, INCONCLUSIVE, NOT_COMPARABLE, ONE_SEED, Judgement, judge, look_at
 from clozelab.verdicts.table import build_table
 
 FRACTIONS = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
@@ -25,14 +25,14 @@ WOBBLE = np.array([[0.3], [-0.3], [0.1], [-0.1]])
 """Of four seeds, at all points alike."""
 
 
-def make(folder: Path, **claim: Any) -> Experiment:
+def make(folder: Path, columns: Sequence[Any] = (), **claim: Any) -> Experiment:
     rows = [
         {"row": f"{arm}_{100 * one:.0f}", "arm": arm, "set": {"encoder_fraction": one}, "floor": None}
         for arm in ("new", "old")
         for one in FRACTIONS
     ]
     said = {
-        "columns": [{"name": "task", "task": "task", "metric": METRIC}, {"name": "other", "task": "other"}],
+        "columns": columns or [{"name": "task", "task": "task", "metric": METRIC}, {"name": "other", "task": "other"}],
         "arms": {"new": {}, "old": {}},
         "rows": rows,
         "claims": [{"text": "t", "compare": ["new_100", "old_100", "task"], "direction": "crosses", **claim}],
@@ -134,6 +134,40 @@ def test_flops_and_seconds_are_each_arm_s_own(tmp_path: Path) -> None:
         assert {"flops": "FLOPs", "seconds": "min"}.get(unit, "tokens") in found.where.place
     assert places["flops"] / 1e12 == pytest.approx(places["seconds"] / 100.0)
     assert places["flops"] / 1e12 > 1.5 * places["tokens"] / TOKENS
+
+
+def test_of_losses_the_smaller_one_is_ahead_also_where_nothing_is_fine_tuned(tmp_path: Path) -> None:
+    """Measured bits a character: `new` begins with more of them and ends with fewer."""
+    key = "validation/bits_per_character"
+    held_out = {"name": "task", "from": "evaluate", "task": "task", "metric": key}
+    experiment = make(tmp_path, columns=[held_out])
+    for sign, verdict in ((-1.0, HOLDS), (1.0, FAILS)):
+        found = finetuned(sign * np.array([-4.0, -2.0, 0.0, 2.0, 4.0, 6.0]) + WOBBLE)
+        measured = []
+        for one in found:
+            config = {key: value for key, value in one.config.items() if key != "task"} | {"measure": {"name": "task"}}
+            score = {key: Score(unit="bits", value=one.scores[METRIC].value)}
+            changes = {"stage": "evaluate", "config": config, "metric": key, "scores": score}
+            measured.append(one.model_copy(update=changes))
+        (one,) = judge(build_table(experiment, Runs(Path("none"), measured)))
+        assert one.verdict == verdict and one.where is not None
+        assert (one.where.point is not None) == (verdict == HOLDS)
+        assert one.note.startswith("new overtakes old at 25 % of" if verdict == HOLDS else "no crossing in the claimed")
+
+
+def test_an_earlier_look_is_found_again_whatever_the_clock_said(tmp_path: Path) -> None:
+    """The weights between two points are means over seeds: with every seed they are other ones."""
+    experiment, root = make(tmp_path / "mine", measured_in="seconds"), tmp_path / "runs"
+    root.mkdir()
+    clocks = [2.2, 2.21, 2.18, 2.25]
+    both = [one for i, slower in enumerate(clocks) for one in pretrained(tmp_path / f"clock{i}", "new", 4, slower)
+            if one.seed == i + 1]  # fmt: skip
+    both += pretrained(tmp_path, "old", 4)
+    for count, is_exploratory in ((3, False), (4, True)):
+        leads = (np.linspace(-4.0, 26.0, 6) + WOBBLE)[:count]
+        runs = Runs(root, [*(one for one in both if one.seed <= count), *finetuned(leads)])
+        (found,), _, _ = look_at(build_table(experiment, runs))
+        assert found.verdict == HOLDS and found.is_exploratory == is_exploratory
 
 
 def test_lines_that_are_not_there(experiment: Experiment, tmp_path: Path) -> None:

@@ -42,11 +42,11 @@ rows:
   - {row: base, label: Base, arm: base, cells: [82.0, 75.0, 3.99, 78.5], floor: small}
   - {row: large, label: Large, arm: large, cells: [83.0, null, 3.23, null]}
 claims:
-  - {id: series, text: t, rows: [small, base, large], column: LM, direction: decreasing}
-  - {id: spread, text: t, rows: [small, base], column: MNLI, direction: within, points: 1.0}
-  - {id: contrast, text: t, paper_delta: -3, compare: [base, small, MNLI], against: [base, small, MRPC], direction: lower}
-  - {id: each, text: t, compare: [large, [small, base], MNLI], direction: higher}
-  - {id: order, text: t, paper_delta: 2.0, compare: [base, small, MNLI], direction: higher}
+  - {id: series, text: series, rows: [small, base, large], column: LM, direction: decreasing}
+  - {id: spread, text: spread, rows: [small, base], column: MNLI, direction: within, points: 1.0}
+  - {id: contrast, text: contrast, paper_delta: -3, compare: [base, small, MNLI], against: [base, small, MRPC], direction: lower}
+  - {id: each, text: each, compare: [large, [small, base], MNLI], direction: higher}
+  - {id: order, text: order, paper_delta: 2.0, compare: [base, small, MNLI], direction: higher}
 """  # noqa: E501
 ABLATION = """
 title: How many tokens to mask
@@ -195,6 +195,7 @@ REFUSED = [
     ("paper_delta: 2.0", "paper_delta: 20", "claims.4: paper_delta is 20, and its cells say 2$"),
     ("paper_delta: 2.0", "size: 2.0", "claims.4: has no key 'size'; there are "),
     ("id: order", "id: each", "claims: id 'each' is there twice"),
+    ("text: order", "text: each", "claims: text 'each' is there twice"),
     ("title: T", "title: [T", "is not valid YAML"),
     ("title: T", "title: T\nclaims: []", "is not valid YAML: the key 'claims' is there twice"),
 ]  # fmt: skip

@@ -29,17 +29,17 @@ TASKS = {"mnli": "MNLI-m", "qnli": "QNLI", "mrpc": "MRPC", "sst2": "SST-2", "squ
 ROWS = ("mlm_nsp", "mlm", "ltr", "ltr_bilstm")
 SEEDS = (1, 2, 3, 4)
 MORE = """
-  - {id: chain, text: t, paper_delta: null, rows: [mlm_nsp, mlm, ltr], column: SST-2, direction: decreasing}
-  - {id: alike, text: t, paper_delta: null, rows: [mlm_nsp, mlm], column: SST-2, direction: within, points: 1.0}
+  - {id: chain, text: chain, paper_delta: null, rows: [mlm_nsp, mlm, ltr], column: SST-2, direction: decreasing}
+  - {id: alike, text: alike, paper_delta: null, rows: [mlm_nsp, mlm], column: SST-2, direction: within, points: 1.0}
   - id: more
-    text: t
+    text: more
     paper_delta: -3.3
     compare: [mlm, mlm_nsp, QNLI]
     against: [mlm, mlm_nsp, MRPC]
     direction: lower
-  - {id: perplexity, text: t, paper_delta: -0.5, compare: [mlm_nsp, mlm, perplexity], direction: lower}
-  - {id: each, text: t, paper_delta: null, compare: [mlm, [ltr, ltr_bilstm], SST-2], direction: higher}
-  - {id: average, text: t, paper_delta: -1, compare: [ltr, mlm, Average], direction: lower}
+  - {id: perplexity, text: perplexity, paper_delta: -0.5, compare: [mlm_nsp, mlm, perplexity], direction: lower}
+  - {id: each, text: each, paper_delta: null, compare: [mlm, [ltr, ltr_bilstm], SST-2], direction: higher}
+  - {id: average, text: average, paper_delta: -1, compare: [ltr, mlm, Average], direction: lower}
 """
 COLUMNS = """  - {name: perplexity, from: pretrain, metric: validation/perplexity}
   - {name: Average, mean_of: [MNLI-m, QNLI, MRPC, SST-2]}

@@ -329,57 +329,6 @@ def test_collapsed_runs_lend_no_spread(experiment: Experiment, make_runs: Callab
     assert "the difference rests on them and decides nothing" in one.note and "larger" not in one.note
 
 
-def answer(root: Path, row: str, seed: int, text: str) -> None:
-    (root / "finetune" / row / f"pretrain-seed-{seed}" / "mrpc" / "seed-1" / "predictions.jsonl").write_text(text)
-
-
-@pytest.mark.parametrize("means", [(72.0, 72.0, 72.0), (72.0, 73.0, 71.5)])
-def test_copies_decide_nothing(
-    experiment: Experiment, make_runs: Callable[..., Path], writers: Any, means: tuple[float, ...]
-) -> None:
-    """Whatever the other row's spread lends to the difference."""
-    root = make_runs({}, pretrain_seeds=(1, 2, 3))
-    for seed, mean in enumerate(means, 1):
-        writers.finetune(root, "mlm", "mrpc", (seed, 1), mean)
-        writers.finetune(root, "ltr", "mrpc", (seed, 1), 60.0)
-        answer(root, "ltr", seed, f"run {seed}")
-    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
-    has_spread = len(set(means)) > 1
-    # Equal scores of runs that answered differently are no copies.
-    assert one.verdict == (HOLDS if has_spread else INCONCLUSIVE) and "copies" not in one.note
-    for seed in (2, 3):
-        answer(root, "ltr", seed, "run 2")
-    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
-    assert one.verdict == INCONCLUSIVE and one.corrected is None and not one.needs
-    assert "LTR & No NSP: runs 2/1 and 3/1 (pre-training/fine-tuning seed) gave the same answers" in one.note
-
-
-def test_runs_that_only_answer_alike_are_no_copies(
-    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
-) -> None:
-    """Good taggers agree on every tag, and collapsed runs on everything."""
-    root = make_runs({}, pretrain_seeds=(1, 2, 3))
-    for seed, mean in enumerate((72.0, 73.0, 71.5), 1):
-        writers.finetune(root, "mlm", "mrpc", (seed, 1), mean)
-        writers.finetune(root, "ltr", "mrpc", (seed, 1), 60.0)
-        answer(root, "ltr", seed, "the same tags")
-        losses = root / f"finetune/ltr/pretrain-seed-{seed}/mrpc/seed-1/metrics.csv"
-        losses.write_text(f"step,tokens,seconds,key,value\n50,900,0.{seed},train/loss,0.{40 + seed}\n")
-    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
-    assert one.verdict == HOLDS and "copies" not in one.note
-    for seed in (2, 3):  # negative control: the same losses at another speed
-        losses = root / f"finetune/ltr/pretrain-seed-{seed}/mrpc/seed-1/metrics.csv"
-        losses.write_text(f"step,tokens,seconds,key,value\n50,900,0.{seed},train/loss,0.42\n")
-    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
-    assert one.verdict == INCONCLUSIVE and "runs 2/1 and 3/1" in one.note
-    for path in root.glob("finetune/ltr/*/mrpc/seed-1/run.json"):
-        state = json.loads(path.read_text())
-        state["facts"]["collapsed"] = True
-        path.write_text(json.dumps(state))
-    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
-    assert "copies" not in one.note and "every run of LTR & No NSP collapsed" in one.note
-
-
 def test_seeds_with_one_encoder_are_copies(
     experiment: Experiment, make_runs: Callable[..., Path], writers: Any
 ) -> None:

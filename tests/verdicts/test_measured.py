@@ -74,6 +74,16 @@ def test_rows_of_another_protocol_are_not_comparable(table: Table, writers: Any,
     assert "max_unknown_tokens 100 against 200" in why_not(other, "mlm", "ltr", ["text"])
 
 
+def test_a_stand_in_speaks_for_its_measure(tmp_path: Path, writers: Any) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/paper.yaml").write_text(PAPER.replace("task: text,", "task: treebank, stand_ins: [text],"))
+    for row, bits in (("mlm", 1.5), ("ltr", 2.5)):
+        writers.evaluation(tmp_path / "runs", row, "text", 1, {BITS: bits}, experiment="mine")
+    table = build_table(load_experiment(tmp_path / "mine"), find(tmp_path / "runs"))
+    (column,) = table.with_results
+    assert not column.is_paper and table.cells["mlm", column.key].scores
+
+
 def test_a_folder_of_evaluations_has_a_table_of_its_own(table: Table) -> None:
     found = sweep_table(table.runs)
     assert sorted(one.heading for one in found.columns) == ["The cloze", "The text"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,8 @@ from scipy import stats
 from clozelab.metrics.statistics import sequential_p
 from clozelab.runs.find import Runs
 from clozelab.stages.reproduce import nearest
-from clozelab.verdicts.experiment import Experiment
-from clozelab.verdicts.judging import HOLDS, INCONCLUSIVE, Judgement, look_at
+from clozelab.verdicts.experiment import Experiment, load_experiment
+from clozelab.verdicts.judging import FAILS, HOLDS, INCONCLUSIVE, Judgement, look_at
 from clozelab.verdicts.table import build_table
 
 FILE = importlib.util.spec_from_file_location("looks", Path(__file__).parents[2] / "benchmarks" / "looks.py")
@@ -50,6 +51,18 @@ def test_the_p_is_that_of_all_looks(experiment: Experiment, tmp_path: Path) -> N
     assert found.word == HOLDS
     later = looked(experiment, tmp_path, 9)
     assert later.corrected == found.corrected and "seeds after the last look (8) decide nothing" in later.note
+
+
+def test_a_look_speaks_for_the_side_that_it_was_on(tmp_path: Path) -> None:
+    """Surely beyond the margin after three seeds; after six the mean lies inside, and nothing says that surely."""
+    simulation.make_experiment(folder := tmp_path / "mine", 1, stopping={"first": 3, "most": 6})
+    claim = {"text": "t", "rows": ["b0", "a0"], "column": "task", "direction": "within", "points": 1.0}
+    said = json.loads((folder / "paper.yaml").read_text()) | {"claims": [claim]}
+    (folder / "paper.yaml").write_text(json.dumps(said))
+    experiment = load_experiment(folder)
+    differences = np.array([[2.0, 2.01, 1.99, -0.7, -1.0, 0.1]])
+    verdicts = [simulation.judged(experiment, differences, count)[0].verdict for count in (3, 6)]
+    assert verdicts == [FAILS, INCONCLUSIVE]
 
 
 def test_nothing_is_tested_before_the_first_look(experiment: Experiment, tmp_path: Path) -> None:

@@ -34,16 +34,18 @@ class Entry(NamedTuple):
     content: dict[str, Any]
 
 
-def declared(experiment: Experiment, seeds: Mapping[str, Iterable[int]], settings: Mapping[str, str]) -> dict[str, Any]:
+def declared(experiment: Experiment, seeds: Mapping[str, Iterable[int]], settings: Mapping[str, Any]) -> dict[str, Any]:
     """What a registration says: seeds of pre-training and fine-tuning, `settings_of` every arm and row."""
     said = experiment.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"folder", "sweeps"})
-    claims = zip(experiment.claims, said.pop("claims", []), strict=True)
+    names = [one.id or one.text for one in experiment.claims]
+    claims = dict(zip(names, said.pop("claims", []), strict=True))
     named = {
-        "claim": {one.id or one.text: entry for one, entry in claims},
+        "claim": claims,
+        "order of primary claims": {"": [name for name, entry in claims.items() if entry.get("primary")]},
         "row": {one["row"]: one for one in said.pop("rows", [])},
         "column": {one["name"]: one for one in said.pop("columns", [])},
         "arm": said.pop("arms", {}),
-        "settings of": dict(settings),
+        "settings of": {name: " ".join(sorted(hashes)) for name, hashes in settings.items()},
         "stopping rule": {"": said.pop("stopping", None)},
         "key": said,
     }
@@ -94,10 +96,10 @@ def register(root: Path, content: dict[str, Any], *, again: bool) -> tuple[Entry
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """What of a declaration is another one, in words."""
+    """What of a declaration is another one, in words; of a kind that the older one does not know nothing."""
     said = []
-    for kind in (kind for kind in after if kind != "seeds"):
-        old, new = before.get(kind) or {}, after[kind]
+    for kind in (kind for kind in after if kind != "seeds" and kind in before):
+        old, new = before[kind], after[kind]
         for name in dict.fromkeys([*old, *new]):
             if old.get(name) != new.get(name):
                 how = "changed" if name in old and name in new else "added" if name in new else "taken away"
@@ -116,7 +118,7 @@ def said_of(experiment: Experiment, runs: Runs) -> str:
         return str(error)
     if not known:
         return ""
-    own = [run for run in runs.runs if run.shared is None]
+    own = [run for run in runs.runs if run.shared is None]  # a shared one did not begin here
     began = min((run.started for run in own if run.started), default="")
     before = [one for one in known if not began or datetime.fromisoformat(one.date) <= datetime.fromisoformat(began)]
     entry = before[-1] if before else known[0]
@@ -126,13 +128,13 @@ def said_of(experiment: Experiment, runs: Runs) -> str:
     else:
         early = sum(run.started < entry.date for run in own)
         said += f", after {early} of {len(own)} runs had begun (the first on {began[:10]})"
-    made = grouped((settings_of(run.config) for run in own if run.is_complete), lambda one: one[0])
-    settings = {name: next((hash for _, hash in found if hash != entry.content["settings of"].get(name)), found[0][1])
-                for name, found in made.items()}  # fmt: skip
-    seeds = {"pre-training": {run.pretrain_seed if run.stage == "finetune" else run.seed for run in own},
-             "fine-tuning": {run.seed for run in own if run.stage == "finetune"}}  # fmt: skip
+    made = grouped((settings_of(run.config) for run in runs.runs if run.is_complete), lambda one: one[0])
+    known_settings = {name: {*str(hashes).split()} for name, hashes in entry.content["settings of"].items()}
+    settings = {name: known_settings.get(name, set()) | {hash for _, hash in found} for name, found in made.items()}
+    seeds = {"pre-training": {run.pretrain_seed for run in runs.runs},
+             "fine-tuning": {run.seed for run in runs.finetune}}  # fmt: skip
     # A setting that no run has yet is as it was registered.
-    present = declared(experiment, seeds, entry.content["settings of"] | settings)
+    present = declared(experiment, seeds, known_settings | settings)
     present["seeds"] = {kind: sorted(found) for kind, found in seeds.items()}
     changes = changed(entry.content, present)
     said += f"; since then {listed(changes)}" if changes else "; nothing of it was changed"

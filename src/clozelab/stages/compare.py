@@ -174,14 +174,9 @@ def show_figures(one: Record, two: Record, console: Console) -> None:
         headings = [Heading("score, best evaluation"), *(Heading(name, True) for name in ("A", "B", "B - A"))]
         rows = [[with_unit(one, key), f"{a:.2f}", f"{b:.2f}", signed(b - a)] for key, a, b in scores]
         console.print(make_table(headings, rows, console.width))
-        steps = [
-            f"{letter}: step {facts.get('best_step', NONE)}"
-            + (f" of {facts['total_steps']}" if "total_steps" in facts else "")
-            for letter, facts in (("A", one.facts), ("B", two.facts))
-        ]
+        steps = " and ".join(str(run.facts.get("best_step", NONE)) for run in (one, two))
         said = f"Scores are those of each run's best evaluation by {one.metric.removeprefix('validation/')}"
-        how = "as in reports; held-out figures are those of the last one."
-        say(console, f"{said} ({', '.join(steps)}), {how}", style="dim")
+        say(console, f"{said} (steps {steps}), as in reports; held-out figures are of the last one.", style="dim")
 
 
 def caution(records: Sequence[Record], console: Console) -> None:

@@ -127,8 +127,8 @@ def until_decided(
     while True:
         started = time.monotonic()
         steps = make_steps(folder, [*overrides, *more])
-        stages = {word.partition(".")[0] for word in more}  # at the first look there is one word, for all of them
-        steps = [step for step in steps if step.verb in stages or not step.is_sweep or len(more) == 1]
+        stages = {word.partition(".")[0] for word in more}
+        steps = [step for step in steps if step.verb in stages or not step.is_sweep or more[0].startswith("seeds=")]
         status, report = run_round(folder, words, [*overrides, *more], steps, is_checked=is_checked)
         if report is None or status:
             return status
@@ -141,7 +141,9 @@ def until_decided(
         if now - began + one_seed > budget:
             say(console, f"The budget ends before another seed would, which takes about {duration(one_seed)}.")
             return 0
-        more, is_checked = next_seed(claim, experiment), True
+        before, more, is_checked = more, next_seed(claim, experiment), True
+        if more == before:
+            raise ValueError(f"a seed more gave '{claim.claim.text}' none: {' '.join(more)}")
         say(console, f"One more seed for '{claim.claim.text}': {' '.join(more)}")
 
 
@@ -168,6 +170,8 @@ def next_seed(one: Judgement, experiment: Experiment) -> list[str]:
     arms = dict.fromkeys(shapes[row] for row in one.rows)
     seed = 1 + max(int(seed) for known in one.seeds.values() for seed in known.split("/")[0].split())
     words = [f"pretrain.seed={seed}", f"pretrain.arm={','.join(arms)}"]
+    if one.claim.against:  # another column's runs, too
+        return [f"seeds={seed}", words[1], f"row={','.join(one.rows)}"]
     if one.column and one.column.is_pretraining:
         return words
     if one.column and one.column.is_measured:
@@ -218,15 +222,15 @@ def register(said: Words) -> int:
 
     folder = find_experiment(said.names[0])
     sweeps = [step for step in make_steps(folder, said.overrides) if step.is_sweep]
-    settings, seeds = {}, {"pre-training": set[int](), "fine-tuning": set[int]()}
+    settings, seeds = dict[str, set[str]](), {"pre-training": set[int](), "fine-tuning": set[int]()}
     for step in sweeps:
         for jobs in step.sweep.groups(lambda key: key not in SEED_KEYS).values():
             config = canonical(OmegaConf.create(step.sweep.settings(jobs[0])))
             name, value = registration.settings_of(json.loads(json.dumps(config)))
-            settings[name] = value
+            settings.setdefault(name, set()).add(value)  # several, where a row tries several rates
             for job in jobs:
                 chosen = config | {key_of(word): word.partition("=")[2] for word in job}
-                first = "pretrain_seed" if step.verb == "finetune" else "seed"
+                first = "seed" if step.verb == "pretrain" else "pretrain_seed"
                 seeds["pre-training"].add(int(chosen[first]))
                 seeds["fine-tuning"] |= {int(chosen["seed"])} if step.verb == "finetune" else set()
     content = registration.declared(load_experiment(folder), seeds, settings)

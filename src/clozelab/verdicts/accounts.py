@@ -36,7 +36,8 @@ SIZE_LETTERS = {"L": "num_hidden_layers", "H": "hidden_size", "A": "num_attentio
 
 def arm_labels(table: Table) -> dict[str, str]:
     """Arm -> label of the first row that uses it; its own name where that row is but one point of it, or missing."""
-    points = {row for line in find_lines(table.experiment, table.runs) for row in line.rows.values()}
+    lines = find_lines(table.experiment, table.runs)
+    points = {row for line in lines for share, row in line.rows.items() if share < 1.0}
     labels: dict[str, str] = {}
     for row in table.experiment.rows:
         if row.arm is not None:
@@ -202,7 +203,8 @@ def find_crossing(case: Case, table: Table, *, holds: bool) -> Crossing | None:
         places = [at for at, _ in case.courses[number].points]
         return np.interp(np.log(amounts), np.log(places), np.mean(of_seed, axis=1))
 
-    gaps = np.array([line(0, seed) - line(1, seed) for seed in seeds])
+    sign = -1.0 if case.column.column and case.column.column.falls else 1.0  # of losses the smaller one is ahead
+    gaps = sign * np.array([line(0, seed) - line(1, seed) for seed in seeds])
     if not len(gaps):
         return None
     is_tested = len(gaps) > 1 and all(link.is_tested for link in case.links)

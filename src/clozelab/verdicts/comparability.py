@@ -2,8 +2,8 @@
 
 Two arms or rows are about what their own lines say differently, as the runs recorded it, with the settings that the
 configuration derives from those, and about what `differ_in` lists. How a row is fine-tuned (PROTOCOL) is no row's
-subject unless `differ_in` says so. Arms must have seen as much as `matched_by` asks for. Two seeds that are one and
-the same run are copies, and decide nothing.
+subject unless `differ_in` says so. Arms must have seen as much as `matched_by` asks for. Two seeds that began with one
+encoder are copies, and decide nothing.
 
 Last: the table of any sweep's runs without an experiment, whose rows are what differs between the runs.
 """
@@ -11,7 +11,6 @@ Last: the table of any sweep's runs without an experiment, whose rows are what d
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 from clozelab.runs.fingerprint import CONDITIONAL_KEYS, flatten, grouped
 from clozelab.schema import LAYOUT, NEUTRAL, meaning_of
 from clozelab.suggestions import CONF_DIR, listed, rough
-from clozelab.training.measuring import read_rows
 from clozelab.verdicts.experiment import RATE_KEYS, STEP_KEYS, Column, Experiment, Row, read_yaml
 from clozelab.verdicts.table import Seeds, Table, build_table, seeds_of
 
@@ -42,7 +40,6 @@ SHOWN = 3
 CODE = "code"  # what `differ_in` says where rows may be of other versions of the code
 BySeeds = Mapping[Seeds, Mapping[str, str]]
 Apart = dict[str, list[tuple[str, str]]]
-ANSWERS = ("predictions*.json*", "nbest_predictions.json", "null_odds.json")
 NO_DIFFERENCE = (  # what overrides say that makes no other row: seeds, columns, places and machines
     *("seed", "pretrain_seed", "task", "measure", "experiment", "hydra", "trainer", "logger", "hub", "share_runs"),
     *("reuse", "runs_dir", "run_dir", "data_dir", "cache_dir", "encoder", "keep_model", "predict_test"),
@@ -311,7 +308,7 @@ def inconsistencies(experiment: Experiment, runs: Runs) -> list[str]:
         for (seed, _), used in _encoders(mine).items():
             if len(used) > 1:
                 lines.append(f"{row}, pre-training seed {seed}: its runs began with {len(used)} different encoders")
-        lines += [f"{row}: {copies}"] if (copies := _one_encoder(mine)) else []
+        lines += [f"{row}: {copies}"] if (copies := copied_seeds(mine)) else []
     finished = {(run.name, run.seed): run.finished or "" for run in pretrain}
     for run in finetune:
         arm, is_last = str(run.config.get("encoder_arm")), float(run.config.get("encoder_fraction", 1.0)) == 1.0
@@ -349,29 +346,9 @@ def _unequal(what: str, runs: Sequence[Record], free: frozenset[str]) -> list[st
 
 
 def copied_seeds(runs: Iterable[Record]) -> str:
-    """Which seeds of one row on one task are copies, in words, by their encoder, or by answers and losses together:
-    honest runs may have equal scores, or give equal tags."""
-    honest = [run for run in runs if run.stage != "pretrain" and not run.facts.get("collapsed")]
-    if one_encoder := _one_encoder(honest):
-        return one_encoder
-    by_scores = grouped(sorted(honest, key=seeds_of), lambda run: tuple(sorted(run.values.items())))
-    answers: dict[tuple[Any, ...], list[str]] = {}
-    for scores, alike in sorted(by_scores.items()):
-        for run in alike if len(alike) > 1 else ():  # files are read only where all scores are equal
-            files = [path for pattern in ANSWERS for path in sorted(run.folder.glob(pattern)) if path.is_file()]
-            if files:
-                told = [(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
-                logged = read_rows(run.folder / "metrics.csv")
-                losses = [(row.step, row.value) for row in logged if row.key == "train/loss"]
-                answers.setdefault((scores, *sorted(told), *losses), []).append(run.seeds)
-    same = next((seeds for seeds in answers.values() if len(seeds) > 1), [])
-    return f"runs {listed(same)} (pre-training/fine-tuning seed) gave the same answers throughout" if same else ""
-
-
-def _one_encoder(runs: Iterable[Record]) -> str:
-    """Which pre-training seeds are no seeds, since their runs began with one encoder."""
-    began = grouped(filter(encoder_of, runs), encoder_of).values()
-    seeds = [sorted({run.pretrain_seed for run in mine}) for mine in began]
+    """Which pre-training seeds of one row on one task are none, in words, since their runs began with one encoder."""
+    tuned = (run for run in runs if run.stage != "pretrain" and not run.facts.get("collapsed") and encoder_of(run))
+    seeds = [sorted({run.pretrain_seed for run in mine}) for mine in grouped(tuned, encoder_of).values()]
     same = next((one for one in seeds if len(one) > 1), None)
     return f"pre-training seeds {listed(map(str, same))} are one and the same encoder" if same else ""
 

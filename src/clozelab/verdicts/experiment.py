@@ -279,8 +279,9 @@ class Experiment(_Entry):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         columns, rows = [one.name for one in self.columns], [row.name for row in self.rows]
-        ids = [one.id for one in self.claims if one.id]
-        for what, names in (("columns: name", columns), ("rows: row", rows), ("claims: id", ids)):
+        ids, texts = [one.id for one in self.claims if one.id], [one.text for one in self.claims]
+        unique = {"columns: name": columns, "rows: row": rows, "claims: id": ids, "claims: text": texts}
+        for what, names in unique.items():
             if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
                 raise ValueError(f"{what} {twice!r} is there twice; give each its own")
         tasks = [one.name for one in self.columns if one.task]

@@ -108,7 +108,7 @@ def judge(table: Table, looks: Sequence[Look] = ()) -> list[Judgement]:
     table those before the first one at these seeds count against it, unless the stopping rule allows for them."""
     cases = [case for claim in table.experiment.claims for case in find_cases(claim, table)]
     correction = correct(families_of(cases))
-    seeds = {link.key: link.seeds for case in cases for link in case.links if link.is_tested}
+    seeds = {link.key_of_looks: link.seeds for case in cases for link in case.links if link.is_tested}
     rule = _rule(table.experiment)
     before = list(takewhile(lambda look: look.seeds != seeds or look.rule != rule, looks))
     return [_judgement(case, correction, table, before) for case in cases]
@@ -148,7 +148,7 @@ def _judgement(case: Case, correction: Correction, table: Table, before: Sequenc
     notes = _notes_on_all(case, verdicts) if is_on_all else _notes(case, verdicts, verdict, weakest, correction, table)
     where = find_crossing(case, table, holds=verdict == HOLDS) if verdict != NOT_COMPARABLE else None
     notes = [where.sentence, *notes] if where else notes
-    seeds = {link.key: link.seeds for link in case.links if link.is_tested}
+    seeds = {link.key_of_looks: link.seeds for link in case.links if link.is_tested}
     rule = _rule(table.experiment)
     earlier = [
         (look, key)
@@ -341,10 +341,9 @@ def _cautions(link: Link, table: Table) -> list[str]:
     return [*notes, link.lengths, link.made, below if link.below else ""]
 
 
-def family_size(experiment: Experiment, *, primary: bool = False) -> int:
-    """Different differences that the (primary) claims will rest on, where each column has runs on one data set."""
-    claims = [one for one in experiment.claims if one.primary or not primary]
-    columns = [(claim, column) for claim in claims for column in experiment.columns_of(claim)]
+def family_size(experiment: Experiment) -> int:
+    """Different differences that the claims will rest on, where each column has runs on one data set."""
+    columns = [(claim, column) for claim in experiment.claims for column in experiment.columns_of(claim)]
     return len({key for claim, column in columns for key in claim.differences(column.name)})
 
 
@@ -364,8 +363,7 @@ def describe(experiment: Experiment, runs: Runs, seeds: int) -> str:
         "; so much for a test of one difference alone. Verdicts are corrected for "
         f"all {family} that the claims rest on, the hardest step of which takes {corrected:.1f} points"
     )
-    if primary := family_size(experiment, primary=True):
-        more += f". The {primary} of primary claims are tested one after another at 4 %, and leave 1 % to the others"
+    more += "; primary claims need less" if any(one.primary for one in experiment.claims) else ""
     return (
         f"smallest detectable difference: {detectable_gap(deviation, seeds):.1f} points between two "
         f"arms with {seeds} pre-training seeds (found in 4 of 5 experiments), if it varies by {deviation:.1f} points "

@@ -49,7 +49,15 @@ class Link:
     @property
     def key(self) -> str:
         """The same for two links that test the same thing, also with the rows exchanged."""
-        there = [(factor, row, column.key) for factor, row, column in self.terms]
+        return self._key(lambda factor: factor)
+
+    @property
+    def key_of_looks(self) -> str:
+        """The key without the weights between two points, which are other ones with every seed."""
+        return self._key(lambda factor: math.copysign(0.5, factor) if factor % 1 else factor)
+
+    def _key(self, shown: Callable[[float], float]) -> str:
+        there = [(shown(factor), row, column.key) for factor, row, column in self.terms]
         back = [(-factor, row, key) for factor, row, key in there]
         terms = min(sorted(there), sorted(back))
         return " ".join(f"{factor:+g} {row} on {key}" for factor, row, key in terms) + f" within {self.margin:g}"
@@ -74,10 +82,13 @@ class Link:
 
     @property
     def decisive_p(self) -> float | None:
-        """What a verdict rests on: the plain p, or under a stopping rule that of all looks; None before the first."""
+        """What a verdict rests on: the plain p, or under a stopping rule that of all looks; None before the first. A
+        look at which the mean lay on the other side of what is tested says nothing for where it lies now."""
         if self.stopping is None or self.p is None:
             return self.p
-        looks = [1.0 if one.p is None else one.p for one in self.earlier]
+        is_low = self._is_low(self.difference)
+        alike = [(one.p, self._is_low(one.difference) == is_low) for one in self.earlier]
+        looks = [p if p is not None and is_alike else 1.0 for p, is_alike in alike]
         return sequential_p(looks, self.stopping.first, self.stopping.most) if looks else None
 
     @property
@@ -98,9 +109,11 @@ class Link:
             return False
         if self.healthy is None or self.healthy.basis != PRETRAINING_SEEDS or self.healthy.has_no_spread:
             return True
-        means = (self.difference.mean, self.healthy.mean)
-        near = [abs(mean) < self.margin if self.margin else mean < 0.0 for mean in means]
-        return near[0] != near[1]
+        return self._is_low(self.difference) != self._is_low(self.healthy)
+
+    def _is_low(self, found: Estimate | None) -> bool:
+        mean = found.mean if found else math.nan
+        return abs(mean) < self.margin if self.margin else mean < 0.0
 
     def without_collapsed(self, decimals: int = 1) -> str:
         """The difference over the runs that did not collapse, in words; empty where none or all did."""
@@ -255,7 +268,8 @@ def _crossing(claim: Claim, column: DataColumn, lines: Sequence[Line], table: Ta
     end = min(course.points[-1][0] for course in courses)
     if start >= end:
         return Case(claim, column, column.heading, (), (f"the lines have no stretch of {unit} in common",))
-    links = (_lead(courses[::-1], start, column, table), _lead(courses, end, column, table))
+    later = courses[:: -1 if column.column and column.column.falls else 1]  # of losses the smaller one is ahead
+    links = (_lead(later[::-1], start, column, table), _lead(later, end, column, table))
     return Case(claim, column, column.heading, links, (), courses)
 
 

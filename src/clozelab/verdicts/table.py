@@ -179,7 +179,7 @@ def stand_in_for(run: Record) -> str | None:
 def build_table(experiment: Experiment, runs: Runs) -> Table:
     """Arrange the runs of the experiment's rows."""
     rows = [row.name for row in experiment.rows]
-    measures = {one.task for one in experiment.columns if one.is_measured}
+    measures = {task for one in experiment.columns if one.is_measured for task in (one.task, *one.stand_ins)}
     of_tasks = [*runs.finetune, *(run for run in runs.evaluate if run.task in measures)]
     mine, worlds, strays = _of_one_data_set([run for run in of_tasks if run.name in rows], runs.synthetic)
     firsts = sorted({run.pretrain_seed for run in mine} | {run.seed for run in runs.pretrain})
@@ -403,7 +403,7 @@ class Line:
 def find_lines(experiment: Experiment, runs: Runs) -> list[Line]:
     """Every arm with rows at two or more fractions of its steps, and nothing else that they set differently."""
     found: dict[tuple[str, frozenset[tuple[str, str]]], dict[float, str]] = {}
-    tuned = grouped(runs.finetune)
+    tuned = grouped([*runs.finetune, *runs.evaluate])
     for row in experiment.rows:
         if row.arm is not None and row.name in tuned:
             run = tuned[row.name][0]
