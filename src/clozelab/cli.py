@@ -73,7 +73,7 @@ Hugging Face layout. The same command goes on with a run that was stopped, and
 skips one that is complete.
 
   clozelab pretrain scale=demo objective=mlm seed=2
-  clozelab pretrain scale=own corpus=text corpus.sources.0.path=FOLDER
+  clozelab pretrain scale=own corpus.sources.0.path=FOLDER
   clozelab pretrain -m objective=mlm,ltr seed=1,2   # a sweep""",
     "finetune": """\
 Fine-tunes one encoder on one task, and keeps its official scores and every

@@ -139,11 +139,10 @@ def windows(sentences: Sequence[np.ndarray], room: int) -> Iterator[np.ndarray]:
 
 def piece_lengths(tokenizer: Tokenizer) -> Ints:
     """[V]: characters of each entry in a text; of WordPiece a word has a blank before it, punctuation has none."""
+    known = tokenizer.vocabulary
     if tokenizer.kind != "wordpiece":  # a byte-level entry has its blank, and a sign for each byte
-        return np.array([len(piece) for piece in tokenizer.vocabulary])
-    return np.array(
-        [len(p) - 2 if p.startswith("##") and len(p) > 2 else len(p) + p[:1].isalnum() for p in tokenizer.vocabulary]
-    )
+        return np.array([len(piece) for piece in known])
+    return np.array([len(p) - 2 if p.startswith("##") and len(p) > 2 else len(p) + p[:1].isalnum() for p in known])
 
 
 class ClozeBySide(OfHeldOut, ScoringDataModule):

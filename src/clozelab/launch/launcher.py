@@ -170,8 +170,8 @@ class SweepLauncher(Launcher):
         words = [own[1], f"scale={root.name}", f"runs_dir={root.parent.parent}"] if is_judged else [str(root)]
         following = [f"next: clozelab report {shlex.join(words)}"]
         if self.verb == "pretrain" and not is_judged and (best := max(records, key=gain)) and gain(best):
-            is_one_kind = len({str(one.choices.get("objective", one.name)) for one in records}) == 1
-            title = "best" if is_one_kind else "most beyond what takes no context"  # their losses do not compare
+            kinds = {(str(one.config.get("objective")), one.choices.get("objective", one.name)) for one in records}
+            title = "best" if len(kinds) == 1 else "most beyond what takes no context"  # their losses do not compare
             following += [f"{title}: {best.name} seed {best.seeds}, {reached(best)}"] if len(records) > 1 else []
             following += [line for line in ending(best) if line.startswith(("next:", "from"))]
         for line in following if os.environ.get(SKIP_DOCTOR) != REPRODUCING else ():

@@ -36,8 +36,7 @@ SIZE_LETTERS = {"L": "num_hidden_layers", "H": "hidden_size", "A": "num_attentio
 
 def arm_labels(table: Table) -> dict[str, str]:
     """Arm -> label of the first row that uses it; its own name where that row is but one point of it, or missing."""
-    lines = find_lines(table.experiment, table.runs)
-    points = {row for line in lines for share, row in line.rows.items() if share < 1.0}
+    points = {row for line in find_lines(table.experiment, table.runs) for at, row in line.rows.items() if at < 1.0}
     labels: dict[str, str] = {}
     for row in table.experiment.rows:
         if row.arm is not None:

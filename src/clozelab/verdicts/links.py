@@ -17,7 +17,7 @@ from clozelab.metrics.statistics import (
     sequential_p,
 )
 from clozelab.suggestions import MINUS, interval, signed
-from clozelab.verdicts.comparability import TOLERANCE, copied_seeds, made_apart, why_not
+from clozelab.verdicts.comparability import FIGURES, TOLERANCE, copied_seeds, made_apart, why_not
 from clozelab.verdicts.experiment import ALL_COLUMNS, CROSSES, SPREAD, Claim, Column, Stopping
 from clozelab.verdicts.table import Cell, DataColumn, Line, Table, find_lines, reached, speakers
 
@@ -87,8 +87,7 @@ class Link:
         if self.stopping is None or self.p is None:
             return self.p
         is_low = self._is_low(self.difference)
-        alike = [(one.p, self._is_low(one.difference) == is_low) for one in self.earlier]
-        looks = [p if p is not None and is_alike else 1.0 for p, is_alike in alike]
+        looks = [1.0 if one.p is None or self._is_low(one.difference) != is_low else one.p for one in self.earlier]
         return sequential_p(looks, self.stopping.first, self.stopping.most) if looks else None
 
     @property
@@ -406,13 +405,18 @@ def _at_looks(link: Link, rule: Stopping, sides: Sequence[tuple[float, str, Data
 
 
 def _barred(terms: Sequence[Term], table: Table) -> str:
-    """Another split, another metric or another protocol; empty where the cells may be compared."""
+    """Another split, another metric, other tokens or another protocol; empty where the cells may be compared."""
     splits = dict.fromkeys(column.metric.partition("/")[0] for _, _, column in terms if column.metric)
     if len(splits) > 1:
         return f"another split: cells of {' against cells of '.join(splits)}"
     for _, _, column in terms:
         if column.column and column.column.metric and column.tasks and column.metric != column.column.metric:
             return f"another metric: {column.metric}, where the claim is about {column.column.metric}"
+    arms = {one.name: str(one.arm) for one in table.experiment.rows}
+    losses = (row for _, row, one in terms if one.column and one.column.is_pretraining and one.metric in FIGURES[:3])
+    trained = (run for row in losses for run in table.trained.get(arms[row], []))
+    if len({str((run.config.get("objective") or {}).get("token")) for run in trained}) > 1:
+        return "their objectives predict other tokens: their losses do not compare, measure=held_out_text asks alike"
     return _of_pairs(why_not, terms, table)
 
 
