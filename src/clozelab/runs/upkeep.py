@@ -1,8 +1,7 @@
 """What one asks of many runs: how far they are, how long the rest takes, and what may be deleted.
 
 A launch leaves a note beside its runs: its command line and its jobs. So nothing has to be composed again to say what
-is missing, and which command goes on. Nothing is deleted that a process holds the lock of, or that changed a moment
-ago. What is deleted of the cache is made again when it is needed.
+is missing, and which command goes on. Nothing is deleted that a process holds, or that changed a moment ago.
 """
 
 from __future__ import annotations
@@ -194,9 +193,10 @@ def results(records: Iterable[Record]) -> list[list[str]]:
     """A line for each arm, or row and task: name, task, finished runs, mean score, what that stands beside."""
     lines = []
     for (name, task), mine in grouped(records, attrgetter("name", "task")).items():
-        scores = [run.score for run in mine if run.score is not None]
-        lines.append([name, task, str(len(mine)), shown_score(mine[0], statistics.fmean(scores) if scores else None),
-                      "; ".join(dict.fromkeys(filter(None, map(reached, mine))))])  # fmt: skip
+        mean = statistics.fmean(scores) if (scores := [run.score for run in mine if run.score is not None]) else None
+        beside = [one if one.startswith(LEARNT_NOTHING) else one.rpartition(" nats, ")[2] for one in map(reached, mine)]
+        words = "; ".join(filter(None, dict.fromkeys(beside)))
+        lines.append([name, task, str(len(mine)), shown_score(mine[0], mean), words])
     return lines
 
 
