@@ -300,14 +300,15 @@ def test_a_pack_names_no_folder_of_its_maker(packed: Any, tmp_path: Path, capsys
     def change(root: Path) -> None:
         for path in root.rglob("run.json"):
             said = {"started_in": "/home/alice", "config_dir": "/home/alice/mine/exp"}
-            edit(path, **said, overrides=["data_dir=/home/alice/data", "cache_dir=/home/alice2/c"])
+            words = ["data_dir=/home/alice/data", "cache_dir=/home/alice2/c", f"runs_dir={root.parents[1]}"]
+            edit(path, **said, overrides=words)
             path.with_name("config.yaml").write_text("data_dir: /home/alice/data\n")
 
     pack = packed("one", 1, change=change)
     assert say(["pool", str(pack), f"runs_dir={tmp_path / 'there'}"], capsys)[0] == 0
     for record in find(tmp_path / "there").records:
         assert (record.started_in, record.config_dir) == (".", "mine/exp")
-        assert record.overrides == ["data_dir=data", "cache_dir=/home/alice2/c"]
+        assert record.overrides == ["data_dir=data", "cache_dir=/home/alice2/c", "runs_dir=runs"]
         assert record.command.startswith(f"clozelab {record.stage} --config-dir mine/exp ")
         assert (record.folder / "config.yaml").read_text() == "data_dir: data\n"
     with zipfile.ZipFile(pack) as archive:

@@ -134,7 +134,7 @@ def pack(said: Words) -> int:
             text, files[name] = files[name].read_text(encoding="utf-8"), Path(place) / name
             files[name].parent.mkdir(parents=True, exist_ok=True)
             for one in own.get(name.rpartition("/")[0], runs):
-                text = _from_home(text, one)
+                text = _from(base, RUNS, _from(Path(one.started_in), ".", text, one), one)
             files[name].write_text(text, encoding="utf-8")
         write_pack(out, manifest, files)
     left = Counter(one.status for one in found if one not in chosen)
@@ -144,15 +144,15 @@ def pack(said: Words) -> int:
     return 0
 
 
-def _from_home(text: str, run: Record) -> str:
-    """With paths as they are seen from the folder that a run was started in: a pack tells nobody's folders. Those in
-    its configuration stay: its fingerprint knows them."""
-    if len(Path(home := run.started_in).parts) < 2:
+def _from(folder: Path, name: str, text: str, run: Record) -> str:
+    """With paths as they are seen from a folder, or below its new name: a pack tells nobody's folders. Those in a run's
+    configuration stay: its fingerprint knows them."""
+    if len(folder.parts) < 2:
         return text
-    known = re.findall(rf'{re.escape(home)}[^"]*', json.dumps(run.config, ensure_ascii=False))
+    known = re.findall(rf'{re.escape(str(folder))}[^"]*', json.dumps(run.config, ensure_ascii=False))
     kept = "".join(rf"(?!{re.escape(path)}(?![\w./-]))" for path in known)
-    found = rf"(?<![\w./-]){kept}{re.escape(home)}(/(?=[\w.])|(?![\w.-]))"
-    return re.sub(found, lambda match: "" if match[1] else ".", text)
+    found = rf"(?<![\w./-]){kept}{re.escape(str(folder))}(/(?=[\w.])|(?![\w.-]))"
+    return re.sub(found, lambda match: ("" if name == "." else f"{name}/") if match[1] else name, text)
 
 
 def _below(path: Path, base: Path) -> str:
