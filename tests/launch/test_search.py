@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
-from omegaconf import OmegaConf
+from hydra.types import HydraContext
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
 
 from clozelab.launch import sweep
-from clozelab.launch.launcher import OptunaSweeper
+from clozelab.launch.launcher import OptunaSweeper, SweepLauncher
+from clozelab.launch.processes import Job
 from clozelab.training.host import require_package
 
 try:
@@ -70,6 +74,22 @@ def test_a_search_repeats_itself(
     assert "best of this search: -" in capsys.readouterr().err
     assert searched(tmp_path, monkeypatch) == first
     assert searched(tmp_path, monkeypatch, sampler={"name": "TPESampler", "seed": 2}) != first
+
+
+class Diverging(SweepLauncher):
+    def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:
+        jobs[0].state, jobs[0].message = "failed", "the loss is NaN"
+
+
+def test_a_failed_trial_does_not_end_the_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["hydra/sweeper=search", "hydra.sweeper.params={seed: 'range(1,9)'}", "scale=demo", f"runs_dir={tmp_path}"]
+    loader, config = sweep.make_loader(), sweep.compose("pretrain", words, sweep=True)
+    task: Any = lambda _: None  # noqa: E731
+    launcher = Diverging()
+    launcher.setup(hydra_context=HydraContext(loader, None), task_function=task, config=config)  # type: ignore[arg-type]
+    (returned,) = launcher.launch([["seed=1"]], 3)
+    assert returned.status is JobStatus.FAILED and launcher.failed == 1
+    assert "failed (the loss is NaN) with seed=1" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not has_optuna, reason="the extra optuna is missing")

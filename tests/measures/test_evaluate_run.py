@@ -130,8 +130,11 @@ def test_its_runs_are_a_column_of_ours(world: Path, evaluate: Callable[..., Path
     table = build_table(experiment, find(world / "runs"))
     (column,) = table.with_results
     assert (column.heading, column.role, column.is_paper, column.unit) == (
-        "My pairs", "ours, not in the paper", False, "percent",
+        "My pairs", "", False, "percent",
     )  # fmt: skip
+    (world / "mine/paper.yaml").write_text(f"source: a paper{PAPER}")
+    (beside,) = build_table(load_experiment(world / "mine"), find(world / "runs")).with_results
+    assert beside.role == "ours, not in the paper"
     cell = table.cells["mlm", column.key]
     assert sorted(cell.scores) == [(1, 1), (2, 1)] and not cell.missing
     on_pairs, on_all = experiment.claims

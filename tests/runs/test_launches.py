@@ -35,8 +35,8 @@ def standing(root: Path) -> Standing:
 
 
 def test_the_jobs_are_those_of_the_launch(root: Path) -> None:
-    write_launch(root, WORDS, {"pretrain": PRETRAIN, "finetune": FINETUNE})
-    pretrain, finetune = standing(root).sweeps
+    write_launch(root, WORDS, {"pretrain": PRETRAIN, "finetune": FINETUNE, "evaluate": []})
+    pretrain, finetune = standing(root).sweeps  # a stage without jobs and runs is none
     assert (pretrain.planned, pretrain.not_begun, pretrain.others) == (6, 0, 0)
     assert (finetune.planned, finetune.not_begun, finetune.others) == (4, 0, 0)
     assert standing(root).is_done

@@ -55,6 +55,9 @@ def test_clear_differences(experiment: Experiment, make_runs: Callable[..., Path
     assert nsp.verdict == HOLDS
     assert nsp.judged_on == "QNLI-derived"
     assert "stand-in: direction only" in nsp.note
+    rows = [one.model_copy(update={"cells": []}) for one in experiment.rows]
+    unpublished = experiment.model_copy(update={"source": "", "rows": rows})
+    assert not any("direction only" in one.note for one in judged(unpublished, root)["nsp_helps_qnli"])
     assert nsp.difference is not None and nsp.difference.mean == pytest.approx(-10.0, abs=1.0)
     (mrpc,) = found["ltr_hurts_mrpc"]
     assert (mrpc.verdict, mrpc.judged_on) == (FAILS, "MRPC")

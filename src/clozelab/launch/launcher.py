@@ -139,24 +139,26 @@ class SweepLauncher(Launcher):
         if status or any(job.state == "stopped" for job in jobs):
             console.print(self.stopped_words if status else "out of trainer.max_time; the same command goes on")
             raise SystemExit(status or OUT_OF_TIME)
+        ends = [(job, plan.overrides, _returned(job, plan)) for job, plan in zip(jobs, planned, strict=True)]
         if composed and self.track is not None:
-            for job, plan in zip(jobs, planned, strict=True):
-                value = None if job.state == "failed" else _returned(job, plan).return_value
-                choices = dict(word.split("=", 1) for word in plan.overrides)
+            for job, words, one in ends:  # a failed one's value raises what it failed of
+                value = None if job.state == "failed" else one.return_value
+                choices = dict(word.split("=", 1) for word in words)
                 self.rows.append({"name": job.name, "state": job.state, "value": value, **choices})
             with hydra_config(composed[0]) as config:
                 self.track(config, self.verb, self.sweep_dir, self.rows)
         if is_grid(self.config):
             self._show_results(jobs, console)
-        for job, plan in zip(jobs, planned, strict=True) if not is_grid(self.config) else ():
-            say(console, f"trial {job.name}: {_returned(job, plan).return_value} with {' '.join(plan.overrides)}")
+        for job, words, one in ends if not is_grid(self.config) else ():
+            end = f"failed ({job.message})" if job.state == "failed" else one.return_value
+            say(console, f"trial {job.name}: {end} with {' '.join(words)}")
         if command := sync_command([self.sweep_dir, *(Path(plan.run_dir) for plan in planned)]):
             say(console, f"W&B offline; to upload all: {command}")
         failed = sum(job.state == "failed" for job in jobs)
         if failed and is_grid(self.config):
             raise SystemExit(1)  # one that searches gets it as a failed trial
         self.failed += failed
-        return [_returned(job, plan) for job, plan in zip(jobs, planned, strict=True)]
+        return [one for *_, one in ends]
 
     def _show_results(self, jobs: Sequence[Job], console: Console) -> None:
         """The sweep's table of scores, and the next command."""

@@ -150,8 +150,8 @@ def standings(records: Sequence[Record]) -> Iterator[Standing]:
         parents = (parent for one in mine for parent in one.folder.resolve().parents)
         root = next((one for one in parents if (one.parent.name, one.name) == (experiment, scale)), Path())
         launches = upkeep.read_launches(root)
-        stages = [stage for stage in STAGE_NAMES if stage in launches or any(one.stage == stage for one in mine)]
         jobs = {stage: launch.jobs for stage, launch in launches.items()}
+        stages = [one for one in STAGE_NAMES if jobs.get(one, []) != [] or any(run.stage == one for run in mine)]
         sweeps = [upkeep.sweep_state(stage, mine, jobs.get(stage)) for stage in stages]
         running = [(one, upkeep.read_progress(one)) for one in mine if one.status == "running"]
         trouble = [one for one in mine if one.status in TROUBLE]
@@ -199,11 +199,9 @@ def _show_jobs(standing: Standing, console: Console, at_once: int) -> None:
     rows = []
     for sweep in standing.sweeps:
         planned = sweep.counts.total() if sweep.planned is None else sweep.planned
-        numbers = [*(sweep.counts.get(state, 0) for state in states), sweep.not_begun, planned]
-        numbers += [sweep.others] if others else []
-        left = "unknown yet"
-        if sweep.seconds_left is not None:
-            left = duration(sweep.seconds_left / at_once) if sweep.seconds_left else DASH
+        numbers = [*(sweep.counts[state] for state in states), sweep.not_begun, planned, *[sweep.others] * len(others)]
+        left = duration(sweep.seconds_left / at_once) if sweep.seconds_left else DASH
+        left = "unknown yet" if sweep.seconds_left is None else left
         rows.append([STAGE_NAMES[sweep.stage], *map(str, numbers), left])
     names = (*states, "not begun", "jobs", *others, "time left")
     console.print(make_table([Heading("stage"), *(Heading(name, True) for name in names)], rows, console.width))

@@ -265,9 +265,7 @@ def disk(costing: Costing, room: tuple[str, int, int, int]) -> str:
 
 def sums(costing: Costing) -> list[str]:
     """Jobs and time in words, of all runs and of those that are left."""
-    lines = []
-    whole: list[float | None] = []
-    rest: list[float | None] = []
+    lines, whole, rest = list[str](), list[float | None](), list[float | None]()
     for stage, pool in costing.pools.items():
         whole.append(costing.wall(stage))
         rest.append(costing.wall(stage, only_left=True))

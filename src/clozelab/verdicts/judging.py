@@ -307,10 +307,10 @@ def _notes_on_all(case: Case, verdicts: Sequence[str]) -> list[str]:
 
 def _why_no_size(case: Case, table: Table) -> str:
     """Why our difference is not held against the size of the paper's; empty where it is."""
-    column = case.column
+    column, is_of_means = case.column, table.experiment.averaging in ("", "mean")
+    if not table.experiment.has_paper or (is_of_means and (column is None or column.is_paper)):
+        return ""
     if column is None or column.is_paper:
-        if table.experiment.averaging in ("", "mean"):
-            return ""
         return f"the paper's numbers are {AVERAGES[table.experiment.averaging]} of its runs, ours means: direction only"
     if column.is_other_split or column.is_measured:
         return f"{column.role}: direction only"

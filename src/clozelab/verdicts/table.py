@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from clozelab.runs.record import Record
 
 POINT = "encoder_fraction"
+OURS = "ours, not in the paper"  # the role of what `clozelab evaluate` measures, where there is a paper
 SAME_KEY = 0.85  # how much alike two keys have to be that both begin with "validation/", to be taken for one
 Worlds = dict[str, str | None]  # task -> the generator of its data; None: real data
 Seeds = tuple[int, int]  # (pre-training seed, fine-tuning seed); of a pre-training run (its seed, 0)
@@ -260,11 +261,12 @@ def _data_columns(experiment: Experiment, runs: Sequence[Record], worlds: Worlds
             # Of a measure some runs lack a score: no causal encoder reads from the right.
             having = (one for one in ordered[::-1] if one.task == task and column.metric in one.values)
             run = next(having, by_task[task])
-            used = shown.get(task)
-            is_free = used is None or (column.metric in run.values and column.metric not in used)
+            is_free = (used := shown.get(task)) is None or (column.metric in run.values and column.metric not in used)
             is_of_stage = (run.stage == "evaluate") == column.is_measured
             if is_of_stage and is_free and column.accepts(task, stand_in_for(run)):
                 made.append(_data_column(run, column, worlds[task], shown.setdefault(task, set())))
+        if not experiment.has_paper:
+            made = [replace(one, role=one.role.removeprefix(OURS)) for one in made]
         is_ours = column.is_measured or any(one.is_paper for one in made)
         yield from made if is_ours else [_of_paper(column), *made]
     for task in sorted(by_task.keys() - shown):
@@ -286,7 +288,7 @@ def _data_column(run: Record, column: Column | None, synthetic: str | None, show
     if synthetic:
         heading, role = f"{synthetic} {name or run.title}", f"synthetic, for {column.name}" if column else "synthetic"
     elif is_measured and column is not None:
-        heading, role = column.name, "ours, not in the paper"
+        heading, role = column.name, OURS
     elif is_other_split and column is not None:
         heading, role = _on_other_split(column)
     elif column is not None:
