@@ -84,7 +84,7 @@ def record(row: str, seed: int, score: float) -> Record:
     config = {"row": row, "task": {"name": "task"}, "pretrain_seed": seed, "seed": 1}
     return Record.model_construct(
         status="complete", stage="finetune", scale="", fingerprint="f", results_version=0, config=config, inputs={},
-        metric=METRIC, scores={METRIC: Score(unit="percent", better="higher", value=score)}, folder=Path("none"),
+        metric=METRIC, scores={METRIC: Score(unit="percent", value=score)}, folder=Path("none"),
     )  # fmt: skip
 
 

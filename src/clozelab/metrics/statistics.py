@@ -67,7 +67,7 @@ class Estimate:
         if not self.sd or self.count < 2:
             return None
         statistic = abs(self.mean - point) * float(np.sqrt(self.count)) / self.sd
-        return float(2.0 * stats.t.sf(statistic, df=self.count - 1))
+        return float(2.0 * special.stdtr(self.count - 1, -statistic))
 
 
 def estimate(scores: Scores) -> Estimate:
@@ -126,6 +126,7 @@ def sequential_p(p_values: Sequence[float], first: int, most: int) -> float:
     return float(min(1.0, bound, max((1 + np.searchsorted(drawn, smallest, side="right")) / len(drawn), smallest)))
 
 
+@lru_cache(maxsize=256)
 def look_level(p: float, first: int, most: int) -> float:
     """The plain p-value that one look has to have for a sequential_p of `p`."""
     return float(np.quantile(_smallest_p_values(first, most), p))

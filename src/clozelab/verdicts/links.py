@@ -6,16 +6,9 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from clozelab.metrics.statistics import (
-    KEPT_FOR_OTHERS,
-    PRETRAINING_SEEDS,
-    Estimate,
-    Scores,
-    contrast,
-    holm,
-    sequential_p,
-)
+from clozelab.metrics.statistics import KEPT_FOR_OTHERS, PRETRAINING_SEEDS, Estimate, contrast, holm, sequential_p
 from clozelab.suggestions import MINUS, interval, signed
 from clozelab.verdicts.comparability import FIGURES, TOLERANCE, copied_seeds, made_apart, why_not
 from clozelab.verdicts.experiment import ALL_COLUMNS, CROSSES, SPREAD, Claim, Column, Stopping
@@ -62,7 +55,7 @@ class Link:
         terms = min(sorted(there), sorted(back))
         return " ".join(f"{factor:+g} {row} on {key}" for factor, row, key in terms) + f" within {self.margin:g}"
 
-    @property
+    @cached_property
     def is_tested(self) -> bool:
         """Whether there is an interval over pre-training seeds that may decide something."""
         found = self.difference
@@ -70,7 +63,7 @@ class Link:
             return False
         return found.basis == PRETRAINING_SEEDS and not found.has_no_spread
 
-    @property
+    @cached_property
     def p(self) -> float | None:
         """Two-sided; where some runs collapsed the larger of those with and without them: none may decide a claim."""
         if self.difference is None or not self.is_tested:
@@ -80,7 +73,7 @@ class Link:
         known = [one.p_value(math.copysign(self.margin, one.mean)) for one in (self.difference, self.healthy) if one]
         return max((p for p in known if p is not None), default=None)
 
-    @property
+    @cached_property
     def decisive_p(self) -> float | None:
         """What a verdict rests on: the plain p, or under a stopping rule that of all looks; None before the first. A
         look at which the mean lay on the other side of what is tested says nothing for where it lies now."""
@@ -391,16 +384,14 @@ def _at_looks(link: Link, rule: Stopping, sides: Sequence[tuple[float, str, Data
     """A difference as it was over the first seeds, of each look that the rule allows; seeds come in their order."""
     seeds = sorted({first for first, _ in set.intersection(*(set(cell.scores) for *_, cell in sides))})
 
-    def over(first: list[int], terms: Iterable[tuple[float, Scores]]) -> Estimate | None:
-        return contrast(
-            [(factor, {key: one for key, one in cell.items() if key[0] in first}) for factor, cell in terms]
-        )
+    def over(first: list[int], kind: str) -> Estimate | None:
+        terms = [(factor, getattr(cell, kind)) for factor, *_, cell in sides]
+        return contrast([(factor, {key: one for key, one in of.items() if key[0] in first}) for factor, of in terms])
 
     looks = []
     for count in range(rule.first, min(len(seeds), rule.most) + 1):
-        difference = over(seeds[:count], ((factor, cell.scores) for factor, *_, cell in sides))
-        healthy = over(seeds[:count], ((factor, cell.healthy) for factor, *_, cell in sides))
-        looks.append(replace(link, difference=difference, healthy=healthy if link.has_collapsed else None))
+        healthy = over(seeds[:count], "healthy") if link.has_collapsed else None
+        looks.append(replace(link, difference=over(seeds[:count], "scores"), healthy=healthy))
     return tuple(looks)
 
 
