@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,6 +98,14 @@ def test_wrong_settings(tmp_path: Path) -> None:
     for changes in ({"direction": "up"}, {"sampler": {"name": "NoSampler"}}, {"num_trials": 0}):
         with pytest.raises(ValueError, match=r"hydra.sweeper: sampler.name="):
             OptunaSweeper(**SETTINGS | changes)
+
+
+@pytest.mark.skipif(not has_optuna, reason="the extra optuna is missing")
+def test_a_search_does_not_maximise_a_loss() -> None:
+    task = SimpleNamespace(clozelab_verb="pretrain")
+    config: Any = OmegaConf.create({"hydra": {"sweep": {"dir": "x"}}})
+    with pytest.raises(ValueError, match="value is its loss"):
+        OptunaSweeper(**SETTINGS).setup(hydra_context=None, task_function=task, config=config)  # type: ignore[arg-type]
 
 
 def test_a_missing_extra_is_said() -> None:

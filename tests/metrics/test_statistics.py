@@ -11,11 +11,11 @@ from clozelab.metrics.statistics import (
     ONE_RUN,
     PRETRAINING_SEEDS,
     contrast,
-    detectable_gap,
     estimate,
     holm,
     seeds_needed,
     sequential_p,
+    smallest_gap,
 )
 
 
@@ -218,9 +218,9 @@ def test_both_ends_of_a_margin_have_to_be_excluded() -> None:
 
 @pytest.mark.parametrize("tests", [1, 13])
 @pytest.mark.parametrize("n", [2, 3, 5])
-def test_detectable_gap_is_found_that_often(n: int, tests: int) -> None:
+def test_smallest_gap_is_found_that_often(n: int, tests: int) -> None:
     """Also by the hardest step of a correction for several tests."""
-    truth = detectable_gap(2.0, n, confidence=1.0 - 0.05 / tests)
+    truth = smallest_gap(2.0, n, confidence=1.0 - 0.05 / tests)
     values = np.random.default_rng(1).normal(truth, 2.0, size=(20_000, n))
     low = values.mean(1) - stats.t.ppf(1.0 - 0.025 / tests, n - 1) * values.std(1, ddof=1) / np.sqrt(n)
     assert (low > 0).mean() == pytest.approx(0.8, abs=0.015)

@@ -14,7 +14,6 @@ import torch
 
 from clozelab.corpus.instances import FullSentences
 from clozelab.datamodules.files import Preview
-from clozelab.metrics.statistics import detectable_gap
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
@@ -142,7 +141,7 @@ def test_budgets(text: str, seconds: float) -> None:
     assert parse_budget(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "2", "h", "0h", "-1h", "two"])
+@pytest.mark.parametrize("text", ["", "2", "h", "0h", "-1h", "two", "1,5h"])
 def test_wrong_budgets(text: str) -> None:
     with pytest.raises(ValueError, match="budget="):
         parse_budget(text)
@@ -273,11 +272,6 @@ def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert "evaluate." not in command
     assert "not counted, since no task of this plan speaks for them: " in line
     assert "smallest detectable difference: 11.5 points" in out and "assumed" in out
-    line = " ".join(out.split())
-    said = re.search(r"for all (\d+) that the claims rest on, the hardest step of which takes ([\d.]+) points", line)
-    assert said is not None and said[1] == "11"
-    corrected = detectable_gap(1.0, 2, confidence=1.0 - 0.05 / 11)
-    assert float(said[2]) == pytest.approx(corrected, abs=0.05) and corrected > 100.0
     assert "rule of thumb" not in out and "are guesses" in out
     assert main([*words, "budget=20min", "matched_by=time"]) == 0
     out = capsys.readouterr().out

@@ -147,7 +147,8 @@ def test_measures_have_the_seeds_of_their_encoders_and_shared_runs_count(
         for path in root(folder).glob("pretrain/*/*/run.json"):
             shared = {"run": "elsewhere", "fingerprint": "f", "weights": "w"}
             path.write_text(json.dumps(json.loads(path.read_text()) | {"shared": shared}))
-        assert said(folder).endswith(changes or "since then settings of arm a changed and pre-training seed 6 added")
+        changes = changes or "; since then settings of arm a changed and pre-training seed 6 added"
+        assert said(folder).endswith(f"{changes}; no run yet of pre-training seed 4"), "who drops a seed has to say it"
 
 
 def test_every_rate_that_a_row_tries_is_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

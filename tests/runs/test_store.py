@@ -178,7 +178,7 @@ def test_a_full_disk_at_the_end_does_not_hide_what_it_broke(tmp_path: Path, monk
         raise OSError(28, "No space left on device")
 
     with pytest.raises(ValueError, match="the checkpoint is not saved"), claim(tmp_path):
-        monkeypatch.setattr("clozelab.runs.store.write_record", full)
+        monkeypatch.setattr("clozelab.runs.store.ledger.write_record", full)
         raise ValueError("the checkpoint is not saved")
 
 

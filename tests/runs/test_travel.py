@@ -488,6 +488,7 @@ def forged(path: Path, file: str, change: Callable[[str], str], is_clever: bool 
 TUNED = "finetune/mlm/pretrain-seed-1/mnli/seed-1"
 BOMB = "a0: &a0 [1, 2]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
 LOSS = ('"validation/loss": 4.4', '"validation/loss": 3.4')
+INVENTED = '"scores": {"validation/invented": {"unit": "percent", "factor": 1.0, "value": 99.0}, '
 FORGERIES: dict[str, tuple[str, Callable[[str], str], str]] = {
     "a score of the record": (f"{TUNED}/run.json", lambda text: text.replace('"value": 6', '"value": 8'),
                               f"{TUNED}: validation/accuracy is 8"),
@@ -501,6 +502,10 @@ FORGERIES: dict[str, tuple[str, Callable[[str], str], str]] = {
                "seed is 3, and its command says '1'"),
     "a loss": ("pretrain/mlm/seed-1/run.json", lambda text: text.replace(*LOSS).replace('"value": 4.4', '"value": 3.4'),
                "validation/loss is 3.4, and metrics.csv gives 4.4"),
+    "a score of nothing": (f"{TUNED}/run.json", lambda text: text.replace('"scores": {', INVENTED, 1),
+                           "validation/invented is 99, and scores.json gives nan"),
+    "a loss without a curve": ("pretrain/mlm/seed-1/metrics.csv", lambda text: text.replace("validation/loss", "other"),
+                               "validation/loss is 4.4, and metrics.csv gives nan"),
     "a bomb of anchors": ("pretrain/mlm/seed-1/config.yaml", lambda _: BOMB, "holds more than 100000 values"),
     "the table": ("results.csv", lambda text: text.replace(",True,", ",False,", 1), "results.csv says"),
 }  # fmt: skip

@@ -17,6 +17,7 @@ from clozelab.metrics.statistics import estimate
 from clozelab.planning.steps import Step
 from clozelab.stages import reproduce
 from clozelab.stages.plan import doctor
+from clozelab.verdicts import accounts
 from clozelab.verdicts.experiment import Experiment, load_experiment
 from clozelab.verdicts.judging import HOLDS, INCONCLUSIVE, Judgement
 from clozelab.verdicts.table import DataColumn
@@ -116,9 +117,12 @@ def test_the_next_seed_goes_to_the_claim_that_is_nearest(tmp_path: Path, monkeyp
 
     def run_round(_: Path, __: Any, words: Sequence[str], steps: list[Step], *, is_checked: bool) -> tuple[int, Any]:
         rounds.append((is_checked, len(steps), [*words]))
-        return 0, SimpleNamespace(judgements=[judgement(experiment, *one) for one in script[len(rounds) - 1]])
+        return 0, SimpleNamespace(
+            judgements=[judgement(experiment, *one) for one in script[len(rounds) - 1]], table=None
+        )
 
     monkeypatch.setattr(reproduce, "run_round", run_round)
+    monkeypatch.setattr(accounts, "seed_seconds", lambda *_: None)
     monkeypatch.setattr(reproduce, "make_steps", lambda *_: STEPS)
     assert reproduce.main([str(folder), "until=decided", "scale=demo"]) == 0
     first, fourth = ["scale=demo", "seeds=1,2,3"], ["scale=demo", "pretrain.seed=4"]
@@ -141,13 +145,15 @@ def test_a_budget_begins_no_seed_that_it_cannot_pay(tmp_path: Path, monkeypatch:
     def run_round(*_: Any, **__: Any) -> tuple[int, Any]:
         rounds.append(1)
         clock[0] += 300.0 if len(rounds) == 1 else 100.0
-        return 0, SimpleNamespace(judgements=[judgement(experiment, 0, 2 + len(rounds), INCONCLUSIVE)])
+        return 0, SimpleNamespace(judgements=[judgement(experiment, 0, 2 + len(rounds), INCONCLUSIVE)], table=None)
 
     monkeypatch.setattr(reproduce, "run_round", run_round)
     monkeypatch.setattr(reproduce, "make_steps", lambda *_: STEPS)
     monkeypatch.setattr(reproduce.time, "monotonic", lambda: clock[0])
-    for budget, wanted in (("390s", 1), ("410s", 2), ("2h", 3)):
+    # Runs that were there already take no time in this round: what a seed took then counts.
+    for budget, before, wanted in (("390s", 0.0, 1), ("410s", 0.0, 2), ("2h", 0.0, 3), ("2h", 7000.0, 1)):
         rounds.clear()
+        monkeypatch.setattr(accounts, "seed_seconds", lambda *_, before=before: before or None)
         assert reproduce.main([str(folder), "until=decided", f"budget={budget}"]) == 0
         assert len(rounds) == wanted, budget
 
@@ -187,9 +193,10 @@ def test_a_claim_about_two_columns_gets_its_seed_on_both(tmp_path: Path, monkeyp
 
     def run_round(_: Path, __: Any, ___: Any, steps: list[Any], **____: Any) -> tuple[int, Any]:
         stages.append([step.verb for step in steps])
-        return 0, SimpleNamespace(judgements=[found])
+        return 0, SimpleNamespace(judgements=[found], table=None)
 
     monkeypatch.setattr(reproduce, "run_round", run_round)
+    monkeypatch.setattr(accounts, "seed_seconds", lambda *_: None)
     with pytest.raises(ValueError, match="a seed more gave 't' none: seeds=4"):
         reproduce.main([str(folder), "until=decided", "scale=demo"])
     assert stages == [["prepare", "pretrain", "finetune", "evaluate"]] * 2, "and not for ever"

@@ -319,6 +319,8 @@ class OptunaSweeper(Sweeper):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.folder = Path(str(config.hydra.sweep.dir))
+        if getattr(task_function, "clozelab_verb", "") == "pretrain" and self.search.direction == "maximize":
+            raise ValueError("a pre-training's value is its loss: say hydra.sweeper.direction=minimize")
         self.search.setup(hydra_context=hydra_context, task_function=task_function, config=config)
 
     def sweep(self, arguments: list[str]) -> None:

@@ -213,7 +213,7 @@ def simulate_decided(
     return corrected < 1.0 - CONFIDENCE
 
 
-def detectable_gap(sd: float, n: int, confidence: float = CONFIDENCE) -> float:
+def smallest_gap(sd: float, n: int, confidence: float = CONFIDENCE) -> float:
     """The true difference that `n` paired seeds (2 or more) show with probability POWER, in the unit of `sd`, which is
     the standard deviation of the difference between seeds."""
     quantile = _quantile(n, confidence)

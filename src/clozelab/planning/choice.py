@@ -17,7 +17,7 @@ from clozelab.metrics.statistics import POWER, simulate_decided
 from clozelab.planning.cost import NO_SPEED, Costing
 from clozelab.planning.jobs import START_SECONDS
 from clozelab.suggestions import CONF_DIR, duration
-from clozelab.verdicts.experiment import SPREAD, Experiment, read_yaml
+from clozelab.verdicts.experiment import PERCENT, SPREAD, Experiment, read_yaml
 from clozelab.verdicts.table import Table
 
 MOST_FINETUNE_SEEDS, MOST_SEEDS = 5, 20
@@ -57,7 +57,8 @@ class Question:
         for family in (*first, list(rest)):
             found.append([place for place in family if place not in seen])
             seen |= set(family)
-        return [family for family in found if family]
+        *primary, others = found
+        return [*filter(None, primary), others]  # the last one is of the others, also where there are none
 
     def power(self, spreads: Mapping[str, Spread], seeds: int, tuned: int, looks: tuple[int, int] | None) -> float:
         """The share of tables that decide all primary claims; without any, of all claims the share that is decided."""
@@ -80,7 +81,8 @@ def ask(experiment: Experiment, tasks: Iterable[str], difference: float) -> Ques
     for claim in sorted(experiment.claims, key=lambda one: not one.primary):
         mine = []
         for column in experiment.columns_of(claim):
-            task = next((one for one in (column.task, *column.stand_ins) if one in here), None)
+            names = (column.task, *column.stand_ins) if column.unit == PERCENT else ()  # spreads are in points
+            task = next((one for one in names if one in here), None)
             for key in claim.differences(column.name) if task else ():
                 if key not in places:
                     places[key] = len(effects)

@@ -7,6 +7,7 @@ whether it came before the first run, and what has been changed since. Who regis
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -138,5 +139,9 @@ def said_of(experiment: Experiment, runs: Runs) -> str:
     present["seeds"] = {kind: sorted(found) for kind, found in seeds.items()}
     changes = changed(entry.content, present)
     said += f"; since then {listed(changes)}" if changes else "; nothing of it was changed"
+    for kind, found in seeds.items():
+        last = max(found, default=0) if experiment.stopping or not found else math.inf  # a rule may need no later one
+        lacking = [one for one in entry.content["seeds"].get(kind, ()) if one not in found and one < last]
+        said += f"; no run yet of {kind} seed {listed(map(str, lacking))}" if lacking else ""
     later = [one.date[:10] for one in known if one.date > entry.date]
     return said + (f"; registered again on {listed(later)}" if later else "")

@@ -25,6 +25,7 @@ from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.corpus.files import digest
+from clozelab.runs import record as ledger
 from clozelab.runs.find import find_equal_run, other_code, shared_run_is_there
 from clozelab.runs.fingerprint import (
     RESULTS_VERSIONS,
@@ -36,25 +37,7 @@ from clozelab.runs.fingerprint import (
     scrubbed,
     watched_files,
 )
-from clozelab.runs.record import (
-    BUSY_STATUS,
-    CONFIG_FILE,
-    LOCK_FILE,
-    LOG_FILE,
-    RUN_FILE,
-    TEMPORARY,
-    Process,
-    Record,
-    Score,
-    Shared,
-    changes,
-    now,
-    plain_config,
-    read_record,
-    shown_config,
-    what_was_said,
-    write_record,
-)
+from clozelab.runs.record import Process, Record, Score, Shared
 from clozelab.runs.upkeep import ending
 from clozelab.schema import LAYOUT, meaning_of, seconds_of
 from clozelab.training.host import host_facts, process_rank
@@ -78,7 +61,7 @@ class RunConflictError(ValueError):
 class RunBusyError(ValueError):
     """Another process is working in the folder."""
 
-    exit_status = BUSY_STATUS
+    exit_status = ledger.BUSY_STATUS
 
 
 class Run:
@@ -119,18 +102,18 @@ class Run:
         lock = _lock(folder)
         try:
             _sweep(folder)
-            if config.get("reuse") == "never" and (folder / RUN_FILE).is_file():
+            if config.get("reuse") == "never" and (folder / ledger.RUN_FILE).is_file():
                 _clear(folder, config)
-            old = read_record(folder)
+            old = ledger.read_record(folder)
             if old is not None and old.fingerprint != fresh.fingerprint:
-                holds = f"{folder} holds a {old.status} run of another configuration:\n{changes(old, fresh)}"
+                holds = f"{folder} holds a {old.status} run of another configuration:\n{ledger.changes(old, fresh)}"
                 instead = "Give this run another folder (run_dir=..., or experiment=... for a whole experiment)"
                 raise RunConflictError(f"{holds}\n{instead}, or remove the folder to run it again.")
             accept_other_code([old], str(config.get("reuse")))
             if old is not None and old.is_complete:
                 if old.watched != fresh.watched and UNWATCHED not in fresh.watched:
                     old.watched = fresh.watched  # the same inputs, with other times or in another place
-                    write_record(old)
+                    ledger.write_record(old)
                 return cls(old, lock=lock, is_resumed=False)
             if old is None:
                 _refuse_leftovers(folder)
@@ -144,9 +127,9 @@ class Run:
                         fresh.earlier_sessions.append(one)
                 if (folder / "checkpoints").is_dir() and not (folder / "metrics.csv").is_file():
                     logger.warning("%s has lost its metrics.csv: its curve begins where the run goes on", folder)
-            (folder / CONFIG_FILE).write_text(shown_config(config), encoding="utf-8")
+            (folder / ledger.CONFIG_FILE).write_text(ledger.shown_config(config), encoding="utf-8")
             run = cls(fresh, lock=lock, is_resumed=old is not None, watch=watch)
-            run._log = logging.FileHandler(folder / LOG_FILE, encoding="utf-8")
+            run._log = logging.FileHandler(folder / ledger.LOG_FILE, encoding="utf-8")
             run._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
             run._write()
             return run
@@ -165,7 +148,7 @@ class Run:
         """Mark the run as finished; `results` as scores.json has them. ValueError where a score is no number."""
         self.content.take(results or {})
         self.facts.update(facts)
-        self.content.status, self.content.finished = "complete", now()
+        self.content.status, self.content.finished = "complete", ledger.now()
         self._write()
         logger.info("%s", "\n".join([f"complete: {self.dir}", *ending(self.content)]))
 
@@ -174,18 +157,20 @@ class Run:
             logging.getLogger().addHandler(self._log)
         if not self.is_complete:
             self._inside.enter_context(taken_signals(interrupt))
-            self._inside.enter_context(self.watch.on(self.dir / LOG_FILE if self.is_leader else None, self._leave))
+            self._inside.enter_context(
+                self.watch.on(self.dir / ledger.LOG_FILE if self.is_leader else None, self._leave)
+            )
         return self
 
     def _leave(self, status: str, error: str) -> None:
-        self.content.status, self.content.error, self.content.finished = status, error, now()
+        self.content.status, self.content.error, self.content.finished = status, error, ledger.now()
         self._write()
 
     def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
         self._inside.close()
         try:
             if self.is_leader and self.content.status == "running":
-                self.content.status, self.content.finished = "failed", now()
+                self.content.status, self.content.finished = "failed", ledger.now()
                 # Lightning turns SIGTERM into an exception of its own.
                 if isinstance(error, KeyboardInterrupt | SystemExit) or type(error).__name__ == "SIGTERMException":
                     self.content.status = "interrupted"
@@ -208,12 +193,12 @@ class Run:
     def _write(self) -> None:
         if self.is_leader:
             self.content.seconds = round(self._seconds_before + time.monotonic() - self._started, 3)
-            write_record(self.content)
+            ledger.write_record(self.content)
 
 
 def _lock(folder: Path) -> FileLock:
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / LOCK_FILE, timeout=0)
+    lock = FileLock(folder / ledger.LOCK_FILE, timeout=0)
     try:
         lock.acquire()
     except Timeout:
@@ -223,7 +208,7 @@ def _lock(folder: Path) -> FileLock:
 
 def _sweep(folder: Path) -> None:
     """Delete what killed processes of this run were writing: they hold no lock, and a full disk would stay full."""
-    for path in (path for name in TEMPORARY for start in ("", "*/") for path in folder.glob(start + name)):
+    for path in (path for name in ledger.TEMPORARY for start in ("", "*/") for path in folder.glob(start + name)):
         if not path.parent.is_symlink():  # behind a link lies another run
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
@@ -232,11 +217,11 @@ def _clear(folder: Path, config: DictConfig) -> None:
     """Remove all that a run's folder holds, but the lock on it; what links lead to stays. ValueError where it holds
     another run, what this one reads, or where one stands."""
     others = [Path(str(config.get(key) or "")) for key in ("data_dir", "cache_dir", "runs_dir", "encoder")]
-    others += [Path(), *(path.parent for path in folder.glob(f"*/**/{RUN_FILE}"))]
+    others += [Path(), *(path.parent for path in folder.glob(f"*/**/{ledger.RUN_FILE}"))]
     if inside := next((one for one in others if one.resolve().is_relative_to(folder.resolve())), None):
         raise ValueError(f"{folder} holds {inside.resolve()}, which reuse=never would remove; give another run_dir")
     for path in folder.iterdir():
-        if path.name != LOCK_FILE:
+        if path.name != ledger.LOCK_FILE:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
@@ -257,7 +242,7 @@ def _refuse_leftovers(folder: Path) -> None:
         if path.is_symlink():  # of a record that shared another run: nothing of ours, and not to be written through
             path.unlink()
     if left := [name for name in LEFT_BY_RUNS if (folder / name).exists()]:
-        holds = f"{folder} holds {', '.join(left)} and no {RUN_FILE} that says of which run"
+        holds = f"{folder} holds {', '.join(left)} and no {ledger.RUN_FILE} that says of which run"
         raise ValueError(f"{holds}; remove the folder, or give run_dir another name")
 
 
@@ -265,12 +250,12 @@ def _follow(folder: Path, fresh: Record, anew: bool) -> Record:
     """Wait for rank 0's record and insist on the same configuration; `anew`: a complete run is not yet rank 0's."""
     deadline, rank = time.monotonic() + FOLLOWER_WAIT_SECONDS, process_rank()
     old = ("failed", "interrupted", *(["complete"] if anew else []))
-    while (found := read_record(folder)) is None or found.status in old:
+    while (found := ledger.read_record(folder)) is None or found.status in old:
         if time.monotonic() > deadline:
             raise ValueError(f"rank {rank}: rank 0 has not claimed {folder}")
         time.sleep(0.2)
     if found.fingerprint != fresh.fingerprint:
-        raise RunConflictError(f"rank {rank} has another configuration than rank 0:\n{changes(found, fresh)}")
+        raise RunConflictError(f"rank {rank} has another configuration than rank 0:\n{ledger.changes(found, fresh)}")
     return found
 
 
@@ -297,7 +282,7 @@ def share_equal_run(config: DictConfig, inputs: Mapping[str, str]) -> None:
     folder = Path(config.run_dir)
     if process_rank() > 0 or config.get("reuse") == "never":
         return
-    record = read_record(folder)
+    record = ledger.read_record(folder)
     if record is not None and record.shared is not None and not shared_run_is_there(record):
         was = f"{folder} was shared from {record.shared.run}, which is gone or has been trained anew"
         raise ValueError(f"{was}; remove the folder to train here")
@@ -308,7 +293,7 @@ def share_equal_run(config: DictConfig, inputs: Mapping[str, str]) -> None:
         return
     lock = _lock(folder)
     try:
-        if read_record(folder) is not None:
+        if ledger.read_record(folder) is not None:
             return
         _refuse_leftovers(folder)
         logger.info("%s: shared from %s, which trained just this", folder, theirs.folder)
@@ -316,13 +301,13 @@ def share_equal_run(config: DictConfig, inputs: Mapping[str, str]) -> None:
         for name in LINKED:
             if (source / name).exists():
                 (folder / name).symlink_to(os.path.relpath((source / name).resolve(), here))
-        (folder / CONFIG_FILE).write_text(shown_config(config), encoding="utf-8")
+        (folder / ledger.CONFIG_FILE).write_text(ledger.shown_config(config), encoding="utf-8")
         own = new_record(folder, theirs.stage, config, inputs, theirs.scores, theirs.metric)
         for name in OF_THE_TRAINING:
             setattr(own, name, getattr(theirs, name))
         weights = encoder_fingerprint(source / "encoder")
         own.shared = Shared(run=os.path.relpath(source, here), fingerprint=theirs.fingerprint, weights=weights)
-        write_record(own)
+        ledger.write_record(own)
     finally:
         lock.release()
 
@@ -331,7 +316,7 @@ def new_record(
     folder: Path, stage: str, config: DictConfig, inputs: Mapping[str, str], scores: Mapping[str, Score], metric: str
 ) -> Record:
     """The record of a run that begins now; ValueError where a mandatory value of the configuration is missing."""
-    plain, version = plain_config(config), RESULTS_VERSIONS[stage]
+    plain, version = ledger.plain_config(config), RESULTS_VERSIONS[stage]
     place, runs_dir = folder.resolve(), Path(str(config.get("runs_dir") or "")).resolve()
     code = code_of(stage, plain)
     return Record(
@@ -343,11 +328,11 @@ def new_record(
         fingerprint=digest({"config": identity_of(plain), "inputs": dict(inputs), "results_version": version}),
         results_version=version,
         home=(place.relative_to(runs_dir) if place.is_relative_to(runs_dir) else Path(place.name)).as_posix(),
-        **what_was_said(),
+        **ledger.what_was_said(),
         config=plain,
         inputs=dict(inputs),
         watched=watched_files(config),
-        started=now(),
+        started=ledger.now(),
         process=Process(pid=os.getpid(), host=platform.node()),
         code=digest(code),
         modules={name: one[:8] for name, one in code.items()},

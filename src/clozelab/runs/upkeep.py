@@ -22,20 +22,9 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from pydantic import BaseModel
 
+from clozelab.runs import record as ledger
 from clozelab.runs.fingerprint import grouped, redacted_words
-from clozelab.runs.record import (
-    DAMAGED,
-    KILLED,
-    LOCK_FILE,
-    PERCENT,
-    RUN_FILE,
-    STATUSES,
-    TEMPORARY,
-    JobName,
-    Record,
-    command_line,
-    write_json,
-)
+from clozelab.runs.record import JobName, Record
 from clozelab.suggestions import DASH
 from clozelab.training.measuring import read_rows
 
@@ -71,7 +60,7 @@ class Launch(BaseModel):
         if Path(self.root) != root.resolve():
             words = [word for word in words if not word.startswith("runs_dir=")]
             words.append(f"runs_dir={root.resolve().parent.parent}")
-        return command_line(words, self.started_in)
+        return ledger.command_line(words, self.started_in)
 
 
 def write_launch(root: Path, words: Sequence[str], jobs: Mapping[str, Sequence[JobName] | None]) -> None:
@@ -80,7 +69,7 @@ def write_launch(root: Path, words: Sequence[str], jobs: Mapping[str, Sequence[J
     path.parent.mkdir(parents=True, exist_ok=True)
     said = {"words": redacted_words(words), "started_in": str(Path.cwd()), "root": str(root.resolve())}
     known |= {stage: Launch(**said, jobs=names) for stage, names in jobs.items()}  # type: ignore[arg-type]
-    write_json(path, {stage: one.model_dump() for stage, one in known.items()})
+    ledger.write_json(path, {stage: one.model_dump() for stage, one in known.items()})
 
 
 def read_launches(root: Path) -> dict[str, Launch]:
@@ -99,7 +88,7 @@ def merge_launches(root: Path, theirs: Path) -> None:
         mine = known.setdefault(stage, note)
         if mine.jobs is not None:
             mine.jobs = None if note.jobs is None else [*dict.fromkeys([*mine.jobs, *note.jobs])]
-    write_json(root / LAUNCH_FILE, {stage: one.model_dump() for stage, one in known.items()})
+    ledger.write_json(root / LAUNCH_FILE, {stage: one.model_dump() for stage, one in known.items()})
 
 
 @dataclass(frozen=True)
@@ -136,7 +125,7 @@ def read_progress(record: Record) -> Progress:
 
 def elapsed(record: Record) -> float:
     """Seconds that a run took; of one that has not ended its training's alone, for its record is older."""
-    if record.status in ("running", KILLED):
+    if record.status in ("running", ledger.KILLED):
         return max(record.seconds, read_progress(record).training_seconds)
     return record.seconds
 
@@ -186,7 +175,7 @@ def shown_score(run: Record, value: float | None) -> str:
     if value is None:
         return DASH
     name = run.metric.rpartition("/")[2].replace("_", " ")
-    return f"{value:.1f}" if run.scores[run.metric].unit == PERCENT else f"{name} {value:.3f}"
+    return f"{value:.1f}" if run.scores[run.metric].unit == ledger.PERCENT else f"{name} {value:.3f}"
 
 
 def results(records: Iterable[Record]) -> list[list[str]]:
@@ -240,7 +229,9 @@ def sweep_state(stage: str, records: Sequence[Record], jobs: Sequence[JobName] |
     missing = Counter(jobs or ())
     if jobs is not None:
         runs = []
-        for one in sorted(every, key=lambda run: STATUSES.index(run.status)):  # of two with one name the better counts
+        for one in sorted(
+            every, key=lambda run: ledger.STATUSES.index(run.status)
+        ):  # of two with one name the better counts
             if missing[one.job_name]:
                 missing[one.job_name] -= 1
                 runs.append(one)
@@ -253,7 +244,7 @@ def sweep_state(stage: str, records: Sequence[Record], jobs: Sequence[JobName] |
 
     left = [typical_seconds(job) for job in missing.elements()]
     for one in runs:
-        if one.status not in ("complete", DAMAGED):
+        if one.status not in ("complete", ledger.DAMAGED):
             rest = read_progress(one).seconds_left
             left.append(typical_seconds(one.job_name) if rest is None else rest)
     known = [rest for rest in left if rest is not None]
@@ -289,9 +280,9 @@ def find_garbage(records: Sequence[Record], runs_dir: Path, cache_dir: Path, old
         age = (time.time() - last_change(one.folder)) / 86_400
         if one.status in UNFINISHED and age >= older_than_days:
             found.append(Garbage("unfinished", one.folder, f"{one.status} {age:.0f} days ago", one.folder))
-    for path in (path for pattern in TEMPORARY for path in runs_dir.rglob(pattern)):
+    for path in (path for pattern in ledger.TEMPORARY for path in runs_dir.rglob(pattern)):
         if not busy & set(path.parents) and _is_quiet(path):
-            run = next((folder for folder in path.parents if (folder / RUN_FILE).is_file()), None)
+            run = next((folder for folder in path.parents if (folder / ledger.RUN_FILE).is_file()), None)
             found.append(Garbage("leftovers", path, "a killed process left it", run))
     whole = {one.path for one in found if one.kind == "unfinished"}
     found = [one for one in found if one.kind == "unfinished" or not whole & set(one.path.parents)]
@@ -356,7 +347,7 @@ def delete(item: Garbage) -> str:
                 item.path.unlink(missing_ok=True)
             else:
                 # Out of sight first: half a folder must never pass for a whole one, nor a new run's files go with it.
-                (item.path / RUN_FILE).unlink(missing_ok=True)
+                (item.path / ledger.RUN_FILE).unlink(missing_ok=True)
                 shutil.rmtree(item.path.rename(item.path.with_name(f".{item.path.name}.deleted.tmp")))
         except OSError as error:
             return str(error)
@@ -368,7 +359,7 @@ def held(lock: Path | None) -> Iterator[bool]:
     """Hold a lock file, or a run folder's, while inside; False, and nothing held, where somebody else has it."""
     guard: AbstractContextManager[object] = nullcontext()
     if lock is not None and lock.exists():
-        guard = FileLock(lock / LOCK_FILE if lock.is_dir() else lock, timeout=0)
+        guard = FileLock(lock / ledger.LOCK_FILE if lock.is_dir() else lock, timeout=0)
     try:
         with guard:
             yield True

@@ -143,7 +143,7 @@ def parse_budget(text: str) -> float:
         seconds = float(Timedelta(f"0{text}" if text.startswith(".") else text).total_seconds())
     except ValueError:
         seconds = 0.0
-    if not seconds >= 1.0 or text.strip().isdigit():  # a number alone would be nanoseconds
+    if not seconds >= 1.0 or text.strip().isdigit() or "," in text:  # 10 would be nanoseconds, 1,5h 15 hours
         raise ValueError(f"budget={text}: give a time above zero, such as 2h, 90min or 1h30min")
     return seconds
 

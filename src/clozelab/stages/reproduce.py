@@ -123,6 +123,8 @@ def until_decided(
     folder: Path, words: Sequence[str], overrides: Sequence[str], more: list[str], budget: float, *, is_checked: bool
 ) -> int:
     """One look after the other, each with a seed more of the rows of one claim; returns the exit status."""
+    from clozelab.verdicts.accounts import seed_seconds
+
     experiment, console, began = load_experiment(folder), Console(), time.monotonic()
     while True:
         started = time.monotonic()
@@ -137,7 +139,9 @@ def until_decided(
             say(console, "No claim is left that one more seed of the stopping rule could decide.")
             return 0
         now = time.monotonic()
-        one_seed = (now - started) / len(more[0].split(","))
+        tasks = claim.column.tasks if claim.column else ()
+        known = seed_seconds(claim.rows, tasks, report.table) or 0.0  # this round may have found all its runs complete
+        one_seed = max((now - started) / len(more[0].split(",")), known)
         if now - began + one_seed > budget:
             say(console, f"The budget ends before another seed would, which takes about {duration(one_seed)}.")
             return 0
@@ -149,16 +153,18 @@ def until_decided(
 
 def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgement | None:
     """The undecided claim to give the next seed to: the first primary one, or else that with the nearest forecast."""
-    from clozelab.verdicts.judging import INCONCLUSIVE  # scipy: not for --help
+    from clozelab.verdicts.judging import INCONCLUSIVE, ONE_SEED  # scipy: not for --help
 
     most, arms = experiment.stopping.most if experiment.stopping else 0, {row.name: row.arm for row in experiment.rows}
     undecided = [one for one in judgements if one.verdict == INCONCLUSIVE]
-    primary = [one for one in undecided if one.claim.primary][:1]  # those behind it wait, the others gain by it
+    # The primary claims behind the first open one wait; the others gain by it.
+    gate = [one for one in judgements if one.claim.primary and one.verdict in (INCONCLUSIVE, ONE_SEED)][:1]
     able = [
-        one for one in primary or undecided
+        one for one in undecided
         if one.p is not None and one.difference and one.difference.count < most
-        and any(arms[row] for row in one.rows)
+        and any(arms[row] for row in one.rows) and (one in gate or not one.claim.primary)
     ]  # fmt: skip
+    able = [one for one in able if one.claim.primary] or able
     return min(able, key=lambda one: (one.decisive_seeds or math.inf, one.p), default=None)
 
 

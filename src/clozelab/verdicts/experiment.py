@@ -288,6 +288,9 @@ class Experiment(_Entry):
         for i, column in enumerate(self.columns):
             for part in (part for group in column.parts for part in group):
                 _known(part.column, tasks, f"columns.{i}: mean_of", "tasks' columns")
+                own = next(one for one in self.columns if one.name == part.column)
+                if own.model_copy(update={"metric": part.metric or own.metric}).falls:
+                    raise ValueError(f"columns.{i}: mean_of: {part.column} is not in percent, as a mean is")
         for i, row in enumerate(self.rows):
             if len(row.cells) != len(self.columns):
                 raise ValueError(f"rows.{i}: {len(row.cells)} cells for {len(self.columns)} columns")

@@ -17,17 +17,10 @@ from itertools import takewhile
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from clozelab.metrics.statistics import (
-    MOST_SEEDS,
-    PRETRAINING_SEEDS,
-    Estimate,
-    detectable_gap,
-    look_level,
-    seeds_needed,
-)
+from clozelab.metrics.statistics import MOST_SEEDS, PRETRAINING_SEEDS, Estimate, look_level, seeds_needed, smallest_gap
 from clozelab.suggestions import duration
 from clozelab.verdicts.accounts import Crossing, find_crossing, seed_seconds
-from clozelab.verdicts.experiment import ALL_COLUMNS, AVERAGES, FALLING, SPREAD, Claim, Experiment
+from clozelab.verdicts.experiment import ALL_COLUMNS, AVERAGES, FALLING, PERCENT, SPREAD, Claim, Experiment
 from clozelab.verdicts.links import SIGNIFICANCE, Case, Correction, Link, correct, families_of, find_cases
 from clozelab.verdicts.table import DataColumn, Table, build_table
 
@@ -154,12 +147,14 @@ def _judgement(case: Case, correction: Correction, table: Table, before: Sequenc
         (look, key)
         for look in before
         for key, now in seeds.items()
-        if look.seeds.get(key, now) != now and not (rule and look.rule == rule and _is_planned(look.seeds[key], now))
+        if not look.seeds  # a line that nobody can read
+        or (look.seeds.get(key, now) != now and not (rule and look.rule == rule and _is_planned(look.seeds[key], now)))
     ]
     if earlier:
         look, key = earlier[0]
         verdict_then = look.verdicts.get(f"{case.claim.text} ({case.judged_on})", "another claim")
-        notes.insert(0, f"seeds were added after a look at {look.seeds[key]} ({look.time[:10]}: {verdict_then})")
+        then = look.seeds.get(key, "unknown seeds")
+        notes.insert(0, f"seeds were added after a look at {then} ({look.time[:10]}: {verdict_then})")
     return Judgement(
         claim=case.claim,
         column=case.column,
@@ -196,7 +191,7 @@ def link_verdict(link: Link, claim: Claim, corrected: float | None) -> str:
 
 
 def _supports(link: Link, claim: Claim) -> bool:
-    mean = link.difference.mean if link.difference else math.nan
+    mean = link.decided_on.mean if link.decided_on else math.nan
     if claim.kind == SPREAD:
         return abs(mean) < claim.points
     return mean < 0.0 if claim.direction in FALLING else mean > 0.0
@@ -341,31 +336,20 @@ def _cautions(link: Link, table: Table) -> list[str]:
     return [*notes, link.lengths, link.made, below if link.below else ""]
 
 
-def family_size(experiment: Experiment) -> int:
-    """Different differences that the claims will rest on, where each column has runs on one data set."""
-    columns = [(claim, column) for claim in experiment.claims for column in experiment.columns_of(claim)]
-    return len({key for claim, column in columns for key in claim.differences(column.name)})
-
-
 def describe(experiment: Experiment, runs: Runs, seeds: int) -> str:
     """The smallest difference that so many pre-training seeds can show, by the median spread of claims so far."""
     if seeds < 2:
         return "smallest detectable difference: none; one pre-training seed cannot tell an arm from its luck"
     table = build_table(experiment, runs)
     links = [link for claim in experiment.claims for case in find_cases(claim, table) for link in case.links]
-    tested = [link for link in links if link.is_tested and all(column.tasks for _, _, column in link.terms)]
-    known = {link.key: link.difference.sd or 0.0 for link in tested if link.difference}
+    links = [link for link in links if all(one.tasks and one.unit == PERCENT for *_, one in link.terms)]
+    known = {link.key: link.difference.sd or 0.0 for link in links if link.is_tested and link.difference}
     deviation = median(known.values()) if known else ASSUMED_SD
     basis = f"median of {len(known)} comparisons so far" if known else "assumed: no comparison of two seeds so far"
-    family = max(1, family_size(experiment))
-    corrected = detectable_gap(deviation, seeds, confidence=1.0 - SIGNIFICANCE / family)
-    more = (
-        "; so much for a test of one difference alone. Verdicts are corrected for "
-        f"all {family} that the claims rest on, the hardest step of which takes {corrected:.1f} points"
-    )
-    more += "; primary claims need less" if any(one.primary for one in experiment.claims) else ""
+    rule = experiment.stopping
+    level = look_level(SIGNIFICANCE, rule.first, rule.most) if rule else SIGNIFICANCE
     return (
-        f"smallest detectable difference: {detectable_gap(deviation, seeds):.1f} points between two "
+        f"smallest detectable difference: {smallest_gap(deviation, seeds, 1.0 - level):.1f} points between two "
         f"arms with {seeds} pre-training seeds (found in 4 of 5 experiments), if it varies by {deviation:.1f} points "
-        f"from seed to seed ({basis}){more if family > 1 else ''}"
+        f"from seed to seed ({basis}); so much for one difference alone: budget=TIME shows the power of all claims"
     )

@@ -7,12 +7,15 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
+from statistics import fmean
 
 from clozelab.metrics.statistics import KEPT_FOR_OTHERS, PRETRAINING_SEEDS, Estimate, contrast, holm, sequential_p
+from clozelab.runs.fingerprint import grouped
 from clozelab.suggestions import MINUS, interval, signed
 from clozelab.verdicts.comparability import FIGURES, TOLERANCE, copied_seeds, made_apart, why_not
 from clozelab.verdicts.experiment import ALL_COLUMNS, CROSSES, SPREAD, Claim, Column, Stopping
-from clozelab.verdicts.table import Cell, DataColumn, Line, Table, find_lines, reached, speakers
+from clozelab.verdicts.table import Cell, DataColumn, Line, Seeds, Table, find_lines, reached, speakers
 
 SIGNIFICANCE = 0.05
 Term = tuple[float, str, DataColumn]  # (factor, row, column): a link's difference is the sum of factor x cell
@@ -79,9 +82,14 @@ class Link:
         look at which the mean lay on the other side of what is tested says nothing for where it lies now."""
         if self.stopping is None or self.p is None:
             return self.p
-        is_low = self._is_low(self.difference)
+        is_low = self._is_low(self.decided_on)
         looks = [1.0 if one.p is None or self._is_low(one.difference) != is_low else one.p for one in self.earlier]
         return sequential_p(looks, self.stopping.first, self.stopping.most) if looks else None
+
+    @property
+    def decided_on(self) -> Estimate | None:
+        """The difference whose side a verdict names: under a stopping rule that of the last look."""
+        return self.earlier[-1].difference if self.earlier else self.difference
 
     @property
     def effects(self) -> list[float]:
@@ -91,7 +99,7 @@ class Link:
         for one in (self.difference, self.healthy):
             size, sd = (abs(one.mean), one.sd or 0.0) if one else (0.0, 0.0)
             gaps = [self.margin - size, self.margin + size] if size < self.margin else [size - self.margin]
-            found += [[gap / sd if sd else math.inf for gap in gaps]] if one else []
+            found += [[gap / sd if sd else math.inf if gap > 1e-9 else 0.0 for gap in gaps]] if one else []
         return min(found, key=min, default=[])
 
     @property
@@ -340,9 +348,12 @@ def link_between(first: str, second: str, data: DataColumn, table: Table, name: 
 def _link(terms: tuple[Term, ...], table: Table, name: str = "", margin: float = 0.0) -> Link:
     label = table.experiment.label
     cells = [table.cells[row, column.key] for _, row, column in terms]
-    sides = [(factor, label(row), column, cell) for (factor, row, column), cell in zip(terms, cells, strict=True)]
+    columns = [column for _, _, column in terms]
+    is_paired = len({frozenset(seed for _, seed in cell.scores) for cell in cells if cell.scores}) < 2
+    paired = cells if is_paired or columns[1:] == columns[:-1] else _of_pretraining(columns, cells)
+    sides = [(factor, label(row), column, cell) for (factor, row, column), cell in zip(terms, paired, strict=True)]
     difference = contrast([(factor, cell.scores) for factor, _, _, cell in sides])
-    common = set.intersection(*(set(cell.scores) for cell in cells))
+    common = set.intersection(*(set(cell.scores) for cell in paired))
     rows = {row for _, row, _ in terms}
     floors = {one.name: one.floor for one in table.experiment.rows}
     below = [table.below_floor(row, column) for _, row, column in terms if floors[row] not in rows]
@@ -380,6 +391,22 @@ def _link(terms: tuple[Term, ...], table: Table, name: str = "", margin: float =
     return replace(link, stopping=rule, earlier=_at_looks(link, rule, sides)) if rule else link
 
 
+def _of_pretraining(columns: Sequence[DataColumn], cells: Sequence[Cell]) -> list[Cell]:
+    """Cells of several data sets, with means over those fine-tuning seeds that each set's cells have in common: a
+    measure has one number a pre-training seed, a task may have several, and pairs would leave out all but one."""
+
+    def means(scores: Mapping[Seeds, float], common: set[Seeds]) -> dict[Seeds, float]:
+        groups = grouped(sorted(common & scores.keys()), itemgetter(0))
+        return {(first, 0): fmean(scores[one] for one in seeds) for first, seeds in groups.items()}
+
+    found = []
+    for column, cell in zip(columns, cells, strict=True):
+        own = [set(one.scores) for one, other in zip(cells, columns, strict=True) if other == column and one.scores]
+        common = set.intersection(*own) if own else set[Seeds]()
+        found.append(replace(cell, scores=means(cell.scores, common), healthy=means(cell.healthy, common)))
+    return found
+
+
 def _at_looks(link: Link, rule: Stopping, sides: Sequence[tuple[float, str, DataColumn, Cell]]) -> tuple[Link, ...]:
     """A difference as it was over the first seeds, of each look that the rule allows; seeds come in their order."""
     seeds = sorted({first for first, _ in set.intersection(*(set(cell.scores) for *_, cell in sides))})
@@ -404,7 +431,8 @@ def _barred(terms: Sequence[Term], table: Table) -> str:
         if column.column and column.column.metric and column.tasks and column.metric != column.column.metric:
             return f"another metric: {column.metric}, where the claim is about {column.column.metric}"
     arms = {one.name: str(one.arm) for one in table.experiment.rows}
-    losses = (row for _, row, one in terms if one.column and one.column.is_pretraining and one.metric in FIGURES[:3])
+    facts = [(row, one.metric) for _, row, one in terms if one.is_pretraining]
+    losses = (row for row, metric in facts if metric.startswith(FIGURES[:3]))
     trained = (run for row in losses for run in table.trained.get(arms[row], []))
     if len({str((run.config.get("objective") or {}).get("token")) for run in trained}) > 1:
         return "their objectives predict other tokens: their losses do not compare, measure=held_out_text asks alike"
