@@ -395,16 +395,16 @@ def _of_pretraining(columns: Sequence[DataColumn], cells: Sequence[Cell]) -> lis
     """Cells of several data sets, with means over those fine-tuning seeds that each set's cells have in common: a
     measure has one number a pre-training seed, a task may have several, and pairs would leave out all but one."""
 
-    def means(scores: Mapping[Seeds, float], common: set[Seeds]) -> dict[Seeds, float]:
-        groups = grouped(sorted(common & scores.keys()), itemgetter(0))
-        return {(first, 0): fmean(scores[one] for one in seeds) for first, seeds in groups.items()}
+    def means(column: DataColumn, cell: Cell, kind: str) -> dict[Seeds, float]:
+        mine: Mapping[Seeds, float] = getattr(cell, kind)
+        beside = [getattr(one, kind) for one, other in zip(cells, columns, strict=True) if other == column]
+        groups = grouped(sorted(set(mine).intersection(*filter(None, beside))), itemgetter(0))
+        return {(first, 0): fmean(mine[one] for one in seeds) for first, seeds in groups.items()}
 
-    found = []
-    for column, cell in zip(columns, cells, strict=True):
-        own = [set(one.scores) for one, other in zip(cells, columns, strict=True) if other == column and one.scores]
-        common = set.intersection(*own) if own else set[Seeds]()
-        found.append(replace(cell, scores=means(cell.scores, common), healthy=means(cell.healthy, common)))
-    return found
+    return [
+        replace(cell, scores=means(column, cell, "scores"), healthy=means(column, cell, "healthy"))
+        for column, cell in zip(columns, cells, strict=True)
+    ]
 
 
 def _at_looks(link: Link, rule: Stopping, sides: Sequence[tuple[float, str, DataColumn, Cell]]) -> tuple[Link, ...]:
