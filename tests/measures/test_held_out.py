@@ -13,12 +13,12 @@ import pytest
 from clozelab.corpus.files import Source, file_sha256
 from clozelab.corpus.prepare import prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
-from clozelab.corpus.tokenizers import TokenizerSettings, WordPieceTokenizer
+from clozelab.corpus.tokenizers import ByteBpeTokenizer, TokenizerSettings, WordPieceTokenizer
 from clozelab.datamodules.finetuning import TaskInputs
 from clozelab.datamodules.heldout import ClozeBySide, HeldOutText, SentencePairs, piece_lengths, windows
 
 WORDS = "the red green blue cat dog sat ran on mat hill who where what is was did fast".split()  # noqa: SIM905
-TOGETHER = {"max_tokens": 4000, "evaluation_tokens": 512, "max_seq_length": 32}
+TOGETHER = {"max_sentences": 600, "evaluation_tokens": 512, "max_seq_length": 32}
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +80,30 @@ def test_pieces_are_as_long_as_they_are_written(tokenizer: WordPieceTokenizer) -
     assert (lengths["the"], lengths["##x"], lengths["."]) == (4, 1, 1)
 
 
+LINES = {
+    "de": "Die Straße war naß, und Jürgen fröhlich: er aß Äpfel.",
+    "ru": "В лесу родилась ёлочка, в лесу она росла.",
+    "zh": "今天天气很好，我们去公园散步。",
+}
+
+
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+def test_characters_are_those_of_the_text(line: str) -> None:
+    made = (ByteBpeTokenizer.train([line] * 9, 400, False, False), WordPieceTokenizer.train([line] * 9, 400, False))
+    for words in made:
+        found = piece_lengths(words)[words.encode_batch([line])[0]].sum()
+        assert words.kind != "wordpiece" or words.unk_id not in words.encode_batch([line])[0]
+        assert abs(found - len(line)) <= 1, words.kind
+
+
+def test_every_vocabulary_reads_the_same_sentences(folder: Path, tokenizer: WordPieceTokenizer) -> None:
+    letters = WordPieceTokenizer.train(["".join(sorted(set("".join(WORDS))))] * 9, 60, lowercase=True)
+    found = [made(HeldOutText, folder, words, max_sentences=40, **TEXT) for words in (tokenizer, letters)]
+    counts = [[(source, len(sentences)) for source, sentences in data.documents] for data in found]
+    assert counts[0] == counts[1] == [(0, 2)] * 10 + [(1, 2)] * 10, "an equal share, and a tenth from one document"
+    assert found[0].source_fingerprint == found[1].source_fingerprint
+
+
 def test_windows_are_whole_sentences_that_fit() -> None:
     found = [*windows([np.arange(4), np.arange(5), np.arange(30), np.arange(2)], 10)]
     assert [len(one) for one in found] == [9, 10, 2]
@@ -98,7 +122,7 @@ def test_the_encoders_own_corpus_gives_its_held_out_documents(folder: Path, tmp_
 
     def read(words: Any) -> Any:
         inputs = TaskInputs("text", folder, tmp_path, words, 64, corpus=corpus.fingerprint)
-        how = TOGETHER | TEXT | {"sources": None, "max_tokens": 10**6}
+        how = TOGETHER | TEXT | {"sources": None, "max_sentences": 10**6}
         return HeldOutText(inputs=inputs, is_causal=True, **how)
 
     found = read(corpus.tokenizer)
@@ -198,6 +222,7 @@ def test_pairs_are_what_their_labels_say(
             "measure.data.sentences=0: a text has at least one",
         ),
         (HeldOutText, TEXT | {"sources": [{"name": "a", "path": "gone.txt"}]}, "source a: no text files at"),
+        (HeldOutText, TEXT | {"sources": [SOURCES[0], SOURCES[1] | {"name": "one"}]}, "two sources have one name"),
         (HeldOutText, TEXT | {"sources": None}, "no held-out text: the corpus that this encoder was trained on"),
     ],
 )

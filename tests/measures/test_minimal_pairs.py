@@ -139,6 +139,20 @@ def test_a_model_that_says_the_same_of_all_tokens_ties(
     assert measured(encoder, head, data).require_best().scores["validation/accuracy"] == 0.5
 
 
+def test_sentences_of_the_same_tokens_tie(tokenizer: WordPieceTokenizer, tmp_path: Path) -> None:
+    """Whatever the rounding of their two sums is; and one damaged row of a hundred is left out, and counted."""
+    pairs = [("Who ran ?", "who ran ?", "case", "f"), ("the cat sat", "the dog sat", "noun", "f")] * 60
+    write_pairs(tmp_path / "pairs.jsonl", pairs)
+    with (tmp_path / "pairs.jsonl").open("a") as file:
+        file.write('{"sentence_good": "the cat"}\n')
+    data = pairs_of(tokenizer, tmp_path, is_causal=True)
+    asked = np.random.default_rng(0).normal(size=len(data.questions.ids))
+    scores, records = data.score(asked, asked)
+    assert scores["accuracy/case"] == 0.5 != scores["accuracy/noun"]
+    assert {one["won"] for one in records[::2]} == {0.5} and {one["won"] for one in records[1::2]} == {0.0, 1.0}
+    assert data.facts["bad_rows"] == 1
+
+
 def test_scores_are_in_fp32_whatever_the_forward_is(saved: Any, tokenizer: WordPieceTokenizer, tmp_path: Path) -> None:
     write_pairs(tmp_path / "pairs.jsonl")
     data = pairs_of(tokenizer, tmp_path, is_causal=False)
@@ -153,6 +167,7 @@ def test_scores_are_in_fp32_whatever_the_forward_is(saved: Any, tokenizer: WordP
     [
         ([("a cat", "", "a", "b")], {}, "a sentence without a word"),
         ([("дом", "кот", "a", "b")], {}, "100.0% of the tokens of measure pairs are"),
+        ([*PAIRS, ("a cat", "a dog", "order", "b")], {}, "the pairs of order are of two fields; a group has one"),
         (PAIRS, {"max_seq_length": 6}, "sentences are longer than the 6 tokens that this encoder reads"),
     ],
 )

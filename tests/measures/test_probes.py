@@ -38,6 +38,24 @@ def test_a_control_label_is_a_words_own() -> None:
     assert np.bincount(asked).min() > 0.8 * len(asked) / 7
 
 
+def test_words_that_the_encoder_cannot_tell_apart_have_one_control_label(
+    tmp_path: Path, save_encoder: Callable[..., Path], evaluate: Callable[..., Path]
+) -> None:
+    """Of every word half are in capitals: an uncased encoder's probe knows their labels by heart all the same."""
+    save_encoder(tmp_path / "encoder")
+    rng, spelt = np.random.default_rng(0), (str.lower, str.upper)
+    for name, number in (("train", 200), ("dev", 60)):
+        words = [spelt[rng.integers(2)](word) for word in rng.choice([*TAGS], 6 * number)]
+        lines = [f"{word} {TAGS[word.lower()]}" + "\n" * (i % 6 == 5) for i, word in enumerate(words)]
+        (tmp_path / f"{name}.conll").write_text("\n".join(lines) + "\n")
+    words = ["measure=probe", "measure.task.name=tags", "measure.task.data.file_format=columns"]
+    words += ["measure.task.data.train_file=train.conll", "measure.task.data.validation_file=dev.conll"]
+    words += ["measure.task.data.word_column=0", "measure.task.data.tag_column=1"]
+    (record,) = find(evaluate(*words)).evaluate
+    assert record.values["validation/control_accuracy/layer_0"] > 99.0
+    assert record.values["validation/selectivity/layer_0"] < 1.0
+
+
 TAGS = {"the": "D", "a": "D", "cat": "N", "dog": "N", "mat": "N", "hill": "N", "sat": "V", "ran": "V", "red": "A"}
 
 
@@ -104,6 +122,20 @@ def test_a_probe_of_texts_and_its_floor(tmp_path: Path, save_encoder: Callable[.
     assert "validation/accuracy/pooled" in record.values and "validation/selectivity" not in record.values
     (floor,) = find(evaluate(*words, "measure.task.data.label_column=coin", name="floor")).evaluate
     assert abs(floor.values["validation/accuracy"] - 50.0) < 10.0
+
+
+def test_a_task_with_a_second_validation_file_is_probed_on_its_first(
+    tmp_path: Path, save_encoder: Callable[..., Path], evaluate: Callable[..., Path]
+) -> None:
+    save_encoder(tmp_path / "encoder")
+    rng, names = np.random.default_rng(0), ["entailment", "neutral", "contradiction"]
+    for name, number in (("train", 90), ("dev_matched", 30), ("dev_mismatched", 18)):
+        rows = [f"the {rng.choice(['cat', 'dog'])} sat\tit ran\t{names[i % 3]}" for i in range(number)]
+        path = tmp_path / f"glue/MNLI/{name}.tsv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("sentence1\tsentence2\tgold_label\n" + "\n".join(rows) + "\n")
+    (record,) = find(evaluate("measure=probe", "task@measure.task=mnli")).evaluate
+    assert record.facts["num_examples"] == 30
 
 
 def test_a_fine_tuned_model_on_another_file(tmp_path: Path, evaluate: Any, save_encoder: Any) -> None:

@@ -2,7 +2,8 @@
 
 Without text of its own (`sources`) a measure reads the held-out documents of the corpus that the encoder was trained
 on, which lies in the cache and whose fingerprint the encoder's folder keeps: the same documents whatever the tokenizer.
-Each source gives an equal number of tokens, and one document a tenth of that at most.
+Each source gives an equal number of sentences, and one document a tenth of that at most: the same ones for every
+vocabulary.
 """
 
 from __future__ import annotations
@@ -27,31 +28,32 @@ from clozelab.datamodules.scoring import MeasureDataModule, Questions, ScoringDa
 
 Document = tuple[int, list[np.ndarray]]  # number of its source; the tokens of its sentences
 SEED = 20260917  # of what is hidden, and of which sentences make a pair: the same for every encoder
-LARGEST_SHARE = 0.1  # of a source's tokens, from one document
+LARGEST_SHARE = 0.1  # of a source's sentences, from one document
 OF_THE_TEXT = ("preparation_version", "sources", "validation_fraction")  # settings that decide the held-out documents
 
 
 class OfHeldOut(MeasureDataModule):
-    """Base: `sources` None is the encoder's own corpus; `max_tokens` of the text are read."""
+    """Base: `sources` None is the encoder's own corpus; `max_sentences` of the text are read."""
 
-    def __init__(self, *, sources: Sequence[Mapping[str, str]] | None, max_tokens: int, **common: Any) -> None:
+    def __init__(self, *, sources: Sequence[Mapping[str, str]] | None, max_sentences: int, **common: Any) -> None:
         super().__init__(**common)
         text = self._given([Source(**source) for source in sources]) if sources else self._own()
-        share, self.content = max_tokens // len(self.source_names), [self.content, max_tokens]
+        share, self.content = max_sentences // len(self.source_names), [self.content, max_sentences]
         left, self.documents = [share] * len(self.source_names), list[Document]()
         for source, sentences in text:
-            lengths = np.cumsum([len(one) for one in sentences])
-            fits = lengths <= min(left[source], max(share * LARGEST_SHARE, lengths[0]))
-            if kept := [one for one in sentences[: int(fits.sum())] if len(one)]:
+            read = sentences[: min(left[source], max(1, int(share * LARGEST_SHARE)))]
+            if kept := [one for one in read if len(one)]:
                 self.documents.append((source, kept))
-                left[source] -= int(lengths[fits][-1])
-            if max(left) < share * LARGEST_SHARE / 10:
+                left[source] -= len(read)
+            if not any(left):
                 break
         if not self.documents:
             raise ValueError("the held-out text has no sentence: name a longer one, measure.data.sources")
 
     def _given(self, sources: Sequence[Source]) -> Iterator[Document]:
         """Text of one's own."""
+        if len({one.name for one in sources}) < len(sources):
+            raise ValueError("measure.data.sources: two sources have one name, and a score each; give each its own")
         files = [file for i, source in enumerate(sources) for file in find_files(source, i, self.inputs.data_dir)]
         for file in files:
             check_head(file)
@@ -140,9 +142,16 @@ def windows(sentences: Sequence[np.ndarray], room: int) -> Iterator[np.ndarray]:
 def piece_lengths(tokenizer: Tokenizer) -> Ints:
     """[V]: characters of each entry in a text; of WordPiece a word has a blank before it, punctuation has none."""
     known = tokenizer.vocabulary
-    if tokenizer.kind != "wordpiece":  # a byte-level entry has its blank, and a sign for each byte
-        return np.array([len(piece) for piece in known])
-    return np.array([len(p) - 2 if p.startswith("##") and len(p) > 2 else len(p) + p[:1].isalnum() for p in known])
+    if tokenizer.kind != "wordpiece":
+        # A byte-level entry has its blank, and a sign for each byte of UTF-8; a character has one that is no 80 to BF.
+        return np.array(
+            [sum(not ("\xa1" <= c <= "\xbf" or "\u0122" <= c <= "\u0143") for c in piece) for piece in known]
+        )
+
+    def has_blank(piece: str) -> bool:  # Chinese characters are words of one character, and stand side by side
+        return piece[:1].isalnum() and not ("\u3400" <= piece[0] <= "\u9fff" or piece[0] >= "\uf900")
+
+    return np.array([len(p) - 2 if p.startswith("##") and len(p) > 2 else len(p) + has_blank(p) for p in known])
 
 
 class ClozeBySide(OfHeldOut, ScoringDataModule):

@@ -13,6 +13,7 @@ Letters: N questions, B questions of a batch, P tokens that are asked for.
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from clozelab.datamodules.files import fingerprint_of
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.datamodules.labelled import TableFormat
 
+log = logging.getLogger(__name__)
 Records = list[dict[str, Any]]
 Tokens = tuple[Ints, Ints]  # the numbers of the sequences that some tokens are in, in order, and their positions there
 
@@ -171,9 +173,15 @@ class MinimalPairs(ScoringDataModule):
     def make_questions(self) -> Questions:
         read = [self.layout.read(path).limited(self.max_pairs) for path in self.paths]
         pairs = [pair for one in read for pair in one.texts]
+        self.facts["bad_rows"] = sum(one.num_bad_rows for one in read)
+        for path, one in zip(self.paths, read, strict=True):
+            if one.num_bad_rows:  # a score is over the others
+                log.warning("%s: %d damaged row(s) of %s left out", self.inputs.name, one.num_bad_rows, path)
         self.pairs = pandas.DataFrame({"group": [label for one in read for label in one.labels or ()]})
         # A field's name is part of a score's: BLiMP writes one as syntax/semantics.
         self.pairs["field"] = [field[0].replace("/", "_") if field else "" for _, _, *field in pairs]
+        if mixed := [group for group, fields in self.pairs.groupby("group").field if fields.nunique() > 1]:
+            raise ValueError(f"measure {self.inputs.name}: the pairs of {mixed[0]} are of two fields; a group has one")
         self.pairs["permuted"] = [sorted(words_of(good)) == sorted(words_of(bad)) for good, bad, *_ in pairs]
         written = [pair[side] for side in (0, 1) for pair in pairs]  # all good ones, then all bad ones
         texts = encode_examples(self.inputs.tokenizer, written, max_seq_length=self.max_seq_length)
@@ -182,6 +190,9 @@ class MinimalPairs(ScoringDataModule):
             raise ValueError(f"{said}, and a part of one has no score: leave them out, or take a longer encoder")
         if (texts.lengths == 2).any():
             raise ValueError(f"measure {self.inputs.name}: a sentence without a word has no score; leave its pair out")
+        good, bad = (ids := np.split(texts.input_ids, texts.offsets[1:-1]))[: len(pairs)], ids[len(pairs) :]
+        # To an uncased encoder "Who" and "who" are one text; its two scores are rounded differently in two batches.
+        self.pairs["same"] = [np.array_equal(*pair) for pair in zip(good, bad, strict=True)]
         text, position = inner_tokens(texts)
         if self.is_causal:
             return self.ask(texts, np.arange(len(texts)), (text, position))
@@ -194,7 +205,8 @@ class MinimalPairs(ScoringDataModule):
 
     def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], Records]:  # noqa: ARG002
         good, bad = np.bincount(self.questions.text, log_probs, 2 * len(self.pairs)).reshape(2, -1)
-        rows = self.pairs.assign(won=np.where(good == bad, 0.5, good > bad), good=good.round(5), bad=bad.round(5))
+        won = np.where(self.pairs.same | (good == bad), 0.5, good > bad)
+        rows = self.pairs.assign(won=won, good=good.round(5), bad=bad.round(5))
         rows["id"] = rows.group + "/" + rows.groupby("group").cumcount().astype(str)
         groups = rows.groupby("group").agg({"won": "mean", "field": "first", "permuted": "mean"})
         found = {

@@ -118,18 +118,23 @@ class Probe(Measurement):
     def __init__(self, *, strength: float, max_iterations: int, **measurement: Any) -> None:
         super().__init__(**measurement)
         self.solver: Any = {"strength": strength, "max_iterations": max_iterations}
-        splits = self.data.train, self.data.validation
+        splits = self.splits = self.data.train, self.data.validation
         is_of_words = isinstance(self.data.train_sequences, TaggedSequences)
         self.label_names = getattr(splits[0], "label_names", ())
         if not (is_of_words or isinstance(self.data.train_sequences, TokenSequences)) or not self.label_names:
             raise ValueError("a probe tells classes of words, texts or pairs; this task has numbers, choices or spans")
-        self.words = [split.words for split in splits] if is_of_words else None
+        self.words = [self._read(split.words) for split in splits] if is_of_words else None
         self.labels = [np.asarray(getattr(split, "input_labels", split.labels)) for split in splits]
         layers = range(self.encoder.config.num_hidden_layers + 1)
         self.names = [*(f"layer_{number}" for number in layers), *([] if is_of_words else ["pooled"])]
 
     def val_dataloader(self) -> Any:
-        return [self.data.evaluation_loader(one) for one in (self.data.train_sequences, self.data.validation_sequences)]
+        return [self.data.evaluation_loader(split.sequences) for split in self.splits]
+
+    def _read(self, words: Sequence[str]) -> list[str]:
+        """What the encoder is given of each word: to an uncased one, The and the are the same."""
+        ids, lengths = self.data.inputs.tokenizer.encode_words(words)
+        return [" ".join(map(str, one)) for one in np.split(ids, np.cumsum(lengths)[:-1])]
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         output, layout = self.states(batch, output_hidden_states=True), batch["layout"]
