@@ -61,7 +61,11 @@ def test_a_stray_copy_does_not_take_the_place_of_the_run(tmp_path: Path, name: s
     (counted,) = runs.pretrain
     assert counted.folder == folder and counted.score == 4.0
     (said,) = runs.damaged
-    assert said.startswith(f"{copy}: the same run as {folder}, a copy by its place; not counted")
+    assert said == f"{copy}: another run of the cell of {folder}; not counted"
+    (copy / RUN_FILE).write_bytes((folder / RUN_FILE).read_bytes())
+    assert find(tmp_path / "exp" / "tiny").damaged == [
+        f"{copy}: the same run as {folder}, a copy by its place; not counted"
+    ]
 
 
 def test_a_copy_alone_counts(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from clozelab.cli import main
 from clozelab.corpus.files import digest
 from clozelab.report import render
 from clozelab.runs.find import find
-from clozelab.runs.fingerprint import identity_of
+from clozelab.runs.fingerprint import encoder_fingerprint, identity_of
 from clozelab.stages.travel import MANIFEST, RUNS
 from clozelab.suggestions import EXPERIMENTS_DIR
 from clozelab.verdicts.experiment import load_experiment
@@ -507,6 +507,12 @@ FORGERIES: dict[str, tuple[str, Callable[[str], str], str]] = {
     "a loss without a curve": ("pretrain/mlm/seed-1/metrics.csv", lambda text: text.replace("validation/loss", "other"),
                                "validation/loss is 4.4, and metrics.csv gives nan"),
     "a bomb of anchors": ("pretrain/mlm/seed-1/config.yaml", lambda _: BOMB, "holds more than 100000 values"),
+    "a floor": (f"{TUNED}/run.json", lambda text: text.replace('"majority": null', '"majority": 30.0', 1),
+                "the floors of validation/accuracy is (30.0, {}), and scores.json gives"),
+    "a collapsed run": (f"{TUNED}/scores.json", lambda text: text.replace('"collapsed": false', '"collapsed": true'),
+                        "collapsed is False, and scores.json gives True"),
+    "another unit": (f"{TUNED}/run.json", lambda text: text.replace('"factor": 100.0', '"factor": 99.0'),
+                     "the unit of validation/accuracy is ('percent', 99.0), and scores.json gives ('percent', 100.0)"),
     "the table": ("results.csv", lambda text: text.replace(",True,", ",False,", 1), "results.csv says"),
 }  # fmt: skip
 
@@ -529,6 +535,97 @@ def test_an_honest_pack_is_what_it_says_and_what_is_flipped_is_named(packed: Any
     status, said = say([*words, str(other)], capsys)
     assert f"{file}: its sha256 is not the one in the manifest" in said
     assert "seed-1: its configuration or inputs are not those of its fingerprint" in said
+
+
+def test_what_was_taken_out_of_a_pack_or_put_into_it_is_named(packed: Any, tmp_path: Path, capsys: Any) -> None:
+    """No check is turned off by a file that is not there; and no run is in a pack that its manifest does not name."""
+    bare = packed("bare", 1, change=lambda root: [honest(root), (root / "pretrain/mlm/seed-1/config.yaml").unlink()])
+
+    def no_checksums(root: Path) -> None:
+        honest(root)
+        (root / "pretrain/mlm/seed-1/encoder").mkdir()
+        (root / "pretrain/mlm/seed-1/encoder/config.json").write_text("{}")
+
+    for pack, message in (
+        (bare, "pretrain/mlm/seed-1 has no config.yaml, as every run has"),
+        (packed("open", 1, change=no_checksums), "seed-1/encoder has no checksums.json, as every encoder has"),
+    ):
+        status, said = say(["verify", "retrain=false", str(pack)], capsys)
+        assert status == 1 and message in said
+    stranger = packed("one", 1, change=honest)
+    rewritten(stranger, lambda _, manifest: manifest["runs"].pop(f"{NAME}/demo/{TUNED}"))
+    for verb in (["verify", "retrain=false"], ["pool", f"runs_dir={tmp_path / 'pooled'}"]):
+        status, said = say([*verb, str(stranger)], capsys)
+        assert status == 1 and f"its manifest.json and its records do not agree ('{NAME}/demo/{TUNED}')" in said
+
+
+def test_evaluations_are_verified(packed: Any, writers: Any, tmp_path: Path, capsys: Any) -> None:
+    """Their encoder, and minimal pairs by who won; of a task by its own labels."""
+    won = {"one": [1.0, 0.0, 0.5, 1.0], "two": [1.0]}
+    shares = {"validation/accuracy": 0.8125, "validation/accuracy/one": 0.625, "validation/accuracy/two": 1.0}
+    about = {"clozelab": {"run_fingerprint": "", "corpus_fingerprint": ""}}
+
+    def change(root: Path, encoder: str = "") -> None:
+        folder = root / "evaluate/mlm/pretrain-seed-1/pairs/seed-1"
+        writers.evaluation(root, "mlm", "pairs", 1, shares, encoder_arm="mlm")
+        honest(root)
+        rows = [{"id": f"{name}/{i}", "won": one} for name, wins in won.items() for i, one in enumerate(wins)]
+        (folder / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        saved = json.loads((folder / "scores.json").read_text()) | {"scores": shares}
+        (folder / "scores.json").write_text(json.dumps(saved))
+        made = root / "pretrain/mlm/seed-1"
+        (made / "encoder").mkdir()
+        mine = json.loads((made / "run.json").read_text())["fingerprint"]
+        (made / "encoder/config.json").write_text(json.dumps(about | {"clozelab": {"run_fingerprint": mine}}))
+        checksum = hashlib.sha256((made / "encoder/config.json").read_bytes()).hexdigest()
+        (made / "encoder/checksums.json").write_text(json.dumps({"config.json": checksum}))
+        for path in (folder / "run.json", *root.glob("finetune/mlm/*/*/*/run.json")):
+            state = json.loads(path.read_text())
+            inputs = {"encoder": encoder or encoder_fingerprint(made / "encoder")}
+            said = {
+                "config": identity_of(state["config"]),
+                "inputs": inputs,
+                "results_version": state["results_version"],
+            }
+            scores = {
+                key: state["scores"][next(iter(state["scores"]))] | {"value": 100 * one} for key, one in shares.items()
+            }
+            edit(path, inputs=inputs, fingerprint=digest(said), **({"scores": scores} if path.parent == folder else {}))
+        render.write_report(load_experiment(EXPERIMENTS_DIR / NAME), root, root / "report", scale="demo")
+
+    pack = packed("one", 1, change=change)
+    status, said = say(["verify", "retrain=false", str(pack)], capsys)
+    assert status == 0 and "9 scores against predictions" in said, said
+    place = "evaluate/mlm/pretrain-seed-1/pairs/seed-1"
+    forged(pack, f"{place}/predictions.jsonl", lambda text: text.replace('"won": 0.0', '"won": 1.0'))
+    status, said = say(["verify", "retrain=false", str(pack)], capsys)
+    assert status == 1 and f"{place}: validation/accuracy is 81.25, and its predictions gives 93.75" in said
+    other = packed("other", 1, change=lambda root: change(root, encoder="e" * 64))
+    status, said = say(["verify", "retrain=false", str(other)], capsys)
+    assert status == 1 and f"{place} began with another encoder than mlm's in the pack" in said
+
+
+def test_another_run_of_a_cell_is_refused_wherever_it_lies(packed: Any, tmp_path: Path, capsys: Any) -> None:
+    """A copy of the same run is none; the report names either by what it is."""
+
+    def moved(root: Path) -> None:
+        shutil.move(root / "pretrain/mlm/seed-1", root / "pretrain/mlm/again/seed-1")
+
+    def another(root: Path) -> None:
+        moved(root)
+        edit(root / "pretrain/mlm/again/seed-1/run.json", fingerprint="e" * 64)
+
+    first, copy, other = packed("one", 1), packed("copy", 1, change=moved), packed("other", 1, change=another)
+    target = f"runs_dir={tmp_path / 'pooled'}"
+    status, said = say(["pool", str(first), str(other), target], capsys)
+    assert status == 1 and "pretrain/mlm/again/seed-1 is another run than" in said and "of the same cell" in said
+    assert not (tmp_path / "pooled").exists()
+    assert say(["pool", str(first), str(copy), target], capsys)[0] == 0
+    assert ["a copy by its place" in one for one in find(tmp_path / "pooled").damaged] == [True]
+    edit(tmp_path / f"pooled/{NAME}/demo/pretrain/mlm/again/seed-1/run.json", fingerprint="e" * 64)
+    (said,) = find(tmp_path / "pooled").damaged
+    assert "another run of the cell of" in said
+    assert say(["pool", str(first), target], capsys)[0] == 1
 
 
 def test_what_verify_cannot_do_with_a_pack_it_says(packed: Any, tmp_path: Path, capsys: Any) -> None:

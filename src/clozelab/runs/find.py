@@ -52,7 +52,7 @@ class Runs:
         """Those that count: readable and, of folders that are called the same, the one that was made where it lies."""
         found: dict[tuple[Any, ...], Record] = {}
         for one in self.records:
-            name = _identity(one)
+            name = cell_of(one)
             if one.status != DAMAGED and (name not in found or _at_home(one) > _at_home(found[name])):
                 found[name] = one
         return list(found.values())
@@ -68,14 +68,18 @@ class Runs:
     @cached_property
     def damaged(self) -> list[str]:
         """Every folder that does not count, with the reason."""
-        first = {_identity(one): one.folder for one in self.runs}
-        return [
-            f"{one.folder}: {one.problem}"
-            if one.status == DAMAGED
-            else f"{one.folder}: the same run as {first[_identity(one)]}, a copy by its place; not counted"
-            for one in self.records
-            if one.status == DAMAGED or first[_identity(one)] != one.folder
-        ]
+        first, found = {cell_of(one): one for one in self.runs}, list[str]()
+        for one in self.records:
+            if one.status == DAMAGED:
+                found.append(f"{one.folder}: {one.problem}")
+            elif (counts := first[cell_of(one)]).folder != one.folder:
+                same = (
+                    "the same run as {}, a copy by its place"
+                    if is_copy(one, counts)
+                    else "another run of the cell of {}"
+                )
+                found.append(f"{one.folder}: {same.format(counts.folder)}; not counted")
+        return found
 
     @cached_property
     def evaluate(self) -> list[Record]:
@@ -93,9 +97,14 @@ class Runs:
         return next((one.synthetic for one in self.runs if one.synthetic), None)
 
 
-def _identity(one: Record) -> tuple[Any, ...]:
+def cell_of(one: Record) -> tuple[Any, ...]:
     """What a run is called in a table, which takes the best of several learning rates."""
     return one.experiment, one.scale, one.stage, *one.job_name, one.learning_rate
+
+
+def is_copy(one: Record, other: Record) -> bool:
+    """Whether two folders hold one run: its configuration, its inputs and its scores."""
+    return (one.fingerprint, one.status, one.values) == (other.fingerprint, other.status, other.values)
 
 
 def _at_home(one: Record) -> int:

@@ -33,7 +33,7 @@ from rich.console import Console
 
 from clozelab.corpus.files import MAX_EXPANSION, MIN_BOMB_BYTES, file_sha256, whole_file
 from clozelab.planning.steps import runs_root
-from clozelab.runs.find import Runs, find, select
+from clozelab.runs.find import Runs, cell_of, find, is_copy, select
 from clozelab.runs.fingerprint import RESULTS_VERSIONS
 from clozelab.runs.record import CONFIG_FILE, COPY_FILE, LOCK_FILE, RUN_FILE, Record, read_record
 from clozelab.runs.upkeep import LAUNCH_FILE, merge_launches
@@ -286,8 +286,9 @@ def _checked_manifest(path: Path, archive: zipfile.ZipFile) -> Manifest:
         raise ValueError(f"{path} is damaged: its {MANIFEST} and what it holds do not agree (e.g. {odd!r})")
     if sum(entries[stored[sha]].file_size for sha in manifest.files.values()) > limit:
         raise ValueError(f"{path} unpacks to over {limit:,} bytes, as no pack does")
-    if lost := next((one for one in manifest.runs if f"{RUNS}/{one}/{RUN_FILE}" not in manifest.files), None):
-        raise ValueError(f"{path} is damaged: it lacks the record of {lost}")
+    records = {name[len(RUNS) + 1 : -len(RUN_FILE) - 1] for name in manifest.files if name.endswith(f"/{RUN_FILE}")}
+    if odd := next(iter(records ^ {*manifest.runs}), None):
+        raise ValueError(f"{path} is damaged: its {MANIFEST} and its records do not agree ({odd!r})")
     return manifest
 
 
@@ -315,7 +316,7 @@ def open_parcel(path: Path, folder: Path) -> tuple[Parcel, list[str]]:
     manifest, wrong = unpack(path, folder)
     parcel = Parcel(path, folder, manifest, find(folder / RUNS).records)
     for one in parcel.records:
-        if one.stage in RESULTS_VERSIONS and one.results_version not in (0, RESULTS_VERSIONS[one.stage]):
+        if one.fingerprint and one.results_version != RESULTS_VERSIONS[one.stage]:
             raise ValueError(
                 f"{path}: {one.place} has results version {one.results_version} of {one.stage}, and here it is "
                 f"{RESULTS_VERSIONS[one.stage]}: no report may mix them; use the code that made it"
@@ -338,6 +339,7 @@ def pool(said: Words) -> int:
                 raise ValueError(f"{name} is damaged: {what} is not what its manifest says; fetch it again")
             parcels.append(parcel)
         _check_claims(parcels)
+        _check_cells(parcels, target)
         new = _missing(parcels, target)
         _put(new, target)
         _merge_notes(parcels, target)
@@ -359,6 +361,19 @@ def _check_claims(parcels: Iterable[Parcel]) -> None:
                 raise ValueError(
                     f"{parcel.path}: its {parcel.manifest.experiment} has other {' and '.join(apart)} than that of "
                     f"{other.path}; pack both with one paper.yaml"
+                )
+
+
+def _check_cells(parcels: Iterable[Parcel], target: Path) -> None:
+    """ValueError for another run of a cell at another place; a copy is none."""
+    first: dict[tuple[Any, ...], tuple[Path, Record]] = {}
+    for where, records in [(target, find(target).runs), *((one.path, one.records) for one in parcels)]:
+        for one in records:
+            there, other = first.setdefault(cell_of(one), (where, one))
+            if one.place != other.place and not is_copy(one, other):
+                raise ValueError(
+                    f"{where}: {one.place} is another run than {other.place} in {there}, of the same cell; "
+                    "pack without one of them (name= task= seeds=)"
                 )
 
 

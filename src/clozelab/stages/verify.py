@@ -33,7 +33,7 @@ from clozelab.corpus.files import digest, file_sha256
 from clozelab.launch.experiments import check_file
 from clozelab.metrics.glue import CORRELATIONS
 from clozelab.runs.fingerprint import HIDDEN, encoder_fingerprint, flatten, identity_of
-from clozelab.runs.record import CONFIG_FILE, Record, changes, read_record, write_record
+from clozelab.runs.record import CONFIG_FILE, Record, Score, changes, read_record, write_record
 from clozelab.stages.compare import open_run
 from clozelab.stages.travel import RESULTS, Parcel, open_parcel, results_of
 from clozelab.suggestions import duration, key_of
@@ -193,6 +193,7 @@ def check_records(parcel: Parcel) -> Found:
         if digest(said) != one.fingerprint:
             wrong.append(f"{place}: its configuration or inputs are not those of its fingerprint")
         wrong += [f"{place}: {line}" for line in _apart(one)]
+        wrong += [] if (one.folder / CONFIG_FILE).is_file() else [f"{place} has no {CONFIG_FILE}, as every run has"]
     return f"{len(there)} configurations", wrong, []
 
 
@@ -217,11 +218,14 @@ def _plain(text: str) -> float | str:
 
 
 def check_encoders(parcel: Parcel) -> Found:
-    """Each encoder's small files against its checksums and its run; each fine-tuning against the encoder it names."""
+    """Each encoder's small files against its checksums and its run; each other run against the encoder it names."""
     wrong, known = list[str](), dict[tuple[str, str, int], set[str]]()
     for one in (one for one in parcel.records if one.stage == "pretrain"):
-        for file in sorted(one.folder.glob("encoder*/**/checksums.json")):
-            folder, where = file.parent, f"{one.place}/{file.parent.name}"
+        for folder in sorted({path.parent for path in one.folder.glob("encoder*/**/*.*")}):
+            file, where = folder / "checksums.json", f"{one.place}/{folder.name}"
+            if not file.is_file():
+                wrong.append(f"{where} has no {file.name}, as every encoder has")
+                continue
             known.setdefault((one.experiment, one.name, one.seed), set()).add(encoder_fingerprint(folder))
             listed = {folder / name: sha for name, sha in json.loads(file.read_text(encoding="utf-8")).items()}
             wrong += [f"{where}: {path.name} is not that of {file.name}" for path, sha in listed.items()
@@ -229,7 +233,7 @@ def check_encoders(parcel: Parcel) -> Found:
             made = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("clozelab", {})
             of = one.shared.fingerprint if one.shared else one.fingerprint
             wrong += [f"{where}: it is of another run"] if made.get("run_fingerprint", of) != of else []
-    for one in (one for one in parcel.records if one.stage == "finetune"):
+    for one in (one for one in parcel.records if not (one.config.get("measure") or {}).get("encoder")):
         encoders = known.get((one.experiment, str(one.config.get("encoder_arm")), one.pretrain_seed))
         if encoders and one.inputs.get("encoder") not in encoders:
             wrong.append(f"{one.place} began with another encoder than {one.config['encoder_arm']}'s in the pack")
@@ -237,7 +241,7 @@ def check_encoders(parcel: Parcel) -> Found:
 
 
 def check_scores(parcel: Parcel, data_dir: str) -> Found:
-    """Every score of a record against scores.json or metrics.csv, and against what the predictions give."""
+    """Every score of a record against scores.json or metrics.csv, and against what the predictions give; its floors."""
     from clozelab.verdicts.examples import rescored  # scipy
 
     wrong, missing, count = list[str](), list[str](), 0
@@ -246,7 +250,9 @@ def check_scores(parcel: Parcel, data_dir: str) -> Found:
             sides = {"its facts": one.facts}
             sides["metrics.csv"] = {row.key: row.value for row in read_rows(one.folder / "metrics.csv")}
         else:
-            sides = {"scores.json": json.loads((one.folder / "scores.json").read_text(encoding="utf-8"))["scores"]}
+            saved = json.loads((one.folder / "scores.json").read_text(encoding="utf-8"))
+            sides = {"scores.json": saved["scores"]}
+            wrong += [f"{one.place}: {line}" for line in _said_otherwise(one, saved)]
             try:
                 sides["its predictions"] = rescored(one, data_dir)
                 count += len(sides["its predictions"])
@@ -259,6 +265,21 @@ def check_scores(parcel: Parcel, data_dir: str) -> Found:
             if is_given and not abs(given - value) <= slack:
                 wrong.append(f"{one.place}: {key} is {value:.6g}, and {where} gives {given:.6g}")
     return f"{count} scores against predictions", wrong, missing
+
+
+def _said_otherwise(record: Record, saved: Mapping[str, Any]) -> Iterator[str]:
+    """What else a record says of its scores than scores.json: their metric, their floors, what they are worth."""
+    bare = {key: Score(unit=one.unit, factor=one.factor) for key, one in record.scores.items()}
+    (again := record.model_copy(update={"scores": bare})).take(saved)
+    pairs: dict[str, tuple[Any, Any]] = {"metric": (record.metric, saved.get("metric"))}
+    pairs |= {key: (record.facts[key], saved.get(key)) for key in ("collapsed", "synthetic") if key in record.facts}
+    for key, one in record.scores.items():
+        theirs, unit = again.scores[key], Score.of(key, are_shares=one.factor != 1.0)
+        pairs[f"the unit of {key}"] = (one.unit, one.factor), (unit.unit, unit.factor)
+        pairs[f"the floors of {key}"] = (one.majority, one.baselines), (theirs.majority, theirs.baselines)
+    for what, (mine, given) in pairs.items():
+        if mine != given:
+            yield f"{what} is {mine!r}, and scores.json gives {given!r}"
 
 
 def check_table(parcel: Parcel) -> Found:

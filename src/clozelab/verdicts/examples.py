@@ -100,7 +100,12 @@ def pair_runs(run: Record, first: Answers, second: Answers, metric: str) -> Pair
 
 
 def _label_names(run: Record) -> list[str]:
-    return [str(name) for name in ((run.config.get("task") or {}).get("data") or {}).get("labels") or ()]
+    return [str(name) for name in (_task(run).get("data") or {}).get("labels") or ()]
+
+
+def _task(run: Record) -> Mapping[str, Any]:
+    """What it was scored on; a measure of a task has that in itself."""
+    return run.config.get("task") or (run.config.get("measure") or {}).get("task") or {}
 
 
 def _indices(run: Record, *answers: Sequence[Any]) -> list[NDArray[Any]]:
@@ -146,7 +151,7 @@ def _golds(run: Record, ids: Sequence[str], data_dir: str | None) -> tuple[bool,
     """(whether some questions have no answer, id -> right answers), from the file that a run was scored on."""
     from clozelab.datamodules.squad import read_squad
 
-    data = run.config["task"]["data"]
+    data = _task(run)["data"]
     name, unanswerable = str(data["validation_file"]), bool(data.get("with_unanswerable", False))
     places = [Path(data_dir) / name] if data_dir else [Path(path) for path in run.watched if path.endswith(name)]
     path = next((place for place in places if place.is_file()), None)
@@ -162,6 +167,8 @@ def _golds(run: Record, ids: Sequence[str], data_dir: str | None) -> tuple[bool,
 def rescored(run: Record, data_dir: str | None = None) -> dict[str, float]:
     """What the official scorers give a run's kept predictions: key -> score, as scores.json has it. ValueError: no
     predictions, or SQuAD's right answers (in the task's file) are not here."""
+    from pandas import DataFrame
+
     from clozelab.metrics import glue, squad
     from clozelab.metrics.entities import entity_scores, tag_scores
 
@@ -175,6 +182,12 @@ def rescored(run: Record, data_dir: str | None = None) -> dict[str, float]:
     if not files:
         raise ValueError(f"{run.place} has no predictions")
     scores: dict[str, float] = {}
+    if '"won":' in (text := files[0].read_text(encoding="utf-8")).partition("\n")[0]:  # minimal pairs
+        rows = DataFrame([json.loads(line) for line in text.splitlines()])
+        groups = rows.won.groupby(rows.id.str.rpartition("/")[0]).mean()
+        return {"validation/accuracy": groups.mean()} | {
+            f"validation/accuracy/{name}": one for name, one in groups.items()
+        }
     for path in files:
         said, other = read_answers(path), path.stem.removeprefix("predictions").removeprefix("_")
         prefix = f"validation/{other}_" if other else "validation/"
