@@ -303,9 +303,12 @@ def test_what_pretraining_has_not_learnt_is_said(make_runs: Callable[..., Path])
     assert len(written(root).page["problems"]["Not learnt"]) == 1
     said, plateau = page["problems"]["Not learnt"]
     assert said.startswith(
-        "MLM & NSP (mlm_nsp): next-sentence prediction is right for 70.0% of held-out pairs of 64 tokens, where asking "
-        "for their sources alone is right for 76.9%, and for 55.4% inside one source"
+        "Next-sentence prediction tells, of held-out pairs of 64 tokens: MLM & NSP (mlm_nsp) 70.0% (the sources alone "
+        "tell 76.9%; inside one source 55.4% of those)"
     )
+    of_nsp, of_mlm = ({*one["claims"]} for one in page["unlearnt"])
+    assert "dropping NSP costs MNLI" in of_nsp and "left-to-right costs MRPC" not in of_nsp
+    assert {"dropping NSP costs MNLI", "left-to-right costs MRPC"} <= of_mlm
     (arm,) = (one for one in page["arms"] if "mlm_nsp" in one["label"])
     assert (arm["nsp"], arm["nsp_rule"], arm["nsp_inside"]) == ("70.0%", "76.9%", "55.4%")
     assert "| 70.0% | 76.9% | 55.4% |" in texts(written(root))["report.md"]

@@ -43,6 +43,33 @@ def claim(report: Report) -> Judgement:
     return next(one for one in report.judgements if one.claim.id == "ltr_hurts_mrpc")
 
 
+def test_a_claim_that_is_worded_after_a_look_is_exploratory(make_runs: Callable[..., Path], tmp_path: Path) -> None:
+    """Other rows, another direction, another margin or another place in the order; another sentence is none."""
+    root, folder = make_runs(MEANS), tmp_path / "table5_pretraining_tasks"
+    shutil.copytree(find_experiment("table5_pretraining_tasks"), folder)
+    path, seen = folder / "paper.yaml", {}
+    text = path.read_text()
+    within = "  - {id: near, text: NSP leaves MRPC, rows: [mlm_nsp, mlm], column: MRPC, direction: within, points: 9}"
+    mine = "text: left-to-right costs MRPC, paper_delta: -9.0, compare: [ltr, mlm, MRPC], direction: lower"
+    path.write_text(f"{text.rstrip()}\n{within}\n")
+    for change in (
+        ("", ""), (mine, mine.replace("left-to-right", "LTR")),
+        (mine, mine.replace("lower", "higher").replace("paper_delta: -9.0, ", "")),
+        ("ltr_hurts_mrpc, text", "ltr_hurts_mrpc, primary: true, text"), ("points: 9", "points: 5"),
+    ):  # fmt: skip
+        path.write_text(f"{text.rstrip()}\n{within}\n".replace(*change))
+        found = write_report(load_experiment(folder), root, root / "report", scale="demo").judgements
+        seen[change[1]] = {one.claim.id: one.note for one in found if one.is_exploratory}
+    first, sentence, direction, place, margin = seen.values()
+    assert first == sentence == {}
+    assert [*direction] == [*place] == ["ltr_hurts_mrpc"] and [*margin] == ["near"]
+    assert all("claimed after a look at its numbers (20" in note for note in (*direction.values(), *margin.values()))
+    (look, *_) = noted(root)
+    (root / LOOKS_FILE).write_text(json.dumps(look | {"claims": {}}) + "\n")  # of a look that did not note them
+    found = write_report(load_experiment(folder), root, root / "report", scale="demo").judgements
+    assert not any(one.is_exploratory for one in found)
+
+
 def add_seed(root: Path, writers: Any, seed: int) -> None:
     for arm in ("mlm_nsp", "mlm", "ltr"):
         if not (root / "pretrain" / arm / f"seed-{seed}").exists():

@@ -62,9 +62,9 @@ def build_page(table: Table, judgements: Sequence[Judgement], scale: str, looks:
     readme = experiment.folder / "README.md"
     question = QUESTION.search(own_text(readme, experiment.folder)) if readme.is_file() else None
 
-    def claims_on(arm: str) -> list[str]:
-        rows = {row.name for row in experiment.rows if row.arm == arm}
-        return [one.claim.text for one in judgements if rows.intersection(one.rows)]
+    def claims_on(groups: Sequence[set[str]]) -> list[str]:
+        sides = [{row.name for row in experiment.rows if row.arm in arms} for arms in groups]
+        return [one.claim.text for one in judgements if all(rows.intersection(one.rows) for rows in sides)]
 
     return {
         "title": experiment.title,
@@ -79,7 +79,7 @@ def build_page(table: Table, judgements: Sequence[Judgement], scale: str, looks:
         "setup": _setup(table),
         "runs": _run_counts(table),
         "summary": summarise(judgements),
-        "unlearnt": [{"text": said, "claims": claims_on(arm)} for arm, said in not_learnt(table)],
+        "unlearnt": [{"text": said, "claims": claims_on(groups)} for said, groups in not_learnt(table)],
         "looks": f"{len(looks)} ({', '.join(one.time[:10] for one in looks)})" if looks else "",
         "selection": reading["selection"],
         "interval": interval_words,

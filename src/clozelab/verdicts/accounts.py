@@ -252,7 +252,7 @@ def problems(table: Table) -> dict[str, list[str]]:
     found = {
         "Another data set": table.strays,
         "Unequal": inconsistencies(table.experiment, runs),
-        "Not learnt": [line for _, line in not_learnt(table)],
+        "Not learnt": [line for line, _ in not_learnt(table)],
         "Missing": missing,
         "Not complete": [f"{run.place} ({run.status}){': ' if run.problem else ''}{run.problem}" for run in pending],
         "Collapsed": collapsed,
@@ -263,24 +263,18 @@ def problems(table: Table) -> dict[str, list[str]]:
     return {heading: list(lines) for heading, lines in found.items() if lines}
 
 
-def not_learnt(table: Table) -> list[tuple[str, str]]:
-    """(arm, what of its pre-training has not taken hold): what depends on it cannot show in its rows."""
-    lines = []
+def not_learnt(table: Table) -> list[tuple[str, list[set[str]]]]:
+    """(what has not taken hold, groups of arms): a claim that names an arm of each group cannot show."""
+    lines, unlearnt, others = list[tuple[str, list[set[str]]]](), dict[str, str](), set[str]()
     for arm, label in arm_labels(table).items():
         runs, name = table.trained.get(arm, []), label if label == arm else f"{label} ({arm})"
         keys = (f"validation/nsp_{key}" for key in ("accuracy", "source_rule", "accuracy_one_source"))
         accuracy, rule, one = (_average(runs, key) for key in keys)
-        inside = "and inside one source all pairs are of one kind"
-        if one is not None:
-            inside = f"and for {one:.1%} inside one source, where guessing is right for 50%"
-        if accuracy is not None and rule is not None and (accuracy <= rule or (one or 1.0) < LEARNT_NSP_ACCURACY):
-            said = (
-                f"{name}: next-sentence prediction is right for {accuracy:.1%} of held-out pairs of "
-                f"{runs[0].config['validation']['seq_length']} tokens, where asking for their sources alone is right "
-                f"for {rule:.1%}, {inside}; unless longer pairs tell more (measure=pairs_follows), what it gives or "
-                "costs cannot show at this budget"
-            )
-            lines.append((arm, said))
+        if accuracy is None:
+            others.add(arm)
+        elif rule is not None and (accuracy <= rule or (one or 1.0) < LEARNT_NSP_ACCURACY):
+            inside = f"{one:.1%} of those" if one is not None else "there are none"
+            unlearnt[arm] = f"{name} {accuracy:.1%} (the sources alone tell {rule:.1%}; inside one source {inside})"
         loss, plateau = _average(runs, "validation/loss"), _average(runs, context_free)
         copied = ", and copying what masking leaves in place" if any(map(same_fraction, runs)) else ""
         is_generators = any("validation/rtd_loss" in run.facts for run in runs)
@@ -289,7 +283,14 @@ def not_learnt(table: Table) -> list[tuple[str, str]]:
                 f"{name}: a held-out loss of {loss:.2f} nats, where {plateau:.2f} takes no context (each token's "
                 f"frequency{copied}): its encoder has learnt next to nothing of context"
             )
-            lines.append((arm, said))
+            lines.append((said, [{arm}]))
+    if unlearnt:
+        length = table.trained[next(iter(unlearnt))][0].config["validation"]["seq_length"]
+        said = (
+            f"Next-sentence prediction tells, of held-out pairs of {length} tokens: {'; '.join(unlearnt.values())}. "
+            "Unless longer pairs tell more (measure=pairs_follows), what it gives or costs cannot show at this budget"
+        )
+        lines.insert(0, (said, [{*unlearnt}, others]))
     return lines
 
 

@@ -53,7 +53,7 @@ class Judgement:
     family: int = 0  # differences that are tested together
     paper_size: float | None = None  # the paper's difference, where ours may be held against its size
     seeds: Mapping[str, str] = field(default_factory=dict)  # tested difference -> the seeds that it is over
-    is_exploratory: bool = False  # decided after an earlier look at other seeds
+    is_exploratory: bool = False  # decided after an earlier look at other seeds, or claimed after one
     rows: Sequence[str] = ()  # all that it is about
     where: Crossing | None = None  # one line overtakes another, for a claim that it does
 
@@ -69,6 +69,7 @@ class Look(NamedTuple):
     seeds: Mapping[str, str]
     verdicts: Mapping[str, str]  # claim, and what it is judged on -> verdict
     rule: str = ""  # the stopping rule that its tests allowed for, in words; empty for none
+    claims: Mapping[str, str] = {}  # id or text -> what was claimed of which rows; empty where nobody knows
 
 
 def look_at(table: Table) -> tuple[list[Judgement], list[Look], str]:
@@ -87,7 +88,8 @@ def look_at(table: Table) -> tuple[list[Judgement], list[Look], str]:
     if not seeds or any(one.seeds == seeds and one.rule == rule for one in looks):
         return judgements, looks, ""
     verdicts = {f"{one.claim.text} ({one.judged_on})": one.verdict for one in judgements}
-    looks.append(Look(datetime.now(UTC).isoformat(timespec="seconds"), seeds, verdicts, rule))
+    claims = dict(_stated(claim) for claim in table.experiment.claims)
+    looks.append(Look(datetime.now(UTC).isoformat(timespec="seconds"), seeds, verdicts, rule, claims))
     try:
         with path.open("a", encoding="utf-8") as file:
             file.write("\n" * (text[-1:] not in ("", "\n")) + json.dumps(looks[-1]._asdict()) + "\n")
@@ -98,13 +100,19 @@ def look_at(table: Table) -> tuple[list[Judgement], list[Look], str]:
 
 def judge(table: Table, looks: Sequence[Look] = ()) -> list[Judgement]:
     """Every claim on every data set that speaks for its column; at least one judgement a claim. Of the `looks` at the
-    table those before the first one at these seeds count against it, unless the stopping rule allows for them."""
+    table those before the first one at these seeds count against it, unless the stopping rule allows for them. So does
+    the first look at a claim's difference, at whatever seeds, if the claim was another one then, or none."""
     cases = [case for claim in table.experiment.claims for case in find_cases(claim, table)]
     correction = correct(families_of(cases))
     seeds = {link.key_of_looks: link.seeds for case in cases for link in case.links if link.is_tested}
     rule = _rule(table.experiment)
     before = list(takewhile(lambda look: look.seeds != seeds or look.rule != rule, looks))
-    return [_judgement(case, correction, table, before) for case in cases]
+    return [_judgement(case, correction, table, before, looks) for case in cases]
+
+
+def _stated(claim: Claim) -> tuple[str, str]:
+    said = claim.model_dump_json(exclude={"id", "text", "paper_delta"}, exclude_defaults=True)
+    return claim.id or claim.text, said
 
 
 def _rule(experiment: Experiment) -> str:
@@ -130,7 +138,9 @@ def _counted(verdicts: Sequence[str], order: Sequence[str]) -> str:
     return ", ".join(f"{count} {plural[verdict] if count > 1 else verdict}" for verdict, count in counts.items())
 
 
-def _judgement(case: Case, correction: Correction, table: Table, before: Sequence[Look]) -> Judgement:
+def _judgement(
+    case: Case, correction: Correction, table: Table, before: Sequence[Look], looks: Sequence[Look]
+) -> Judgement:
     verdicts = [link_verdict(link, case.claim, correction.corrected.get(link.key)) for link in case.links]
     verdict, weakest = _conjunction(case, verdicts), _weakest(case, verdicts)
     count, needs, more = _needs(case, verdicts, verdict, correction)
@@ -155,6 +165,11 @@ def _judgement(case: Case, correction: Correction, table: Table, before: Sequenc
         verdict_then = look.verdicts.get(f"{case.claim.text} ({case.judged_on})", "another claim")
         then = look.seeds.get(key, "unknown seeds")
         notes.insert(0, f"seeds were added after a look at {then} ({look.time[:10]}: {verdict_then})")
+    name, said = _stated(case.claim)
+    first = next((look for look in looks if look.claims and seeds.keys() & look.seeds.keys()), None)
+    is_late = first is not None and first.claims.get(name) != said
+    if first and is_late:
+        notes.insert(0, f"claimed after a look at its numbers ({first.time[:10]})")
     return Judgement(
         claim=case.claim,
         column=case.column,
@@ -170,7 +185,7 @@ def _judgement(case: Case, correction: Correction, table: Table, before: Sequenc
         family=len(correction.corrected),
         paper_size=None if _why_no_size(case, table) else case.claim.paper_delta,
         seeds=seeds,
-        is_exploratory=bool(earlier) and verdict in (HOLDS, FAILS),
+        is_exploratory=(bool(earlier) or is_late) and verdict in (HOLDS, FAILS),
         rows=case.rows,
         where=where,
     )

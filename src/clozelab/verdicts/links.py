@@ -49,8 +49,9 @@ class Link:
 
     @property
     def key_of_looks(self) -> str:
-        """The key without the weights between two points, which are other ones with every seed."""
-        return self._key(lambda factor: math.copysign(0.5, factor) if factor % 1 else factor)
+        """The key without the weights between two points, which are other ones with every seed, and without a margin:
+        who has seen a difference knows which margins hold it."""
+        return self._key(lambda factor: math.copysign(0.5, factor) if factor % 1 else factor).partition(" within ")[0]
 
     def _key(self, shown: Callable[[float], float]) -> str:
         there = [(shown(factor), row, column.key) for factor, row, column in self.terms]
