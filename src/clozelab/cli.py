@@ -56,8 +56,7 @@ PLAIN_VERBS = {
 }
 PLACES = {verb: f"inventory.{verb}" for verb in ("runs", "status", "gc")}
 PLACES |= {"list": "inventory.list_all", "doctor": "plan.doctor", "explain-cell": "compare.explain_cell"}
-PLACES |= {"register": "reproduce.register"}
-PLACES |= {"pack": "travel.pack", "pool": "travel.pool", "submit": "predict.submit"}
+PLACES |= {"register": "reproduce.register", "pack": "travel.pack", "pool": "travel.pool", "submit": "predict.submit"}
 """Module and function below clozelab.stages of a plain verb; any other is `main` in the module of its name."""
 HYDRA_HELP = {
     "prepare": """\

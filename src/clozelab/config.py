@@ -5,21 +5,19 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import json
 import math
 import pickle
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import omegaconf
-from omegaconf import Container, DictConfig, ListConfig, OmegaConf, grammar_parser
-from omegaconf.base import Box
+from omegaconf import DictConfig, OmegaConf, grammar_parser
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -142,51 +140,10 @@ def copied(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
 
 
-def _deepcopied(node: Container, memo: dict[int, Any]) -> Any:
-    """As OmegaConf copies a part of a configuration: below the same parent."""
-    parent = node._get_parent()
-    node._set_parent(None)
-    try:
-        made = copied(node)
-    except (pickle.PicklingError, AttributeError, TypeError):  # it holds any object
-        made = COPIES[type(node)](node, memo)
-    finally:
-        node._set_parent(parent)
-    made._set_parent(parent)
-    return made
-
-
-COPIES: dict[type, Callable[..., Any]] = {kind: vars(kind)["__deepcopy__"] for kind in (DictConfig, ListConfig)}
-
-
-def _children(node: Box) -> Iterable[Any]:
-    content = node.__dict__["_content"]
-    return content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
-
-
-def _re_parent(node: Box) -> None:
-    """As OmegaConf does behind each merge of a part, but not again below what has its parent already."""
-    for child in _children(node):
-        if child is not None and child.__dict__["_parent"] is not node:
-            child._set_parent(node)
-            if isinstance(child, Box):
-                child._re_parent()
-
-
-def _invalidate_flags_cache(node: Container) -> None:
-    """As OmegaConf does, which imports two modules at each call."""
-    if node.__dict__["_flags_cache"] is not None:
-        node.__dict__["_flags_cache"] = None
-        for child in _children(node):
-            child._invalidate_flags_cache()
-
-
 @functools.cache
 def register() -> None:
-    """Make the root schemas and the resolvers known to Hydra, once; and make it compose in half of its time."""
-    from hydra._internal import config_repository  # lazy: the schema alone does not need Hydra
-    from hydra._internal import defaults_list as lists
-    from hydra.core.config_store import ConfigStore
+    """Make the root schemas and the resolvers known to Hydra, once."""
+    from hydra.core.config_store import ConfigStore  # lazy: the schema alone does not need Hydra
 
     for stage, schema in SCHEMAS.items():
         ConfigStore.instance().store(name=f"{stage}_schema", node=schema, provider="clozelab")
@@ -194,16 +151,3 @@ def register() -> None:
         OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)
     # OmegaConf parses an interpolation at each look, a fifth of the time to compose; its trees are only read.
     omegaconf.base.parse = omegaconf._utils.parse = parsed  # type: ignore[attr-defined]
-    for kind in COPIES:
-        kind.__deepcopy__ = _deepcopied  # type: ignore[attr-defined]
-    for kind, ours in ((Box, _re_parent), (Container, _invalidate_flags_cache)):
-        setattr(kind, ours.__name__, ours)
-    # A repository's sources are replaced whole, never changed; Hydra makes a map of all choices for each file.
-    config_repository.ConfigRepository.__deepcopy__ = lambda self, _memo: copy.copy(self)  # type: ignore[attr-defined]
-    choices = lists._create_interpolation_map
-
-    def choices_if_asked(overrides: Any, defaults_list: Any, self_added: bool) -> DictConfig:
-        is_asked = any(not one.is_self() and one.is_interpolation() for one in defaults_list)
-        return choices(overrides, defaults_list, self_added) if is_asked else OmegaConf.create()
-
-    lists._create_interpolation_map = choices_if_asked

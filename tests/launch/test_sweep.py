@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
-from clozelab.config import COPIES, register
 from clozelab.launch import experiments
 from clozelab.launch.jobs import plan_job
 from clozelab.launch.sweep import CONFIGURATION_ERRORS, Sweep, hydra_config, make_loader, without_hydra
@@ -55,39 +53,6 @@ def test_as_hydra_composes_it(experiment: str, name: str, words: list[str]) -> N
     assert len(jobs) > 1 and len({str(seen(one)) for one in composed}) == len(jobs)
     for index in picked:
         assert seen(composed[index]) == seen(as_hydra_does(sweep, jobs[index])), jobs[index]
-
-
-@pytest.mark.parametrize("part", ["", "hydra", "objective", "phases", "optimizer.betas"])
-def test_a_copy_is_as_omegaconf_makes_it(part: str) -> None:
-    """What composing does hundreds of times, in a fifth of the time; flags, types and the parent are those."""
-    config = opened("table5_pretraining_tasks", "sweep_pretrain").master
-    node = OmegaConf.select(config, part) if part else config
-    ours, theirs = copy.deepcopy(node), COPIES[type(node)](node, {})
-    assert ours == theirs and ours is not node and ours._get_parent() is theirs._get_parent()
-    assert told(ours) == told(theirs) and len(told(ours)) > 1
-    assert list(told(node)) == list(told(ours)), "the original keeps its parent"
-
-
-def test_parts_know_their_parent_and_its_flags_as_in_omegaconf() -> None:
-    """Behind a merge, and where a flag is set above them: quicker functions stand in place of both."""
-    register()
-    for node in (OmegaConf.create({"a": {"b": {"c": 1}}}), OmegaConf.create([[[1]]])):
-        (first,) = node._value().values() if isinstance(node._value(), dict) else node._value()
-        (second,) = first._value().values() if isinstance(first._value(), dict) else first._value()
-        first._set_parent(OmegaConf.create({}))
-        node._re_parent()
-        assert first._get_parent() is node and second._get_parent() is first
-        assert second._get_flag("struct") is None
-        OmegaConf.set_struct(node, True)
-        assert second._get_flag("struct") is True
-
-
-def told(node: Any) -> list[tuple[str, ...]]:
-    """Key, type and metadata of every node below, and its value."""
-    value, about = node._value(), node._metadata
-    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    own = (node._get_full_key(""), type(node).__name__, repr(about), "" if parts else repr(value))
-    return [own, *(line for _, part in parts for line in told(part))]
 
 
 @pytest.mark.parametrize(

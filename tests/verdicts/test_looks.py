@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,6 @@ from rich.console import Console
 from scipy import stats
 
 from clozelab.report.render import Report, write_latex, write_report
-from clozelab.stages.inventory import _scale_line, list_all
 from clozelab.stages.report import print_page
 from clozelab.verdicts.experiment import find_experiment, load_experiment
 from clozelab.verdicts.judging import FAILS, HOLDS, INCONCLUSIVE, LOOKS_FILE, ONE_SEED, Judgement, look_at
@@ -167,36 +165,6 @@ def test_a_look_that_cannot_be_noted_is_said(make_runs: Callable[..., Path]) -> 
     root = make_runs(MEANS)
     (root / LOOKS_FILE).mkdir()
     assert "could not be noted" in written(root).page["problems"]["Looks"][0]
-
-
-def test_a_list_of_experiments_takes_no_look(
-    make_runs: Callable[..., Path], writers: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It repeats what the report says, while no run is younger and none is missing."""
-    root = make_runs(MEANS)
-    monkeypatch.setattr("clozelab.verdicts.experiment.list_experiments", lambda: ["table5_pretraining_tasks"])
-
-    def listed() -> str:
-        assert list_all([f"runs_dir={root.parents[1]}"]) == 0
-        return " ".join(capsys.readouterr().out.split())
-
-    assert "27 of 27 runs; judge them: clozelab report table5_pretraining_tasks scale=" in listed()
-    assert not (root / LOOKS_FILE).exists()
-    written(root)
-    assert "27 of 27 runs; 7 not comparable, 1 holds, 1 inconclusive" in listed() and len(noted(root)) == 1
-    add_seed(root, writers, 4)
-    for path in root.rglob("run.json"):
-        os.utime(path, (1, 1))  # as a copy of older runs has it
-    assert "judge them" in listed() and len(noted(root)) == 1
-    written(root)
-    assert "1 holds (exploratory)" in listed()
-    paper = root / "paper.yaml"
-    paper.touch()
-    assert "judge them" in str(_scale_line("mine", root, root)), "the claims are younger than what was judged"
-    os.utime(paper, (1, 1))
-    assert "1 holds (exploratory)" in str(_scale_line("mine", root, paper))
-    writers.finetune(root, "ltr", "mrpc", (3, 9), 0.0, status="failed")
-    assert listed().endswith(" runs") and len(noted(root)) == 2
 
 
 # Simulated, through the real judge. benchmarks/looks.py has the longer run that docs/results publishes.

@@ -86,15 +86,6 @@ def ask(
     return Questions(sequences, offsets_of(counts), asked[1] - is_causal, answers, text[asked[0]])
 
 
-def ask_all(texts: TokenSequences, *, mask_id: int, is_causal: bool) -> Questions:
-    """Every token of every text: in one reading from left to right, else in one of its own with that token hidden."""
-    text, position = inner_tokens(texts)
-    if is_causal:
-        return ask(texts, np.arange(len(texts)), (text, position), None, mask_id=mask_id, is_causal=True)
-    each = np.arange(len(text)), position
-    return ask(texts, text, each, each, mask_id=mask_id, is_causal=False)
-
-
 class MeasureDataModule(LightningDataModule):
     """Base of a data module that a measure has of its own."""
 

@@ -168,12 +168,16 @@ class Predictor:
     def score(self, texts: str | Sequence[str]) -> Any:
         """`Scored`: by the chain rule where the encoder is causal, else the pseudo-log-likelihood (Salazar 2020)."""
         head, many, found = self._head("lm", "score a text"), _single(texts), []
+        is_causal = self.encoder.config.is_causal
         sequences, _ = self._encode(many, None)
         for first in range(0, len(many), TEXTS_PER_SCORING):
             some = sequences.gather(index := np.arange(first, min(first + TEXTS_PER_SCORING, len(many))))
             flat, lengths = some["input_ids"].astype(np.int32), some["lengths"]
             part = TokenSequences(flat, examples.offsets_of(lengths), lengths)
-            asked = scoring.ask_all(part, mask_id=self.tokenizer.mask_id, is_causal=self.encoder.config.is_causal)
+            text, position = scoring.inner_tokens(part)
+            each = np.arange(len(text)), position  # a masked model reads a text once for each token, with that hidden
+            which = (np.arange(len(part)), (text, position), None) if is_causal else (text, each, each)
+            asked = scoring.ask(part, *which, mask_id=self.tokenizer.mask_id, is_causal=is_causal)
 
             def of_labels(hidden: Tensor, batch: Batch) -> Part:
                 states = hidden.index_select(0, batch["prediction_positions"])

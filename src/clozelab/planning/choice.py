@@ -17,7 +17,7 @@ from clozelab.metrics.statistics import POWER, simulate_decided
 from clozelab.planning.cost import NO_SPEED, Costing
 from clozelab.planning.jobs import START_SECONDS
 from clozelab.suggestions import CONF_DIR, duration
-from clozelab.verdicts.experiment import PERCENT, SPREAD, Experiment, read_yaml
+from clozelab.verdicts.experiment import ALL_COLUMNS, PERCENT, SPREAD, Experiment, read_yaml
 from clozelab.verdicts.table import Table
 
 MOST_FINETUNE_SEEDS, MOST_SEEDS = 5, 20
@@ -32,10 +32,6 @@ class Spread:
     pretraining: float
     finetuning: float
     source: str
-
-    def of_difference(self, finetune_seeds: int, terms: int) -> float:
-        """Of the sum of so many cells (2: of two rows), each a mean over fine-tuning seeds."""
-        return float(np.sqrt(self.pretraining**2 * terms / 2 + terms * self.finetuning**2 / finetune_seeds))
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,9 @@ class Question:
 
     def power(self, spreads: Mapping[str, Spread], seeds: int, tuned: int, looks: tuple[int, int] | None) -> float:
         """The share of tables that decide all primary claims; without any, of all claims the share that is decided."""
-        scales = [max(1e-9, spreads[task].of_difference(tuned, cells)) for *_, cells, task in self.effects]
+        known = [(spreads[task], cells) for *_, cells, task in self.effects]  # a sum of so many cells
+        variances = [cells * (one.pretraining**2 / 2 + one.finetuning**2 / tuned) for one, cells in known]
+        scales = np.maximum(1e-9, np.sqrt(variances)).tolist()
         effects = [(gap / sd, margin / sd) for (gap, margin, *_), sd in zip(self.effects, scales, strict=True)]
         decided = simulate_decided(effects, self.families, seeds, looks)
         shares = [decided[:, list(places)].all(axis=1) for places in self.claims]
@@ -80,7 +78,8 @@ def ask(experiment: Experiment, tasks: Iterable[str], difference: float) -> Ques
     unknown, num_primary = [], 0
     for claim in sorted(experiment.claims, key=lambda one: not one.primary):
         mine = []
-        for column in experiment.columns_of(claim):
+        named = [column for column in experiment.columns if column.name == claim.column]
+        for column in experiment.all_columns if claim.column == ALL_COLUMNS else named:
             names = (column.task, *column.stand_ins) if column.unit == PERCENT else ()  # spreads are in points
             task = next((one for one in names if one in here), None)
             for key in claim.differences(column.name) if task else ():

@@ -229,9 +229,8 @@ def sweep_state(stage: str, records: Sequence[Record], jobs: Sequence[JobName] |
     missing = Counter(jobs or ())
     if jobs is not None:
         runs = []
-        for one in sorted(
-            every, key=lambda run: ledger.STATUSES.index(run.status)
-        ):  # of two with one name the better counts
+        # Of two with one name the better counts.
+        for one in sorted(every, key=lambda run: ledger.STATUSES.index(run.status)):
             if missing[one.job_name]:
                 missing[one.job_name] -= 1
                 runs.append(one)

@@ -121,7 +121,10 @@ class Point(NamedTuple):
 
 def points(one: Record, two: Record) -> list[Point]:
     """Every held-out figure that both runs have; none of runs of different stages, whose figures only share names."""
-    curves, found = [read_validation(record) for record in (one, two)], []
+    curves, found = list[dict[str, Curve]](), []
+    for run in (one, two):
+        factors = {key: score_of(run, key).factor for key in run.curves}
+        curves.append({key: [(at, factors[key] * value) for at, value in curve] for key, curve in run.curves.items()})
     for key in curves[0] if one.stage == two.stage else ():
         if key in curves[1]:
             pair = [np.array(curve[key], dtype=np.float64).T for curve in curves]
@@ -131,12 +134,6 @@ def points(one: Record, two: Record) -> list[Point]:
             ends = tuple(float(values[-1]) for _, values in pair)
             found.append(Point(key, ends, limit if has_common else None, common))
     return found
-
-
-def read_validation(record: Record) -> dict[str, Curve]:
-    """Every held-out figure of a run, each in its unit."""
-    factors = {key: score_of(record, key).factor for key in record.curves}
-    return {key: [(at, factors[key] * value) for at, value in curve] for key, curve in record.curves.items()}
 
 
 def score_of(record: Record, key: str) -> Score:

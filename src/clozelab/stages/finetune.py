@@ -58,7 +58,9 @@ def main(cfg: DictConfig) -> None:
         )
     about |= {"baselines": data.baselines}
     tests = data.load_test() if cfg.predict_test else {}
-    scores = declared_scores(cfg)
+    task = locate(cfg.task.module["_target_"])
+    keys = [f"validation/{key}" for key in task.score_keys(cfg.task.module, cfg.task.data)]
+    scores = {key: Score.of(key, are_shares=task.scores_are_shares) for key in keys}
     claimed = Run.claim(cfg.run_dir, stage="finetune", config=cfg, inputs=inputs, scores=scores, metric=cfg.task.metric)
     with claimed as run:
         if run.is_complete:
@@ -128,13 +130,6 @@ def build_data(cfg: DictConfig, folder: Path, name: str, hardware: Hardware) -> 
     code = digest(code_behind([settings["data"]["_target_"]]))
     task = TaskInputs(cfg.task.name, *places, tokenizer, limit, source, cfg.max_unknown_share, code)
     return building.build_task_data(cfg, task, seed=draw_seed(cfg), num_workers=cfg.trainer.num_workers)
-
-
-def declared_scores(cfg: DictConfig) -> dict[str, Score]:
-    """What a run of this task will be scored by, before it has a value."""
-    module = locate(cfg.task.module["_target_"])
-    keys = [f"validation/{key}" for key in module.score_keys(cfg.task.module, cfg.task.data)]
-    return {key: Score.of(key, are_shares=module.scores_are_shares) for key in keys}
 
 
 def draw_seed(cfg: DictConfig) -> int:

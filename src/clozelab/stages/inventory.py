@@ -16,7 +16,7 @@ from rich.text import Text
 
 from clozelab.runs import upkeep
 from clozelab.runs.find import find, find_below, no_match, select
-from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, RUN_FILE, STATUSES, Record
+from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STATUSES, Record
 from clozelab.suggestions import DASH, EXPERIMENTS_DIR, STAGE_NAMES, duration, rough, several
 from clozelab.terminal import Heading, Words, make_console, make_table, path_of, say, verb
 from clozelab.training.host import usable_cores
@@ -42,19 +42,13 @@ GC_HELP = """clozelab gc [runs_dir=FOLDER] [cache_dir=FOLDER] [what=KIND,...] [o
 Lists what could be deleted, with its size; --delete deletes what is listed. A folder that a process holds is never
 touched, nor is anything that changed within the last hour.
 
-  what=KIND,...     checkpoints  of complete runs: their encoders stay, they are never trained on
-                    leftovers    temporary files and folders of killed processes
-                    cache        prepared corpora and tokenised tasks that no run in runs_dir refers to (runs elsewhere
-                                 may; what they need is made again)
-                    models       of complete fine-tunings (keep_model): scores and predictions stay
-                    unfinished   failed, interrupted and killed runs, whole: what they have learnt is lost
-                    without what=, the first three
+  what=KIND,...     checkpoints, leftovers, cache (these three without what=), models, unfinished; the list says what
+                    each is. Cache that runs elsewhere need is made again; what unfinished runs have learnt is lost.
   older_than=DAYS   adds unfinished runs that ended longer ago (with what=unfinished alone: any)"""
 LIST_HELP = """clozelab list [runs_dir=FOLDER]
 
 The experiments that come with the project, and your own: folders with a paper.yaml, and experiments of one file,
-where you stand or in experiments/ there. For each scale that has runs: how many are done, and the
-verdicts of the report."""
+where you stand or in experiments/ there. For each scale that has runs: how many are done."""
 FILTERS = ("status", "scale", "stage", "name", "task", "seeds")
 FIELDS = ("experiment", "scale", "stage", "name", "task", "seeds", "status", "metric", "score", "seconds", "started",
           "machine", "fingerprint", "place", "problem", "command")  # fmt: skip
@@ -62,7 +56,6 @@ USUAL_GARBAGE = ("checkpoints", "leftovers", "cache")
 SILENT_SECONDS = 600.0  # after so long without a new line, a run's silence is worth saying
 TROUBLE = ("failed", DAMAGED, KILLED, "interrupted")
 SHOWN_COMMANDS = 3  # of single runs that no launch speaks for
-
 INDENT = "  "
 
 
@@ -268,27 +261,15 @@ def list_all(said: Words) -> int:
             below = [Text(str(error), style="yellow")]
         else:
             scales = sorted(path for path in (runs_dir / experiment.name).glob("*") if path.is_dir())
-            below = [Text(experiment.title), *filter(None, (_scale_line(name, scale, place) for scale in scales))]
+            found = {scale: find(scale).runs for scale in scales}
+            below = [Text(experiment.title), *(_scale_line(*one) for one in found.items() if one[1])]
         for line in (line for text in below for line in text.wrap(console, console.width - len(INDENT))):
             line.rstrip()  # rich's own Padding fills every line up to the console's width
             console.print(Text.assemble(INDENT, line), soft_wrap=True)
     return 0
 
 
-def _scale_line(experiment: str, place: Path, said: Path) -> Text | None:
-    """How many runs of an experiment at one scale are done, and its report's verdicts: no run or claim is younger."""
-    runs = find(place).runs
-    if not runs:
-        return None
+def _scale_line(place: Path, runs: Sequence[Record]) -> Text:
+    """How many runs of an experiment at one scale are done."""
     planned = sum(len(one.jobs or ()) for one in upkeep.read_launches(place).values()) or len(runs)
-    count, verdicts, claims = sum(run.is_complete for run in runs), "", place / "report" / "claims.csv"
-    if count >= max(planned, len(runs)):
-        verdicts = f"; judge them: clozelab report {experiment} scale={place.name}"
-        times = [(run.folder / RUN_FILE).stat().st_ctime for run in runs]  # a copy keeps the other time
-        times.append((said if said.is_file() else said / "paper.yaml").stat().st_mtime)
-        if claims.is_file() and claims.stat().st_mtime > max(times):
-            with claims.open(newline="", encoding="utf-8") as file:
-                counts = Counter(row["verdict"] for row in csv.DictReader(file))
-            words = (f"{n} {verdict if n == 1 else verdict.replace('holds', 'hold')}" for verdict, n in counts.items())
-            verdicts = f"; {', '.join(words) or 'no claims'}"
-    return Text.assemble((place.name, "cyan"), f": {count} of {planned} runs{verdicts}")
+    return Text.assemble((place.name, "cyan"), f": {sum(run.is_complete for run in runs)} of {planned} runs")

@@ -344,16 +344,14 @@ def doctor(words: Sequence[str]) -> int:
 
     is_tuned = tune_allocator()  # before torch and lightning are imported
     import_torchmetrics_quickly()
-    return _pre_flight(said) if said.names else _machine(said.overrides, is_tuned)
-
-
-def _machine(overrides: Sequence[str], allocator_tuned: bool) -> int:
-    if overrides:
-        raise ValueError(f"{overrides[0]}: doctor without an experiment looks at the machine, and takes nothing")
+    if said.names:
+        return _pre_flight(said)
+    if said.overrides:
+        raise ValueError(f"{said.overrides[0]}: doctor without an experiment looks at the machine, and takes nothing")
     from clozelab.checks.doctor import look_at_machine, print_facts
     from clozelab.training.host import host_facts, usable_cores
 
-    facts = list(look_at_machine(cores=usable_cores(), allocator_tuned=allocator_tuned))
+    facts = list(look_at_machine(cores=usable_cores(), allocator_tuned=is_tuned))
     host = host_facts()
     print_facts(facts, {"processor": host["host"]["cpu"], **host["versions"]}, make_console())
     return 0

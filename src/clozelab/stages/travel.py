@@ -42,7 +42,7 @@ from clozelab.terminal import Words, path_of, say, verb
 from clozelab.verdicts.comparability import sweep_table
 from clozelab.verdicts.experiment import find_experiment, load_experiment
 from clozelab.verdicts.judging import LOOKS_FILE
-from clozelab.verdicts.table import Table, build_table
+from clozelab.verdicts.table import build_table
 
 PACK_HELP = """clozelab pack EXPERIMENT out=FILE [scale=NAME] [runs_dir=FOLDER] [encoders=true] [name=value ...]
 clozelab pack FOLDER out=FILE [encoders=true] [name=value ...]
@@ -188,19 +188,15 @@ def _files_of(experiment: Path) -> Iterator[tuple[str, Path]]:
         yield f"{experiment.name}/{_below(path, experiment)}", path
 
 
-def table_of(manifest: Manifest, records: Iterable[Record], experiment: Path | None) -> Table:
-    """The table that a pack's runs make, wherever they lie."""
+def results_of(manifest: Manifest, records: Iterable[Record], experiment: Path | None, folder: Path) -> Path:
+    """Write every score of the table that a pack's runs make, wherever they lie."""
+    from clozelab.report.render import write_results  # matplotlib: not for --help
+
     prefix = f"{manifest.root}/" if manifest.root else ""
     judged = (one for one in records if one.place.startswith(prefix))
     runs = Runs(Path(RUNS), sorted(judged, key=lambda one: (one.stage != "pretrain", one.place)))
-    return build_table(load_experiment(experiment), runs) if experiment else sweep_table(runs)
-
-
-def results_of(manifest: Manifest, records: Iterable[Record], experiment: Path | None, folder: Path) -> Path:
-    """Write every score of a pack's runs."""
-    from clozelab.report.render import write_results  # matplotlib: not for --help
-
-    write_results(folder / RESULTS, table_of(manifest, records, experiment), manifest.scale)
+    table = build_table(load_experiment(experiment), runs) if experiment else sweep_table(runs)
+    write_results(folder / RESULTS, table, manifest.scale)
     return folder / RESULTS
 
 

@@ -331,9 +331,6 @@ class Experiment(_Entry):
         """What a claim on all columns is about: the paper's tasks, whatever we have measured beside them."""
         return [column for column in self.columns if column.task and not column.is_measured]
 
-    def columns_of(self, claim: Claim) -> list[Column]:
-        return self.all_columns if claim.column == ALL_COLUMNS else [c for c in self.columns if c.name == claim.column]
-
     @property
     def has_numbers(self) -> bool:
         return any(cell is not None for row in self.rows for cell in row.cells)
