@@ -7,7 +7,7 @@ import json
 import shutil
 import stat
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -565,7 +565,7 @@ def test_evaluations_are_verified(packed: Any, writers: Any, tmp_path: Path, cap
     shares = {"validation/accuracy": 0.8125, "validation/accuracy/one": 0.625, "validation/accuracy/two": 1.0}
     about = {"clozelab": {"run_fingerprint": "", "corpus_fingerprint": ""}}
 
-    def change(root: Path, encoder: str = "") -> None:
+    def change(root: Path, encoder: str = "", words: Sequence[str] = ()) -> None:
         folder = root / "evaluate/mlm/pretrain-seed-1/pairs/seed-1"
         writers.evaluation(root, "mlm", "pairs", 1, shares, encoder_arm="mlm")
         honest(root)
@@ -591,6 +591,7 @@ def test_evaluations_are_verified(packed: Any, writers: Any, tmp_path: Path, cap
                 key: state["scores"][next(iter(state["scores"]))] | {"value": 100 * one} for key, one in shares.items()
             }
             edit(path, inputs=inputs, fingerprint=digest(said), **({"scores": scores} if path.parent == folder else {}))
+        edit(folder / "run.json", overrides=[*json.loads((folder / "run.json").read_text())["overrides"], *words])
         render.write_report(load_experiment(EXPERIMENTS_DIR / NAME), root, root / "report", scale="demo")
 
     pack = packed("one", 1, change=change)
@@ -603,6 +604,9 @@ def test_evaluations_are_verified(packed: Any, writers: Any, tmp_path: Path, cap
     other = packed("other", 1, change=lambda root: change(root, encoder="e" * 64))
     status, said = say(["verify", "retrain=false", str(other)], capsys)
     assert status == 1 and f"{place} began with another encoder than mlm's in the pack" in said
+    named = packed("named", 1, change=lambda root: change(root, encoder="e" * 64, words=["encoder=made/elsewhere"]))
+    status, said = say(["verify", "retrain=false", str(named)], capsys)
+    assert f"{place} began" not in said and "not checked: an encoder that a command named by its folder" in said, said
 
 
 def test_another_run_of_a_cell_is_refused_wherever_it_lies(packed: Any, tmp_path: Path, capsys: Any) -> None:

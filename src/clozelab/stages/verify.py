@@ -219,7 +219,7 @@ def _plain(text: str) -> float | str:
 
 def check_encoders(parcel: Parcel) -> Found:
     """Each encoder's small files against its checksums and its run; each other run against the encoder it names."""
-    wrong, known = list[str](), dict[tuple[str, str, int], set[str]]()
+    wrong, given, known = list[str](), list[str](), dict[tuple[str, str, int], set[str]]()
     for one in (one for one in parcel.records if one.stage == "pretrain"):
         for folder in sorted({path.parent for path in one.folder.glob("encoder*/**/*.*")}):
             file, where = folder / "checksums.json", f"{one.place}/{folder.name}"
@@ -235,9 +235,11 @@ def check_encoders(parcel: Parcel) -> Found:
             wrong += [f"{where}: it is of another run"] if made.get("run_fingerprint", of) != of else []
     for one in (one for one in parcel.records if not (one.config.get("measure") or {}).get("encoder")):
         encoders = known.get((one.experiment, str(one.config.get("encoder_arm")), one.pretrain_seed))
-        if encoders and one.inputs.get("encoder") not in encoders:
+        if encoders and "encoder" in map(key_of, one.overrides):
+            given.append("an encoder that a command named by its folder")
+        elif encoders and one.inputs.get("encoder") not in encoders:
             wrong.append(f"{one.place} began with another encoder than {one.config['encoder_arm']}'s in the pack")
-    return f"{sum(map(len, known.values()))} encoders' small files", wrong, []
+    return f"{sum(map(len, known.values()))} encoders' small files", wrong, given
 
 
 def check_scores(parcel: Parcel, data_dir: str) -> Found:

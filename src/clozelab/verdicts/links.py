@@ -149,9 +149,8 @@ class Case:
     @property
     def rows(self) -> list[str]:
         """All rows that it is about."""
-        claim = self.claim
         along = [row for course in self.courses for _, row in course.points]
-        return list(dict.fromkeys([*claim.rows, *(claim.against or ())[:2], *along]))
+        return list(dict.fromkeys([*self.claim.rows, *(self.claim.against or ())[:2], *along]))
 
 
 @dataclass(frozen=True)
@@ -245,8 +244,7 @@ def _crossing(claim: Claim, column: DataColumn, lines: Sequence[Line], table: Ta
         return Case(claim, column, column.heading, (), ("no runs at two or more fractions of both arms' steps",))
     first, second = mine
     last = min(key for line in mine for key, row in line.rows.items() if row in claim.rows)
-    common = [key for key in first.rows if key in second.rows and key <= last]
-    pairs = {key: (first.rows[key], second.rows[key]) for key in common}
+    pairs = {key: (row, second.rows[key]) for key, row in first.rows.items() if key in second.rows and key <= last}
     pairs = {key: rows for key, rows in pairs.items() if all(table.cells[row, column.key].scores for row in rows)}
     inner = {key: link_between(*rows, column, table) for key, rows in list(pairs.items())[1:-1]}
     bad = [key for key, link in inner.items() if link.barred or link.is_collapsed or link.rests_on_collapsed]
