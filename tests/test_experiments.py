@@ -204,6 +204,19 @@ def test_readme_says_what_a_reader_needs(name: str) -> None:
         assert re.search(rf"^## {heading}", text, re.MULTILINE), heading
 
 
+@pytest.mark.parametrize("name", ["zero_shot", "figure5_training_steps"])
+def test_a_measure_that_a_scale_has_no_files_for_is_left_out(name: str) -> None:
+    """BLiMP is not for an embedded world: its sweep runs all others there."""
+    swept = {
+        scale: str(at_scale(master(EXPERIMENTS_DIR / name, "evaluate"), scale).hydra.sweeper.params.measure).split(",")
+        for scale in ("demo", "laptop")
+    }
+    assert "blimp" in swept["laptop"] and "probe_pos_ewt" in swept["laptop"]
+    assert swept["demo"] == [
+        {"probe_pos_ewt": "probe_ner_microworld"}.get(one, one) for one in swept["laptop"] if one != "blimp"
+    ]
+
+
 @pytest.mark.parametrize("name", list_experiments())
 def test_tasks_of_the_paper_exist(name: str) -> None:
     columns = [one for one in OmegaConf.load(EXPERIMENTS_DIR / name / "paper.yaml").columns if not isinstance(one, str)]

@@ -88,7 +88,14 @@ def at_least(least: float, value: float) -> float:
     return max(least, value)
 
 
-RESOLVERS: tuple[Callable[..., Any], ...] = (fallback, at_least, scaled, scaled_phases, encoder_place)
+def listed(*names: str) -> str:
+    """`${listed:a,,b}`: the measures that are not empty, as the values of a sweep; ValueError where all are."""
+    if not any(names):
+        raise ValueError("the experiment's measures have no files at this scale: evaluate=none leaves them out")
+    return ",".join(filter(None, names))
+
+
+RESOLVERS: tuple[Callable[..., Any], ...] = (fallback, at_least, listed, scaled, scaled_phases, encoder_place)
 """Known to configurations by their own names (config.register)."""
 
 

@@ -146,7 +146,7 @@ class ScaleConfig:
     size_base: ScaleSizeConfig = field(default_factory=ScaleSizeConfig)
     pretrain: ScalePretrainConfig = field(default_factory=ScalePretrainConfig)
     finetune: ScaleFinetuneConfig = field(default_factory=ScaleFinetuneConfig)
-    measures: dict[str, str] = field(default_factory=dict)  # measure -> the one that stands in for it at this scale
+    measures: dict[str, str] = field(default_factory=dict)  # measure -> what stands in for it here; '': nothing
 
 
 @dataclass

@@ -129,7 +129,9 @@ def test_the_order_of_primary_claims_counts(tmp_path: Path) -> None:
     assert registration.changed(older, before) == [], "a declaration that says nothing of it"
 
 
-MEASURED = {"columns": ["mrpc", {"name": "x", "from": "evaluate", "task": "blimp", "metric": "validation/accuracy"}]}
+MEASURED = {
+    "columns": ["mrpc", {"name": "x", "from": "evaluate", "task": "pairs_next", "metric": "validation/accuracy"}]
+}
 
 
 def test_measures_have_the_seeds_of_their_encoders_and_shared_runs_count(

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from omegaconf.errors import InterpolationResolutionError
 
 from clozelab.launch.jobs import PlannedJob
 from clozelab.metrics.statistics import estimate
@@ -183,7 +184,7 @@ def test_until_decided_is_refused(tmp_path: Path, words: list[str], message: str
 
 
 def test_a_claim_about_two_columns_gets_its_seed_on_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measure = {"name": "x", "from": "evaluate", "task": "blimp", "metric": "validation/accuracy"}
+    measure = {"name": "x", "from": "evaluate", "task": "pairs_next", "metric": "validation/accuracy"}
     claim = {"text": "t", "compare": ["b", "a", "mrpc"], "against": ["b", "a", "x"], "direction": "higher"}
     folder = ruled(tmp_path / "mine", columns=["mrpc", measure], claims=[claim])
     experiment = load_experiment(folder)
@@ -200,6 +201,17 @@ def test_a_claim_about_two_columns_gets_its_seed_on_both(tmp_path: Path, monkeyp
     with pytest.raises(ValueError, match="a seed more gave 't' none: seeds=4"):
         reproduce.main([str(folder), "until=decided", "scale=demo"])
     assert stages == [["prepare", "pretrain", "finetune", "evaluate"]] * 2, "and not for ever"
+
+
+def test_a_scale_that_lacks_every_measure_says_how_to_go_without(tmp_path: Path) -> None:
+    (tmp_path / "pairs.yaml").write_text(
+        "arms: {mlm: {objective: mlm}}\n"
+        "columns: [{name: Pairs, from: evaluate, task: blimp, metric: validation/accuracy}]\n"
+    )
+    words = [f"{tmp_path}/pairs.yaml", "scale=demo", f"runs_dir={tmp_path}", "--dry-run"]
+    with pytest.raises(InterpolationResolutionError, match="no files at this scale: evaluate=none leaves them out"):
+        reproduce.main(words)
+    assert reproduce.main([*words, "evaluate=none"]) == 0
 
 
 def test_a_claim_on_a_measure_gets_its_seed_without_fine_tuning(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_a_claim_about_a_measure_is_never_the_papers(tmp_path: Path, writers: An
     (tmp_path / "mine").mkdir()
     claims = "".join(
         f"  - {{text: {text}, compare: [ltr, mlm, {column}], direction: higher}}\n"
-        for text, column in (("left", "Left"), ("tuned", "MRPC"))
+        for text, column in (("left", "Left"), ("tuned", "MRPC"), ("text of which there is none", "Bits"))
     )
     arms = "arms: {mlm: {}, ltr: {}}\nsource: a paper\nsplit: dev\n"
     paper = PAPER.replace("MNLI, task: mnli", "MRPC, task: mrpc").replace(
@@ -125,6 +125,7 @@ def test_a_claim_about_a_measure_is_never_the_papers(tmp_path: Path, writers: An
             writers.evaluation(root, row, "cloze", seed, {LEFT: left + 0.01 * seed**2 * (row == "ltr")})
             writers.finetune(root, row, "mrpc", (seed, 1), 60.0 + seed)
     table = build_table(load_experiment(tmp_path / "mine"), find(root))
-    left, tuned = page._judgement_pages(judge(table), table, 1.0)
+    left, tuned, none = page._judgement_pages(judge(table), table, 1.0)
+    assert none["claimed"] == "claimed: higher" and "no run on Bits" in none["sentence"]
     assert left["sentence"].endswith("claimed: higher") and left["paper"] == "higher (ours)"
     assert "the paper: higher" in tuned["sentence"] and tuned["paper"] == "higher"

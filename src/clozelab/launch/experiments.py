@@ -72,11 +72,12 @@ def inline_configs(place: Path) -> dict[str, dict[str, Any]]:
     names = {kind: [path.stem for path in sorted((place / kind).glob("*.yaml"))] for kind in GROUPS.values()}
     rows = _rows(said, [*arms, *names["arm"]])
     of_encoder = {name: {key: row[key] for key in OF_ENCODER if key in row} for name, row in rows.items()}
-    # Each task and measure as the one that is it, or stands in for it, at the scale.
+    # Each task and measure as the one that is it, or stands in for it, at the scale; without those that it lacks.
     tasks, measures = (
         ",".join(f"${{oc.select:scale.{place}.{one},{one}}}" for one in _named(said, is_measured=place == "measures"))
         for place in ("finetune.benchmarks", "measures")
     )
+    measures = measures and f"${{listed:{measures}}}"
     deltas = {"arm": arms, "row": rows, MEASURED: of_encoder if measures else {}}
     configs = {
         f"{kind}/{name}": _config({"arm" if kind == "arm" else "row": name} | delta, place)

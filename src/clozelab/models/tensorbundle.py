@@ -35,6 +35,10 @@ _ENDS = {"kernel": "weight", "gamma": "weight", "beta": "bias", "output_weights"
 
 def read_bert(index: Path) -> dict[str, Tensor]:
     """The weights of a checkpoint under BERT's names in Hugging Face; ValueError names what is damaged."""
+
+    def is_weight(name: str) -> bool:  # and not its optimizer's
+        return (name in _NAMES or name.startswith(("bert/", "cls/"))) and not re.search(r"/(adam|lamb)_\w+$", name)
+
     found = {}
     for name, array in read_bundle(index, is_weight):
         values = torch.from_numpy(array)
@@ -42,11 +46,6 @@ def read_bert(index: Path) -> dict[str, Tensor]:
     if not any(name.startswith("bert.") for name in found):
         raise ValueError(f"{index} holds no variables of BERT (bert/...), the only model that is read from TensorFlow")
     return found
-
-
-def is_weight(name: str) -> bool:
-    """Whether a variable is the model's, and not its optimizer's."""
-    return (name in _NAMES or name.startswith(("bert/", "cls/"))) and not re.search(r"/(adam|lamb)_\w+$", name)
 
 
 def hugging_face_name(name: str) -> str:

@@ -104,7 +104,7 @@ def _judgement_pages(judgements: Sequence[Judgement], table: Table, axis: float)
         found, decimals = one.difference, one.column.decimals if one.column else 1
         direction = f"within {one.claim.points:g}" if one.claim.kind == SPREAD else one.claim.direction
         paper = DIRECTIONS.get(direction, direction) if one.paper_size is None else signed(one.paper_size, decimals)
-        is_ours = one.column is not None and one.column.is_measured  # in a paper's table too
+        is_ours = one.claim.column in [column.name for column in table.experiment.columns if column.is_measured]
         paper_or_claim = "the paper" if table.experiment.has_paper and not is_ours else "claimed"
         paper_or_claim += ": " if one.paper_size is None else " "
         corrected = f"corrected {probability(one.corrected).removeprefix('p ').removeprefix('= ')}"
@@ -118,6 +118,7 @@ def _judgement_pages(judgements: Sequence[Judgement], table: Table, axis: float)
                 "number": len(pages) + 1,
                 "is_answer": one.claim.primary or one.verdict in (HOLDS, FAILS),
                 "sentence": _sentence(one, f"{ours}{{unit}} {within}", f"{paper_or_claim}{paper}"),
+                "claimed": f"{paper_or_claim}{paper}",
                 "text": one.claim.text,
                 "compared": _compared(one, table),
                 "paper": f"{paper} (ours)" if table.experiment.has_paper and is_ours else paper,

@@ -78,7 +78,9 @@ def main(said: Words) -> int:
         raise ValueError(f"matched_by={matched_by} divides a budget among the arms: say budget=TIME too")
     if matched_by and matched_by not in MATCHINGS:
         raise ValueError(f"matched_by={matched_by}: arms can be matched by {', '.join(MATCHINGS)}")
-    difference = parse_points(said.values.get("difference", "2"))
+    text = said.values.get("difference", "2")
+    if not re.fullmatch(r"\d+\.?\d*|\.\d+", text) or not 0.0 < float(text) < 100.0:
+        raise ValueError(f"difference={text}: give a true difference in points above 0, such as 2")
     if (stage := said.names[0]) in ("pretrain", "finetune"):
         matched_by = matched_by or "time"  # what a budget buys one run
         where = Path(said.options["config-dir"]) if "config-dir" in said.options else None
@@ -123,7 +125,7 @@ def main(said: Words) -> int:
         if stage == "pretrain" and len(factors) == 1:  # of several arms each has its own
             say(console, f"run: clozelab pretrain {shlex.join([*said.overrides, *factors])}", style="bold")
     if budget is not None and not is_shared:
-        for part in choose(found, experiment, steps, runs, said, budget, difference, each):
+        for part in choose(found, experiment, steps, runs, said, budget, float(text), each):
             if isinstance(part, str):
                 say(console, part)
             else:
@@ -146,13 +148,6 @@ def parse_budget(text: str) -> float:
     if not seconds >= 1.0 or text.strip().isdigit() or "," in text:  # 10 would be nanoseconds, 1,5h 15 hours
         raise ValueError(f"budget={text}: give a time above zero, such as 2h, 90min or 1h30min")
     return seconds
-
-
-def parse_points(text: str) -> float:
-    """Of difference=2. ValueError: it is no number above 0."""
-    if not re.fullmatch(r"\d+\.?\d*|\.\d+", text) or not 0.0 < float(text) < 100.0:
-        raise ValueError(f"difference={text}: give a true difference in points above 0, such as 2")
-    return float(text)
 
 
 def choose(

@@ -114,7 +114,7 @@ def print_page(page: Mapping[str, Any], console: Console) -> None:
             for table in _score_tables(group, console.width):
                 console.print(table)
     if page["judgements"]:
-        console.print(_verdicts(page["judgements"], "the paper:" if page["has_paper"] else "claimed:"))
+        console.print(_verdicts(page["judgements"]))
     if page["differences"]:
         columns = "row", "column", "difference,\n95 % interval", "corrected p"
         rows = [
@@ -167,7 +167,7 @@ def _side_by_side(columns: Sequence[Sequence[str]], label_width: int) -> Table:
     return table
 
 
-def _verdicts(judgements: Iterable[Mapping[str, Any]], claimed: str) -> Table:
+def _verdicts(judgements: Iterable[Mapping[str, Any]]) -> Table:
     """A verdict, what it is about, and below that its figures."""
     table = Table(box=box.SIMPLE, show_header=False)
     table.add_column(min_width=TEXTS["verdict"], max_width=2 * TEXTS["verdict"])
@@ -175,7 +175,7 @@ def _verdicts(judgements: Iterable[Mapping[str, Any]], claimed: str) -> Table:
     for one in judgements:
         needs = f"\n{one['needs_short']}" * bool(one["needs_short"])
         figures = f"{one['judged_on']}: {one['ours']} {one['interval'].replace(' ', HARD)}".rstrip()
-        said = ", ".join(filter(None, (figures, one["corrected"], f"{claimed} {one['paper']}")))
+        said = ", ".join(filter(None, (figures, one["corrected"], one["claimed"])))
         sentence = Text(one["text"]).append(f"\n{said}", "dim")
         table.add_row(Text(one["verdict"], STYLES[one["kind"]]).append(needs, "default"), sentence)
     return table

@@ -195,15 +195,14 @@ def find_crossing(case: Case, table: Table, *, holds: bool) -> Crossing | None:
     amounts = sorted({at for one in case.courses for at, _ in one.points if start <= at <= end})
     scores = [[table.cells[row, case.column.key].scores for _, row in one.points] for one in case.courses]
     common = sorted(set.intersection(*(set(one) for line in scores for one in line)))
-    seeds = sorted({seed for seed, _ in common})
 
     def line(number: int, seed: int) -> Any:
         of_seed = [[one[key] for key in common if key[0] == seed] for one in scores[number]]
-        places = [at for at, _ in case.courses[number].points]
-        return np.interp(np.log(amounts), np.log(places), np.mean(of_seed, axis=1))
+        places = np.log([at for at, _ in case.courses[number].points])
+        return np.interp(np.log(amounts), places, np.mean(of_seed, axis=1))
 
     sign = -1.0 if case.column.column and case.column.column.falls else 1.0  # of losses the smaller one is ahead
-    gaps = sign * np.array([line(0, seed) - line(1, seed) for seed in seeds])
+    gaps = sign * np.array([line(0, seed) - line(1, seed) for seed in sorted({seed for seed, _ in common})])
     if not len(gaps):
         return None
     is_tested = len(gaps) > 1 and all(link.is_tested for link in case.links)
@@ -223,9 +222,10 @@ def find_crossing(case: Case, table: Table, *, holds: bool) -> Crossing | None:
     elif np.all(means > 0.0) or np.all(means < 0.0):
         ahead = (first if means[0] > 0.0 else second).name
         said = f"no crossing: {ahead} leads at every point from {say(start)} to {say(end)}"
+        said += f"; that both are level is not excluded {spans}" * bool(spans)
     else:
         said = f"no crossing in the claimed direction between {say(start)} and {say(end)}"
-    return Crossing(point, stretches, "none seen" if point is None else f"at {say(point)}", spans, said)
+    return Crossing(point, stretches, *(("none seen", "") if point is None else (f"at {say(point)}", spans)), said)
 
 
 def _span(low: float, high: float, start: float, end: float, say: Callable[[float], str]) -> str:
@@ -300,7 +300,7 @@ def _below(table: Table) -> list[str]:
     lines = [said for row, column in cells if (said := table.below_floor(row, column))]
     for column in (one for one in table.with_results if one.baseline):
         name, best = column.baseline or ("", 0.0)
-        mine = [(row.label, table.cells[row.name, column.key].estimate) for row in table.experiment.rows if row.arm]
+        mine = ((row.label, table.cells[row.name, column.key].estimate) for row in table.experiment.rows if row.arm)
         less = [label for label, own in mine if own and own.mean < best]
         lines += [f"{listed(less)} below the surface baseline of {column.heading} ({name}: {best:.1f})"] if less else []
     return lines
@@ -365,9 +365,8 @@ def commands(runs: Sequence[Record]) -> list[str]:
         for key, _, value in (word.partition("=") for run in mine for word in run.overrides):
             said.setdefault(key, {})[value] = None
         words = ["clozelab", stage, *(["--config-dir", folder] if folder else [])]
-        words += ["--config-name", name] if name != stage else []
-        words += ["-m", *(f"{key}={','.join(values)}" for key, values in said.items())]
-        lines.append(shlex.join(words))
+        words += [*(["--config-name", name] if name != stage else []), "-m"]
+        lines.append(shlex.join([*words, *(f"{key}={','.join(values)}" for key, values in said.items())]))
     return lines
 
 
@@ -380,6 +379,5 @@ def seed_counts(table: Table) -> str:
     found = []
     finetune_seeds = sorted({run.seed for run in table.runs.finetune if run.name in table.rows})
     for kind, seeds in (("pre-training", table.pretrain_seeds), ("fine-tuning", finetune_seeds)):
-        word = "seed" if len(seeds) == 1 else "seeds"
-        found += [f"{len(seeds)} {kind} {word} ({', '.join(map(str, seeds))})"] if seeds else []
+        found += [f"{len(seeds)} {kind} seed{'s' * (len(seeds) > 1)} ({', '.join(map(str, seeds))})"] if seeds else []
     return ", ".join(found)

@@ -122,8 +122,7 @@ class Link:
             return ""
         if self.healthy is None:
             return "without collapsed runs no pair of seeds is left"
-        found = f"{signed(self.healthy.mean, decimals)} {interval(self.healthy, decimals)}"
-        return f"without collapsed runs {found}".rstrip()
+        return f"without collapsed runs {signed(self.healthy.mean, decimals)} {interval(self.healthy, decimals)}".rstrip()
 
 
 @dataclass(frozen=True)
