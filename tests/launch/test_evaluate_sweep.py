@@ -12,8 +12,8 @@ from clozelab.planning.steps import make_steps
 PAPER = """
 columns:
   - mnli
-  - {name: BLiMP, from: evaluate, task: blimp, metric: validation/accuracy}
-  - {name: Syntax, from: evaluate, task: blimp, metric: validation/accuracy_of_field/syntax}
+  - {name: BLiMP, from: evaluate, task: pairs_order, metric: validation/accuracy}
+  - {name: Syntax, from: evaluate, task: pairs_order, metric: validation/accuracy_of_field/syntax}
   - {name: Text, from: evaluate, task: held_out_text, metric: validation/bits_per_character}
 arms: {mlm: {objective: mlm}, ltr: {objective: ltr}}
 rows:
@@ -40,7 +40,7 @@ def test_every_row_is_measured_by_its_encoder(tmp_path: Path) -> None:
     found = sweeps_of(tmp_path / "mine", *words)
     assert len(found["evaluate"].jobs) == 3 * 2 * 2 and len(found["finetune"].jobs) == 3 * 2 * 2
     place = f"{tmp_path}/runs/mine/demo/evaluate"
-    assert f"{place}/early/pretrain-seed-2/blimp/seed-1" in measured(found["evaluate"])
+    assert f"{place}/early/pretrain-seed-2/pairs_order/seed-1" in measured(found["evaluate"])
     settings = {job[0]: found["evaluate"].settings(job) for job in found["evaluate"].jobs}
     assert settings["measured=early"]["encoder"].endswith("pretrain/ltr/seed-2/encoders/step-1200")
     assert settings["measured=random"]["initialisation"] == "random"
@@ -54,7 +54,7 @@ def test_rows_and_seeds_of_trainings_do_not_rename_what_is_measured(tmp_path: Pa
         tmp_path / "mine", f"runs_dir={tmp_path}/runs", "row=mlm,random", "finetune.seed=3", "pretrain_seed=1"
     )
     assert [name.split("/")[-4] for name in measured(found["evaluate"])] == ["mlm", "mlm", "random", "random"]
-    found = sweeps_of(tmp_path / "mine", f"runs_dir={tmp_path}/runs", "evaluate.measure=blimp", "seed=4")
+    found = sweeps_of(tmp_path / "mine", f"runs_dir={tmp_path}/runs", "evaluate.measure=pairs_order", "seed=4")
     places = measured(found["evaluate"])
     assert {name.split("/")[-1] for name in places} == {"seed-1"} and len(places) == 6
 
