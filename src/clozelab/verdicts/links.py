@@ -120,9 +120,9 @@ class Link:
         """The difference over the runs that did not collapse, in words; empty where none or all did."""
         if self.is_collapsed or not self.has_collapsed:
             return ""
-        if self.healthy is None:
+        if (one := self.healthy) is None:
             return "without collapsed runs no pair of seeds is left"
-        return f"without collapsed runs {signed(self.healthy.mean, decimals)} {interval(self.healthy, decimals)}".rstrip()
+        return f"without collapsed runs {signed(one.mean, decimals)} {interval(one, decimals)}".rstrip()
 
 
 @dataclass(frozen=True)
