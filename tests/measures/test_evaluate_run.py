@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from clozelab.runs.find import find
 from clozelab.verdicts.experiment import load_experiment
@@ -62,6 +63,16 @@ def test_run_folder(world: Path, evaluate: Callable[..., Path]) -> None:
     assert (
         evaluate(*PAIRS) == folder and (folder / "run.json").read_bytes() == before
     )  # complete: nothing is done again
+
+
+def test_a_damaged_weight_is_no_score(world: Path, evaluate: Callable[..., Path]) -> None:
+    file = world / "encoder/model.safetensors"
+    weights = load_file(file)
+    next(one for name, one in weights.items() if "layer.0" in name and "weight" in name).view(-1)[0] = float("nan")
+    save_file(weights, file, metadata={"format": "pt"})
+    (world / "encoder/checksums.json").unlink()  # as in a folder from elsewhere
+    with pytest.raises(ValueError, match="the encoder answers NaN: a weight in its folder is damaged"):
+        evaluate(*PAIRS)
 
 
 @pytest.mark.parametrize(

@@ -84,13 +84,14 @@ LINES = {
     "de": "Die Straße war naß, und Jürgen fröhlich: er aß Äpfel.",
     "ru": "В лесу родилась ёлочка, в лесу она росла.",
     "zh": "今天天气很好，我们去公园散步。",
+    "ko": "오늘은 날씨가 아주 좋아서 친구와 함께 공원을 산책했습니다",  # without case it comes in parts of syllables
 }
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
 def test_characters_are_those_of_the_text(line: str) -> None:
-    made = (ByteBpeTokenizer.train([line] * 9, 400, False, False), WordPieceTokenizer.train([line] * 9, 400, False))
-    for words in made:
+    pieces = [WordPieceTokenizer.train([line] * 9, 400, lowercase) for lowercase in (False, True)]
+    for words in (ByteBpeTokenizer.train([line] * 9, 400, False, False), *pieces):
         found = piece_lengths(words)[words.encode_batch([line])[0]].sum()
         assert words.kind != "wordpiece" or words.unk_id not in words.encode_batch([line])[0]
         assert abs(found - len(line)) <= 1, words.kind

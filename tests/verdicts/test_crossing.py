@@ -110,6 +110,8 @@ def test_no_crossing_is_said_plainly(experiment: Experiment) -> None:
     assert ahead.verdict == FAILS and "no crossing: new leads at every point" in ahead.note
     other_way = judged(experiment, np.array([4.0, 2.0, 0.0, -2.0, -4.0, -6.0]) + WOBBLE)
     assert other_way.verdict == FAILS and "no crossing in the claimed direction" in other_way.note
+    level = judged(experiment, np.array([0.0, 1.0, 2.0, 3.0, 4.0, 5.0]) + WOBBLE * [0, 1, 1, 1, 1, 1])
+    assert level.where and level.where.place == "none seen"  # it was never behind
     open_start = judged(experiment, np.array([-0.1, -2.0, -3.0, -3.0, -3.0, -3.0]) + WOBBLE)
     assert open_start.where and (open_start.where.place, open_start.where.interval) == ("none seen", "")
     assert "old leads at every point" in open_start.note

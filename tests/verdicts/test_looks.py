@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +63,10 @@ def test_a_claim_that_is_worded_after_a_look_is_exploratory(make_runs: Callable[
     assert first == sentence == {}
     assert [*direction] == [*place] == ["ltr_hurts_mrpc"] and [*margin] == ["near"]
     assert all("claimed after a look at its numbers (20" in note for note in (*direction.values(), *margin.values()))
+    nameless = re.sub(r"\{id: \w+, text: ", "{text: now ", f"{text.rstrip()}\n{within}\n")  # a name is no claim
+    path.write_text(nameless)
+    found = write_report(load_experiment(folder), root, root / "report", scale="demo").judgements
+    assert not any(one.is_exploratory for one in found)
     (look, *_) = noted(root)
     (root / LOOKS_FILE).write_text(json.dumps(look | {"claims": {}}) + "\n")  # of a look that did not note them
     found = write_report(load_experiment(folder), root, root / "report", scale="demo").judgements

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,21 @@ def test_a_loss_is_below_its_floor_where_it_is_larger(table: Table) -> None:
     column = next(one for one in table.columns if one.heading == "Bits")
     assert table.below_floor("mlm", column) == ""
     assert table.below_floor("ltr", column) == "ltr has 2.5 on Bits, where the same head on random weights has 2.2"
+
+
+def test_evaluations_with_another_arms_encoder_are_named(table: Table, writers: Any, tmp_path: Path) -> None:
+    """As after `evaluate row=ltr encoder_arm=mlm`, and where a line of the row was another one for one seed."""
+    for place, arms in (("misfiled", ("mlm", "mlm")), ("right", ("mlm", "ltr"))):
+        for row, arm in zip(("mlm", "ltr"), arms, strict=True):
+            for seed in (1, 2):
+                writers.evaluation(tmp_path / place, row, "text", seed, {BITS: 2.0}, experiment="mine", encoder_arm=arm)
+        other = why_not(build_table(table.experiment, find(tmp_path / place)), "mlm", "ltr", ["text"])
+        why = "not what it is called: paper.yaml says arm ltr of the row ltr, and 2 of 2 runs have the encoder of mlm"
+        assert other.startswith(why) if place == "misfiled" else not other
+    path = tmp_path / "right/evaluate/ltr/pretrain-seed-2/text/seed-1/run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"row_delta": {"encoder_fraction": 0.5}}))
+    two = why_not(build_table(table.experiment, find(tmp_path / "right")), "mlm", "ltr", ["text"])
+    assert two == "the runs of ltr were made from 2 versions of its row"
 
 
 def test_rows_of_another_protocol_are_not_comparable(table: Table, writers: Any, tmp_path: Path) -> None:

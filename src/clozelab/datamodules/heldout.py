@@ -9,6 +9,7 @@ vocabulary.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from types import SimpleNamespace
@@ -29,6 +30,8 @@ from clozelab.datamodules.scoring import MeasureDataModule, Questions, ScoringDa
 Document = tuple[int, list[np.ndarray]]  # number of its source; the tokens of its sentences
 SEED = 20260917  # of what is hidden, and of which sentences make a pair: the same for every encoder
 LARGEST_SHARE = 0.1  # of a source's sentences, from one document
+LATER_BYTES = re.compile("[\xa1-\xbf\u0122-\u0143]")  # byte-level signs of 80 to BF: a character's further bytes
+LATER_PARTS = re.compile("[\u1160-\u11ff]")  # vowels and last consonants of Korean syllables, as uncased text has them
 OF_THE_TEXT = ("preparation_version", "sources", "validation_fraction")  # settings that decide the held-out documents
 
 
@@ -142,16 +145,13 @@ def windows(sentences: Sequence[np.ndarray], room: int) -> Iterator[np.ndarray]:
 def piece_lengths(tokenizer: Tokenizer) -> Ints:
     """[V]: characters of each entry in a text; of WordPiece a word has a blank before it, punctuation has none."""
     known = tokenizer.vocabulary
-    if tokenizer.kind != "wordpiece":
-        # A byte-level entry has its blank, and a sign for each byte of UTF-8; a character has one that is no 80 to BF.
-        return np.array(
-            [sum(not ("\xa1" <= c <= "\xbf" or "\u0122" <= c <= "\u0143") for c in piece) for piece in known]
-        )
+    if tokenizer.kind != "wordpiece":  # a byte-level entry has its blank
+        return np.array([len(LATER_BYTES.sub("", piece)) for piece in known])
 
     def has_blank(piece: str) -> bool:  # Chinese characters are words of one character, and stand side by side
         return piece[:1].isalnum() and not ("\u3400" <= piece[0] <= "\u9fff" or piece[0] >= "\uf900")
 
-    return np.array([len(p) - 2 if p.startswith("##") and len(p) > 2 else len(p) + has_blank(p) for p in known])
+    return np.array([len(LATER_PARTS.sub("", piece.removeprefix("##") or piece)) + has_blank(piece) for piece in known])
 
 
 class ClozeBySide(OfHeldOut, ScoringDataModule):

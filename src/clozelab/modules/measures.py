@@ -85,6 +85,8 @@ class TokenScoring(Measurement):
 
     def evaluate(self, collected: Sequence[Part]) -> Evaluation:
         answers = in_order(collected, len(self.data.questions.ids)).astype(np.float64)
+        if np.isnan(answers).any():
+            raise ValueError("the encoder answers NaN: a weight in its folder is damaged; export or download it anew")
         return Evaluation(0, *self.data.score(answers[:, 0], answers[:, 1]), is_collapsed=False)
 
 

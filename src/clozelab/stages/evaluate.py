@@ -70,14 +70,14 @@ def build_data(cfg: DictConfig, folder: Path, encoder: Encoder) -> Any:
     """The measure's data module, or its task's; it has looked for its files."""
     measure: Any = OmegaConf.to_container(cfg.measure, resolve=True)
     made = folders.read_config_dict(folder)
-    known = made.get("id2label") or {}
+    known, own = made.get("id2label") or {}, made.get("clozelab", {})
     names = [str(known[number]) for number in sorted(known, key=int)]  # classes by the order of a model's outputs
-    places = Path(cfg.data_dir), Path(cfg.cache_dir)
+    places = Path(cfg.data_dir), Path(cfg.cache_dir), open_tokenizer(folder, cfg.token_types)
     inputs = TaskInputs(
-        *(measure["name"], *places, open_tokenizer(folder, cfg.token_types), max_positions(folder)),
+        *(measure["name"], *places, min(filter(None, (max_positions(folder), own.get("max_seq_length"))))),
         max_unknown_share=cfg.max_unknown_share,
         label_names=names if cfg.measure.module is None and set(names) != {f"LABEL_{i}" for i in known} else None,
-        corpus=made.get("clozelab", {}).get("corpus_fingerprint"),
+        corpus=own.get("corpus_fingerprint"),
         code=digest(code_behind([measure["task"]["data"]["_target_"]])) if measure["task"] else "",
     )
     if measure["task"] is None:

@@ -260,16 +260,13 @@ def list_all(said: Words) -> int:
         except ValueError as error:  # one's own, half written
             below = [Text(str(error), style="yellow")]
         else:
+            below = [Text(experiment.title)]
             scales = sorted(path for path in (runs_dir / experiment.name).glob("*") if path.is_dir())
-            found = {scale: find(scale).runs for scale in scales}
-            below = [Text(experiment.title), *(_scale_line(*one) for one in found.items() if one[1])]
+            for scale, runs in ((one, found) for one in scales if (found := find(one).runs)):
+                planned = sum(len(one.jobs or ()) for one in upkeep.read_launches(scale).values()) or len(runs)
+                done = sum(run.is_complete for run in runs)
+                below.append(Text.assemble((scale.name, "cyan"), f": {done} of {planned} runs"))
         for line in (line for text in below for line in text.wrap(console, console.width - len(INDENT))):
             line.rstrip()  # rich's own Padding fills every line up to the console's width
             console.print(Text.assemble(INDENT, line), soft_wrap=True)
     return 0
-
-
-def _scale_line(place: Path, runs: Sequence[Record]) -> Text:
-    """How many runs of an experiment at one scale are done."""
-    planned = sum(len(one.jobs or ()) for one in upkeep.read_launches(place).values()) or len(runs)
-    return Text.assemble((place.name, "cyan"), f": {sum(run.is_complete for run in runs)} of {planned} runs")

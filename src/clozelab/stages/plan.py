@@ -7,6 +7,7 @@ import re
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -169,6 +170,7 @@ def choose(
         return
     tuned = sweeps["finetune"].groups(lambda key: key == "seed") if "finetune" in sweeps else ()
     spreads = spreads_of(tasks, build_table(experiment, runs) if runs.runs else None)
+    spreads |= {one: replace(spreads[one], finetuning=0.0) for one in measures}  # one number a pre-training seed
     rule = experiment.stopping
     found = choices(
         costing, question, spreads, budget,

@@ -145,8 +145,7 @@ class WandbTracker(Logger):
         self._tell(lambda _, run: run.summary.update(dict(scores)))
 
     def log_table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        data = [list(row) for row in rows]
-        self._tell(lambda wandb, run: run.log({name: wandb.Table(columns=list(columns), data=data)}))
+        self._tell(lambda wandb, run: run.log({name: wandb.Table(columns=list(columns), data=[*map(list, rows)])}))
 
     def log_report(self, name: str, paths: Sequence[Path]) -> None:
         """Its files, as one version of an artifact; the page as a panel, and its pictures as images."""

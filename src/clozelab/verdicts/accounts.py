@@ -207,8 +207,8 @@ def find_crossing(case: Case, table: Table, *, holds: bool) -> Crossing | None:
         return None
     is_tested = len(gaps) > 1 and all(link.is_tested for link in case.links)
     changes, found = zero_crossings(np.log(amounts).tolist(), gaps if len(gaps) > 1 else gaps.repeat(2, axis=0))
-    means, say = gaps.mean(axis=0), _amount_in(first.unit)
-    upwards = [place for place in changes if np.interp(place + 1e-9, np.log(amounts), means) > 0.0]
+    means, say, at = gaps.mean(axis=0), _amount_in(first.unit), np.log(amounts)
+    upwards = [one for one in changes if np.interp(one + 1e-9, at, means) > 0.0 > np.interp(one - 1e-9, at, means)]
     point = float(np.exp(upwards[-1])) if upwards else None
     # The ends are the very numbers that the lines have, not those that come back from a logarithm.
     stretches = tuple(

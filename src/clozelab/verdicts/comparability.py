@@ -54,12 +54,12 @@ REFERENCE = re.compile(r"\$\{([A-Za-z_.][\w.]*)\}")
 def why_not(table: Table, first: str, second: str, tasks: Iterable[str]) -> str:
     """Why two rows' scores on these tasks are not comparable; empty where they are."""
     arms = [next((row.arm for row in table.experiment.rows if row.name == name), None) for name in (first, second)]
-    rows = [table.tuned.get(name, []) for name in (first, second)]
+    tuned, measured = ([of.get(name, []) for name in (first, second)] for of in (table.tuned, table.measured))
 
     def reasons() -> Iterator[str]:
         if arms[0] and arms[1] and arms[0] != arms[1]:
             yield _unmatched(table, arms[0], arms[1])
-        differ = meant_to_differ(*rows) | meant_to_differ(*(table.measured.get(name, []) for name in (first, second)))
+        differ = meant_to_differ(*tuned) | meant_to_differ(*measured)
         about = {key for key in differ if key.split(".")[0] not in PROTOCOL}
         for task in tasks:
             mine, theirs = (table.runs_on(name, task) for name in (first, second))
@@ -68,7 +68,7 @@ def why_not(table: Table, first: str, second: str, tasks: Iterable[str]) -> str:
         for how, mine, theirs in sides:
             if names := sorted(_made(mine, theirs, partial(_of_sessions, "modules"))):
                 yield f"other code: {how} with two versions of {_some(names)}, and differ_in does not say {CODE}"
-        for name, arm, mine in zip((first, second), arms, rows, strict=True):
+        for name, arm, mine in zip((first, second) * 2, arms * 2, tuned + measured, strict=True):
             if other := [run for run in mine if arm and run.config.get("encoder_arm", arm) not in (arm, None)]:
                 yield (
                     f"not what it is called: paper.yaml says arm {arm} of the row {name}, and {len(other)} of "
@@ -76,7 +76,8 @@ def why_not(table: Table, first: str, second: str, tasks: Iterable[str]) -> str:
                 )
             yield _two_versions("row", name, mine)
         # Two rows of one arm are about one encoder; one that was given from elsewhere is another.
-        began = [_encoders(mine) for mine in rows] if arms[0] and arms[0] == arms[1] else [{}, {}]
+        both = zip(tuned, measured, strict=True) if arms[0] and arms[0] == arms[1] else [((), ())] * 2
+        began = [_encoders((*one, *other)) for one, other in both]
         for seed, fraction in sorted(began[0].keys() & began[1].keys()):
             if began[0][seed, fraction] != began[1][seed, fraction]:
                 yield f"the rows stand for one encoder, and began from different ones (pre-training seed {seed})"
@@ -304,13 +305,13 @@ def inconsistencies(experiment: Experiment, runs: Runs) -> list[str]:
         unequal = {key: sorted(values) for key, values in grouped(said, itemgetter(0)).items() if len(values) > 1}
         parts = [f"{key}: {_some([f'{one[1]} (e.g. {said[one].place})' for one in unequal[key]])}" for key in unequal]
         lines += [f"{what} runs were made with different {_some(parts, '; ')}"] if parts else []
-    for row, mine in grouped(finetune).items():
+    for row, mine in grouped([*finetune, *evaluate]).items():
         for (seed, _), used in _encoders(mine).items():
             if len(used) > 1:
                 lines.append(f"{row}, pre-training seed {seed}: its runs began with {len(used)} different encoders")
         lines += [f"{row}: {copies}"] if (copies := copied_seeds(mine)) else []
     finished = {(run.name, run.seed): run.finished or "" for run in pretrain}
-    for run in finetune:
+    for run in (*finetune, *evaluate):
         arm, is_last = str(run.config.get("encoder_arm")), float(run.config.get("encoder_fraction", 1.0)) == 1.0
         if encoder_of(run) and is_last and finished.get((arm, run.pretrain_seed), "") > run.started:
             which = f"{arm} seed {run.pretrain_seed}"

@@ -165,9 +165,8 @@ def _judgement(
         verdict_then = look.verdicts.get(f"{case.claim.text} ({case.judged_on})", "another claim")
         then = look.seeds.get(key, "unknown seeds")
         notes.insert(0, f"seeds were added after a look at {then} ({look.time[:10]}: {verdict_then})")
-    name, said = _stated(case.claim)
     first = next((look for look in looks if look.claims and seeds.keys() & look.seeds.keys()), None)
-    is_late = first is not None and first.claims.get(name) != said
+    is_late = first is not None and _stated(case.claim)[1] not in first.claims.values()  # whatever it was called
     if first and is_late:
         notes.insert(0, f"claimed after a look at its numbers ({first.time[:10]})")
     return Judgement(
