@@ -189,9 +189,9 @@ def other_score(entries: dict[str, bytes], manifest: dict[str, Any]) -> None:
 
 RUN = f"{RUNS}/{NAME}/demo/pretrain/mlm/seed-1"
 BAD = {
-    "flipped": (flipped, "is damaged"),
-    "cut": (lambda path: path.write_bytes(path.read_bytes()[:-400]), "is damaged, or no pack"),
-    "text": (lambda path: path.write_text("not a zip"), "is damaged, or no pack"),
+    "flipped": (flipped, "damaged"),
+    "cut": (lambda path: path.write_bytes(path.read_bytes()[:-400]), "is no pack, or it was damaged"),
+    "text": (lambda path: path.write_text("not a zip"), "is no pack, or it was damaged"),
     "another zip": (lambda path: zipfile.ZipFile(path, "w").writestr("a", "b"), "is no pack: it has no manifest.json"),
     "changed": (lambda path: rewritten(path, other_score), "scores.json is not what its manifest says"),
     "upwards": (planted(f"{RUNS}/../../x/run.json"), "leads out of a folder"),

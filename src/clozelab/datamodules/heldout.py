@@ -94,7 +94,7 @@ class HeldOutText(OfHeldOut, ScoringDataModule):
 
     Texts are whole sentences of one document, as many as fit a sequence. From left to right every token is predicted
     once. A masked model reads each text `mask_parts` times, with another part of it hidden, so that it predicts every
-    token once, too: a pseudo-loss, which depends on that number. Bits a character may be compared between vocabularies.
+    token once, too: a pseudo-loss, which depends on that number. Bits a character compare between byte-level BPEs.
     """
 
     def __init__(self, *, mask_parts: int, frequency_ranks: Sequence[int], **common: Any) -> None:

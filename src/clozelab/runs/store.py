@@ -106,7 +106,7 @@ class Run:
                 _clear(folder, config)
             old = ledger.read_record(folder)
             if old is not None and old.fingerprint != fresh.fingerprint:
-                holds = f"{folder} holds a {old.status} run of another configuration:\n{ledger.changes(old, fresh)}"
+                holds = f"{folder} holds a run ({old.status}) of another configuration:\n{ledger.changes(old, fresh)}"
                 instead = "Give this run another folder (run_dir=..., or experiment=... for a whole experiment)"
                 raise RunConflictError(f"{holds}\n{instead}, or remove the folder to run it again.")
             accept_other_code([old], str(config.get("reuse")))

@@ -111,7 +111,7 @@ def pack(said: Words) -> int:
     found = select(find(root).records if root.is_dir() else [], None, filters)
     chosen = [one for one in found if one.status in PACKED]
     if not chosen:
-        raise ValueError(f"no run to pack below {root}; say runs_dir=FOLDER or scale=NAME, or the folder of the runs")
+        raise ValueError(f"no run to pack below {root} {filters or ''}; say runs_dir=FOLDER or scale=NAME")
     base, out = root.parents[1] if experiment else _runs_dir(root, chosen), Path(said.values["out"])
     runs = [one.model_copy(update={"place": _below(one.folder, base)}) for one in (*chosen, *_shared(chosen, base))]
     files = {f"{RUNS}/{_below(path, base)}": path for one in runs for path in run_files(one.folder, weights == "true")}
@@ -253,7 +253,7 @@ def unpack(path: Path, folder: Path) -> tuple[Manifest, list[str]]:
                     shutil.copyfile(folder / first, folder / name)
                 wrong += [name] if file_sha256(folder / name) != sha else []
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"{path} is damaged, or no pack ({error}); fetch it again") from error
+        raise ValueError(f"{path} is no pack, or it was damaged on the way ({error}): copy it again") from error
     return manifest, wrong
 
 
@@ -315,7 +315,7 @@ def open_parcel(path: Path, folder: Path) -> tuple[Parcel, list[str]]:
         if one.fingerprint and one.results_version != RESULTS_VERSIONS[one.stage]:
             raise ValueError(
                 f"{path}: {one.place} has results version {one.results_version} of {one.stage}, and here it is "
-                f"{RESULTS_VERSIONS[one.stage]}: no report may mix them; use the code that made it"
+                f"{RESULTS_VERSIONS[one.stage]}; no table may mix them: commit {one.git and one.git.commit} made it"
             )
     return parcel, wrong
 

@@ -76,7 +76,7 @@ def read_answers(path: Path) -> Answers:
         ids = [str(row["id"]) for row in rows]
         return Answers(ids, [row["prediction"] for row in rows], [row["label"] for row in rows])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path.parent} has no readable predictions ({error})") from error
+        raise ValueError(f"{path.parent} has no readable predictions of labelled examples ({error!r})") from error
 
 
 def pair_runs(run: Record, first: Answers, second: Answers, metric: str) -> PairedTest:

@@ -286,7 +286,7 @@ def _notes(
     if weakest and p is not None and not case.courses and p < SIGNIFICANCE <= corrected:
         # The plain interval and the verdict would seem to contradict each other.
         count, what = len(correction.corrected), "the margin" if weakest.margin else "zero"
-        test = f"the test {'at 4 %' if case.claim.primary else f'corrected for {count} differences'} does not"
+        test = f"the test {'as a primary one' if case.claim.primary else f'corrected for {count} differences'} does not"
         if awaited := correction.waits_for[weakest.key]:
             of_others = f"the test at 1 % does not: it has 5 % once the primary claim '{awaited}' is decided"
             test = f"the test waits for the primary claim '{awaited}'" if case.claim.primary else of_others
@@ -364,6 +364,6 @@ def describe(experiment: Experiment, runs: Runs, seeds: int) -> str:
     level = look_level(SIGNIFICANCE, rule.first, rule.most) if rule else SIGNIFICANCE
     return (
         f"smallest detectable difference: {smallest_gap(deviation, seeds, 1.0 - level):.1f} points between two "
-        f"arms with {seeds} pre-training seeds (found in 4 of 5 experiments), if it varies by {deviation:.1f} points "
-        f"from seed to seed ({basis}); so much for one difference alone: budget=TIME shows the power of all claims"
+        f"arms. With {seeds} pre-training seeds 4 of 5 experiments find it, if it varies by {deviation:.1f} points "
+        f"from seed to seed ({basis}). This is for one difference alone; budget=TIME shows all claims together"
     )
