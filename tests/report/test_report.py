@@ -457,6 +457,7 @@ def test_the_correction_is_said(make_runs: Callable[..., Path]) -> None:
     assert tested and all(p.startswith("p ") for p in tested)
     for text in (pages["report.md"], pages["report.html"]):
         assert "corrected for their number by Holm" in text and "corrected for the number of differences" in text
+        assert "in their order, each at 4 %" in text and "share 1 %" in text and "tested together" not in text
     assert all(one["p"].replace("<", "&lt;") in pages["report.html"] for one in report.page["judgements"])
 
 
