@@ -75,6 +75,19 @@ def test_a_damaged_weight_is_no_score(world: Path, evaluate: Callable[..., Path]
         evaluate(*PAIRS)
 
 
+def test_texts_are_cut_as_in_the_models_fine_tuning(world: Path, evaluate: Callable[..., Path]) -> None:
+    """The folder remembers what its texts were cut to; the task's own length is 128."""
+    config = world / "encoder/config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"clozelab": {"max_seq_length": 8}}))
+    (world / "encoder/checksums.json").unlink()
+    lines = "".join(f"{'the cat sat on a dog ' * 3}\t{number % 2}\n" for number in range(8))
+    for name in ("train.tsv", "dev.tsv"):
+        (world / name).write_text(f"sentence\tlabel\n{lines}")
+    files = ["measure.task.data.train_file=train.tsv", "measure.task.data.validation_file=dev.tsv"]
+    (record,) = find(evaluate("measure=probe", "task@measure.task=sst2", *files)).evaluate
+    assert record.facts["data"]["max_seq_length"] == 8
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
