@@ -55,11 +55,16 @@ def test_help_of_a_verb_imports_nothing_heavy(tmp_path: Path) -> None:
         f"for verb in {[*HYDRA_VERBS, *PLAIN_VERBS]}: print('== of', verb); assert main([verb, '--help']) == 0, verb\n"
     )
     code += "loaded = {'torch', 'hydra', 'omegaconf', 'rich', 'numpy', 'pydantic'} & {*sys.modules}; assert not loaded"
-    told = os.environ | {"PYTHONPATH": str(SRC)}
+    told = os.environ | {"PYTHONPATH": str(SRC), "COLUMNS": "80"}
     done = subprocess.run([sys.executable, "-c", code], env=told, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0 and not done.stderr, done.stderr
     said = dict(one.split("\n", 1) for one in done.stdout.split("== of ")[1:])
     assert [*said] == [*HYDRA_VERBS, *PLAIN_VERBS] and all(f"clozelab {verb}" in said[verb] for verb in said)
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    beside = re.search(
+        r"\n  data_dir=FOLDER   where .*\n {20}(\S.*)\n", said["verify"]
+    )  # what a key means stays beside it
+    assert beside and beside[1].endswith("in no pack")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clozelab.suggestions import CONF_DIR, fitted, hint
 from clozelab.training.stopping import Interrupted, begin, die_with_first_rank, interrupt, taken_signals
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def _run(words: list[str]) -> int:
     verb, rest = (words[0], words[1:]) if words else ("help", [])
     if verb in ("-h", "--help", "help"):
         lines = (f"  {name:<13} {text}" for name, text in (HYDRA_VERBS | PLAIN_VERBS).items())
-        print(HELP.format(verbs="\n".join(lines)))
+        print(fitted(HELP.format(verbs="\n".join(lines))))
         return 0
     if verb in ("--version", "version"):
         from clozelab import __version__
@@ -150,8 +151,6 @@ def _run(words: list[str]) -> int:
             return _hydra_verb(verb, ["--help" if word == "--help-all" else word for word in rest])
         module, _, function = PLACES.get(verb, f"{verb}.main").partition(".")
         return int(getattr(importlib.import_module(f"clozelab.stages.{module}"), function)(rest) or 0)
-    from clozelab.suggestions import hint
-
     print(f"clozelab: there is no verb {verb!r}; {hint(verb, [*HYDRA_VERBS, *PLAIN_VERBS])}", file=sys.stderr)
     return 2
 
@@ -176,14 +175,12 @@ def _help_text(verb: str, words: Sequence[str]) -> str:
     tree = ast.parse(Path(__file__).parent.joinpath("stages", f"{module}.py").read_text(encoding="utf-8"))
     said = (one.value for one in tree.body if isinstance(one, ast.Assign) and isinstance(one.value, ast.Constant))
     texts = (one.value for one in said if isinstance(one.value, str))
-    return next((one for one in texts if one.split()[:2] == ["clozelab", verb]), "")
+    return fitted(next((one for one in texts if one.split()[:2] == ["clozelab", verb]), ""))
 
 
 def _hydra_help(verb: str, words: Sequence[str]) -> str:
     """The groups with their choices, one's own of `--config-dir` among them, and the usual keys with their meaning."""
     import yaml  # type: ignore[import-untyped]
-
-    from clozelab.suggestions import CONF_DIR
 
     own = [word.partition("=")[2] or after for word, after in zip(words, [*words[1:], ""], strict=True)
            if word.partition("=")[0] == "--config-dir"]  # fmt: skip
@@ -307,7 +304,6 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     from clozelab.launch import experiments, launcher
     from clozelab.launch.sweep import GatedLoader
     from clozelab.report.tracked import track_sweep
-    from clozelab.suggestions import CONF_DIR
 
     if any(word.startswith("--ex") for word in words):  # --experimental-rerun
         raise ValueError("a pickled job is not run again, because reading it may run any code; give its command line")

@@ -7,6 +7,9 @@ experiment is read, which may be anybody's.
 from __future__ import annotations
 
 import difflib
+import re
+import shutil
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -155,6 +158,17 @@ def duration(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def fitted(text: str) -> str:
+    """A help text in the terminal's columns (at most 100): paragraphs filled, what a key means beside the key."""
+    width, lines = min(shutil.get_terminal_size().columns, 100) - 1, list[str]()
+    flowing = re.sub(r"(?<!\n)\n(?: {8,}|(?! |\n|clozelab ))", " ", text)  # one line a paragraph, a key, a command
+    for line in flowing.split("\n"):
+        beside = re.match(r" {2}\S.*?  +", line)  # "  seed=1            which run is drawn"
+        indent = " " * (min(beside.end(), width // 2) if beside else 4 * line.startswith("clozelab "))
+        lines.append(textwrap.fill(line, width, subsequent_indent=indent, break_on_hyphens=False))
+    return "\n".join(lines)
 
 
 def distinct(values: Iterable[str]) -> str:

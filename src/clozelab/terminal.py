@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from clozelab.suggestions import CONF_DIR, hint
+from clozelab.suggestions import CONF_DIR, fitted, hint
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,12 @@ def parse(
     verb: str, words: Sequence[str], *, names: tuple[int, int | None], keys: Sequence[str] = (),
     flags: Sequence[str] = (), options: Sequence[str] = (), takes_overrides: bool = False,
 ) -> Words:  # fmt: skip
-    """Sort the words of a command line after its verb.
+    """Sort the words of a command line after its verb. ValueError: a wrong one; names the nearest that there is.
 
     Args:
         names: how many words may stand without `=` and dashes: (at least, at most; None: any number).
-        keys: of `key=value`.
-        flags, options: of `--flag` and `--option VALUE`.
+        keys, flags, options: of `key=value`, `--flag` and `--option VALUE`.
         takes_overrides: other keys are Hydra's rather than wrong.
-
-    ValueError: anything else; names the nearest that there is.
     """
     said = Words(words=[*words])
     left = list(words)
@@ -86,26 +83,21 @@ def parse(
 def verb(name: str, text: str, **taken: Any) -> Callable[[Callable[[Words], int]], Callable[[Sequence[str]], int]]:
     """Make a verb of what is to be done with its words, which it parses; `taken` is what `parse` is told of them.
 
-    It prints its help, `text`, where that is asked for, and where it is said alone and wants names.
+    It prints its help, `text`, where it is said alone and wants names; `clozelab VERB --help` is the command line's.
     """
-    least, most = taken["names"]
+    least = taken["names"][0]
 
     def verb_of(act: Callable[[Words], int]) -> Callable[[Sequence[str]], int]:
         @wraps(act)
         def run(words: Sequence[str]) -> int:
-            if wants_help(words, also_without_words=least > 0 or most is None):
-                print(text)
+            if not words and least > 0:
+                print(fitted(text))
                 return 0
             return act(parse(name, words, **taken))
 
         return run
 
     return verb_of
-
-
-def wants_help(words: Sequence[str], *, also_without_words: bool = False) -> bool:
-    """Whether to print the verb's help."""
-    return bool({"-h", "--help"} & set(words)) or (also_without_words and not words)
 
 
 def path_of(name: str, values: Mapping[str, str]) -> str:

@@ -502,6 +502,8 @@ FORGERIES: dict[str, tuple[str, Callable[[str], str], str]] = {
                "seed is 3, and its command says '1'"),
     "a loss": ("pretrain/mlm/seed-1/run.json", lambda text: text.replace(*LOSS).replace('"value": 4.4', '"value": 3.4'),
                "validation/loss is 3.4, and metrics.csv gives 4.4"),
+    "other tokens": ("pretrain/mlm/seed-1/run.json", lambda text: text.replace('"tokens": 1', '"tokens": 2'),
+                     "metrics.csv ends with 1000000"),
     "a score of nothing": (f"{TUNED}/run.json", lambda text: text.replace('"scores": {', INVENTED, 1),
                            "validation/invented is 99, and scores.json gives nan"),
     "a loss without a curve": ("pretrain/mlm/seed-1/metrics.csv", lambda text: text.replace("validation/loss", "other"),

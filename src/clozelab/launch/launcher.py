@@ -126,7 +126,9 @@ class SweepLauncher(Launcher):
         jobs = [self._job(plan, index) for index, plan in enumerate(planned, initial_job_idx)]
         console = Console(stderr=True)
         if initial_job_idx == 0 and planned:
-            self._note_launch(composed)
+            if self.verb in LOOKED_AT and os.environ.get(SKIP_DOCTOR) != REPRODUCING:  # for `clozelab status`
+                known = {self.verb: names_of(composed) if is_grid(self.config) else None}
+                write_launch(self.sweep_dir.parent, [self.verb, *sys.argv[1:]], known)
             left = sum(plan.status != "complete" for plan in planned)
             look_before(self.verb, self.config, planned[0].overrides, left)
         status = 0
@@ -178,13 +180,6 @@ class SweepLauncher(Launcher):
             following += [line for line in ending(best) if line.startswith(("next:", "from"))]
         for line in following if os.environ.get(SKIP_DOCTOR) != REPRODUCING else ():
             say(console, line)
-
-    def _note_launch(self, composed: Sequence[DictConfig]) -> None:
-        """What `clozelab status` counts, and the command that it says."""
-        if self.verb not in LOOKED_AT or os.environ.get(SKIP_DOCTOR) == REPRODUCING:
-            return
-        known = {self.verb: names_of(composed) if is_grid(self.config) else None}
-        write_launch(self.sweep_dir.parent, [self.verb, *sys.argv[1:]], known)
 
     def _job(self, plan: PlannedJob, index: int) -> Job:
         name, above = plan.run_dir.lstrip("/") or f"job-{index}", self.sweep_dir.parent

@@ -323,7 +323,8 @@ def write_results(folder: Path, module: FineTuning | Any, task: Mapping[str, Any
     if best.is_collapsed:
         log.warning("collapsed run: the same answer for (nearly) every validation example; never average it in silence")
     shown = ", ".join(f"{key.removeprefix('validation/')} {value:.4g}" for key, value in best.scores.items())
-    log.info("%s: best at step %d of %d: %s", task.get("title"), best.step, module.total_steps, shown)
+    where = f"best at step {best.step} of {module.total_steps}: " if module.total_steps else ""
+    log.info("%s: %s%s", task.get("title"), where, shown)
     return scores
 
 

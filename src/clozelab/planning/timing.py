@@ -3,10 +3,8 @@
 As many processes are timed side by side as jobs will run, because cores share their memory and caches. A process with
 one thread is timed by processor time, which other work of the machine leaves as it is.
 
-A process reads requests as JSON from standard input and answers each: {"wall": tokens/s, "processor": tokens a second
-of processor time}, {"step_seconds": ...} for a step that takes too long to be timed, or {"problem": ...}. Pre-training
-goes through the modules, loaders and trainer of a run. Fine-tuning is forward, backward and update on inputs of the
-task's length; on a frozen encoder's features the BiLSTM alone is trained.
+Pre-training goes through the modules, loaders and trainer of a run. Fine-tuning is forward, backward and update on
+inputs of the task's length; on a frozen encoder's features the BiLSTM alone is trained.
 """
 
 from __future__ import annotations

@@ -317,7 +317,7 @@ def _heading(column: DataColumn, table: Table) -> dict[str, Any]:
     is_plain = column.role == f"synthetic, for {plain}"
     note = "" if is_plain else note
     if column.is_paper and not has_results:
-        note = "held-out text of the paper's" if column.is_pretraining else "no run"
+        note = "held-out text of the paper's" if column.is_pretraining and has_paper else "no run"
     elif column.is_pretraining and not has_paper:
         note = ""
     return {

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
+from os.path import relpath
 from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
@@ -136,7 +137,9 @@ def write_report(experiment: Experiment, root: Path, folder: Path, *, scale: str
     """Judge an experiment from the runs below `root` and write the report into `folder`. ValueError: no run at all."""
     runs = find(root) if root.is_dir() else None
     if runs is None or not runs.runs:
-        raise ValueError(f"no run below {root}; `clozelab reproduce {experiment.name} scale={scale}` makes them")
+        raise ValueError(
+            f"no run below {root}; `clozelab reproduce {relpath(experiment.folder)} scale={scale}` makes them"
+        )
     return write_table(build_table(experiment, runs), folder, scale=scale)
 
 

@@ -108,10 +108,8 @@ def differences(records: Sequence[Record], part: str) -> list[tuple[str, ...]]:
 
 
 class Point(NamedTuple):
-    """A held-out figure of both runs: at their ends, and at the last tokens that both have seen (None: there are none).
-
-    The longer run's value there lies on the line between its evaluations around it.
-    """
+    """A held-out figure of both runs: at their ends, and at the last tokens that both have seen (None: there are none),
+    where the longer run's lies on the line between its evaluations around them."""
 
     key: str
     ends: tuple[float, ...]
@@ -168,9 +166,11 @@ def show_figures(one: Record, two: Record, console: Console) -> None:
     if one.stage == two.stage:
         caution((one, two), console)
     if scores := final_scores(one, two):
-        headings = [Heading("score, best evaluation"), *(Heading(name, True) for name in ("A", "B", "B - A"))]
+        title = "score, best evaluation" if one.stage == "finetune" else "score"
+        headings = [Heading(title), *(Heading(name, True) for name in ("A", "B", "B - A"))]
         rows = [[with_unit(one, key), f"{a:.2f}", f"{b:.2f}", signed(b - a)] for key, a, b in scores]
         console.print(make_table(headings, rows, console.width))
+    if scores and one.stage == "finetune":
         steps = " and ".join(str(run.facts.get("best_step", NONE)) for run in (one, two))
         said = f"Scores are those of each run's best evaluation by {one.metric.removeprefix('validation/')}"
         say(console, f"{said} (steps {steps}), as in reports; held-out figures are of the last one.", style="dim")
@@ -197,7 +197,7 @@ def explain_cell(said: Words) -> int:
     root, scale = runs_root(folder, [f"{key}={value}" for key, value in said.values.items()])
     experiment, runs, console = load_experiment(folder), find(root), make_console()
     if not runs.runs:
-        raise ValueError(f"no run below {root}; `clozelab reproduce {experiment.name} scale={scale}` makes them")
+        raise ValueError(f"no run below {root}; `clozelab reproduce {said.names[0]} scale={scale}` makes them")
     rows = {key: row.name for row in experiment.rows for key in (row.label, row.name)}
     if name not in rows:
         raise ValueError(f"no row {name!r}; {hint(name, rows.values())}")

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from clozelab.planning.steps import SWEEPS, Step, chooses_seeds, make_steps
 from clozelab.suggestions import DASH, STAGE_NAMES, duration, key_of, passes, rough, several
-from clozelab.terminal import Heading, Words, make_console, make_table, parse, say, verb, wants_help
+from clozelab.terminal import Heading, Words, make_console, make_table, parse, say, verb
 from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
 
 if TYPE_CHECKING:  # they import torch: not for --help and mistakes
@@ -111,7 +111,7 @@ def main(said: Words) -> int:
         console.print(make_table(*table, console.width))
     flops = sum(shape.count * (shape.flops or 0.0) for shape in found.shapes)
     for line in (f"all runs: {flops:.3g} FLOPs", disk(found, found.room(root, steps))):
-        say(console, line)
+        console.print(line, markup=False)
     measured = next((one.sweep for one in steps if one.verb == "evaluate"), None)
     took = [one.seconds for one in runs.evaluate if one.is_complete and one.seconds]
     each = fmean(took) if took else EVALUATION_SECONDS
@@ -132,7 +132,7 @@ def main(said: Words) -> int:
             else:
                 console.print(make_table(*part, console.width))
     if experiment.claims:
-        say(console, describe(experiment, runs, found.num_seeds))
+        console.print(describe(experiment, runs, found.num_seeds), markup=False)
     for line in warnings(found, shares):
         console.print(line, style="yellow", markup=False)
     return 0
@@ -331,9 +331,6 @@ def warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame]) -> list[s
 
 def doctor(words: Sequence[str]) -> int:
     """Print the findings; returns the exit status."""
-    if wants_help(words):
-        print(DOCTOR_HELP)
-        return 0
     words = [word for word in words if word not in ("-m", "--multirun")]  # as it is said of a sweep
     options = ("config-dir", "config-name") if set(SWEEPS) & set(words) else ()
     said = parse("doctor", words, names=(0, 1), options=options, flags=("all",), takes_overrides=True)

@@ -1,12 +1,10 @@
 """`clozelab pack` and `clozelab pool`: runs travel in small files, and those of several machines become one table.
 
-A pack is one zip: records, scores, predictions, curves, configurations, the encoders' small files (their weights on
-request) and the launch's notes, each below the place that it has below runs_dir. `manifest.json` names every file with
-its sha256. Of equal files one is stored; the same runs make the same bytes. A pack may be anybody's: names, kinds and
-sizes are looked at before anything is unpacked, and nothing of it is run.
+A pack is one zip: files of runs, each below the place that it has below runs_dir, and a manifest with their sha256. It
+may be anybody's: names, kinds and sizes are looked at before anything is unpacked, and nothing of it is run.
 
-A pool first unpacks every pack elsewhere and compares it with the others and with the runs that are there. Then it puts
-all files in place, the records last. So after a pool that was cut off, a run that is not whole has no record.
+A pool unpacks elsewhere, and compares. Then it puts all files in place, the records last: after a pool that was cut
+off, a run that is not whole has no record.
 """
 
 from __future__ import annotations

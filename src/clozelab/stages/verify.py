@@ -1,12 +1,8 @@
 """`clozelab verify`: is a run, or a pack of runs, what it says?
 
-Of a run a stretch is trained again: its own command goes on from a copy of its earlier checkpoint, in a process of its
-own and a temporary folder, up to the step of its last one. So what is tested is what a resumed run does: restore, data,
-masks, dropout, kernels.
-
-A pack may be forged, and its manifest with it. So what is in it is held against what else is in it: a configuration
-against its fingerprint, its command and its file, a score against the predictions, the table against the runs. One run
-that chance chooses is trained again as a whole, by the words of its record, if an experiment's file might say them.
+A run goes on again by its own command from its earlier checkpoint: what is tested is what a resumed run does, restore,
+data, masks, dropout and kernels. A pack may be forged, and its manifest with it: so what is in it is held against what
+else is in it. The words of a record are run only if an experiment's file might say them.
 """
 
 from __future__ import annotations
@@ -19,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import product, zip_longest
@@ -249,8 +245,12 @@ def check_scores(parcel: Parcel, data_dir: str) -> Found:
     wrong, missing, count = list[str](), list[str](), 0
     for one in (one for one in parcel.records if one.is_complete):
         if one.stage == "pretrain":
-            sides = {"its facts": one.facts}
-            sides["metrics.csv"] = {row.key: row.value for row in read_rows(one.folder / "metrics.csv")}
+            rows = [*read_rows(one.folder / "metrics.csv")]
+            sides = {"its facts": one.facts, "metrics.csv": {row.key: row.value for row in rows}}
+            ends = [{"steps": row.step, "tokens": row.tokens, "training_seconds": row.seconds} for row in rows[-1:]]
+            for key, value in ChainMap(sides["metrics.csv"], *ends).items():
+                if not abs(one.facts.get(key, value) - value) <= 1e-3:  # metrics.csv has milliseconds
+                    wrong.append(f"{one.place}: {key} is {one.facts[key]:.10g}, and metrics.csv ends with {value:.10g}")
         else:
             saved = json.loads((one.folder / "scores.json").read_text(encoding="utf-8"))
             sides = {"scores.json": saved["scores"]}

@@ -78,7 +78,7 @@ def choose_hardware(*, threads: int | None, tf32: bool = False, **asked: Any) ->
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
     if wanted.deterministic:
         runtime.use_deterministic_algorithms()
-    said = "training on %s x %d, strategy %s, precision %s, %d threads"
+    said = "on %s x %d, strategy %s, precision %s, %d threads"
     log.info(said, kind, wanted.devices, wanted.strategy, precision, torch.get_num_threads())
     return replace(wanted, accelerator=kind, precision=precision, compile=compiles)
 
