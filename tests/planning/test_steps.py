@@ -49,7 +49,7 @@ def test_one_word_chooses_the_seeds_of_every_stage() -> None:
     assert evaluate.overrides == ("pretrain_seed=4,5",)
     (given,) = make_steps(EXPERIMENTS_DIR / "table4_swag", ["encoder=/x", "seeds=2"])
     assert given.overrides == ("row=given", "encoder=/x", "pretrain_seed=2")
-    with pytest.raises(ValueError, match="seed=x"):
+    with pytest.raises(ValueError, match="seeds=x: give whole numbers"):
         make_steps(TABLE5, ["seeds=x"])
 
 

@@ -75,6 +75,9 @@ def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
         words = words if "row" in keys else [f"row={GIVEN_ROW}", *words]
     if not names:
         raise ValueError(f"{folder.name}: nothing is left to run without its fine-tuning")
+    given = (word for word in words if key_of(word) == "seeds")
+    if wrong := next((word for word in given if not re.fullmatch(r"seeds=(\d+(,\d+)*|range\(.*\))", word)), ""):
+        raise ValueError(f"{wrong}: give whole numbers, such as seeds=1,2,3")
     keys_of_seeds = [f"{stage}.{next(iter(SEEDS[stage]))}=" for stage in names]
     words = [one for word in words for one in (
         [key + word.partition("=")[2] for key in keys_of_seeds] if key_of(word) == "seeds" else [word])]  # fmt: skip
