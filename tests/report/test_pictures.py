@@ -6,17 +6,18 @@ import json
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from clozelab.report.plots import LEAST_PERCENT, draw_sizes, draw_table, look, within_percent
+from clozelab.report.plots import LEAST_PERCENT, _draw_column, draw_sizes, draw_table, look, plt, within_percent
 from clozelab.report.render import write_report
 from clozelab.runs.find import find
 from clozelab.verdicts.accounts import encoder_sizes, rows_by_size
 from clozelab.verdicts.experiment import find_experiment, load_experiment
-from clozelab.verdicts.table import build_table
+from clozelab.verdicts.table import DataColumn, build_table
 
 TABLE_5 = "table5_pretraining_tasks"
 MEANS = {("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0, ("ltr_bilstm", "mrpc"): 65.0, ("random", "mrpc"): 50.0}
@@ -37,6 +38,25 @@ def test_same_data_same_bytes(make_runs: Callable[..., Path]) -> None:
     assert first is not None and first == second
     assert first.png.startswith(b"\x89PNG") and ElementTree.fromstring(first.svg).tag.endswith("svg")
     assert b"<dc:date>" not in first.svg and first != dark
+
+
+@pytest.mark.parametrize(
+    ("majority", "baseline", "expected"),
+    [
+        (None, None, None),
+        (0.0, None, 0.0),
+        (16.7, ("most frequent tag", 82.4), 82.4),
+        (51.0, ("bag of words", 40.0), 51.0),
+    ],
+)
+def test_the_line_is_that_of_the_best_trivial_rule(majority: Any, baseline: Any, expected: float | None) -> None:
+    column = DataColumn("x", "x", "m", None, False, majority=majority, baseline=baseline)
+    assert column.trivial == expected
+    table = SimpleNamespace(cells={}, experiment=SimpleNamespace(rows=()))
+    with look("light"):
+        axes = plt.figure().add_subplot()
+        _draw_column(axes, table, column)  # type: ignore[arg-type]
+        assert [line.get_xdata()[0] for line in axes.lines] == [one for one in [expected] if one is not None]
 
 
 @pytest.mark.parametrize(

@@ -104,9 +104,9 @@ def within_percent(low: float, high: float, least: float = 0.0) -> tuple[float, 
 
 
 def _finish(axes: Axes, column: DataColumn) -> None:
-    """Of a panel of scores: the most frequent label, what a percentage can be, the title."""
-    if column.majority is not None:
-        axes.axhline(column.majority, color=plt.rcParams[FAINT], linestyle=DOTTED, linewidth=1.2)
+    """Of a panel of scores: the best trivial rule, what a percentage can be, the title."""
+    if column.trivial is not None:
+        axes.axhline(column.trivial, color=plt.rcParams[FAINT], linestyle=DOTTED, linewidth=1.2)
     if column.unit == PERCENT:
         axes.set_ylim(within_percent(*axes.get_ylim()))
     _write_title(axes, column)
@@ -115,9 +115,8 @@ def _finish(axes: Axes, column: DataColumn) -> None:
 def _marks(columns: Sequence[DataColumn], rows: Sequence[str], table: Table) -> list[Line2D]:
     """What every legend has to explain where it occurs."""
     ink, faint = plt.rcParams[INK], plt.rcParams[FAINT]
-    entries = []
-    if any(column.majority is not None for column in columns):
-        entries.append(Line2D([], [], color=faint, linestyle=DOTTED, label="always the most frequent label"))
+    has_rule = any(column.trivial is not None for column in columns)
+    entries = [Line2D([], [], color=faint, linestyle=DOTTED, label="best trivial rule")] * has_rule
     if any(table.cells[row, column.key].is_collapsed for row in rows for column in columns):
         entries.append(Line2D([], [], color=ink, marker="x", linestyle="", label="collapsed in every run"))
     return entries
@@ -220,8 +219,8 @@ def _draw_column(axes: Axes, table: Table, column: DataColumn) -> None:
             whole += [(height, colour, mean - half, mean + half)] if half else []
         if (printed := table.paper_value(row.name, column)) is not None:
             axes.plot(printed, height, marker="D", markersize=6, markerfacecolor="none", markeredgecolor=colour)
-    if column.majority is not None:
-        axes.axvline(column.majority, color=faint, linestyle=DOTTED, linewidth=1.2)
+    if column.trivial is not None:
+        axes.axvline(column.trivial, color=faint, linestyle=DOTTED, linewidth=1.2)
     if column.unit == PERCENT:
         # An interval that goes on ends in an arrow.
         low, high = within_percent(*axes.get_xlim(), least=LEAST_PERCENT)

@@ -56,13 +56,17 @@ class DataColumn:
         return self.column.unit if self.column else PERCENT
 
     @property
+    def trivial(self) -> float | None:
+        """The best score without any model: of the most frequent label, or of a simple method."""
+        return max((one for one in (self.majority, *(self.baseline or ())[1:]) if one is not None), default=None)
+
+    @property
     def is_pretraining(self) -> bool:
         """Whether its cells are facts of the rows' pre-training."""
         return self.column is not None and self.column.is_pretraining
 
     @property
-    def is_measured(self) -> bool:
-        """Whether its cells are scores of evaluations."""
+    def is_measured(self) -> bool:  # its cells are scores of evaluations
         return self.column is not None and self.column.is_measured
 
     @property
