@@ -130,7 +130,7 @@ def test_the_first_screen_answers(make_runs: Callable[..., Path]) -> None:
         r"Left-to-right costs SQuAD: contradicted here, \+3\d\.\d F1 \[\+3\d\.\d, \+3\d\.\d\]; the paper \u221210\.1\."
     )
     above = html.partition("<h2>The table")[0]
-    assert re.search(r'<a class="badge contradicted" href="#claim-1" title="contradicted"></a>' + sentence, above)
+    assert re.search(r'<a class="badge contradicted" href="#claim-2" title="contradicted"></a>' + sentence, above)
     assert re.search(r"- \*\*contradicted\*\*: " + sentence, markdown)
     places = re.findall(r'href="#(claim-\d+)"', above)
     assert len(places) == len(report.judgements) and all(f'<tr id="{one}">' in html for one in places)

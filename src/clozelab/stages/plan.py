@@ -111,7 +111,7 @@ def main(said: Words) -> int:
         console.print(make_table(*table, console.width))
     flops = sum(shape.count * (shape.flops or 0.0) for shape in found.shapes)
     for line in (f"all runs: {flops:.3g} FLOPs", disk(found, found.room(root, steps))):
-        console.print(line, markup=False)
+        say(console, line)
     measured = next((one.sweep for one in steps if one.verb == "evaluate"), None)
     took = [one.seconds for one in runs.evaluate if one.is_complete and one.seconds]
     each = fmean(took) if took else EVALUATION_SECONDS
