@@ -61,9 +61,8 @@ def test_help_of_a_verb_imports_nothing_heavy(tmp_path: Path) -> None:
     said = dict(one.split("\n", 1) for one in done.stdout.split("== of ")[1:])
     assert [*said] == [*HYDRA_VERBS, *PLAIN_VERBS] and all(f"clozelab {verb}" in said[verb] for verb in said)
     assert max(map(len, done.stdout.splitlines())) <= 80
-    beside = re.search(
-        r"\n  data_dir=FOLDER   where .*\n {20}(\S.*)\n", said["verify"]
-    )  # what a key means stays beside it
+    # What a key means stays beside it.
+    beside = re.search(r"\n  data_dir=FOLDER   where .*\n {20}(\S.*)\n", said["verify"])
     assert beside and beside[1].endswith("in no pack")
     assert list(tmp_path.iterdir()) == []
 

@@ -54,9 +54,10 @@ def test_the_line_is_that_of_the_best_trivial_rule(majority: Any, baseline: Any,
     assert column.trivial == expected
     table = SimpleNamespace(cells={}, experiment=SimpleNamespace(rows=()))
     with look("light"):
-        axes = plt.figure().add_subplot()
+        axes = (figure := plt.figure()).add_subplot()
         _draw_column(axes, table, column)  # type: ignore[arg-type]
         assert [line.get_xdata()[0] for line in axes.lines] == [one for one in [expected] if one is not None]
+        plt.close(figure)
 
 
 @pytest.mark.parametrize(
