@@ -548,7 +548,15 @@ def test_what_was_taken_out_of_a_pack_or_put_into_it_is_named(packed: Any, tmp_p
         (root / "pretrain/mlm/seed-1/encoder").mkdir()
         (root / "pretrain/mlm/seed-1/encoder/config.json").write_text("{}")
 
+    def no_word_of_it(root: Path) -> None:
+        honest(root)
+        scores, record = root / TUNED / "scores.json", root / TUNED / "run.json"
+        scores.write_text(scores.read_text().replace('"collapsed": false', '"collapsed": true'))
+        facts = json.loads(record.read_text())["facts"]
+        edit(record, facts={key: one for key, one in facts.items() if key != "collapsed"})
+
     for pack, message in (
+        (packed("mute", 1, change=no_word_of_it), "collapsed is False, and scores.json gives True"),
         (bare, "pretrain/mlm/seed-1 has no config.yaml, as every run has"),
         (packed("open", 1, change=no_checksums), "seed-1/encoder has no checksums.json, as every encoder has"),
     ):

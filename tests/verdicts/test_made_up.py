@@ -164,3 +164,133 @@ def test_what_can_be_detected_is_in_points_and_under_the_rule(declare: Any) -> N
     ]
     assert "difference: 6.5 points" in said[0] and "varies by 2.0 points" in said[0]
     assert float(said[1].split("difference: ")[1].split()[0]) > 11.0
+
+
+@pytest.mark.parametrize("direction", ["within", "increasing"])
+def test_a_difference_of_differences_is_higher_or_lower(declare: Any, direction: str) -> None:
+    points = {"points": 2.0} if direction == "within" else {}
+    said = {"text": "t", "rows": ["b", "a"], "column": "task", "direction": direction, "against": ["b", "a", "other"]}
+    columns = [TASK, {"name": "other", "task": "other", "metric": METRIC}]
+    with pytest.raises(ValueError, match="higher or lower"):
+        declare(columns=columns, claims=[said | points])
+
+
+def asked(row: str, seed: int, score: float, *, measure: str = "probe", facts: Any = None, **more: Any) -> Record:
+    return run(
+        "evaluate", {METRIC: score}, facts, row=row, measure={"name": measure}, pretrain_seed=seed, seed=1, **more
+    )
+
+
+def measured(name: str, metric: str = METRIC, **more: Any) -> dict[str, Any]:
+    return {"name": name, "from": "evaluate", "task": "probe", "metric": metric} | more
+
+
+def records(make: Any, **more: Any) -> list[Record]:
+    return [
+        make(row, seed, base + 0.1 * seed * (row == "b"), **more)
+        for seed in (1, 2, 3)
+        for row, base in (("a", 70.0), ("b", 80.0))
+    ]
+
+
+def test_a_misspelt_metric_of_a_measure_shows_no_other_score(declare: Any) -> None:
+    experiment = declare(columns=[measured("Selectivity", "validation/selectivty")], claims=[])
+    cells = build_table(experiment, Runs(Path("none"), records(asked))).cells
+    assert not any(cell.scores for cell in cells.values())
+    assert any("lack validation/selectivty" in cell.note for cell in cells.values())
+
+
+def test_what_stands_in_for_a_measure_is_called_so(declare: Any) -> None:
+    experiment = declare(columns=[measured("Tags", stand_ins=["entities"])], claims=[])
+    table = build_table(experiment, Runs(Path("none"), records(asked, measure="entities")))
+    (column,) = table.with_results
+    assert "entities" in column.heading and column.role == "stand-in for Tags"
+
+
+def test_a_task_called_as_a_measure_is_not_in_its_cell(declare: Any) -> None:
+    experiment = declare(columns=[measured("M", task="imdb")], claims=[])
+    runs = [*records(tuned, task="imdb"), *(asked("a", seed, 50.0, measure="imdb") for seed in (1, 2))]
+    table = build_table(experiment, Runs(Path("none"), runs))
+    assert [*table.cells["a", table.with_results[0].key].scores.values()] == [50.0, 50.0]
+
+
+def trained(arm: str, seed: int, loss: float, **config: Any) -> Record:
+    key = "validation/loss"
+    return run("pretrain", {key: loss}, {key: loss, "steps": 10, "tokens": 10**6}, arm=arm, seed=seed, **config)
+
+
+LOSS = {"name": "loss", "from": "pretrain", "metric": "validation/loss"}
+
+
+def test_an_encoder_on_the_way_has_not_the_last_ones_figures(declare: Any) -> None:
+    rows = [{"row": "a", "arm": "a"}, {"row": "early", "arm": "a", "set": {"encoder_fraction": 0.1}}]
+    runs = [trained("a", seed, 3.0 + 0.1 * seed) for seed in (1, 2, 3)]
+    table = build_table(declare(columns=[LOSS], rows=rows, claims=[]), Runs(Path("none"), runs))
+    assert {row: len(cell.scores) for (row, key), cell in table.cells.items() if key.startswith("pretrain")} == {
+        "a": 3,
+        "early": 0,
+    }
+
+
+def test_the_last_phase_says_what_a_loss_is_of(declare: Any) -> None:
+    phases = {arm: [{"steps": 10, "objective": {"token": {"predict_prob": p}}}] for arm, p in (("a", 0.15), ("b", 0.4))}
+    runs = [
+        trained(arm, seed, loss + 0.01 * seed * (arm == "b"), phases=phases[arm])
+        for seed in (1, 2, 3)
+        for arm, loss in (("a", 3.0), ("b", 3.5))
+    ]
+    said = {"text": "t", "compare": ["b", "a", "loss"], "direction": "higher"}
+    (judgement,) = judge(build_table(declare(columns=[LOSS], claims=[said]), Runs(Path("none"), runs)))
+    assert judgement.verdict == NOT_COMPARABLE and "other tokens" in judgement.note
+    same = [one.model_copy(update={"config": one.config | {"phases": phases["a"]}}) for one in runs]
+    (judgement,) = judge(build_table(declare(columns=[LOSS], claims=[said]), Runs(Path("none"), same)))
+    assert judgement.verdict == HOLDS
+
+
+def test_a_loss_from_the_left_is_not_one_from_both_sides(declare: Any) -> None:
+    said = {"text": "t", "compare": ["b", "a", "Bits"], "direction": "higher"}
+    experiment = declare(columns=[measured("Bits")], claims=[said])
+    for sides, verdict in (({"a": True, "b": True}, HOLDS), ({"a": True, "b": False}, NOT_COMPARABLE)):
+        runs = [
+            one.model_copy(update={"facts": {"data": {"is_causal": sides[one.config["row"]]}}})
+            for one in records(asked)
+        ]
+        (judgement,) = judge(build_table(experiment, Runs(Path("none"), runs)))
+        assert judgement.verdict == verdict
+
+
+def test_rows_of_two_arms_begin_with_two_encoders(declare: Any) -> None:
+    both = []
+    for one in records(tuned):
+        began = {"encoder_arm": one.config["row"], "initialisation": "pretrained"}
+        inputs = {"encoder": f"one-{one.config['pretrain_seed']}"}
+        both.append(one.model_copy(update={"inputs": inputs, "config": one.config | began}))
+    (judgement,) = judge(build_table(declare(), Runs(Path("none"), both)))
+    assert judgement.verdict == NOT_COMPARABLE and "two encoders" in judgement.note
+
+
+def test_a_fraction_that_no_row_sets_may_not_differ(declare: Any) -> None:
+    runs = [
+        one.model_copy(update={"config": one.config | {"encoder_fraction": 0.1 if one.config["row"] == "b" else 1.0}})
+        for one in records(tuned)
+    ]
+    (judgement,) = judge(build_table(declare(), Runs(Path("none"), runs)))
+    assert judgement.verdict == NOT_COMPARABLE and "encoder_fraction" in judgement.note
+
+
+def test_a_rule_that_is_dropped_after_a_look_leaves_no_plain_verdict(declare: Any, tmp_path: Path) -> None:
+    gains = (2.0, 1.2, 2.9, 1.7)
+    runs = [tuned(row, seed, 70.0 + gain * (row == "b")) for seed, gain in enumerate(gains, 1) for row in "ab"]
+    (tmp_path / "root").mkdir()
+    (ruled,), _, _ = look_at(build_table(declare(stopping={"first": 2, "most": 20}), Runs(tmp_path / "root", runs)))
+    (free,), _, _ = look_at(build_table(declare(), Runs(tmp_path / "root", runs)))
+    assert ruled.verdict == INCONCLUSIVE
+    assert free.is_exploratory and free.note.startswith("the stopping rule was changed after a look")
+    (again,), _, _ = look_at(build_table(declare(), Runs(tmp_path / "root", runs)))
+    assert again.is_exploratory
+
+
+def test_no_verdict_from_no_number(declare: Any) -> None:
+    runs = [tuned(row, seed, float("nan") if row == "b" else 70.0 + seed) for seed in (1, 2, 3) for row in "ab"]
+    (judgement,) = judge(build_table(declare(), Runs(Path("none"), runs)))
+    assert judgement.verdict not in (HOLDS, FAILS)

@@ -98,6 +98,7 @@ def test_points_cut_to_other_lengths_are_said(tmp_path: Path, writers: Any) -> N
     for path in root.glob("finetune/*/*/*/*/run.json"):
         state = json.loads(path.read_text())
         state["facts"]["data"] = {"max_seq_length": 64 if "_50" in str(path) else 128}
+        state["row_delta"] = {"encoder_fraction": state["config"]["encoder_fraction"]}
         path.write_text(json.dumps(state))
     claims = (written(root).folder / "report.md").read_text().split("## The claims")[1]
     assert "texts cut to 128 against 64 tokens" in next(li for li in claims.split("\n") if "500k to 1M" in li)

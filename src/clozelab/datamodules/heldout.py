@@ -100,6 +100,7 @@ class HeldOutText(OfHeldOut, ScoringDataModule):
     def __init__(self, *, mask_parts: int, frequency_ranks: Sequence[int], **common: Any) -> None:
         super().__init__(**common)
         self.mask_parts, self.ranks = mask_parts, sorted(frequency_ranks)
+        self.facts["is_causal"] = self.is_causal
         ends = zip([1, *(rank + 1 for rank in self.ranks)], [*self.ranks, "end"], strict=True)
         self.bands = [f"rank_{first}-{last}" for first, last in ends]
 

@@ -119,8 +119,7 @@ def sequential_p(p_values: Sequence[float], first: int, most: int) -> float:
     A test at 5 % that is repeated after each seed is wrong more often, since one of its looks may be lucky. This is
     the chance that the smallest of all looks' p-values, up to `most` seeds, is as small as the smallest so far: of t
     tests on the same growing sample, without any true difference (drawn, always the same). So one may stop at any look.
-    Looks are over `first` seeds, one more, and so on; `first` and `most` are fixed before the first look.
-    """
+    Looks are over `first` seeds, one more, and so on; `first` and `most` are fixed before the first look."""
     smallest, drawn = min(p_values), _smallest_p_values(first, most)
     bound = (most - first + 1) * smallest  # where so few are smaller that their share is no measurement
     return float(min(1.0, bound, max((1 + np.searchsorted(drawn, smallest, side="right")) / len(drawn), smallest)))
@@ -163,8 +162,7 @@ def zero_crossings(places: Sequence[float], differences: ArrayLike) -> tuple[lis
 
     Those stretches are the confidence set of the place: the true one is in them in so many of experiments. Between two
     places every seed's difference is a straight line, so the squared t is above its limit by the sign of a parabola.
-    `places` ascend; `differences` [seeds, places] are of two seeds or more.
-    """
+    `places` ascend; `differences` [seeds, places] are of two seeds or more."""
     values, changes, stretches = np.asarray(differences, dtype=np.float64), list[float](), list[tuple[float, float]]()
     count, limit = len(values), _quantile(len(values), CONFIDENCE) ** 2
     for (left, right), (one, other) in zip(pairwise(places), pairwise(values.T), strict=True):
@@ -190,8 +188,7 @@ def simulate_decided(
         effects: of each test the true mean and the margin that it is tested against, in standard deviations.
         families: places of tests, each family corrected by Holm's method: those of primary claims, which wait for
             those before them, and last all others, which have KEPT_FOR_OTHERS until those are decided.
-        looks: the first and the last of a stopping rule that looks after every seed; None: one look.
-    """
+        looks: the first and the last of a stopping rule that looks after every seed; None: one look."""
     shift, margin = np.transpose(np.asarray(effects, dtype=np.float64))
     values = np.random.default_rng(0).normal(size=(seeds, SIMULATED, len(effects))) + shift
     first, most = looks or (seeds, seeds)

@@ -140,8 +140,11 @@ def said_of(experiment: Experiment, runs: Runs) -> str:
     changes = changed(entry.content, present)
     said += f"; since then {listed(changes)}" if changes else "; nothing of it was changed"
     for kind, found in seeds.items():
-        last = max(found, default=0) if experiment.stopping or not found else math.inf  # a rule may need no later one
+        may_stop = experiment.stopping and kind == "pre-training"  # a rule may need no later one
+        last = max(found, default=0) if may_stop or not found else math.inf
         lacking = [one for one in entry.content["seeds"].get(kind, ()) if one not in found and one < last]
         said += f"; no run yet of {kind} seed {listed(map(str, lacking))}" if lacking else ""
+    unrun = [name for name, found in made.items() if known_settings.get(name, set()) - {hash for _, hash in found}]
+    said += f"; no run yet of one registered setting of {listed(sorted(unrun))}" if unrun else ""
     later = [one.date[:10] for one in known if one.date > entry.date]
     return said + (f"; registered again on {listed(later)}" if later else "")

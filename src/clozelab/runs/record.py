@@ -144,6 +144,12 @@ class Record(BaseModel, extra="forbid"):
         return self.status == "complete"
 
     @property
+    def predicts(self) -> str:
+        """The tokens that its held-out loss is over: those of the last phase's objective."""
+        last = (self.config.get("phases") or [{}])[-1].get("objective") or self.config.get("objective") or {}
+        return str(last.get("token"))
+
+    @property
     def experiment(self) -> str:
         return str(self.config.get("experiment", ""))
 
@@ -320,8 +326,7 @@ def read_delta(group: str, choice: str, *, with_parts: bool = True) -> dict[str,
 
     Also what a file says that it chooses, or lays over a part (`/task/format/features@task`); and where that is of the
     whole configuration (`# @package _global_`: recipe, architecture) all that this chooses. Without `with_parts` what a
-    chosen file says of its own group (`model: mini` of its sizes) is left out.
-    """
+    chosen file says of its own group (`model: mini` of its sizes) is left out."""
     from hydra.core.hydra_config import HydraConfig
 
     sources = HydraConfig.get().runtime.config_sources

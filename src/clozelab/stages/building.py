@@ -130,8 +130,7 @@ def make_trainer(
 ) -> Trainer:
     """One that follows the plan, with what `trainer.lightning` says; `rest`: callbacks, loggers, folder.
 
-    It validates every `interval_steps`, or at the end of each (short) epoch.
-    """
+    It validates every `interval_steps`, or at the end of each (short) epoch."""
     said = build("trainer.lightning", cfg.trainer.lightning)
     # The data modules are asked for the next stretch, also where a run goes back.
     ours = {"reload_dataloaders_every_n_epochs": 1} | ({} if interval_steps else {"limit_val_batches": 1.0})

@@ -181,8 +181,7 @@ def caution(records: Sequence[Record], console: Console) -> None:
     data = "task_files" if all("task_files" in record.inputs for record in records) else "task_data"
     if len({(record.stage, record.inputs.get("corpus"), record.inputs.get(data)) for record in records}) > 1:
         say(console, "They were not evaluated on the same data: their figures cannot be compared.", style="yellow")
-    tokens = [record.config.get("objective", {}).get("token") for record in records]
-    if records[0].stage == "pretrain" and any(token != tokens[0] for token in tokens):
+    if records[0].stage == "pretrain" and len({record.predicts for record in records}) > 1:
         say(console, "The objectives predict other tokens: their losses cannot be compared.", style="yellow")
 
 

@@ -137,8 +137,7 @@ def draw_seed(cfg: DictConfig) -> int:
 
     From both of its seeds, so that fine-tuning seeds are nested in pre-training seeds: drawn alike for every encoder,
     their effect would be missing from the spread between encoders (docs/decisions/0013). Rows of a table are paired:
-    with the same two seeds they draw the same.
-    """
+    with the same two seeds they draw the same."""
     return derive_seed(cfg.pretrain_seed, f"fine-tuning {cfg.seed}")
 
 

@@ -337,8 +337,7 @@ def submit(said: Words) -> int:
 def find_predictions(runs: Sequence[Path]) -> dict[str, list[Candidate]]:
     """Test set -> the predictions for it in or below the given folders.
 
-    ValueError: a folder does not exist, none holds predictions, or a run has no score beside them.
-    """
+    ValueError: a folder does not exist, none holds predictions, or a run has no score beside them."""
     found: dict[str, list[Candidate]] = {}
     for folder in runs:
         if not folder.is_dir():

@@ -34,8 +34,7 @@ def prepared_corpus(cfg: Any, *, verify: str = "sizes") -> PreparedCorpus:
     unless cached.
 
     A generator is a partial that takes `output_dir` and does nothing where its files lie already; with `only_look` it
-    says whether they do, and writes nothing.
-    """
+    says whether they do, and writes nothing."""
     settings, generator = _settings(cfg)
     if generator:
         build("corpus.generator", generator)(output_dir=cfg.data_dir)
@@ -45,8 +44,7 @@ def prepared_corpus(cfg: Any, *, verify: str = "sizes") -> PreparedCorpus:
 
 
 def find_corpus(cfg: Any) -> Path | None:
-    """Where the prepared corpus of a configuration lies, if it is; writes nothing. ValueError where preparing would be
-    refused."""
+    """Where a configuration's prepared corpus lies, if it does; writes none. ValueError: preparing would be refused."""
     settings, generator = _settings(cfg)
     if generator and build("corpus.generator", generator)(output_dir=cfg.data_dir, only_look=True) is None:
         return None

@@ -32,7 +32,7 @@ from clozelab.runs.fingerprint import HIDDEN, encoder_fingerprint, flatten, iden
 from clozelab.runs.record import CONFIG_FILE, Record, Score, changes, read_record, write_record
 from clozelab.stages.compare import open_run
 from clozelab.stages.travel import RESULTS, Parcel, open_parcel, results_of
-from clozelab.suggestions import duration, key_of
+from clozelab.suggestions import duration, key_of, listed
 from clozelab.terminal import Words, make_console, path_of, say, verb
 from clozelab.training.host import host_facts
 from clozelab.training.measuring import read_rows
@@ -223,8 +223,8 @@ def check_encoders(parcel: Parcel) -> Found:
                 wrong.append(f"{where} has no {file.name}, as every encoder has")
                 continue
             known.setdefault((one.experiment, one.name, one.seed), set()).add(encoder_fingerprint(folder))
-            listed = {folder / name: sha for name, sha in json.loads(file.read_text(encoding="utf-8")).items()}
-            wrong += [f"{where}: {path.name} is not that of {file.name}" for path, sha in listed.items()
+            sums = {folder / name: sha for name, sha in json.loads(file.read_text(encoding="utf-8")).items()}
+            wrong += [f"{where}: {path.name} is not that of {file.name}" for path, sha in sums.items()
                       if path.is_file() and file_sha256(path) != sha]  # fmt: skip
             made = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("clozelab", {})
             of = one.shared.fingerprint if one.shared else one.fingerprint
@@ -242,7 +242,7 @@ def check_scores(parcel: Parcel, data_dir: str) -> Found:
     """Every score of a record against scores.json or metrics.csv, and against what the predictions give; its floors."""
     from clozelab.verdicts.examples import rescored  # scipy
 
-    wrong, missing, count = list[str](), list[str](), 0
+    wrong, missing, unasked, count = list[str](), list[str](), set[str](), 0
     for one in (one for one in parcel.records if one.is_complete):
         if one.stage == "pretrain":
             rows = [*read_rows(one.folder / "metrics.csv")]
@@ -258,6 +258,8 @@ def check_scores(parcel: Parcel, data_dir: str) -> Found:
             try:
                 sides["its predictions"] = rescored(one, data_dir)
                 count += len(sides["its predictions"])
+                left = one.values.keys() - sides["its predictions"].keys()
+                unasked |= {re.sub(r"\d+$", "*", key.partition("/")[2]) for key in left}
             except ValueError as error:
                 missing.append(f"scores on {one.task}: {str(error).replace(f'{parcel.folder}/', '')}")
         for where, key in product(sides, one.values):
@@ -266,6 +268,7 @@ def check_scores(parcel: Parcel, data_dir: str) -> Found:
             is_given = where != "its predictions" or key in sides[where]  # no official scorer gives every figure
             if is_given and not abs(given - value) <= slack:
                 wrong.append(f"{one.place}: {key} is {value:.6g}, and {where} gives {given:.6g}")
+    missing += [f"{listed(sorted(unasked))}: no predictions give them"] if unasked else []
     return f"{count} scores against predictions", wrong, missing
 
 
@@ -274,7 +277,7 @@ def _said_otherwise(record: Record, saved: Mapping[str, Any]) -> Iterator[str]:
     bare = {key: Score(unit=one.unit, factor=one.factor) for key, one in record.scores.items()}
     (again := record.model_copy(update={"scores": bare})).take(saved)
     pairs: dict[str, tuple[Any, Any]] = {"metric": (record.metric, saved.get("metric"))}
-    pairs |= {key: (record.facts[key], saved.get(key)) for key in ("collapsed", "synthetic") if key in record.facts}
+    pairs |= {key: (record.facts.get(key) or False, saved.get(key) or False) for key in ("collapsed", "synthetic")}
     for key, one in record.scores.items():
         theirs, unit = again.scores[key], Score.of(key, are_shares=one.factor != 1.0)
         pairs[f"the unit of {key}"] = (one.unit, one.factor), (unit.unit, unit.factor)

@@ -67,8 +67,7 @@ class GracefulStop(AfterStep):
 
     Under manual optimisation the module itself calls `stop_requested` (0 or an exit status) and sets `stop_agreed` once
     all ranks know. Stands behind LastCheckpoint in the list of callbacks. `watch` gets a beat from each part of a step
-    and each validation batch. `stop_after_step` is a step after which to stop as for SIGTERM.
-    """
+    and each validation batch. `stop_after_step` is a step after which to stop as for SIGTERM."""
 
     def __init__(self, watch: Watch, stop_after_step: int | None = None) -> None:
         self.watch, self.requested, self._signals = watch, 0, ExitStack()
@@ -128,8 +127,7 @@ class LastCheckpoint(AfterStep):
     """Keeps `path` current: every `interval_steps`, after the last step, for a new best, and before a graceful stop.
 
     Beside it stay the one before and the best. With `least_seconds` only a stop saves sooner than that after the last
-    save, or after the start. What holds numbers that are no numbers is not saved.
-    """
+    save, or after the start. What holds numbers that are no numbers is not saved."""
 
     def __init__(self, path: Path, interval_steps: int, least_seconds: float = 0.0) -> None:
         self.path, self.interval_steps, self.least_seconds = path, interval_steps, least_seconds
@@ -199,8 +197,7 @@ class LastCheckpoint(AfterStep):
 class SameConfig(Callback):
     """One configuration, by the run's fingerprint, on every rank and in the checkpoint that a run goes on from.
 
-    Each rank composes its configuration by itself. And a checkpoint may have been copied into the run's folder.
-    """
+    Each rank composes its configuration by itself. And a checkpoint may have been copied into the run's folder."""
 
     KEY = "clozelab_fingerprint"
 
@@ -338,8 +335,7 @@ class PositionGrowth(Callback):
 class KeepEncoders(Callback):
     """Calls `save(step)` on rank zero after each of `steps`, with the module's weights gathered, or averaged (EMA).
 
-    Stands before LastCheckpoint: a run that goes on from a checkpoint behind such a step then has its encoder.
-    """
+    Stands before LastCheckpoint: a run that goes on from a checkpoint behind such a step then has its encoder."""
 
     def __init__(self, steps: Collection[int], save: Callable[[int], None]) -> None:
         self.steps, self.save = set(steps), save

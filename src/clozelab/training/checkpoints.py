@@ -49,8 +49,7 @@ class CheckpointNotSavedError(OSError):
 def save_file(content: dict[str, Any], path: Path, previous: Path | None = None) -> None:
     """Write `content` to `path` in one rename; what was there becomes `previous`, or goes.
 
-    Raises CheckpointNotSavedError, on a full disk before anything is written; what was there then stays as it was.
-    """
+    Raises CheckpointNotSavedError, on a full disk before anything is written; what was there then stays as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for leftover in path.parent.glob(f".{path.name}.*.tmp"):  # of a process that was killed
         leftover.unlink(missing_ok=True)
@@ -131,8 +130,7 @@ def newest_whole(folder: Path, *, put_aside: bool = True) -> Path | None:
 def load_file(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
     """Read a checkpoint after checking its checksum; tensors and plain values only (no pickled code).
 
-    Raises FileNotFoundError, or CheckpointCorruptError saying what differs.
-    """
+    Raises FileNotFoundError, or CheckpointCorruptError saying what differs."""
     verify_file(path)
     return torch.load(path, map_location=map_location, weights_only=True)
 
@@ -164,8 +162,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 def set_position(trainer: Trainer, step: int, epoch: int = 0) -> None:
     """Make `trainer` count from optimizer step `step`; for use while a checkpoint is being restored.
 
-    `epoch`: how many are over, for a Trainer that counts them.
-    """
+    `epoch`: how many are over, for a Trainer that counts them."""
     if trainer.max_epochs not in (None, -1):
         done: Any = trainer.fit_loop.epoch_progress.current
         done.ready = done.started = done.processed = done.completed = epoch

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from clozelab.runs.find import Runs
     from clozelab.runs.record import Record
 
-NAMES = ("experiment", "arm", "row", "encoder_arm", "encoder_fraction", "pretrain_seed", "seed")
-MAY_DIFFER = (*NAMES, "predict_test", *(key for key, option in CONDITIONAL_KEYS.items() if option == "predict_test"))
+NAMES = ("experiment", "arm", "row", "encoder_arm", "pretrain_seed", "seed", "encoder_fraction")
+MAY_DIFFER = (*NAMES[:-1], "predict_test", *(key for key, of in CONDITIONAL_KEYS.items() if of == "predict_test"))
 PROTOCOL = (
     *("epochs", "evaluations_per_epoch", "global_batch_size", "gradient_clip_norm", "learning_rate"),
     *("max_train_examples", "optimizer", "schedule"),
@@ -41,7 +41,7 @@ CODE = "code"  # what `differ_in` says where rows may be of other versions of th
 BySeeds = Mapping[Seeds, Mapping[str, str]]
 Apart = dict[str, list[tuple[str, str]]]
 NO_DIFFERENCE = (  # what overrides say that makes no other row: seeds, columns, places and machines
-    *("seed", "pretrain_seed", "task", "measure", "experiment", "hydra", "trainer", "logger", "hub", "share_runs"),
+    *("seed", "pretrain_seed", "task", "measure", "hydra", "trainer", "logger", "hub", "share_runs"),
     *("reuse", "runs_dir", "run_dir", "data_dir", "cache_dir", "encoder", "keep_model", "predict_test"),
 )
 FIGURES = (
@@ -75,12 +75,13 @@ def why_not(table: Table, first: str, second: str, tasks: Iterable[str]) -> str:
                     f"{len(mine)} runs have the encoder of {other[0].config['encoder_arm']} (e.g. {other[0].place})"
                 )
             yield _two_versions("row", name, mine)
-        # Two rows of one arm are about one encoder; one that was given from elsewhere is another.
-        both = zip(tuned, measured, strict=True) if arms[0] and arms[0] == arms[1] else [((), ())] * 2
+        # Two rows of one arm are about one encoder, those of two arms about two.
+        both, is_one = zip(tuned, measured, strict=True) if all(arms) else [((), ())] * 2, arms[0] == arms[1]
         began = [_encoders((*one, *other)) for one, other in both]
         for seed, fraction in sorted(began[0].keys() & began[1].keys()):
-            if began[0][seed, fraction] != began[1][seed, fraction]:
-                yield f"the rows stand for one encoder, and began from different ones (pre-training seed {seed})"
+            if (began[0][seed, fraction] == began[1][seed, fraction]) != is_one:
+                words = ("one encoder", "different ones") if is_one else ("two encoders", "one and the same")
+                yield f"the rows stand for {words[0]}, and began from {words[1]} (pre-training seed {seed})"
 
     return next(filter(None, reasons()), "")
 

@@ -168,8 +168,9 @@ class Claim(_Entry):
             raise ValueError("crosses takes a compare of two rows on one column, and neither against nor paper_delta")
         if self.measured_in and self.direction != CROSSES:
             raise ValueError("measured_in belongs to direction: crosses and to no other")
-        if self.against and (len(self.rows) != 2 or self.column == ALL_COLUMNS):
-            raise ValueError("against takes a compare of two rows on one column")
+        is_two = len(self.rows) == 2 and self.column != ALL_COLUMNS and self.direction in (FALLING[0], RISING[0])
+        if self.against and not is_two:
+            raise ValueError("against takes a compare of two rows on one column, higher or lower")
         if self.against == (*self.rows, self.column):
             raise ValueError("against is the same difference as compare")
         delta = self.paper_delta

@@ -120,10 +120,10 @@ def _rule(experiment: Experiment) -> str:
     return f"a look after each of {rule.first} to {rule.most} pre-training seeds" if rule else ""
 
 
-def _is_planned(then: str, now: str) -> bool:
-    """Whether a look was at the first ones of the pre-training seeds, and at the same fine-tuning seeds."""
+def _is_planned(then: str, now: str, rule: str) -> bool:
+    """Whether a look was at these seeds, or by the rule at the first of them and at the same fine-tuning seeds."""
     (first, tuned), (all_first, all_tuned) = (one.split("/") for one in (then, now))
-    return tuned == all_tuned and all_first.split()[: len(first.split())] == first.split()
+    return then == now or (bool(rule) and tuned == all_tuned and f"{all_first} ".startswith(f"{first} "))
 
 
 def summarise(judgements: Sequence[Judgement]) -> str:
@@ -158,13 +158,14 @@ def _judgement(
         for look in before
         for key, now in seeds.items()
         if not look.seeds  # a line that nobody can read
-        or (look.seeds.get(key, now) != now and not (rule and look.rule == rule and _is_planned(look.seeds[key], now)))
+        or (key in look.seeds and (look.rule != rule or not _is_planned(look.seeds[key], now, rule)))
     ]
     if earlier:
         look, key = earlier[0]
         verdict_then = look.verdicts.get(f"{case.claim.text} ({case.judged_on})", "another claim")
         then = look.seeds.get(key, "unknown seeds")
-        notes.insert(0, f"seeds were added after a look at {then} ({look.time[:10]}: {verdict_then})")
+        what = "the stopping rule was changed" if then == seeds[key] else "seeds were added"
+        notes.insert(0, f"{what} after a look at {then} ({look.time[:10]}: {verdict_then})")
     first = next((look for look in looks if look.claims and seeds.keys() & look.seeds.keys()), None)
     is_late = first is not None and _stated(case.claim)[1] not in first.claims.values()  # whatever it was called
     if first and is_late:

@@ -186,13 +186,12 @@ def correct(families: Mapping[str, Iterable[Link]]) -> Correction:
     not wait: they keep KEPT_FOR_OTHERS of the 5 %, and are given the rest after the last primary claim. So a table has
     a false verdict at most once in twenty tables (a fallback procedure: Wiens 2003). Differences of one claim are
     corrected among themselves by Holm. A difference that nothing was measured for is no test, and stops none.
-    `families` are those of families_of: without primary claims there are only the others, at 5 %.
-    """
+    `families` are those of families_of: without primary claims there are only the others, at 5 %."""
     found = Correction({}, {}, {})
     largest, undecided = 0.0, ""
     for name, its_links in families.items():
         links = {link.key: link for link in its_links if link.key not in found.corrected}
-        known = {key: p for key, link in links.items() if (p := link.decisive_p) is not None}
+        known = {key: p for key, link in links.items() if (p := link.decisive_p) is not None and p >= 0.0}  # not NaN
         alone = holm(list(known.values()))
         if name:
             share = 1.0 - KEPT_FOR_OTHERS * ("" in families)
@@ -368,13 +367,14 @@ def _link(terms: tuple[Term, ...], table: Table, name: str = "", margin: float =
     # Rows are cut to what their encoder was trained on: one from the middle of a run may have seen short rows only.
     own = [[run.facts.get("data") or {} for part in cell.parts for run in part.runs.values()] for cell in cells]
     known = [{data.get("max_seq_length") or 0 for data in all_data} - {0} for all_data in own]
+    asked = {data["is_causal"] for all_data in own for data in all_data if "is_causal" in data}  # held-out text
     lengths = dict.fromkeys("/".join(map(str, sorted(found))) for found in known)
     link = Link(
         name=name,
         terms=terms,
         difference=difference,
         margin=margin,
-        barred=_barred(terms, table),
+        barred=_barred(terms, table) or ("one is asked from the left, one from both sides" if len(asked) > 1 else ""),
         absent=next(iter(unscored), absent or ("" if difference else "the rows have no seed in common")),
         is_collapsed=any(cell.is_collapsed for cell in cells),
         copies="; ".join(dict.fromkeys(copies)),
@@ -432,8 +432,8 @@ def _barred(terms: Sequence[Term], table: Table) -> str:
     facts = [(row, one.metric) for _, row, one in terms if one.is_pretraining]
     losses = (row for row, metric in facts if metric.startswith(FIGURES[:3]))
     trained = (run for row in losses for run in table.trained.get(arms[row], []))
-    if len({str((run.config.get("objective") or {}).get("token")) for run in trained}) > 1:
-        return "their objectives predict other tokens: their losses do not compare, measure=held_out_text asks alike"
+    if len({run.predicts for run in trained}) > 1:
+        return "their objectives predict other tokens, so losses do not compare: measure=held_out_text asks alike"
     return _of_pairs(why_not, terms, table)
 
 

@@ -190,10 +190,10 @@ def build_table(experiment: Experiment, runs: Runs) -> Table:
     firsts = sorted({run.pretrain_seed for run in mine} | {run.seed for run in runs.pretrain})
     tuning_seeds = {run.seed for run in mine if run.stage == "finetune"}
 
-    scored = grouped(filter(is_scored, mine), lambda run: (run.name, run.task))
+    scored = grouped(filter(is_scored, mine), lambda run: (run.name, run.task, run.stage == "evaluate"))
 
     def cell_of(row: str, column: DataColumn) -> Cell:
-        chosen, note = _best_learning_rate(scored.get((row, column.task), []))
+        chosen, note = _best_learning_rate(scored.get((row, column.task, column.is_measured), []))
         seeds = {run.seed for run in of_tasks if run.task == column.task} if column.is_measured else tuning_seeds
         return _cell(chosen, column.metric, product(firsts, sorted(seeds)), note)
 
@@ -206,7 +206,8 @@ def build_table(experiment: Experiment, runs: Runs) -> Table:
             heading, role = f"{runs.synthetic} {column.name}", f"synthetic, for {column.name}"
         ours = DataColumn(heading, f"pretrain:{column.name}", column.metric, column, is_paper=False, role=role)
         for one in experiment.rows:
-            trained = [run for run in runs.pretrain if run.name == one.arm]
+            at_end = float(one.delta.get(POINT, 1.0)) == 1.0  # of an encoder on the way no such figure is known
+            trained = [run for run in runs.pretrain if run.name == one.arm and at_end]
             complete = [run for run in trained if run.is_complete]
             cells[one.name, ours.key] = _cell(complete, column.metric, map(seeds_of, trained))
         has_results = any(cells[row, ours.key].scores for row in rows)
@@ -284,14 +285,14 @@ def _data_column(run: Record, column: Column | None, synthetic: str | None, show
     is_same_data = is_real and column is not None and run.task == column.task
     is_other_split = is_same_data and column is not None and column.split != OUR_SPLIT
     metric = own = run.metric if run.values else ""
-    if column is not None and column.metric and (is_same_data or column.metric in run.values or not own):
+    if column is not None and column.metric and (is_same_data or is_measured or column.metric in run.values or not own):
         metric = column.metric
     # The task's title is about its own score; another one goes by its column's name.
     name = column.name if column is not None and own and (metric != own or is_measured) else ""
     heading, role = (f"{run.task} {name}" if name else run.title), ""
     if synthetic:
         heading, role = f"{synthetic} {name or run.title}", f"synthetic, for {column.name}" if column else "synthetic"
-    elif is_measured and column is not None:
+    elif is_measured and column is not None and run.task == column.task:
         heading, role = column.name, OURS
     elif is_other_split and column is not None:
         heading, role = _on_other_split(column)
