@@ -139,6 +139,7 @@ def test_cfg_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:  # type
         (["finetune", "task.epochs=7"], 1, "would change nothing"),
         (["finetune", "-m", "encoder=nowhere", "row=x", "hydra/launcher=basic"], 1, "BasicLauncher' is not allowed"),
         (["finetune", "-m", "encoder=F", "seed=1,2"], 1, "say row=NAME too"),
+        (["evaluate", "measure=blimp", "encoder=F"], 1, "say row=NAME too"),
         (["pretrain", "model=tyni"], 1, "there is no model 'tyni'; did you mean 'tiny'?"),
         (["finetune", "task=intent"], 1, "wnli; one of your own: FOLDER/task/intent.yaml and --config-dir FOLDER)"),
         (

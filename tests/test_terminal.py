@@ -40,6 +40,11 @@ def test_an_empty_column_goes_first_and_folded_text_keeps_some_width() -> None:
     assert fitting(headings, [["one", "most frequent label 40", "2026-11-22 19:40"]], 40) == [0, 1]
 
 
+def test_a_heading_of_two_lines_is_as_wide_as_the_longer_one() -> None:
+    headings = [Heading("seeds"), Heading("fine-tuning\nseeds"), Heading("took", drop=1)]
+    assert fitting(headings, [["5", "3", "2 h"]], 30) == [0, 1, 2]
+
+
 def test_hydra_s_words_are_passed_on_as_they_are() -> None:
     words = ["~logger", "+seed=1", "objective/pair=none", "~task.data={a: 1}", "hydra/launcher=slurm"]
     said = parse("doctor", ["pretrain", *words], names=(0, 1), takes_overrides=True)

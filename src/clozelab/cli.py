@@ -353,12 +353,12 @@ def job(verb: str, cfg: DictConfig) -> int:
     die_with_first_rank()
     check_config(verb, cfg)
     check_targets(cfg, signatures=False)
-    if verb in ("pretrain", "finetune"):
+    if verb != "prepare":
         check_overrides(cfg)
-    if verb != "prepare" and is_done(cfg.run_dir, stage=verb, config=cfg):
-        accept_other_code([read_record(Path(cfg.run_dir))], cfg.reuse)
-        print(f"complete already: {cfg.run_dir}")
-        return 0
+        if is_done(cfg.run_dir, stage=verb, config=cfg):
+            accept_other_code([read_record(Path(cfg.run_dir))], cfg.reuse)
+            print(f"complete already: {cfg.run_dir}")
+            return 0
     if "encoder_arm" in cfg:
         require_encoder(cfg.encoder)
     tune_allocator()  # before torch and lightning are imported

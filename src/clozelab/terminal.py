@@ -145,7 +145,7 @@ def fitting(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: i
     """Indices of the columns that stand side by side in `width` characters, the less important ones left out."""
     needed = []
     for heading, *cells in zip(headings, *rows, strict=True):
-        texts = [heading.name, *cells]
+        texts = [*heading.name.split("\n"), *cells]
         texts = [word for text in texts for word in (text[:FOLDED], *text.split())] if heading.folds else texts
         needed.append(max(map(len, texts), default=0))
     shown = list(range(len(headings)))

@@ -81,6 +81,15 @@ def test_wrong_file_is_refused_with_its_line(tmp_path: Path) -> None:
         read_table_of(path, SINGLE, ["1"])
 
 
+def test_a_header_with_one_name_twice_is_refused(tmp_path: Path) -> None:
+    """Nobody can know which of the two is meant."""
+    path = write_table(tmp_path, "sentence\tlabel\tlabel\na\t1\t0\n")
+    with pytest.raises(ValueError, match=r"train.tsv has two columns 'label'; rename one"):
+        read_table_of(path, SINGLE, ["0", "1"])
+    unread = write_table(tmp_path, "sentence\tlabel\t\t\tnote\tnote\na\t1\t\t\t\t\n")
+    assert read_table_of(unread, SINGLE, ["0", "1"]).labels == ["1"]
+
+
 def test_unknown_label_names_line_and_known_labels(tmp_path: Path) -> None:
     path = write_table(tmp_path, "sentence\tlabel\na\t1\nb\tmaybe\n")
     with pytest.raises(ValueError, match=r"train.tsv:3: label 'maybe' .*\['0', '1'\]"):

@@ -78,6 +78,8 @@ MISFILED = [
     ("table5_pretraining_tasks", "row=ltr", "head=linear", ""),
     ("table5_pretraining_tasks", "arm=mlm_nsp", "seed=1", ""),
     ("table5_pretraining_tasks", "row=ltr", "epochs=7", ""),
+    ("table5_pretraining_tasks", "row=ltr", "encoder_fraction=0.5", "the row ltr stands for .*encoder_fraction=1.0,"),
+    ("table1_glue", "row=given", "encoder_fraction=1", ""),
     ("figure5_training_steps", "row=mlm_05", "encoder_fraction=0.5", "stands for .*encoder_fraction=0.05"),
     ("table7_feature_based_ner", "row=last", "task.data.features=embeddings", "stands for .*task.data.features=last"),
     ("table1_glue", "row=given", "learning_rate=1e-5", ""),
@@ -184,3 +186,32 @@ def test_hardware_settings_that_fine_tuning_does_not_have(key: str) -> None:
                 continue
             with pytest.raises(ValueError, match=rf"trainer\.{key}=true would change nothing in fine-tuning"):
                 check_overrides(sweep.without_hydra(composed))
+
+
+PAIRS = "measure=minimal_pairs"
+EVALUATED = [
+    ([PAIRS, "encoder=F"], "filed as the row mlm_nsp: say row=NAME too"),
+    ([PAIRS, "encoder=F", "row=mine"], ""),
+    ([PAIRS, "encoder=F", "encoder_arm=mlm"], ""),
+    ([PAIRS, "encoder_fraction=0.5"], ""),
+    ([PAIRS], ""),
+    (["measured=mlm", "initialisation=random"], "initialisation=random: the row mlm stands for .* another row"),
+    (["measured=mlm", "encoder_arm=ltr"], "encoder_arm=ltr: the row mlm stands for .*encoder_arm=mlm,"),
+    (["measured=mlm", "encoder=F"], "encoder=F: the row mlm stands for the encoder that the arm mlm has trained"),
+    (["measured=mlm", "encoder_fraction=0.5"], "encoder_fraction=0.5: the row mlm stands for encoder_fraction=1.0,"),
+    (["measured=mlm"], ""),
+    (["measured=mlm_25", "encoder_fraction=0.25"], ""),
+    (["measured=random", "initialisation=random"], ""),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), EVALUATED)
+def test_an_evaluation_is_filed_as_what_it_is(words: list[str], message: str) -> None:
+    """By itself, and among those of an experiment's rows."""
+    name, folder = ("evaluate", None) if PAIRS in words else ("sweep_evaluate", EXPERIMENTS_DIR / "zero_shot")
+    composed = sweep.compose(name, ["scale=demo", "runs_dir=R", *words], folder=folder)
+    if not message:
+        plan_job(composed, [])
+        return
+    with pytest.raises(ValueError, match=message):
+        plan_job(composed, [])

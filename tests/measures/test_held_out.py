@@ -110,6 +110,17 @@ def test_windows_are_whole_sentences_that_fit() -> None:
     assert [len(one) for one in found] == [9, 10, 2]
 
 
+def test_ends_of_long_sentences_are_named(
+    folder: Path, tokenizer: WordPieceTokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line of a text file is one sentence: of 40 words an encoder of 32 slots reads 30."""
+    made(HeldOutText, folder, tokenizer, **TEXT)
+    assert not caplog.text
+    (folder / "long.txt").write_text("\n\n".join(" ".join([word] * 40) for word in WORDS[:11]))
+    made(HeldOutText, folder, tokenizer, **(TEXT | {"sources": [{"name": "long", "path": "long.txt"}]}))
+    assert "110 tokens are not read: the ends of sentences, or lines, of more than 30 tokens" in caplog.text
+
+
 def test_the_encoders_own_corpus_gives_its_held_out_documents(folder: Path, tmp_path: Path) -> None:
     settings = TokenizerSettings("wordpiece", 300, True)
     common = {
@@ -206,6 +217,15 @@ def test_pairs_are_what_their_labels_say(
         assert max(given) <= (30 if name == "train" else 20), "each source gives its share"
         assert min(given) > 0 or name == "validation"
     assert not seen["train"] & seen["validation"]
+
+
+def test_pairs_of_unknown_words_are_refused(folder: Path, tokenizer: WordPieceTokenizer) -> None:
+    """Else the answers are told by lengths alone, and filed as what an encoder knows."""
+    sentences = [" ".join(["λόγος"] * (3 + i % 5)) for i in range(96)]
+    (folder / "greek.txt").write_text("\n\n".join("\n".join(sentences[i : i + 8]) for i in range(0, 96, 8)))
+    with pytest.raises(ValueError, match=r"of the tokens of measure text .*\[UNK\]"):
+        sources = [{"name": "greek", "path": "greek.txt"}]
+        made(SentencePairs, folder, tokenizer, **(PAIRED | {"question": "next", "sources": sources}))
 
 
 @pytest.mark.parametrize(

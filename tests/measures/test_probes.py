@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from clozelab.models.encoder import Encoder
 from clozelab.modules.measures import control_labels, logistic_regression
+from clozelab.modules.model import write_model
 from clozelab.runs.find import find
 
 
@@ -183,6 +186,56 @@ def test_a_fine_tuned_model_on_another_file(tmp_path: Path, evaluate: Any, save_
         ValueError, match=r"tensor classifier.weight .* is missing; labelled_sst2 asks .*kept its model"
     ):
         evaluate("measure=labelled", "measure.task.data.validation_file=glue/SST-2/dev.tsv", name="bare")
+
+
+@pytest.fixture
+def save_tuned(tmp_path: Path, tiny_config: Callable[..., Any], tokenizer: Any) -> Callable[..., str]:
+    """save_tuned(kind, **more): a model with fresh weights and a head of two outputs, as the word that names it."""
+
+    def save(kind: str, **more: Any) -> str:
+        torch.manual_seed(0)
+        encoder = Encoder(tiny_config(vocab_size=tokenizer.vocab_size))
+        write_model(tmp_path / "model", encoder, {kind: encoder.config.family.head(kind, encoder, num_labels=2)},
+                    tokenizer, **more)  # fmt: skip
+        return f"encoder={tmp_path / 'model'}"
+
+    return save
+
+
+def reviews(folder: Path) -> list[str]:
+    (folder / "more.tsv").write_text("sentence\tlabel\nthe cat sat\t0\na dog ran\t1\n")
+    return ["measure=labelled", "measure.task.data.validation_file=more.tsv"]
+
+
+@pytest.mark.parametrize(("labels", "is_warned"), [(["LABEL_0", "LABEL_1"], True), (["0", "1"], False)])
+def test_classes_without_names_are_taken_in_the_tasks_order_with_a_warning(
+    tmp_path: Path, save_tuned: Any, evaluate: Any, caplog: pytest.LogCaptureFixture, labels: list[str], is_warned: bool
+) -> None:
+    evaluate(*reviews(tmp_path), save_tuned("classification", labels=labels))
+    assert ("model calls its classes LABEL_0, ...: they are taken in the task's order" in caplog.text) is is_warned
+
+
+def test_a_fresh_head_comes_from_the_seed(tmp_path: Path, save_tuned: Any, evaluate: Any) -> None:
+    """The floor of a fine-tuned model: whatever was drawn before, one seed has one floor."""
+    words = [*reviews(tmp_path), save_tuned("classification", labels=["0", "1"]), "initialisation=random"]
+    found = []
+    for name, seed in (("one", 1), ("again", 1), ("other", 2)):
+        torch.manual_seed(len(found))
+        found.append((evaluate(*words, f"pretrain_seed={seed}", name=name) / "predictions.jsonl").read_text())
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize(("threshold", "is_warned"), [(1.5, True), (None, False)])
+def test_a_threshold_that_is_chosen_anew_is_named(
+    tmp_path: Path, save_tuned: Any, evaluate: Any, caplog: pytest.LogCaptureFixture, threshold: Any, is_warned: bool
+) -> None:
+    asked = {"id": "1", "question": "who ran?", "answers": [{"text": "dog", "answer_start": 2}]}
+    paragraphs = [{"context": "a dog ran", "qas": [asked, asked | {"id": "2", "answers": [], "is_impossible": True}]}]
+    (tmp_path / "dev.json").write_text(json.dumps({"version": "2", "data": [{"title": "", "paragraphs": paragraphs}]}))
+    rules = {"n_best_size": 20, "max_answer_length": 30, "with_unanswerable": True, "threshold": threshold}
+    model = save_tuned("spans", extra_config={"clozelab": {"answers": rules}})
+    evaluate("measure=labelled", "task@measure.task=squad_v2", "measure.task.data.validation_file=dev.json", model)
+    assert ("chosen anew, on the file that is scored; the model has 1.50" in caplog.text) is is_warned
 
 
 @pytest.mark.parametrize(

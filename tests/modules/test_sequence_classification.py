@@ -160,6 +160,7 @@ def test_nearly_one_answer_is_recognised(make: Any, split: LabelledSplit, others
         ({"head": "crf"}, "head='crf' is unknown; known heads: linear, bilstm"),
         ({"metric": "validation/f1"}, "task.metric='validation/f1' is not a score of this task; it has validation/acc"),
         ({"metrics": ["accuraccy"]}, "unknown metrics"),
+        ({"metrics": ["accuracy", "f1"]}, "metrics: f1 is of two classes, and there are 3; take accuracy"),
     ],
 )
 def test_bad_settings(make: Any, changes: dict[str, Any], message: str) -> None:

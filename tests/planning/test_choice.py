@@ -125,8 +125,11 @@ def test_measures_are_planned_as_tasks_are(tmp_path: Path, monkeypatch: pytest.M
     assert re.search(r"run: clozelab reproduce zero_shot .* seeds=1,2", out)
     assert "finetune" not in out.split("run: ")[1].splitlines()[0]
     # A measure without a line of its own has one number a seed, too: fine-tuning seeds must buy it no power.
+    monkeypatch.setenv("COLUMNS", "80")
     assert main(["sentence_embeddings", *words[1:], "budget=60h"]) == 0
-    assert "similarity 1.5 and 0 (" in " ".join(capsys.readouterr().out.split())
+    out = capsys.readouterr().out
+    assert "similarity 1.5 and 0 (" in " ".join(out.split())
+    assert "fine-tuning" in out and "<- chosen" in out and "…" not in out, "the table is whole"
 
 
 def test_spreads_have_sources() -> None:
@@ -151,3 +154,19 @@ def test_own_runs_replace_the_shipped_spreads(make_runs: Callable[..., Path]) ->
     assert found["mrpc"].source.startswith("assumed") and found["sst2"].source.startswith("docs/results")
     two = build_table(TABLE_5, find(make_runs(means, pretrain_seeds=(1, 2), below="two")))
     assert spreads_of(["squad_v1"], two)["squad_v1"].source.startswith("docs/results"), "two seeds are too few"
+
+
+def test_a_spread_is_in_points(tmp_path: Path, writers: Any) -> None:
+    """Of a measure with two columns, the one in bits says nothing about points, though it is the first."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/paper.yaml").write_text(
+        "arms: {mlm: {objective: mlm}, ltr: {objective: ltr}}\ncolumns:\n"
+        "  - {name: Bits, from: evaluate, task: text, metric: validation/bits_per_character}\n"
+        "  - {name: Accuracy, from: evaluate, task: text, metric: validation/accuracy}\n"
+    )
+    for seed in (1, 2, 3):
+        for row, gain in (("mlm", 0.0), ("ltr", 0.01 * seed**2)):
+            scores = {"validation/accuracy": 0.3 + gain, "validation/bits_per_character": 2.0 + gain}
+            writers.evaluation(tmp_path / "runs", row, "text", seed, scores, experiment="mine")
+    table = build_table(load_experiment(tmp_path / "mine"), find(tmp_path / "runs"))
+    assert spreads_of(["text"], table)["text"].pretraining == pytest.approx(np.std([1, 4, 9], ddof=1))

@@ -34,7 +34,7 @@ from clozelab.planning.jobs import (
 )
 from clozelab.planning.steps import make_steps
 from clozelab.planning.timing import measured_speeds, pretraining_ticks
-from clozelab.stages.plan import main, parse_budget
+from clozelab.stages.plan import main, parse_budget, warnings
 from clozelab.stages.subject import Corpora, analyse, read_preview
 from clozelab.training.trainer import choose_hardware
 from clozelab.verdicts.experiment import find_experiment
@@ -305,3 +305,23 @@ def test_a_real_timing(tmp_path: Path, demo: list[Arm]) -> None:
     request = next(demo[0].requests())
     (speed,) = measured_speeds([request], tmp_path, at_once=1, threads=1, measure=True)
     assert speed is not None and 500 < speed.tokens_per_second < 5e6
+
+
+def test_rows_with_epochs_of_their_own_cost_their_own(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/paper.yaml").write_text(
+        "columns: [mrpc]\narms: {mlm: {objective: mlm}}\n"
+        "rows: [{row: mlm, arm: mlm}, {row: again, arm: mlm}, {row: long, arm: mlm, set: {epochs: 30}}]\n"
+    )
+    steps = make_steps(tmp_path / "mine", ["scale=demo", f"data_dir={tmp_path}", f"cache_dir={tmp_path}/cache"])
+    usual, long = analyse(steps, Corpora(strict=False)).tasks
+    assert usual.settings["epochs"] < long.settings["epochs"] == 30
+    assert usual.count == 2 * long.count and all("row=long" in words for words in long.jobs)
+
+
+def test_what_is_equal_for_every_arm_is_said_once(demo: list[Arm]) -> None:
+    arms = [replace(arm, corpus=replace(arm.corpus, folder=Path("prepared"))) for arm in demo]
+    read = [line for line in warnings(Costing(arms, [], {}), {}) if "passes over" in line]
+    assert len(read) == 1 and read[0].startswith("every arm: ")
+    (line,) = [line for line in warnings(Costing([demo[0], *arms[1:]], [], {}), {}) if "passes over" in line]
+    assert line.startswith(f"{arms[1].name} and {arms[2].name}: ")

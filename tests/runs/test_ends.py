@@ -162,6 +162,13 @@ def test_own_experiments_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert own_experiments() == [], "those that come along are no one's own"
 
 
+def test_a_later_launch_of_some_does_not_say_how_many_there_are(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_launch(root, ["finetune"], {"finetune": [JobName("mlm", "mrpc", "1/1")]})
+    assert list_all([f"runs_dir={root.parents[1]}"]) == 0
+    out = capsys.readouterr().out
+    assert "  demo: 4 runs" in out and "of 1 runs" not in out
+
+
 def test_a_list_of_experiments_shows_their_runs_and_loads_no_statistics(root: Path) -> None:
     write_launch(root, ["pretrain"], {"pretrain": [JobName("arm", "", str(seed)) for seed in range(9)]})
     code = f"from clozelab.cli import main; import sys; main(['list', 'runs_dir={root.parents[1]}']);"

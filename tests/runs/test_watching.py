@@ -118,6 +118,25 @@ def test_an_encoder_called_by_a_plain_word_is_watched(tmp_path: Path, monkeypatc
     assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"measure": {"data": {"files": "mine"}}},
+        {"measure": {"data": {"sources": [{"name": "one", "path": "mine"}]}}},
+        {"tokenizer": {"vocab_file": "mine"}},
+    ],
+)
+def test_a_folder_called_by_a_plain_word_is_watched(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """Where a folder may stand; its changed file is not settled."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/one.jsonl").write_text("a")
+    cfg = config(tmp_path, **changes)
+    assert watched_files(cfg).keys() == {str(tmp_path / "mine/one.jsonl")}
+    finish(tmp_path / "run", cfg)
+    (tmp_path / "mine/one.jsonl").write_text("b")
+    assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)
+
+
 def test_a_run_that_has_looked_is_settled_again(tmp_path: Path) -> None:
     """Copied files have new times: the first look finds them equal, and the next one need not look."""
     (tmp_path / "text.txt").write_text("one.")

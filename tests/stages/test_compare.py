@@ -121,6 +121,17 @@ def test_it_says_which_evaluation_and_which_unit(root: Path, capsys: pytest.Capt
     assert "loss, nats" in out and "best evaluation" not in out
 
 
+def test_two_evaluations_show_their_scores_once(root: Path, writers: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """They have no course: what was held out is the score itself."""
+    folders = [root / f"evaluate/{row}/pretrain-seed-1/pairs/seed-1" for row in ("mlm", "ltr")]
+    for row, folder in zip(("mlm", "ltr"), folders, strict=True):
+        writers.evaluation(root, row, "pairs", 1, {"validation/accuracy": 0.625})
+        (folder / "metrics.csv").write_text("step,tokens,seconds,key,value\n0,0,1.0,validation/accuracy,0.625\n")
+    assert main([str(folder) for folder in folders]) == 0
+    out = capsys.readouterr().out
+    assert "held out, last evaluation" not in out and len(re.findall("accuracy, percent", out)) == 1 and "62.5" in out
+
+
 def test_units_are_each_runs_own(root: Path, writers: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """SQuAD 1.1 and 2.0 name one score differently, both in percent; the threshold of 2.0 is in neither."""
     scores = {"validation/f1": 55.3, "validation/exact": 50.0, "validation/threshold": -3.25}

@@ -225,3 +225,11 @@ def test_a_claim_on_a_measure_gets_its_seed_without_fine_tuning(tmp_path: Path) 
         *("evaluate.pretrain_seed=4", "evaluate.measured=b,a", "evaluate.measure=blimp"),
     ]
     assert reproduce.first_seeds(experiment, "decided", ["finetune.seed=1"]) == "seeds=1,2,3"
+
+
+def test_rows_at_unequal_seeds_get_the_one_that_is_lacking(tmp_path: Path) -> None:
+    """The row with fewest seeds would else stay behind for good."""
+    experiment = load_experiment(ruled(tmp_path / "mine"))
+    found = judgement(experiment, 0, 3, INCONCLUSIVE)
+    seeds = {"b a": "1 2 3 4/1 2", "b random": "1 2 3/1 2"}
+    assert reproduce.next_seed(replace(found, seeds=seeds), experiment)[0] == "pretrain.seed=4"

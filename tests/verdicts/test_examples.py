@@ -79,6 +79,15 @@ def test_interval_is_scipys_paired_bootstrap(tmp_path: Path) -> None:
     assert (-high, -low) == pytest.approx((expected.low, expected.high), abs=1.5)  # other batches, other draws
 
 
+def test_scores_of_tags_are_of_entities(tmp_path: Path) -> None:
+    """One finds an entity of three and no other, the other two and two that are none: half their words are right."""
+    labels = [["B-PER", "B-PER", "B-LOC", "O"]] * 4
+    first = run(tmp_path / "a", [["B-PER", "O", "O", "O"]] * 4, labels)
+    second = run(tmp_path / "b", [["B-PER"] * 4] * 4, labels)
+    for metric, gap in (("accuracy", "0.0"), ("precision", "−50.0"), ("recall", "+33.3"), ("f1", "+7.1")):
+        assert f"{metric}, B - A: {gap} points" in compared(first, second, metric)
+
+
 def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
     one, other = run(tmp_path / "a", ["1"], ["1"]), run(tmp_path / "b", ["1"], ["0"])
     with pytest.raises(ValueError, match="the same examples with the same labels"):

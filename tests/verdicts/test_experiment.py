@@ -157,6 +157,7 @@ REFUSED = [
     (", metric: validation/perplexity", "", "columns.2: a column from pretrain has a metric"),
     ("[MNLI, MRPC]", "[MNLI, MRPCC]", "columns.3: mean_of: 'MRPCC' is none .* did you mean 'MRPC'?"),
     ("[MNLI, MRPC]", "[MNLI, LM]", "columns.3: mean_of: 'LM' is none of the tasks' columns"),
+    ("task: mrpc", "task: mrpc, from: evaluate", "columns.3: mean_of: tasks and measures have seeds of their own"),
     ("[MNLI, MRPC]", "[MNLI, [MRPC, MRPC]]", "columns.3.mean_of: it is a list of two or more different columns"),
     ("[MNLI, MRPC]", "[[MNLI, MRPC]]", "columns.3.mean_of: it is a list of two or more different columns"),
     ("[MNLI, MRPC]", "MNLI", "columns.3.mean_of: it is a list of two or more different columns, not 'MNLI'"),

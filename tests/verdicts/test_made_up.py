@@ -294,3 +294,33 @@ def test_no_verdict_from_no_number(declare: Any) -> None:
     runs = [tuned(row, seed, float("nan") if row == "b" else 70.0 + seed) for seed in (1, 2, 3) for row in "ab"]
     (judgement,) = judge(build_table(declare(), Runs(Path("none"), runs)))
     assert judgement.verdict not in (HOLDS, FAILS)
+
+
+def test_a_claim_whose_test_allows_for_less_after_a_look_is_exploratory(declare: Any, tmp_path: Path) -> None:
+    """Dropped, demoted or reordered claims make p smaller; added ones and those without runs do not."""
+    records = [
+        tuned(row, seed, at + 0.01 * seed * at)
+        for row, at in zip("abc", (1, 50, 90), strict=True)
+        for seed in (1, 2, 3, 4, 5)
+    ]
+    first, second = claim("ab", "b", "a", primary=True), claim("bc", "c", "b", primary=True)
+    third, unrun = (
+        claim("ac", "c", "a"),
+        claim("other", "b", "a") | {"compare": ["b", "a", "task"], "direction": "lower"},
+    )
+    never = claim("never", "b", "a") | {"compare": ["b", "a", "more"]}
+    columns = [TASK, {**TASK, "name": "more", "task": "more"}]
+    for number, (then, now, exploratory) in enumerate([
+        ([first, second, third], [first, second, third], []),
+        ([first, second, third], [second, first, third], ["bc"]),  # ab has one before it now, where none was
+        ([first, second, third], [second, third], ["bc", "ac"]),
+        ([first, second, third], [first, second], ["ab", "bc"]),  # at 5 % instead of 4 %
+        ([first, second, third], [first, {**second, "primary": False}, third], ["bc", "ac"]),
+        ([first, second, third], [first, second, third, unrun], ["other"]),
+        ([first, second, third, never], [first, second, third], []),
+    ]):  # fmt: skip
+        root = tmp_path / f"root-{number}"
+        root.mkdir()
+        look_at(build_table(declare(columns=columns, claims=then), Runs(root, records)))
+        found, *_ = look_at(build_table(declare(columns=columns, claims=now), Runs(root, records)))
+        assert [one.claim.text for one in found if one.is_exploratory] == exploratory, number

@@ -11,6 +11,7 @@ import pytest
 from clozelab.report import page
 from clozelab.runs.find import find
 from clozelab.suggestions import duration
+from clozelab.verdicts.accounts import problems
 from clozelab.verdicts.comparability import sweep_table, why_not
 from clozelab.verdicts.experiment import load_experiment
 from clozelab.verdicts.judging import INCONCLUSIVE, judge
@@ -57,6 +58,14 @@ def test_each_column_has_its_own_score_and_unit(table: Table) -> None:
     assert cells(table, "Both") == {"mlm": 40.0, "ltr": None, "random": 0.0}
     assert cells(table, "Bits") == {"mlm": 1.515, "ltr": 2.515, "random": 2.215}
     assert not table.cells["mlm", "text"].missing and not table.strays
+
+
+def test_evaluations_of_unknown_rows_are_left_out_and_named(table: Table, writers: Any, tmp_path: Path) -> None:
+    assert "Left out" not in problems(table)
+    for seed in (1, 2):
+        writers.evaluation(tmp_path / "runs", "other", "text", seed, {BITS: 1.0}, experiment="mine")
+    found = problems(build_table(table.experiment, find(tmp_path / "runs")))
+    assert found["Left out"] == ["2 runs of row other, which paper.yaml does not have"]
 
 
 def test_a_loss_is_below_its_floor_where_it_is_larger(table: Table) -> None:

@@ -116,6 +116,23 @@ def test_what_only_tasks_differ_in_names_no_row(tmp_path: Path, writers: Any) ->
     assert rows_of(sweep_table(find(tmp_path))) == {"mine": [70.0, 70.0]}
 
 
+@pytest.mark.parametrize("are_said", [True, False])
+def test_rows_of_two_experiments_stay_apart(tmp_path: Path, writers: Any, are_said: bool) -> None:
+    """Below one folder, whether the rows' names are overrides or not: their seeds would else be those of one row."""
+    for experiment, score in (("first", 70.0), ("second", 80.0)):
+        for row in ("mlm", "ltr"):
+            for seed in (1, 2):
+                config = {"experiment": experiment}
+                writers.finetune(tmp_path / experiment, row, "mrpc", (seed, 1), score + (row == "ltr"), config=config)
+            if are_said:
+                say(tmp_path, f"{experiment}/finetune/{row}/*/*/*", f"row={row}")
+    assert rows_of(sweep_table(find(tmp_path))) == {
+        f"experiment={experiment}, row={row}": [score + (row == "ltr")]
+        for experiment, score in (("first", 70.0), ("second", 80.0))
+        for row in ("ltr", "mlm")
+    }
+
+
 def test_arms_go_by_their_names(tmp_path: Path, writers: Any) -> None:
     for arm in ("mlm", "ltr"):
         writers.pretrain(tmp_path, arm, 1)

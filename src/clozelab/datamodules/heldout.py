@@ -9,6 +9,7 @@ vocabulary.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from clozelab.corpus.documents import read_documents
-from clozelab.corpus.encoding import Tokenizer
+from clozelab.corpus.encoding import Tokenizer, refuse_unknown
 from clozelab.corpus.files import CorpusCounts, Source, check_head, file_sha256, find_files
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.random import integers
@@ -28,6 +29,7 @@ from clozelab.datamodules.examples import assemble
 from clozelab.datamodules.scoring import MeasureDataModule, Questions, ScoringDataModule, inner_tokens, token_ranges
 
 Document = tuple[int, list[np.ndarray]]  # number of its source; the tokens of its sentences
+log = logging.getLogger(__name__)
 SEED = 20260917  # of what is hidden, and of which sentences make a pair: the same for every encoder
 LARGEST_SHARE = 0.1  # of a source's sentences, from one document
 LATER_BYTES = re.compile("[\xa1-\xbf\u0122-\u0143]")  # byte-level signs of 80 to BF: a character's further bytes
@@ -107,6 +109,9 @@ class HeldOutText(OfHeldOut, ScoringDataModule):
     def make_questions(self) -> Questions:
         room = self.max_seq_length - 2
         pieces = [(source, piece) for source, document in self.documents for piece in windows(document, room)]
+        lost = sum(max(0, len(ids) - room) for _, document in self.documents for ids in document)
+        if lost:
+            log.warning(f"{lost:,} tokens are not read: the ends of sentences, or lines, of more than {room} tokens")
         self.source = np.array([source for source, _ in pieces])
         texts = assemble(self.inputs.tokenizer, [piece for _, piece in pieces])
         text, position = inner_tokens(texts)
@@ -236,6 +241,8 @@ class SentencePairs(OfHeldOut):
         third = integers(SEED, 0, "probe split", np.arange(len(self.documents)), high=3)
         self.train, self.validation = (self._split(third != 0, 0), self._split(third == 0, 1))
         self.train_sequences, self.validation_sequences = self.train.sequences, self.validation.sequences
+        unknown = (self.train_sequences.input_ids == self.inputs.tokenizer.unk_id).mean()
+        refuse_unknown(f"measure {self.inputs.name}", float(unknown), self.inputs.max_unknown_share)
 
     def _split(self, is_mine: np.ndarray, side: int) -> SimpleNamespace:
         """Each first sentence stands once with a right second one and once with a wrong one."""

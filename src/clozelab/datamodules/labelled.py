@@ -99,6 +99,8 @@ class TableFormat:
         if self.id_column != id_column:
             log.warning("%s has no column %r: its rows are numbered from 0", path, self.id_column)
         wanted += [id_column] if id_column else []
+        if twice := next((name for name in wanted if columns.count(name) > 1), None):
+            raise ValueError(f"{path} has two columns {twice!r}; rename one")
         examples, bad, row = TextExamples(labels=[] if has_labels else None), [], -1
         for row, (number, record) in enumerate(records):
             if not isinstance(record, str) and (lacks := [name for name in wanted if name not in record]):

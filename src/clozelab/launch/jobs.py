@@ -16,6 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.config import check_config, scaled_phases
+from clozelab.launch.experiments import MEASURED
 from clozelab.launch.sweep import Sweep, hydra_config
 from clozelab.runs.find import find_equal_run, is_done, is_record_of
 from clozelab.runs.fingerprint import are_untouched
@@ -50,7 +51,7 @@ def plan_job(composed: DictConfig, overrides: Sequence[str]) -> PlannedJob:
     stage = str(composed.hydra.job.name)
     with hydra_config(composed) as config:
         check_config(stage, config)
-        if stage in ("pretrain", "finetune"):
+        if stage != "prepare":
             check_overrides(config)
         run_dir = str(config.get("run_dir") or "")
         status, source = job_status(stage, config, run_dir) if run_dir else ("new", "")
@@ -100,12 +101,13 @@ def names_of(composed: Iterable[DictConfig]) -> list[JobName]:
 
 def check_overrides(config: DictConfig) -> None:
     """ValueError for an override that changes nothing, or files a run as something else: says what to write instead.
-    `config` is of a training, while Hydra's own configuration says how it was composed."""
+    `config` is of a run, while Hydra's own configuration says how it was composed."""
     if not HydraConfig.initialized():
         return
     words = {key_of(word): word for word in HydraConfig.get().overrides.task}
     if "row" in config:
-        _refuse_idle_in_finetuning(config, words)
+        if "task" in config:
+            _refuse_idle_in_finetuning(config, words)
         _refuse_misfiled_encoder(config, words)
     else:
         _refuse_idle_in_pretraining(config, words)
@@ -144,23 +146,25 @@ def _refuse_misfiled_encoder(config: DictConfig, words: Collection[str]) -> None
     if raw["row"] == ARM and "encoder_arm" not in words:
         filed = f"its scores would be filed as the row {config.row}"
         raise ValueError(f"encoder={config.encoder} has no name yet, and {filed}: say row=NAME too")
-    if "row" not in HydraConfig.get().runtime.choices:
+    if not {"row", MEASURED} & HydraConfig.get().runtime.choices.keys():
         return
-    takes_any = bool(read_delta("row", GIVEN_ROW))
+    takes_any, verb = bool(read_delta("row", GIVEN_ROW)), "finetune" if "task" in config else "evaluate"
     if config.row == config.encoder_arm or not takes_any:
-        instead = f"take row={GIVEN_ROW}" if takes_any else "`clozelab finetune encoder=FOLDER row=NAME` scores another"
+        instead = f"take row={GIVEN_ROW}" if takes_any else f"`clozelab {verb} encoder=FOLDER row=NAME` scores another"
         own = f"the row {config.row} stands for the encoder that the arm {config.encoder_arm} has trained"
         raise ValueError(f"encoder={config.encoder}: {own}; {instead}")
 
 
 def _refuse_undone(config: DictConfig, kind: str, words: Mapping[str, str]) -> None:
-    choices = HydraConfig.get().runtime.choices
-    choice, name = choices.get(kind), str(config[kind])
+    choices, name = HydraConfig.get().runtime.choices, str(config[kind])
+    kind = MEASURED if MEASURED in choices else kind
+    choice = choices.get(kind)
     if choice is None or (name != choice and not read_delta(kind, name)):
         return  # what has a name of its own may be anything
-    own = read_delta(kind, choice, with_parts=False)
+    own = ({} if kind == "arm" else {"encoder_fraction": 1.0}) | read_delta(kind, choice, with_parts=False)
     said = {key: value for key, value in own.items() if not key.startswith("hydra.")}
-    delta = {kind: choice} | {key: one for key, one in said.items() if one is not None and "${" not in str(one)}
+    delta = {kind: choice} if kind in config else {}
+    delta |= {key: one for key, one in said.items() if one is not None and "${" not in str(one)}
     groups = {key.removeprefix("/"): said for key, said in delta.items() if key.startswith("/")}
     inside = {key for key in choices if key not in groups and key.startswith(tuple(f"{group}/" for group in groups))}
     values = {key: OmegaConf.select(config, key) for key in delta if not key.startswith("/")}
@@ -169,5 +173,6 @@ def _refuse_undone(config: DictConfig, kind: str, words: Mapping[str, str]) -> N
     undone += [word for key, word in words.items() if key.replace(".", "/") in inside]
     if undone:
         says = ", ".join([f"{key.removeprefix('/')}={value}" for key, value in delta.items()][:6])
-        filed = f"the {kind} {choice} stands for {says}, and its results would be filed and judged as that"
-        raise ValueError(f"{undone[0]}: {filed}. Leave it out, or give the experiment another {kind}")
+        what = "row" if kind == MEASURED else kind
+        filed = f"the {what} {choice} stands for {says}, and its results would be filed and judged as that"
+        raise ValueError(f"{undone[0]}: {filed}. Leave it out, or give the experiment another {what}")

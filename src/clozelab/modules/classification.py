@@ -44,6 +44,10 @@ class SequenceClassification(FineTuning):
         **training: Any,
     ) -> None:
         data = {"numeric_labels": validation.is_regression, "extra_validation_files": validation.extra}
+        if "f1" in metrics and len(validation.label_names) > 2:
+            raise ValueError(
+                f"metrics: f1 is of two classes, and there are {len(validation.label_names)}; take accuracy"
+            )
         super().__init__(encoder=encoder, score_keys=self.score_keys({"metrics": metrics}, data), **training)
         self.metrics, self.validation, self.number_range = list(metrics), validation, number_range or (-np.inf, np.inf)
         self._put_head("classification", max(1, len(validation.label_names)))

@@ -19,21 +19,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
+from clozelab.models import folders
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import COMMON_HEADS, POOLED_KINDS, Family
-from clozelab.models.folders import (
-    CONFIG_FILE,
-    GOOGLE_CONFIG_FILE,
-    config_path,
-    has_head,
-    load_encoder,
-    load_head,
-    read_config,
-    read_config_dict,
-    read_tensors,
-    save_encoder_folder,
-    verify_checksums,
-)
 from clozelab.models.heads import BiLSTM, FeatureMix
 
 log = logging.getLogger(__name__)
@@ -71,13 +59,13 @@ def find_model(name: str, *, from_hub: bool = False) -> Path:
     path = Path(name).expanduser()
     if path.is_file():
         return path
-    if found := [place for place in [path, path / "model", path / "encoder"] if config_path(place).is_file()]:
+    if found := [place for place in [path, path / "model", path / "encoder"] if folders.config_path(place).is_file()]:
         return found[0]
     if path.is_dir() or not from_hub:
         told = "" if path.is_dir() else "; a name on the Hugging Face hub needs hub=true and NAME@COMMIT"
         raise ValueError(
-            f"{name}: no model here, expected {CONFIG_FILE} in it, or in its model/ (a fine-tuning run) or encoder/ "
-            f"(a pre-training run){told}"
+            f"{name}: no model here, expected {folders.CONFIG_FILE} in it, or in its model/ (a fine-tuning run) or "
+            f"encoder/ (a pre-training run){told}"
         )
     repository, _, revision = name.partition("@")
     if not re.fullmatch(r"[0-9a-f]{40}", revision):
@@ -102,11 +90,11 @@ def read_model(path: Path | str, token_types: str = "auto") -> Model:
     """
     path = Path(path)
     folder = path.parent if path.is_file() else path
-    config, family = read_config_dict(folder), read_config(folder).family
+    config, family = folders.read_config_dict(folder), folders.read_config(folder).family
     tokenizer = open_tokenizer(folder, token_types)
-    stored = read_tensors(path)
+    stored = folders.read_tensors(path)
     kinds = _kinds(folder, config, family, stored)
-    encoder = load_encoder(folder, stored=stored)
+    encoder = folders.load_encoder(folder, stored=stored)
     task = next((kind for kind in TASK_KINDS if kind in kinds), None)
     labels = _labels(folder, config, family, task, stored)
     between, untrained = _between(stored, encoder, config), []
@@ -119,8 +107,8 @@ def read_model(path: Path | str, token_types: str = "auto") -> Model:
         size = input_size if kind in TASK_KINDS else None
         head = family.head(kind, encoder, num_labels=max(1, len(labels)), input_size=size)
         pools = kind in POOLED_KINDS and lstm is None and not getattr(head, "reads_token_states", False)
-        if has_head(family, kind, head, stored) and not (pools and "pooler" in untrained):
-            load_head(folder, kind, head, stored)
+        if folders.has_head(family, kind, head, stored) and not (pools and "pooler" in untrained):
+            folders.load_head(folder, kind, head, stored)
             heads[kind] = head
         else:
             untrained.append(kind)
@@ -147,11 +135,11 @@ def has_pooler(model: Model) -> bool:
 
 def trained_pooling(folder: Path) -> str:
     """What a text's vector is: as sentence-transformers takes it, where the folder says; as trained; else the mean."""
-    said = folder / "1_Pooling" / CONFIG_FILE
+    said = folder / "1_Pooling" / folders.CONFIG_FILE
     modes = json.loads(said.read_bytes()) if said.is_file() else {}
     names = {"cls": "cls_token", "mean": "mean_tokens"}
     known = [kind for kind, name in names.items() if modes.get(f"pooling_mode_{name}")]
-    return str((known or [read_config_dict(folder).get("clozelab", {}).get("pooling", "mean")])[0])
+    return str((known or [folders.read_config_dict(folder).get("clozelab", {}).get("pooling", "mean")])[0])
 
 
 def write_model(
@@ -181,7 +169,9 @@ def write_model(
     longest = max_length or min(512, encoder.config.max_position_embeddings)
     files = with_max_length({**tokenizer.files(), **(extra_files or {})}, longest)
     more = extra | dict(extra_config or {})
-    save_encoder_folder(folder, encoder, heads=heads, tokenizer_files=files, extra_config=more, with_pooler=with_pooler)
+    folders.save_encoder_folder(
+        folder, encoder, heads=heads, tokenizer_files=files, extra_config=more, with_pooler=with_pooler
+    )
 
 
 def with_max_length(files: Mapping[str, Any], length: int) -> dict[str, Any]:
@@ -200,14 +190,16 @@ def _kinds(folder: Path, config: Mapping[str, Any], family: Family, stored: Mapp
         except ValueError as error:
             raise ValueError(f"{folder}: {error}") from None
     elif "classifier.weight" in stored:
-        if config_path(folder).name != GOOGLE_CONFIG_FILE:
+        if folders.config_path(folder).name != folders.GOOGLE_CONFIG_FILE:
             raise ValueError(
-                f"{config_path(folder)} names no architecture, and a classifier may be of many: add one, for example "
-                f'"architectures": ["{family.class_name}ForSequenceClassification"]'
+                f"{folders.config_path(folder)} names no architecture, and a classifier may be of many: add one, "
+                f'for example "architectures": ["{family.class_name}ForSequenceClassification"]'
             )
         found.add("classification")  # that of Google's run_classifier.py
     if config.get("problem_type") == MULTI_LABEL:
-        raise ValueError(f"{config_path(folder)}: problem_type is {MULTI_LABEL}; one label an example is supported")
+        raise ValueError(
+            f"{folders.config_path(folder)}: problem_type is {MULTI_LABEL}; one label an example is supported"
+        )
     return [kind for kind in COMMON_HEADS if kind in found]
 
 
@@ -223,16 +215,16 @@ def _labels(
         named = {int(key): str(name) for key, name in (config.get("id2label") or {}).items()}
     except (ValueError, AttributeError):
         raise ValueError(
-            f"{config_path(folder)}: id2label is {config['id2label']}, not names by their numbers"
+            f"{folders.config_path(folder)}: id2label is {config['id2label']}, not names by their numbers"
         ) from None
     if config.get("problem_type") == "regression" and (number or 1) > 1:
-        raise ValueError(f"{config_path(folder)}: a regression of {number} numbers; one is supported")
+        raise ValueError(f"{folders.config_path(folder)}: a regression of {number} numbers; one is supported")
     if not named:
         named = {key: f"LABEL_{key}" for key in range(number or int(config.get("num_labels", 2)))}
     if sorted(named) != list(range(len(named))) or number not in (None, len(named)):
         raise ValueError(
-            f"{config_path(folder)} names {len(named)} labels (id2label), but the head has {number} outputs: they do "
-            "not belong together"
+            f"{folders.config_path(folder)} names {len(named)} labels (id2label), but the head has {number} outputs: "
+            "they do not belong together"
         )
     return tuple(named[key] for key in range(len(named)))
 
@@ -263,8 +255,8 @@ def open_tokenizer(folder: Path, token_types: str = "auto") -> Tokenizer:
         log.info(
             "%s: both texts of a pair have token type 0 (never trained with a second one, or token_types=one)", folder
         )
-    rows, entries = read_config(folder).vocab_size, tokenizer.vocab_size
-    made_with = read_config_dict(folder).get("clozelab", {}).get("tokenizer_fingerprint")
+    rows, entries = folders.read_config(folder).vocab_size, tokenizer.vocab_size
+    made_with = folders.read_config_dict(folder).get("clozelab", {}).get("tokenizer_fingerprint")
     if entries > rows or rows - entries > MAX_PADDED_ENTRIES:
         raise ValueError(
             f"{folder}: the encoder has embeddings for {rows} ids and its tokenizer files hold {entries}: "
@@ -277,14 +269,14 @@ def open_tokenizer(folder: Path, token_types: str = "auto") -> Tokenizer:
         )
     if entries < rows:
         log.info("%s: %d embeddings behind the vocabulary of %d are padding", folder, rows - entries, entries)
-    verify_checksums(folder)  # fresh weights never read the weights file, which checks them otherwise
+    folders.verify_checksums(folder)  # fresh weights never read the weights file, which checks them otherwise
     return tokenizer
 
 
 def max_positions(folder: Path) -> int:
     """The longest sequence that the encoder was trained on or, where that is not recorded, has positions for."""
-    positions = read_config(folder).max_position_embeddings
-    trained = max(read_config_dict(folder).get("clozelab", {}).get("trained_seq_lengths", [positions]))
+    positions = folders.read_config(folder).max_position_embeddings
+    trained = max(folders.read_config_dict(folder).get("clozelab", {}).get("trained_seq_lengths", [positions]))
     if trained < positions:
         said = "%s: trained on sequences of up to %d tokens (of %d positions), longer ones are cut"
         log.info(said, folder, trained, positions)

@@ -103,7 +103,7 @@ def spreads_of(tasks: Iterable[str], table: Table | None) -> dict[str, Spread]:
 
 
 def _own(task: str, table: Table) -> Spread | None:
-    column = next((one for one in table.with_results if one.tasks == (task,)), None)
+    column = next((one for one in table.with_results if one.tasks == (task,) and one.unit == PERCENT), None)
     if column is None:
         return None
     cells = [cell.healthy for row in table.rows if (cell := table.cells[row, column.key]).healthy]

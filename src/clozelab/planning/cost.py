@@ -36,7 +36,7 @@ from clozelab.training.host import host_facts
 
 ALIKE = {  # settings in which a run has to be equal to take as long
     "pretrain": ("model", "architecture", "objective", "phases"),
-    "finetune": ("epochs", "global_batch_size", "head", "learning_rate", "max_train_examples"),
+    "finetune": ("epochs", "global_batch_size", "head", "max_train_examples"),
 }
 DONE = ("complete", "check", "shared", "shared?")  # of a planned job; `check`: complete, most likely of the same inputs
 CHARACTERS_A_TOKEN = 4.2  # of English prose in a vocabulary of thousands of word pieces, special tokens included
@@ -153,7 +153,8 @@ def task_jobs(
             from clozelab.models.folders import read_config  # lazy: only a given encoder is read
 
             encoder, trained = read_config(settings["encoder"]), max_positions(Path(settings["encoder"]))
-        key = settings["task"]["name"], settings["head"], parameter_count(encoder), Features.of(settings, encoder)
+        work = parameter_count(encoder), *(str(settings[one]) for one in (*ALIKE["finetune"], "evaluations_per_epoch"))
+        key = settings["task"]["name"], settings["head"], work, Features.of(settings, encoder)
         groups.setdefault(key, []).append((encoder, trained, (settings, jobs)))
     # A frozen encoder passes over a task's text once, for all jobs that stand on it.
     readers = Counter(

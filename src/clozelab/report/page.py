@@ -67,10 +67,7 @@ def build_page(table: Table, judgements: Sequence[Judgement], scale: str, looks:
         return [one.claim.text for one in judgements if all(rows.intersection(one.rows) for rows in sides)]
 
     return {
-        "title": experiment.title,
-        "name": experiment.name,
-        "source": experiment.source,
-        "has_paper": experiment.has_paper,
+        **{key: getattr(experiment, key) for key in ("title", "name", "source", "has_paper")},
         "sets": sets,
         "statistic": f"; the paper's numbers are {experiment.statistic}" if experiment.statistic else "",
         "scale": scale,

@@ -269,6 +269,7 @@ def identity_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 MAX_WATCHED_FILES = 500
+PLACES = (".path", ".files", "vocab_file")  # keys whose plain word is a folder
 UNWATCHED = "(not all files can be watched)"  # for files too many or not to be found: only the run can say more
 
 
@@ -309,10 +310,10 @@ def _named_files(config: DictConfig) -> Iterator[Path]:
         yield from files.values()
     if folder := config.get("encoder"):  # which may be called by a plain word
         yield from files_of(str(Path(str(folder)).expanduser()))
-    for text in (value for value in flatten(plain).values() if isinstance(value, str) and value):
+    for key, text in ((key, value) for key, value in flatten(plain).items() if isinstance(value, str) and value):
         for base in [""] if text.startswith("/") else ["", data_dir]:
             name = str(Path(base, os.path.expanduser(text)))  # noqa: PTH111 - pathlib's raises for nobody's "~"
             if os.path.isfile(name):  # noqa: PTH113 - pathlib's raises for a text too long for a name
                 yield Path(name)
-            elif "/" in text or "." in text:  # a plain word is no folder that somebody means
+            elif "/" in text or "." in text or key.endswith(PLACES):  # elsewhere a plain word is no folder
                 yield from files_of(name)

@@ -320,22 +320,11 @@ def new_record(
     place, runs_dir = folder.resolve(), Path(str(config.get("runs_dir") or "")).resolve()
     code = code_of(stage, plain)
     return Record(
-        status="running",
-        stage=stage,
-        scale=str(OmegaConf.select(config, "scale.name", default="")),
-        metric=metric,
-        scores=dict(scores),
+        status="running", stage=stage, scale=str(OmegaConf.select(config, "scale.name", default="")),
+        metric=metric, scores=dict(scores), results_version=version,
         fingerprint=digest({"config": identity_of(plain), "inputs": dict(inputs), "results_version": version}),
-        results_version=version,
         home=(place.relative_to(runs_dir) if place.is_relative_to(runs_dir) else Path(place.name)).as_posix(),
-        **ledger.what_was_said(),
-        config=plain,
-        inputs=dict(inputs),
-        watched=watched_files(config),
-        started=ledger.now(),
-        process=Process(pid=os.getpid(), host=platform.node()),
-        code=digest(code),
-        modules={name: one[:8] for name, one in code.items()},
-        **host_facts(),
-        folder=folder,
-    )
+        config=plain, inputs=dict(inputs), watched=watched_files(config), **ledger.what_was_said(),
+        started=ledger.now(), process=Process(pid=os.getpid(), host=platform.node()), folder=folder,
+        code=digest(code), modules={name: one[:8] for name, one in code.items()}, **host_facts(),
+    )  # fmt: skip

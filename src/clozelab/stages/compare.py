@@ -118,12 +118,12 @@ class Point(NamedTuple):
 
 
 def points(one: Record, two: Record) -> list[Point]:
-    """Every held-out figure that both runs have; none of runs of different stages, whose figures only share names."""
+    """Every held-out figure that two trainings of one stage have; those of two stages only share names."""
     curves, found = list[dict[str, Curve]](), []
     for run in (one, two):
         factors = {key: score_of(run, key).factor for key in run.curves}
         curves.append({key: [(at, factors[key] * value) for at, value in curve] for key, curve in run.curves.items()})
-    for key in curves[0] if one.stage == two.stage else ():
+    for key in curves[0] if one.stage == two.stage != "evaluate" else ():
         if key in curves[1]:
             pair = [np.array(curve[key], dtype=np.float64).T for curve in curves]
             limit = min(int(tokens[-1]) for tokens, _ in pair)
@@ -161,7 +161,7 @@ def show_figures(one: Record, two: Record, console: Console) -> None:
         rows.append([with_unit(one, point.key), *ends, *([rough(point.tokens or 0), *common] if common else [""] * 3)])
     if rows:
         names = ("A, last", "B, last", "tokens", "A, there", "B, there")
-        headings = [Heading("held out, last evaluation"), *(Heading(name, True) for name in names)]
+        headings = [Heading("held out, last evaluation", folds=True), *(Heading(name, True) for name in names)]
         console.print(make_table(headings, rows, console.width))
     if one.stage == two.stage:
         caution((one, two), console)

@@ -27,6 +27,7 @@ from clozelab.runs.store import Run
 from clozelab.stages import building
 from clozelab.targets import build, locate
 from clozelab.training.callbacks import GracefulStop
+from clozelab.training.checkpoints import seed_initialisation
 from clozelab.training.tracking import summarise, tracked
 from clozelab.training.trainer import build_trainer
 
@@ -73,10 +74,15 @@ def build_data(cfg: DictConfig, folder: Path, encoder: Encoder) -> Any:
     known, own = made.get("id2label") or {}, made.get("clozelab", {})
     names = [str(known[number]) for number in sorted(known, key=int)]  # classes by the order of a model's outputs
     places = Path(cfg.data_dir), Path(cfg.cache_dir), open_tokenizer(folder, cfg.token_types)
+    is_named = set(names) != {f"LABEL_{i}" for i in known}
+    if cfg.measure.module is None and len(names) > 1 and not is_named:
+        log.warning(
+            "%s calls its classes LABEL_0, ...: they are taken in the task's order (id2label names them)", folder
+        )
     inputs = TaskInputs(
         *(measure["name"], *places, min(filter(None, (max_positions(folder), own.get("max_seq_length"))))),
         max_unknown_share=cfg.max_unknown_share,
-        label_names=names if cfg.measure.module is None and set(names) != {f"LABEL_{i}" for i in known} else None,
+        label_names=names if cfg.measure.module is None and is_named else None,
         corpus=own.get("corpus_fingerprint"),
         code=digest(code_behind([measure["task"]["data"]["_target_"]])) if measure["task"] else "",
     )
@@ -91,6 +97,11 @@ def build_module(cfg: DictConfig, folder: Path, encoder: Encoder, data: Any) -> 
     made, settings = folders.read_config_dict(folder).get("clozelab", {}), cfg.measure.module or cfg.measure.task.module
     pooling = {"pooling": trained_pooling(folder)} if settings.get("pooling") == "auto" else {}
     if cfg.measure.module is None:
+        seed_initialisation(cfg.pretrain_seed)
+        if (own := (made.get("answers") or {}).get("threshold")) is not None:
+            log.warning(
+                "the threshold of no answer is chosen anew, on the file that is scored; the model has %.2f", own
+            )
         of_training = ("optimizer_factory", "schedule_factory", "total_steps", "gradient_clip_norm", "seed")
         module = build("task.module", cfg.measure.task.module)(
             encoder=encoder,

@@ -265,7 +265,8 @@ def list_all(said: Words) -> int:
             for scale, runs in ((one, found) for one in scales if (found := find(one).runs)):
                 planned = sum(len(one.jobs or ()) for one in upkeep.read_launches(scale).values()) or len(runs)
                 done = sum(run.is_complete for run in runs)
-                below.append(Text.assemble((scale.name, "cyan"), f": {done} of {planned} runs"))
+                whole = f" of {planned}" * (planned >= len(runs))  # a later launch may have been of some alone
+                below.append(Text.assemble((scale.name, "cyan"), f": {done}{whole} runs"))
         for line in (line for text in below for line in text.wrap(console, console.width - len(INDENT))):
             line.rstrip()  # rich's own Padding fills every line up to the console's width
             console.print(Text.assemble(INDENT, line), soft_wrap=True)

@@ -16,7 +16,7 @@ from rich import filesize
 from rich.console import Console
 
 from clozelab.planning.steps import SWEEPS, Step, chooses_seeds, make_steps
-from clozelab.suggestions import DASH, STAGE_NAMES, duration, key_of, passes, rough, several
+from clozelab.suggestions import DASH, STAGE_NAMES, duration, key_of, listed, passes, rough, several
 from clozelab.terminal import Heading, Words, make_console, make_table, parse, say, verb
 from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
 
@@ -183,12 +183,12 @@ def choose(
     primary = question.num_primary
     what = f"all of {primary} primary claims are" if primary else f"one of {len(question.claims)} claims is"
     yield f"power: how often {what} decided where true differences are {difference:g} points"
-    headings = ["seeds", "fine-tuning seeds", "tokens a run", "time", "power"]
+    headings = ["seeds", "fine-tuning\nseeds", "tokens\na run", "time", "power"]
     yield [*(Heading(name, True) for name in headings), Heading("")], [
         [
             str(one.seeds), str(one.finetune_seeds) if tuned else DASH,
             rough(max(arm.tokens for arm in costing.arms) * one.factor),
-            duration(one.seconds), f"{one.power:.0%}", "#" * round(20 * one.power) + "  <- chosen" * (one == best),
+            duration(one.seconds), f"{one.power:.0%}", "#" * round(12 * one.power) + "  <- chosen" * (one == best),
         ]
         for one in found
     ]  # fmt: skip
@@ -302,7 +302,7 @@ def warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame]) -> list[s
     """What a plan's reader has to know."""
     from clozelab.planning.timing import MAX_STEP_SECONDS
 
-    lines = []
+    lines, read = list[str](), dict[str, list[str]]()
     if any(arm.corpus.folder is None for arm in costing.arms):
         lines.append(
             "the corpus is not prepared yet: parameters are those of a full vocabulary, which may turn out smaller"
@@ -315,7 +315,9 @@ def warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame]) -> list[s
                 f"model takes about {rough(arm.tokens_to_plateau)} (rule of thumb at the tiny size; larger ones later)"
             )
         if arm.corpus.folder:
-            lines.append(f"{arm.name}: {passes(tokens, arm.corpus.train.num_tokens)[0]}")
+            read.setdefault(passes(tokens, arm.corpus.train.num_tokens)[0], []).append(arm.name)
+    for amount, names in read.items():
+        lines.append(f"{'every arm' if len(names) == len(costing.arms) > 1 else listed(names)}: {amount}")
     lines += [f"not timed: {problem}" for problem in costing.problems]
     if any(shape.is_estimated for shape in costing.shapes):
         lines.append(

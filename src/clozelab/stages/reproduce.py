@@ -174,7 +174,7 @@ def next_seed(one: Judgement, experiment: Experiment) -> list[str]:
     shape = next((row.arm for row in experiment.rows if row.arm), "")
     shapes = {row.name: str(row.arm or row.delta.get("encoder_arm") or shape) for row in experiment.rows}
     arms = dict.fromkeys(shapes[row] for row in one.rows)
-    seed = 1 + max(int(seed) for known in one.seeds.values() for seed in known.split("/")[0].split())
+    seed = 1 + min(max(map(int, known.split("/")[0].split())) for known in one.seeds.values())
     words = [f"pretrain.seed={seed}", f"pretrain.arm={','.join(arms)}"]
     if one.claim.against:  # another column's runs, too
         return [f"seeds={seed}", words[1], f"row={','.join(one.rows)}"]

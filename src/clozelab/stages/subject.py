@@ -22,16 +22,7 @@ from clozelab.planning.jobs import Arm, Corpus, Kind, Words, made_up_corpus
 from clozelab.planning.steps import Step, make_steps
 from clozelab.runs.find import Runs, find
 from clozelab.runs.fingerprint import SEED_KEYS, require_encoder
-from clozelab.stages.building import (
-    PLAN_KEYS,
-    build_objectives,
-    build_task_data,
-    check_evaluation,
-    check_finetuning,
-    check_pretraining,
-    encoder_config,
-    hardware_of,
-)
+from clozelab.stages import building
 from clozelab.stages.prepare import find_corpus
 from clozelab.suggestions import STAGE_NAMES
 from clozelab.targets import build, check_targets
@@ -82,9 +73,9 @@ class Corpora:
 
 def open_arm(settings: Mapping[str, Any], jobs: Sequence[Words], corpora: Corpora) -> Arm:
     """The arm of a composed pre-training configuration."""
-    objectives, corpus = build_objectives(settings), corpora(settings)
+    objectives, corpus = building.build_objectives(settings), corpora(settings)
     if settings["encoder"] is None:
-        config = encoder_config(settings, corpus.ids, objectives[-1])
+        config = building.encoder_config(settings, corpus.ids, objectives[-1])
     else:
         config = replace(read_config(settings["encoder"]), is_causal=objectives[-1].is_causal)
     shape = objectives[-1], config, settings["phases"], corpus, objectives, phase_objectives(settings)
@@ -104,7 +95,7 @@ def analyse(steps: Sequence[Step], corpora: Corpora, runs: Runs | None = None) -
 def open_task(settings: Mapping[str, Any], tokenizer: Any = None, longest: int = 512) -> FinetuningDataModule:
     """A task's data before any encoder is there: for its texts and labels, not to be tokenised."""
     places = Path(settings["data_dir"]), Path(settings["cache_dir"])
-    return build_task_data(settings, TaskInputs(settings["task"]["name"], *places, tokenizer, longest))
+    return building.build_task_data(settings, TaskInputs(settings["task"]["name"], *places, tokenizer, longest))
 
 
 def read_preview(settings: Mapping[str, Any]) -> TaskPreview:
@@ -160,10 +151,10 @@ class Gathering:
                 cfg = OmegaConf.create(settings)
                 check_targets(cfg)
                 if verb == "pretrain":
-                    check_pretraining(cfg, settings, self._hardware_of(cfg.trainer, sweep.runs_here))
+                    building.check_pretraining(cfg, settings, self._hardware_of(cfg.trainer, sweep.runs_here))
                     self.arms.append(open_arm(settings, jobs, self.corpora))
                 elif verb == "evaluate":
-                    check_evaluation(cfg)
+                    building.check_evaluation(cfg)
                     if self.experiment and f"measure={cfg.measure.name}" not in jobs[0]:
                         raise ValueError(
                             f"no column would find this measure, which is named {cfg.measure.name}: give it a file of "
@@ -171,7 +162,7 @@ class Gathering:
                         )
                     self._require_files(settings)
                 else:
-                    check_finetuning(cfg)
+                    building.check_finetuning(cfg)
                     self.finetunings.append((settings, jobs))
             except USER_ERRORS as error:
                 wrong.setdefault(_plain(error), []).append(" ".join(title))
@@ -184,7 +175,7 @@ class Gathering:
         measure, no_tokenizer_yet = settings["measure"], cast("Any", None)
         try:
             if measure["task"] is not None:
-                open_task(dict(settings) | dict.fromkeys(PLAN_KEYS, 1) | {"task": measure["task"]})
+                open_task(dict(settings) | dict.fromkeys(building.PLAN_KEYS, 1) | {"task": measure["task"]})
             elif "files" in measure["data"]:
                 folders = Path(settings["data_dir"]), Path(settings["cache_dir"])
                 inputs = TaskInputs(measure["name"], *folders, no_tokenizer_yet, 512)
@@ -197,7 +188,7 @@ class Gathering:
     def _hardware_of(self, trainer: Any, runs_here: bool) -> Hardware:
         """Of this machine; where it is none for jobs that run elsewhere, what they ask for."""
         try:
-            return hardware_of(trainer)
+            return building.hardware_of(trainer)
         except USER_ERRORS as error:
             if runs_here:
                 raise

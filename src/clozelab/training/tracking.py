@@ -105,19 +105,11 @@ def build_wandb_logger(*, project: str, entity: str | None, mode: str, job: Trac
             has_key = has_key or netrc.netrc().authenticators("api.wandb.ai") is not None
         mode = "online" if has_key else "offline"
     settings: dict[str, Any] = {
-        "project": project,
-        "entity": entity,
-        "mode": os.environ.get("WANDB_MODE") or mode,
-        "dir": str(job.folder),
-        "group": f"{job.experiment}/{job.arm}",
-        "job_type": job.stage,
-        "name": job.name,
+        "project": project, "entity": entity, "mode": os.environ.get("WANDB_MODE") or mode, "dir": str(job.folder),
+        "group": f"{job.experiment}/{job.arm}", "job_type": job.stage, "name": job.name, "settings": WANDB_SETTINGS,
         "tags": [tag[:MAX_TAG_CHARACTERS] for tag in job.tags],
-        "id": job.run_id,
-        "resume": "allow",
-        "config": dict(job.config),
-        "settings": WANDB_SETTINGS,
-    }
+        "id": job.run_id, "resume": "allow", "config": dict(job.config),
+    }  # fmt: skip
     return WandbTracker(settings, job.command)
 
 

@@ -184,11 +184,8 @@ def build_trainer(
         logging.getLogger(name).setLevel(logging.WARNING)
     environment = cluster_environment(hardware.devices, hardware.num_nodes) if hardware.accelerator != "tpu" else None
     options: dict[str, Any] = {
-        "accelerator": hardware.accelerator,
-        "devices": hardware.devices,
-        "num_nodes": hardware.num_nodes,
+        **{key: getattr(hardware, key) for key in ("accelerator", "devices", "num_nodes", "precision")},
         "strategy": build_strategy(hardware.strategy, hardware.accelerator, hardware.devices, hardware.num_nodes),
-        "precision": hardware.precision,
         "max_steps": max_steps,
         "max_epochs": -1,
         "val_check_interval": validation_interval_steps or 1.0,
@@ -200,9 +197,7 @@ def build_trainer(
         "callbacks": list(callbacks),
         "plugins": [AtomicCheckpointIO(), *([environment] if environment else [])],
         "default_root_dir": folder,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
+        **dict.fromkeys(("enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False),
         "use_distributed_sampler": False,
     }
     return Trainer(**(options | overrides))

@@ -246,7 +246,9 @@ def _amount_in(unit: str) -> Callable[[float], str]:
 def problems(table: Table) -> dict[str, list[str]]:
     """Heading -> lines, of what a reader has to know is not there or not well."""
     runs = table.runs
-    strangers = {row: len(mine) for row, mine in grouped(runs.finetune).items() if row not in table.rows}
+    strangers = {
+        row: len(mine) for row, mine in grouped([*runs.finetune, *runs.evaluate]).items() if row not in table.rows
+    }
     missing, collapsed = _gaps(table)
     pending = [run for run in runs.runs if not run.is_complete]
     found = {

@@ -364,7 +364,8 @@ def sweep_table(runs: Runs) -> Table:
     shown, kind = (tuned, "row") if tuned else (known, "arm")
     pairs = [[word.lstrip("+~").partition("=") for word in run.overrides] for run in shown]
     said = [{key: value for key, _, value in words if not is_within(key, NO_DIFFERENCE)} for words in pairs]
-    keys = _varying(shown, said)
+    apart = ["experiment"] * (len({run.experiment for run in shown}) > 1)
+    keys = list(dict.fromkeys([*apart, *_varying(shown, said)]))
     ends = [key.rpartition(".")[2] for key in keys]
     short = {key: end if ends.count(end) == 1 else key for key, end in zip(keys, ends, strict=True)}
     named = []

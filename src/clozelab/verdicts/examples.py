@@ -133,10 +133,11 @@ def _tags(both: Sequence[list[Any]], labels: list[Any], metric: str) -> Bootstra
     from clozelab.metrics.entities import entities
 
     def count(predicted: Sequence[str], label: Sequence[str]) -> tuple[int, int]:  # numerator, denominator
-        if metric != "f1":
+        if metric == "accuracy":
             return sum(p == one for p, one in zip(predicted, label, strict=True)), len(label)
         found, expected = set(entities(predicted)), set(entities(label))
-        return 2 * len(found & expected), len(found) + len(expected)
+        of = {"precision": [found], "recall": [expected]}.get(metric, [found, expected])
+        return len(of) * len(found & expected), sum(map(len, of))
 
     counts = [np.array([count(p, label) for p, label in zip(answers, labels, strict=True)]) for answers in both]
 

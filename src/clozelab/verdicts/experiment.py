@@ -287,7 +287,10 @@ class Experiment(_Entry):
                 raise ValueError(f"{what} {twice!r} is there twice; give each its own")
         tasks = [one.name for one in self.columns if one.task]
         for i, column in enumerate(self.columns):
-            for part in (part for group in column.parts for part in group):
+            parts = [part for group in column.parts for part in group]
+            if len({one.is_measured for part in parts for one in self.columns if one.name == part.column}) > 1:
+                raise ValueError(f"columns.{i}: mean_of: tasks and measures have seeds of their own; take one kind")
+            for part in parts:
                 _known(part.column, tasks, f"columns.{i}: mean_of", "tasks' columns")
                 own = next(one for one in self.columns if one.name == part.column)
                 if own.model_copy(update={"metric": part.metric or own.metric}).falls:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import takewhile
@@ -69,7 +69,7 @@ class Look(NamedTuple):
     seeds: Mapping[str, str]
     verdicts: Mapping[str, str]  # claim, and what it is judged on -> verdict
     rule: str = ""  # the stopping rule that its tests allowed for, in words; empty for none
-    claims: Mapping[str, str] = {}  # id or text -> what was claimed of which rows; empty where nobody knows
+    claims: Mapping[str, str] = {}  # id or text -> what was claimed of which rows, if tested; empty: nobody knows
 
 
 def look_at(table: Table) -> tuple[list[Judgement], list[Look], str]:
@@ -88,7 +88,7 @@ def look_at(table: Table) -> tuple[list[Judgement], list[Look], str]:
     if not seeds or any(one.seeds == seeds and one.rule == rule for one in looks):
         return judgements, looks, ""
     verdicts = {f"{one.claim.text} ({one.judged_on})": one.verdict for one in judgements}
-    claims = dict(_stated(claim) for claim in table.experiment.claims)
+    claims = dict(_stated(one.claim) for one in judgements if one.seeds)
     looks.append(Look(datetime.now(UTC).isoformat(timespec="seconds"), seeds, verdicts, rule, claims))
     try:
         with path.open("a", encoding="utf-8") as file:
@@ -113,6 +113,18 @@ def judge(table: Table, looks: Sequence[Look] = ()) -> list[Judgement]:
 def _stated(claim: Claim) -> tuple[str, str]:
     said = claim.model_dump_json(exclude={"id", "text", "paper_delta"}, exclude_defaults=True)
     return claim.id or claim.text, said
+
+
+def _allowed_for(mine: str, claims: Iterable[str]) -> set[str]:
+    """What a claim's test allows for: of a primary one the primary ones before it and that there are others, else all.
+    A claim is what it is about, whichever way, and a primary one that it is first, too."""
+    known = [json.loads(one) for one in claims]
+    names = [json.dumps([one.get(key) for key in ("rows", "column", "against")]) for one in known]
+    first = [one for one, claim in zip(names, known, strict=True) if claim.get("primary")]
+    if json.loads(mine).get("primary"):
+        before = first[: [one for one in known if one.get("primary")].index(json.loads(mine))]
+        return {*before, *["others"] * (len(first) < len(known))}
+    return {*names, *(f"first {one}" for one in first)}
 
 
 def _rule(experiment: Experiment) -> str:
@@ -170,25 +182,20 @@ def _judgement(
     is_late = first is not None and _stated(case.claim)[1] not in first.claims.values()  # whatever it was called
     if first and is_late:
         notes.insert(0, f"claimed after a look at its numbers ({first.time[:10]})")
+    mine, now = _stated(case.claim)[1], [_stated(claim)[1] for claim in table.experiment.claims]
+    is_eased = bool(first and not is_late and not _allowed_for(mine, first.claims.values()) <= _allowed_for(mine, now))
+    if first and is_eased:
+        notes.insert(0, f"a claim that its test allowed for was dropped or moved after a look ({first.time[:10]})")
     return Judgement(
-        claim=case.claim,
-        column=case.column,
-        judged_on=case.judged_on,
-        difference=weakest.difference if weakest else None,
-        verdict=verdict,
+        claim=case.claim, column=case.column, judged_on=case.judged_on, rows=case.rows, verdict=verdict,
         note="; ".join(dict.fromkeys(filter(None, notes))),
+        difference=weakest.difference if weakest else None, p=weakest.p if weakest else None,
         shown=weakest.name if weakest and len(case.links) > 1 else "",
-        p=weakest.p if weakest else None,
         corrected=correction.corrected.get(weakest.key) if weakest and weakest.is_tested else None,
-        decisive_seeds=count,
-        needs=needs,
-        family=len(correction.corrected),
+        decisive_seeds=count, needs=needs, family=len(correction.corrected), seeds=seeds, where=where,
         paper_size=None if _why_no_size(case, table) else case.claim.paper_delta,
-        seeds=seeds,
-        is_exploratory=(bool(earlier) or is_late) and verdict in (HOLDS, FAILS),
-        rows=case.rows,
-        where=where,
-    )
+        is_exploratory=(bool(earlier) or is_late or is_eased) and verdict in (HOLDS, FAILS),
+    )  # fmt: skip
 
 
 def link_verdict(link: Link, claim: Claim, corrected: float | None) -> str:

@@ -306,20 +306,13 @@ def _data_column(run: Record, column: Column | None, synthetic: str | None, show
     files = ((run.config.get("task") or {}).get("data") or {}).get("extra_validation_files") or {}
     is_of_another_file = metric.rpartition("/")[2].startswith(tuple(f"{one}_" for one in files))
     return DataColumn(
-        heading=heading,
-        key=key,
-        metric=metric,
-        column=column,
-        is_paper=is_same_data and not is_other_split,
-        role=role,
-        task=run.task,
-        tasks=(run.task,),
+        heading=heading, key=key, metric=metric, column=column, role=role, task=run.task, tasks=(run.task,),
+        is_paper=is_same_data and not is_other_split, is_other_split=is_other_split,
         majority=score.majority if score and metric == own else None,
         baseline=max(score.baselines.items(), key=lambda one: one[1], default=None) if score else None,
         num_examples=None if is_of_another_file else run.facts.get("num_examples"),
         trained_on=f"{used:,} of {available:,}" if used and available and used < available else "",
-        is_other_split=is_other_split,
-    )
+    )  # fmt: skip
 
 
 def _on_other_split(column: Column) -> tuple[str, str]:
