@@ -22,6 +22,7 @@ from clozelab.verdicts.experiment import Experiment
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs
 
+MOST_SHOWN = 3  # of what was registered and is not run
 REGISTRATION_FILE = "registration.json"
 NAMES = ("experiment", "arm", "row", "seed", "pretrain_seed", "encoder", "runs_dir", "run_dir")
 """Of a configuration, what names a run and is registered apart, or is a place."""
@@ -144,7 +145,8 @@ def said_of(experiment: Experiment, runs: Runs) -> str:
         last = max(found, default=0) if may_stop or not found else math.inf
         lacking = [one for one in entry.content["seeds"].get(kind, ()) if one not in found and one < last]
         said += f"; no run yet of {kind} seed {listed(map(str, lacking))}" if lacking else ""
-    unrun = [name for name, found in made.items() if known_settings.get(name, set()) - {hash for _, hash in found}]
-    said += f"; no run yet of one registered setting of {listed(sorted(unrun))}" if unrun else ""
+    unrun = sorted(name for name, one in known_settings.items() if one - {hash for _, hash in made.get(name, ())})
+    shown = unrun if len(unrun) <= MOST_SHOWN else [*unrun[:MOST_SHOWN], f"{len(unrun) - MOST_SHOWN} more"]
+    said += f"; no run yet of a registered setting of {listed(shown)}" if unrun and made else ""
     later = [one.date[:10] for one in known if one.date > entry.date]
     return said + (f"; registered again on {listed(later)}" if later else "")
