@@ -14,9 +14,10 @@ from tests import forked
 
 from clozelab.cli import HYDRA_VERBS, PLAIN_VERBS, USUAL_KEYS, main
 from clozelab.schema import SCHEMAS, _meanings
-from clozelab.suggestions import CONF_DIR
+from clozelab.suggestions import CONF_DIR, EXPERIMENTS_DIR
 
 SRC = Path(__file__).parents[1] / "src"
+TABLE8 = str(EXPERIMENTS_DIR / "table8_masking")
 
 
 @pytest.fixture
@@ -140,6 +141,11 @@ def test_cfg_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:  # type
         (["finetune", "-m", "encoder=nowhere", "row=x", "hydra/launcher=basic"], 1, "BasicLauncher' is not allowed"),
         (["finetune", "-m", "encoder=F", "seed=1,2"], 1, "say row=NAME too"),
         (["evaluate", "measure=blimp", "encoder=F"], 1, "say row=NAME too"),
+        (
+            ["evaluate", "-m", "--config-name", "sweep_evaluate", "--config-dir", TABLE8, "scale=demo", "row=random"],
+            1,
+            "row: this sweep takes rows as measured=NAME",
+        ),
         (["pretrain", "model=tyni"], 1, "there is no model 'tyni'; did you mean 'tiny'?"),
         (["finetune", "task=intent"], 1, "wnli; one of your own: FOLDER/task/intent.yaml and --config-dir FOLDER)"),
         (

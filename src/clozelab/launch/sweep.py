@@ -277,7 +277,8 @@ def explain(error: BaseException, verb: str, *, config_name: str | None = None, 
     if found := re.match(r"Could not override '([^']+)'", text):
         known = known_keys(config_name or stage, folder, of_hydra=found[1].startswith("hydra."))
         if found[1] in known:  # the key is right, something in its value is not
-            return f"{found[1]}: {(str(cause or '').strip() or text).splitlines()[0]}"
+            of_row = "this sweep takes rows as measured=NAME" if (stage, found[1]) == ("evaluate", "row") else ""
+            return f"{found[1]}: {of_row or (str(cause or '').strip() or text).splitlines()[0]}"
         return _no_key(stage, found[1], known)
     if isinstance(error, HydraException) and isinstance(cause, OmegaConfBaseException):
         word, reason = text.removeprefix("Error merging override "), str(cause).strip()
