@@ -369,7 +369,7 @@ class TaskConfig:
 
 @dataclass
 class FinetuneConfig(EncoderStageConfig, TrainingConfig):
-    head: str = MISSING
+    head: Annotated[str, one_of("linear", "bilstm")] = MISSING
     task: TaskConfig = field(default_factory=TaskConfig)
     learning_rate: Annotated[Positive, IDENTITY] = MISSING
     epochs: Positive = MISSING

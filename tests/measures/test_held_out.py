@@ -244,6 +244,8 @@ def test_pairs_of_unknown_words_are_refused(folder: Path, tokenizer: WordPieceTo
         ),
         (HeldOutText, TEXT | {"sources": [{"name": "a", "path": "gone.txt"}]}, "source a: no text files at"),
         (HeldOutText, TEXT | {"sources": [SOURCES[0], SOURCES[1] | {"name": "one"}]}, "two sources have one name"),
+        (HeldOutText, TEXT | {"sources": "a.txt"}, r"say each file's name, too: \[\{name: mine, path: mine.txt\}\]"),
+        (HeldOutText, TEXT | {"sources": ["a.txt"]}, "measure.data.sources: say each file's name, too"),
         (HeldOutText, TEXT | {"sources": None}, "no held-out text: the corpus that this encoder was trained on"),
     ],
 )

@@ -204,3 +204,15 @@ def test_real_pairs_at_the_size_of_minilm(saved: Any, shared_dir: Path, tmp_path
 def chosen(data: MinimalPairs, path: Path) -> list[tuple[str, ...]]:
     found = data.layout.read(path)
     return found.select(subset(len(found), data.max_pairs)).texts
+
+
+def test_pairs_without_groups_are_one_group_a_file(tmp_path: Path, tokenizer: Any) -> None:
+    rows = [f"{good}\t{bad}\n" for good, bad, *_ in PAIRS]
+    (tmp_path / "mine.tsv").write_text("".join(["good\tbad\n", *rows]))
+    columns: dict[str, str | None] = {"good": "good", "bad": "bad", "group": None, "field": None}
+    data = pairs_of(tokenizer, tmp_path, is_causal=False, files="mine.tsv", columns=columns)
+    assert list(data.pairs.group) == ["mine"] * len(PAIRS)
+    with pytest.raises(
+        ValueError, match=r"has no column 'sentence_good'.*; measure.data.columns says which columns are"
+    ):
+        pairs_of(tokenizer, tmp_path, is_causal=False, files="mine.tsv")

@@ -207,6 +207,15 @@ def reviews(folder: Path) -> list[str]:
     return ["measure=labelled", "measure.task.data.validation_file=more.tsv"]
 
 
+@pytest.mark.parametrize(("task", "is_warned"), [("mrpc", True), ("sst2", False)])
+def test_a_model_of_another_task_is_named(
+    tmp_path: Path, save_tuned: Any, evaluate: Any, caplog: pytest.LogCaptureFixture, task: str, is_warned: bool
+) -> None:
+    model = save_tuned("classification", labels=["0", "1"], extra_config={"clozelab": {"task": task}})
+    evaluate(*reviews(tmp_path), model)
+    assert ("was fine-tuned on mrpc: do its classes mean the same on sst2?" in caplog.text) is is_warned
+
+
 @pytest.mark.parametrize(("labels", "is_warned"), [(["LABEL_0", "LABEL_1"], True), (["0", "1"], False)])
 def test_classes_without_names_are_taken_in_the_tasks_order_with_a_warning(
     tmp_path: Path, save_tuned: Any, evaluate: Any, caplog: pytest.LogCaptureFixture, labels: list[str], is_warned: bool

@@ -53,6 +53,21 @@ def test_one_word_chooses_the_seeds_of_every_stage() -> None:
         make_steps(TABLE5, ["seeds=x"])
 
 
+@pytest.mark.parametrize("row", ["row=random", "evaluate.measured=random"])
+def test_rows_of_measures(row: str) -> None:
+    """Whether other words are for other stages, and whether there is fine-tuning or not."""
+    for name, words in (
+        ("table8_masking", ["steps_factor=0.5"]),
+        ("table8_masking", ["finetune=none"]),
+        ("zero_shot", []),
+    ):
+        steps = make_steps(EXPERIMENTS_DIR / name, [*words, row])
+        assert steps[-1].verb == "evaluate" and steps[-1].overrides == ("measured=random",), name
+        assert not any("row" in word for step in steps[:2] for word in step.overrides)
+    with pytest.raises(ValueError, match=r"row=mml: there is no measured 'mml'; did you mean 'mlm'\?"):
+        make_steps(EXPERIMENTS_DIR / "zero_shot", ["row=mml"])
+
+
 @pytest.mark.parametrize("word", ["scale=lapto", "trainr=gpu", "corpus=nothing", "seed"])
 def test_overrides_that_no_stage_takes(word: str) -> None:
     with pytest.raises(ValueError, match="no stage takes"):

@@ -59,6 +59,21 @@ def test_rows_are_what_the_overrides_say_differently(rates: Path) -> None:
     assert found["interval"] == "[+0.50, +0.54]" and found["p"] == "p < 0.001" and found["note"] == ""
 
 
+def test_measures_of_a_swept_pre_training_are_compared(rates: Path, writers: Any) -> None:
+    """What the sweep varied in pre-training is what the rows of its measures are about, too."""
+    for path in rates.glob("*/*/*/*/run.json"):
+        state, rate = json.loads(path.read_text()), path.parts[-5].partition("=")[2]
+        state["config"] |= {"arm": f"p-{rate}", "objective": {"token": {"predict_prob": float(rate)}}}
+        path.write_text(json.dumps(state))
+    for rate, score in (("0.15", 50.0), ("0.3", 60.0)):
+        for seed in (1, 2, 3):
+            writers.finetune(rates / "tuned", f"p-{rate}", "mrpc", (seed, 1), score + 0.1 * seed * (rate == "0.3"),
+                             config={"encoder_arm": f"p-{rate}"})  # fmt: skip
+        say(rates, f"tuned/finetune/p-{rate}/*/*/*", f"encoder_arm=p-{rate}")
+    (found,) = differences(sweep_table(find(rates)))
+    assert found["p"] == "p < 0.001" and "another protocol" not in found["note"]
+
+
 def test_losses_over_other_tokens_are_not_compared(rates: Path) -> None:
     """Masking twice as many is a harder question."""
     for path in rates.glob("*/*/*/*/run.json"):

@@ -146,21 +146,15 @@ def _write_corpus(
     for path in [folder / side / SHARDS_FILE for side in SPLITS] + sorted((folder / "tokenizer").iterdir()):
         checksums[path.relative_to(folder).as_posix()] = file_facts(path)
     manifest = {
-        "format_version": FORMAT_VERSION,
-        "name": name,
-        "settings": settings,
+        "format_version": FORMAT_VERSION, "name": name, "settings": settings,
         "versions": {package: version(package) for package in ("tokenizers", "sentencex")},
-        "tokenizer_fingerprint": tokenizer.fingerprint,
-        "vocab_size": tokenizer.vocab_size,
+        "tokenizer_fingerprint": tokenizer.fingerprint, "vocab_size": tokenizer.vocab_size,
         "unknown_fraction": unknown,
         "counts": {what: getattr(written, what) for what in ("rows", "documents", "sentences", "characters")},
-        "skipped": written.skipped,
-        "first_unusable_rows": written.first_bad,
+        "skipped": written.skipped, "first_unusable_rows": written.first_bad,
         "splits": {side: {key: value for key, value in facts[side].items() if key != "files"} for side in SPLITS},
-        "unigram_entropy": facts["train"]["unigram_entropy"],
-        "files": checksums,
-        "fingerprint": digest(checksums),
-    }
+        "unigram_entropy": facts["train"]["unigram_entropy"], "files": checksums, "fingerprint": digest(checksums),
+    }  # fmt: skip
     (folder / MANIFEST_FILE).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -42,6 +42,8 @@ class OfHeldOut(MeasureDataModule):
 
     def __init__(self, *, sources: Sequence[Mapping[str, str]] | None, max_sentences: int, **common: Any) -> None:
         super().__init__(**common)
+        if isinstance(sources, str) or any(not isinstance(one, Mapping) for one in sources or ()):
+            raise ValueError("measure.data.sources: say each file's name, too: [{name: mine, path: mine.txt}]")
         text = self._given([Source(**source) for source in sources]) if sources else self._own()
         share, self.content = max_sentences // len(self.source_names), [self.content, max_sentences]
         left, self.documents = [share] * len(self.source_names), list[Document]()

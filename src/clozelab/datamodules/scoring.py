@@ -151,7 +151,7 @@ class MinimalPairs(ScoringDataModule):
             raise ValueError(f"measure.data.masking={masking!r} is unknown; known: token, word")
         self.masking, self.max_pairs = masking, max_pairs
         texts = [name for name in (columns["good"], columns["bad"], columns["field"]) if name]
-        self.layout = TableFormat(texts, str(columns["group"]))
+        self.layout, self.has_groups = TableFormat(texts, columns["group"] or ""), columns["group"] is not None
         found, _ = matching_files(files, self.inputs.data_dir)
         self.paths = [path for _, path in sorted(found.items())]
         if not self.paths:
@@ -162,13 +162,19 @@ class MinimalPairs(ScoringDataModule):
         self.synthetic = generator_of(self.inputs.data_dir, self.paths)
 
     def make_questions(self) -> Questions:
-        read = [self.layout.read(path).limited(self.max_pairs) for path in self.paths]
+        try:
+            read = [self.layout.read(path, self.has_groups).limited(self.max_pairs) for path in self.paths]
+        except ValueError as error:
+            raise ValueError(
+                f"{error}; measure.data.columns says which columns are read, null which are not"
+            ) from error
         pairs = [pair for one in read for pair in one.texts]
         self.facts["bad_rows"] = sum(one.num_bad_rows for one in read)
         for path, one in zip(self.paths, read, strict=True):
             if one.num_bad_rows:  # a score is over the others
                 log.warning("%s: %d damaged row(s) of %s left out", self.inputs.name, one.num_bad_rows, path)
-        self.pairs = pandas.DataFrame({"group": [label for one in read for label in one.labels or ()]})
+        groups = [one.labels or [path.stem] * len(one.texts) for path, one in zip(self.paths, read, strict=True)]
+        self.pairs = pandas.DataFrame({"group": [group for one in groups for group in one]})
         # A field's name is part of a score's: BLiMP writes one as syntax/semantics.
         self.pairs["field"] = [field[0].replace("/", "_") if field else "" for _, _, *field in pairs]
         if mixed := [group for group, fields in self.pairs.groupby("group").field if fields.nunique() > 1]:

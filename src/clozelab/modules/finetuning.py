@@ -304,19 +304,14 @@ def write_results(folder: Path, module: FineTuning | Any, task: Mapping[str, Any
     """
     best = module.require_best()
     scores = {
-        **task,
-        "metric": module.metric,
-        "scores": best.scores,
-        "best_step": best.step,
-        "total_steps": module.total_steps,
+        **task, "metric": module.metric, "scores": best.scores,
+        "best_step": best.step, "total_steps": module.total_steps,
         "selection": "highest metric over the evaluations on the validation split, as in the paper"
         if module.total_steps
         else "none: scored once",
-        "evaluations": module.history,
-        "num_examples": len(best.predictions),
-        "majority_baseline": module.baseline(),
-        "collapsed": best.is_collapsed,
-    }
+        "evaluations": module.history, "num_examples": len(best.predictions),
+        "majority_baseline": module.baseline(), "collapsed": best.is_collapsed,
+    }  # fmt: skip
     for name, lines in module.result_files(best).items():
         write_whole(folder / name, lines)
     write_whole(folder / "scores.json", [json.dumps(scores, indent=1, ensure_ascii=False)])

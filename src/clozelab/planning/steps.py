@@ -92,12 +92,14 @@ def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
 
 def split_overrides(folder: Path, names: dict[str, str], words: Sequence[str]) -> dict[str, list[str]]:
     """Stage -> its overrides."""
-    meant = [_addressed(word) for word in words]
+    rows = {word: f"evaluate.{MEASURED}={word.partition('=')[2]}" for word in words if key_of(word) == "row"}
+    is_of_measures = "finetune" not in names and "evaluate" in names
+    meant = [_addressed(rows.get(word, word) if is_of_measures else word) for word in words]
     shared: dict[str, list[str]] = {}
     for stage in STAGES:
         theirs = [said for asked, said in meant if stage in asked]
-        if stage == "evaluate":
-            theirs += [f"{MEASURED}={word.partition('=')[2]}" for word in words if key_of(word) == "row"]
+        if stage == "evaluate" and not is_of_measures:
+            theirs += [word.partition(".")[2] for word in rows.values()]
         shared[stage] = _taken(stage, names, folder, theirs) if theirs else []
     for word, (asked, said) in zip(words, meant, strict=True):
         if not any(said in shared[one] for one in asked):
@@ -121,7 +123,7 @@ def _taken(stage: str, names: dict[str, str], folder: Path, words: Sequence[str]
     usual = _composed(stage, names, folder, [])
     if isinstance(usual, Exception):
         return []
-    known = [word for word in words if _has(usual, key_of(word))]
+    known = [word for word in words if _has(usual, key_of(word)) or key_of(word) == MEASURED]
     whole = _composed(stage, names, folder, known)
     if isinstance(whole, DictConfig):
         words = [word for word in words if word in known or not PLAIN.match(word) or _has(whole, key_of(word))]

@@ -58,15 +58,12 @@ def write_results(path: Path, table: Table, scale: str) -> None:
             common = {name: getattr(run, name) for name in ("stage", "status", "seconds", "machine", "fingerprint")}
             common |= {name: run.facts.get(name) for name in ("tokens", "tokens_per_second")}
             common |= {
-                "experiment": table.experiment.name,
-                "scale": scale,
-                "counts": run.folder in counting,
+                "experiment": table.experiment.name, "scale": scale, "counts": run.folder in counting,
                 "synthetic": runs.synthetic if run.stage == "pretrain" else run.synthetic,
                 "learning_rate": run.config.get("learning_rate", optimizer.get("learning_rate")),
-                "commit": run.git.commit if run.git else None,
-                "local_changes": run.git.dirty if run.git else None,
+                "commit": run.git.commit if run.git else None, "local_changes": run.git.dirty if run.git else None,
                 "folder": run.place,
-            }
+            }  # fmt: skip
             for line in _pretraining(run, table) if run.stage == "pretrain" else _finetuning(run, table):
                 # Ten digits: more of a score is the noise of its arithmetic.
                 shown = {key: f"{one:.10g}" if isinstance(one, float) else one for key, one in (common | line).items()}
@@ -100,19 +97,14 @@ def _finetuning(run: Record, table: Table) -> Iterator[dict[str, Any]]:
         metric = line.get("metric", "")
         one = run.scores.get(metric)
         yield line | {
-            "row": run.name,
-            "arm": arms.get(run.name, run.config.get("encoder_arm")),
-            "task": run.task,
-            "stand_in_for": stand_in_for(run),
-            "pretrain_seed": run.pretrain_seed,
-            "seed": run.seed,
-            "examples": run.facts.get("num_examples"),
+            "row": run.name, "arm": arms.get(run.name, run.config.get("encoder_arm")),
+            "task": run.task, "stand_in_for": stand_in_for(run),
+            "pretrain_seed": run.pretrain_seed, "seed": run.seed, "examples": run.facts.get("num_examples"),
             "collapsed": bool(run.facts.get("collapsed")) if is_scored(run) else None,
-            "column": shown.get(metric),
-            "unit": one.unit if one else "",
+            "column": shown.get(metric), "unit": one.unit if one else "",
             "majority": one.majority if one and line["is_headline"] else None,
             "baseline": max(one.baselines.values(), default=None) if one else None,
-        }
+        }  # fmt: skip
 
 
 def _scores(scores: Mapping[str, float], headline: str) -> Iterator[dict[str, Any]]:

@@ -79,6 +79,8 @@ def build_data(cfg: DictConfig, folder: Path, encoder: Encoder) -> Any:
         log.warning(
             "%s calls its classes LABEL_0, ...: they are taken in the task's order (id2label names them)", folder
         )
+    if cfg.measure.module is None and own.get("task") not in (None, task := measure["task"]["name"]):
+        log.warning("%s was fine-tuned on %s: do its classes mean the same on %s?", folder, own["task"], task)
     inputs = TaskInputs(
         *(measure["name"], *places, min(filter(None, (max_positions(folder), own.get("max_seq_length"))))),
         max_unknown_share=cfg.max_unknown_share,

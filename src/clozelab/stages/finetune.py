@@ -145,16 +145,9 @@ def build_module(cfg: DictConfig, encoder: Encoder, data: FinetuningDataModule) 
     """The task's module on the encoder; head weights and dropout are functions of the seeds."""
     seed_initialisation(draw_seed(cfg))
     return made_of(
-        build("task.module", cfg.task.module),
-        encoder=encoder,
-        head=cfg.head,
-        validation=data.validation,
-        metric=cfg.task.metric,
-        keep_best_weights=cfg.keep_model or cfg.predict_test,
-        optimizer_factory=build("optimizer", cfg.optimizer),
-        schedule_factory=build("schedule", cfg.schedule),
-        total_steps=data.total_steps,
-        gradient_clip_norm=cfg.gradient_clip_norm,
-        seed=draw_seed(cfg),
+        build("task.module", cfg.task.module), encoder=encoder, head=cfg.head,
+        validation=data.validation, metric=cfg.task.metric, keep_best_weights=cfg.keep_model or cfg.predict_test,
+        optimizer_factory=build("optimizer", cfg.optimizer), schedule_factory=build("schedule", cfg.schedule),
+        total_steps=data.total_steps, gradient_clip_norm=cfg.gradient_clip_norm, seed=draw_seed(cfg),
         log_interval_steps=cfg.trainer.log_interval_steps,
-    )
+    )  # fmt: skip

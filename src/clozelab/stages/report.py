@@ -15,6 +15,7 @@ from rich.text import Text
 from clozelab.launch.sweep import compose
 from clozelab.planning.steps import runs_root, sweeps_of
 from clozelab.report.tracked import track_report
+from clozelab.suggestions import DASH
 from clozelab.terminal import Words, say, verb
 from clozelab.verdicts.experiment import find_experiment, load_experiment
 
@@ -122,6 +123,8 @@ def print_page(page: Mapping[str, Any], console: Console) -> None:
             for one in page["differences"]
         ]
         console.print(_table(columns, rows, f"differences from {page['differences'][0]['first']}, paired by seed"))
+        for one in (one for one in page["differences"] if one["note"] and not one["p"]):
+            console.print(escape(f"{one['row']} on {one['judged_on']}: {one['note']}"), style="dim", highlight=False)
 
 
 def _score_tables(group: Mapping[str, Any], width: int) -> Iterator[Table]:
@@ -175,7 +178,9 @@ def _verdicts(judgements: Iterable[Mapping[str, Any]]) -> Table:
     for one in judgements:
         needs = f"\n{one['needs_short']}" * bool(one["needs_short"])
         figures = f"{one['judged_on']}: {one['ours']} {one['interval'].replace(' ', HARD)}".rstrip()
-        said = ", ".join(filter(None, (figures, one["corrected"], one["claimed"])))
+        notes = one["note"].split("; ")
+        why = "" if one["corrected"] else next((part for part in notes if part.endswith("measured nothing")), notes[0])
+        said = ", ".join(filter(None, (figures * (one["ours"] != DASH), one["corrected"], one["claimed"], why)))
         sentence = Text(one["text"]).append(f"\n{said}", "dim")
         table.add_row(Text(one["verdict"], STYLES[one["kind"]]).append(needs, "default"), sentence)
     return table

@@ -362,8 +362,7 @@ def sweep_table(runs: Runs) -> Table:
     if not known:
         raise ValueError(f"{runs.root}: no run; give the folder of a sweep's runs, or the name of an experiment")
     shown, kind = (tuned, "row") if tuned else (known, "arm")
-    pairs = [[word.lstrip("+~").partition("=") for word in run.overrides] for run in shown]
-    said = [{key: value for key, _, value in words if not is_within(key, NO_DIFFERENCE)} for words in pairs]
+    said = _said(shown)
     apart = ["experiment"] * (len({run.experiment for run in shown}) > 1)
     keys = list(dict.fromkeys([*apart, *_varying(shown, said)]))
     ends = [key.rpartition(".")[2] for key in keys]
@@ -395,9 +394,16 @@ def sweep_table(runs: Runs) -> Table:
         matched_by="none",
     )
     # Whatever the rows are named by is what they are about.
-    about = experiment.model_copy(update={"differ_in": tuple(_differing(said) or keys)})
     others = [run for run in runs.records if run.stage == "pretrain"] if tuned else []
+    swept = [*(_differing(said) or keys), *_differing(_said(others))]
+    about = experiment.model_copy(update={"differ_in": tuple(swept)})
     return build_table(about, replace(runs, records=[*others, *named]))
+
+
+def _said(runs: Sequence[Record]) -> list[dict[str, str]]:
+    """The overrides of each run that may set it apart."""
+    pairs = [[word.lstrip("+~").partition("=") for word in run.overrides] for run in runs]
+    return [{key: value for key, _, value in words if not is_within(key, NO_DIFFERENCE)} for words in pairs]
 
 
 def _varying(runs: Sequence[Record], said: Sequence[Mapping[str, str]]) -> list[str]:

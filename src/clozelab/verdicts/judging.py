@@ -116,8 +116,8 @@ def _stated(claim: Claim) -> tuple[str, str]:
 
 
 def _allowed_for(mine: str, claims: Iterable[str]) -> set[str]:
-    """What a claim's test allows for: of a primary one the primary ones before it and that there are others, else all.
-    A claim is what it is about, whichever way, and a primary one that it is first, too."""
+    """The claims that a claim's test allows for, each by its rows and column: of a primary claim the primary ones
+    before it, and whether there are others; of any other claim all, and which of them are primary."""
     known = [json.loads(one) for one in claims]
     names = [json.dumps([one.get(key) for key in ("rows", "column", "against")]) for one in known]
     first = [one for one, claim in zip(names, known, strict=True) if claim.get("primary")]
