@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -317,6 +318,18 @@ def test_rows_with_epochs_of_their_own_cost_their_own(tmp_path: Path) -> None:
     usual, long = analyse(steps, Corpora(strict=False)).tasks
     assert usual.settings["epochs"] < long.settings["epochs"] == 30
     assert usual.count == 2 * long.count and all("row=long" in words for words in long.jobs)
+
+
+def test_a_value_that_no_run_could_have_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    said = {
+        "title": "t",
+        "columns": ["mrpc"],
+        "arms": {"a": {}},
+        "rows": [{"row": "a", "arm": "a", "set": {"head": "bilstn"}}],
+    }
+    (tmp_path / "paper.yaml").write_text(json.dumps(said))
+    with pytest.raises(ValueError, match="head is 'bilstn': choose one of linear, bilstm; did you mean 'bilstm'"):
+        main([str(tmp_path), "scale=demo", "--no-measure"])
 
 
 def test_what_is_equal_for_every_arm_is_said_once(demo: list[Arm]) -> None:

@@ -114,6 +114,7 @@ def test_a_folder_of_evaluations_has_a_table_of_its_own(table: Table) -> None:
     assert sorted(one.heading for one in found.columns) == ["The cloze", "The text"]
     bits = next(one for one in found.columns if one.heading == "The text")
     assert bits.unit == "bits per character" and found.cells["mlm", bits.key].estimate.mean == pytest.approx(1.515)
+    assert bits.decimals == 3, "models differ by hundredths of a bit"
 
 
 def test_what_one_more_seed_of_a_measure_takes(tmp_path: Path, writers: Any) -> None:

@@ -133,6 +133,7 @@ class Sweep:
         key = tuple(words)
         if key not in self._settings:
             with hydra_config(self.composer.compose(words)) as config:
+                schema.check_config(str(self.master.hydra.job.name), config)
                 self._settings[key] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]  # a DictConfig's is a dict
         return copy.deepcopy(self._settings[key])
 

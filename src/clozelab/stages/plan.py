@@ -180,8 +180,8 @@ def choose(
         may_shorten=all(arm.settings["steps_factor"] == 1.0 for arm in costing.arms),
     )  # fmt: skip
     best = max(found, key=lambda one: one.worth)
-    primary = question.num_primary
-    what = f"all of {primary} primary claims are" if primary else f"one of {len(question.claims)} claims is"
+    first = question.num_primary
+    what = f"all of {first} primary claims are" if first else f"one of {len(question.claims)} claims is"
     yield f"power: how often {what} decided where true differences are {difference:g} points"
     headings = ["seeds", "fine-tuning\nseeds", "tokens\na run", "time", "power"]
     yield [*(Heading(name, True) for name in headings), Heading("")], [
@@ -192,6 +192,7 @@ def choose(
         ]
         for one in found
     ]  # fmt: skip
+    yield from ["no line reaches 80 %: give more time, fewer rows, or a larger difference="] * (not best.worth[0])
     about = [f"{task} {one.pretraining:.2g} and {one.finetuning:.2g} ({one.source})" for task, one in spreads.items()]
     yield f"standard deviations between pre-training and between fine-tuning seeds: {'; '.join(about)}"
     if question.unknown:

@@ -246,9 +246,7 @@ def _amount_in(unit: str) -> Callable[[float], str]:
 def problems(table: Table) -> dict[str, list[str]]:
     """Heading -> lines, of what a reader has to know is not there or not well."""
     runs = table.runs
-    strangers = {
-        row: len(mine) for row, mine in grouped([*runs.finetune, *runs.evaluate]).items() if row not in table.rows
-    }
+    strangers = {row: mine for row, mine in grouped([*runs.finetune, *runs.evaluate]).items() if row not in table.rows}
     missing, collapsed = _gaps(table)
     pending = [run for run in runs.runs if not run.is_complete]
     found = {
@@ -259,7 +257,7 @@ def problems(table: Table) -> dict[str, list[str]]:
         "Not complete": [f"{run.place} ({run.status}){': ' if run.problem else ''}{run.problem}" for run in pending],
         "Collapsed": collapsed,
         "Below the floor": _below(table),
-        "Left out": [f"{count} runs of row {row}, which paper.yaml does not have" for row, count in strangers.items()],
+        "Left out": [f"{len(one)} runs of row {row}, which paper.yaml does not have" for row, one in strangers.items()],
         "Unreadable": [line.replace(f"{runs.root}/", "") for line in [*runs.damaged, *runs.lost]],
     }
     return {heading: list(lines) for heading, lines in found.items() if lines}

@@ -71,8 +71,8 @@ class DataColumn:
 
     @property
     def decimals(self) -> int:
-        """How many are shown: a perplexity of 3.99 against 3.54 is what the paper argues with."""
-        return 1 if self.unit == PERCENT else 2
+        """How many are shown: a perplexity of 3.99 against 3.54 is what the paper argues with; bits differ by less."""
+        return 1 if self.unit == PERCENT else 2 + self.unit.startswith("bits")
 
 
 @dataclass(frozen=True)
