@@ -404,7 +404,7 @@ def test_test_files_in_the_tasks_own_layout(finetune: Any, world: Path) -> None:
         (["max_train_examples=0"], "max_train_examples is 0: it must be greater than or equal to 1"),
         (["+schedule.total_steps=3"], r"schedule\.total_steps: the stage sets this itself"),
         (["+task.module.bilstm_layers=3"], r"task\.module\.bilstm_layers.*did you mean 'bilstm_num_layers'"),
-        (["head=crf"], "known heads: linear, bilstm"),
+        (["head=crf"], "choose one of linear, bilstm"),
         (["initialisation=fresh"], "choose one of pretrained, random"),
         (["trainer=fsdp"], "trainer=fsdp is for pre-training"),
         (["trainer.precision=bf16-true"], "bf16-true is for pre-training.*choose bf16-mixed"),
