@@ -169,7 +169,10 @@ def test_every_rows_settings_are_looked_at(places: list[str], tmp_path: Path) ->
     assert [what for what, _ in refusals] == [
         f"fine-tuning row={row} task=mrpc and 1 more" for row in ("ltr", "random")
     ]
-    assert "head is 'liner': choose one of linear, bilstm" in refusals[0][1] and "choose one of pretrained, random" in refusals[1][1]
+    assert (
+        "head is 'liner': choose one of linear, bilstm" in refusals[0][1]
+        and "choose one of pretrained, random" in refusals[1][1]
+    )
     assert gather(EXPERIMENT, [*words[:-2], "finetune.task=mrpc", "finetune.row=random"]).refusals == []
     table7 = tmp_path / "features"
     shutil.copytree(EXPERIMENTS_DIR / "table7_feature_based_ner", table7)
