@@ -124,6 +124,9 @@ def test_measures_are_planned_as_tasks_are(tmp_path: Path, monkeypatch: pytest.M
     assert trained == pytest.approx(3 * 3000 * 8192 / 50_000 / 2 / 3600, rel=0.3), "three arms, two at a time"
     assert re.search(r"run: clozelab reproduce zero_shot .* seeds=1,2", out)
     assert "finetune" not in out.split("run: ")[1].splitlines()[0]
+    assert "no line reaches 80 %: give more time, fewer rows, or a larger difference=" in out
+    assert main([*words, "budget=6h", "difference=9"]) == 0
+    assert "no line reaches 80 %" not in capsys.readouterr().out
     # A measure without a line of its own has one number a seed, too: fine-tuning seeds must buy it no power.
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["sentence_embeddings", *words[1:], "budget=60h"]) == 0

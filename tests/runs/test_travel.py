@@ -611,6 +611,10 @@ def test_evaluations_are_verified(packed: Any, writers: Any, tmp_path: Path, cap
     forged(pack, f"{place}/predictions.jsonl", lambda text: text.replace('"won": 0.0', '"won": 1.0'))
     status, said = say(["verify", "retrain=false", str(pack)], capsys)
     assert status == 1 and f"{place}: validation/accuracy is 81.25, and its predictions gives 93.75" in said
+    words = packed("words", 1, change=change)  # what a cloze keeps: no examples, so nothing to score again
+    forged(words, f"{place}/predictions.jsonl", lambda _: '{"word": "cat", "left": 1.5}\n')
+    status, said = say(["verify", "retrain=false", str(words)], capsys)
+    assert status == 0 and "not checked: all figures of pairs: no predictions give them" in said, said
     other = packed("other", 1, change=lambda root: change(root, encoder="e" * 64))
     status, said = say(["verify", "retrain=false", str(other)], capsys)
     assert status == 1 and f"{place} began with another encoder than mlm's in the pack" in said

@@ -106,7 +106,9 @@ def test_a_verdict_after_seeds_were_added_is_exploratory(make_runs: Callable[...
     assert "holds (exploratory)" in tex and "Looks: 2 (" in tex
     console = Console(width=160, file=io.StringIO())
     print_page(second.page, console)
-    assert "(exploratory)" in console.file.getvalue() and "looks: 2 (" in console.file.getvalue()
+    shown = " ".join(console.file.getvalue().split())
+    assert "(exploratory)" in shown and "looks: 2 (" in shown
+    assert "no run on MNLI-m or a stand-in for it" in shown and "nothing: –" not in shown, "why nothing is judged"
 
 
 def test_the_same_data_again_is_no_new_look(make_runs: Callable[..., Path], writers: Any) -> None:

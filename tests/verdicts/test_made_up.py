@@ -309,6 +309,7 @@ def test_a_claim_whose_test_allows_for_less_after_a_look_is_exploratory(declare:
         claim("other", "b", "a") | {"compare": ["b", "a", "task"], "direction": "lower"},
     )
     never = claim("never", "b", "a") | {"compare": ["b", "a", "more"]}
+    near = {"text": "near", "rows": ["c", "a"], "column": "task", "direction": "within", "points": 9}
     columns = [TASK, {**TASK, "name": "more", "task": "more"}]
     for number, (then, now, exploratory) in enumerate([
         ([first, second, third], [first, second, third], []),
@@ -318,6 +319,7 @@ def test_a_claim_whose_test_allows_for_less_after_a_look_is_exploratory(declare:
         ([first, second, third], [first, {**second, "primary": False}, third], ["bc", "ac"]),
         ([first, second, third], [first, second, third, unrun], ["other"]),
         ([first, second, third, never], [first, second, third], []),
+        ([third, near], [third], ["ac"]),  # a margin of the same rows is a test of its own
     ]):  # fmt: skip
         root = tmp_path / f"root-{number}"
         root.mkdir()

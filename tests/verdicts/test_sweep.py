@@ -74,7 +74,7 @@ def test_measures_of_a_swept_pre_training_are_compared(rates: Path, writers: Any
     assert found["p"] == "p < 0.001" and "another protocol" not in found["note"]
 
 
-def test_losses_over_other_tokens_are_not_compared(rates: Path) -> None:
+def test_losses_over_other_tokens_are_not_compared(rates: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Masking twice as many is a harder question."""
     for path in rates.glob("*/*/*/*/run.json"):
         state = json.loads(path.read_text())
@@ -84,6 +84,8 @@ def test_losses_over_other_tokens_are_not_compared(rates: Path) -> None:
     assert "Unequal" not in problems(table)
     (found,) = differences(table)
     assert found["p"] == "" and found["note"].startswith("their objectives predict other tokens")
+    assert main([str(rates)]) == 0
+    assert "predict_prob=0.3 on held-out loss: their objectives predict" in " ".join(capsys.readouterr().out.split())
 
 
 def test_without_overrides_rows_are_what_the_settings_say(rates: Path) -> None:

@@ -269,7 +269,7 @@ def identity_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 MAX_WATCHED_FILES = 500
-PLACES = (".path", ".files", "vocab_file")  # keys whose plain word is a folder
+FOLDER_KEYS = (".path", ".files", "vocab_file")  # keys whose plain word is a folder
 UNWATCHED = "(not all files can be watched)"  # for files too many or not to be found: only the run can say more
 
 
@@ -315,5 +315,5 @@ def _named_files(config: DictConfig) -> Iterator[Path]:
             name = str(Path(base, os.path.expanduser(text)))  # noqa: PTH111 - pathlib's raises for nobody's "~"
             if os.path.isfile(name):  # noqa: PTH113 - pathlib's raises for a text too long for a name
                 yield Path(name)
-            elif "/" in text or "." in text or key.endswith(PLACES):  # elsewhere a plain word is no folder
+            elif "/" in text or "." in text or key.endswith(FOLDER_KEYS):  # elsewhere a plain word is no folder
                 yield from files_of(name)

@@ -116,10 +116,10 @@ def _stated(claim: Claim) -> tuple[str, str]:
 
 
 def _allowed_for(mine: str, claims: Iterable[str]) -> set[str]:
-    """The claims that a claim's test allows for, each by its rows and column: of a primary claim the primary ones
-    before it, and whether there are others; of any other claim all, and which of them are primary."""
+    """The claims that a claim's test allows for, each by rows, column and whether it has a margin: of a primary claim
+    the primary ones before it, and whether there are others; of any other claim all, and which of them are primary."""
     known = [json.loads(one) for one in claims]
-    names = [json.dumps([one.get(key) for key in ("rows", "column", "against")]) for one in known]
+    names = [json.dumps([*map(one.get, ("rows", "column", "against")), "points" in one]) for one in known]
     first = [one for one, claim in zip(names, known, strict=True) if claim.get("primary")]
     if json.loads(mine).get("primary"):
         before = first[: [one for one in known if one.get("primary")].index(json.loads(mine))]
