@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from clozelab.launch.sweep import compose, hydra_config
+from clozelab.optim import muon
 from clozelab.optim.adamw import UncorrectedAdamW, build_adamw, build_torch
 from clozelab.optim.schedule import CosineDecay, LinearWarmupDecay, WarmupStableDecay, linear_warmup_decay
 from clozelab.targets import build
@@ -143,7 +144,8 @@ def test_optimizers_of_a_library(name: str) -> None:
     assert all(not torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
 
 
-def test_muon_against_another_library_and_over_a_checkpoint() -> None:
+def test_muon_against_another_library_and_over_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(muon, "product_dtype", lambda device: torch.bfloat16)  # as theirs
     library = pytest.importorskip("pytorch_optimizer", reason="needs pip install 'clozelab[optimizers]'")
     torch.manual_seed(0)
     net = nn.ModuleDict({"embeddings": nn.Embedding(6, 4), "layer": nn.ModuleList([nn.Linear(4, 16)])})
@@ -253,12 +255,12 @@ def test_bad_settings(total: int, warmup: float, word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "muon"),
+    ("words", "takes"),
     [(["scale=laptop"], True), (["scale=paper"], False), (["scale=laptop", "optimizer=adamw"], False)],
 )
-def test_the_scale_says_whether_muon_takes_the_matrices(words: list[str], muon: bool) -> None:
+def test_the_scale_says_whether_muon_takes_the_matrices(words: list[str], takes: bool) -> None:
     with hydra_config(compose("pretrain", words)) as plain:
         optimizer = build("optimizer", plain.optimizer)
         named = [(f"encoder.layer.0.{name}", p) for name, p in model().named_parameters()]
         parts = getattr(optimizer(named), "parts", [optimizer(named)])
-    assert [type(part).__name__ for part in parts] == ["AdamW", *["Muon"] * muon]
+    assert [type(part).__name__ for part in parts] == ["AdamW", *["Muon"] * takes]

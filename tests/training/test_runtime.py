@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from clozelab import processor
 from clozelab.training import runtime
 from clozelab.training.checkpoints import mix, seed_forward
 from clozelab.training.runtime import largest_that_fits, try_step
@@ -19,9 +20,31 @@ from clozelab.training.runtime import largest_that_fits, try_step
     ("flags", "expected"), [({"avx512_bf16"}, "bf16-mixed"), ({"amx_bf16"}, "bf16-mixed"), ({"avx2"}, "32-true")]
 )
 def test_auto_precision_follows_the_processor(monkeypatch: pytest.MonkeyPatch, flags: set[str], expected: str) -> None:
-    monkeypatch.setattr(runtime, "cpu_flags", lambda: frozenset(flags))
+    monkeypatch.setattr(processor, "cpuinfo", lambda *names: " ".join(flags))
+    for name in (*processor.ONEDNN_LIMITS, processor.ATEN_LIMIT):
+        monkeypatch.delenv(name, raising=False)
     assert runtime.choose_precision("auto", "cpu") == expected
     assert runtime.choose_precision("32-true", "cpu") == "32-true"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("ONEDNN_MAX_CPU_ISA", "AVX2", torch.float32),
+        ("DNNL_MAX_CPU_ISA", "avx512_core", torch.float32),
+        ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_AMX", torch.bfloat16),
+        ("ATEN_CPU_CAPABILITY", "avx2", torch.float32),
+        ("ATEN_CPU_CAPABILITY", "avx512", torch.bfloat16),
+    ],
+)
+def test_products_follow_what_the_libraries_may_use(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, expected: torch.dtype
+) -> None:
+    monkeypatch.setattr(processor, "cpuinfo", lambda *names: "avx2 avx512_bf16")
+    for name in (*processor.ONEDNN_LIMITS, processor.ATEN_LIMIT):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, value)
+    assert processor.product_dtype(torch.device("cpu")) == expected
 
 
 def test_ceiling_is_a_rate() -> None:

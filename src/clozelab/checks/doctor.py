@@ -21,6 +21,7 @@ from clozelab.checks.tasks import check_canary, check_contamination, check_label
 from clozelab.models.attention import FULL, attention, has_varlen_kernel, reference_attention
 from clozelab.models.layout import Layout
 from clozelab.planning.jobs import Arm, Corpus
+from clozelab.processor import multiplies_bf16
 from clozelab.terminal import Heading, make_table
 from clozelab.training.runtime import MAX_FP32_ERROR, choose_precision, matmul_ceiling, onednn_fp32, onednn_fp32_error
 
@@ -146,7 +147,10 @@ def look_at_machine(*, cores: int, allocator_tuned: bool) -> Iterator[Fact]:
         if there:
             rate = flops(matmul_ceiling("32-true", cpu, MEASURE_SECONDS))
             yield Fact("ceilings", "matmul fp32, oneDNN", rate, "fp32_precision = 'bf16'")
-    yield Fact("ceilings", "matmul bf16", flops(matmul_ceiling("bf16-mixed", cpu, MEASURE_SECONDS)))
+    if multiplies_bf16("cpu"):
+        yield Fact("ceilings", "matmul bf16", flops(matmul_ceiling("bf16-mixed", cpu, MEASURE_SECONDS)))
+    else:
+        yield Fact("ceilings", "matmul bf16", "emulated", "this processor has no bf16 products: fp32 is faster")
     yield from chosen_path(cores, allocator_tuned)
     yield from gpu_facts()
 

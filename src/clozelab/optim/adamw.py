@@ -18,6 +18,8 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
+from clozelab.optim.muon import Muon
+
 LIBRARIES = ("torch.optim", "pytorch_optimizer")
 
 
@@ -44,13 +46,16 @@ def build_adamw(
 ) -> Optimizer:
     """AdamW over `module.named_parameters()` with decay groups; fused where every parameter's device has the kernel.
 
-    With a `matrix_learning_rate`, torch's Muon takes the matrices of the layers, and AdamW all else, embeddings and
+    With a `matrix_learning_rate`, Muon takes the matrices of the layers, and AdamW all else, embeddings and
     heads too (Jordan et al. 2024). ValueError where there is no such matrix, as where a strategy shards them."""
     beta1, beta2 = (float(beta) for beta in betas)
     check_hyperparameters(learning_rate, (beta1, beta2), eps, weight_decay)
-    named, is_muon = [*named_parameters], matrix_learning_rate is not None
-    matrices = [p for name, p in named if is_muon and p.requires_grad and p.ndim == 2 and ".layer." in name]
-    groups = decay_groups(((name, p) for name, p in named if all(p is not own for own in matrices)), weight_decay)
+    named = list(named_parameters)
+    matrices = []
+    if matrix_learning_rate is not None:
+        matrices = [(name, p) for name, p in named if p.requires_grad and p.ndim == 2 and ".layer." in name]
+    taken = {id(p) for _, p in matrices}
+    groups = decay_groups(((name, p) for name, p in named if id(p) not in taken), weight_decay)
     fused = all(p.device.type in {"cpu", "cuda"} and p.is_floating_point() for g in groups for p in g["params"])
     adamw: Optimizer = UncorrectedAdamW(groups, learning_rate=learning_rate, betas=(beta1, beta2), eps=eps)
     if bias_correction:
@@ -60,7 +65,8 @@ def build_adamw(
     check_hyperparameters(matrix_learning_rate, (momentum, 0.0), eps, weight_decay)
     if not matrices:
         raise ValueError("optimizer: Muon finds no whole matrix of a layer; with trainer=fsdp say optimizer=adamw")
-    return Together(adamw, torch.optim.Muon(matrices, matrix_learning_rate, weight_decay, momentum))
+    muon = Muon(matrices, learning_rate=matrix_learning_rate, weight_decay=weight_decay, momentum=momentum)
+    return Together(adamw, muon)
 
 
 class Together(Optimizer):

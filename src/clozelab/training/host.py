@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from clozelab.processor import cpu_flags, cpuinfo
+
 PACKAGES = ("clozelab", "torch", "lightning", "hydra-core", "omegaconf", "numpy", "tokenizers", "safetensors")
 KERNELS = {"avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16"}  # what torch chooses its code by
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # parameter numbers of mallopt(3), from malloc.h
@@ -39,7 +41,7 @@ def host_facts() -> dict[str, Any]:
         "versions": {"python": platform.python_version(), **installed},
         "git": {"commit": commit, "dirty": dirty} if is_ours else None,
         "host": {
-            "cpu": _cpuinfo("model name") or platform.processor() or platform.machine(),
+            "cpu": cpuinfo("model name") or platform.processor() or platform.machine(),
             "cores": usable_cores(),
             "platform": platform.platform(terse=True),
             "gpus": gpus.splitlines() if gpus else [],
@@ -53,20 +55,6 @@ def _output(*command: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def cpu_flags() -> frozenset[str]:
-    """Instruction sets of the processor; empty where there is no /proc/cpuinfo."""
-    return frozenset(_cpuinfo("flags", "Features").split())
-
-
-def _cpuinfo(*names: str) -> str:
-    """What stands behind the first of the lines that begin so; "" where there is none."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    return next((line.partition(":")[2].strip() for line in text.splitlines() if line.startswith(names)), "")
 
 
 def require_package(package: str, extra: str, what: str) -> None:

@@ -20,25 +20,25 @@ from lightning.pytorch import Trainer
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from clozelab.training.host import cpu_flags
+from clozelab.processor import multiplies_bf16
 from clozelab.training.stopping import be_a_data_worker
 
 log = logging.getLogger(__name__)
 
 DEPTH = 2  # batches that wait: one to hide the making of the next, one against jitter
 MAX_FP32_ERROR = 2e-6  # a matrix product that errs by more has rounded its inputs
-CPU_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def choose_precision(requested: str, accelerator: str) -> str:
     """The precision a run trains in: `auto` is bf16-mixed where a cpu or gpu multiplies bf16 natively, else 32-true."""
     if requested != "auto":
+        if requested == "bf16-mixed" and accelerator == "cpu" and not multiplies_bf16("cpu"):
+            log.warning("precision bf16-mixed is emulated on this CPU, many times slower than precision=32-true")
         return requested
     if accelerator in ("tpu", "mps"):
         return "bf16-true" if accelerator == "tpu" else "32-true"
-    is_gpu = accelerator == "gpu"
-    native = torch.cuda.is_bf16_supported(including_emulation=False) if is_gpu else cpu_flags() & CPU_BF16_FLAGS
-    return "bf16-mixed" if native else "32-true"
+    device_type = "cuda" if accelerator == "gpu" else "cpu"
+    return "bf16-mixed" if multiplies_bf16(device_type) else "32-true"
 
 
 def widest(device: torch.device) -> torch.dtype:
