@@ -265,6 +265,11 @@ class LabelledDataModule(FinetuningDataModule):
         self.extra_paths = {name: self.require(file) for name, file in (extra_validation_files or {}).items()}
 
     @property
+    def texts_per_example(self) -> int | None:
+        """How many texts the model reads at once; None where it reads the two of a pair apart."""
+        return None if self.pairs == "apart" else len(self.layout.text_columns)
+
+    @property
     def reading(self) -> dict[str, Any]:
         extra = {name: file_sha256(path) for name, path in self.extra_paths.items()}
         layout = [asdict(self.layout), self.labels, self.numeric_labels]

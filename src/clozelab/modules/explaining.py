@@ -83,6 +83,8 @@ def attribute(predictor: Predictor, act: str, text: Any, *, target: str | None =
     """Of classify (`target`: a label; None: the best one), fill (a token for the first mask) or answer (the best span,
     `text` is (question, passage)), in fp32; `steps` points of Gauss and Legendre."""
     tokenizer, words = predictor.tokenizer, predictor.encoder.embeddings.word_embeddings
+    if act == "classify":
+        predictor.require_kind([text])
     outputs, ids = _outputs(predictor, act, text)
     with torch.no_grad():
         is_special = torch.isin(ids, ids.new_tensor([tokenizer.cls_id, tokenizer.sep_id]))
