@@ -108,12 +108,18 @@ def _open_lines(name: str, lines: Lines, form: str | None) -> RowFile:
     if form is None:
         form = "jsonl" if isinstance(_parsed(first), dict) else "lines"
     if form == "jsonl":
-        keys = _parsed(first)
-        columns = list(keys) if isinstance(keys, dict) else []
-        return RowFile(name, form, columns, _rows=lambda: _json_rows(name, lines))
+        return RowFile(name, form, _first_keys(name, lines), _rows=lambda: _json_rows(name, lines))
     has_pairs = _has_pairs(name, lines)
     columns = ["text", "pair"] if has_pairs else ["text"]
     return RowFile(name, form, columns, _rows=lambda: _text_rows(name, lines, has_pairs))
+
+
+def _first_keys(name: str, lines: Lines) -> list[str]:
+    """Keys of the first object; ValueError where there is none."""
+    for row in _json_rows(name, lines):
+        if row.problem is None:
+            return list(row.record)
+    raise ValueError(f"{next(_json_rows(name, lines)).place} is no JSON object, nor is any line below it")
 
 
 def _has_pairs(name: str, lines: Lines) -> bool:

@@ -13,6 +13,7 @@ the program, and refused; an empty cell of a table is a fact about one row, and 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,8 @@ from clozelab.corpus.columns import (
     roles_of,
     say_in_python,
 )
+
+log = logging.getLogger(__name__)
 
 EXPECTED = "a text, a pair (FIRST, SECOND), a list of them, or a table with columns= was expected"
 SHOWN_CHARACTERS = 60  # of a wrong value
@@ -79,6 +82,8 @@ def read_item(value: Any, number: int, act: str) -> Any:
     """One text of a list, as `act` takes it; ValueError names its number."""
     if isinstance(value, bytes):
         raise ValueError(f"text {number} is bytes: a string was expected; decode it (.decode())")
+    if isinstance(value, str) and act == "answer":
+        raise ValueError(f"question {number} is {_shown(value)} alone: (QUESTION, PASSAGE) was expected")
     if isinstance(value, str):
         return str(value)  # numpy's strings are their own kind
     if not _is_sequence(value):
@@ -129,18 +134,27 @@ def is_table(given: Any) -> bool:
 
 
 def with_columns(table: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
-    """A copy of a table with further columns; one of the same name is replaced."""
-    if hasattr(table, "add_column"):  # a Dataset
+    """A copy of a table with further columns; one of the same name is replaced, and a warning says so."""
+    replaced = [name for name in columns if name in _column_names(table)]
+    if replaced:
+        log.warning("the table's column %s is replaced by the answers'", ", ".join(replaced))
+    if _is_dataset(table):
+        table = table.remove_columns(replaced)
         for name, values in columns.items():
-            if name in table.column_names:
-                table = table.remove_columns(name)
             table = table.add_column(name, list(values))
         return table
     import pandas
 
-    frame = table if hasattr(table, "iloc") else table.to_pandas()
-    made = {name: pandas.Series(list(values), index=frame.index) for name, values in columns.items()}
-    return frame.assign(**made)
+    made = {name: pandas.Series(list(values), index=table.index) for name, values in columns.items()}
+    return table.assign(**made)
+
+
+def _is_dataset(table: Any) -> bool:
+    return hasattr(table, "column_names") and hasattr(table, "features")
+
+
+def _column_names(table: Any) -> list[Any]:
+    return list(table.column_names if _is_dataset(table) else table.columns)
 
 
 def _of_columns(given: Any, act: str, columns: str | Sequence[str] | None) -> Texts:
@@ -148,13 +162,14 @@ def _of_columns(given: Any, act: str, columns: str | Sequence[str] | None) -> Te
     if isinstance(given, Mapping) and hasattr(given, "column_names"):
         raise ValueError(f"a dictionary of data sets was given: choose one of {', '.join(map(str, given))}")
     if not isinstance(given, Mapping):
-        names = list(given.column_names if hasattr(given, "column_names") else given.columns)
-        roles = _roles(names, act, columns, "the table")
+        if not _is_dataset(given) and not hasattr(given, "iloc"):
+            given = given.to_pandas()  # a table of Arrow, Polars and others
+        roles = _roles(_column_names(given), act, columns, "the table")
         cells = {column: list(given[column]) for column in roles.values()}
         return Texts(_rows_of(cells, roles, act), table=given)
-    roles = _roles(list(given), act, columns, "the dictionary")
     if columns is None:
         refuse_unknown_keys(given, act, "the dictionary")
+    roles = _roles(list(given), act, columns, "the dictionary")
     if all(_is_one(role, given[column]) for role, column in roles.items()):
         return Texts([_mended(read_cells(given, roles, act), 1)], is_single=True)
     cells = {column: _listed(given[column]) for column in roles.values()}

@@ -103,7 +103,8 @@ def main(said: Words) -> int:
     act = values.get("do")
     if act not in (None, *ACTS):
         raise ValueError(f"do={act}: choose one of {', '.join(ACTS)}")
-    how = {key: choice_of(key, values) for key in READING}
+    errors = choice_of("errors", values)
+    skips_empty = choice_of("empty", values) == "skip"
     file = open_rows(values["input"], values.get("format", "auto")) if "input" in values else said_row(values)
     out = checked_output(values.get("output"))
     predictor = predictor_of(said)
@@ -119,9 +120,9 @@ def main(said: Words) -> int:
         roles = roles_of_file(file, act, values)
         say_what_is_read(file, roles, values)
     else:
-        roles = roles_said(file, act)
-    rows = rows_of(file, roles, act, values, skips_empty=how["empty"] == "skip")
-    answered = counted(predictions(predictor, act, rows, options, roles=roles, errors=how["errors"]))
+        roles, errors = roles_said(file, act), "raise"  # of one text there are no others to answer
+    rows = rows_of(file, roles, act, values, skips_empty=skips_empty)
+    answered = counted(predictions(predictor, act, rows, options, roles=roles, errors=errors))
     column = "embedding" if act == "embed" else act
     if out is not None:
         write_answers(out, file, answered, column)
