@@ -44,9 +44,10 @@ HEAD_ROWS, MIN_HEAD_ROWS = 1000, 10  # a table's beginning; a beginning of fewer
 NUL_REMOVED = "NUL character"
 
 HOW_TO_GET = (
-    "expected: plain text (.txt: one sentence a line, a blank line between documents), jsonl with a text field (.jsonl: "
-    "one document a line), either also packed (.gz, .zst, .xz, .bz2), a table with a column of texts (.csv, .tsv, "
-    ".parquet, .arrow: one document a row), or a folder of such files. To get one: set data_dir to the folder your sources are relative to, or name your own text with corpus=text "
+    "expected: plain text (.txt: one sentence a line, a blank line between documents), jsonl with a text field "
+    "(.jsonl: one document a line), either also packed (.gz, .zst, .xz, .bz2), a table with a column of texts "
+    "(.csv, .tsv, .parquet, .arrow: one document a row), or a folder of such files. To get one: set data_dir to the "
+    "folder your sources are relative to, or name your own text with corpus=text "
     "corpus.sources.0.path=FILE_FOLDER_OR_GLOB; corpus=microworld needs none"
 )
 
@@ -146,8 +147,7 @@ def find_files(source: Source, index: int, data_dir: Path) -> list[TextFile]:
     place = _place(source.path, data_dir)
     if num_left_out:
         log.warning(
-            "%s: %d files are left out, for their suffixes are of no text, or of tables beside text; "
-            "a path such as *.csv reads them",
+            "%s: %d files are left out: no texts by their suffix, or tables beside texts (a glob as path names them)",
             place,
             num_left_out,
         )
@@ -252,7 +252,9 @@ def texts_of(file: TextFile, counts: CorpusCounts, advance: Advance = ignore) ->
 
 
 def usable_rows(lines: Iterable[bytes], file: TextFile, counts: CorpusCounts) -> Iterator[str]:
-    """Texts of the lines that have one (of text the line, "" between documents); others are counted, blank jsonl not."""
+    """Texts of the lines that have one (of text the line, "" between documents); others are counted.
+
+    A blank line of jsonl is no row."""
     for number, line in enumerate(lines, start=1):
         if file.format == "jsonl" and not line.strip():
             continue

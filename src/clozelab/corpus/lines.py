@@ -140,7 +140,7 @@ def _unpacked(suffix: str, raw: Readable) -> Iterator[bytes]:
     elif suffix == ".xz":
         stream = lzma.LZMAFile(stream)
     elif suffix == ".bz2":
-        stream = bz2.BZ2File(stream)
+        stream = bz2.BZ2File(stream)  # noqa: SIM115 - it has no file of its own to close
     while chunk := stream.read(CHUNK_BYTES):
         yield chunk
 

@@ -43,7 +43,8 @@ def prepare_corpus(*, max_unknown_share: float = MAX_UNKNOWN_SHARE, **arguments:
     """Prepares a corpus unless the cache has it, and returns its folder, `cache_dir/corpora/<name>-<hash>`.
 
     `arguments` are those of `_plan`. ValueError: no files, a binary or damaged file, too many unusable rows, too little
-    text to hold some out, text without spaces for WordPiece, a vocabulary that leaves more of the text unknown than `max_unknown_share`, a cache not writable.
+    text to hold some out, text without spaces for WordPiece, a vocabulary that leaves more of the text unknown than
+    `max_unknown_share`, a cache not writable.
     """
     folder, settings, files, given = _plan(**arguments)
     if not folder.exists():
@@ -201,8 +202,9 @@ def check_spaces(sentences: Sequence[str], lowercase: bool, max_unknown_share: f
     instead = "tokenizer=byte_bpe needs no spaces"
     if share > max_unknown_share:
         raise ValueError(
-            f"{share:.0%} of the text's beginning is words of more than {MAX_WORD_CHARACTERS} characters, which WordPiece "
-            f"takes for unknown: there are no spaces between the words; {instead}"
+            f"{share:.0%} of the text's beginning are words of more than {MAX_WORD_CHARACTERS} characters, "
+            f"which WordPiece takes for unknown: there are no spaces between the words; {instead} "
+            f"(more than max_unknown_share={max_unknown_share:g} is refused)"
         )
     if mean > MAX_MEAN_WORD_CHARACTERS:
         log.warning("words have some %.0f characters: are there no spaces between the words? %s", mean, instead)
