@@ -102,8 +102,8 @@ def _plan(
     for file in files:
         check_head(file)
     given = tokenizer.given(data_dir)
-    read = [
-        {"name": source.name, "text_field": source.text_field, "files": list[dict[str, Any]]()} for source in sources
+    read: list[dict[str, Any]] = [
+        {"name": source.name, "text_field": source.text_field, "files": []} for source in sources
     ]
     for file in files:
         facts = {"name": file.name, **file_facts(file.path), "format": file.format}
