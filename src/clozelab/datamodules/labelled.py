@@ -93,7 +93,7 @@ class TableFormat:
         """
         table = open_table(path, self.file_format, header=self.columns, required=self.text_columns)
         wanted, id_column = self._wanted_columns(table, has_labels)
-        labels = LabelColumn(path, self.label_column, names, expected)
+        labels = LabelColumn(path, names, expected)
         examples = TextExamples(labels=[] if has_labels else None)
         bad: list[str] = []
         num_rows = 0

@@ -25,6 +25,11 @@ NOT_A_LABEL = ("nan", "NaN", "NAN", "<NA>", "NaT")  # as libraries write a missi
 MAYBE_MISSING = ("None", "null", "NULL", "N/A", "NA", "n/a")  # these may be names, too
 MANY_CLASSES_FROM, MANY_CLASSES_FRACTION = 20, 0.5  # so many examples, of which so many have a class of their own
 CLASSES, NUMBERS, ANY = "classes", "numbers", "any"  # what a column of labels is expected to hold
+LABEL_WORDS = (  # what to do, in messages: where classes are listed, and which key names their column
+    "task.data.labels lists the classes if they are meant so",
+    "task.data.label_column",
+)
+TAG_WORDS = ("mend the file, or read another column", "task.data.tag_column")
 
 
 @dataclass
@@ -78,19 +83,26 @@ class LabelColumn:
     """The labels of one file, as they are read; `refuse` has the last word.
 
     Args:
-        path, column: where they stand, for messages.
+        path: where they stand, for messages.
         names: the classes that there are; None: those of the file.
         expected: CLASSES | NUMBERS | ANY (names of any kind, such as groups).
+        is_tag: they are tags of words, for messages.
     """
 
-    def __init__(self, path: Path, column: str, names: Sequence[str] | None, expected: str) -> None:
-        self.path, self.column, self.expected = path, column, expected
+    def __init__(
+        self, path: Path, names: Sequence[str] | None = None, expected: str = CLASSES, *, is_tag: bool = False
+    ) -> None:
+        self.path, self.expected = path, expected
+        self.kind, self.words = ("tag", TAG_WORDS) if is_tag else ("label", LABEL_WORDS)
         self.names = None if expected == NUMBERS or names is None else list(names)
         self._problems: dict[tuple[str, str], Places] = {}  # (what is wrong, what to do) -> where
         self._seen: dict[str, Places] = {}
 
     def add(self, line: int, value: Any) -> str:
         """The label of this line as text, whatever it is."""
+        if isinstance(value, str) and value in self._seen:
+            self._seen[value].add(line)
+            return value
         label, problem, advice = self._read(value)
         if problem:
             self._problems.setdefault((problem, advice), Places()).add(line)
@@ -100,7 +112,7 @@ class LabelColumn:
 
     def _read(self, value: Any) -> tuple[str, str, str]:
         """(label, what is wrong with it, what to do)."""
-        one_each = "give each row one label, or leave the row out"
+        one_each = f"give each row one {self.kind}, or leave the row out"
         try:
             label = "" if is_missing(value) else cell_text(value)
         except ValueError as problem:
@@ -115,7 +127,7 @@ class LabelColumn:
         if self.expected == NUMBERS and not glue.is_number(label):
             return label, f"{label!r} is not a number; this task predicts one", ""
         if self.expected == CLASSES and label in NOT_A_LABEL:
-            return label, f"{label!r} is how a missing value is written", f"{one_each}, or name it in task.data.labels"
+            return label, f"{label!r} is how a missing value is written", f"{one_each}; {self.words[0]}"
         return label, "", ""
 
     def refuse(self) -> None:
@@ -124,11 +136,19 @@ class LabelColumn:
             (problem, advice), places = next(iter(self._problems.items()))
             others = sum(one.count for one in self._problems.values()) - places.count
             counted = f" ({places})" if places.count > 1 else ""
-            more = f"; {others} rows have other wrong labels" if others else ""
+            more = f"; {others} rows have other wrong {self.kind}s" if others else ""
             ending = f": {advice}" if advice else ""
-            raise ValueError(f"{self.path}:{places.lines[0]}: label {problem}{counted}{more}{ending}")
-        if self.expected == CLASSES and self.names is None:
-            check_classes(str(self.path), self._seen)
+            raise ValueError(f"{self.path}:{places.lines[0]}: {self.kind} {problem}{counted}{more}{ending}")
+        if self.names is not None or self.expected == NUMBERS:
+            return
+        where = f"{self.path}, {self.kind}s"
+        instead, column_key = self.words
+        refuse_twins(where, self._seen, instead)
+        if self.expected == CLASSES:
+            if self.kind == "label":
+                refuse_numbers(where, self._seen, instead)
+            refuse_many(where, self._seen, f"is {column_key} the right one? {instead}")
+            warn_of_odd_classes(where, self._seen)
 
 
 def _near(label: str, names: Sequence[str]) -> str:
@@ -141,48 +161,48 @@ def _near(label: str, names: Sequence[str]) -> str:
     return ""
 
 
-def check_classes(where: str, seen: Mapping[str, Places]) -> None:
-    """ValueError where the labels of a file cannot be the classes that were meant; a warning where they may not be.
-
-    `seen`: label -> its lines. `task.data.labels` lists the classes of whoever means them so."""
-    said = "task.data.labels lists the classes if they are meant so"
+def refuse_twins(where: str, seen: Mapping[str, Places], instead: str) -> None:
+    """ValueError where two labels are one but for spaces. `seen`: label -> its lines; `instead`: what else to do."""
     for first, second in _twins(seen, _without_spaces):
         raise ValueError(
-            f"{where}: the labels {first!r} ({seen[first]}) and {second!r} ({seen[second]}) "
-            f"differ by spaces alone: make them one; {said}"
+            f"{where}: {first!r} ({seen[first]}) and {second!r} ({seen[second]}) "
+            f"differ by spaces alone: make them one; {instead}"
         )
-    for first, second in _twins(seen, _number):
-        raise ValueError(
-            f"{where}: the labels {first!r} ({seen[first]}) and {second!r} ({seen[second]}) "
-            f"are the same number: make them one; {said}"
-        )
-    for first, second in _twins(seen, str.casefold):
-        log.warning(
-            "%s: the labels %r (%s) and %r (%s) differ by case alone, and are two classes",
-            *(where, first, seen[first], second, seen[second]),
-        )
-    for label in (label for label in seen if label in MAYBE_MISSING):
-        log.warning("%s: %r (%s) is a class: or is it a missing value?", where, label, seen[label])
-    _refuse_numbers_and_names(where, seen, said)
 
 
-def _refuse_numbers_and_names(where: str, seen: Mapping[str, Places], said: str) -> None:
-    """Labels with a fraction are numbers to predict; a label an example is a text, a date or a name of the example."""
+def refuse_numbers(where: str, seen: Mapping[str, Places], instead: str) -> None:
+    """ValueError where labels are numbers to be predicted, not classes; and where two are the same number."""
     for label, places in seen.items():
         number = _number(label)
-        if isinstance(number, float) and not number.is_integer():
+        if number is not None and not number.is_integer():
             raise ValueError(
-                f"{where}: the label {label!r} ({places}) is a number with a fraction: "
-                f"task.data.numeric_labels=true predicts numbers; {said}"
+                f"{where}: {label!r} ({places}) is a number with a fraction: "
+                f"task.data.numeric_labels=true predicts numbers; {instead}"
             )
+    for first, second in _twins(seen, _number):
+        raise ValueError(
+            f"{where}: {first!r} ({seen[first]}) and {second!r} ({seen[second]}) "
+            f"are the same number: make them one; {instead}"
+        )
+
+
+def refuse_many(where: str, seen: Mapping[str, Places], advice: str) -> None:
+    """ValueError where about every example has a class of its own: a text, a date, a number or a name of the example."""
     num_examples = sum(places.count for places in seen.values())
     if num_examples >= MANY_CLASSES_FROM and len(seen) > MANY_CLASSES_FRACTION * num_examples:
         example = _shortened(next(iter(seen)))
-        raise ValueError(
-            f"{where}: {len(seen)} different labels in {num_examples} examples, such as {example}: "
-            "is task.data.label_column the right one? "
-            f"For numbers say task.data.numeric_labels=true; {said}"
+        raise ValueError(f"{where}: {len(seen)} different ones, such as {example}, in {num_examples} rows: {advice}")
+
+
+def warn_of_odd_classes(where: str, seen: Mapping[str, Places]) -> None:
+    for first, second in _twins(seen, str.casefold):
+        log.warning(
+            "%s: %r (%s) and %r (%s) differ by case alone, and are two classes",
+            *(where, first, seen[first], second, seen[second]),
         )
+    for label in MAYBE_MISSING:
+        if label in seen:
+            log.warning("%s: %r (%s) is a class: or is it a missing value?", where, label, seen[label])
 
 
 def _twins(labels: Iterable[str], key: Callable[[str], Hashable]) -> list[tuple[str, str]]:
