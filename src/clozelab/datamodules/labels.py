@@ -187,7 +187,7 @@ def refuse_numbers(where: str, seen: Mapping[str, Places], instead: str) -> None
 
 
 def refuse_many(where: str, seen: Mapping[str, Places], advice: str) -> None:
-    """ValueError where about every example has a class of its own: a text, a date, a number or a name of the example."""
+    """ValueError where about every example has a class of its own: a text, a date, a number, its name."""
     num_examples = sum(places.count for places in seen.values())
     if num_examples >= MANY_CLASSES_FROM and len(seen) > MANY_CLASSES_FRACTION * num_examples:
         example = _shortened(next(iter(seen)))
@@ -195,10 +195,12 @@ def refuse_many(where: str, seen: Mapping[str, Places], advice: str) -> None:
 
 
 def warn_of_odd_classes(where: str, seen: Mapping[str, Places]) -> None:
-    for first, second in _twins(seen, str.casefold):
+    pairs = _twins(seen, str.casefold)
+    if pairs:
+        first, second = pairs[0]
         log.warning(
-            "%s: %r (%s) and %r (%s) differ by case alone, and are two classes",
-            *(where, first, seen[first], second, seen[second]),
+            "%s: %d pairs differ by case alone, and each is two classes; the first: %r (%s) and %r (%s)",
+            *(where, len(pairs), first, seen[first], second, seen[second]),
         )
     for label in MAYBE_MISSING:
         if label in seen:
