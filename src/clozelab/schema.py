@@ -174,8 +174,8 @@ class SizeConfig:
 class SourceConfig:
     name: str = MISSING
     path: str = MISSING  # a file, a folder or a glob; relative paths start at data_dir
-    format: Annotated[str, one_of("auto", "text", "jsonl")] = "auto"
-    text_field: str = "text"
+    format: Annotated[str, one_of("auto", "text", "jsonl", "csv", "tsv", "parquet", "arrow")] = "auto"
+    text_field: str = "text"  # of jsonl a field, of a table a column
 
 
 @dataclass

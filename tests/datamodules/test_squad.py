@@ -321,7 +321,7 @@ def test_test_file_needs_no_answers(tmp_path: Path) -> None:
     data.setup()
     sequences, split = data.load_test()["test"]
     assert split.num_questions == len(sequences) == 3
-    with pytest.raises(ValueError, match="questions have no answer inside their passage"):
+    with pytest.raises(ValueError, match="question '0' has no 'answers': a question without an answer has an empty"):
         build_module(tmp_path, validation_file="test.json").setup()
 
 

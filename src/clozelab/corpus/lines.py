@@ -138,7 +138,7 @@ def _unpacked(suffix: str, raw: Readable) -> Iterator[bytes]:
     if suffix == ".gz":
         stream = gzip.GzipFile(fileobj=stream)
     elif suffix == ".xz":
-        stream = lzma.LZMAFile(stream)
+        stream = lzma.LZMAFile(stream)  # noqa: SIM115 - it has no file of its own to close
     elif suffix == ".bz2":
         stream = bz2.BZ2File(stream)
     while chunk := stream.read(CHUNK_BYTES):

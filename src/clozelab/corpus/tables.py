@@ -41,6 +41,7 @@ BATCH_ROWS = 64  # of Parquet and Arrow, held at a time: a row may be a book
 BUFFER_BYTES = 2**20
 SAMPLED_ROWS = 100  # by which a column of text is known
 MAX_NAME_WORDS, MAX_NAME_CHARACTERS = 4, 60  # of a column; longer "names" are the first row of a file without any
+ARROW_FILE, ARROW_STREAM_END = b"ARROW1", b"\xff\xff\xff\xff\0\0\0\0"
 DEFAULT_TEXT_COLUMN = "text"
 
 Record = dict[str, Any] | str  # a row's cells by column; of a damaged row, what is wrong with it
@@ -80,9 +81,8 @@ def open_table(
 ) -> Table:
     """Opens a table and reads its columns' names. `auto`: by the file's name, tsv where that says nothing.
 
-    `header` names the columns of a tsv or csv file whose first line does not name all of `required`. `delimiter` stands
-    between the cells of csv. ValueError for an
-    unknown format, an empty or binary file, and one that is not of its format."""
+    `header` names the columns of a tsv or csv file whose first line does not name all of `required`. ValueError for an
+    unknown format, an empty or binary file, and one that is not of its format. `delimiter`: between the cells of csv."""
     if file_format not in ("auto", *TABLE_FORMATS):
         raise ValueError(f"file_format={file_format!r} is unknown; known: auto, {', '.join(TABLE_FORMATS)}")
     if file_format == "auto":
@@ -255,7 +255,11 @@ def _arrow_reader(source: Any) -> Any:
     """Of Arrow's two layouts the one that it is: a file (feather), or a stream (as `datasets` caches it)."""
     from pyarrow import ipc
 
-    is_file = source.read(6) == b"ARROW1"
+    is_file = source.read(len(ARROW_FILE)) == ARROW_FILE
+    # A stream whose writer was stopped is cut off between two batches, and reads as a shorter one.
+    source.seek(max(0, source.size() - len(ARROW_STREAM_END)))
+    if not is_file and source.read() != ARROW_STREAM_END:
+        raise OSError("the stream does not end with its mark")
     source.seek(0)
     return ipc.open_file(source) if is_file else ipc.open_stream(source)
 
