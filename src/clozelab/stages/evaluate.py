@@ -127,7 +127,7 @@ def check_labels(data: Any, names: Sequence[str], folder: Path) -> None:
     if not unknown:
         return
     by_word = {name.casefold(): name for name in names}
-    meant = {name: "..." for name in names}
+    meant = dict.fromkeys(names, "...")
     for label in unknown:
         if label.casefold() in by_word:
             meant[by_word[label.casefold()]] = label
