@@ -10,6 +10,7 @@ A second text under a name that nobody knows is refused, for a model that is not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from clozelab.suggestions import hint, nearest
 
@@ -146,6 +147,7 @@ def refuse_unknown_keys(record: Mapping[str, object], act: str, place: str) -> N
         raise ValueError(f"{place} has {name!r}, which nothing reads; {advice}")
 
 
+@lru_cache(maxsize=4096)  # objects of a file have the same few keys, row after row
 def _meant_role(name: str) -> str | None:
     """The role whose name this is, or which it was probably meant to have."""
     word = name.casefold()

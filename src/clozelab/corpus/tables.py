@@ -82,7 +82,7 @@ def open_table(
     """Opens a table and reads its columns' names. `auto`: by the file's name, tsv where that says nothing.
 
     `header` names the columns of a tsv or csv file whose first line does not name all of `required`. ValueError for an
-    unknown format, an empty or binary file, and one that is not of its format. `delimiter`: between the cells of csv."""
+    unknown format, an empty or binary file, and one that is not of its format. `delimiter`: between cells of csv."""
     if file_format not in ("auto", *TABLE_FORMATS):
         raise ValueError(f"file_format={file_format!r} is unknown; known: auto, {', '.join(TABLE_FORMATS)}")
     if file_format == "auto":

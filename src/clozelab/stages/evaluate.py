@@ -119,7 +119,7 @@ def label_names_of(cfg: DictConfig, folder: Path) -> list[str] | None:
 
 
 def check_labels(data: Any, names: Sequence[str], folder: Path) -> None:
-    """ValueError where a file's label is none of the model's, with what to type where only the letters' case differs."""
+    """ValueError where a file's label is none of the model's, with what to type where only letters' case differs."""
     if not isinstance(data, LabelledDataModule) or data.numeric_labels:
         return
     labels = sorted(set(data.preview().validation.labels or ()))
