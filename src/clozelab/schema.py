@@ -391,7 +391,7 @@ class MeasureConfig:
     """The task (a choice of conf/task) whose files, and whose scorer, are taken; None: the measure has its own."""
     max_train_examples: Count | None = MISSING  # of the task; what a probe is fitted to
     # A fine-tuned model's name of a class -> what the file calls it.
-    label_names: Annotated[dict[str, Any] | None, Meaning("protocol", "measure.label_names")] = None
+    label_names: Annotated[Any, Meaning("protocol", "measure.label_names")] = None
     module: dict[str, Any] | None = MISSING  # None: the task's
     data: Annotated[dict[str, Any] | None, PARTS_OF_DATA] = MISSING  # None: the task's
 

@@ -108,12 +108,13 @@ def read_cells(record: Mapping[str, Any], roles: Mapping[str, str], act: str) ->
 
     `roles` says which column is what (corpus/columns.py)."""
     cells: dict[str, Any] = {}
-    has_lists = any(role in LISTS for role in roles)
+    # Words stand for a text, and passages for one: another column may hold what one of these lacks.
+    may_lack = {*LISTS, "text"} if set(roles) & set(LISTS) else set()
     for role, column in roles.items():
         value = record.get(column)
         if _is_missing(value):
-            if role in LISTS or (role == "text" and has_lists):
-                continue  # another column may hold what this one lacks
+            if role in may_lack:
+                continue
             return Unreadable(f"has no {column!r}" + (": the cell is empty" if column in record else ""))
         problem = _wrong_cell(value, column, role)
         if problem:

@@ -265,12 +265,17 @@ def named_labels(config: Mapping[str, Any], place: Path | str) -> list[str]:
     return [names[number] for number in range(len(names))]
 
 
-def renamed_labels(labels: Sequence[str], names: Mapping[str, str], place: Path | str) -> list[str]:
-    """A model's labels, some under other names; ValueError for a name that it lacks, and for two of one name."""
-    for name in names:
-        if name not in labels:
-            raise ValueError(f"label_names: {place} has no label {name!r}; {hint(name, labels)}")
-    renamed = [str(names.get(label, label)) for label in labels]
+def renamed_labels(labels: Sequence[str], names: Any, place: Path | str) -> list[str]:
+    """A model's labels, some under other names (label -> name).
+
+    ValueError for what is no such mapping, for a label that the model lacks, and for two labels of one name."""
+    if not isinstance(names, Mapping):
+        raise ValueError(f"label_names={names}: write {{MODEL_NAME: NAME, ...}}, a name of each label to be renamed")
+    chosen = {str(label): str(name) for label, name in names.items()}
+    for label in chosen:
+        if label not in labels:
+            raise ValueError(f"label_names: {place} has no label {label!r}; {hint(label, labels)}")
+    renamed = [chosen.get(label, label) for label in labels]
     for label in renamed:
         if renamed.count(label) > 1:
             raise ValueError(f"label_names: two labels of {place} would be called {label!r}")

@@ -107,7 +107,9 @@ def label_names_of(cfg: DictConfig, folder: Path) -> list[str] | None:
         raise ValueError(f"{place}: problem_type is {MULTI_LABEL}, and only one label an example can be scored")
     names = named_labels(config, place)
     if cfg.measure.label_names:
-        return renamed_labels(names, cfg.measure.label_names, place)
+        given = cfg.measure.label_names
+        plain = OmegaConf.to_container(given) if OmegaConf.is_config(given) else given
+        return renamed_labels(names, plain, place)
     if names != [f"LABEL_{number}" for number in range(len(names))]:
         return names
     if len(names) > 1:

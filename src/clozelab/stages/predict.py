@@ -411,8 +411,9 @@ def predict_task(
             folders.load_head(folder, kind, head)
         scores = json.loads(scored.read_text(encoding="utf-8"))["scores"]
         if label_names:
-            names = renamed_labels(getattr(module.validation, "label_names", ()), label_names, run)
-            module.validation = replace(module.validation, label_names=names)
+            split: Any = module.validation
+            names = renamed_labels(getattr(split, "label_names", ()), label_names, run)
+            module.validation = replace(split, label_names=names)
         module.best = Evaluation(0, scores, [], is_collapsed=False)  # where the threshold of 2.0 stands
         once: Any = {"max_steps": 1, "validation_interval_steps": None, "log_interval_steps": 1}
         trainer = build_trainer(hardware, callbacks=[], loggers=[], folder=out.parent, **once)
