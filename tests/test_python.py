@@ -158,6 +158,16 @@ def test_a_run_predicts_its_own_validation_file_as_it_was_scored(
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [record["text"] for record in records] == [*table.sentence]
     assert [int(record["prediction"]["label"]) for record in records] == answers
+    # The benchmark's own file as a table: its other columns stay, and a run of single texts wants no pairs.
+    (header, *rows) = said(capsys, run, f"input={validation}", "precision=32-true")
+    assert header.split("\t")[:3] == [*table.columns, "prediction"]
+    assert [int(row.split("\t")[2]) for row in rows] == answers
+    assert "was trained on single texts, and text 1 is a pair" in refused(capsys, run, "text=a", "pair=b")
+    # Classes under other names:
+    words = [f"test={validation}", f"output={tmp_path / 'named'}", "label_names={0: bad, 1: good}"]
+    (path,) = said(capsys, run, *words)
+    named = [line.split("\t")[1] for line in Path(path).read_text().splitlines()[1:]]
+    assert named == [("bad", "good")[answer] for answer in answers]
     # The test files of the task, as predict_test=true would have written them:
     assert [Path(one).parent.name for one in said(capsys, run, "--test")] == ["test_predictions"]
 

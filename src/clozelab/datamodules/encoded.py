@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from clozelab.corpus.texts import Unreadable
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules import examples
 from clozelab.datamodules.examples import Int32s, Ints, TokenSequences
+from clozelab.datamodules.texts import Unreadable
 
 SIDES = ("first", "second")
 Sides = tuple[Int32s, ...]  # ids of a text, or of the two of a pair, without special tokens
@@ -31,10 +31,6 @@ class Encoded:
     window_offsets: Ints  # [R + 1] where each readable text's windows begin
     reasons: list[str | None]  # [N]
 
-    @property
-    def num_readable(self) -> int:
-        return len(self.window_offsets) - 1
-
 
 def encode_texts(
     texts: Sequence[Any],
@@ -45,7 +41,7 @@ def encode_texts(
     reads_empty: bool = False,
     has_masks: bool = False,
 ) -> Encoded:
-    """Sequences of texts or pairs (corpus/texts.py: `Texts.items`).
+    """Sequences of texts or pairs (datamodules/texts.py: `Texts.items`).
 
     Args:
         max_length: tokens that the model reads at once, special ones included.

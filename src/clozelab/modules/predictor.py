@@ -1,7 +1,7 @@
 """What a finished model says of texts: it fills masks, classifies, answers, tags, embeds and scores.
 
 One text gives one result, a list gives a list in its order, a table comes back with columns beside its own
-(corpus/texts.py says what else is read). All texts are encoded and checked before the first is read; then they go
+(datamodules/texts.py says what else is read). All texts are encoded and checked before the first is read; then they go
 through the encoder in streams of similar lengths, without padding. The encoder runs in bf16 where the processor
 multiplies that, heads and probabilities in fp32.
 
@@ -29,11 +29,19 @@ from tokenizers.pre_tokenizers import Split
 from torch import Tensor, nn
 
 from clozelab.corpus.encoding import SURROGATES
-from clozelab.corpus.texts import Texts, Unreadable, UnreadableText, read_item, read_passages, read_texts, with_columns
 from clozelab.datamodules import examples, scoring, squad, tags
 from clozelab.datamodules.encoded import Encoded, encode_texts, unread_reason
 from clozelab.datamodules.examples import Ints, TokenSequences
 from clozelab.datamodules.finetuning import make_batch
+from clozelab.datamodules.texts import (
+    Texts,
+    Unreadable,
+    UnreadableText,
+    read_item,
+    read_passages,
+    read_texts,
+    with_columns,
+)
 from clozelab.models.heads import feature_layers
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
 from clozelab.models.layout import Layout

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml  # type: ignore[import-untyped]
 
-from clozelab.corpus.columns import (
+from clozelab.corpus.rows import Row, RowFile, open_rows
+from clozelab.datamodules.columns import (
     choose_columns,
     is_enough,
     named_roles,
@@ -21,8 +22,7 @@ from clozelab.corpus.columns import (
     roles_of,
     say_on_command_line,
 )
-from clozelab.corpus.rows import Row, RowFile, open_rows
-from clozelab.corpus.texts import Unreadable, UnreadableText, read_cells
+from clozelab.datamodules.texts import Unreadable, UnreadableText, read_cells
 from clozelab.metrics.glue import TEST_SETS, placeholder, write_submission
 from clozelab.modules.answers import Unanswered, summary_of
 from clozelab.stages.outputs import ARRAYS, print_answers, write_answers

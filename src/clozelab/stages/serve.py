@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager, suppress
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clozelab.corpus.columns import refuse_unknown_keys
 from clozelab.corpus.rows import Row
+from clozelab.datamodules.columns import refuse_unknown_keys
 from clozelab.modules.answers import Unanswered
 from clozelab.stages import predict
 from clozelab.stages.outputs import plain

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clozelab.corpus.columns import (
+from clozelab.datamodules.columns import (
     LISTS,
     SINGLE,
     choose_columns,
@@ -60,7 +60,7 @@ class Texts:
 
 
 def read_texts(given: Any, act: str = "classify", columns: str | Sequence[str] | None = None) -> Texts:
-    """The texts that `given` holds, as `act` (corpus/columns.py) takes them.
+    """The texts that `given` holds, as `act` (datamodules/columns.py) takes them.
 
     `columns`: of a table, the column of the texts or the two of pairs. ValueError says what was expected."""
     if isinstance(given, Mapping) or is_table(given):
@@ -106,7 +106,7 @@ def read_item(value: Any, number: int, act: str) -> Any:
 def read_cells(record: Mapping[str, Any], roles: Mapping[str, str], act: str) -> Any:
     """A text of a table's row, whose cells may be anything; `Unreadable` where there is none.
 
-    `roles` says which column is what (corpus/columns.py)."""
+    `roles` says which column is what (datamodules/columns.py)."""
     cells: dict[str, Any] = {}
     # Words stand for a text, and passages for one: another column may hold what one of these lacks.
     may_lack = {*LISTS, "text"} if set(roles) & set(LISTS) else set()

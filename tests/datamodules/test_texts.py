@@ -9,8 +9,8 @@ import numpy as np
 import pandas
 import pytest
 
-from clozelab.corpus.columns import choose_columns, refuse_unknown_keys
-from clozelab.corpus.texts import Unreadable, read_texts, with_columns
+from clozelab.datamodules.columns import choose_columns, refuse_unknown_keys
+from clozelab.datamodules.texts import Unreadable, read_texts, with_columns
 
 FRAME = pandas.DataFrame({"id": [7, 8, 9], "review": ["a", None, "b"], "stars": [1.0, float("nan"), 3.0]}, [5, 6, 7])
 
