@@ -230,12 +230,16 @@ def _labels(
             f"{place} names {len(named)} labels (id2label), but the head has {number} outputs: "
             "they do not belong together"
         )
-    # A tag that stands twice is only odd; of a class nobody could tell the two probabilities apart.
     if task == "classification":
-        for name in named:
-            if named.count(name) > 1:
-                raise ValueError(f"{place}: id2label calls two classes {name!r}; give each a name of its own")
+        _refuse_twins(named, place)
     return tuple(named)
+
+
+def _refuse_twins(labels: Sequence[str], place: Path) -> None:
+    """ValueError for two classes of one name, whose probabilities nobody could tell apart."""
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ValueError(f"{place}: id2label calls two classes {label!r}; give each a name of its own")
 
 
 def named_labels(config: Mapping[str, Any], place: Path | str) -> list[str]:
@@ -251,18 +255,25 @@ def named_labels(config: Mapping[str, Any], place: Path | str) -> list[str]:
         raise ValueError(f"{place}: id2label is {id2label}, not names by their numbers") from None
     if not names:
         names = {number: name for name, number in numbers.items()}
-    for number, name in sorted(names.items()):
-        # Names of label2id alone are what a library leaves there by itself (LABEL_0): they contradict nothing.
-        if numbers.get(name, number) != number and list(names.values()).count(name) == 1:
-            raise ValueError(
-                f"{place} contradicts itself: {name!r} is output {number} in id2label and {numbers[name]} in label2id; "
-                "correct the wrong one"
-            )
+    _refuse_contradiction(names, numbers, place)
     for number in range(len(names)):
         if number not in names:
             known = ", ".join(map(str, sorted(names)))
             raise ValueError(f"{place}: id2label has no name for output {number} (it names {known}); add it")
     return [names[number] for number in range(len(names))]
+
+
+def _refuse_contradiction(names: Mapping[int, str], numbers: Mapping[str, int], place: Path | str) -> None:
+    """ValueError where id2label and label2id say different numbers of a name.
+
+    Names of label2id alone are what a library leaves there by itself (LABEL_0): they contradict nothing."""
+    labels = list(names.values())
+    for number, name in sorted(names.items()):
+        if numbers.get(name, number) != number and labels.count(name) == 1:
+            raise ValueError(
+                f"{place} contradicts itself: {name!r} is output {number} in id2label and {numbers[name]} in label2id; "
+                "correct the wrong one"
+            )
 
 
 def renamed_labels(labels: Sequence[str], names: Any, place: Path | str) -> list[str]:
@@ -271,6 +282,8 @@ def renamed_labels(labels: Sequence[str], names: Any, place: Path | str) -> list
     ValueError for what is no such mapping, for a label that the model lacks, and for two labels of one name."""
     if not isinstance(names, Mapping):
         raise ValueError(f"label_names={names}: write {{MODEL_NAME: NAME, ...}}, a name of each label to be renamed")
+    if not names:
+        return list(labels)
     chosen = {str(label): str(name) for label, name in names.items()}
     for label in chosen:
         if label not in labels:

@@ -25,6 +25,7 @@ ARRAYS = {".npy": ("embed",), ".npz": ("embed", "states", "attention")}
 """Suffix of an array file -> the acts whose answers it holds."""
 TABLES = (".csv", ".tsv", ".parquet")
 DELIMITER_OF = {".csv": ",", ".tsv": "\t"}
+MAIN_KEYS = ("label", "text", "value", "log_probability")  # of an answer, what a line of text says first
 Answered = Iterable[tuple[Row, Any]]
 
 
@@ -68,21 +69,23 @@ def shown(answer: Any, record: Mapping[str, Any] | None) -> str:
         return _json_line(answer, record)
     if isinstance(answer, Unanswered):
         return f"(not answered: it {answer.error})"
-    content = plain(answer)
+    return "\t".join(" ".join(part.split()) for part in _parts_of(plain(answer)))
+
+
+def _parts_of(content: Mapping[str, Any]) -> list[str]:
+    """What a line of text says of an answer, part by part."""
     if "masks" in content:
-        return "\t".join(" ".join(f"{t['token']} {t['probability']:.4f}" for t in mask) for mask in content["masks"])
+        return [" ".join(f"{t['token']} {t['probability']:.4f}" for t in mask) for mask in content["masks"]]
     if "words" in content:
         spans = content["entities"] or content["words"]
-        parts = [" ".join(f"{span['text']}/{span['label']}" for span in spans)]
-    elif "labels" in content:
+        return [" ".join(f"{span['text']}/{span['label']}" for span in spans)]
+    if "labels" in content:
         chosen = [f"{label} {content['probabilities'][label]:.4f}" for label in content["labels"]]
-        parts = [" ".join(chosen) if chosen else "(no label)"]
-    else:
-        keys = ("label", "text", "value", "log_probability")
-        parts = [str(value) for key, value in content.items() if key in keys]
-        if "probability" in content:
-            parts.append(f"{content['probability']:.4f}")
-    return "\t".join(" ".join(part.split()) for part in parts)
+        return [" ".join(chosen) if chosen else "(no label)"]
+    parts = [str(content[key]) for key in MAIN_KEYS if key in content]
+    if "probability" in content:
+        parts.append(f"{content['probability']:.4f}")
+    return parts
 
 
 def _json_line(answer: Any, record: Mapping[str, Any]) -> str:

@@ -128,11 +128,13 @@ def _ask(predictor: Predictor, body: bytes) -> Ask:
         said = None
     if not isinstance(said, dict):
         raise ValueError('send a JSON object: {"text": "..."}, or {"records": [{"text": "..."}]}')
-    act = said.pop("do", None) or predict.OF_TASK.get(predictor.model.task or "", "fill")
+    act = said.pop("do", None)
+    if act is None:
+        act = predict.OF_TASK.get(predictor.model.task or "", "fill")
     if act not in predict.ACTS:
         raise ValueError(f"do={act}: choose one of {', '.join(predict.ACTS)}")
-    options = predict.options_of(act, {key: said.pop(key) for key in predict.SETTINGS if key in said})
-    errors = predict.choice_of("errors", {key: said.pop(key) for key in ("errors",) if key in said})
+    settings = {key: said.pop(key) for key in (*predict.SETTINGS, "errors") if key in said}
+    options, errors = predict.options_of(act, settings), predict.choice_of("errors", settings)
     records = said.get("records", [said])
     if not isinstance(records, list) or not records or not all(isinstance(one, dict) for one in records):
         raise ValueError("records is a list of objects, at least one")
