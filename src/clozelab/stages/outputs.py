@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,8 +17,6 @@ from clozelab.corpus.files import whole_file, write_whole
 from clozelab.corpus.rows import Row, RowFile
 from clozelab.corpus.tables import COLUMNAR
 from clozelab.modules.answers import Result, Unanswered, columns_of
-
-log = logging.getLogger(__name__)
 
 ARRAYS = {".npy": ("embed",), ".npz": ("embed", "states", "attention")}
 """Suffix of an array file -> the acts whose answers it holds."""
@@ -161,10 +158,10 @@ def _cells_of(answer: Any, array_name: str, names: list[str]) -> dict[str, Any]:
 
 
 def _given_columns(file: RowFile, answer_names: Iterable[str]) -> list[str]:
-    """Columns that stay; one that is called as an answer's is replaced, and a warning says so."""
+    """Columns that stay; one that is called as an answer's is replaced, and stderr says so."""
     replaced = [name for name in file.columns if name in set(answer_names)]
     if replaced:
-        log.warning("%s: the column %s is replaced by the answers'", file.name, ", ".join(replaced))
+        print(f"{file.name}: the column {', '.join(replaced)} is replaced by the answers'", file=sys.stderr)
     return [name for name in file.columns if name not in replaced]
 
 
