@@ -95,8 +95,12 @@ def text_lines(path: Path, advance: Advance = ignore) -> Iterator[tuple[int, str
                 yield number, raw.decode("utf-8")
             except UnicodeDecodeError:
                 yield number, None
-    if num_nuls:
-        log.warning("%s: %d NUL characters were removed", path, num_nuls)
+    warn_of_nuls(path, num_nuls)
+
+
+def warn_of_nuls(path: Path, number: int) -> None:
+    if number:
+        log.warning("%s: %d NUL characters were removed", path, number)
 
 
 def chunks_of(path: Path, raw: Readable) -> Iterator[bytes]:

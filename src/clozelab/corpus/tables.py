@@ -23,7 +23,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from clozelab.corpus.lines import COMPRESSIONS, NUL, Advance, CountedFile, file_suffix, ignore, lines_of, text_lines
+from clozelab.corpus.lines import (
+    COMPRESSIONS,
+    NUL,
+    Advance,
+    CountedFile,
+    file_suffix,
+    ignore,
+    lines_of,
+    text_lines,
+    warn_of_nuls,
+)
 
 TABLE_FORMATS = ("tsv", "csv", "jsonl", "parquet", "arrow")
 COLUMNAR = ("parquet", "arrow")  # binary: their rows have numbers, not lines
@@ -133,9 +143,14 @@ def _csv_fields(path: Path, advance: Advance) -> Iterator[tuple[int, list[str] |
 
 def _csv_lines(path: Path, raw: CountedFile) -> Iterator[str]:
     """Lines with their ends; bytes that are not UTF-8 become surrogates, so that only their row is lost."""
+    num_nuls = 0
     for number, line in enumerate(lines_of(path, raw)):
         plain = line.removeprefix(codecs.BOM_UTF8) if number == 0 else line
-        yield plain.replace(NUL, b"").decode("utf-8", "surrogateescape") + "\n"
+        if NUL in plain:
+            num_nuls += plain.count(NUL)
+            plain = plain.replace(NUL, b"")
+        yield plain.decode("utf-8", "surrogateescape") + "\n"
+    warn_of_nuls(path, num_nuls)
 
 
 def _is_decoded(text: str) -> bool:
