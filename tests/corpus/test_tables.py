@@ -140,7 +140,11 @@ def test_a_stream_whose_writer_was_stopped_is_refused(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
 def test_a_column_that_is_not_the_text_is_asked_for(
-    tmp_path: Path, name: str, columns: dict[str, Sequence[object]], options: dict[str, str], words: str
+    tmp_path: Path,
+    name: str,
+    columns: dict[str, Sequence[object]],
+    options: dict[str, str],
+    words: str,
 ) -> None:
     if name == "x.csv":
         frame(**columns).to_csv(tmp_path / name, index=False)
@@ -168,7 +172,9 @@ def test_a_first_row_is_not_taken_for_names(tmp_path: Path) -> None:
         read(tmp_path, "x.csv")
 
 
-def test_rows_that_do_not_fit_are_counted_and_empty_cells_are_empty_documents(tmp_path: Path) -> None:
+def test_rows_that_do_not_fit_are_counted_and_empty_cells_are_empty_documents(
+    tmp_path: Path,
+) -> None:
     rows = [f"{n},Row number {n}." for n in range(300)]
     (tmp_path / "x.csv").write_text("\n".join(["id,text", *rows, "torn", "301,", ""]))
     documents, counts = read(tmp_path, "x.csv")
@@ -199,7 +205,11 @@ def test_json_values_are_given_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"a": [1], "b": null}\n[]\n{"a": 2.5}\n')
     table = open_table(tmp_path / "x.jsonl")
     assert table.columns == ["a", "b"]
-    assert list(table.rows()) == [(1, {"a": [1], "b": None}), (2, "no JSON object"), (3, {"a": 2.5})]
+    assert list(table.rows()) == [
+        (1, {"a": [1], "b": None}),
+        (2, "no JSON object"),
+        (3, {"a": 2.5}),
+    ]
 
 
 def test_all_bytes_are_counted_for_the_progress_bar(tmp_path: Path) -> None:

@@ -40,7 +40,11 @@ def read(path: Path, names: list[str] | None = None, expected: str = CLASSES) ->
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_format_gives_the_same_labels(tmp_path: Path, kind: str) -> None:
     found = read(write(tmp_path, kind, ["b", "a", "b"]))
-    assert (found.labels, found.texts[2], found.ids) == (["b", "a", "b"], ("text 2",), ["0", "1", "2"])
+    assert (found.labels, found.texts[2], found.ids) == (
+        ["b", "a", "b"],
+        ("text 2",),
+        ["0", "1", "2"],
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -68,7 +72,8 @@ def test_an_empty_label_is_counted_with_its_lines(
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_a_list_is_no_label(tmp_path: Path, kind: str) -> None:
     with pytest.raises(
-        ValueError, match=r":1: label is a list \(\['a'\]\), not one text or number \(2 rows, lines 1, 2\)"
+        ValueError,
+        match=r":1: label is a list \(\['a'\]\), not one text or number \(2 rows, lines 1, 2\)",
     ):
         read(write(tmp_path, kind, [["a"], ["a"]]))
 
@@ -76,7 +81,8 @@ def test_a_list_is_no_label(tmp_path: Path, kind: str) -> None:
 @pytest.mark.shared
 def test_the_file_of_lists(shared_dir: Path) -> None:
     with pytest.raises(
-        ValueError, match=r"list_labels\.jsonl:1: label is a list \(\['a'\]\).*60 rows have other wrong"
+        ValueError,
+        match=r"list_labels\.jsonl:1: label is a list \(\['a'\]\).*60 rows have other wrong",
     ):
         read(shared_dir / "cases/list_labels.jsonl")
 
@@ -87,7 +93,11 @@ def test_nan_is_no_label(tmp_path: Path, kind: str) -> None:
         read(write(tmp_path, kind, [1.0, float("nan"), 0.0] * 5))
     with pytest.raises(ValueError, match="label 'nan' is how a missing value is written"):
         read(write(tmp_path, "jsonl", ["nan", "a", "b"]))
-    assert read(write(tmp_path, "jsonl", ["nan", "a", "b"]), names=["a", "b", "nan"]).labels == ["nan", "a", "b"]
+    assert read(write(tmp_path, "jsonl", ["nan", "a", "b"]), names=["a", "b", "nan"]).labels == [
+        "nan",
+        "a",
+        "b",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +136,8 @@ def test_labels_that_differ_by_case_are_warned_of_once(tmp_path: Path, caplog: p
 def test_a_known_label_that_is_near_is_named(tmp_path: Path) -> None:
     path = write(tmp_path, "jsonl", ["yes", "no", "yes ", "YES", "yes "])
     with pytest.raises(
-        ValueError, match=r":3: label 'yes ' is not .* from 'yes' by spaces alone \(2 rows, lines 3, 5\)"
+        ValueError,
+        match=r":3: label 'yes ' is not .* from 'yes' by spaces alone \(2 rows, lines 3, 5\)",
     ):
         read(path, names=["yes", "no"])
     with pytest.raises(ValueError, match=r"label 'YES' .* differs from 'yes' by case alone"):

@@ -50,7 +50,10 @@ MAX_CELL_CHARACTERS = 2**24  # of a csv cell; an open quotation mark swallows no
 BATCH_ROWS = 64  # of Parquet and Arrow, held at a time: a row may be a book
 BUFFER_BYTES = 2**20
 SAMPLED_ROWS = 100  # by which a column of text is known
-MAX_NAME_WORDS, MAX_NAME_CHARACTERS = 4, 60  # of a column; longer "names" are the first row of a file without any
+MAX_NAME_WORDS, MAX_NAME_CHARACTERS = (
+    4,
+    60,
+)  # of a column; longer "names" are the first row of a file without any
 ARROW_FILE, ARROW_STREAM_END = b"ARROW1", b"\xff\xff\xff\xff\0\0\0\0"
 DEFAULT_TEXT_COLUMN = "text"
 
@@ -82,7 +85,11 @@ def table_format(path: Path) -> str | None:
 
 
 def open_table(
-    path: Path, file_format: str = "auto", *, header: Sequence[str] | None = None, required: Sequence[str] = ()
+    path: Path,
+    file_format: str = "auto",
+    *,
+    header: Sequence[str] | None = None,
+    required: Sequence[str] = (),
 ) -> Table:
     """Opens a table and reads its columns' names. `auto`: by the file's name, tsv where that says nothing.
 
