@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 
 def refuse_unknown(text: str, unknown: float, max_unknown_share: float = MAX_UNKNOWN_SHARE) -> None:
     """Warn of a text whose share `unknown` of [UNK] is not small; ValueError where it is above the limit."""
-    said = f"{unknown:.1%} of the tokens of {text} are [UNK]: does the vocabulary fit its language and case?"
+    fits = "does the vocabulary fit its language and case, and has it spaces between its words?"
+    said = f"{unknown:.1%} of the tokens of {text} are [UNK]: {fits}"
     if unknown > max_unknown_share:
         limit = f"more than max_unknown_share={max_unknown_share:g} is refused; a larger share lets it pass"
         raise ValueError(f"{said} Take text or a vocabulary that fit each other ({limit})")

@@ -21,7 +21,10 @@ log = logging.getLogger(__name__)
 
 COMPRESSIONS = (".gz", ".zst", ".xz", ".bz2")
 CHUNK_BYTES = 2**20
-MAX_EXPANSION, MIN_BOMB_BYTES = 200, 2**24  # a packed file may become so many times larger, or so large
+MAX_EXPANSION, MIN_BOMB_BYTES = (
+    200,
+    2**24,
+)  # a packed file may become so many times larger, or so large
 SNIFFED_BYTES = 8192  # by which a binary file is known
 MAX_NUL_FRACTION = 0.01  # of the sniffed bytes; a single NUL is always forgiven
 CONTROLS = bytes(sorted({*range(1, 9), *range(14, 27), *range(28, 32), 127}))  # that no text has; NUL is counted apart
@@ -95,8 +98,12 @@ def text_lines(path: Path, advance: Advance = ignore) -> Iterator[tuple[int, str
                 yield number, raw.decode("utf-8")
             except UnicodeDecodeError:
                 yield number, None
-    if num_nuls:
-        log.warning("%s: %d NUL characters were removed", path, num_nuls)
+    warn_of_nuls(path, num_nuls)
+
+
+def warn_of_nuls(path: Path, number: int) -> None:
+    if number:
+        log.warning("%s: %d NUL characters were removed", path, number)
 
 
 def chunks_of(path: Path, raw: Readable) -> Iterator[bytes]:

@@ -199,7 +199,7 @@ def check_spaces(sentences: Sequence[str], lowercase: bool, max_unknown_share: f
     share = float(characters[characters > MAX_WORD_CHARACTERS].sum() / characters.sum())
     # The word that a character is in, on average: a few long numbers or addresses leave it small.
     mean = float((characters**2).sum() / characters.sum())
-    instead = "tokenizer=byte_bpe needs no spaces"
+    instead = "tokenizer=byte_bpe needs none"
     if share > max_unknown_share:
         raise ValueError(
             f"{share:.0%} of the text's beginning are words of more than {MAX_WORD_CHARACTERS} characters, "

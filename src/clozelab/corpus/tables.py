@@ -23,7 +23,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from clozelab.corpus.lines import COMPRESSIONS, NUL, Advance, CountedFile, file_suffix, ignore, lines_of, text_lines
+from clozelab.corpus.lines import (
+    COMPRESSIONS,
+    NUL,
+    Advance,
+    CountedFile,
+    file_suffix,
+    ignore,
+    lines_of,
+    text_lines,
+    warn_of_nuls,
+)
 
 TABLE_FORMATS = ("tsv", "csv", "jsonl", "parquet", "arrow")
 COLUMNAR = ("parquet", "arrow")  # binary: their rows have numbers, not lines
@@ -40,7 +50,10 @@ MAX_CELL_CHARACTERS = 2**24  # of a csv cell; an open quotation mark swallows no
 BATCH_ROWS = 64  # of Parquet and Arrow, held at a time: a row may be a book
 BUFFER_BYTES = 2**20
 SAMPLED_ROWS = 100  # by which a column of text is known
-MAX_NAME_WORDS, MAX_NAME_CHARACTERS = 4, 60  # of a column; longer "names" are the first row of a file without any
+MAX_NAME_WORDS, MAX_NAME_CHARACTERS = (
+    4,
+    60,
+)  # of a column; longer "names" are the first row of a file without any
 ARROW_FILE, ARROW_STREAM_END = b"ARROW1", b"\xff\xff\xff\xff\0\0\0\0"
 DEFAULT_TEXT_COLUMN = "text"
 
@@ -142,9 +155,14 @@ def _csv_fields(path: Path, advance: Advance, delimiter: str) -> Iterator[tuple[
 
 def _csv_lines(path: Path, raw: CountedFile) -> Iterator[str]:
     """Lines with their ends; bytes that are not UTF-8 become surrogates, so that only their row is lost."""
+    num_nuls = 0
     for number, line in enumerate(lines_of(path, raw)):
         plain = line.removeprefix(codecs.BOM_UTF8) if number == 0 else line
-        yield plain.replace(NUL, b"").decode("utf-8", "surrogateescape") + "\n"
+        if NUL in plain:
+            num_nuls += plain.count(NUL)
+            plain = plain.replace(NUL, b"")
+        yield plain.decode("utf-8", "surrogateescape") + "\n"
+    warn_of_nuls(path, num_nuls)
 
 
 def _is_decoded(text: str) -> bool:

@@ -21,9 +21,18 @@ from clozelab.metrics import glue
 log = logging.getLogger(__name__)
 
 SHOWN_LINES = 3  # of many, that an error names
-NOT_A_LABEL = ("nan", "NaN", "NAN", "<NA>", "NaT")  # as libraries write a missing value; nobody calls a class so
+NOT_A_LABEL = (
+    "nan",
+    "NaN",
+    "NAN",
+    "<NA>",
+    "NaT",
+)  # as libraries write a missing value; nobody calls a class so
 MAYBE_MISSING = ("None", "null", "NULL", "N/A", "NA", "n/a")  # these may be names, too
-MANY_CLASSES_FROM, MANY_CLASSES_FRACTION = 20, 0.5  # so many examples, of which so many have a class of their own
+MANY_CLASSES_FROM, MANY_CLASSES_FRACTION = (
+    20,
+    0.5,
+)  # so many examples, of which so many have a class of their own
 CLASSES, NUMBERS, ANY = "classes", "numbers", "any"  # what a column of labels is expected to hold
 LABEL_WORDS = (  # what to do, in messages: where classes are listed, and which key names their column
     "task.data.labels lists the classes if they are meant so",
@@ -90,7 +99,12 @@ class LabelColumn:
     """
 
     def __init__(
-        self, path: Path, names: Sequence[str] | None = None, expected: str = CLASSES, *, is_tag: bool = False
+        self,
+        path: Path,
+        names: Sequence[str] | None = None,
+        expected: str = CLASSES,
+        *,
+        is_tag: bool = False,
     ) -> None:
         self.path, self.expected = path, expected
         self.kind, self.words = ("tag", TAG_WORDS) if is_tag else ("label", LABEL_WORDS)
@@ -127,7 +141,11 @@ class LabelColumn:
         if self.expected == NUMBERS and not glue.is_number(label):
             return label, f"{label!r} is not a number; this task predicts one", ""
         if self.expected == CLASSES and label in NOT_A_LABEL:
-            return label, f"{label!r} is how a missing value is written", f"{one_each}; {self.words[0]}"
+            return (
+                label,
+                f"{label!r} is how a missing value is written",
+                f"{one_each}; {self.words[0]}",
+            )
         return label, "", ""
 
     def refuse(self) -> None:
