@@ -207,7 +207,7 @@ def test_files_round_trip(tmp_path: Path, lowercase: bool) -> None:
     (tmp_path / "vocab.txt").unlink()
     assert read_tokenizer(tmp_path).fingerprint == tokenizer.fingerprint
     (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(ValueError, match="no WordPiece tokenizer"):
+    with pytest.raises(ValueError, match="holds no tokenizer"):
         read_tokenizer(tmp_path)
 
 

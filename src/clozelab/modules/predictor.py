@@ -87,10 +87,11 @@ class Predictor:
 
     def fill_mask(self, texts: str | Sequence[str], top_k: int = 5) -> Any:
         """`Filled`: for each mask (the tokenizer's own mask token in the text) the `top_k` most probable tokens."""
-        head, mask, given = self._head("lm", "fill a mask"), self.tokenizer.special_tokens[-1], _single(texts)
+        head, mask, given = self._head("lm", "fill a mask"), self.tokenizer.mask_token, _single(texts)
         _check_top_k(top_k)
-        if lacks := next((number for number, text in enumerate(given, 1) if mask not in text), None):
-            raise ValueError(f"text {lacks} has no {mask}: write it where a token is to be filled in")
+        for number, text in enumerate(given, 1):
+            if not self.tokenizer.has_mask(text):
+                raise ValueError(f"text {number} has no {mask}: write it where a token is to be filled in")
         sequences = self.sequences_of(given)
         rows = np.split(sequences.input_ids, sequences.offsets[1:-1])
         places = [np.flatnonzero(ids == self.tokenizer.mask_id) for ids in rows]
@@ -311,14 +312,10 @@ class Predictor:
 
     def sequences_of(self, texts: Sequence[Text]) -> TokenSequences:
         """Of texts in which masks are masks, where the model fills them."""
-        mask = self.tokenizer.special_tokens[-1]
-        if "lm" not in self.heads or not any(isinstance(one, str) and mask in one for one in texts):
+        tokenizer = self.tokenizer
+        if "lm" not in self.heads or not any(isinstance(text, str) and tokenizer.has_mask(text) for text in texts):
             return self._encode(texts, None)[0]
-        # RoBERTa's takes the blanks before it along.
-        pieces = [re.sub(r"\s+<mask>", "<mask>", text).split(mask) for text in _single(texts)]
-        encoded = iter(self.tokenizer.encode_batch([piece for split in pieces for piece in split]))
-        gap = np.array([self.tokenizer.mask_id], dtype=np.int32)
-        return self._assemble([np.concatenate([x for _ in one for x in (gap, next(encoded))][1:]) for one in pieces])
+        return self._assemble(tokenizer.encode_masked(_single(texts)))
 
     def _head(self, kind: str, act: str) -> Any:
         if kind in self.heads:
