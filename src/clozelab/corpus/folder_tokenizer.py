@@ -387,6 +387,9 @@ def _settle_prefix_space(place: Path, settled: dict[str, Any], config: Mapping[s
         *(place, json.dumps(splitter["add_prefix_space"]), json.dumps(bool(said))),
     )
     settled["pre_tokenizer"] = {**splitter, "add_prefix_space": bool(said)}
+    processor = settled.get("post_processor") or {}
+    if "add_prefix_space" in processor:
+        settled["post_processor"] = {**processor, "add_prefix_space": bool(said)}
 
 
 def _settle_template(settled: dict[str, Any], config: Mapping[str, Any]) -> None:
