@@ -18,7 +18,8 @@ from tokenizers import Tokenizer as Library
 
 from clozelab.corpus.encoding import Tokenizer
 from clozelab.corpus.folder_tokenizer import FolderTokenizer
-from clozelab.corpus.packing import SpecialIds
+from clozelab.corpus.packing import Masking, SpecialIds, pack_windows
+from clozelab.corpus.shards import TokenStream
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, TokenizerSettings, WordPieceTokenizer, read_tokenizer
 from clozelab.datamodules.examples import assemble
 
@@ -300,3 +301,224 @@ def test_ids_are_those_of_auto_tokenizer(folder_of: Callable[[str], Path], kind:
     assert special == [ours.pad_id, ours.cls_id, ours.sep_id, ours.mask_id]
     if theirs.unk_token_id is not None:
         assert ours.unk_id == theirs.unk_token_id
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_of_real_text(folder_of: Callable[[str], Path], shared_dir: Path, kind: str) -> None:
+    """2,000 lines of Wikipedia and books, an added token in every third."""
+    folder, rng = folder_of(kind), random.Random(3)
+    texts = list(real_lines(shared_dir))
+    for number in range(0, len(texts), 3):
+        words = texts[number].split(" ")
+        words.insert(rng.randrange(len(words) + 1), rng.choice([*MARKED, *(one.content for one in EVERY_FLAG)]))
+        texts[number] = " ".join(words)
+    assert len(texts) == 2000
+    theirs = transformers.AutoTokenizer.from_pretrained(str(folder))
+    expected = theirs(texts, add_special_tokens=False)["input_ids"]
+    for text, ids, wanted in zip(texts, read_tokenizer(folder).encode_batch(texts), expected, strict=True):
+        assert ids.tolist() == wanted, text
+
+
+def real_lines(shared_dir: Path) -> Iterator[str]:
+    zstandard = pytest.importorskip("zstandard")
+    for name in ("wiki-00", "wiki-01", "books-00", "books-01"):
+        with (shared_dir / "data" / "corpus" / f"{name}.jsonl.zst").open("rb") as file:
+            rows = io.TextIOWrapper(zstandard.ZstdDecompressor().stream_reader(file), "utf-8")
+            left = 500
+            while left:
+                for line in json.loads(next(rows))["text"].split("\n"):
+                    if line.strip() and left:
+                        left -= 1
+                        yield line
+
+
+# What it says of itself
+
+
+@pytest.mark.parametrize(
+    "kind", ["bert with every flag", "roberta prefixed with every flag", "albert", "whole texts", "cut and padded"]
+)
+def test_its_files_give_the_same_tokenizer_here_and_to_auto_tokenizer(
+    folder_of: Callable[[str], Path], tmp_path: Path, kind: str
+) -> None:
+    ours = read_tokenizer(folder_of(kind))
+    for name, content in ours.files().items():
+        (tmp_path / name).write_bytes(content)
+    again = read_tokenizer(tmp_path)
+    assert isinstance(again, FolderTokenizer) and again.fingerprint == ours.fingerprint
+    assert again.files() == ours.files() and again.has_token_types == ours.has_token_types
+    theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
+    compare(ours, theirs, lines(40))
+    assert theirs.mask_token == ours.mask_token
+    one = ours.with_token_types("one")
+    assert not one.has_token_types and one.fingerprint == ours.fingerprint
+    (tmp_path / "tokenizer_config.json").write_bytes(one.files()["tokenizer_config.json"])
+    assert not read_tokenizer(tmp_path).has_token_types
+    assert "token_type_ids" not in transformers.AutoTokenizer.from_pretrained(str(tmp_path))("a", "b")
+
+
+def test_a_cache_that_is_always_full_changes_nothing(
+    folder_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = lines(60)
+    for kind in ("bert with every flag", "roberta with every flag", "xlm-roberta with every flag"):
+        tokenizer = read_tokenizer(folder_of(kind))
+        together = tokenizer.encode_batch(texts)
+        monkeypatch.setattr("clozelab.corpus.encoding.CACHED_CHARACTERS", 10)
+        for text, ids in zip(texts, together, strict=True):
+            assert tokenizer.encode_batch([text])[0].tolist() == ids.tolist()
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("kind", ["bert with every flag", "roberta with every flag", "albert with every flag"])
+def test_words_of_whole_word_masking(folder_of: Callable[[str], Path], kind: str) -> None:
+    """An added token is a word, whatever it looks like."""
+    tokenizer, text = read_tokenizer(folder_of(kind)), "the unaffables catrunner [16x] saton"
+    ids, continues = tokenizer.encode_batch([text])[0], SpecialIds.of(tokenizer).continues
+    assert continues is not None and len(ids) > 6, "no word is split, so this shows nothing"
+    starts = np.append(True, ~continues[ids][1:])
+    words = np.split(ids, np.flatnonzero(starts)[1:])
+    shown = ["".join(tokenizer.vocabulary[index] for index in word) for word in words]
+    assert [word.replace("##", "").lstrip("Ġ▁") for word in shown] == text.split()
+
+
+def test_a_tokenizer_that_does_not_say_where_words_begin_is_not_guessed_at(folder_of: Callable[[str], Path]) -> None:
+    unknown = SpecialIds.of(read_tokenizer(folder_of("bpe of words")))
+    assert not unknown.knows_words and unknown.continues is None
+    masking = Masking(0.15, 0.8, 0.1, 0.1, whole_words=True)
+    packed = pack_windows(
+        TokenStream([np.arange(10, 40)]), np.array([0]), np.array([6]), (np.zeros(0, int), np.zeros(0, int)), unknown,
+        8, np.arange(1),
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="whole_words=true needs a tokenizer whose entries say"):
+        masking.apply(packed, unknown, 0, 0)
+
+
+def test_prepared_tokenizers_are_not_taken_for_a_folders_own(tmp_path: Path) -> None:
+    """Their files stay theirs: the same class, ids and fingerprint, and no special token in text."""
+    for number, made in enumerate(
+        (
+            WordPieceTokenizer.train(TRAINING, 300, True),
+            WordPieceTokenizer.train(TRAINING, 300, False).with_token_types("one"),
+            ByteBpeTokenizer.train(TRAINING, 400, True, True),
+        )
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name, content in made.files().items():
+            (folder / name).write_bytes(content)
+        again = read_tokenizer(folder)
+        assert type(again) is type(made) and again.fingerprint == made.fingerprint
+        assert made.mask_id not in again.encode_flat([f"a {made.mask_token}"])[0]
+
+
+def test_an_encoder_of_ours_that_transformers_saved_again_is_known(tmp_path: Path) -> None:
+    """Its config.json still has the fingerprint of the prepared tokenizer, and the vocabulary is that one."""
+    made = WordPieceTokenizer.train(TRAINING, 300, True)
+    for name, content in made.files().items():
+        (tmp_path / name).write_bytes(content)
+    theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
+    theirs.add_tokens(["covid"])
+    theirs.save_pretrained(tmp_path / "theirs")
+    again = read_tokenizer(tmp_path / "theirs")
+    assert isinstance(again, FolderTokenizer) and again.released == made.fingerprint != again.fingerprint
+    assert again.vocab_size == made.vocab_size + 1
+
+
+def test_a_contradiction_is_told(folder_of: Callable[[str], Path], caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        read_tokenizer(folder_of("bert"))
+        assert not caplog.text
+        read_tokenizer(folder_of("config keeps case"))
+    assert "lowercase=true and tokenizer_config.json do_lower_case=false, which counts" in caplog.text
+
+
+def test_a_corpus_can_be_prepared_with_a_tokenizer_json(folder_of: Callable[[str], Path]) -> None:
+    folder = folder_of("bert with every flag")
+    given = TokenizerSettings("wordpiece", 400, True, "tokenizer.json").given(folder)
+    assert given is not None and given.fingerprint == read_tokenizer(folder).fingerprint
+    with pytest.raises(ValueError, match="lower-cases text: say tokenizer.lowercase=true"):
+        TokenizerSettings("wordpiece", 400, False, "tokenizer.json").given(folder)
+    with pytest.raises(ValueError, match=r"nowhere/tokenizer.json does not exist"):
+        TokenizerSettings("wordpiece", 400, False, "nowhere/tokenizer.json").given(folder)
+
+
+# What cannot be read
+
+
+def rewritten(folder: Path, where: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
+    where.mkdir()
+    for path in folder.glob("*.json"):
+        (where / path.name).write_bytes(path.read_bytes())
+    content = json.loads((where / "tokenizer.json").read_text())
+    change(content)
+    (where / "tokenizer.json").write_text(json.dumps(content))
+    return where
+
+
+def drop_token(content: dict[str, Any], name: str) -> None:
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != name]
+    content["model"]["vocab"] = {
+        (f"[was {entry}]" if entry == name else entry): index for entry, index in content["model"]["vocab"].items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda x: x.pop("model"), "it has no model with a vocabulary"),
+        (lambda x: x["model"].update(type="Magic"), "cannot be read by the tokenizers library"),
+        (lambda x: x["post_processor"]["single"].pop(), "its template makes"),
+        (lambda x: x["post_processor"]["single"].pop(0), "needs one token before a text and one behind it"),
+    ],
+)
+def test_a_tokenizer_json_that_cannot_be_read_is_refused(
+    folder_of: Callable[[str], Path], tmp_path: Path, change: Callable[[dict[str, Any]], Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words) as refused:
+        read_tokenizer(rewritten(folder_of("bert"), tmp_path / "m", change))
+    assert "\n" not in str(refused.value) and "tokenizer.json" in str(refused.value)
+
+
+def test_dropout_of_merges_is_refused(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = rewritten(folder_of("roberta"), tmp_path / "m", lambda content: content["model"].update(dropout=0.1))
+    with pytest.raises(ValueError, match=r"dropout 0.1, so a text would have other ids each time"):
+        read_tokenizer(folder)
+
+
+def test_what_is_missing_is_said_where_it_is_needed(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    """A tokenizer without a mask classifies; one whose pairs look otherwise reads single texts."""
+    masked = rewritten(folder_of("bert"), tmp_path / "m", lambda content: drop_token(content, "[MASK]"))
+    tokenizer = read_tokenizer(masked)
+    assert len(tokenizer.encode_batch(["the cat [MASK]"])[0]) > 3 and not tokenizer.has_mask("the [MASK]")
+    for needs in (lambda: tokenizer.mask_id, lambda: tokenizer.mask_token, lambda: SpecialIds.of(tokenizer)):
+        with pytest.raises(ValueError, match="no mask token"):
+            needs()
+
+    def swap(content: dict[str, Any]) -> None:
+        content["post_processor"]["pair"].reverse()
+
+    pairs = read_tokenizer(rewritten(folder_of("other names"), tmp_path / "p", swap))
+    assert len(assemble(pairs, pairs.encode_batch(["the cat"])).input_ids) == 4
+    with pytest.raises(ValueError, match="its template makes .* of a pair"):
+        assemble(pairs, *(pairs.encode_batch(["the cat"]) for _ in range(2)))
+
+
+def test_another_vocabulary_beside_tokenizer_json_is_refused(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    """Somebody wrote a word of theirs into vocab.txt, which nothing reads."""
+    folder = rewritten(folder_of("bert"), tmp_path / "m", lambda content: None)
+    vocabulary = [*read_tokenizer(folder).vocabulary]
+    (folder / "vocab.txt").write_text("".join(f"{entry}\n" for entry in vocabulary))
+    assert read_tokenizer(folder).vocab_size == len(vocabulary)
+    vocabulary[50] = "covid"
+    (folder / "vocab.txt").write_text("".join(f"{entry}\n" for entry in vocabulary))
+    with pytest.raises(ValueError, match=r"vocab.txt has 'covid' where tokenizer.json has .* \(id 50\)"):
+        read_tokenizer(folder)
+
+
+def test_a_sentencepiece_file_alone_says_how_to_make_a_tokenizer_json(tmp_path: Path) -> None:
+    (tmp_path / "spiece.model").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"expected tokenizer.json, .*of spiece.model transformers makes one"):
+        read_tokenizer(tmp_path)

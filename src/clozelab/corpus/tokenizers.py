@@ -447,7 +447,7 @@ def _wrote(released: Tokenizer, place: Path, rules: Mapping[str, Any]) -> bool:
 
 
 def _compare_vocabularies(folder: Path, model: Mapping[str, Any]) -> None:
-    """Warn of a vocabulary beside tokenizer.json that is another one."""
+    """ValueError where a vocabulary beside tokenizer.json gives an id to another entry: which one was trained?"""
     path = folder / ("vocab.txt" if model.get("type") == "WordPiece" else "vocab.json")
     if not path.is_file() or not isinstance(model["vocab"], dict):
         return
@@ -456,12 +456,15 @@ def _compare_vocabularies(folder: Path, model: Mapping[str, Any]) -> None:
     else:
         lines = read_text(path, "one entry a line").removesuffix("\n").split("\n")
         beside = {line.removesuffix("\r"): number for number, line in enumerate(lines)}
-    if beside != model["vocab"]:
-        different = sorted(set(beside.items()) ^ set(model["vocab"].items()), key=lambda entry: entry[1])
-        log.warning(
-            "%s and %s have different entries (for example %r), and tokenizer.json counts, as in AutoTokenizer",
-            *(path, TOKENIZER_FILE, different[0][0]),
-        )
+    if beside == model["vocab"]:
+        return
+    names = {index: entry for entry, index in model["vocab"].items()}
+    for entry, index in beside.items():
+        if names.get(index, entry) != entry:
+            raise ValueError(
+                f"{path} has {entry!r} where {TOKENIZER_FILE} has {names[index]!r} (id {index}); AutoTokenizer reads "
+                f"{TOKENIZER_FILE} alone: take {path.name} away if that is right, else make {TOKENIZER_FILE} anew"
+            )
 
 
 def _listed(ids: Mapping[str, int]) -> list[str] | None:
