@@ -439,7 +439,7 @@ def test_a_corpus_can_be_prepared_with_a_tokenizer_json(folder_of: Callable[[str
     folder = folder_of("bert with every flag")
     given = TokenizerSettings("wordpiece", 400, True, "tokenizer.json").given(folder)
     assert given is not None and given.fingerprint == read_tokenizer(folder).fingerprint
-    with pytest.raises(ValueError, match="lower-cases text: say tokenizer.lowercase=true"):
+    with pytest.raises(ValueError, match=r"lower-cases text: say tokenizer\.lowercase=true"):
         TokenizerSettings("wordpiece", 400, False, "tokenizer.json").given(folder)
     with pytest.raises(ValueError, match=r"nowhere/tokenizer.json does not exist"):
         TokenizerSettings("wordpiece", 400, False, "nowhere/tokenizer.json").given(folder)
@@ -502,7 +502,7 @@ def test_what_is_missing_is_said_where_it_is_needed(folder_of: Callable[[str], P
 
     pairs = read_tokenizer(rewritten(folder_of("other names"), tmp_path / "p", swap))
     assert len(assemble(pairs, pairs.encode_batch(["the cat"])).input_ids) == 4
-    with pytest.raises(ValueError, match="its template makes .* of a pair"):
+    with pytest.raises(ValueError, match=r"its template makes .* of a pair"):
         assemble(pairs, *(pairs.encode_batch(["the cat"]) for _ in range(2)))
 
 

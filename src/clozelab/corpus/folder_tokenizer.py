@@ -398,11 +398,13 @@ def _settle_template(settled: dict[str, Any], config: Mapping[str, Any]) -> None
     if processor.get("type") not in (None, "ByteLevel"):
         return
     ids = {**_model_ids(settled["model"]), **{one["content"]: one["id"] for one in settled.get("added_tokens", ())}}
-    names = []
+    names = {}
     for role in ("cls", "sep"):
-        usual = next((name for name in USUAL_NAMES[role] if name in ids), None)
-        names.append(_content(config.get(f"{role}_token")) or usual)
-    cls, sep = names
+        usual = next((name for name in USUAL_NAMES[role] if name in ids), "")
+        names[role] = _content(config.get(f"{role}_token"))
+        if not names[role]:
+            names[role] = usual
+    cls, sep = names["cls"], names["sep"]
     if cls not in ids or sep not in ids:
         return
     if processor:

@@ -2,11 +2,11 @@
 
 `config.json`, `model.safetensors`, tokenizer files, and `checksums.json` (sha256 of every file: a flipped byte loads
 silently otherwise). Written to a temporary folder and renamed, so a folder is whole or absent. Read: folders of ours
-and of others, with or without the family's prefix, with the old gamma/beta names, behind a wrapper's prefix (`module.`);
-safetensors or pytorch_model.bin, in one file or in shards; a folder of Google's BERT (models/tensorbundle.py). Every
-encoder tensor must be there; only the
-pooler may be missing, and is then fresh, with a log line. Query, key and value are one matrix here and three tensors in
-the file. A vocabulary projection that the file has apart from the word embeddings stays apart.
+and of others, with or without the family's prefix, with the old gamma/beta names, behind a wrapper's prefix such as
+`module.`; safetensors or pytorch_model.bin, in one file or in shards; a folder of Google's BERT
+(models/tensorbundle.py). Every encoder tensor must be there; only the pooler may be missing, and is then fresh, with a
+log line. Query, key and value are one matrix here and three tensors in the file. A vocabulary projection that the file
+has apart from the word embeddings stays apart.
 """
 
 from __future__ import annotations
@@ -199,7 +199,9 @@ def read_tensors(path: Path | str) -> dict[str, Tensor]:
 def _unwrapped(tensors: dict[str, Tensor], family: Family, file: Path) -> dict[str, Tensor]:
     """The tensors without what a wrapper put before their names: DataParallel's `module.`, torch.compile's
     `_orig_mod.`, a class of somebody's own. ValueError where the file holds several models."""
-    prefixes = {name.removesuffix(_LANDMARK).removesuffix(family.prefix) for name in tensors if name.endswith(_LANDMARK)}
+    prefixes = {
+        name.removesuffix(_LANDMARK).removesuffix(family.prefix) for name in tensors if name.endswith(_LANDMARK)
+    }
     if len(prefixes) > 1:
         shown = " and ".join(repr(prefix) for prefix in sorted(prefixes)[:2])
         raise ValueError(f"{file} holds {len(prefixes)} models, their names begin with {shown}; save the one you want")

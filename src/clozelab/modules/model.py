@@ -285,7 +285,9 @@ def _without_embeddings(tokenizer: Tokenizer, rows: int) -> str:
     if not beyond or not set(beyond) <= set(tokenizer.added_tokens):
         return ""
     shown = ", ".join(beyond[:3]) + (", ..." if len(beyond) > 3 else "")
-    return f" (of the added tokens, {shown} have none: model.resize_token_embeddings({tokenizer.vocab_size}) makes them)"
+    return (
+        f" (of the added tokens, {shown} have none: model.resize_token_embeddings({tokenizer.vocab_size}) makes them)"
+    )
 
 
 def max_positions(folder: Path) -> int:

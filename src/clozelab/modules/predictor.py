@@ -10,7 +10,6 @@ Letters: N texts, T tokens of a batch, P places that are asked for, H hidden siz
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
