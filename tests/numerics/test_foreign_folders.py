@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,11 @@ import torch
 import clozelab
 from clozelab.cli import main
 from clozelab.corpus.folder_tokenizer import FolderTokenizer
+from clozelab.corpus.tokenizers import WordPieceTokenizer
 from clozelab.models.folders import load_encoder
 from clozelab.models.layout import Layout
 from clozelab.modules.model import read_model
+from clozelab.stages.building import require_own_vocabulary
 
 transformers = pytest.importorskip("transformers")
 
@@ -35,11 +38,13 @@ MARKED = ["[E1]", "covid", transformers.AddedToken("[E2]", lstrip=True, rstrip=T
 TEXTS = ["the covid [MASK] [E1] sat", "a Café [E2] dog ran [MASK] .", "covids [MASK]", "the cat sat on the [MASK] !"]
 
 
-def write(where: Path, name: str = "BertForMaskedLM", added: Any = MARKED, resize: bool = True, **config: Any) -> Path:
-    """A random model of transformers, and a tokenizer that keeps accents and has added tokens."""
+def write(
+    where: Path, name: str = "BertForMaskedLM", *, resize: bool = True, strips_accents: bool = False, **config: Any
+) -> Path:
+    """A random model of transformers, and a tokenizer with added tokens that keeps accents or strips them."""
     vocabulary = {word: number for number, word in enumerate(WORDS)}
-    tokenizer = transformers.BertTokenizer(vocab=vocabulary, strip_accents=False)
-    tokenizer.add_tokens(added)
+    tokenizer = transformers.BertTokenizer(vocab=vocabulary, strip_accents=strips_accents)
+    tokenizer.add_tokens(MARKED)
     kind = getattr(transformers, name)
     torch.manual_seed(0)
     model = kind(kind.config_class(**SIZES, **{"vocab_size": len(WORDS), **config}))
@@ -99,6 +104,20 @@ def test_rows_that_only_pad_the_embeddings_are_no_candidates(tmp_path: Path) -> 
     ours = clozelab.load(write(tmp_path / "m", resize=False, vocab_size=64))
     filled = ours.fill_mask("the [MASK]", top_k=64).masks[0]
     assert sorted(token.id for token in filled) == list(range(len(WORDS) + 3))
+
+
+def test_a_corpus_of_the_folders_vocabulary_is_its_own(tmp_path: Path) -> None:
+    """Prepared with the folder's tokenizer.json or, as earlier, with its vocab.txt."""
+    folder = write(tmp_path / "m", strips_accents=True)
+    vocabulary = [*WORDS, "[E1]", "covid", "[E2]"]
+    for tokenizer in (read_model(folder).tokenizer, WordPieceTokenizer(WORDS, lowercase=True)):
+        cfg: Any = SimpleNamespace(encoder=str(folder))
+        corpus: Any = SimpleNamespace(tokenizer=tokenizer)
+        assert "encoder" in require_own_vocabulary(cfg, corpus)
+    for other in (WordPieceTokenizer(WORDS, lowercase=False), WordPieceTokenizer(vocabulary, lowercase=True)):
+        corpus = SimpleNamespace(tokenizer=other)
+        with pytest.raises(ValueError, match=r"tokenizer\.vocab_file=FOLDER/tokenizer\.json"):
+            require_own_vocabulary(cfg, corpus)
 
 
 # Names of tensors

@@ -199,6 +199,11 @@ class Tokenizer(ABC):
         """The text of some ids; of byte-level BPE the very text that was encoded."""
         return self._library.decode([int(index) for index in ids])
 
+    def shown(self, index: int) -> str:
+        """What an id shows to a reader: its text, or its name where it has none by itself."""
+        text = self.decode([index]).strip()
+        return text if text else self.vocabulary[index]
+
     def _encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `encode_flat`, of one batch."""
         return self._cache.encode(self._words(texts))

@@ -250,6 +250,10 @@ class FolderTokenizer(Tokenizer):
         mask = self.special_tokens[-1]
         return bool(mask) and self.mask_id in self.encode_batch([text])[0]
 
+    def shown(self, index: int) -> str:
+        # The library shows an added token as the normaliser leaves it.
+        return self.vocabulary[index] if index in self._added else super().shown(index)
+
     def continues(self) -> NDArray[np.bool_] | None:
         """As every tokenizer's; an added token is a word."""
         model = self._json["model"]

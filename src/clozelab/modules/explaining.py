@@ -76,7 +76,7 @@ def noted_attention(encoder: Encoder, note: Callable[[Tensor], None]) -> Iterato
 def tokens_of(predictor: Predictor, text: Any) -> tuple[str, ...]:
     """What a text's sequence shows, [CLS] and [SEP] included."""
     tokenizer, ids = predictor.tokenizer, predictor.sequences_of([text]).input_ids.tolist()
-    return tuple(tokenizer.decode([i]).strip() or tokenizer.vocabulary[i] for i in ids)
+    return tuple(tokenizer.shown(index) for index in ids)
 
 
 def attribute(predictor: Predictor, act: str, text: Any, *, target: str | None = None, steps: int = 64) -> Attribution:

@@ -113,8 +113,7 @@ class Predictor:
             return batch["prediction_index"], torch.cat(found)
 
         def token(share: float, index: float) -> answers.Token:
-            shown = self.tokenizer.decode([int(index)]).strip() or self.tokenizer.vocabulary[int(index)]
-            return answers.Token(shown, int(index), float(share))
+            return answers.Token(self.tokenizer.shown(int(index)), int(index), float(share))
 
         tokens = [tuple(token(*pair) for pair in one) for one in in_order(self._run(asked, best), len(positions))]
         parts = zip(given, ends, ends[1:], strict=False)
