@@ -200,9 +200,11 @@ def test_open_notices_what_does_not_belong_together(tmp_path: Path, data: Path) 
     PreparedCorpus.open(folder)
     with pytest.raises(ValueError, match=r"tokens-00000.bin has changed"):
         PreparedCorpus.open(folder, verify="full")
-    vocabulary = folder / "tokenizer" / "vocab.txt"
-    text = vocabulary.read_text()
-    vocabulary.write_text(text.replace("cat", "cta"))
+    vocabulary, rules = (folder / "tokenizer" / name for name in ("vocab.txt", "tokenizer.json"))
+    vocabulary.write_text(vocabulary.read_text().replace("cat", "cta"))
+    with pytest.raises(ValueError, match=r"vocab.txt has 'cta' where tokenizer.json has 'cat'"):
+        PreparedCorpus.open(folder)
+    rules.write_text(rules.read_text().replace('"cat"', '"cta"'))
     with pytest.raises(ValueError, match="is not the one the shards were made with"):
         PreparedCorpus.open(folder)
     with pytest.raises(ValueError, match=r"manifest.json is missing; run the prepare stage"):

@@ -7,7 +7,6 @@ Letters: N texts, R readable ones, W windows of them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -111,7 +110,7 @@ def _encode_sides(texts: Sequence[Any], tokenizer: Tokenizer, has_masks: bool) -
     flat: list[str] = []
     for text in texts:
         flat += _parts_of(text)
-    ids = iter(_encode_with_masks(flat, tokenizer) if has_masks else tokenizer.encode_batch(flat))
+    ids = iter(tokenizer.encode_masked(flat) if has_masks else tokenizer.encode_batch(flat))
     return [tuple(next(ids) for _ in _parts_of(text)) for text in texts]
 
 
@@ -119,25 +118,6 @@ def _parts_of(text: Any) -> list[str]:
     if isinstance(text, Unreadable):
         return []
     return [text] if isinstance(text, str) else list(text)
-
-
-def _encode_with_masks(texts: Sequence[str], tokenizer: Tokenizer) -> list[Int32s]:
-    """Ids of texts in which the mask token is one; text between masks is encoded as ever."""
-    mask = tokenizer.special_tokens[-1]
-    # RoBERTa's takes the blanks before it along.
-    pieces = [re.sub(r"\s+<mask>", "<mask>", text).split(mask) for text in texts]
-    flat: list[str] = []
-    for split in pieces:
-        flat += split
-    encoded = iter(tokenizer.encode_batch(flat))
-    gap = np.array([tokenizer.mask_id], dtype=np.int32)
-    found = []
-    for split in pieces:
-        parts = [next(encoded)]
-        for _ in split[1:]:
-            parts += [gap, next(encoded)]
-        found.append(np.concatenate(parts))
-    return found
 
 
 def _assembled(

@@ -217,6 +217,8 @@ def build_sequences(
     ids, lengths = tokenizer.encode_words([word for words in sentences.words for word in words])
     kept = np.minimum(lengths, budget)
     starts = offsets_of(np.maximum(kept, 1))
+    if tokenizer.unk_id < 0 and (lengths == 0).any():
+        raise ValueError("a word has no tokens, and this tokenizer has no unknown token to put there; take it out")
     tokens = np.full(int(starts[-1]), tokenizer.unk_id, dtype=np.int32)
     source = ragged_positions(np.cumsum(lengths) - lengths, kept)[1]
     tokens[ragged_positions(starts[:-1], kept)[1]] = ids[source]

@@ -11,7 +11,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
 from clozelab.models import folders
 from clozelab.models.encoder import Encoder
-from clozelab.models.families.bert import COMMON_HEADS, POOLED_KINDS, Family
+from clozelab.models.families.bert import COMMON_HEADS, OWN_TYPE, POOLED_KINDS, Family
 from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.suggestions import hint
 
@@ -102,6 +102,10 @@ def read_model(path: Path | str, token_types: str = "auto") -> Model:
     stored = folders.read_tensors(path)
     kinds = _kinds(folder, config, family, stored)
     encoder = folders.load_encoder(folder, stored=stored)
+    is_theirs = not str(config.get("model_type", "")).startswith(OWN_TYPE)
+    if is_theirs and encoder.config.is_causal and POOLED_KINDS & set(kinds):
+        # is_decoder does not move where transformers' classes pool, and their head was trained so.
+        encoder.config = replace(encoder.config, pools_first_token=True)
     task = next((kind for kind in TASK_KINDS if kind in kinds), None)
     labels = _labels(folder, config, family, task, stored)
     between, untrained = _between(stored, encoder, config), []
@@ -326,7 +330,7 @@ def open_tokenizer(folder: Path, token_types: str = "auto") -> Tokenizer:
     ValueError when it is not the one that the encoder was made with.
     """
     tokenizer = read_tokenizer(folder).with_token_types(token_types)
-    if type(tokenizer).has_token_types and not tokenizer.has_token_types:
+    if tokenizer.can_have_token_types and not tokenizer.has_token_types:
         log.info(
             "%s: both texts of a pair have token type 0 (never trained with a second one, or token_types=one)", folder
         )
@@ -334,10 +338,12 @@ def open_tokenizer(folder: Path, token_types: str = "auto") -> Tokenizer:
     made_with = folders.read_config_dict(folder).get("clozelab", {}).get("tokenizer_fingerprint")
     if entries > rows or rows - entries > MAX_PADDED_ENTRIES:
         raise ValueError(
-            f"{folder}: the encoder has embeddings for {rows} ids and its tokenizer files hold {entries}: "
-            "they do not belong together; put back the vocab.txt and tokenizer files it was trained with"
+            f"{folder}: the encoder has embeddings for {rows} ids and its tokenizer files hold {entries}"
+            f"{_without_embeddings(tokenizer, rows)}: they do not belong together; put back the tokenizer files it was "
+            "trained with"
         )
-    if made_with is not None and made_with != tokenizer.fingerprint:
+    known = {tokenizer.fingerprint, tokenizer.released}
+    if made_with is not None and made_with not in known:
         raise ValueError(
             f"{folder}: the tokenizer files are not those the encoder was trained with (their fingerprint is "
             f"{tokenizer.fingerprint[:12]}, config.json says {made_with[:12]}); put the right ones back"
@@ -346,6 +352,17 @@ def open_tokenizer(folder: Path, token_types: str = "auto") -> Tokenizer:
         log.info("%s: %d embeddings behind the vocabulary of %d are padding", folder, rows - entries, entries)
     folders.verify_checksums(folder)  # fresh weights never read the weights file, which checks them otherwise
     return tokenizer
+
+
+def _without_embeddings(tokenizer: Tokenizer, rows: int) -> str:
+    """The added tokens that the embeddings were not resized for, in words."""
+    beyond = tokenizer.vocabulary[rows:]
+    if not beyond or not set(beyond) <= set(tokenizer.added_tokens):
+        return ""
+    shown = ", ".join(beyond[:3]) + (", ..." if len(beyond) > 3 else "")
+    return (
+        f" (of the added tokens, {shown} have none: model.resize_token_embeddings({tokenizer.vocab_size}) makes them)"
+    )
 
 
 def max_positions(folder: Path) -> int:

@@ -362,19 +362,19 @@ class Predictor:
                 )
 
     def _may_have_masks(self, items: Sequence[Any]) -> bool:
-        mask = self.tokenizer.special_tokens[-1]
-        return "lm" in self.heads and any(isinstance(item, str) and mask in item for item in items)
+        has_mask = self.tokenizer.has_mask
+        return "lm" in self.heads and any(isinstance(item, str) and has_mask(item) for item in items)
 
     def _with_masks(self, given: Texts) -> Texts:
         """The same, with those unreadable that have no mask, or one where the encoder does not look."""
-        mask = self.tokenizer.special_tokens[-1]
+        tokenizer = self.tokenizer
         items: list[Any] = []
         for item in given.items:
             if not isinstance(item, str):
                 items.append(item)
-            elif mask not in item:
-                items.append(Unreadable(f"has no {mask}: write it where a token is to be filled in"))
-            elif self.encoder.config.is_causal and not _ends_with_its_mask(item, mask):
+            elif not tokenizer.has_mask(item):
+                items.append(Unreadable(f"has no {tokenizer.mask_token}: write it where a token is to be filled in"))
+            elif self.encoder.config.is_causal and not self._ends_with_its_mask(item):
                 reason = (
                     f"has a mask before its end, and {self.model.folder} reads from left to right: it fills one mask, "
                     "at a text's end, and cannot look at what stands to its right; `score` gives a whole text's "
@@ -409,9 +409,13 @@ class Predictor:
             log.warning(answers.summary_of(problems, len(reasons)))
         return results
 
+    def _ends_with_its_mask(self, text: str) -> bool:
+        """Whether a text has one mask, and nothing behind it."""
+        (ids,) = self.tokenizer.encode_masked([text])
+        return np.flatnonzero(ids == self.tokenizer.mask_id).tolist() == [len(ids) - 1]
+
     def _token(self, probability: float, index: float) -> answers.Token:
-        shown = self.tokenizer.decode([int(index)]).strip()
-        return answers.Token(shown if shown else self.tokenizer.vocabulary[int(index)], int(index), float(probability))
+        return answers.Token(self.tokenizer.shown(int(index)), int(index), float(probability))
 
     def _scored(self, head: Any, sequences: TokenSequences, index: Ints) -> list[answers.Scored]:
         """Of the sequences at `index`."""
@@ -598,11 +602,6 @@ def _split(sequences: TokenSequences) -> list[NDArray[np.int32]]:
     """The ids of each sequence."""
     ids, offsets = sequences.input_ids, sequences.offsets
     return [ids[start:end] for start, end in pairwise(offsets)]
-
-
-def _ends_with_its_mask(text: str, mask: str) -> bool:
-    """Whether a text has one mask, and nothing behind it."""
-    return text.count(mask) == 1 and not text.partition(mask)[2].strip()
 
 
 def _in_order(parts: Sequence[Part], number: int) -> NDArray[Any]:
