@@ -158,6 +158,16 @@ def test_a_run_predicts_its_own_validation_file_as_it_was_scored(
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [record["text"] for record in records] == [*table.sentence]
     assert [int(record["prediction"]["label"]) for record in records] == answers
+    # The benchmark's own file as a table: its other columns stay, and a run of single texts wants no pairs.
+    (header, *rows) = said(capsys, run, f"input={validation}", "precision=32-true")
+    assert header.split("\t")[:3] == [*table.columns, "prediction"]
+    assert [int(row.split("\t")[2]) for row in rows] == answers
+    assert "was trained on single texts, and text 1 is a pair" in refused(capsys, run, "text=a", "pair=b")
+    # Classes under other names:
+    words = [f"test={validation}", f"output={tmp_path / 'named'}", "label_names={0: bad, 1: good}"]
+    (path,) = said(capsys, run, *words)
+    named = [line.split("\t")[1] for line in Path(path).read_text().splitlines()[1:]]
+    assert named == [("bad", "good")[answer] for answer in answers]
     # The test files of the task, as predict_test=true would have written them:
     assert [Path(one).parent.name for one in said(capsys, run, "--test")] == ["test_predictions"]
 
@@ -206,7 +216,7 @@ def test_a_task_is_predicted_as_it_was_trained_alone(
 
 def test_a_line_of_text_is_one_line() -> None:
     from clozelab.modules.answers import Answer
-    from clozelab.stages.predict import shown
+    from clozelab.stages.outputs import shown
 
     assert shown(Answer("New\nYork\tCity", 0.5, 0, 3, 16), None) == "New York City\t0.5000"
 
@@ -217,22 +227,23 @@ def test_what_predict_refuses(page: dict[str, Any], capsys: pytest.CaptureFixtur
     assert "do=dance: choose one of fill, classify" in refused(capsys, encoder, "text=a", "do=dance")
     assert "stride=3 is nothing for do=fill" in refused(capsys, encoder, "text=a [MASK]", "stride=3")
     assert "was never trained" in refused(capsys, encoder, "text=a", "do=classify")
-    assert "do=answer needs 'pair' of every text" in refused(capsys, encoder, "text=a", "do=answer")
+    assert "do=answer needs question= beside text=" in refused(capsys, encoder, "text=a", "do=answer")
     assert "is no complete fine-tuning" in refused(capsys, encoder, "--test")
     assert "there is no such file" in refused(capsys, encoder, "input=nowhere.txt")
     lines, where = tmp_path / "in.txt", f"input={tmp_path / 'in.txt'}"
     for content, act, word in (
-        ("one\ttwo\n", "score", "do=score takes single texts, and text 1 is a pair"),
-        ("a text\tpositive\t7\n", "embed", "in.txt:1 has 3 columns"),
-        ("one\t\n", "embed", "text 1 is empty"),
-        ('{"text": "a"}\n{"text": 7}\n', "embed", "in.txt:2: text is 7, no text"),
-        ('{"question": "who", "passages": "he"}\n', "answer", "passages is 'he', no list of texts"),
-        ('{"text": "a"}\n{"id": 7}\n', "embed", "do=embed needs 'text' of every text, and text 2 has id alone"),
+        ("one\ttwo\n", "score", "has 'pair', which do=score does not read"),
+        ("a text\tpositive\t7\n", "embed", "in.txt has lines of three columns and more"),
+        ('{"text": "a"}\n{"text": 7}\n', "embed", "in.txt:2 has 7 as 'text': a string was expected"),
+        ('{"question": "who", "passages": "he"}\n', "answer", "has 'he' as 'passages': a list of strings was"),
+        ('{"text": "a"}\n{"id": 7}\n', "embed", "in.txt:2 has no 'text'"),
+        ('{"text": "a", "text_pair": "b"}\n', "embed", "'text_pair', which nothing reads: did you mean 'pair'?"),
     ):
         lines.write_text(content)
-        assert word in refused(capsys, encoder, where, f"do={act}", f"output={tmp_path / 'out.txt'}")
+        words = (where, f"do={act}", f"output={tmp_path / 'out.txt'}", "errors=raise")
+        assert word in refused(capsys, encoder, *words)
     lines.write_bytes(b"caf\xe9\n")
-    assert "in.txt is not UTF-8 text" in refused(capsys, encoder, where, "do=embed")
+    assert "in.txt:1 is not UTF-8 text" in refused(capsys, encoder, where, "do=embed")
     assert [path.name for path in tmp_path.iterdir()] == ["in.txt"], "nothing half-written is left"
     assert "give a file, in a folder that is there" in refused(capsys, encoder, "text=a", f"output={tmp_path}/no/x.npy")
     assert "question= is nothing for do=embed" in refused(capsys, encoder, "text=a", "do=embed", "question=who")

@@ -129,6 +129,7 @@ def test_a_key_counts_only_while_its_option_is_on() -> None:
     assert options == {
         "task.hub": "hub",
         "callbacks": "callbacks",
+        "measure.label_names": "measure.label_names",
         "trainer.lightning": "trainer.lightning",
         "task.data.test_files": "predict_test",
         "task.data.test_id_column": "predict_test",

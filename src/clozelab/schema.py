@@ -174,8 +174,8 @@ class SizeConfig:
 class SourceConfig:
     name: str = MISSING
     path: str = MISSING  # a file, a folder or a glob; relative paths start at data_dir
-    format: Annotated[str, one_of("auto", "text", "jsonl")] = "auto"
-    text_field: str = "text"
+    format: Annotated[str, one_of("auto", "text", "jsonl", "csv", "tsv", "parquet", "arrow")] = "auto"
+    text_field: str = "text"  # of jsonl a field, of a table a column
 
 
 @dataclass
@@ -390,6 +390,8 @@ class MeasureConfig:
     task: Annotated[dict[str, Any] | None, {f"data.{key}": meaning for key, meaning in PARTS_OF_DATA.items()}] = MISSING
     """The task (a choice of conf/task) whose files, and whose scorer, are taken; None: the measure has its own."""
     max_train_examples: Count | None = MISSING  # of the task; what a probe is fitted to
+    # A fine-tuned model's name of a class -> what the file calls it.
+    label_names: Annotated[Any, Meaning("protocol", "measure.label_names")] = None
     module: dict[str, Any] | None = MISSING  # None: the task's
     data: Annotated[dict[str, Any] | None, PARTS_OF_DATA] = MISSING  # None: the task's
 

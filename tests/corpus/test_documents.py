@@ -223,6 +223,40 @@ def test_a_binary_file_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "content", "number"),
+    [
+        ("a.txt", b"A sen\0tence here.", 1),
+        ("a.txt", f"Größe\0 zählt{' und so weiter' * 20}.\n".encode() * 30, 30),
+        ("a.txt", b"Long text. " * 2000 + b"\0" * 500, 500),  # beyond what is looked at first
+        ("a.jsonl", b'{"text": "A sen\0tence here."}\n', 1),
+    ],
+)
+def test_stray_nuls_are_removed_and_counted(tmp_path: Path, name: str, content: bytes, number: int) -> None:
+    """As BERT's released cleaning does; the same text without them gives the same documents."""
+    (tmp_path / "plain").mkdir()
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / "plain" / name).write_bytes(content.replace(b"\0", b""))
+    documents, counts = read(tmp_path, name)
+    assert documents == read(tmp_path / "plain", name)[0] and documents
+    assert (counts.removed, counts.bad) == ({"NUL character": number}, {})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"text\0" * 30,  # as a UTF-16 or UTF-32 text has them
+        b"\x7fELF\x02\x01\x01\0 and words",
+        b"caf\xe9 with a \0 in another encoding",
+        b"name.txt" + bytes(92) + b"0000644\0" + b"words of a text\n" * 500,  # a tape archive
+    ],
+)
+def test_many_nuls_or_other_controls_are_binary(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=r"a.txt is binary \(or UTF-16\)"):
+        read(tmp_path, "a.txt")
+
+
+@pytest.mark.parametrize(
     ("name", "content", "words"),
     [
         ("a.txt", b"\x89PNG\0" + bytes(range(256)) * 10, "a.txt is binary"),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 
 from clozelab.corpus import prepare
@@ -199,9 +200,11 @@ def test_open_notices_what_does_not_belong_together(tmp_path: Path, data: Path) 
     PreparedCorpus.open(folder)
     with pytest.raises(ValueError, match=r"tokens-00000.bin has changed"):
         PreparedCorpus.open(folder, verify="full")
-    vocabulary = folder / "tokenizer" / "vocab.txt"
-    text = vocabulary.read_text()
-    vocabulary.write_text(text.replace("cat", "cta"))
+    vocabulary, rules = (folder / "tokenizer" / name for name in ("vocab.txt", "tokenizer.json"))
+    vocabulary.write_text(vocabulary.read_text().replace("cat", "cta"))
+    with pytest.raises(ValueError, match=r"vocab.txt has 'cta' where tokenizer.json has 'cat'"):
+        PreparedCorpus.open(folder)
+    rules.write_text(rules.read_text().replace('"cat"', '"cta"'))
     with pytest.raises(ValueError, match="is not the one the shards were made with"):
         PreparedCorpus.open(folder)
     with pytest.raises(ValueError, match=r"manifest.json is missing; run the prepare stage"):
@@ -230,6 +233,64 @@ def test_two_documents_are_enough(tmp_path: Path, data: Path) -> None:
     (data / "tiny.txt").write_text("One document here.\n\nAnd another there.")
     corpus = PreparedCorpus.open(run(tmp_path, sources=[Source("tiny", "tiny.txt")], validation_fraction=0.001))
     assert (corpus.train.num_documents, corpus.validation.num_documents) == (1, 1)
+
+
+def test_a_stretch_of_a_single_long_document_is_held_out(tmp_path: Path, data: Path) -> None:
+    """No blank line, as in a novel: what is trained on and what is held out are the whole text, each line once."""
+    lines = [f"The {NOUNS[n % 6]} of line {n} is long." for n in range(2000)]
+    (data / "novel.txt").write_text("\n".join(lines))
+    corpus = PreparedCorpus.open(run(tmp_path, sources=[Source("novel", "novel.txt")], validation_fraction=0.01))
+    assert corpus.validation.num_documents == 1 and corpus.train.num_documents <= 2
+    assert corpus.train.num_sentences + corpus.validation.num_sentences == 2000
+    assert 400 < corpus.validation.num_sentences < 700, "one of four stretches"
+
+
+def test_removed_characters_are_in_the_manifest(tmp_path: Path, data: Path) -> None:
+    assert "removed" not in PreparedCorpus.open(run(tmp_path)).manifest
+    with (data / "one.txt").open("a") as file:
+        file.write("A stray\0 one.\n")
+    manifest = PreparedCorpus.open(run(tmp_path)).manifest
+    assert manifest["removed"] == {"NUL character": 1} and "NUL byte" not in manifest["skipped"]
+
+
+def unspaced(length: int, letters: str = "ACGT") -> str:
+    rng = np.random.default_rng(0)
+    return "\n\n".join("".join(rng.choice(list(letters), length)) for _ in range(30))
+
+
+@pytest.mark.parametrize("letters", ["ACGT", "0123456789abcdef", "กขคงจฉชซ"])
+def test_text_without_spaces_is_for_another_tokenizer(tmp_path: Path, data: Path, letters: str) -> None:
+    """Said at once; byte-level BPE reads it, and so does WordPiece where characters are words or spaces are there."""
+    (data / "one.txt").write_text(unspaced(400, letters))
+    source = [Source("one", "one.txt")]
+    with pytest.raises(ValueError, match="there are no spaces between the words; tokenizer=byte_bpe needs none"):
+        run(tmp_path, sources=source)
+    assert not list((tmp_path / "cache" / "corpora").glob("small-*"))
+    bpe = {"kind": "byte_bpe", "vocab_size": 300, "add_prefix_space": False}
+    assert PreparedCorpus.open(run(tmp_path, sources=source, **bpe)).manifest["unknown_fraction"] == 0
+    (data / "one.txt").write_text("\n\n".join(" ".join([unspaced(9, letters)[:9]] * 3 + [str(n)]) for n in range(30)))
+    run(tmp_path, sources=source)
+
+
+def test_long_words_are_warned_of(tmp_path: Path, data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (data / "one.txt").write_text(unspaced(70))
+    run(tmp_path, sources=[Source("one", "one.txt")])
+    assert "words have some 70 characters: are there no spaces between the words? tokenizer=byte_bpe" in caplog.text
+    caplog.clear()
+    (data / "one.txt").write_text(unspaced(400, "汉语又称中文华唐话"))
+    corpus = PreparedCorpus.open(run(tmp_path, sources=[Source("one", "one.txt")]))
+    assert "spaces" not in caplog.text and corpus.manifest["unknown_fraction"] == 0
+
+
+def test_a_table_gives_the_same_shards_as_its_jsonl(tmp_path: Path, data: Path) -> None:
+    texts = [f"The {NOUNS[n % 6]} has number {n}. It is long." for n in range(50)]
+    (data / "x.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    pandas.DataFrame({"n": range(50), "body": texts}).to_parquet(data / "x.parquet")
+    one, two = (run(tmp_path, sources=[Source("x", name)]) for name in ("x.jsonl", "x.parquet"))
+    first, second = (PreparedCorpus.open(folder).manifest for folder in (one, two))
+    assert first["fingerprint"] == second["fingerprint"] and one != two
+    assert second["settings"]["sources"][0]["files"][0]["column"] == "body"
+    assert "column" not in first["settings"]["sources"][0]["files"][0]
 
 
 def test_bad_settings_are_refused(tmp_path: Path, data: Path) -> None:

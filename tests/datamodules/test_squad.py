@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -104,6 +105,60 @@ def test_other_files_are_refused(tmp_path: Path, content: str, message: str) -> 
 def test_offset_that_is_no_number(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"question 'a': answer_start is '2'"):
         read_squad(write_articles(tmp_path, [question("a", start="2")]), for_training=True)
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """A question a row, as the `datasets` library has them."""
+    rows = []
+    for article in json.loads(path.read_text())["data"]:
+        for paragraph in article["paragraphs"]:
+            for asked in paragraph["qas"]:
+                columns = {key: [answer[key] for answer in asked["answers"]] for key in ("text", "answer_start")}
+                row = {"id": asked["id"], "title": article["title"], "context": paragraph["context"]}
+                rows.append(row | {"question": asked["question"], "answers": columns})
+    return rows
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json", "list.json", "parquet", "feather"])
+def test_rows_are_read_as_their_articles(tmp_path: Path, kind: str) -> None:
+    """Also 2.0's questions without an answer; `datasets` gives its jsonl the name that one likes, .json most often."""
+    none = {"id": "d", "question": "?", "answers": []}
+    path = write_articles(tmp_path, [question("a"), question("b", "ran", 0), question("c", "zebra"), none])
+    rows, other = rows_of(path), tmp_path / f"x.{kind}"
+    if kind == "list.json":
+        other.write_text(json.dumps(rows))
+    elif kind in ("json", "jsonl"):
+        other.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        frame = pandas.DataFrame(rows)
+        frame.to_parquet(other) if kind == "parquet" else frame.to_feather(other)
+    for options in ({"for_training": True}, {"for_training": False}, {"for_training": True, "with_unanswerable": True}):
+        expected, found = read_squad(path, **options), read_squad(other, **options)
+        assert (found.questions, found.passages) == (expected.questions, expected.passages)
+        assert +found.counts == +expected.counts
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"answers": None}, "question 'a' has no 'answers': a question without an answer has an empty list"),
+        ({"answers": "cat"}, "question 'a': answers are 'cat', expected a list"),
+        ({"answers": {"text": ["cat"], "answer_start": []}}, "answers need two equally long lists"),
+        ({"is_impossible": True}, "question 'a' has answers and is_impossible=true"),
+        ({"answers": {"text": ["cat"], "answer_start": [True]}}, "answer_start is True, expected a number"),
+        ({"context": None}, "expected a text 'context'"),
+    ],
+)
+def test_what_is_no_answer(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    row = {"id": "a", "context": CONTEXT, "question": "Who?", "answers": {"text": ["cat"], "answer_start": [2]}}
+    (tmp_path / "x.jsonl").write_text(json.dumps(row | changes) + "\n")
+    with pytest.raises(ValueError, match=message):
+        read_squad(tmp_path / "x.jsonl", for_training=False, with_unanswerable=True)
+
+
+def test_a_test_file_of_rows_needs_no_answers(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text(json.dumps({"id": "a", "context": CONTEXT, "question": "Who?"}) + "\n")
+    assert len(read_squad(tmp_path / "x.jsonl", for_training=False, needs_answers=False)) == 1
 
 
 @pytest.mark.shared
@@ -321,7 +376,7 @@ def test_test_file_needs_no_answers(tmp_path: Path) -> None:
     data.setup()
     sequences, split = data.load_test()["test"]
     assert split.num_questions == len(sequences) == 3
-    with pytest.raises(ValueError, match="questions have no answer inside their passage"):
+    with pytest.raises(ValueError, match="question '0' has no 'answers': a question without an answer has an empty"):
         build_module(tmp_path, validation_file="test.json").setup()
 
 

@@ -17,6 +17,7 @@ from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.examples import TokenSequences, token_budget_batches
 from clozelab.datamodules.features import FeatureDataModule
 from clozelab.datamodules.finetuning import EncoderSource, TaskInputs, TrainingBatches, TrainingPlan
+from clozelab.datamodules.labels import ANY, CLASSES
 from clozelab.datamodules.tags import (
     ColumnFormat,
     TagDataModule,
@@ -541,3 +542,31 @@ def test_a_broken_pass_leaves_nothing(
             make_features()
     assert list((tmp_path / "cache/features").iterdir()) == []
     make_features()
+
+
+@pytest.mark.parametrize(
+    ("content", "expected", "words"),
+    [
+        ("a\tNN\nb\t\nc\tVB\n", CLASSES, r"x\.conll:2: tag is empty: give each row one tag"),
+        ("a\tB-PER\nb\tB-PER \n", ANY, r"'B-PER' \(line 1\) and 'B-PER ' \(line 2\) differ by spaces alone"),
+        (
+            "\n".join(f"w x{n}" for n in range(30)),
+            CLASSES,
+            r"30 different ones, .* is task\.data\.tag_column the right",
+        ),
+    ],
+)
+def test_what_is_no_tag(tmp_path: Path, content: str, expected: str, words: str) -> None:
+    (tmp_path / "x.conll").write_text(content)
+    with pytest.raises(ValueError, match=words):
+        read_conll(tmp_path / "x.conll", ColumnFormat("columns", 0, -1), require_tags=True, expected=expected)
+
+
+def test_a_part_of_speech_that_nobody_gave(tmp_path: Path) -> None:
+    """conllu writes `_`; of features it is an answer, and of a file that is predicted nobody asks."""
+    path = tmp_path / "x.conllu"
+    path.write_text("".join(f"{n}\tw\t_\t{tag}" + "\t_" * 6 + "\n" for n, tag in enumerate(("NN", "_"), 1)))
+    with pytest.raises(ValueError, match=r"x\.conllu:2: tag is empty"):
+        read_conll(path, ColumnFormat("conllu", 1, 3), require_tags=True)
+    assert read_conll(path, ColumnFormat("conllu", 1, 5), require_tags=True).tags == [["_", "_"]]
+    assert len(read_conll(path, ColumnFormat("conllu", 1, 3), require_tags=False)) == 1

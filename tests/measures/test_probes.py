@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -192,11 +193,11 @@ def test_a_fine_tuned_model_on_another_file(tmp_path: Path, evaluate: Any, save_
 def save_tuned(tmp_path: Path, tiny_config: Callable[..., Any], tokenizer: Any) -> Callable[..., str]:
     """save_tuned(kind, **more): a model with fresh weights and a head of two outputs, as the word that names it."""
 
-    def save(kind: str, **more: Any) -> str:
+    def save(kind: str, num_labels: int = 2, **more: Any) -> str:
         torch.manual_seed(0)
         encoder = Encoder(tiny_config(vocab_size=tokenizer.vocab_size))
-        write_model(tmp_path / "model", encoder, {kind: encoder.config.family.head(kind, encoder, num_labels=2)},
-                    tokenizer, **more)  # fmt: skip
+        head = encoder.config.family.head(kind, encoder, num_labels=num_labels)
+        write_model(tmp_path / "model", encoder, {kind: head}, tokenizer, **more)
         return f"encoder={tmp_path / 'model'}"
 
     return save
@@ -222,6 +223,52 @@ def test_classes_without_names_are_taken_in_the_tasks_order_with_a_warning(
 ) -> None:
     evaluate(*reviews(tmp_path), save_tuned("classification", labels=labels))
     assert ("model calls its classes LABEL_0, ...: they are taken in the task's order" in caplog.text) is is_warned
+
+
+def nli(folder: Path, labels: str = "contradiction entailment neutral") -> list[str]:
+    rows = [f"the cat sat\ta dog ran\t{label}" for label in labels.split() * 2]
+    (folder / "nli.tsv").write_text("\n".join(["sentence1\tsentence2\tgold_label", *rows]) + "\n")
+    return ["measure=labelled", "task@measure.task=snli_95k", "measure.task.data.validation_file=nli.tsv"]
+
+
+NLI = ["CONTRADICTION", "NEUTRAL", "ENTAILMENT"]  # another order than the task's
+
+
+def test_classes_of_others_are_matched_by_a_key(tmp_path: Path, save_tuned: Any, evaluate: Any) -> None:
+    model = save_tuned("classification", num_labels=3, labels=NLI)
+    with pytest.raises(ValueError, match="'contradiction' is not one of the known labels") as refusal:
+        evaluate(*nli(tmp_path), model)
+    # The line to type is in the message, and does it.
+    (word,) = re.findall("'(measure.label_names=.*)'", str(refusal.value))
+    names = "{CONTRADICTION: contradiction, NEUTRAL: neutral, ENTAILMENT: entailment}"
+    assert word == f"measure.label_names={names}"
+    by_key = (evaluate(*nli(tmp_path), model, word, name="by_key") / "predictions.jsonl").read_text()
+    own = save_tuned("classification", num_labels=3, labels=[name.lower() for name in NLI])
+    assert by_key == (evaluate(*nli(tmp_path), own, name="own") / "predictions.jsonl").read_text()
+    left = save_tuned("classification", num_labels=3, labels=["LABEL_0", "LABEL_1", "LABEL_2"])
+    word = "measure.label_names={LABEL_0: contradiction, LABEL_1: neutral, LABEL_2: entailment}"
+    assert by_key == (evaluate(*nli(tmp_path), left, word, name="left") / "predictions.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("config", "word", "message"),
+    [
+        ({}, "measure.label_names={CONTRA: contradiction}", "has no label 'CONTRA'; did you mean 'CONTRADICTION'"),
+        ({"label2id": {"CONTRADICTION": 2}}, "", "contradicts itself: 'CONTRADICTION' is output 0 in id2label and 2"),
+        ({"id2label": {"0": "a", "2": "b", "3": "c"}}, "", "id2label has no name for output 1"),
+        ({"problem_type": "multi_label_classification"}, "", "only one label an example can be scored"),
+    ],
+)
+def test_names_that_fit_nothing_are_refused(
+    tmp_path: Path, save_tuned: Any, evaluate: Any, config: dict[str, Any], word: str, message: str
+) -> None:
+    model = save_tuned("classification", num_labels=3, labels=NLI)
+    place = tmp_path / "model/config.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | config))
+    (tmp_path / "model/checksums.json").unlink()
+    with pytest.raises(ValueError, match=message):
+        evaluate(*nli(tmp_path), model, *filter(None, [word]))
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_fresh_head_comes_from_the_seed(tmp_path: Path, save_tuned: Any, evaluate: Any) -> None:

@@ -13,7 +13,7 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.folders import read_config_dict
 from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.models.layout import Layout
-from clozelab.modules.model import find_model, read_model, write_model
+from clozelab.modules.model import find_model, read_model, renamed_labels, write_model
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_letters], lowercase=False)
 
@@ -48,6 +48,29 @@ def test_labels_task_and_length_come_back(write):
     assert json.loads((folder / "tokenizer_config.json").read_text())["model_max_length"] == 48
 
 
+def test_names_are_those_of_label2id_where_there_are_no_others(write):
+    own = {"label2id": {"b": 1, "c": 2, "a": 0}, "id2label": None}
+    assert read_model(write("classification", config=own)[0]).labels == ("a", "b", "c")
+    # What a library leaves there by itself names nothing that id2label does.
+    left = {"id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2}}
+    assert read_model(write("classification", config=left)[0]).labels == ("a", "b", "c")
+    assert read_model(write("classification", config={"id2label": None})[0]).labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+
+
+def test_labels_get_other_names():
+    assert renamed_labels(["NO", "YES"], {"NO": "0"}, "m") == ["0", "YES"]
+    with pytest.raises(ValueError, match="label_names: m has no label 'NOO'; did you mean 'NO'"):
+        renamed_labels(["NO", "YES"], {"NOO": "0"}, "m")
+    with pytest.raises(ValueError, match="two labels of m would be called 'YES'"):
+        renamed_labels(["NO", "YES"], {"NO": "YES"}, "m")
+
+
+def test_labels_that_do_not_exclude_each_other_come_back(write):
+    folder, _, _ = write("classification", labels="abc", is_multi_label=True)
+    assert read_model(folder).task == "multi_label"
+    assert read_config_dict(folder)["problem_type"] == "multi_label_classification"
+
+
 def test_a_regression_says_so(write):
     folder, _, _ = write("classification", num_labels=1, is_regression=True)
     model = read_model(folder)
@@ -69,9 +92,15 @@ def test_a_head_without_weights_is_untrained_and_not_made_up(write):
         ((), {"architectures": ["BertForFrobnication"]}, "architecture is BertForFrobnication; supported: BertForMas"),
         (("classification",), {"architectures": None}, "names no architecture"),
         (("classification",), {"id2label": {"0": "a"}}, r"names 1 labels \(id2label\), but the head has 3 outputs"),
-        (("tags",), {"id2label": {"0": "a", "2": "b", "3": "c"}}, "names 3 labels"),
+        (("tags",), {"id2label": {"0": "a", "2": "b", "3": "c"}}, r"no name for output 1 \(it names 0, 2, 3\)"),
+        (("tags",), {"id2label": {"0": "a", "1": "b", "2": "c", "3": "d"}}, "names 4 labels"),
+        (("classification",), {"id2label": {"0": "a", "1": "b", "2": "a"}}, "id2label calls two classes 'a'"),
+        (
+            ("classification",),
+            {"id2label": {"0": "no", "1": "yes", "2": "so"}, "label2id": {"no": 1, "yes": 0, "so": 2}},
+            "contradicts itself: 'no' is output 0 in id2label and 1 in label2id",
+        ),
         (("classification",), {"problem_type": "regression"}, "a regression of 3 numbers; one is supported"),
-        (("classification",), {"problem_type": "multi_label_classification"}, "one label an example is supported"),
         ((), {"hidden_size": "wide"}, r"config\.json: "),
     ],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -15,6 +16,7 @@ import clozelab
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM
+from clozelab.modules.answers import Unanswered
 from clozelab.modules.model import write_model
 
 WORDS = ["red", "green", "blue", "cat", "dog", "sat", "ran", "on", "mat", "hill", "who", "the", "ann", "lee", "oslo"]
@@ -111,7 +113,7 @@ def test_a_long_text_is_read_in_windows(model: Any) -> None:
     ours, _ = model("classification", labels=("no", "yes"))
     text = " ".join(["cat", "dog", "red", "hill"] * 30)  # 120 tokens; the model reads 62 beside its special tokens
     with pytest.raises(ValueError, match="text 2 has 122 tokens and this model reads 64 at once: shorten it"):
-        ours.classify(["cat", text])
+        ours.classify(["cat", text], errors="raise")
     pieces = [" ".join(text.split()[start : start + 62]) for start in (0, 31, 62)]
     logits = np.log([[*one.probabilities.values()] for one in ours.classify(pieces)])
     windows = ours.classify(["cat", text], stride=31)
@@ -241,8 +243,11 @@ def test_a_bilstm_stands_between_encoder_and_head(model: Any) -> None:
     [
         (lambda one: one.fill_mask("the cat"), r"text 1 has no \[MASK\]"),
         (lambda one: one.fill_mask("[MASK] cat " * 40), "text 1 has 82 tokens and this model reads 64"),
-        (lambda one: one.score(["cat", " "]), "text 2 is empty"),
-        (lambda one: one.embed(["cat", "жук жук"]), r"text 2: every token is \[UNK\]"),
+        (lambda one: one.score(["cat", " "], errors="raise"), "text 2 is empty"),
+        (lambda one: one.score(""), "text 1 is empty"),
+        (lambda one: one.embed(["cat", "жук жук"], errors="raise"), r"text 2 has no token but \[UNK\]"),
+        (lambda one: one.embed(["cat"], errors="ignore"), "errors=ignore: choose one of mark, raise"),
+        (lambda one: one.fill_mask(["a [MASK]", "cat"], errors="raise"), r"text 2 has no \[MASK\]"),
         (lambda one: one.embed([]), "the list is empty"),
         (lambda one: one.embed(["cat", ("cat", "dog")]), "some texts are pairs and some are not"),
         (lambda one: one.embed("cat", pooling="max"), "choose one of cls, mean, last4"),
@@ -258,7 +263,8 @@ def test_a_bilstm_stands_between_encoder_and_head(model: Any) -> None:
         (lambda one: one.fill_mask("a [MASK]", top_k=-1), "top_k=-1: give at least 1"),
         (lambda one: one.fill_mask(("[MASK]", "cat")), "takes single texts"),
         (lambda one: one.score(("the cat", "sat")), "takes single texts"),
-        (lambda one: one.embed(("the", "cat", "sat")), "a tuple has two"),
+        (lambda one: one.embed(("the", "cat", "sat")), "text 1 is a sequence of 3: a pair"),
+        (lambda one: one.score(["cat", None]), "text 2 is None: a string was expected"),
         (lambda one: clozelab.load(one.model.folder, device="gpu"), "device=gpu: choose auto, cpu or cuda"),
         (lambda one: clozelab.load(one.model.folder, precision="16-mixed"), "precision=16-mixed: choose one of auto"),
     ],
@@ -266,6 +272,97 @@ def test_a_bilstm_stands_between_encoder_and_head(model: Any) -> None:
 def test_what_cannot_be_done_is_one_sentence(lm: Any, act: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         act(lm)
+
+
+@torch.inference_mode()
+def test_labels_that_do_not_exclude_each_other_are_those_of_transformers_pipeline(model: Any) -> None:
+    transformers = pytest.importorskip("transformers")
+    labels = ("anger", "fear", "joy")
+    ours, folder = model("classification", labels=labels, is_multi_label=True)
+    pipeline = transformers.pipeline("text-classification", model=str(folder), top_k=None, device="cpu")
+    for found, theirs in zip(ours.classify(TEXTS), pipeline(TEXTS), strict=True):
+        expected = {one["label"]: one["score"] for one in theirs}
+        assert close([found.probabilities[label] for label in labels], [expected[label] for label in labels])
+        assert found.labels == tuple(label for label in labels if expected[label] > 0.5)
+    assert len({found.labels for found in ours.classify(TEXTS)}) > 1 or ours.classify(TEXTS)[0].labels != labels
+    renamed = clozelab.load(folder, device="cpu", precision="32-true", label_names={"joy": "JOY"})
+    assert [*renamed.classify("cat").probabilities] == ["anger", "fear", "JOY"]
+
+
+ODD = ["the cat sat", "", "жук", "cat dog " * 40, "dog"]
+"""Only the first and the last can be read: the others are empty, unknown and too long."""
+
+
+def test_an_odd_text_takes_no_other_along(model: Any, caplog: pytest.LogCaptureFixture) -> None:
+    ours, _ = model("classification", labels=("no", "yes"))
+    found = ours.classify(ODD)
+    assert [found[0], found[4]] == ours.classify([ODD[0], ODD[4]])
+    for answer, word in zip(found[1:4], ("is empty", "no token but [UNK]", "has 82 tokens"), strict=True):
+        assert isinstance(answer, Unanswered) and word in answer.error
+    with pytest.raises(AttributeError, match="there is no label: this text was not answered, because it is empty"):
+        _ = found[1].label
+    assert "3 of 5 texts were not answered: text 2 is empty" in caplog.text
+    assert len(ours.classify(ODD, stride=31)) == 5 and not isinstance(ours.classify(ODD, stride=31)[3], Unanswered)
+    assert all(isinstance(answer, Unanswered) for answer in ours.classify(["", " "]))
+    pairs = ours.classify([("cat", "dog"), ("cat", "")])
+    assert pairs[0] == ours.classify(("cat", "dog")) and "its second text is empty" in pairs[1].error
+
+
+@torch.inference_mode()
+def test_an_empty_text_has_the_vector_of_its_special_tokens(model: Any) -> None:
+    ours, folder = model()
+    reference, tokenizer = theirs(folder, "")
+    vectors = ours.embed(ODD)
+    assert vectors.shape == (5, 24) and vectors.dtype == np.float32
+    assert close(vectors[1], reference(**tokenizer("", return_tensors="pt")).last_hidden_state[0].mean(0))
+    assert np.isnan(vectors[2:4]).all() and np.isfinite(vectors[[0, 1, 4]]).all()
+    assert close(vectors[[0, 4]], ours.embed([ODD[0], ODD[4]]))
+    assert np.array_equal(ours.embed(ODD, stride=31)[1], vectors[1]), "of windows, too"
+    assert np.isnan(ours.embed(["жук"], "last4")).all() and ours.hidden_states([""])[0].shape == (5, 2, 24)
+
+
+def test_every_act_marks_what_it_cannot_read(model: Any, lm: Any) -> None:
+    filled = lm.fill_mask(["a [MASK]", "cat", "[MASK] cat " * 40])
+    assert filled[0].text == "a [MASK]" and "has no [MASK]" in filled[1].error
+    assert "has 82 tokens" in filled[2].error
+    scored = lm.score(ODD)
+    assert close(scored[4].log_probability, lm.score("dog").log_probability)
+    assert [type(one) for one in scored[1:4]] == [Unanswered] * 3
+    ours, _ = model("tags")
+    tagged = ours.tag(["Ann ran", "", "жук", "cat dog " * 40])
+    assert [word.label for word in tagged[0].words] == [word.label for word in ours.tag("Ann ran").words]
+    assert [type(one) for one in tagged[1:3]] == [Unanswered] * 2
+    assert len(tagged[3].words) == 80, "of any length"
+    ours, _ = model("spans", labels=())
+    answered = ours.answer_all([("who", "ann ran"), ("", "ann ran"), ("who", ["", " "])])
+    assert answered[0].text == ours.answer("who", ["ann ran"]).text
+    assert "is empty" in answered[1].error and "no passage with text" in answered[2].error
+    with pytest.raises(ValueError, match="question 2 is empty"):
+        ours.answer_all([("who", "ann ran"), ("", "ann ran")], errors="raise")
+    with pytest.raises(ValueError, match="answer_all takes many questions"):
+        ours.answer(["who"], "ann ran")
+
+
+def test_a_table_goes_in_and_comes_out(model: Any) -> None:
+    ours, _ = model("classification", labels=("no", "yes"))
+    frame = pandas.DataFrame({"n": [1, 2, 3], "review": ["the cat", None, "dog"]}, index=[7, 8, 9])
+    found = ours.classify(frame, columns="review")
+    pandas.testing.assert_frame_equal(found[["n", "review"]], frame)
+    cat = ours.classify("the cat")
+    assert found.prediction[7] == cat.label and close(found.probability_yes[7], cat.probabilities["yes"])
+    assert "has no 'review': the cell is empty" in found.error[8] and found.isna().error[7]
+    vectors = ours.embed(frame, columns="review")
+    assert close(vectors.embedding[9], ours.embed("dog")) and vectors.embedding[8] is None
+
+
+def test_a_model_of_pairs_wants_pairs(model: Any) -> None:
+    ours, _ = model("classification", labels=("no", "yes"), extra_config={"clozelab": {"texts_per_example": 2}})
+    assert ours.classify([("cat", "dog")])[0].label in ("no", "yes")
+    with pytest.raises(ValueError, match="was trained on pairs, and text 1 is one text: give its second text"):
+        ours.classify(["cat", "dog"])
+    single, _ = model("classification", labels=("no", "yes"), extra_config={"clozelab": {"texts_per_example": 1}})
+    with pytest.raises(ValueError, match="was trained on single texts, and text 1 is a pair"):
+        single.classify(("cat", "dog"))
 
 
 def test_marks_belong_to_their_words() -> None:

@@ -293,6 +293,8 @@ DAMAGES = {
     "labels that are no numbers": (config(id2label={"a": "b"}), "id2label"),
     "vocabulary cut": (edit("vocab.txt", lambda x: x[:20]), "vocab"),
     "vocabulary of bytes": (edit("vocab.txt", lambda x: b"\xff\xfe" + x), "is not UTF-8"),
+    "tokenizer cut": (edit("tokenizer.json", lambda x: x[:99]), "tokenizer.json is not valid JSON"),
+    "tokenizer of nothing": (edit("tokenizer.json", lambda x: b"{}"), "it has no model with a vocabulary"),
     "tokenizer's rules cut": (edit("tokenizer_config.json", lambda x: x[:9]), "is not valid JSON"),
 }
 

@@ -135,6 +135,26 @@ def test_search_embeds_once_and_refuses_another_models(trained: Any, tmp_path: P
     assert search(run, "top_k=0")[0] == 1 and main(["search", str(run), "query=a"]) == 1
 
 
+def test_any_text_file_is_searched(trained: Any, tmp_path: Path, capsys: Any) -> None:
+    """Blank lines have a vector and are never among the answers; a line that cannot be read is counted."""
+    file = tmp_path / "README.md"
+    file.write_text("a b c\n\n\td e\n\U0001f600\n  \nx y z\n", encoding="utf-8")
+    words = [str(trained["run"].folder), "query=a b c", "precision=32-true"]
+    capsys.readouterr()
+    assert main(["search", *words, f"in={file}", "top_k=9"]) == 0
+    out, err = capsys.readouterr()
+    lines = [int(line.split("\t")[1]) for line in out.splitlines()]
+    assert lines[0] == 1 and sorted(lines) == [1, 3, 6]
+    assert "1 of 6 texts were not answered: " in err and "README.md:4 has no token but [UNK]" in err
+    kept = np.load(f"{file}.npy")
+    assert np.isnan(kept[3]).all() and np.isfinite(kept[[0, 1, 2, 4, 5]]).all()
+    assert main(["search", *words, f"in={file}", "errors=raise", f"output={tmp_path / 'v.npy'}"]) == 1
+    assert "README.md:4 has no token" in capsys.readouterr().err
+    (tmp_path / "faq.csv").write_text('id,ask\n1,"x y\nz"\n2,a b c\n')
+    assert main(["search", *words, f"in={tmp_path / 'faq.csv'}", "text=ask", "--json", "top_k=1"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"id": "2", "ask": "a b c", "line": 4, "cosine": 1.0}
+
+
 def test_a_line_is_shown_with_its_own_number_and_a_file_of_weights_is_a_model(
     trained: Any, tmp_path: Path, capsys: Any
 ) -> None:

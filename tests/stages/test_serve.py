@@ -62,9 +62,15 @@ def test_it_answers_as_predict(client: Any, predictor: Any) -> None:
         ("[1]", 400, "send a JSON object"),
         ("{", 400, "send a JSON object"),
         ("[" * 1500, 400, "send a JSON object"),
-        ('{"text": 3}', 400, "record 1: text is 3, no text"),
-        ('{"pair": "a"}', 400, "do=classify needs 'text'"),
-        ('{"text": ""}', 400, "text 1 is empty"),
+        ('{"text": 3}', 400, "record 1 has 3 as 'text': a string was expected"),
+        ('{"pair": "a"}', 400, "record 1 has pair alone: do=classify reads text, pair"),
+        ('{"text": "a", "sentence2": "b"}', 400, "record 1 has 'sentence2', which nothing reads; did you mean 'pair'?"),
+        ('{"txt": "a"}', 400, "did you mean 'text'?"),
+        ('{"text": "a", "words": ["b"]}', 400, "'words', which do=classify does not read"),
+        ('{"text": "a", "errors": "ignore"}', 400, "errors=ignore: choose one of mark, raise"),
+        ('{"records": [{"text": "a"}, {"text": ""}], "errors": "raise"}', 400, "record 2 is empty"),
+        ('{"records": [{"text": ""}, {"text": null}]}', 400, "record 1 is empty"),
+        ('{"text": ""}', 400, "record 1 is empty"),
         ('{"text": "a", "do": "sing"}', 400, "do=sing: choose one of"),
         ('{"text": "a", "do": ["tag"]}', 400, "do=['tag']: choose one of"),
         ('{"text": "a", "do": "tag"}', 400, "its tags head was never trained"),
@@ -78,6 +84,18 @@ def test_it_answers_as_predict(client: Any, predictor: Any) -> None:
 def test_what_is_wrong_is_said_in_json(client: Any, body: str, status: int, said: str) -> None:
     answer = client.post("/predict", content=body)
     assert answer.status_code == status and said in answer.json()["error"]
+
+
+def test_an_odd_record_takes_no_other_along(client: Any, predictor: Any) -> None:
+    records = [{"text": "a b"}, {"text": ""}, {"text": None}, {"text": "a " * 100}, {"text": "c"}]
+    answer = client.post("/predict", json={"records": records})
+    first, *odd, last = answer.json()["predictions"]
+    assert answer.status_code == 200
+    assert [first["label"], last["label"]] == [one.label for one in predictor.classify(["a b", "c"])]
+    for found, word in zip(odd, ("is empty", "has no 'text'", "has 102 tokens"), strict=True):
+        assert found.keys() == {"error"} and word in found["error"]
+    vectors = client.post("/predict", json={"do": "embed", "records": [{"text": ""}]}).json()["predictions"]
+    assert np.array_equal(np.float32(vectors[0]), predictor.embed([""])[0])
 
 
 def test_other_places_are_errors_in_json(client: Any, predictor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +148,7 @@ def test_a_crowd_is_answered_together_and_each_hears_of_its_own_mistake(
     assert [one["probability"] for one in found] == pytest.approx([one["probability"] for one in expected], abs=1e-6)
     answers = crowd(["a", "", "b"])
     assert [one.status_code for one in answers] == [200, 200, 400, 200]
-    assert "text 1 is empty" in answers[2].json()["error"]
+    assert "record 1 is empty" in answers[2].json()["error"]
     assert len(crowd(["a"] * 5)) == 6 and MAX_WAITING >= 64
 
 

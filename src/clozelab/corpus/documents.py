@@ -14,12 +14,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import BinaryIO
 
 import numpy as np
 import sentencex
 
-from clozelab.corpus.files import MAX_BAD_FRACTION, CorpusCounts, TextFile, lines_of, usable_rows
+from clozelab.corpus.files import MAX_BAD_FRACTION, CorpusCounts, TextFile, texts_of
+from clozelab.corpus.lines import Advance, ignore
 
 LANGUAGE = "en"  # rules of the sentence splitter; abbreviations differ, most rules are shared between languages
 MAX_SENTENCE_CHARACTERS = 2000  # a longer sentence is cut between words
@@ -67,32 +67,37 @@ class Document:
         return sum(map(len, self.sentences))
 
 
-def read_documents(
-    files: Sequence[TextFile], counts: CorpusCounts, watched: Callable[[BinaryIO], BinaryIO] = lambda raw: raw
-) -> Iterator[Document]:
-    """Cleaned documents of all files in order, each text once; `counts` grows; `watched` wraps a file on disk.
+def read_documents(files: Sequence[TextFile], counts: CorpusCounts, advance: Advance = ignore) -> Iterator[Document]:
+    """Cleaned documents of all files in order, each text once; `counts` grows; `advance` is told of bytes read.
+
     ValueError for a binary or damaged file, and where more than 1 % of all rows are unusable."""
     seen = SeenHashes()
     for file in files:
-        split = split_paragraph if file.format == "jsonl" else _whole_line
-        with file.path.open("rb") as raw:
-            rows = usable_rows(lines_of(file.path, watched(raw)), file, counts)
-            for text in rows if file.format == "jsonl" else _paragraphs(rows):
-                sentences = [sentence for line in clean(text) for sentence in split(line)]
-                document = Document(file.source, sentences, hash_of("\n".join(sentences)))
-                if not sentences:
-                    counts.dropped["empty document"] += 1
-                elif not seen.add(document.hash):
-                    counts.dropped["duplicate document"] += 1
-                else:
-                    counts.documents += 1
-                    counts.sentences += len(sentences)
-                    counts.characters += document.num_characters
-                    yield document
-    if (bad := counts.bad.total()) > max(1, MAX_BAD_FRACTION * counts.rows):
-        said = f"{bad} of {counts.rows} rows cannot be read, more than {MAX_BAD_FRACTION:.0%}; the first ones:"
-        look = "check the encoding (UTF-8), the format and the text_field of this source"
-        raise ValueError("\n  ".join([said, *counts.first_bad[:5]]) + f"\n{look}")
+        rows = texts_of(file, counts, advance)
+        texts = _paragraphs(rows) if file.has_lines else rows
+        split = _whole_line if file.has_lines else split_paragraph
+        for text in texts:
+            sentences = [sentence for line in clean(text) for sentence in split(line)]
+            document = Document(file.source, sentences, hash_of("\n".join(sentences)))
+            if not sentences:
+                counts.dropped["empty document"] += 1
+            elif not seen.add(document.hash):
+                counts.dropped["duplicate document"] += 1
+            else:
+                counts.documents += 1
+                counts.sentences += len(sentences)
+                counts.characters += document.num_characters
+                yield document
+    _refuse_many_bad(counts)
+
+
+def _refuse_many_bad(counts: CorpusCounts) -> None:
+    num_bad = counts.bad.total()
+    if num_bad <= max(1, MAX_BAD_FRACTION * counts.rows):
+        return
+    said = f"{num_bad} of {counts.rows} rows cannot be read, more than {MAX_BAD_FRACTION:.0%}; the first ones:"
+    look = "check the encoding (UTF-8), the format and the text_field of this source"
+    raise ValueError("\n  ".join([said, *counts.first_bad[:5]]) + f"\n{look}")
 
 
 def _paragraphs(rows: Iterable[str]) -> Iterator[str]:
@@ -234,6 +239,11 @@ class SplitRule:
         for _, characters, stretch in stretches(document.sentences):
             hashes.append(stretch)
             sizes.append(characters)
+
+    @property
+    def num_stretches(self) -> int:
+        """Of different text, observed so far; of several sources the same text counts for each."""
+        return sum(len(np.unique(hashes)) for hashes, _ in self._seen.values())
 
     def settle(self) -> None:
         """Call after every document was observed: how far each source's share reaches, at least to one stretch. A

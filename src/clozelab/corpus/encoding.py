@@ -2,8 +2,8 @@
 
 Unusual: encoding asks the `tokenizers` library for words that are not in a cache only. WordPiece splits at whitespace
 before anything else, byte-level BPE before every single space, so the result is the library's, at three times its
-speed. Text never turns into a special token: "[MASK]" in a document is three words; only the exported
-`tokenizer.json` knows them.
+speed. In the tokenizers of tokenizers.py text never turns into a special token: "[MASK]" in a document is three words;
+only the exported `tokenizer.json` knows them. A folder's own tokenizer.json (folder_tokenizer.py) runs as it is.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 
@@ -32,7 +33,8 @@ log = logging.getLogger(__name__)
 
 def refuse_unknown(text: str, unknown: float, max_unknown_share: float = MAX_UNKNOWN_SHARE) -> None:
     """Warn of a text whose share `unknown` of [UNK] is not small; ValueError where it is above the limit."""
-    said = f"{unknown:.1%} of the tokens of {text} are [UNK]: does the vocabulary fit its language and case?"
+    fits = "does the vocabulary fit its language and case, and has it spaces between its words?"
+    said = f"{unknown:.1%} of the tokens of {text} are [UNK]: {fits}"
     if unknown > max_unknown_share:
         limit = f"more than max_unknown_share={max_unknown_share:g} is refused; a larger share lets it pass"
         raise ValueError(f"{said} Take text or a vocabulary that fit each other ({limit})")
@@ -40,16 +42,51 @@ def refuse_unknown(text: str, unknown: float, max_unknown_share: float = MAX_UNK
         log.warning(said)
 
 
+class WordCache:
+    """Words to ids: asks the library once for each word that is not remembered.
+
+    `end`: stands behind each text in a list of words; no word equals it.
+    """
+
+    def __init__(self, library: Library, end: str) -> None:
+        self._library, self._end = library, end
+        self._ids: dict[str, bytes] = {}  # int32 ids of each word
+        self._characters = 0
+
+    def encode(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of all words one after the other, int32 [T], and the number of ids of each text, int64 [texts]."""
+        if self._characters > CACHED_CHARACTERS:
+            self._ids, self._characters = {}, 0
+        self._ids[self._end] = np.int32(-1).tobytes()
+        self._learn(list(set(words).difference(self._ids)))
+        ids = np.frombuffer(bytearray().join(map(self._ids.__getitem__, words)), dtype=np.int32)
+        lengths = np.diff(np.flatnonzero(ids < 0), prepend=-1) - 1
+        return ids[ids >= 0], lengths
+
+    def _learn(self, missing: list[str]) -> None:
+        """Remember the ids of words that are not remembered yet."""
+        calls = [missing[i : i + WORDS_PER_CALL] for i in range(0, len(missing), WORDS_PER_CALL)]
+        encodings = self._library.encode_batch(calls, is_pretokenized=True, add_special_tokens=False)
+        for call, encoding in zip(calls, encodings, strict=True):
+            data = np.array(encoding.ids, dtype=np.int32).tobytes()
+            counts = np.bincount(np.array(encoding.word_ids, dtype=np.int64), minlength=len(call))
+            ends = (4 * np.cumsum(counts)).tolist()
+            for word, start, end in zip(call, [0, *ends], ends, strict=False):
+                self._ids[word] = data[start:end]
+        self._characters += sum(map(len, missing))
+
+
 class Tokenizer(ABC):
     """A vocabulary and the rules of one kind. Ids never include special tokens unless the caller adds them."""
 
-    kind: ClassVar[str]
-    special_tokens: ClassVar[tuple[str, str, str, str, str]]  # padding, unknown, begin, separator, mask
-    smallest: ClassVar[int]  # entries without which no text can be encoded
-    pair_separators: ClassVar[int]  # between the texts of a pair: [CLS] A [SEP] B [SEP], or <s> A </s></s> B </s>
+    kind: str  # wordpiece, byte_bpe; of a folder's own tokenizer.json also metaspace and other
+    special_tokens: tuple[str, str, str, str, str]  # padding, unknown, begin, separator, mask; "": there is none
+    smallest: int  # entries without which no text can be encoded
+    pair_separators: int  # between the texts of a pair: [CLS] A [SEP] B [SEP], or <s> A </s></s> B </s>
     has_token_types: bool  # whether the second text of a pair has token type 1
-    continuing: ClassVar[re.Pattern[str]]  # how an entry begins that goes on with the word before it
-    _end_of_text: ClassVar[str]  # stands behind each text in a batch's list of words; no word of this kind equals it
+    can_have_token_types: bool  # whether the rules know a token type 1 at all
+    continuing: re.Pattern[str]  # how an entry begins that goes on with the word before it
+    _end_of_text: str  # stands behind each text in a batch's list of words; no word of this kind equals it
 
     def __init__(self, vocabulary: Sequence[str], *, lowercase: bool) -> None:
         self.vocabulary, self.vocab_size, self.lowercase = tuple(vocabulary), len(vocabulary), lowercase
@@ -61,11 +98,13 @@ class Tokenizer(ABC):
             raise ValueError(f"entry {double!r} stands twice in the vocabulary, so ids would be ambiguous")
         if "" in ids:
             raise ValueError(f"entry {ids['']} of the vocabulary is empty")
+        self.released: str | None = None
+        """The fingerprint of the tokenizer of tokenizers.py whose vocabulary and rules a folder's own one shares."""
+        self.added_tokens: tuple[str, ...] = ()  # that text is searched for before anything else
         self.undrawn_ids: tuple[int, ...] = ()  # ids that masking never draws as a random token, ascending
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[name] for name in self.special_tokens)
         self._library = self._rules()
-        self._cache: dict[str, bytes] = {}
-        self._cached_characters = 0
+        self._cache = WordCache(self._library, self._end_of_text)
 
     @property
     def fingerprint(self) -> str:
@@ -97,8 +136,20 @@ class Tokenizer(ABC):
         """The same for pairs of `one` token type, or of `two` where its kind has them; `auto`: itself."""
         other = copy(self)
         if number != "auto":
-            other.has_token_types = number == "two" and type(self).has_token_types
+            other.has_token_types = number == "two" and self.can_have_token_types
         return other
+
+    @property
+    def mask_token(self) -> str:
+        """How a text says that a token is to be filled in."""
+        return self.special_tokens[-1]
+
+    def has_mask(self, text: str) -> bool:
+        return self.mask_token in text
+
+    def continues(self) -> NDArray[np.bool_] | None:
+        """[V]: whether an entry goes on with the word before it; None where entries do not say."""
+        return np.array([bool(self.continuing.match(token)) for token in self.vocabulary])
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Ids of all texts one after the other, int32 [T], and each text's number of ids, int64 [len(texts)]."""
@@ -116,6 +167,20 @@ class Tokenizer(ABC):
         """Ids of each text, int32 [n]."""
         ids, lengths = self.encode_flat(texts)
         return np.split(ids, np.cumsum(lengths)[:-1]) if len(texts) else []
+
+    def encode_masked(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """As `encode_batch`, of texts in which the mask token is the mask."""
+        # RoBERTa's takes the blanks before it along.
+        split = [re.sub(r"\s+<mask>", "<mask>", text).split(self.mask_token) for text in texts]
+        encoded = iter(self.encode_batch([piece for pieces in split for piece in pieces]))
+        mask = np.array([self.mask_id], dtype=np.int32)
+        rows = []
+        for pieces in split:
+            row = [next(encoded)]
+            for _ in pieces[1:]:
+                row += [mask, next(encoded)]
+            rows.append(np.concatenate(row))
+        return rows
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Ids int32 [n] of each text and their character ranges in it, int64 [n, 2] (start, end), without spaces."""
@@ -135,25 +200,14 @@ class Tokenizer(ABC):
         """The text of some ids; of byte-level BPE the very text that was encoded."""
         return self._library.decode([int(index) for index in ids])
 
+    def shown(self, index: int) -> str:
+        """What an id shows to a reader: its text, or its name where it has none by itself."""
+        text = self.decode([index]).strip()
+        return text if text else self.vocabulary[index]
+
     def _encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """As `encode_flat`, of one batch: unseen words go into the cache, then every word comes from there."""
-        words = self._words(texts)
-        if self._cached_characters > CACHED_CHARACTERS:
-            self._cache, self._cached_characters = {}, 0
-        self._cache[self._end_of_text] = np.int32(-1).tobytes()
-        missing = list(set(words).difference(self._cache))
-        calls = [missing[i : i + WORDS_PER_CALL] for i in range(0, len(missing), WORDS_PER_CALL)]
-        encodings = self._library.encode_batch(calls, is_pretokenized=True, add_special_tokens=False)
-        for call, encoding in zip(calls, encodings, strict=True):
-            data = np.array(encoding.ids, dtype=np.int32).tobytes()
-            counts = np.bincount(np.array(encoding.word_ids, dtype=np.int64), minlength=len(call))
-            ends = (4 * np.cumsum(counts)).tolist()
-            for word, start, end in zip(call, [0, *ends], ends, strict=False):
-                self._cache[word] = data[start:end]
-        self._cached_characters += sum(map(len, missing))
-        ids = np.frombuffer(bytearray().join(map(self._cache.__getitem__, words)), dtype=np.int32)
-        lengths = np.diff(np.flatnonzero(ids < 0), prepend=-1) - 1
-        return ids[ids >= 0], lengths
+        """As `encode_flat`, of one batch."""
+        return self._cache.encode(self._words(texts))
 
     def _exported(self, library: Library, processor: Any, **config: Any) -> dict[str, bytes]:
         """tokenizer.json, which knows the special tokens, and tokenizer_config.json."""

@@ -1,12 +1,12 @@
-"""Text files of a corpus: finding them, naming their content, and reading their rows in constant memory.
+"""Files of a corpus: finding them, naming their content, and reading their rows in constant memory.
 
-A row is one line: one JSON object of a jsonl file, one sentence (or the blank between documents) of a text file. Files
-may be gzip or zstd compressed. A row that cannot be used is counted by reason and skipped; too many end the run.
+A row is one sentence (or the blank between documents) of a text file, one JSON object of a jsonl file, one row of a
+table (csv, tsv, Parquet, Arrow). All but the last two may be packed (corpus/lines.py). A row that cannot be used is
+counted by reason and skipped; too many end the run. NUL characters are removed and counted, as BERT's cleaning does.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import logging
@@ -15,27 +15,38 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import zstandard
+from clozelab.corpus.lines import NUL, Advance, CountedFile, chunks_of, file_suffix, ignore, lines_of
+from clozelab.corpus.tables import (
+    COLUMNAR,
+    DEFAULT_TEXT_COLUMN,
+    Record,
+    Row,
+    find_text_column,
+    open_table,
+    table_format,
+)
 
 log = logging.getLogger(__name__)
 
-COMPRESSIONS = (".gz", ".zst")
 JSONL_SUFFIXES = (".jsonl", ".ndjson")
 TEXT_SUFFIXES = (".txt", ".text", "")  # what a folder is searched for besides jsonl; a file or glob may have any
-CHUNK_BYTES = 2**20
-MAX_EXPANSION, MIN_BOMB_BYTES = 200, 2**24  # a packed file may become so many times larger, or so large
-SNIFFED_BYTES = 8192  # a NUL byte among the first ones means a binary file; a later one, a bad row
+LINE_FORMATS = ("text", "jsonl")
+CORPUS_TABLES = ("csv", "tsv", "parquet", "arrow")
+CORPUS_FORMATS = ("auto", *LINE_FORMATS, *CORPUS_TABLES)
 MAX_BAD_FRACTION = 0.01  # more unusable rows than this mean a wrong file, not dirt; one row is always forgiven
 NAMED_BAD_ROWS = 20  # how many unusable rows the manifest names
 MOST_FIELDS = 12  # of a jsonl row, that an error names
-MIN_HEAD_ROWS = 10  # a beginning of fewer rows says nothing about a file
+HEAD_ROWS, MIN_HEAD_ROWS = 1000, 10  # a table's beginning; a beginning of fewer rows says nothing about a file
+NUL_REMOVED = "NUL character"
 
 HOW_TO_GET = (
-    "expected: plain text (.txt: one sentence a line, a blank line between documents), a folder of such files, or "
-    "jsonl with a text field (.jsonl, .jsonl.gz, .jsonl.zst: one document a line). To get one: set data_dir to the "
+    "expected: plain text (.txt: one sentence a line, a blank line between documents), jsonl with a text field "
+    "(.jsonl: one document a line), either also packed (.gz, .zst, .xz, .bz2), a table with a column of texts "
+    "(.csv, .tsv, .parquet, .arrow: one document a row), or a folder of such files. To get one: set data_dir to the "
     "folder your sources are relative to, or name your own text with corpus=text "
     "corpus.sources.0.path=FILE_FOLDER_OR_GLOB; corpus=microworld needs none"
 )
@@ -84,24 +95,34 @@ class Source:
 
     name: str
     path: str  # a file, a folder or a glob; a relative one starts at the data directory
-    format: str = "auto"  # auto (by file name) | text | jsonl
-    text_field: str = "text"
+    format: str = "auto"  # auto (by file name) | text | jsonl | csv | tsv | parquet | arrow
+    text_field: str = DEFAULT_TEXT_COLUMN  # of jsonl and tables: where the text is
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """One file of the source of this number, named without the machine's path; `format` is text or jsonl."""
+    """One file of the source of this number, named without the machine's path; `format` is none of "auto"."""
 
     path: Path
     name: str
     source: int
     format: str
-    text_field: str
+    text_field: str  # of a table the column that was found
+
+    @property
+    def is_table(self) -> bool:
+        return self.format in CORPUS_TABLES
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether a row is a line of text, so that blank lines part documents."""
+        return self.format == "text"
 
 
 @dataclass
 class CorpusCounts:
-    """What a pass over a corpus met: `bad` rows and `dropped` documents by reason, the first bad rows by place."""
+    """What a pass over a corpus met: `bad` rows and `dropped` documents by reason, the first bad rows by place, and
+    what was `removed` from texts that are used."""
 
     rows: int = 0
     bad: Counter[str] = field(default_factory=Counter)
@@ -110,6 +131,7 @@ class CorpusCounts:
     sentences: int = 0
     characters: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
+    removed: Counter[str] = field(default_factory=Counter)
 
     @property
     def skipped(self) -> dict[str, int]:
@@ -118,19 +140,38 @@ class CorpusCounts:
 
 
 def find_files(source: Source, index: int, data_dir: Path) -> list[TextFile]:
-    """Files of one source in the order of their names; ValueError where there are none."""
-    found, num_left_out = matching_files(source.path, data_dir)
+    """Files of one source in the order of their names.
+
+    ValueError where there are none, and for a table that does not say which of its columns is the text."""
+    paths, num_left_out = matching_files(source.path, data_dir)
     place = _place(source.path, data_dir)
     if num_left_out:
-        log.warning("%s: %d files with other suffixes than text or jsonl are left out", place, num_left_out)
-    if not found:
+        log.warning(
+            "%s: %d files are left out: no texts by their suffix, or tables beside texts (a glob as path names them)",
+            place,
+            num_left_out,
+        )
+    if not paths:
         raise ValueError(f"source {source.name}: no text files at {place.absolute()}, nor from here\n{HOW_TO_GET}")
-    files = []
-    for name, path in sorted(found.items()):
-        by_name = "jsonl" if file_suffix(path) in JSONL_SUFFIXES else "text"
-        text_format = by_name if source.format == "auto" else source.format
-        files.append(TextFile(path, name, index, text_format, source.text_field))
-    return files
+    if source.format not in CORPUS_FORMATS:
+        raise ValueError(
+            f"source {source.name}: format={source.format!r} is unknown; known: {', '.join(CORPUS_FORMATS)}"
+        )
+    return [_text_file(source, index, name, path) for name, path in sorted(paths.items())]
+
+
+def _text_file(source: Source, index: int, name: str, path: Path) -> TextFile:
+    """With its format, and of a table its column of texts."""
+    file_format = source.format
+    if file_format == "auto":
+        file_format = table_format(path) or "text"
+    column = source.text_field
+    if file_format in CORPUS_TABLES:
+        table = open_table(path, file_format)
+        column = find_text_column(table, source.text_field, f"corpus.sources.{index}.text_field")
+        if column != source.text_field:
+            log.info("%s: the text is the column %r", path, column)
+    return TextFile(path, name, index, file_format, column)
 
 
 def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path], int]:
@@ -140,15 +181,31 @@ def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path],
     if place.is_file():
         return {place.name: place}, 0
     if place.is_dir():
-        below = {path.relative_to(place): path for path in place.rglob("*") if path.is_file()}
-        seen = {name: path for name, path in below.items() if not any(part.startswith(".") for part in name.parts)}
-        texts = [name for name, path in seen.items() if file_suffix(path) in (*JSONL_SUFFIXES, *TEXT_SUFFIXES)]
-        return {name.as_posix(): seen[name] for name in texts}, len(seen) - len(texts)
+        return _files_below(place)
     base = Path(place.anchor if Path(pattern).expanduser().is_absolute() else data_dir).expanduser()
     files = [path for path in base.glob(str(place.relative_to(base))) if path.is_file()]
     unique = len({path.name for path in files}) == len(files)
     # Where folders hold files of one name, the folders tell them apart.
     return {path.name if unique else path.relative_to(base).as_posix(): path for path in files}, 0
+
+
+def _files_below(folder: Path) -> tuple[dict[str, Path], int]:
+    """The texts of a folder, or its tables where it has no texts; and how many other files it has."""
+    seen = dict[str, Path]()
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder)
+        is_hidden = any(part.startswith(".") for part in name.parts)
+        if not is_hidden and path.is_file():
+            seen[name.as_posix()] = path
+    texts = {name: path for name, path in seen.items() if file_suffix(path) in (*JSONL_SUFFIXES, *TEXT_SUFFIXES)}
+    tables = {name: path for name, path in seen.items() if table_format(path) in CORPUS_TABLES}
+    # A table beside texts says something about them. But a LICENSE beside Parquet files is no text of theirs.
+    has_named_texts = any(file_suffix(path) for path in texts.values())
+    has_columnar = any(table_format(path) in COLUMNAR for path in tables.values())
+    chosen = texts
+    if not texts or (has_columnar and not has_named_texts):
+        chosen = tables
+    return chosen, len(seen) - len(chosen)
 
 
 def _place(pattern: str, data_dir: str | Path) -> Path:
@@ -157,98 +214,102 @@ def _place(pattern: str, data_dir: str | Path) -> Path:
     return here if here.exists() and not place.exists() else place
 
 
-def file_suffix(path: Path) -> str:
-    """The last suffix that is not a compression."""
-    return (path.with_suffix("") if path.suffix in COMPRESSIONS else path).suffix.lower()
-
-
 def check_head(file: TextFile) -> None:
-    """ValueError for a binary or damaged file, and where most rows of its first chunk are unusable."""
-    with file.path.open("rb") as raw:
-        *lines, _ = next(_chunks(file.path, raw), b"").split(b"\n")  # the last one may be cut
+    """ValueError for a binary or damaged file, and where most rows of its beginning are unusable."""
     counts = CorpusCounts()
-    usable = sum(bool(text) for text in usable_rows(lines, file, counts))
+    num_usable = sum(bool(text) for text in _head_rows(file, counts))
     num_bad = counts.bad.total()
-    if num_bad + usable >= MIN_HEAD_ROWS and num_bad > usable:
-        reasons = ", ".join(f"{number} x {reason}" for reason, number in counts.bad.most_common())
-        shown = f"{reasons}; first: {counts.first_bad[0]}"
-        said = f"{num_bad} of its first {num_bad + usable} rows cannot be read ({shown})"
-        look = f"check the encoding (UTF-8), the format ({file.format}) and the text_field of this source"
-        raise ValueError(f"{file.path}: {said}; {look}, or leave the file out")
+    num_rows = num_bad + num_usable
+    if num_rows < MIN_HEAD_ROWS or num_bad <= num_usable:
+        return
+    reasons = ", ".join(f"{number} x {reason}" for reason, number in counts.bad.most_common())
+    shown = f"{num_bad} of its first {num_rows} rows cannot be read ({reasons}; first: {counts.first_bad[0]})"
+    look = f"check the encoding (UTF-8), the format ({file.format}) and the text_field of this source"
+    raise ValueError(f"{file.path}: {shown}; {look}, or leave the file out")
+
+
+def _head_rows(file: TextFile, counts: CorpusCounts) -> Iterator[str]:
+    if file.is_table:
+        table = open_table(file.path, file.format)
+        yield from _usable_cells(islice(table.rows([file.text_field]), HEAD_ROWS), file, counts)
+        return
+    with file.path.open("rb") as raw:
+        *lines, _ = next(chunks_of(file.path, raw), b"").split(b"\n")  # the last one may be cut
+    yield from usable_rows(lines, file, counts)
+
+
+def texts_of(file: TextFile, counts: CorpusCounts, advance: Advance = ignore) -> Iterator[str]:
+    """Texts of all usable rows of a file, in order; of a text file its lines, "" between documents.
+
+    `counts` grows by what was met; `advance` is told the bytes that were read from disk. ValueError for a binary or
+    damaged file."""
+    if file.is_table:
+        rows = open_table(file.path, file.format).rows([file.text_field], advance)
+        yield from _usable_cells(rows, file, counts)
+        return
+    with file.path.open("rb") as raw:
+        yield from usable_rows(lines_of(file.path, CountedFile(raw, advance)), file, counts)
 
 
 def usable_rows(lines: Iterable[bytes], file: TextFile, counts: CorpusCounts) -> Iterator[str]:
-    """Texts of the rows that have one (of text the line, "" between documents); others are counted, blank jsonl not."""
+    """Texts of the lines that have one (of text the line, "" between documents); others are counted.
+
+    A blank line of jsonl is no row."""
     for number, line in enumerate(lines, start=1):
         if file.format == "jsonl" and not line.strip():
             continue
         counts.rows += 1
-        text: Any = ""
-        problem = known = ""
+        if NUL in line:
+            counts.removed[NUL_REMOVED] += line.count(NUL)
+            line = line.replace(NUL, b"")
         try:
             text = line.decode("utf-8-sig")
-            if file.format == "text":
-                text, problem = text.strip(), "NUL byte" if "\0" in text else ""
-            else:
-                row = json.loads(text)
-                text = row.get(file.text_field) if isinstance(row, dict) else None
-                problem = "" if isinstance(text, str) else f"no text in field {file.text_field!r}"
-                known = f" (there are {', '.join(sorted(row)[:MOST_FIELDS])})" if isinstance(row, dict) else ""
         except UnicodeDecodeError:
-            problem = "undecodable bytes"
-        except (ValueError, RecursionError):
-            problem = "invalid JSON"
-        if not problem:
-            yield text
+            _count_bad(file, counts, number, "undecodable bytes")
             continue
-        counts.bad[problem] += 1
-        if len(counts.first_bad) < NAMED_BAD_ROWS:
-            counts.first_bad.append(f"{file.name}:{number}: {problem}{known}")
+        if file.has_lines:
+            yield text.strip()
+            continue
+        try:
+            row = json.loads(text)
+        except (ValueError, RecursionError):
+            _count_bad(file, counts, number, "invalid JSON")
+            continue
+        cell = row.get(file.text_field) if isinstance(row, dict) else None
+        if isinstance(cell, str):
+            yield cell
+            continue
+        names = f" (there are {', '.join(sorted(row)[:MOST_FIELDS])})" if isinstance(row, dict) else ""
+        _count_bad(file, counts, number, f"no text in field {file.text_field!r}", names)
 
 
-def lines_of(path: Path, raw: BinaryIO) -> Iterator[bytes]:
-    """Lines of a file whatever its compression, without line ends; ValueError for a binary or damaged one."""
-    rest: list[bytes] = []
-    for chunk in _chunks(path, raw):
-        head, *lines = chunk.split(b"\n")
-        rest.append(head)
-        if lines:  # joined once per line, so a line of many chunks costs its length, not its square
-            yield b"".join(rest)
-            yield from lines[:-1]
-            rest = [lines[-1]]
-    if last := b"".join(rest):
-        yield last
+def _usable_cells(rows: Iterable[Row], file: TextFile, counts: CorpusCounts) -> Iterator[str]:
+    """Texts of a table's rows; an empty cell is an empty document."""
+    for number, record in rows:
+        counts.rows += 1
+        text, problem = _cell_text(record, file.text_field)
+        if problem:
+            _count_bad(file, counts, number, problem)
+            continue
+        if "\0" in text:
+            counts.removed[NUL_REMOVED] += text.count("\0")
+            text = text.replace("\0", "")
+        yield text
 
 
-def _chunks(path: Path, raw: BinaryIO) -> Iterator[bytes]:
-    try:
-        stream = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
-        chunks = _zstd_chunks(raw) if path.suffix == ".zst" else iter(lambda: stream.read(CHUNK_BYTES), b"")
-        size, limit = 0, max(MIN_BOMB_BYTES, MAX_EXPANSION * path.stat().st_size)
-        for number, chunk in enumerate(chunks):
-            size += len(chunk)
-            if path.suffix in COMPRESSIONS and size > limit:
-                raise ValueError(f"{path} unpacks to over {limit:,} bytes, as no text does: leave it out, or unpack it")
-            if number == 0 and b"\0" in chunk[:SNIFFED_BYTES]:
-                raise ValueError(f"{path} is binary (or UTF-16): UTF-8 text was expected")
-            yield chunk
-    except (OSError, EOFError, zstandard.ZstdError) as error:
-        raise ValueError(f"{path} is damaged or incomplete ({error}); fetch it again") from error
+def _cell_text(record: Record, column: str) -> tuple[str, str]:
+    """(text, what is wrong with it)."""
+    if isinstance(record, str):
+        return "", record
+    cell = record.get(column)
+    if cell is None:
+        return "", ""
+    if not isinstance(cell, str):
+        return "", f"no text in column {column!r}"
+    return cell, ""
 
 
-def _zstd_chunks(raw: BinaryIO) -> Iterator[bytes]:
-    """Decompressed chunks of all frames. The library's own reader ends a cut-off file in silence; this does not."""
-    decompressor = zstandard.ZstdDecompressor(max_window_size=2**31)
-    frame, text = None, b""
-    while data := raw.read(CHUNK_BYTES // 256):  # 4 KiB unpack to 128 MiB at most
-        while data:
-            frame = frame or decompressor.decompressobj()
-            text += frame.decompress(data)
-            data = frame.unused_data if frame.eof else b""
-            frame = None if frame.eof else frame
-        if len(text) >= CHUNK_BYTES // 8:
-            yield text
-            text = b""
-    yield from [text] if text else []
-    if frame is not None:
-        raise EOFError("the compressed stream ends early")
+def _count_bad(file: TextFile, counts: CorpusCounts, number: int, problem: str, details: str = "") -> None:
+    counts.bad[problem] += 1
+    if len(counts.first_bad) < NAMED_BAD_ROWS:
+        counts.first_bad.append(f"{file.name}:{number}: {problem}{details}")

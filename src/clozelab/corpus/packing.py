@@ -44,13 +44,15 @@ class SpecialIds:
     has_token_types: bool = True
     undrawn: tuple[int, ...] = ()  # `undrawn_ids`
     continues: BoolArray | None = field(default=None, compare=False, repr=False)  # [V]; None: every token is a word
+    knows_words: bool = True  # False: `continues` cannot be known
 
     @classmethod
     def of(cls, tokenizer: Any) -> SpecialIds:
         ids = {name: getattr(tokenizer, f"{name}_id") for name in ("cls", "sep", "pad", "mask")}
         rules = {name: getattr(tokenizer, name) for name in ("vocab_size", "pair_separators", "has_token_types")}
-        continues = np.array([bool(tokenizer.continuing.match(token)) for token in tokenizer.vocabulary])
-        return cls(**ids, **rules, undrawn=tokenizer.undrawn_ids, continues=continues)
+        continues = tokenizer.continues()
+        known = {"continues": continues, "knows_words": continues is not None}
+        return cls(**ids, **rules, undrawn=tokenizer.undrawn_ids, **known)
 
 
 @dataclass(frozen=True)
@@ -191,6 +193,11 @@ class Masking:
         """Returns (input_ids [T] as the encoder sees them, prediction_positions [P] ascending, labels [P])."""
         num_special = packed.special.reshape(-1, packed.width).sum(1)
         number = self.number(packed.lengths, packed.width - num_special, packed.width)
+        if self.whole_words and not ids.knows_words:
+            raise ValueError(
+                "whole_words=true needs a tokenizer whose entries say which of them go on with a word, and this one's "
+                "do not: take whole_words=false"
+            )
         if self.whole_words or len(self.span_weights) > 1:
             begins = begin_words(packed, ids.continues if self.whole_words else None)
             position, first = choose_spans(packed, number, begins, self.span_weights, seed, epoch)

@@ -12,20 +12,22 @@ import logging
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from tokenizers import normalizers, pre_tokenizers
 
-from clozelab.corpus.documents import Document, SplitRule, TextSample, read_documents
+from clozelab.corpus.documents import STRETCH_CHARACTERS, Document, SplitRule, TextSample, read_documents
 from clozelab.corpus.encoding import MAX_UNKNOWN_SHARE, refuse_unknown
 from clozelab.corpus.files import CorpusCounts, Source, TextFile, check_head, digest, file_facts, find_files
 from clozelab.corpus.shards import FORMAT_VERSION, MANIFEST_FILE, SHARDS_FILE, SPLITS, PreparedCorpus, ShardWriter
-from clozelab.corpus.tokenizers import Tokenizer, TokenizerSettings
+from clozelab.corpus.tokenizers import MAX_WORD_CHARACTERS, Tokenizer, TokenizerSettings, WordPieceTokenizer
 
 log = logging.getLogger(__name__)
 
@@ -33,18 +35,20 @@ PREPARATION_VERSION = 3  # raise it with every change of cleaning, splitting or 
 VOCABULARY_SAMPLE_CHARACTERS = 64_000_000  # that a vocabulary is learnt from; frequencies are settled long before
 BATCH_CHARACTERS = 1_000_000
 FIT_CHARACTERS = 200_000  # at the beginning of the corpus, on which a given vocabulary is tried before anything slow
+MAX_MEAN_WORD_CHARACTERS = 30  # of the word that a character is in; English has 6, German 10
 MAX_MEAN_SENTENCE_CHARACTERS = 300  # prose has 100 to 150; beyond this, the lines of a text file are paragraphs
 
 
 def prepare_corpus(*, max_unknown_share: float = MAX_UNKNOWN_SHARE, **arguments: Any) -> Path:
     """Prepares a corpus unless the cache has it, and returns its folder, `cache_dir/corpora/<name>-<hash>`.
 
-    `arguments` are those of `_plan`. ValueError: no files, a binary or damaged file, too many unusable rows, fewer than
-    two documents, a vocabulary that leaves more of the text unknown than `max_unknown_share`, a cache not writable.
+    `arguments` are those of `_plan`. ValueError: no files, a binary or damaged file, too many unusable rows, too little
+    text to hold some out, text without spaces for WordPiece, a vocabulary that leaves more of the text unknown than
+    `max_unknown_share`, a cache not writable.
     """
     folder, settings, files, given = _plan(**arguments)
-    if given is not None and not folder.exists():
-        _check_fit(given, files, max_unknown_share)
+    if not folder.exists():
+        _check_beginning(files, arguments["tokenizer"], given, max_unknown_share)
     # One process at a time per folder; the others wait and then find it prepared.
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     try:
@@ -98,11 +102,14 @@ def _plan(
     for file in files:
         check_head(file)
     given = tokenizer.given(data_dir)
-    facts = [(one.source, {"name": one.name, **file_facts(one.path), "format": one.format}) for one in files]
-    read = [
-        {"name": one.name, "text_field": one.text_field, "files": [fact for number, fact in facts if number == index]}
-        for index, one in enumerate(sources)
+    read: list[dict[str, Any]] = [
+        {"name": source.name, "text_field": source.text_field, "files": []} for source in sources
     ]
+    for file in files:
+        facts = {"name": file.name, **file_facts(file.path), "format": file.format}
+        if file.is_table:
+            facts["column"] = file.text_field
+        read[file.source]["files"].append(facts)
     settings = {
         "preparation_version": PREPARATION_VERSION,
         "format_version": FORMAT_VERSION,
@@ -155,16 +162,52 @@ def _write_corpus(
         "splits": {side: {key: value for key, value in facts[side].items() if key != "files"} for side in SPLITS},
         "unigram_entropy": facts["train"]["unigram_entropy"], "files": checksums, "fingerprint": digest(checksums),
     }  # fmt: skip
+    if written.removed:
+        manifest["removed"] = dict(written.removed)
     (folder / MANIFEST_FILE).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _check_fit(given: Tokenizer, files: Sequence[TextFile], max_unknown_share: float) -> None:
-    """ValueError where a given vocabulary does not know most of the text's beginning."""
+def _check_beginning(
+    files: Sequence[TextFile], wanted: TokenizerSettings, given: Tokenizer | None, max_unknown_share: float
+) -> None:
+    """ValueError where the text's beginning cannot be read in words, or a given vocabulary does not know most of it."""
     beginning = next(_batches(read_documents(files, CorpusCounts()), FIT_CHARACTERS), [])
-    ids, _ = given.encode_flat([sentence for document in beginning for sentence in document.sentences])
+    sentences = [sentence for document in beginning for sentence in document.sentences]
+    if wanted.kind == WordPieceTokenizer.kind:
+        check_spaces(sentences, wanted.lowercase, max_unknown_share)
+    if given is None:
+        return
+    ids, _ = given.encode_flat(sentences)
     if len(ids):
         beginning_of = f"the corpus's beginning, by tokenizer.vocab_file and tokenizer.lowercase={given.lowercase},"
         refuse_unknown(beginning_of, float((ids == given.unk_id).mean()), max_unknown_share)
+
+
+def check_spaces(sentences: Sequence[str], lowercase: bool, max_unknown_share: float = MAX_UNKNOWN_SHARE) -> None:
+    """ValueError where most of a text stands in words that are longer than WordPiece reads; a warning for long words.
+
+    Words are WordPiece's own: Chinese characters and punctuation stand alone, so such text needs no spaces."""
+    normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    splitter = pre_tokenizers.BertPreTokenizer()
+    lengths = list[int]()
+    for sentence in sentences:
+        words = splitter.pre_tokenize_str(normalizer.normalize_str(sentence))
+        lengths.extend(end - start for _, (start, end) in words)
+    if not lengths:
+        return
+    characters = np.array(lengths)
+    share = float(characters[characters > MAX_WORD_CHARACTERS].sum() / characters.sum())
+    # The word that a character is in, on average: a few long numbers or addresses leave it small.
+    mean = float((characters**2).sum() / characters.sum())
+    instead = "tokenizer=byte_bpe needs none"
+    if share > max_unknown_share:
+        raise ValueError(
+            f"{share:.0%} of the text's beginning are words of more than {MAX_WORD_CHARACTERS} characters, "
+            f"which WordPiece takes for unknown: there are no spaces between the words; {instead} "
+            f"(more than max_unknown_share={max_unknown_share:g} is refused)"
+        )
+    if mean > MAX_MEAN_WORD_CHARACTERS:
+        log.warning("words have some %.0f characters: are there no spaces between the words? %s", mean, instead)
 
 
 def _survey(files: Sequence[TextFile], split: SplitRule, learn: bool) -> tuple[CorpusCounts, list[str]]:
@@ -175,24 +218,33 @@ def _survey(files: Sequence[TextFile], split: SplitRule, learn: bool) -> tuple[C
         split.observe(document)
         if learn:
             sample.add(document)
-    if counts.documents < 2:
-        met = ", ".join(f"{key}: {n}" for key, n in {"rows": counts.rows, **counts.skipped}.items())
-        needed = "at least 2 are needed, one on each side of the train/validation split"
-        blank = "In a text file, a blank line separates documents"
-        raise ValueError(f"the corpus has {counts.documents} usable documents ({met}); {needed}. {blank}")
+    if counts.documents < 2 and split.num_stretches < 2:
+        _refuse_small(counts)
     split.settle()
     log.info("%d documents, %d sentences, %d characters", counts.documents, counts.sentences, counts.characters)
     for reason, number in counts.skipped.items():
         log.warning("skipped: %d x %s", number, reason)
+    for reason, number in counts.removed.items():
+        log.warning("removed from texts that are used: %d x %s", number, reason)
     for row in counts.first_bad:
         log.warning("unusable row %s", row)
     if counts.characters > MAX_MEAN_SENTENCE_CHARACTERS * counts.sentences:
         log.warning(
-            "sentences have %d characters on average: plain text needs one sentence a line (only jsonl is split into "
-            "sentences), or segments will begin and end at paragraphs",
+            "sentences have %d characters on average: plain text needs one sentence a line (only jsonl and tables are "
+            "split into sentences), or segments will begin and end at paragraphs",
             counts.characters / counts.sentences,
         )
     return counts, sample.texts()
+
+
+def _refuse_small(counts: CorpusCounts) -> NoReturn:
+    met = {"rows": counts.rows, **counts.skipped, "characters": counts.characters}
+    shown = ", ".join(f"{key}: {number}" for key, number in met.items())
+    raise ValueError(
+        f"the corpus has {counts.documents} usable documents ({shown}); at least 2 are needed, one on each side of the "
+        f"train/validation split, or one of more than {STRETCH_CHARACTERS} characters, of which a stretch is held out. "
+        "In a text file, a blank line separates documents"
+    )
 
 
 def _batches(documents: Iterable[Document], num_characters: int) -> Iterator[list[Document]]:
@@ -228,9 +280,9 @@ def _write_batch(
         writer.add(ids[np.repeat(chosen, lengths)], lengths[chosen], sentences[parts], sources[parts], numbers)
 
 
-def _read(files: Sequence[TextFile], counts: CorpusCounts, what: str) -> Iterator[Document]:
+def _read(files: Sequence[TextFile], counts: CorpusCounts, description: str) -> Iterator[Document]:
     """The documents, with a progress bar over the bytes on disk."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
-        task = progress.add_task(what, total=sum(file.path.stat().st_size for file in files))
-        yield from read_documents(files, counts, lambda raw: progress.wrap_file(raw, task_id=task))
+        task = progress.add_task(description, total=sum(file.path.stat().st_size for file in files))
+        yield from read_documents(files, counts, partial(progress.advance, task))

@@ -1,5 +1,8 @@
 """The two kinds of tokenizers, WordPiece and byte-level BPE: learning a vocabulary, and text to ids as released.
 
+These are for prepared corpora, and for folders without a tokenizer.json; other folders have rules of their own
+(folder_tokenizer.py). `read_tokenizer` tells which it is.
+
 Unusual: training is deterministic. The library numbers WordPiece's `##x` characters in hash-map order and breaks ties
 between merges by those numbers; here every character gets its number first (passed in as special tokens).
 
@@ -25,9 +28,11 @@ from tokenizers.trainers import BpeTrainer, WordPieceTrainer
 
 from clozelab.corpus.encoding import SURROGATES, TEXTS_PER_BATCH, json_or_empty, read_text
 from clozelab.corpus.encoding import Tokenizer as Tokenizer
+from clozelab.corpus.folder_tokenizer import BERT_RULES, FolderTokenizer, open_library, read_config, settled
 
 log = logging.getLogger(__name__)
 
+TOKENIZER_FILE = "tokenizer.json"
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # WordPiece's, as BERT's; byte-level BPE has RoBERTa's
 MIN_PIECE_COUNT = 2  # of an entry that is learnt
 MAX_WORD_CHARACTERS = 200  # a longer word is [UNK], as in BERT's released code
@@ -46,7 +51,7 @@ class WordPieceTokenizer(Tokenizer):
     special_tokens = SPECIAL_TOKENS
     smallest = len(SPECIAL_TOKENS) + 1
     pair_separators = 1
-    has_token_types = True
+    has_token_types = can_have_token_types = True
     continuing = re.compile("##")
     _end_of_text = "\x01"  # cleaning removes it from texts
 
@@ -80,35 +85,19 @@ class WordPieceTokenizer(Tokenizer):
             raise ValueError(f"vocabulary file {path}: {error}") from None
 
     @classmethod
-    def _from_folder(cls, folder: Path) -> WordPieceTokenizer:
-        """The tokenizer of a BERT folder: `vocab.txt` with `tokenizer_config.json`, or `tokenizer.json` alone.
-
-        ValueError where neither says whether it is lower-cased, and for other rules than BERT's for accents and Chinese
-        characters: its model was trained on other ids than this tokenizer would make."""
-        config, library = (json_or_empty(folder / name) for name in ("tokenizer_config.json", "tokenizer.json"))
-        model, normalizer = (library.get(key) or {} for key in ("model", "normalizer"))
-        lowercase = config.get("do_lower_case", normalizer.get("lowercase"))
-        places = ("tokenizer_config.json", config, "tokenize"), ("tokenizer.json", normalizer, "handle")
-        for name, rules, verb in places:
-            chinese = f"{verb}_chinese_chars"
-            accents = rules.get("strip_accents")
-            other = f"{chinese}=false, but every Chinese character is a word" if rules.get(chinese) is False else ""
-            if None not in (accents, lowercase) and bool(accents) != bool(lowercase):
-                said = f"strip_accents={json.dumps(accents)} and lower case {json.dumps(bool(lowercase))}"
-                other = f"{said}, but accents are stripped with lower case and only then"
-            if other:
-                meant = "as in the released BERT: this model would read other tokens than it was trained on"
-                raise ValueError(f"{folder / name} says {other} here, {meant}")
-        if lowercase is None and (folder / "bert_config.json").is_file():
-            # Google's folders do not say it; a vocabulary of lower-cased text has no capital letter.
-            entries = read_text(folder / "vocab.txt", "one entry a line, as in BERT's vocab.txt").split("\n")
-            lowercase = not any(entry != entry.lower() for entry in entries if not entry.startswith("["))
-        if lowercase is None:
-            told = "put do_lower_case into tokenizer_config.json"
-            raise ValueError(f"{folder} does not say whether its vocabulary is lower-cased: {told}")
-        if (folder / "vocab.txt").is_file():
-            return cls.from_vocab(folder / "vocab.txt", bool(lowercase))
-        return cls(sorted(model["vocab"], key=model["vocab"].__getitem__), lowercase=bool(lowercase))
+    def of_rules(cls, rules: Mapping[str, Any]) -> WordPieceTokenizer | None:
+        """The one with the vocabulary and the rules of a tokenizer.json; None where those are not BERT's."""
+        model, normalizer, splitter = (rules.get(key) or {} for key in ("model", "normalizer", "pre_tokenizer"))
+        if model.get("type") != "WordPiece" or model.get("continuing_subword_prefix") != "##":
+            return None
+        if normalizer.get("type") != "BertNormalizer" or splitter.get("type") != "BertPreTokenizer":
+            return None
+        lowercase, strips = normalizer["lowercase"], normalizer.get("strip_accents")
+        if not normalizer["clean_text"] or not normalizer["handle_chinese_chars"]:
+            return None
+        if strips is not None and strips != lowercase:
+            return None
+        return _or_none(cls, _listed(model["vocab"]), lowercase=lowercase)
 
     def files(self) -> dict[str, bytes]:
         processor = processors.TemplateProcessing(
@@ -194,7 +183,7 @@ class ByteBpeTokenizer(Tokenizer):
     special_tokens = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
     smallest = len(special_tokens) + 256
     pair_separators = 2
-    has_token_types = False
+    has_token_types = can_have_token_types = False
     continuing = re.compile("[^Ġ]")
     _end_of_text = ""  # a word has at least one character
 
@@ -233,22 +222,17 @@ class ByteBpeTokenizer(Tokenizer):
         return cls._checked(folder, entries, merges, lowercase, add_prefix_space)
 
     @classmethod
-    def _from_folder(cls, folder: Path) -> ByteBpeTokenizer:
-        """The tokenizer of a RoBERTa folder, by `tokenizer.json`, or `vocab.json` with `merges.txt`; ValueError for
-        other rules than RoBERTa's: this model was trained on other tokens."""
-        library = json_or_empty(folder / "tokenizer.json")
-        if not library:
-            config = json_or_empty(folder / "tokenizer_config.json")
-            return cls.from_vocab(folder, False, config.get("add_prefix_space", False))
-        model, splitter, normalizer = (library.get(key) or {} for key in ("model", "pre_tokenizer", "normalizer"))
+    def of_rules(cls, rules: Mapping[str, Any]) -> ByteBpeTokenizer | None:
+        """The one with the vocabulary and the rules of a tokenizer.json; None where those are not RoBERTa's."""
+        model, normalizer, splitter = (rules.get(key) or {} for key in ("model", "normalizer", "pre_tokenizer"))
         if model.get("type") != "BPE" or splitter.get("type") != "ByteLevel" or not splitter.get("use_regex", True):
-            raise ValueError(f"{folder / 'tokenizer.json'} is no byte-level BPE tokenizer as RoBERTa's")
+            return None
         if normalizer.get("type") not in (None, "Lowercase"):
-            own = f"normalises text ({normalizer['type']}); RoBERTa's does not, and only Lowercase is known here"
-            raise ValueError(f"{folder / 'tokenizer.json'} {own}")
-        entries = model["vocab"] | {token["content"]: token["id"] for token in library.get("added_tokens", ())}
-        merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
-        return cls._checked(folder, entries, merges, bool(normalizer), splitter["add_prefix_space"])
+            return None
+        merges = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in model["merges"]]
+        prefix = splitter["add_prefix_space"]
+        vocabulary = _listed(model["vocab"])
+        return _or_none(cls, vocabulary, merges, lowercase=bool(normalizer), add_prefix_space=prefix)
 
     @classmethod
     def _checked(
@@ -321,7 +305,8 @@ class TokenizerSettings:
     kind: str
     vocab_size: int
     lowercase: bool
-    vocab_file: str | None = None  # instead of learning one: a vocab.txt, or byte_bpe's folder (vocab.json, merges.txt)
+    vocab_file: str | None = None
+    """Instead of learning one: a vocab.txt, byte_bpe's folder (vocab.json, merges.txt), or any tokenizer.json."""
     add_prefix_space: bool | None = None  # of byte_bpe alone
 
     def __post_init__(self) -> None:
@@ -339,10 +324,26 @@ class TokenizerSettings:
         return {"lowercase": self.lowercase, **prefix}
 
     def given(self, data_dir: str | Path) -> Tokenizer | None:
-        """The tokenizer of `vocab_file`, a path that starts at data_dir; None where one is to be learnt."""
+        """The tokenizer of `vocab_file`, a path that starts at data_dir; None where one is to be learnt.
+
+        A tokenizer.json is taken as it is. ValueError where `lowercase` is not what it does.
+        """
         if self.vocab_file is None:
             return None
-        return KINDS[self.kind].from_vocab(Path(data_dir, Path(self.vocab_file).expanduser()), **self._rules)
+        path = Path(data_dir, Path(self.vocab_file).expanduser())
+        if path.name != TOKENIZER_FILE:
+            tokenizer: Tokenizer = KINDS[self.kind].from_vocab(path, **self._rules)
+            return tokenizer
+        if not path.is_file():
+            raise ValueError(f"vocabulary file {path} does not exist; expected a tokenizer of the tokenizers library")
+        own = read_tokenizer(path.parent)
+        if own.lowercase != self.lowercase:
+            does = "lower-cases text" if own.lowercase else "keeps capital letters"
+            raise ValueError(
+                f"tokenizer.lowercase={json.dumps(self.lowercase)}, and {path} {does}: "
+                f"say tokenizer.lowercase={json.dumps(own.lowercase)}"
+            )
+        return own
 
     def learn(self, texts: Iterable[str]) -> Tokenizer:
         log.info("learning a vocabulary of %d entries", self.vocab_size)  # the longest silence of a preparation
@@ -358,15 +359,125 @@ class TokenizerSettings:
 
 
 def read_tokenizer(folder: str | Path) -> Tokenizer:
-    """The tokenizer of a model's folder, of whichever kind; ValueError where it is of none, or has other rules."""
+    """The tokenizer of a model's folder; ValueError where there is none that can be read.
+
+    By `tokenizer.json` as it is, unless one of the two kinds here wrote it. Without that file by `vocab.txt`, or
+    `vocab.json` and `merges.txt`, with BERT's or RoBERTa's rules and what tokenizer_config.json says.
+    """
     folder = Path(folder)
-    model = (json_or_empty(folder / "tokenizer.json").get("model") or {}).get("type")
-    if (folder / "vocab.txt").is_file() or model == "WordPiece":
-        names = json_or_empty(folder / "tokenizer_config.json").get("model_input_names") or ("token_type_ids",)
-        return WordPieceTokenizer._from_folder(folder).with_token_types("two" if "token_type_ids" in names else "one")
-    if (folder / "vocab.json").is_file() or model == "BPE":
-        return ByteBpeTokenizer._from_folder(folder)
+    if (folder / TOKENIZER_FILE).is_file():
+        return _of_tokenizer_json(folder)
+    config = read_config(folder)
+    if (folder / "vocab.txt").is_file():
+        return _of_vocab_txt(folder, config)
+    if (folder / "vocab.json").is_file():
+        tokenizer: Tokenizer = ByteBpeTokenizer.from_vocab(folder, False, config.get("add_prefix_space", False))
+        return _with_more_tokens(folder, tokenizer, config)
+    told = ""
+    if models_of := sorted(folder.glob("*.model")):
+        told = f"; of {models_of[0].name} transformers makes one: AutoTokenizer.from_pretrained(F).save_pretrained(F)"
     raise ValueError(
-        f"{folder} holds no WordPiece tokenizer and no byte-level BPE: expected vocab.txt, vocab.json with merges.txt, "
-        "or tokenizer.json of such a model" + (f"; its tokenizer.json is {model}" if model else "")
+        f"{folder} holds no tokenizer: expected tokenizer.json, vocab.txt, or vocab.json with merges.txt{told}"
     )
+
+
+def _of_tokenizer_json(folder: Path) -> Tokenizer:
+    place, config = folder / TOKENIZER_FILE, read_config(folder)
+    content = json_or_empty(place)
+    rules = settled(place, content, config)
+    _compare_vocabularies(folder, rules["model"])
+    released = WordPieceTokenizer.of_rules(rules) or ByteBpeTokenizer.of_rules(rules)
+    if released is not None and _wrote(released, place, rules):
+        return released.with_token_types(_number_of_types(config))
+    return FolderTokenizer(place, rules, config, released.fingerprint if released else None)
+
+
+def _of_vocab_txt(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
+    """BERT's rules, or those with what tokenizer_config.json says of accents and Chinese characters."""
+    lowercase = config.get("do_lower_case")
+    if lowercase is None and (folder / "bert_config.json").is_file():
+        # Google's folders do not say it; a vocabulary of lower-cased text has no capital letter.
+        entries = read_text(folder / "vocab.txt", "one entry a line, as in BERT's vocab.txt").split("\n")
+        lowercase = not any(entry != entry.lower() for entry in entries if not entry.startswith("["))
+    if lowercase is None:
+        told = "put do_lower_case into tokenizer_config.json"
+        raise ValueError(f"{folder} does not say whether its vocabulary is lower-cased: {told}")
+    plain = WordPieceTokenizer.from_vocab(folder / "vocab.txt", bool(lowercase))
+    plain = plain.with_token_types(_number_of_types(config))
+    return _with_more_tokens(folder, plain, config)
+
+
+def _with_more_tokens(folder: Path, plain: Tokenizer, config: Mapping[str, Any]) -> Tokenizer:
+    """A tokenizer of a vocabulary alone; as AutoTokenizer makes it where there are added tokens or other rules."""
+    place = folder / TOKENIZER_FILE  # which is not there
+    written = json.loads(plain.files()[TOKENIZER_FILE])
+    rules = settled(place, {**written, **_said_rules(written, config)}, config)
+    before, after = ({token["content"] for token in one["added_tokens"]} for one in (written, rules))
+    if before == after and rules["normalizer"] == written["normalizer"]:
+        return plain
+    if rules["model"]["type"] == "WordPiece":
+        rules["model"] = {**rules["model"], "max_input_chars_per_word": 100}  # theirs
+    return FolderTokenizer(place, rules, config, plain.fingerprint)
+
+
+def _said_rules(written: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """BERT's normaliser with the rules that tokenizer_config.json names and BERT does not have."""
+    normalizer = written["normalizer"] or {}
+    if normalizer.get("type") != "BertNormalizer":
+        return {}
+    said = {ours: config[theirs] for theirs, ours in BERT_RULES.items() if config.get(theirs) is not None}
+    return {"normalizer": {**normalizer, **said}}
+
+
+def _number_of_types(config: Mapping[str, Any]) -> str:
+    names = config.get("model_input_names") or ("token_type_ids",)
+    return "two" if "token_type_ids" in names else "one"
+
+
+def _wrote(released: Tokenizer, place: Path, rules: Mapping[str, Any]) -> bool:
+    """Whether this very tokenizer wrote the file: then text never turns into a special token."""
+    wrote = [json.loads(released.with_token_types(number).files()[TOKENIZER_FILE]) for number in ("two", "one")]
+    if rules in wrote:
+        return True
+    marks = ("max_input_chars_per_word", "continuing_subword_prefix", "end_of_word_suffix", "unk_token")
+    if any(rules["model"].get(mark) != wrote[0]["model"].get(mark) for mark in marks):
+        return False
+    # An older version of the library may have spelt it otherwise.
+    return json.loads(open_library(place, rules).to_str()) in wrote
+
+
+def _compare_vocabularies(folder: Path, model: Mapping[str, Any]) -> None:
+    """ValueError where a vocabulary beside tokenizer.json gives an id to another entry: which one was trained?"""
+    path = folder / ("vocab.txt" if model.get("type") == "WordPiece" else "vocab.json")
+    if not path.is_file() or not isinstance(model["vocab"], dict):
+        return
+    if path.suffix == ".json":
+        beside = json_or_empty(path)
+    else:
+        lines = read_text(path, "one entry a line").removesuffix("\n").split("\n")
+        beside = {line.removesuffix("\r"): number for number, line in enumerate(lines)}
+    if beside == model["vocab"]:
+        return
+    names = {index: entry for entry, index in model["vocab"].items()}
+    for entry, index in beside.items():
+        if names.get(index, entry) != entry:
+            raise ValueError(
+                f"{path} has {entry!r} where {TOKENIZER_FILE} has {names[index]!r} (id {index}); AutoTokenizer reads "
+                f"{TOKENIZER_FILE} alone: take {path.name} away if that is right, else make {TOKENIZER_FILE} anew"
+            )
+
+
+def _listed(ids: Mapping[str, int]) -> list[str] | None:
+    """Entries by their ids, if those are 0, 1, 2, ..."""
+    entries = sorted(ids, key=ids.__getitem__)
+    return entries if [ids[entry] for entry in entries] == list(range(len(entries))) else None
+
+
+def _or_none(kind: Any, vocabulary: list[str] | None, *rules: Any, **more: Any) -> Any:
+    """A tokenizer of this kind, or None where its vocabulary is not one."""
+    if vocabulary is None:
+        return None
+    try:
+        return kind(vocabulary, *rules, **more)
+    except Exception:  # the library's own is a bare one
+        return None

@@ -197,7 +197,10 @@ def assemble(
         middle = np.repeat(sep, tokenizer.pair_separators)
         sequences = [np.concatenate([cls, a, middle, b, sep]) for a, b in zip(first, second, strict=True)]
     has_types = second is not None and tokenizer.has_token_types
-    starts = [len(a) + 2 for a in first] if has_types else [len(sequence) for sequence in sequences]
+    if has_types:
+        starts = [1 + len(a) + tokenizer.pair_separators for a in first]
+    else:
+        starts = [len(sequence) for sequence in sequences]
     input_ids, offsets = concatenate(sequences)
     return TokenSequences(input_ids, offsets, *(np.array(one, dtype=np.int32) for one in (starts, cut)))
 

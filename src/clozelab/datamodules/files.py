@@ -16,7 +16,7 @@ import logging
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import groupby
 from pathlib import Path
@@ -26,8 +26,11 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from clozelab.corpus.files import COMPRESSIONS, file_sha256, lines_of
+from clozelab.corpus.files import file_sha256
 from clozelab.corpus.generated import BASELINES_FILE, generator_of
+from clozelab.corpus.lines import COMPRESSIONS
+from clozelab.corpus.lines import text_lines as text_lines
+from clozelab.corpus.tables import COLUMNAR, table_format
 
 log = logging.getLogger(__name__)
 
@@ -70,30 +73,12 @@ def require_file(data_dir: str | Path, relative: str, how_to_get: str) -> Path:
     )
 
 
-def text_lines(path: Path) -> Iterator[tuple[int, str | None]]:
-    """(line number from 1, text without line end); None for a line that is not UTF-8. Drops empty lines at the end.
-
-    A byte order mark and CRLF line ends are taken off; a file named `.gz` or `.zst` is decompressed on the way."""
-    empty = 0
-    with path.open("rb") as file:
-        for number, raw in enumerate(lines_of(path, file), start=1):
-            raw = (raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw).rstrip(b"\r")
-            if not raw:
-                empty += 1
-                continue
-            yield from ((skipped, "") for skipped in range(number - empty, number))
-            empty = 0
-            try:
-                yield number, raw.decode("utf-8")
-            except UnicodeDecodeError:
-                yield number, None
-
-
 def refuse_wrong_file(path: Path, bad: Sequence[str], num_rows: int, expected: str) -> None:
     """ValueError for a file without rows, or with more damaged ones than are dirt; `bad` says where and what."""
     if num_rows == 0:
         raise ValueError(f"{path} has no examples")
-    if bad and path.suffix not in COMPRESSIONS and not path.read_bytes().endswith(b"\n"):
+    has_lines = path.suffix not in COMPRESSIONS and table_format(path) not in COLUMNAR
+    if bad and has_lines and not path.read_bytes().endswith(b"\n"):
         *_, (number, _) = text_lines(path)
         if bad[-1].startswith(f"{path}:{number}: "):
             raise ValueError(f"{bad[-1]}: the file ends in the middle of this line, so it was cut; fetch it again")

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 SEED = 20260917  # of what is hidden, and of which sentences make a pair: the same for every encoder
 LARGEST_SHARE = 0.1  # of a source's sentences, from one document
 LATER_BYTES = re.compile("[\xa1-\xbf\u0122-\u0143]")  # byte-level signs of 80 to BF: a character's further bytes
+WORD_MARKS = {"byte_bpe": "Ġ", "metaspace": "▁"}  # before an entry that begins a word
 LATER_PARTS = re.compile("[\u1160-\u11ff]")  # vowels and last consonants of Korean syllables, as uncased text has them
 OF_THE_TEXT = ("preparation_version", "sources", "validation_fraction")  # settings that decide the held-out documents
 
@@ -153,13 +154,24 @@ def windows(sentences: Sequence[np.ndarray], room: int) -> Iterator[np.ndarray]:
 def piece_lengths(tokenizer: Tokenizer) -> Ints:
     """[V]: characters of each entry in a text; of WordPiece a word has a blank before it, punctuation has none."""
     known = tokenizer.vocabulary
-    if tokenizer.kind != "wordpiece":  # a byte-level entry has its blank
+    if tokenizer.kind == "byte_bpe":  # an entry has its blank
         return np.array([len(LATER_BYTES.sub("", piece)) for piece in known])
+    if tokenizer.kind != "wordpiece":  # so has one of Metaspace
+        return np.array([len(piece) for piece in known])
 
     def has_blank(piece: str) -> bool:  # Chinese characters are words of one character, and stand side by side
         return piece[:1].isalnum() and not ("\u3400" <= piece[0] <= "\u9fff" or piece[0] >= "\uf900")
 
     return np.array([len(LATER_PARTS.sub("", piece.removeprefix("##") or piece)) + has_blank(piece) for piece in known])
+
+
+def word_starts(tokenizer: Tokenizer) -> np.ndarray:
+    """bool [V]: entries that begin a word of letters; ValueError where entries do not say where words begin."""
+    if tokenizer.kind == "wordpiece":
+        return np.array([piece[0].isalnum() for piece in tokenizer.vocabulary])
+    if tokenizer.kind not in WORD_MARKS:
+        raise ValueError("which words to ask for cannot be told: this tokenizer's entries do not say where words begin")
+    return np.array([piece[0] == WORD_MARKS[tokenizer.kind] for piece in tokenizer.vocabulary])
 
 
 class ClozeBySide(OfHeldOut, ScoringDataModule):
@@ -183,8 +195,7 @@ class ClozeBySide(OfHeldOut, ScoringDataModule):
 
     def make_questions(self) -> Questions:
         tokenizer, room = self.inputs.tokenizer, self.max_seq_length - 2
-        is_piece = tokenizer.kind == "wordpiece"
-        starts = np.array([piece[0].isalnum() if is_piece else piece[0] == "Ġ" for piece in tokenizer.vocabulary])
+        starts = word_starts(tokenizer)
         chosen: list[tuple[np.ndarray, int]] = []
         left = [max(1, self.max_words // len(self.source_names))] * len(self.source_names)
         sentences = ((source, ids) for source, document in self.documents for ids in document)

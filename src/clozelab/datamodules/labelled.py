@@ -1,4 +1,6 @@
-"""Labelled texts and pairs from tables: the official GLUE files, and anybody's tsv, csv or jsonl; a task is a YAML.
+"""Labelled texts and pairs from tables: the official GLUE files, and anybody's tsv, csv, jsonl, Parquet or Arrow.
+
+A task is a YAML.
 
 GLUE's format is tab-separated but not CSV: a quotation mark is a character like any other. Some files begin with a byte
 order mark, some end their lines with CRLF, CoLA has no header, test files have no labels. A rare damaged row is skipped
@@ -7,20 +9,17 @@ and counted. A label outside the list is never skipped: it means that the list o
 
 from __future__ import annotations
 
-import csv
-import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.corpus.files import JSONL_SUFFIXES, file_sha256, file_suffix, lines_of
+from clozelab.corpus.files import file_sha256
+from clozelab.corpus.tables import Record, Table, open_table
 from clozelab.datamodules.baselines import BAG, guess_classes, guess_numbers
 from clozelab.datamodules.examples import (
     GroupedSequences,
@@ -32,13 +31,12 @@ from clozelab.datamodules.examples import (
     join_sequences,
     subset,
 )
-from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview, refuse_wrong_file, text_lines
+from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview, refuse_wrong_file
 from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.labels import ANY, CLASSES, NUMBERS, LabelColumn, cell_text, is_missing
 from clozelab.metrics import glue
 
 log = logging.getLogger(__name__)
-TABLE_FORMATS = ("auto", "tsv", "csv", "jsonl")
-Record = dict[str, str] | str  # one row of a table: its values by column; or, of a damaged one, what is wrong with it
 
 
 @dataclass
@@ -75,7 +73,8 @@ class TableFormat:
     """Where a task's texts and labels stand in a table; columns are found by name, in any order, among any others.
 
     tsv: tabs alone, a quotation mark is a character like any other (GLUE). csv: quoted where needed. jsonl: an object a
-    line; a value that is no text stands as JSON writes it, null as a missing one. auto: by the file's name."""
+    line. parquet, arrow: as pandas and `datasets` write them. auto: by the file's name. A number or a truth stands as
+    JSON writes it; null and NaN are missing; a list is neither a text nor a label."""
 
     text_columns: Sequence[str]
     label_column: str
@@ -84,97 +83,75 @@ class TableFormat:
     file_format: str = "auto"
 
     def read(
-        self, path: Path, has_labels: bool = True, *, names: Sequence[str] | None = None, are_numbers: bool = False
+        self, path: Path, has_labels: bool = True, *, names: Sequence[str] | None = None, expected: str = ANY
     ) -> TextExamples:
         """Read one file; of a test file without its labels, whether it `has_labels` or not.
 
-        They are numbers, or of `names` (None: any); a wrong one is never skipped. ValueError names the file (and line)
-        of a missing column, a wrong label, or more than 1 % damaged rows."""
-        columns, records = self._records(path)
-        wanted = [*self.text_columns, *([self.label_column] if has_labels else [])]
-        if missing := [name for name in wanted if name not in columns]:
-            only = " (a test file without labels can only be predicted)" if missing == [self.label_column] else ""
-            raise ValueError(f"{path} has no column {', '.join(map(repr, missing))}; its columns are {columns}{only}")
-        id_column = self.id_column if self.id_column in columns else None
-        if self.id_column != id_column:
-            log.warning("%s has no column %r: its rows are numbered from 0", path, self.id_column)
-        wanted += [id_column] if id_column else []
-        if twice := next((name for name in wanted if columns.count(name) > 1), None):
-            raise ValueError(f"{path} has two columns {twice!r}; rename one")
-        examples, bad, row = TextExamples(labels=[] if has_labels else None), [], -1
-        for row, (number, record) in enumerate(records):
-            if not isinstance(record, str) and (lacks := [name for name in wanted if name not in record]):
-                record = f"no value of {', '.join(lacks)}"
-            if isinstance(record, str):
-                bad.append(f"{path}:{number}: {record}")
+        The labels are `expected` to be CLASSES, NUMBERS or ANY names; `names`: those that there are. A wrong label is
+        never skipped. ValueError names the file (and line) of a missing column, a wrong label, or more than 1 % damaged
+        rows.
+        """
+        table = open_table(path, self.file_format, header=self.columns, required=self.text_columns)
+        wanted, id_column = self._wanted_columns(table, has_labels)
+        labels = LabelColumn(path, names, expected)
+        examples = TextExamples(labels=[] if has_labels else None)
+        bad: list[str] = []
+        num_rows = 0
+        for row, (number, record) in enumerate(table.rows(wanted)):
+            num_rows += 1
+            cells = self._cells_of(record, id_column)
+            if isinstance(cells, str):
+                bad.append(f"{path}:{number}: {cells}")
                 continue
-            if examples.labels is not None:
-                examples.labels.append(label := record[self.label_column])
-                if are_numbers and not glue.is_number(label):
-                    raise ValueError(f"{path}:{number}: label {label!r} is not a number; this task predicts one")
-                if names is not None and not are_numbers and label not in names:
-                    raise ValueError(f"{path}:{number}: label {label!r} is not one of the known labels {list(names)}")
-            examples.ids.append(record[id_column] if id_column else str(row))
-            examples.texts.append(tuple(record[name] for name in self.text_columns))
-        refuse_wrong_file(path, bad, row + 1, f"the columns {columns}")
+            if examples.labels is not None and not isinstance(record, str):
+                examples.labels.append(labels.add(number, record.get(self.label_column)))
+            name, texts = cells
+            examples.ids.append(str(row) if name is None else name)
+            examples.texts.append(texts)
+        # A label column that is no column of labels, before the rows that are damaged beside it.
+        labels.refuse()
+        refuse_wrong_file(path, bad, num_rows, f"the columns {table.columns}")
         examples.num_bad_rows = len(bad)
         return examples
 
-    def _records(self, path: Path) -> tuple[list[str], Iterator[tuple[int, Record]]]:
-        """The columns of a table, and (line number, record) of its rows."""
-        file_format = self.file_format
-        if file_format not in TABLE_FORMATS:
-            raise ValueError(f"file_format={file_format!r} is unknown; known: {', '.join(TABLE_FORMATS)}")
-        if file_format == "auto":
-            suffix = file_suffix(path)
-            file_format = "jsonl" if suffix in JSONL_SUFFIXES else "csv" if suffix == ".csv" else "tsv"
-        if file_format == "jsonl":
-            objects = ((number, _json_record(line)) for number, line in text_lines(path))
-            number, first = next(objects, (0, ""))
-            if isinstance(first, str):
-                raise ValueError(f"{path}:{number}: {first}" if number else f"{path} has no examples")
-            return list(first), chain([(number, first)], objects)
-        tsv = ((number, None if line is None else line.split("\t")) for number, line in text_lines(path))
-        lines = _csv_fields(path) if file_format == "csv" else tsv
-        number, names = next(lines, (0, None))
-        if self.columns and number and not set(self.text_columns) <= set(names or ()):
-            lines, names = chain([(number, names)], lines), list(self.columns)
-        if names is None:
-            wrong = f":{number}: the header is not UTF-8 text" if number else " is empty; expected a header line"
-            raise ValueError(f"{path}{wrong}")
+    def _wanted_columns(self, table: Table, has_labels: bool) -> tuple[list[str], str | None]:
+        """The columns to read, and the one with names; ValueError for one that is missing or stands there twice."""
+        wanted = list(self.text_columns)
+        if has_labels:
+            wanted.append(self.label_column)
+        missing = [name for name in wanted if name not in table.columns]
+        if missing:
+            only = " (a test file without labels can only be predicted)" if missing == [self.label_column] else ""
+            named = ", ".join(map(repr, missing))
+            raise ValueError(f"{table.path} has no column {named}; its columns are {table.columns}{only}")
+        id_column = self.id_column
+        if id_column is not None and id_column not in table.columns:
+            log.warning("%s has no column %r: its rows are numbered from 0", table.path, id_column)
+            id_column = None
+        if id_column is not None:
+            wanted.append(id_column)
+        for name in wanted:
+            if table.columns.count(name) > 1:
+                raise ValueError(f"{table.path} has two columns {name!r}; rename one")
+        return list(dict.fromkeys(wanted)), id_column
 
-        def record(fields: list[str] | None) -> Record:
-            if fields is None:
-                return "not UTF-8 text"
-            if len(fields) != len(names):
-                return f"{len(fields)} fields, expected {len(names)}"
-            return dict(zip(names, fields, strict=True))
-
-        return list(names), ((number, record(fields)) for number, fields in lines)
-
-
-def _csv_fields(path: Path) -> Iterator[tuple[int, list[str] | None]]:
-    """A quoted field may hold line breaks, so the csv module reads the file, not single lines."""
-    with path.open("rb") as file:
-        texts = (line.decode("utf-8-sig", "surrogateescape") + "\n" for line in lines_of(path, file))
-        reader = csv.reader(texts, strict=True)
-        try:
-            for fields in reader:
-                broken = any("\udc80" <= character <= "\udcff" for text in fields for character in text)
-                yield reader.line_num, None if broken else fields
-        except csv.Error as problem:
-            raise ValueError(f"{path}:{reader.line_num}: not a CSV file: {problem}") from problem
-
-
-def _json_record(line: str | None) -> Record:
-    if line is None:
-        return "not UTF-8 text"
-    found = None
-    with suppress(ValueError, RecursionError):
-        found = json.loads(line)
-    if not isinstance(found, dict):
-        return "no JSON object"
-    return {key: one if isinstance(one, str) else json.dumps(one) for key, one in found.items() if one is not None}
+    def _cells_of(self, record: Record, id_column: str | None) -> tuple[str | None, tuple[str, ...]] | str:
+        """A row's name and texts; of a damaged one, what is wrong with it."""
+        if isinstance(record, str):
+            return record
+        names = list(self.text_columns)
+        if id_column is not None:
+            names.append(id_column)
+        cells = dict[str, str]()
+        lacking = [name for name in names if is_missing(record.get(name))]
+        if lacking:
+            return f"no value of {', '.join(lacking)}"
+        for name in names:
+            try:
+                cells[name] = cell_text(record[name])
+            except ValueError as problem:
+                return f"{name} is {problem}, and a text was expected"
+        return cells.get(id_column or ""), tuple(cells[name] for name in self.text_columns)
 
 
 @dataclass(frozen=True)
@@ -265,6 +242,11 @@ class LabelledDataModule(FinetuningDataModule):
         self.extra_paths = {name: self.require(file) for name, file in (extra_validation_files or {}).items()}
 
     @property
+    def texts_per_example(self) -> int | None:
+        """How many texts the model reads at once; None where it reads the two of a pair apart."""
+        return None if self.pairs == "apart" else len(self.layout.text_columns)
+
+    @property
     def reading(self) -> dict[str, Any]:
         extra = {name: file_sha256(path) for name, path in self.extra_paths.items()}
         layout = [asdict(self.layout), self.labels, self.numeric_labels]
@@ -335,14 +317,17 @@ class LabelledDataModule(FinetuningDataModule):
     def _read(self, path: Path, names: Sequence[str] | None = None, has_labels: bool = True) -> TextExamples:
         """Of any label unless `names` are given: which of them belong there is for a preview's reader to say."""
         layout = self.layout if has_labels else self.test_layout
-        return layout.read(path, has_labels, names=names, are_numbers=self.numeric_labels)
+        expected = NUMBERS if self.numeric_labels else CLASSES
+        if names is None and self.labels is not None and not self.numeric_labels:
+            expected = ANY  # the classes are named: the file's own set is not what is trained on
+        return layout.read(path, has_labels, names=names, expected=expected)
 
     def compute_baselines(self) -> Scores:
         """Bag of words."""
         names = self.train.label_names
-        train = self._read(self.train_path).limited(self.plan.max_train_examples)
+        train = self._read(self.train_path, names or None).limited(self.plan.max_train_examples)
         paths = {"": self.validation_path, **{f"{name}_": path for name, path in self.extra_paths.items()}}
-        asked = {name: self._read(path) for name, path in paths.items()}
+        asked = {name: self._read(path, names or None) for name, path in paths.items()}
         learnt, labels = _pairs(train), train.label_values(names)
         texts = [pair for examples in asked.values() for pair in _pairs(examples)]
         guesses: NDArray[Any]

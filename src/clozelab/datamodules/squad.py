@@ -1,4 +1,6 @@
-"""Span extraction data in the official SQuAD formats, 1.1 and 2.0; a training example is one window of a passage.
+"""Span extraction data, SQuAD 1.1 and 2.0: official articles, or rows of the `datasets` library (jsonl, Parquet).
+
+A training example is one window of a passage.
 
 Unusual: an `answer_start` that does not point at its text is repaired to the nearest place where the text stands; where
 there is none, a training question is skipped and counted, one asked for scoring is not: the scorer compares texts.
@@ -14,7 +16,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -24,6 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozelab.corpus.files import file_sha256
+from clozelab.corpus.lines import text_lines
+from clozelab.corpus.tables import Table, open_table, table_format
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.baselines import OVERLAP, PhraseGuesser
 from clozelab.datamodules.examples import (
@@ -72,11 +76,14 @@ class SquadExamples:
         return SquadExamples(self.passages, [self.questions[i] for i in index], self.counts)
 
 
-def read_squad(path: Path, *, for_training: bool, with_unanswerable: bool = False) -> SquadExamples:
-    """Read one file. `for_training` skips (and counts) what cannot be learned from, and a question's exact repeat.
+def read_squad(
+    path: Path, *, for_training: bool, with_unanswerable: bool = False, needs_answers: bool = True
+) -> SquadExamples:
+    """Read one file: the official articles (.json), or a question a row as `datasets` writes it (jsonl, Parquet, ...).
 
-    `with_unanswerable` (2.0): a question without an answer is an example, too. ValueError names the file for broken
-    JSON, a missing key, a duplicate question id, or no usable question."""
+    `for_training` skips (and counts) what cannot be learned from, and a question's exact repeat. `with_unanswerable`
+    (2.0): a question without an answer is an example, too. Without `needs_answers` a file may lack them, as a test file
+    does. ValueError names the file for broken JSON, a missing key, a duplicate question id, or no usable question."""
     examples = SquadExamples()
     seen: dict[str, Any] = {}
     for passage, question in _questions(path, examples):
@@ -87,12 +94,9 @@ def read_squad(path: Path, *, for_training: bool, with_unanswerable: bool = Fals
         if identifier in seen:
             raise ValueError(f"{path}: the question id {identifier!r} occurs twice; scores would count one of them")
         seen[identifier] = text, question
-        answers, start = question.get("answers") or [], -1
-        golds = tuple(_value(path, answer, "text") for answer in answers)
+        golds, given = _answers_of(path, question, needs_answers)
+        start = -1
         if golds:
-            given = answers[0].get("answer_start")
-            if not isinstance(given, int):
-                raise ValueError(f"{path}: question {identifier!r}: answer_start is {given!r}, expected a number")
             start = locate_answer(text, golds[0], given)
             examples.counts["answer_offset_repaired"] += start not in (-1, given)
             examples.counts["answer_not_in_passage"] += start == -1
@@ -106,25 +110,106 @@ def read_squad(path: Path, *, for_training: bool, with_unanswerable: bool = Fals
     return examples
 
 
+def _answers_of(path: Path, question: dict[str, Any], needs_answers: bool) -> tuple[tuple[str, ...], int]:
+    """The gold texts, and where the file says that the first one begins; ValueError for what is no list of answers."""
+    where = f"{path}: question {question['id']!r}"
+    answers = question.get("answers")
+    if answers is None:
+        if needs_answers:
+            raise ValueError(f"{where} has no 'answers': a question without an answer has an empty list of them")
+        return (), -1
+    if isinstance(answers, dict):
+        answers = _answer_list(where, answers)
+    if not isinstance(answers, list):
+        raise ValueError(
+            f"{where}: answers are {str(answers)[:80]!r}, expected a list, or lists of text and answer_start"
+        )
+    golds = tuple(_value(path, answer, "text") for answer in answers)
+    if not golds:
+        return (), -1
+    if question.get("is_impossible") is True:
+        raise ValueError(f"{where} has answers and is_impossible=true; only one of them can be right")
+    start = answers[0].get("answer_start")
+    if not isinstance(start, int) or isinstance(start, bool):
+        raise ValueError(f"{where}: answer_start is {start!r}, expected a number")
+    return golds, start
+
+
+def _answer_list(where: str, answers: dict[str, Any]) -> list[dict[str, Any]]:
+    """From lists of texts and of starts, as `datasets` has them, to a list of answers."""
+    texts, starts = answers.get("text"), answers.get("answer_start")
+    if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+        raise ValueError(
+            f"{where}: answers need two equally long lists, text and answer_start, not {str(answers)[:80]}"
+        )
+    return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+
+
 def _questions(path: Path, examples: SquadExamples) -> Iterator[tuple[int, dict[str, Any]]]:
     """(number of its passage, question) in file order; passages are put into `examples`."""
+    if table_format(path) is not None:
+        yield from _questions_of_rows(path, _rows_of(open_table(path)), examples)
+        return
     try:
         content = json.loads(path.read_bytes())
     except ValueError as problem:  # also undecodable bytes
-        raise ValueError(f"{path} is not a JSON file: {problem}") from problem
+        if not _is_jsonl(path):
+            raise ValueError(f"{path} is not a JSON file: {problem}") from problem
+        yield from _questions_of_rows(path, _rows_of(open_table(path, "jsonl")), examples)
+        return
+    if isinstance(content, list) and content:
+        yield from _questions_of_rows(path, content, examples)
+        return
+    if isinstance(content, dict) and "data" not in content and "context" in content:
+        yield from _questions_of_rows(path, [content], examples)  # jsonl of one line
+        return
     for article in _value(path, content, "data", list):
         for paragraph in _value(path, article, "paragraphs", list):
-            examples.passages.append(_value(path, paragraph, "context"))
-            examples.counts["empty_passage"] += not examples.passages[-1].strip()
+            _add_passage(path, paragraph, examples)
             for question in _value(path, paragraph, "qas", list):
                 yield len(examples.passages) - 1, question
 
 
+def _is_jsonl(path: Path) -> bool:
+    """Whether the first line is an object by itself: `datasets` gives its jsonl any name, .json most often."""
+    _, line = next(text_lines(path), (0, None))
+    if line is None:
+        return False
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
+def _rows_of(table: Table) -> Iterator[dict[str, Any]]:
+    for number, record in table.rows():
+        if isinstance(record, str):
+            raise ValueError(f"{table.path}:{number}: {record}")
+        yield record
+
+
+def _questions_of_rows(
+    path: Path, rows: Iterable[Any], examples: SquadExamples
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows of id, context, question and answers; neighbours with the same passage share it."""
+    for row in rows:
+        context = _value(path, row, "context")
+        if not examples.passages or examples.passages[-1] != context:
+            _add_passage(path, row, examples)
+        yield len(examples.passages) - 1, row
+
+
+def _add_passage(path: Path, node: Any, examples: SquadExamples) -> None:
+    passage = _value(path, node, "context")
+    examples.passages.append(passage)
+    examples.counts["empty_passage"] += not passage.strip()
+
+
 def _value(path: Path, node: Any, key: str, kind: type = str) -> Any:
-    if not isinstance(node, dict) or not isinstance(node.get(key), kind):
-        what = "list" if kind is list else "text"
-        raise ValueError(f"{path} is not in the SQuAD format: expected a {what} {key!r} in {str(node)[:80]!r}")
-    return node[key]
+    if isinstance(node, dict) and isinstance(node.get(key), kind):
+        return node[key]
+    name = "list" if kind is list else "text"
+    raise ValueError(f"{path} is not in the SQuAD format: expected a {name} {key!r} in {str(node)[:80]!r}")
 
 
 def locate_answer(passage: str, text: str, start: int) -> int:
@@ -313,7 +398,12 @@ class SquadDataModule(FinetuningDataModule):
 
         @cache
         def read() -> tuple[SquadExamples, int]:
-            found = read_squad(path, for_training=for_training, with_unanswerable=self.with_unanswerable)
+            found = read_squad(
+                path,
+                for_training=for_training,
+                with_unanswerable=self.with_unanswerable,
+                needs_answers=not is_test,
+            )
             unanswerable = 0 if self.with_unanswerable else found.counts["question_without_answer"]
             unusable = unanswerable + found.counts["answer_not_in_passage"]
             if not is_test and unusable > MAX_UNUSABLE_FRACTION * (len(found) + unusable):

@@ -30,12 +30,14 @@ from clozelab.datamodules.baselines import TAGS, Ints, most_frequent_tags
 from clozelab.datamodules.examples import Sequences, TokenSequences, concatenate, offsets_of, ragged_positions, subset
 from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview, refuse_wrong_file, text_lines
 from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.labels import ANY, CLASSES, LabelColumn
 from clozelab.metrics.entities import OUTSIDE, entity_scores, scheme_of, split_tag, tag_scores, to_iob2
 
 log = logging.getLogger(__name__)
 
 DOCUMENT_START = "-DOCSTART-"
 CONLLU_COLUMNS = 10
+CONLLU_TAG_COLUMNS = (3, 4)  # UPOS and XPOS, of which every word has one; in others `_` is an answer
 Block = list[tuple[int, list[str]]]  # one sentence: (line number, columns) of each word; none where it is not UTF-8
 
 
@@ -54,6 +56,12 @@ class ColumnFormat:
     @property
     def is_conllu(self) -> bool:
         return self.file_format == "conllu"
+
+    def tag_of(self, fields: Sequence[str]) -> str | None:
+        """A word's tag; None where conllu says with its `_` that nobody gave one."""
+        tag = fields[self.tag_column]
+        is_part_of_speech = self.is_conllu and self.tag_column in CONLLU_TAG_COLUMNS
+        return None if is_part_of_speech and tag == "_" else tag
 
     def starts_document(self, line: str) -> bool:
         if self.is_conllu:
@@ -80,11 +88,14 @@ class TaggedSentences:
         return len(self.words)
 
 
-def read_conll(path: Path, layout: ColumnFormat, *, require_tags: bool) -> TaggedSentences:
-    """Read one file; without `require_tags` its lines may hold only the word.
+def read_conll(path: Path, layout: ColumnFormat, *, require_tags: bool, expected: str = ANY) -> TaggedSentences:
+    """Read one file; without `require_tags` its lines may hold only the word. The tags are `expected` to be ANY, or
+    CLASSES, of which more is known (labels.py).
 
-    ValueError names the file and line for a missing tag column, no sentences, or too many damaged ones."""
+    ValueError names the file and line for a missing tag column, a tag that is none, no sentences, or too many damaged
+    ones."""
     sentences = TaggedSentences(tags=[])
+    found = LabelColumn(path, None, expected, is_tag=True)
     width: int | None = None
     bad: list[str] = []
     num_seen = document = 0
@@ -94,10 +105,10 @@ def read_conll(path: Path, layout: ColumnFormat, *, require_tags: bool) -> Tagge
         if not block:
             continue
         num_seen += 1
-        expected = width or (CONLLU_COLUMNS if layout.is_conllu else len(block[0][1]))
-        if odd := next(((number, fields) for number, fields in block if len(fields) != expected), None):
-            what = f"{len(odd[1])} columns, expected {expected}" if odd[1] else "not UTF-8 text"
-            bad.append(f"{path}:{odd[0]}: {what}")
+        expected_width = width or (CONLLU_COLUMNS if layout.is_conllu else len(block[0][1]))
+        problem = _damage(block, expected_width)
+        if problem:
+            bad.append(f"{path}:{problem}")
             continue
         width, line = len(block[0][1]), block[0][0]
         has_tags = width >= 2 and -width <= layout.tag_column < width  # beside the word's column
@@ -107,13 +118,26 @@ def read_conll(path: Path, layout: ColumnFormat, *, require_tags: bool) -> Tagge
         sentences.words.append([fields[layout.word_column] for _, fields in block])
         sentences.documents.append(document)
         sentences.lines.append(line)
-        if has_tags and sentences.tags is not None:
-            sentences.tags.append([fields[layout.tag_column] for _, fields in block])
-        else:
+        if not has_tags:
             sentences.tags = None
+        elif require_tags and sentences.tags is not None:
+            sentences.tags.append([found.add(number, layout.tag_of(fields)) for number, fields in block])
+        elif sentences.tags is not None:
+            sentences.tags.append([fields[layout.tag_column] for _, fields in block])
+    found.refuse()
     refuse_wrong_file(path, bad, num_seen, "one word a line with the same number of columns")
     sentences.counts["damaged_sentences"] = len(bad)
     return sentences
+
+
+def _damage(block: Block, expected_width: int) -> str:
+    """Line and fault of a sentence's first damaged word; "" for none."""
+    for number, fields in block:
+        if not fields:
+            return f"{number}: not UTF-8 text"
+        if len(fields) != expected_width:
+            return f"{number}: {len(fields)} columns, expected {expected_width}"
+    return ""
 
 
 def _blocks(path: Path, layout: ColumnFormat) -> Iterator[tuple[bool, Block]]:
@@ -193,6 +217,8 @@ def build_sequences(
     ids, lengths = tokenizer.encode_words([word for words in sentences.words for word in words])
     kept = np.minimum(lengths, budget)
     starts = offsets_of(np.maximum(kept, 1))
+    if tokenizer.unk_id < 0 and (lengths == 0).any():
+        raise ValueError("a word has no tokens, and this tokenizer has no unknown token to put there; take it out")
     tokens = np.full(int(starts[-1]), tokenizer.unk_id, dtype=np.int32)
     source = ragged_positions(np.cumsum(lengths) - lengths, kept)[1]
     tokens[ragged_positions(starts[:-1], kept)[1]] = ids[source]
@@ -348,7 +374,8 @@ class TagDataModule(FinetuningDataModule):
 
     def _read(self, path: Path) -> tuple[TaggedSentences, list[list[str]], str | None]:
         """Sentences; their tags, of entities in IOB2; and the scheme that those were written in."""
-        found = read_conll(path, self.layout, require_tags=True)
+        expected = ANY if self.entity_tags else CLASSES
+        found = read_conll(path, self.layout, require_tags=True, expected=expected)
         tags = found.tags or []
         if not self.entity_tags:
             return found, tags, None

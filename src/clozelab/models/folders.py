@@ -2,10 +2,11 @@
 
 `config.json`, `model.safetensors`, tokenizer files, and `checksums.json` (sha256 of every file: a flipped byte loads
 silently otherwise). Written to a temporary folder and renamed, so a folder is whole or absent. Read: folders of ours
-and of others, with or without the family's prefix, with the old gamma/beta names; safetensors or pytorch_model.bin, in
-one file or in shards; a folder of Google's BERT (models/tensorbundle.py). Every encoder tensor must be there; only the
-pooler may be missing, and is then fresh, with a log line. Query, key and value are one matrix here and three tensors in
-the file. A vocabulary projection that the file has apart from the word embeddings stays apart.
+and of others, with or without the family's prefix, with the old gamma/beta names, behind a wrapper's prefix such as
+`module.`; safetensors or pytorch_model.bin, in one file or in shards; a folder of Google's BERT
+(models/tensorbundle.py). Every encoder tensor must be there; only the pooler may be missing, and is then fresh, with a
+log line. Query, key and value are one matrix here and three tensors in the file. A vocabulary projection that the file
+has apart from the word embeddings stays apart.
 """
 
 from __future__ import annotations
@@ -37,7 +38,12 @@ CONFIG_FILE, WEIGHTS_FILE, CHECKSUMS_FILE = "config.json", "model.safetensors", 
 PICKLED_WEIGHTS_FILE, GOOGLE_CONFIG_FILE = "pytorch_model.bin", "bert_config.json"
 WEIGHTS = (WEIGHTS_FILE, f"{WEIGHTS_FILE}.index.json", PICKLED_WEIGHTS_FILE, f"{PICKLED_WEIGHTS_FILE}.index.json")
 """What holds a folder's weights; the first that is there."""
-_HARMLESS = ("embeddings.position_ids", "embeddings.token_type_ids")
+_HARMLESS = ("embeddings.position_ids", "embeddings.token_type_ids", "n_averaged")
+"""Buffers that hold nothing of a model: numbers of positions, zeros, and the count of an average of weights."""
+_LANDMARK = "embeddings.word_embeddings.weight"  # every encoder has it, so what stands before it is a wrapper's prefix
+_OTHER_MODELS = frozenset(("bert", "roberta", "albert", "electra", "distilbert", "deberta", "mpnet", "ernie"))
+"""What encoders are called in their classes: such a prefix is no wrapper's."""
+_NESTED = ("state_dict", "model_state_dict", "model")  # where checkpoints of training programs keep the tensors
 _LOG = logging.getLogger(__name__)
 
 
@@ -186,7 +192,37 @@ def read_tensors(path: Path | str) -> dict[str, Tensor]:
     for file in _shards(files[0]) if files[0].suffix == ".json" else files[:1]:
         tensors |= _read_file(file)
     modern = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # TensorFlow's
-    return {re.sub(r"LayerNorm\.(gamma|beta)$", lambda old: modern[old[0]], name): tensors[name] for name in tensors}
+    named = {re.sub(r"LayerNorm\.(gamma|beta)$", lambda old: modern[old[0]], name): tensors[name] for name in tensors}
+    return _unwrapped(named, read_config(folder).family, files[0])
+
+
+def _unwrapped(tensors: dict[str, Tensor], family: Family, file: Path) -> dict[str, Tensor]:
+    """The tensors without what a wrapper put before their names: DataParallel's `module.`, torch.compile's
+    `_orig_mod.`, a class of somebody's own. ValueError where the file holds several models."""
+    prefixes = {
+        name.removesuffix(_LANDMARK).removesuffix(family.prefix) for name in tensors if name.endswith(_LANDMARK)
+    }
+    if len(prefixes) > 1:
+        shown = " and ".join(repr(prefix) for prefix in sorted(prefixes)[:2])
+        raise ValueError(f"{file} holds {len(prefixes)} models, their names begin with {shown}; save the one you want")
+    prefix = next(iter(prefixes), "")
+    if not prefix:
+        return tensors
+    if (other := prefix.rstrip(".").rpartition(".")[2]) in _OTHER_MODELS:
+        raise ValueError(
+            f"{file}: names begin with {other}. and {CONFIG_FILE} describes a {family.class_name} model "
+            f"({family.prefix}): they do not belong together"
+        )
+    if any(".lora_" in name for name in tensors):
+        raise ValueError(
+            f"{file}: names begin with {prefix} and some hold lora_, so an adapter was not merged: save "
+            "model.merge_and_unload()"
+        )
+    unwrapped = {name.removeprefix(prefix): value for name, value in tensors.items()}
+    if len(unwrapped) < len(tensors):
+        raise ValueError(f"{file}: names begin with {prefix} and stand there without it, too; save one model alone")
+    _LOG.info("%s: names begin with %s, which is left out", file, prefix)
+    return unwrapped
 
 
 def _shards(index: Path) -> list[Path]:
@@ -213,6 +249,8 @@ def _read_file(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # each format fails in its own way: cut short, bad header
         why = str(error).partition("\n")[0]
         raise ValueError(f"{path} cannot be read, it is damaged or not a weights file: {why}") from error
+    if isinstance(tensors, dict):
+        tensors = next((tensors[key] for key in _NESTED if isinstance(tensors.get(key), dict)), tensors)
     if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
         raise ValueError(f"{path} is not a weights file: it holds something else than tensors by their names")
     return tensors

@@ -76,19 +76,21 @@ def noted_attention(encoder: Encoder, note: Callable[[Tensor], None]) -> Iterato
 def tokens_of(predictor: Predictor, text: Any) -> tuple[str, ...]:
     """What a text's sequence shows, [CLS] and [SEP] included."""
     tokenizer, ids = predictor.tokenizer, predictor.sequences_of([text]).input_ids.tolist()
-    return tuple(tokenizer.decode([i]).strip() or tokenizer.vocabulary[i] for i in ids)
+    return tuple(tokenizer.shown(index) for index in ids)
 
 
 def attribute(predictor: Predictor, act: str, text: Any, *, target: str | None = None, steps: int = 64) -> Attribution:
     """Of classify (`target`: a label; None: the best one), fill (a token for the first mask) or answer (the best span,
     `text` is (question, passage)), in fp32; `steps` points of Gauss and Legendre."""
     tokenizer, words = predictor.tokenizer, predictor.encoder.embeddings.word_embeddings
+    if act == "classify":
+        predictor.require_kind([text])
     outputs, ids = _outputs(predictor, act, text)
     with torch.no_grad():
         is_special = torch.isin(ids, ids.new_tensor([tokenizer.cls_id, tokenizer.sep_id]))
         start, end = words(torch.where(is_special, ids, tokenizer.mask_id)), words(ids)  # [S, E]
         without, own = outputs(torch.stack([start, end]))
-    name, chosen = _target(predictor, act, ids.tolist(), own, target)
+    name, chosen = _target(predictor, act, text, ids.tolist(), own, target)
     total, way = torch.zeros_like(end), end - start
     nodes, weights = (torch.from_numpy(one).to(way) for one in np.polynomial.legendre.leggauss(steps))
     at_once = max(1, TOKENS_AT_ONCE // len(ids))
@@ -126,12 +128,15 @@ def _outputs(predictor: Predictor, act: str, text: Any) -> tuple[Outputs, Tensor
     return outputs, ids
 
 
-def _target(predictor: Predictor, act: str, ids: list[int], own: Tensor, target: str | None) -> tuple[str, list[int]]:
+def _target(
+    predictor: Predictor, act: str, text: Any, ids: list[int], own: Tensor, target: str | None
+) -> tuple[str, list[int]]:
     """What is explained, in words, and the outputs whose sum it is."""
     if target is not None and (act == "answer" or predictor.model.task == "regression"):
         raise ValueError(f"target={target}: this model gives a {'span' if act == 'answer' else 'number'}: leave it out")
     if act == "answer":
-        first, last = ids.index(predictor.tokenizer.sep_id) + predictor.tokenizer.pair_separators, len(ids) - 1
+        tokenizer, last = predictor.tokenizer, len(ids) - 1
+        first = 1 + len(tokenizer.encode_batch([text[0]])[0]) + tokenizer.pair_separators  # of the passage
         sums = own[first:last, None] + own[len(ids) :][first:last]
         rules = predictor.model.config.get("clozelab", {}).get("answers", {})
         spans = torch.ones_like(sums).triu().tril(rules.get("max_answer_length", 30) - 1) > 0

@@ -338,7 +338,8 @@ def save_model(folder: Path, module: FineTuning, encoder_folder: Path, tokenizer
     """
     module.restore_best()
     made = read_config_dict(encoder_folder).get("clozelab", {})
-    made = {key: one for key, one in made.items() if key != "pooling"} | facts | module.remembered()
+    of_earlier_task = ("pooling", "texts_per_example")
+    made = {key: one for key, one in made.items() if key not in of_earlier_task} | facts | module.remembered()
     write_model(
         folder,
         module.encoder,

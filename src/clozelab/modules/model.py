@@ -11,7 +11,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
 from clozelab.models import folders
 from clozelab.models.encoder import Encoder
-from clozelab.models.families.bert import COMMON_HEADS, POOLED_KINDS, Family
+from clozelab.models.families.bert import COMMON_HEADS, OWN_TYPE, POOLED_KINDS, Family
 from clozelab.models.heads import BiLSTM, FeatureMix
+from clozelab.suggestions import hint
 
 log = logging.getLogger(__name__)
 MAX_PADDED_ENTRIES = 127  # some folders pad the embedding matrix to a multiple of up to 128 beyond the vocabulary
@@ -46,9 +47,15 @@ class Model:
     config: Mapping[str, Any]  # config.json as it is
     architecture: str
     task: str | None
-    """classification, regression, tags, choices, spans or embedding; None: not fine-tuned."""
+    """classification, multi_label, regression, tags, choices, spans or embedding; None: not fine-tuned."""
     labels: tuple[str, ...]  # of classification and tags, by the order of the outputs
     max_length: int  # of a sequence with its special tokens: the longest that was trained, as far as it is recorded
+
+    @property
+    def texts_per_example(self) -> int | None:
+        """Of classification: 1 where single texts were trained on, 2 where pairs; None where that is not recorded."""
+        recorded = self.config.get("clozelab", {}).get("texts_per_example")
+        return None if recorded is None else int(recorded)
 
 
 def find_model(name: str, *, from_hub: bool = False) -> Path:
@@ -95,6 +102,10 @@ def read_model(path: Path | str, token_types: str = "auto") -> Model:
     stored = folders.read_tensors(path)
     kinds = _kinds(folder, config, family, stored)
     encoder = folders.load_encoder(folder, stored=stored)
+    is_theirs = not str(config.get("model_type", "")).startswith(OWN_TYPE)
+    if is_theirs and encoder.config.is_causal and POOLED_KINDS & set(kinds):
+        # is_decoder does not move where transformers' classes pool, and their head was trained so.
+        encoder.config = replace(encoder.config, pools_first_token=True)
     task = next((kind for kind in TASK_KINDS if kind in kinds), None)
     labels = _labels(folder, config, family, task, stored)
     between, untrained = _between(stored, encoder, config), []
@@ -113,7 +124,8 @@ def read_model(path: Path | str, token_types: str = "auto") -> Model:
         else:
             untrained.append(kind)
     task = task or ("embedding" if "pooling" in config.get("clozelab", {}) else None)
-    is_regression = task == "classification" and (config.get("problem_type") == "regression" or len(labels) == 1)
+    if task == "classification":
+        task = _kind_of_classification(config, labels)
     return Model(
         folder=folder,
         encoder=encoder.eval(),
@@ -122,7 +134,7 @@ def read_model(path: Path | str, token_types: str = "auto") -> Model:
         tokenizer=tokenizer,
         config=config,
         architecture=family.architecture(kinds, encoder.config.is_causal),
-        task="regression" if is_regression else task,
+        task=task,
         labels=labels,
         max_length=max_positions(folder),
     )
@@ -150,6 +162,7 @@ def write_model(
     *,
     labels: Sequence[str] = (),
     is_regression: bool = False,
+    is_multi_label: bool = False,
     max_length: int | None = None,
     with_pooler: bool = True,
     extra_config: Mapping[str, Any] | None = None,
@@ -159,11 +172,14 @@ def write_model(
 
     Args:
         labels: of classification and tags, by the order of the outputs.
+        is_multi_label: the labels do not exclude each other.
         max_length: the longest sequence that it was trained on, for the tokenizer; None: 512 at most.
         with_pooler: False leaves out one that no head of these reads, or that is not trained.
         extra_config, extra_files: further keys of config.json, and further files.
     """
     extra: dict[str, Any] = {"problem_type": "regression"} if is_regression else {}
+    if is_multi_label:
+        extra["problem_type"] = MULTI_LABEL
     if names := ["LABEL_0"] if is_regression else labels:
         extra |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
     longest = max_length or min(512, encoder.config.max_position_embeddings)
@@ -196,10 +212,6 @@ def _kinds(folder: Path, config: Mapping[str, Any], family: Family, stored: Mapp
                 f'for example "architectures": ["{family.class_name}ForSequenceClassification"]'
             )
         found.add("classification")  # that of Google's run_classifier.py
-    if config.get("problem_type") == MULTI_LABEL:
-        raise ValueError(
-            f"{folders.config_path(folder)}: problem_type is {MULTI_LABEL}; one label an example is supported"
-        )
     return [kind for kind in COMMON_HEADS if kind in found]
 
 
@@ -211,22 +223,89 @@ def _labels(
         return ()
     tensors = (stored.get(family.head_name(task, name)) for name in ("weight", "out_proj.weight"))
     number = next((len(tensor) for tensor in tensors if tensor is not None), None)
-    try:
-        named = {int(key): str(name) for key, name in (config.get("id2label") or {}).items()}
-    except (ValueError, AttributeError):
-        raise ValueError(
-            f"{folders.config_path(folder)}: id2label is {config['id2label']}, not names by their numbers"
-        ) from None
+    place = folders.config_path(folder)
     if config.get("problem_type") == "regression" and (number or 1) > 1:
-        raise ValueError(f"{folders.config_path(folder)}: a regression of {number} numbers; one is supported")
+        raise ValueError(f"{place}: a regression of {number} numbers; one is supported")
+    named = named_labels(config, place)
     if not named:
-        named = {key: f"LABEL_{key}" for key in range(number or int(config.get("num_labels", 2)))}
-    if sorted(named) != list(range(len(named))) or number not in (None, len(named)):
+        return tuple(f"LABEL_{index}" for index in range(number or int(config.get("num_labels", 2))))
+    if number not in (None, len(named)):
         raise ValueError(
-            f"{folders.config_path(folder)} names {len(named)} labels (id2label), but the head has {number} outputs: "
+            f"{place} names {len(named)} labels (id2label), but the head has {number} outputs: "
             "they do not belong together"
         )
-    return tuple(named[key] for key in range(len(named)))
+    if task == "classification":
+        _refuse_twins(named, place)
+    return tuple(named)
+
+
+def _refuse_twins(labels: Sequence[str], place: Path) -> None:
+    """ValueError for two classes of one name, whose probabilities nobody could tell apart."""
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ValueError(f"{place}: id2label calls two classes {label!r}; give each a name of its own")
+
+
+def named_labels(config: Mapping[str, Any], place: Path | str) -> list[str]:
+    """The names that a config.json gives the outputs, in their order: by id2label, else by label2id; empty for none.
+
+    ValueError where they are no names by numbers, where an output in between has none, and where the two say different
+    numbers of a name."""
+    id2label, label2id = config.get("id2label") or {}, config.get("label2id") or {}
+    try:
+        numbers = {str(name): int(number) for name, number in label2id.items()}
+        names = {int(number): str(name) for number, name in id2label.items()}
+    except (ValueError, TypeError, AttributeError):
+        raise ValueError(f"{place}: id2label is {id2label}, not names by their numbers") from None
+    if not names:
+        names = {number: name for name, number in numbers.items()}
+    _refuse_contradiction(names, numbers, place)
+    for number in range(len(names)):
+        if number not in names:
+            known = ", ".join(map(str, sorted(names)))
+            raise ValueError(f"{place}: id2label has no name for output {number} (it names {known}); add it")
+    return [names[number] for number in range(len(names))]
+
+
+def _refuse_contradiction(names: Mapping[int, str], numbers: Mapping[str, int], place: Path | str) -> None:
+    """ValueError where id2label and label2id say different numbers of a name.
+
+    Names of label2id alone are what a library leaves there by itself (LABEL_0): they contradict nothing."""
+    labels = list(names.values())
+    for number, name in sorted(names.items()):
+        if numbers.get(name, number) != number and labels.count(name) == 1:
+            raise ValueError(
+                f"{place} contradicts itself: {name!r} is output {number} in id2label and {numbers[name]} in label2id; "
+                "correct the wrong one"
+            )
+
+
+def renamed_labels(labels: Sequence[str], names: Any, place: Path | str) -> list[str]:
+    """A model's labels, some under other names (label -> name).
+
+    ValueError for what is no such mapping, for a label that the model lacks, and for two labels of one name."""
+    if not isinstance(names, Mapping):
+        raise ValueError(f"label_names={names}: write {{MODEL_NAME: NAME, ...}}, a name of each label to be renamed")
+    if not names:
+        return list(labels)
+    chosen = {str(label): str(name) for label, name in names.items()}
+    for label in chosen:
+        if label not in labels:
+            raise ValueError(f"label_names: {place} has no label {label!r}; {hint(label, labels)}")
+    renamed = [chosen.get(label, label) for label in labels]
+    for label in renamed:
+        if renamed.count(label) > 1:
+            raise ValueError(f"label_names: two labels of {place} would be called {label!r}")
+    return renamed
+
+
+def _kind_of_classification(config: Mapping[str, Any], labels: Sequence[str]) -> str:
+    """classification, multi_label (each label has a probability of its own) or regression."""
+    if config.get("problem_type") == MULTI_LABEL:
+        return "multi_label"
+    if config.get("problem_type") == "regression" or len(labels) == 1:
+        return "regression"
+    return "classification"
 
 
 def _between(stored: Mapping[str, Tensor], encoder: Encoder, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -251,7 +330,7 @@ def open_tokenizer(folder: Path, token_types: str = "auto") -> Tokenizer:
     ValueError when it is not the one that the encoder was made with.
     """
     tokenizer = read_tokenizer(folder).with_token_types(token_types)
-    if type(tokenizer).has_token_types and not tokenizer.has_token_types:
+    if tokenizer.can_have_token_types and not tokenizer.has_token_types:
         log.info(
             "%s: both texts of a pair have token type 0 (never trained with a second one, or token_types=one)", folder
         )
@@ -259,10 +338,12 @@ def open_tokenizer(folder: Path, token_types: str = "auto") -> Tokenizer:
     made_with = folders.read_config_dict(folder).get("clozelab", {}).get("tokenizer_fingerprint")
     if entries > rows or rows - entries > MAX_PADDED_ENTRIES:
         raise ValueError(
-            f"{folder}: the encoder has embeddings for {rows} ids and its tokenizer files hold {entries}: "
-            "they do not belong together; put back the vocab.txt and tokenizer files it was trained with"
+            f"{folder}: the encoder has embeddings for {rows} ids and its tokenizer files hold {entries}"
+            f"{_without_embeddings(tokenizer, rows)}: they do not belong together; put back the tokenizer files it was "
+            "trained with"
         )
-    if made_with is not None and made_with != tokenizer.fingerprint:
+    known = {tokenizer.fingerprint, tokenizer.released}
+    if made_with is not None and made_with not in known:
         raise ValueError(
             f"{folder}: the tokenizer files are not those the encoder was trained with (their fingerprint is "
             f"{tokenizer.fingerprint[:12]}, config.json says {made_with[:12]}); put the right ones back"
@@ -271,6 +352,17 @@ def open_tokenizer(folder: Path, token_types: str = "auto") -> Tokenizer:
         log.info("%s: %d embeddings behind the vocabulary of %d are padding", folder, rows - entries, entries)
     folders.verify_checksums(folder)  # fresh weights never read the weights file, which checks them otherwise
     return tokenizer
+
+
+def _without_embeddings(tokenizer: Tokenizer, rows: int) -> str:
+    """The added tokens that the embeddings were not resized for, in words."""
+    beyond = tokenizer.vocabulary[rows:]
+    if not beyond or not set(beyond) <= set(tokenizer.added_tokens):
+        return ""
+    shown = ", ".join(beyond[:3]) + (", ..." if len(beyond) > 3 else "")
+    return (
+        f" (of the added tokens, {shown} have none: model.resize_token_embeddings({tokenizer.vocab_size}) makes them)"
+    )
 
 
 def max_positions(folder: Path) -> int:

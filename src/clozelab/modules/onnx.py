@@ -43,8 +43,10 @@ class Padded(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
         size, width = input_ids.shape
         states = self._stream(input_ids, attention_mask, token_type_ids).view(size, width, -1)
-        first = attention_mask.sum(1) - 1 if self.encoder.config.is_causal else torch.zeros_like(input_ids[:, 0])
-        tokens = states.gather(1, first[:, None, None].expand(-1, 1, states.shape[2])).squeeze(1)
+        pooled = torch.zeros_like(input_ids[:, 0])
+        if self.encoder.config.pools_last_token:
+            pooled = attention_mask.sum(1) - 1
+        tokens = states.gather(1, pooled[:, None, None].expand(-1, 1, states.shape[2])).squeeze(1)
         found = [states, *([self.encoder.pooler(tokens)] if self.has_pooler else [])]
         for kind in self.kinds:
             head = self.heads[kind]

@@ -25,7 +25,7 @@ from clozelab.config import check_config, kept_step, total_steps
 from clozelab.corpus.generated import known_loss
 from clozelab.corpus.packing import Masking, SpecialIds
 from clozelab.corpus.shards import PreparedCorpus, unigram_loss
-from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.corpus.tokenizers import TOKENIZER_FILE, Tokenizer
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
 from clozelab.launch.sweep import compose, hydra_config, phase_objectives
@@ -202,12 +202,14 @@ def require_own_vocabulary(cfg: DictConfig, corpus: PreparedCorpus) -> dict[str,
     if cfg.encoder is None:
         return {}
     folder = require_encoder(cfg.encoder)
-    found, wanted = open_tokenizer(folder).fingerprint, corpus.tokenizer.fingerprint
-    if found != wanted:
+    own, wanted = open_tokenizer(folder), corpus.tokenizer.fingerprint
+    found = own.fingerprint
+    if wanted not in (found, own.released):
+        name = TOKENIZER_FILE if (folder / TOKENIZER_FILE).is_file() else "vocab.txt"
         raise ValueError(
             f"encoder={folder} was trained with another vocabulary than the corpus is prepared with (fingerprints "
             f"{found[:12]} and {wanted[:12]}): its token ids mean other words; prepare the corpus with the folder's "
-            "own, tokenizer.vocab_file=FOLDER/vocab.txt"
+            f"own, tokenizer.vocab_file=FOLDER/{name}"
         )
     return {"encoder": encoder_fingerprint(folder)}
 

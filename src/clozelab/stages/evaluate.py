@@ -7,6 +7,7 @@ or to score a fine-tuned model on another file, by the task's own module and off
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,18 @@ from omegaconf import DictConfig, OmegaConf
 from clozelab.corpus.files import digest
 from clozelab.datamodules.files import used_folders
 from clozelab.datamodules.finetuning import TaskInputs
+from clozelab.datamodules.labelled import LabelledDataModule
 from clozelab.models import folders
 from clozelab.models.encoder import Encoder
 from clozelab.modules.finetuning import write_results
-from clozelab.modules.model import max_positions, open_tokenizer, trained_pooling
+from clozelab.modules.model import (
+    MULTI_LABEL,
+    max_positions,
+    named_labels,
+    open_tokenizer,
+    renamed_labels,
+    trained_pooling,
+)
 from clozelab.runs.fingerprint import code_behind, encoder_fingerprint
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run
@@ -70,28 +79,65 @@ def main(cfg: DictConfig) -> None:
 def build_data(cfg: DictConfig, folder: Path, encoder: Encoder) -> Any:
     """The measure's data module, or its task's; it has looked for its files."""
     measure: Any = OmegaConf.to_container(cfg.measure, resolve=True)
-    made = folders.read_config_dict(folder)
-    known, own = made.get("id2label") or {}, made.get("clozelab", {})
-    names = [str(known[number]) for number in sorted(known, key=int)]  # classes by the order of a model's outputs
+    own = folders.read_config_dict(folder).get("clozelab", {})
+    names = label_names_of(cfg, folder) if cfg.measure.module is None else None
     places = Path(cfg.data_dir), Path(cfg.cache_dir), open_tokenizer(folder, cfg.token_types)
-    is_named = set(names) != {f"LABEL_{i}" for i in known}
-    if cfg.measure.module is None and len(names) > 1 and not is_named:
-        log.warning(
-            "%s calls its classes LABEL_0, ...: they are taken in the task's order (id2label names them)", folder
-        )
     if cfg.measure.module is None and own.get("task") not in (None, task := measure["task"]["name"]):
         log.warning("%s was fine-tuned on %s: do its classes mean the same on %s?", folder, own["task"], task)
     inputs = TaskInputs(
         *(measure["name"], *places, min(filter(None, (max_positions(folder), own.get("max_seq_length"))))),
         max_unknown_share=cfg.max_unknown_share,
-        label_names=names if cfg.measure.module is None and is_named else None,
+        label_names=names,
         corpus=own.get("corpus_fingerprint"),
         code=digest(code_behind([measure["task"]["data"]["_target_"]])) if measure["task"] else "",
     )
     if measure["task"] is None:
         return build("measure.data", cfg.measure.data)(inputs=inputs, is_causal=encoder.config.is_causal)
     plan = dict.fromkeys(("global_batch_size", "epochs", "evaluations_per_epoch"), 1)
-    return building.build_task_data(plan | {key: measure[key] for key in ("task", "max_train_examples")}, inputs)
+    data = building.build_task_data(plan | {key: measure[key] for key in ("task", "max_train_examples")}, inputs)
+    if names is not None:
+        check_labels(data, names, folder)
+    return data
+
+
+def label_names_of(cfg: DictConfig, folder: Path) -> list[str] | None:
+    """A fine-tuned model's classes in the order of its outputs, as the file calls them; None: in the task's order."""
+    config, place = folders.read_config_dict(folder), folders.config_path(folder)
+    if config.get("problem_type") == MULTI_LABEL:
+        raise ValueError(f"{place}: problem_type is {MULTI_LABEL}, and only one label an example can be scored")
+    names = named_labels(config, place)
+    if cfg.measure.label_names:
+        given = cfg.measure.label_names
+        plain = OmegaConf.to_container(given) if OmegaConf.is_config(given) else given
+        return renamed_labels(names, plain, place)
+    if names != [f"LABEL_{number}" for number in range(len(names))]:
+        return names
+    if len(names) > 1:
+        log.warning(
+            "%s calls its classes LABEL_0, ...: they are taken in the task's order (measure.label_names names them)",
+            folder,
+        )
+    return None
+
+
+def check_labels(data: Any, names: Sequence[str], folder: Path) -> None:
+    """ValueError where a file's label is none of the model's, with what to type where only letters' case differs."""
+    if not isinstance(data, LabelledDataModule) or data.numeric_labels:
+        return
+    labels = sorted(set(data.preview().validation.labels or ()))
+    unknown = [label for label in labels if label not in names]
+    if not unknown:
+        return
+    by_word = {name.casefold(): name for name in names}
+    meant = dict.fromkeys(names, "...")
+    for label in unknown:
+        if label.casefold() in by_word:
+            meant[by_word[label.casefold()]] = label
+    pairs = ", ".join(f"{name}: {label}" for name, label in meant.items() if label not in names)
+    raise ValueError(
+        f"{data.validation_path}: label {unknown[0]!r} is not one of the known labels {list(names)} of {folder}: "
+        f"say which is which, 'measure.label_names={{{pairs}}}'"
+    )
 
 
 def build_module(cfg: DictConfig, folder: Path, encoder: Encoder, data: Any) -> Any:

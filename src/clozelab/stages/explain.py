@@ -44,7 +44,7 @@ def main(said: Words) -> int:
 
     text: Any = (values["text"], values["pair"]) if "pair" in values else values["text"]
     text = (values["question"], values["text"]) if "question" in values else text
-    has_mask = predictor.tokenizer.special_tokens[-1] in text and "lm" in predictor.heads
+    has_mask = isinstance(text, str) and "lm" in predictor.heads and predictor.tokenizer.has_mask(text)
     act = OF_TASK.get(predictor.model.task or "", "fill" if has_mask else "")
     if ("question" in values) != (act == "answer"):
         raise ValueError("question= belongs to a model that answers questions, and such a one needs it")

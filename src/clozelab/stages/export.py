@@ -40,7 +40,8 @@ Google's BERT (TensorFlow), a file of weights beside its config.json or, with hu
   clozelab export uncased_L-12_H-768_A-12 to=bert-base  # Google's: vocab.txt, bert_config.json, bert_model.ckpt.*"""
 PLACE = re.compile(r"(?<![\w.-])~?/")  # an absolute path begins
 PIPELINES = {
-    "classification": "text-classification", "regression": "text-classification", "tags": "token-classification",
+    "classification": "text-classification", "multi_label": "text-classification",
+    "regression": "text-classification", "tags": "token-classification",
     "choices": "multiple-choice", "spans": "question-answering",
 }  # fmt: skip
 
@@ -121,6 +122,7 @@ def write(to: Path, model: Model, record: Record | None, *, form: str, pooling: 
     pooling = trained_pooling(model.folder) if pooling == "auto" else pooling
     files |= sentence_transformers_files(model, pooling) if form == "sentence_transformers" else {}
     about: Any = {"labels": model.labels, "is_regression": model.task == "regression", "max_length": model.max_length}
+    about["is_multi_label"] = model.task == "multi_label"
     about |= {"with_pooler": has_pooler(model), "extra_config": extra, "extra_files": files}
     write_model(to, model.encoder, dict(model.heads), model.tokenizer, **about)
 

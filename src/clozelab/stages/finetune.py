@@ -17,6 +17,7 @@ from clozelab.corpus.files import digest
 from clozelab.corpus.random import derive_seed
 from clozelab.datamodules.files import HubSource, hub_files, used_folders
 from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule, TaskInputs
+from clozelab.datamodules.labelled import LabelledDataModule
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
 from clozelab.modules.base import made_of
@@ -97,6 +98,8 @@ def main(cfg: DictConfig) -> None:
                 if cfg.keep_model:
                     made = {"task": cfg.task.name, "head": cfg.head}
                     made |= {key: data.facts[key] for key in LENGTHS if key in data.facts}
+                    if isinstance(data, LabelledDataModule) and data.texts_per_example is not None:
+                        made["texts_per_example"] = data.texts_per_example
                     save_model(run.dir / "model", module, folder, data.inputs.tokenizer, **made)
                     kept["model"] = encoder_fingerprint(run.dir / "model")  # its checksums, as one
                 run.complete(result, data=data.facts, num_evaluations=len(module.history), **kept, **module.facts())

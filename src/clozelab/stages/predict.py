@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clozelab.corpus.files import JSONL_SUFFIXES, whole_file, write_whole
+import yaml  # type: ignore[import-untyped]
+
+from clozelab.corpus.rows import Row, RowFile, open_rows
+from clozelab.datamodules.columns import (
+    choose_columns,
+    is_enough,
+    named_roles,
+    refuse_unread,
+    roles_of,
+    say_on_command_line,
+)
+from clozelab.datamodules.texts import Unreadable, UnreadableText, read_cells
 from clozelab.metrics.glue import TEST_SETS, placeholder, write_submission
+from clozelab.modules.answers import Unanswered, summary_of
+from clozelab.stages.outputs import ARRAYS, print_answers, write_answers
 from clozelab.terminal import Words, verb
 
 if TYPE_CHECKING:
@@ -20,7 +33,7 @@ if TYPE_CHECKING:
 
 HELP = """clozelab predict MODEL text=TEXT [pair=TEXT]
 clozelab predict MODEL question=TEXT text=PASSAGE
-clozelab predict MODEL input=FILE|- [output=FILE]
+clozelab predict MODEL input=FILE|- [text=COLUMN[,COLUMN]] [output=FILE]
 clozelab predict RUN --test
 clozelab predict RUN test=FILE [output=FOLDER]
 
@@ -28,15 +41,21 @@ MODEL is a run, a folder in the Hugging Face layout or, with hub=true, NAME@COMM
 model does its task; of others a text with the mask token is filled, and do= says what else.
 
   do=ACT         fill, classify, answer, tag, next (does the second text follow?), embed, score, states, attention
-  input=FILE     a text a line, or two between a tab (pairs; a question and its passage). - is what is piped in. Where
-                 the first line is a JSON object, all are: text, and pair or question; words for a tagger; passages
-                 for several. pair= and question= beside it are of every line
-  output=FILE    .jsonl, or one line of text each; embeddings also as .npy or .parquet;
+  input=FILE     .csv, .tsv, .jsonl, .parquet: a row is a text, answers come beside the given columns. Any other file:
+                 a text a line, or two between a tab (pairs; a question and its passage). - is what is piped in.
+                 Objects (.jsonl, or any file that begins with one) have text, and pair or question; words for a
+                 tagger; passages for several. format= says what a name does not: lines, jsonl, csv, tsv, parquet
+  text=COLUMN    with input=: the column of the texts, or two between a comma. Without it they are found by name
+                 pair= and question= beside it are one text for every row
+  output=FILE    .csv, .tsv, .parquet, .jsonl, or one line of text each; embeddings also as .npy;
                  states and attention maps as .npz: text_1, text_2, ... in their order
   --json         print JSON lines: the object that was read, and its prediction
+  errors=raise   end at the first text that cannot be read. Else (mark) its answer says why, and they are counted
+  empty=skip     leave out what is empty. Else embed gives the vector of an empty text; other acts mark it
   top_k=N        of masks (5) and answers (1)
   pooling=KIND   of embeddings: mean, cls, last4 (as the model was trained for it, else mean); layer=N: not the last
   stride=N       classify and embed longer texts in windows N tokens apart
+  label_names=   other names of the model's labels: 'label_names={LABEL_0: negative, LABEL_1: positive}'
   precision=     auto (bf16 where the processor multiplies it), 32-true;  device=auto, cpu, cuda
 
   --test         predict the task's test files with a complete fine-tuning, as predict_test=true would have
@@ -50,18 +69,24 @@ folders above them; of several runs on one test set the best on its validation s
   --placeholders    fill test sets that no run has predicted with one constant answer
 
 What the server would turn away is refused, and nothing is written then."""
-TEXTS, LISTS = ("text", "pair", "question"), ("words", "passages")
-SINGLE = ("fill", "tag", "score")  # which take no pair
-ARRAYS = ("embed", "states", "attention")
-ACTS = ("fill", "classify", "answer", "tag", "next", "score", *ARRAYS)
-OF_TASK = {"classification": "classify", "regression": "classify", "tags": "tag", "spans": "answer"}
-OF_TASK |= {"embedding": "embed"}
+TEXTS = ("text", "pair", "question")
+CONSTANTS = ("pair", "question")  # which the command line may say for every row of a file
+ROLES_BY_ROW = ("answer", "tag")  # acts whose objects may differ in their keys: words or text, passages or text
+ACTS = ("fill", "classify", "answer", "tag", "next", "score", "embed", "states", "attention")
+METHODS = {"fill": "fill_mask", "next": "next_sentence", "states": "hidden_states", "answer": "answer_all"}
+METHODS |= {"embed": "embed_each"}
+"""Act -> the predictor's method, where that is called otherwise."""
+OF_TASK = {"classification": "classify", "multi_label": "classify", "regression": "classify"}
+OF_TASK |= {"tags": "tag", "spans": "answer", "embedding": "embed"}
+ARRAY_ACTS = ("embed", "states", "attention")
 TEXTS_AT_ONCE = 2048
 SETTINGS = ("top_k", "layer", "stride", "pooling")
 OPTIONS = {"fill": ("top_k",), "answer": ("top_k",), "classify": ("stride",), "embed": ("pooling", "layer", "stride")}
-PLACES = ("text", "pair", "question", "input", "output", "test")
-PLACED = ("device", "precision", "hub")
-KEYS = (*PLACES, "do", *PLACED, *SETTINGS)
+PLACES = ("text", "pair", "question", "input", "format", "output", "test")
+PLACED = ("device", "precision", "hub", "label_names")
+READING = {"errors": ("mark", "raise"), "empty": ("keep", "skip")}
+"""Key -> its choices, the usual one first."""
+KEYS = (*PLACES, "do", *PLACED, *READING, *SETTINGS)
 
 
 @verb("predict", HELP, names=(1, 1), keys=KEYS, flags=("json", "test"))
@@ -69,42 +94,47 @@ def main(said: Words) -> int:
     """Print or write what the model says; returns the exit status."""
     values, place = said.values, Path(said.names[0])
     if "test" in said.flags or "test" in values:
-        for path in predict_task(place, values.get("test"), values.get("output")):
+        names = label_names_of(values)
+        for path in predict_task(place, values.get("test"), values.get("output"), names):
             print(path)
         return 0
-    if ("input" in values) == ("text" in values):
+    if "input" not in values and "text" not in values:
         raise ValueError("predict needs one of text=TEXT and input=FILE (- for what is piped in); see --help")
-    if (act := values.get("do")) not in (None, *ACTS):
+    act = values.get("do")
+    if act not in (None, *ACTS):
         raise ValueError(f"do={act}: choose one of {', '.join(ACTS)}")
-    own: dict[str, Any] = {key: values[key] for key in TEXTS if key in values}
-    read = read_records(values["input"]) if "input" in values else iter([own])
-    records: Iterator[dict[str, Any]] = ({**one, **own} for one in read)
-    first = next(records, None)
-    if first is None:
-        raise ValueError(f"{values['input']} has no line to read")
-    out = Path(values["output"]) if "output" in values else None
-    if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        raise ValueError(f"output={out}: give a file, in a folder that is there")
+    errors = choice_of("errors", values)
+    skips_empty = choice_of("empty", values) == "skip"
+    file = open_rows(values["input"], values.get("format", "auto")) if "input" in values else said_row(values)
+    out = checked_output(values.get("output"))
     predictor = predictor_of(said)
-    act = act or OF_TASK.get(predictor.model.task or "", "fill")
+    if act is None:
+        act = OF_TASK.get(predictor.model.task or "", "fill")
     if "question" in values and act != "answer":
         raise ValueError(f"question= is nothing for do={act}")
-    found = predictions(predictor, act, chain([first], records), options_of(act, values))
-    if out is not None and out.suffix in (".npy", ".parquet", ".npz"):
-        if act not in (able := ARRAYS if out.suffix == ".npz" else ("embed",)):
-            raise ValueError(
-                f"output={out}: only do={', '.join(able)} gives what a {out.suffix} file holds; take .jsonl"
-            )
-        write_table(out, [array for _, array in found])
-        return 0
-    as_json = "json" in said.flags or act in ARRAYS or (out is not None and out.suffix == ".jsonl")
-    lines = (shown(one, record if as_json else None) for record, one in found)
+    if out is not None and act not in ARRAYS.get(out.suffix, (act,)):
+        able = ", ".join(ARRAYS[out.suffix])
+        raise ValueError(f"output={out}: only do={able} gives what a {out.suffix} file holds; take .jsonl")
+    options = options_of(act, values)
+    if "input" in values:
+        roles = roles_of_file(file, act, values)
+        say_what_is_read(file, roles, values)
+    else:
+        roles, errors = roles_said(file, act), "raise"  # of one text there are no others to answer
+    rows = rows_of(file, roles, act, values, skips_empty=skips_empty)
+    answered = counted(predictions(predictor, act, rows, options, roles=roles, errors=errors))
+    column = "embedding" if act == "embed" else act
     if out is not None:
-        write_whole(out, lines)
-        return 0
-    for line in lines:
-        print(line, flush=True)
+        write_answers(out, file, answered, column)
+    else:
+        print_answers(file, answered, column, is_json="json" in said.flags or act in ARRAY_ACTS)
     return 0
+
+
+def say_what_is_read(file: RowFile, roles: Mapping[str, str], values: Mapping[str, str]) -> None:
+    """Which columns were taken by their names, where the command line names none and they are called otherwise."""
+    if "text" not in values and set(roles) != set(roles.values()):
+        print(f"{file.name}: {say_on_command_line(list(roles.values()))}", file=sys.stderr)
 
 
 def predictor_of(said: Words) -> Predictor:
@@ -115,10 +145,35 @@ def predictor_of(said: Words) -> Predictor:
     from clozelab.modules.predictor import load
 
     where: Any = {key: said.values[key] for key in ("device", "precision") if key in said.values}
-    predictor = load(said.names[0], hub=said.values.get("hub") == "true", **where)
+    names = label_names_of(said.values)
+    predictor = load(said.names[0], hub=said.values.get("hub") == "true", label_names=names, **where)
+    predictor.warns = False  # counted at the end, over all batches
     if sys.stderr.isatty() and {"input", "in"} & said.values.keys():
         predictor.progress = partial(track, description="reading", console=Console(stderr=True), transient=True)
     return predictor
+
+
+def label_names_of(values: Mapping[str, str]) -> dict[str, str]:
+    """`label_names={NEGATIVE: 0, POSITIVE: 1}` as it is meant: names, whatever they look like."""
+    text = values.get("label_names")
+    if text is None:
+        return {}
+    try:
+        names = yaml.load(text, Loader=yaml.BaseLoader)
+    except yaml.YAMLError:
+        names = None
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise ValueError(f"label_names={text}: write '{{MODEL_NAME: NAME, ...}}', a name of each label to be renamed")
+    return names
+
+
+def choice_of(key: str, values: Mapping[str, Any]) -> str:
+    """One of READING; ValueError for a wrong one."""
+    known = READING[key]
+    chosen = values.get(key, known[0])
+    if chosen not in known:
+        raise ValueError(f"{key}={chosen}: choose one of {', '.join(known)}")
+    return str(chosen)
 
 
 def options_of(act: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,126 +187,204 @@ def options_of(act: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def read_records(name: str) -> Iterator[dict[str, Any]]:
-    """The lines of a file, or of what is piped in, as objects; ValueError names a line that is none."""
-    if name != "-" and not Path(name).is_file():
-        raise ValueError(f"input={name}: there is no such file")
-    is_json = name.endswith(JSONL_SUFFIXES)
-    try:
-        with sys.stdin if name == "-" else Path(name).open(encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, 1):
-                is_json = is_json or (number == 1 and _object(line) is not None)
-                yield _record(f"{name}:{number}", line, is_json)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"input={name} is not UTF-8 text: {error}") from error
-
-
-def _record(place: str, line: str, is_json: bool) -> dict[str, Any]:
-    columns = line.rstrip("\r\n").split("\t")
-    if not is_json and len(columns) > 2:
-        raise ValueError(f"{place} has {len(columns)} columns: a line is one text, or two between a tab")
-    record = _object(line) if is_json else dict(zip(("text", "pair"), columns, strict=False))
-    if record is None:
-        raise ValueError(f"{place} is no JSON object")
-    return checked(place, record)
-
-
-def checked(place: str, record: dict[str, Any]) -> dict[str, Any]:
-    """The record; ValueError where it has no text where one belongs."""
-    for key in (key for key in (*TEXTS, *LISTS) if key in record):
-        texts = record[key] if key in LISTS else [record[key]]
-        if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
-            raise ValueError(f"{place}: {key} is {record[key]!r}, no {'list of texts' if key in LISTS else 'text'}")
-    return record
-
-
-def _object(line: str) -> dict[str, Any] | None:
-    try:
-        found = json.loads(line)
-    except ValueError:
+def checked_output(name: str | None) -> Path | None:
+    """Where answers go; ValueError where no file can stand."""
+    if name is None:
         return None
-    return found if isinstance(found, dict) else None
+    out = Path(name)
+    if out.is_dir() or not out.parent.is_dir():
+        raise ValueError(f"output={out}: give a file, in a folder that is there")
+    return out
+
+
+def said_row(values: Mapping[str, str]) -> RowFile:
+    """The one text of a command line, as a file of one row."""
+    record = {key: values[key] for key in TEXTS if key in values}
+    return RowFile("text=", "jsonl", list(record), _rows=lambda: iter([Row("text", record)]))
+
+
+def roles_said(file: RowFile, act: str) -> dict[str, str]:
+    """What the words of a command line are read as; ValueError where one is missing or nothing for the act."""
+    roles = {role: role for role in named_roles(file.columns, act)}
+    for key in file.columns:
+        if key not in roles:
+            raise ValueError(f"{key}= is nothing for do={act}, which reads {', '.join(roles_of(act))}")
+    if not is_enough(roles, act):
+        needs = "question= beside text=, its passage" if act == "answer" else "pair= beside text="
+        raise ValueError(f"do={act} needs {needs}")
+    return roles
+
+
+def roles_of_file(file: RowFile, act: str, values: Mapping[str, str]) -> dict[str, str]:
+    """Role -> column of a file, or -> key of the command line that says it for every row.
+
+    ValueError where a column is missing, where none is named and none can be told to be the text, and where a key would
+    hide a column."""
+    constants = {key: values[key] for key in CONSTANTS if key in values}
+    for key, value in constants.items():
+        if key in file.columns:
+            raise ValueError(f"{file.name} has {key!r}, which {key}= would replace: leave one of them out")
+        if file.is_table and value in file.columns:
+            raise ValueError(
+                f"{key}={value} would be that very text for every row, and {file.name} has a column {value!r}: "
+                f"say text=FIRST,{value} for the texts of two columns"
+            )
+        if key not in roles_of(act):
+            raise ValueError(f"{key}= is nothing for do={act}")
+    if "text" not in values:
+        return choose_columns([*file.columns, *constants], act, place=file.name)
+    named = named_columns(values["text"], file.columns)
+    roles = choose_columns(file.columns, act, named=named, place=file.name)
+    for key in constants:
+        if key in roles:
+            raise ValueError(f"{key}= and text={values['text']} are {len(named) + 1} texts: name one column")
+        roles[key] = key
+    return roles
+
+
+def rows_of(
+    file: RowFile, roles: Mapping[str, str], act: str, values: Mapping[str, str], *, skips_empty: bool = False
+) -> Iterator[Row]:
+    """A file's rows, each with what the command line says for all; `skips_empty` leaves out those without text."""
+    constants = {key: values[key] for key in CONSTANTS if key in values}
+    has_own_keys = file.form == "jsonl" and "text" not in values
+    for row in file.rows():
+        record = {**row.record, **constants}
+        problem = row.problem
+        if problem is None and skips_empty and is_empty(record, roles):
+            continue
+        if problem is None and has_own_keys:
+            problem = _unread_key(record, roles, act)
+        yield Row(row.place, record, problem, row.number)
+
+
+def named_columns(text: str, columns: Sequence[str]) -> list[str]:
+    """`text=premise,hypothesis`: two columns, where none has the whole of it as its name."""
+    return [text] if text in columns else text.split(",")
+
+
+def is_empty(record: Mapping[str, Any], roles: Mapping[str, str]) -> bool:
+    """Whether nothing stands in any column that is read."""
+    for column in roles.values():
+        value = record.get(column)
+        is_blank = value is None or value != value or (isinstance(value, str) and not value.strip())
+        if not is_blank:
+            return False
+    return True
+
+
+def _unread_key(record: Mapping[str, Any], roles: Mapping[str, str], act: str) -> str | None:
+    """What is wrong with an object that has a text under a key that nothing reads; the first one's keys count."""
+    if act not in ROLES_BY_ROW and "pair" in record and "pair" not in roles:
+        return "has 'pair', which the first object has not"
+    try:
+        refuse_unread(record, roles, act, "it")
+    except ValueError as error:
+        return str(error).removeprefix("it ")
+    return None
+
+
+def counted(answered: Iterator[tuple[Row, Any]]) -> Iterator[tuple[Row, Any]]:
+    """The same; says on stderr at the end how many rows were not answered, and why. ValueError where none was."""
+    total = 0
+    problems: list[tuple[str, str]] = []
+    for row, answer in answered:
+        total += 1
+        if isinstance(answer, Unanswered):
+            problems.append((row.place, answer.error))
+        yield row, answer
+    if not total:
+        raise ValueError("there is no row to read, or all of them are empty")
+    if len(problems) == total:
+        place, reason = problems[0]
+        others = f" (and none of the other {total - 1:,} can be answered)" if total > 1 else ""
+        raise ValueError(f"{place} {reason}{others}")
+    if problems:
+        print(summary_of(problems, total), file=sys.stderr)
 
 
 def predictions(
-    predictor: Predictor, act: str, records: Iterator[dict[str, Any]], options: dict[str, Any]
-) -> Iterator[tuple[dict[str, Any], Any]]:
-    """(record, what the model says of it) in order; a stretch of records is held at a time."""
+    predictor: Predictor,
+    act: str,
+    rows: Iterable[Row],
+    options: dict[str, Any],
+    *,
+    roles: Mapping[str, str] | None = None,
+    errors: str = "mark",
+) -> Iterator[tuple[Row, Any]]:
+    """(row, what the model says of it) in order; a stretch of rows is held at a time.
 
-    def asked(number: int, one: dict[str, Any]) -> Any:
-        try:
-            if act == "answer":  # in lines of text the question stands first
-                question, passage = ("question", "text") if "question" in one else ("text", "pair")
-                return one[question], one["passages"] if "passages" in one else [one[passage]]
-            if act in SINGLE and "pair" in one:
-                raise ValueError(f"do={act} takes single texts, and text {number} is a pair (a tab, or pair=)")
-            if act == "tag" and "words" in one:
-                return one["words"]
-            return (one["text"], one["pair"]) if "pair" in one else one["text"]
-        except KeyError as error:
-            has = ", ".join(one) or "nothing"
-            raise ValueError(f"do={act} needs {error} of every text, and text {number} has {has} alone") from None
-
-    names = {"fill": "fill_mask", "next": "next_sentence", "states": "hidden_states", "answer": "answer_all"}
-    act_on: Callable[..., Any] = getattr(predictor, names.get(act, act))
-    done = 0
-    while some := [*islice(records, TEXTS_AT_ONCE)]:
-        given = [asked(number, one) for number, one in enumerate(some, done + 1)]
-        try:
-            found = act_on(given, **options)
-        except ValueError as error:
-            raise ValueError(f"{error} (counted from line {done + 1} on)" if done else error) from error
-        yield from zip(some, found, strict=True)
-        done += len(some)
+    A row that cannot be read has `Unanswered`; with errors="raise" it is a ValueError that names its place. `roles`:
+    role -> column; None: by each row's own keys.
+    """
+    left = iter(rows)
+    while some := [*islice(left, TEXTS_AT_ONCE)]:
+        yield from zip(some, _answers_of(predictor, act, some, options, roles, errors), strict=True)
 
 
-def plain(one: Any) -> Any:
-    """A result as JSON holds it."""
-    return one.tolist() if hasattr(one, "tolist") else one.to_dict()
-
-
-def shown(one: Any, record: dict[str, Any] | None) -> str:
-    """A result as one line: its parts between tabs or, with the record that it is of, a JSON object of both."""
-    said = plain(one)
-    if record is not None:
-        return json.dumps(record | {"prediction": said}, ensure_ascii=False)
-    if "masks" in said:
-        return "\t".join(" ".join(f"{t['token']} {t['probability']:.4f}" for t in mask) for mask in said["masks"])
-    if "words" in said:
-        parts = [" ".join(f"{one['text']}/{one['label']}" for one in said["entities"] or said["words"])]
-    else:
-        parts = [str(value) for key, value in said.items() if key in ("label", "text", "value", "log_probability")]
-        parts += [f"{said['probability']:.4f}"] if "probability" in said else []
-    return "\t".join(" ".join(part.split()) for part in parts)
-
-
-def write_table(path: Path, vectors: Sequence[Any]) -> None:
-    """Embeddings [N, H] as one array, or as a table with a column `embedding`; of .npz each array as text_1, ..."""
-    import numpy as np
-    import pandas
-
-    with whole_file(path) as file:
-        if path.suffix == ".npy":
-            np.save(file, np.stack(vectors))
-        elif path.suffix == ".npz":
-            np.savez(file, **{f"text_{number}": array for number, array in enumerate(vectors, 1)})
+def _answers_of(
+    predictor: Predictor,
+    act: str,
+    rows: Sequence[Row],
+    options: dict[str, Any],
+    roles: Mapping[str, str] | None,
+    errors: str,
+) -> list[Any]:
+    """An answer, or `Unanswered`, for each of some rows."""
+    answers: list[Any] = []
+    readable: list[tuple[int, Any]] = []  # (place among the rows, text)
+    for number, row in enumerate(rows):
+        item = _text_of(row, act, roles)
+        if not isinstance(item, Unreadable):
+            answers.append(None)
+            readable.append((number, item))
+        elif errors == "raise":
+            raise ValueError(f"{row.place} {item.reason}")
         else:
-            pandas.DataFrame({"embedding": [*vectors]}).to_parquet(file)
+            answers.append(Unanswered(item.reason))
+    if not readable:
+        return answers
+    method: Callable[..., Any] = getattr(predictor, METHODS.get(act, act))
+    try:
+        found = method([item for _, item in readable], errors=errors, **options)
+    except UnreadableText as error:
+        number, _ = readable[error.number - 1]
+        raise ValueError(f"{rows[number].place} {error.reason}") from error
+    for (number, _), answer in zip(readable, found, strict=True):
+        answers[number] = answer
+    return answers
 
 
-def predict_task(run: Path, file: str | None, output: str | None) -> list[Path]:
-    """Predict a task's test files (or one `file` like them) with a complete run's model, and nothing trained again."""
+def _text_of(row: Row, act: str, roles: Mapping[str, str] | None) -> Any:
+    """The text of a row, or `Unreadable`."""
+    if row.problem is not None:
+        return Unreadable(row.problem)
+    if roles is None or (act in ROLES_BY_ROW and set(roles) == set(roles.values())):
+        roles = {role: role for role in named_roles(row.record, act)}
+    return read_cells(row.record, roles, act)
+
+
+def predict_task(
+    run: Path, file: str | None, output: str | None, label_names: Mapping[str, str] | None = None
+) -> list[Path]:
+    """Predict a task's test files (or one `file` like them) with a complete run's model, and nothing trained again.
+
+    `label_names`: the task's names of classes -> what the predictions call them."""
     from clozelab.runs.record import read_record
 
     record, file = read_record(run) if run.is_dir() else None, file and str(Path(file).resolve())
     if record is None or record.stage != "finetune" or not record.is_complete or not record.config_name:
-        raise ValueError(f"{run} is no complete fine-tuning of a command line; only that knows its task's format")
+        raise ValueError(
+            f"{run} is no complete fine-tuning of a command line; only that knows its task's format. "
+            "Any other model reads a file as input=FILE, with text=COLUMN"
+        )
     if not (run / "model" / "config.json").is_file():
         raise ValueError(f"{run} kept no model (keep_model=false, or gc took it), so it cannot predict")
     if file and not Path(file).is_file():
         raise ValueError(f"test={file}: there is no such file")
     from clozelab.models import folders
     from clozelab.modules.finetuning import Evaluation, write_test_predictions
+    from clozelab.modules.model import renamed_labels
     from clozelab.runs.find import is_record_of
     from clozelab.runs.fingerprint import encoder_fingerprint
     from clozelab.stages import building, finetune
@@ -277,6 +410,10 @@ def predict_task(run: Path, file: str | None, output: str | None) -> list[Path]:
         for kind, head in module.heads().items():
             folders.load_head(folder, kind, head)
         scores = json.loads(scored.read_text(encoding="utf-8"))["scores"]
+        if label_names:
+            split: Any = module.validation
+            names = renamed_labels(getattr(split, "label_names", ()), label_names, run)
+            module.validation = replace(split, label_names=names)
         module.best = Evaluation(0, scores, [], is_collapsed=False)  # where the threshold of 2.0 stands
         once: Any = {"max_steps": 1, "validation_interval_steps": None, "log_interval_steps": 1}
         trainer = build_trainer(hardware, callbacks=[], loggers=[], folder=out.parent, **once)

@@ -13,7 +13,11 @@ from contextlib import asynccontextmanager, suppress
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from clozelab.corpus.rows import Row
+from clozelab.datamodules.columns import refuse_unknown_keys
+from clozelab.modules.answers import Unanswered
 from clozelab.stages import predict
+from clozelab.stages.outputs import plain
 from clozelab.terminal import Words, verb
 
 if TYPE_CHECKING:
@@ -23,8 +27,10 @@ HELP = """clozelab serve MODEL [host=127.0.0.1] [port=8000] [max_bytes=1000000] 
 
 Answers over HTTP until it is stopped. MODEL, device=, precision= and hub=true are as for `predict`.
 
-  POST /predict   {"text": "a film to remember"}, or {"records": [{"text": ...}, ...]}: objects as predict reads them;
-                  do, top_k, pooling, layer, stride beside them. Answers {"predictions": [...]} in their order
+  POST /predict   {"text": "a film to remember"}, or {"records": [{"text": ...}, ...]}: objects with text, pair,
+                  question, words, passages; do, top_k, pooling, layer, stride beside them. Answers
+                  {"predictions": [...]} in their order; {"error": "..."} stands for a record that cannot be read
+                  ("errors": "raise" beside them refuses the request instead)
   GET  /health    what the model is, and how many requests wait
 
 What is wrong is {"error": "..."} with status 400 (what was asked), 413 (more than max_bytes) or 503 (too many wait).
@@ -38,7 +44,8 @@ class Ask(NamedTuple):
     key: str
     act: str
     options: dict[str, Any]
-    records: list[dict[str, Any]]
+    rows: list[Row]
+    marks: bool  # whether a record that cannot be read leaves the others their answers
     answer: asyncio.Future[Any]
 
 
@@ -121,25 +128,44 @@ def _ask(predictor: Predictor, body: bytes) -> Ask:
         said = None
     if not isinstance(said, dict):
         raise ValueError('send a JSON object: {"text": "..."}, or {"records": [{"text": "..."}]}')
-    act = said.pop("do", None) or predict.OF_TASK.get(predictor.model.task or "", "fill")
+    act = said.pop("do", None)
+    if act is None:
+        act = predict.OF_TASK.get(predictor.model.task or "", "fill")
     if act not in predict.ACTS:
         raise ValueError(f"do={act}: choose one of {', '.join(predict.ACTS)}")
-    options = predict.options_of(act, {key: said.pop(key) for key in predict.SETTINGS if key in said})
+    settings = {key: said.pop(key) for key in (*predict.SETTINGS, "errors") if key in said}
+    options, errors = predict.options_of(act, settings), predict.choice_of("errors", settings)
     records = said.get("records", [said])
     if not isinstance(records, list) or not records or not all(isinstance(one, dict) for one in records):
         raise ValueError("records is a list of objects, at least one")
     if other := next((key for key in said if key != "records" and "records" in said), None):
         raise ValueError(f"{other} stands beside records, and would be read of none: say it in each of them")
-    records = [predict.checked(f"record {number}", one) for number, one in enumerate(records, 1)]
+    rows = [Row(f"record {number}", record) for number, record in enumerate(records, 1)]
+    for row in rows:
+        refuse_unknown_keys(row.record, act, row.place)
     key = json.dumps([act, options, "pair" in records[0]], sort_keys=True)
-    return Ask(key, act, options, records, asyncio.get_running_loop().create_future())
+    marks = errors == "mark" and "records" in said
+    return Ask(key, act, options, rows, marks, asyncio.get_running_loop().create_future())
 
 
 def _answers(predictor: Predictor, asks: Sequence[Ask]) -> list[Any]:
     """What each is told, or the error that it is; where one spoils a batch, each is asked alone."""
+    rows = [row for ask in asks for row in ask.rows]
     try:
-        records = iter([record for ask in asks for record in ask.records])
-        found = (one for _, one in predict.predictions(predictor, asks[0].act, records, asks[0].options))
-        return [[predict.plain(one) for one in islice(found, len(ask.records))] for ask in asks]
+        found = predict.predictions(predictor, asks[0].act, rows, asks[0].options)
+        answered = list(found)
     except Exception as error:
         return [error] if len(asks) == 1 else [_answers(predictor, [ask])[0] for ask in asks]
+    told, left = [], iter(answered)
+    for ask in asks:
+        told.append(_told(ask, list(islice(left, len(ask.rows)))))
+    return told
+
+
+def _told(ask: Ask, answered: Sequence[tuple[Row, Any]]) -> Any:
+    """The answers of one request; the error that it is, where a record cannot be read and that is one, or none can."""
+    problems = [(row, answer) for row, answer in answered if isinstance(answer, Unanswered)]
+    if problems and (not ask.marks or len(problems) == len(answered)):
+        row, answer = problems[0]
+        return ValueError(f"{row.place} {answer.error}")
+    return [plain(answer) for _, answer in answered]

@@ -16,7 +16,7 @@ from clozelab.datamodules.files import TaskPreview
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.launch.sweep import CONFIGURATION_ERRORS, Sweep, explain, phase_objectives
 from clozelab.models.folders import read_config, read_config_dict
-from clozelab.modules.model import max_positions, open_tokenizer
+from clozelab.modules.model import max_positions, named_labels, open_tokenizer
 from clozelab.planning.cost import Costing, TaskFiles, assemble, with_speeds
 from clozelab.planning.jobs import Arm, Corpus, Kind, Words, made_up_corpus
 from clozelab.planning.steps import Step, make_steps
@@ -233,7 +233,7 @@ class Gathering:
         else:
             given = Path(require_encoder(settings["encoder"]))
             tokenizer, trained = open_tokenizer(given), max_positions(given)
-            names = list((read_config_dict(given).get("id2label") or {}).values())
+            names = named_labels(read_config_dict(given), given)
         if settings["hub"]:
             what = f"{name}: its files come from the hub and are not looked at"
             self._notice("task", what, "", "data_dir=FOLDER with the same files would be")

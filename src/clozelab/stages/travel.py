@@ -29,7 +29,8 @@ from pydantic import BaseModel, ValidationError
 from rich import filesize
 from rich.console import Console
 
-from clozelab.corpus.files import MAX_EXPANSION, MIN_BOMB_BYTES, file_sha256, whole_file
+from clozelab.corpus.files import file_sha256, whole_file
+from clozelab.corpus.lines import MAX_EXPANSION, MIN_BOMB_BYTES
 from clozelab.planning.steps import runs_root
 from clozelab.runs.find import Runs, cell_of, find, is_copy, select
 from clozelab.runs.fingerprint import RESULTS_VERSIONS

@@ -148,12 +148,13 @@ class Family:
     def to_hf(self, config: EncoderConfig, kinds: Collection[str] = ()) -> dict[str, Any]:
         """The content of config.json for an encoder with heads of these kinds; transformers keeps unknown keys."""
         values, architecture = self.spell(config), self.architecture(kinds, config.is_causal)
-        understood = EncoderConfig(**self.read(values)).to_dict()
+        pools_first = config.pools_first_token
+        understood = EncoderConfig(**self.read(values), pools_first_token=pools_first).to_dict()
         different = {name: value for name, value in config.to_dict().items() if value != understood[name]}
         # Their classes always have token types, leave out a BiLSTM, and pool the first token, which sees only itself
         # under a causal mask.
         is_misread = not config.type_vocab_size or not set(kinds) <= set(COMMON_HEADS)
-        if different or is_misread or (config.is_causal and POOLED_KINDS & set(kinds)):
+        if different or is_misread or (config.pools_last_token and POOLED_KINDS & set(kinds)):
             architecture = OWN_CLASS + architecture
             values |= {"model_type": OWN_TYPE + self.model_type, OWN_KEY: different}
         return values | {"architectures": [architecture]}

@@ -1,0 +1,170 @@
+"""Lines of text files, plain or packed: gzip, Zstandard, xz and bzip2, in constant memory.
+
+A packed file that is cut off or damaged is an error, never a shorter text. A binary file is known by its first bytes;
+a stray NUL in a text is no sign of one, and who reads the lines removes it.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import logging
+import lzma
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import zstandard
+
+log = logging.getLogger(__name__)
+
+COMPRESSIONS = (".gz", ".zst", ".xz", ".bz2")
+CHUNK_BYTES = 2**20
+MAX_EXPANSION, MIN_BOMB_BYTES = (
+    200,
+    2**24,
+)  # a packed file may become so many times larger, or so large
+SNIFFED_BYTES = 8192  # by which a binary file is known
+MAX_NUL_FRACTION = 0.01  # of the sniffed bytes; a single NUL is always forgiven
+CONTROLS = bytes(sorted({*range(1, 9), *range(14, 27), *range(28, 32), 127}))  # that no text has; NUL is counted apart
+NUL = b"\0"
+Advance = Callable[[int], object]  # told how many bytes of the file on disk were read
+
+
+def ignore(_: int) -> None:
+    """An `Advance` that shows nothing."""
+
+
+class Readable(Protocol):
+    """A file of bytes."""
+
+    def read(self, size: int = -1, /) -> bytes: ...
+
+
+class CountedFile:
+    """A file on disk that tells `advance` of every byte which is read from it."""
+
+    def __init__(self, raw: Readable, advance: Advance) -> None:
+        self._raw, self._advance = raw, advance
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._raw.read(size)
+        self._advance(len(data))
+        return data
+
+
+def file_suffix(path: Path) -> str:
+    """The last suffix that is not a compression, in lower case."""
+    unpacked = path.with_suffix("") if path.suffix in COMPRESSIONS else path
+    return unpacked.suffix.lower()
+
+
+def lines_of(path: Path, raw: Readable) -> Iterator[bytes]:
+    """Lines of a file whatever its compression, without line ends; ValueError for a binary or damaged one."""
+    unfinished: list[bytes] = []
+    for chunk in chunks_of(path, raw):
+        head, *lines = chunk.split(b"\n")
+        unfinished.append(head)
+        if lines:  # joined once per line, so a line of many chunks costs its length, not its square
+            yield b"".join(unfinished)
+            yield from lines[:-1]
+            unfinished = [lines[-1]]
+    last = b"".join(unfinished)
+    if last:
+        yield last
+
+
+def text_lines(path: Path, advance: Advance = ignore) -> Iterator[tuple[int, str | None]]:
+    """(line number from 1, text without line end); None for a line that is not UTF-8. Drops empty lines at the end.
+
+    A byte order mark, CRLF line ends and NUL characters are taken off (a warning counts the last); a packed file is
+    unpacked on the way."""
+    empty = num_nuls = 0
+    with path.open("rb") as file:
+        for number, raw in enumerate(lines_of(path, CountedFile(file, advance)), start=1):
+            if NUL in raw:
+                num_nuls += raw.count(NUL)
+                raw = raw.replace(NUL, b"")
+            if number == 1:
+                raw = raw.removeprefix(codecs.BOM_UTF8)
+            raw = raw.rstrip(b"\r")
+            if not raw:
+                empty += 1
+                continue
+            yield from ((skipped, "") for skipped in range(number - empty, number))
+            empty = 0
+            try:
+                yield number, raw.decode("utf-8")
+            except UnicodeDecodeError:
+                yield number, None
+    warn_of_nuls(path, num_nuls)
+
+
+def warn_of_nuls(path: Path, number: int) -> None:
+    if number:
+        log.warning("%s: %d NUL characters were removed", path, number)
+
+
+def chunks_of(path: Path, raw: Readable) -> Iterator[bytes]:
+    """Unpacked bytes of a file, a chunk at a time; ValueError for a binary or damaged one, and for a bomb."""
+    limit = max(MIN_BOMB_BYTES, MAX_EXPANSION * path.stat().st_size)
+    size = 0
+    try:
+        for number, chunk in enumerate(_unpacked(path.suffix, raw)):
+            size += len(chunk)
+            if path.suffix in COMPRESSIONS and size > limit:
+                raise ValueError(f"{path} unpacks to over {limit:,} bytes, as no text does: leave it out, or unpack it")
+            if number == 0 and is_binary(chunk[:SNIFFED_BYTES]):
+                raise ValueError(f"{path} is binary (or UTF-16): UTF-8 text was expected")
+            yield chunk
+    except (OSError, EOFError, lzma.LZMAError, zstandard.ZstdError) as error:
+        raise ValueError(f"{path} is damaged or incomplete ({error}); fetch it again") from error
+
+
+def is_binary(head: bytes) -> bool:
+    """Whether the first bytes of a file hold NULs as no text does: many, or beside what is no UTF-8 text."""
+    num_nuls = head.count(NUL)
+    if not num_nuls:
+        return False
+    if num_nuls > max(1, MAX_NUL_FRACTION * len(head)):
+        return True
+    text = head.replace(NUL, b"")
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(text)  # the last character may be cut
+    except UnicodeDecodeError:
+        return True
+    return len(text.translate(None, CONTROLS)) < len(text)
+
+
+def _unpacked(suffix: str, raw: Readable) -> Iterator[bytes]:
+    if suffix == ".zst":
+        yield from _zstd_chunks(raw)
+        return
+    stream: Any = raw
+    if suffix == ".gz":
+        stream = gzip.GzipFile(fileobj=stream)
+    elif suffix == ".xz":
+        stream = lzma.LZMAFile(stream)  # noqa: SIM115 - it has no file of its own to close
+    elif suffix == ".bz2":
+        stream = bz2.BZ2File(stream)
+    while chunk := stream.read(CHUNK_BYTES):
+        yield chunk
+
+
+def _zstd_chunks(raw: Readable) -> Iterator[bytes]:
+    """Decompressed chunks of all frames. The library's own reader ends a cut-off file in silence; this does not."""
+    decompressor = zstandard.ZstdDecompressor(max_window_size=2**31)
+    frame, text = None, b""
+    while data := raw.read(CHUNK_BYTES // 256):  # 4 KiB unpack to 128 MiB at most
+        while data:
+            frame = frame or decompressor.decompressobj()
+            text += frame.decompress(data)
+            data = frame.unused_data if frame.eof else b""
+            frame = None if frame.eof else frame
+        if len(text) >= CHUNK_BYTES // 8:
+            yield text
+            text = b""
+    yield from [text] if text else []
+    if frame is not None:
+        raise EOFError("the compressed stream ends early")

@@ -1,0 +1,261 @@
+"""Rows of a file of texts, in order, each with its place and its cells as they stand there.
+
+    file = open_rows("reviews.csv")
+    file.columns                        # ["id", "review", "stars"]
+    for row in file.rows():
+        row.place, row.record           # "reviews.csv:2", {"id": "7", "review": "a film, to remember", "stars": "4"}
+
+Tables (corpus/tables.py) are known by the file's name. Of any other file a line is a text, or two between a tab; where
+its first line is a JSON object, all lines are. A row that is damaged keeps its place and says what is wrong with it, so
+that it takes no other one along. What spoils a whole file is a ValueError before the first row is given out.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clozelab.corpus.lines import text_lines
+from clozelab.corpus.tables import COLUMNAR, Table, open_table, table_format
+
+FORMATS = ("lines", "jsonl", "csv", "tsv", "parquet", "arrow")
+TAB = "\t"
+DELIMITERS = (",", ";", TAB)  # of a csv file: the one that its header has most of
+Lines = Callable[[], Iterator[tuple[int, str | None]]]  # (number, text); None for a line that is not UTF-8
+
+
+@dataclass(frozen=True)
+class Row:
+    """`problem`: why nothing can be read of it; it goes on where the place ends."""
+
+    place: str
+    record: dict[str, Any]
+    problem: str | None = None
+    number: int = 1  # of the line, or the row of a table without lines
+
+
+@dataclass(frozen=True)
+class RowFile:
+    """A file that was opened, and found to be of its form throughout."""
+
+    name: str
+    form: str  # one of FORMATS
+    columns: list[str]  # of jsonl: the keys of the first object
+    delimiter: str = ","  # of csv, and of tsv
+    is_quoted: bool = True  # whether a quotation mark in it is more than a character
+    _rows: Callable[[], Iterator[Row]] = field(default=lambda: iter(()), repr=False)
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it has columns beside its texts, and a header that names them."""
+        return self.form not in ("lines", "jsonl")
+
+    def rows(self) -> Iterator[Row]:
+        """From the first one on, however often it is asked for."""
+        return self._rows()
+
+
+def open_rows(name: str, form: str = "auto") -> RowFile:
+    """Opens a file, or what is piped in (`-`). ValueError: there is none, no row is in it, or it is damaged."""
+    if form not in ("auto", *FORMATS):
+        raise ValueError(f"format={form}: choose auto, {', '.join(FORMATS)}")
+    if name == "-":
+        return _open_piped(form)
+    path = Path(name)
+    if not path.is_file():
+        raise ValueError(f"input={name}: there is no such file")
+    if form == "auto" and path.suffix.lower() == ".json":
+        return _open_json(path)
+    chosen = table_format(path) if form == "auto" else form
+    if chosen is None or chosen in ("lines", "jsonl"):
+        return _open_lines(name, lambda: text_lines(path), chosen)
+    return _open_table(path, chosen)
+
+
+# Lines
+
+
+def _open_piped(form: str) -> RowFile:
+    if form not in ("auto", "lines", "jsonl"):
+        raise ValueError(f"format={form}: what is piped in is lines or jsonl; write a table to a file first")
+    if hasattr(sys.stdin, "reconfigure"):
+        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # a broken byte costs its own line alone
+    lines = _split(sys.stdin.read())
+    return _open_lines("-", lambda: iter(lines), None if form == "auto" else form)
+
+
+def _split(text: str) -> list[tuple[int, str | None]]:
+    """Numbered lines; at line feeds alone, for other characters that end a line elsewhere may stand in a text."""
+    if not text:
+        return []
+    lines: list[tuple[int, str | None]] = []
+    for number, line in enumerate(text.removeprefix("\ufeff").removesuffix("\n").split("\n"), 1):
+        is_decoded = not any("\udc80" <= character <= "\udcff" for character in line)
+        lines.append((number, line.rstrip("\r") if is_decoded else None))
+    return lines
+
+
+def _open_lines(name: str, lines: Lines, form: str | None) -> RowFile:
+    number, first = next(lines(), (0, None))
+    if number == 0:
+        raise ValueError(f"input={name} has no line to read")
+    if form is None:
+        form = "jsonl" if isinstance(_parsed(first), dict) else "lines"
+    if form == "jsonl":
+        return RowFile(name, form, _first_keys(name, lines), _rows=lambda: _json_rows(name, lines))
+    has_pairs = _has_pairs(name, lines)
+    columns = ["text", "pair"] if has_pairs else ["text"]
+    return RowFile(name, form, columns, _rows=lambda: _text_rows(name, lines, has_pairs))
+
+
+def _first_keys(name: str, lines: Lines) -> list[str]:
+    """Keys of the first object; ValueError where there is none."""
+    for row in _json_rows(name, lines):
+        if row.problem is None:
+            return list(row.record)
+    raise ValueError(f"{next(_json_rows(name, lines)).place} is no JSON object, nor is any line below it")
+
+
+def _has_pairs(name: str, lines: Lines) -> bool:
+    """Whether most lines are two texts between a tab; in other files a tab is a blank. ValueError for a table."""
+    total = pairs = wide = 0
+    for _, line in lines():
+        if line is None or not line.strip():
+            continue
+        tabs = line.count(TAB)
+        total += 1
+        pairs += tabs == 1
+        wide += tabs > 1
+    if 2 * wide > total:
+        raise ValueError(
+            f"{name} has lines of three columns and more: call it .tsv, or say format=tsv, if it is a table"
+        )
+    return 2 * pairs > total
+
+
+def _text_rows(name: str, lines: Lines, has_pairs: bool) -> Iterator[Row]:
+    for number, line in lines():
+        place = f"{name}:{number}"
+        if line is None:
+            yield Row(place, {"text": ""}, "is not UTF-8 text", number)
+        elif not has_pairs:
+            yield Row(place, {"text": line}, None, number)
+        elif line.count(TAB) == 1:
+            first, second = line.split(TAB)
+            yield Row(place, {"text": first, "pair": second}, None, number)
+        elif not line.strip():
+            yield Row(place, {"text": "", "pair": ""}, None, number)
+        else:
+            reason = f"has {line.count(TAB)} tabs: two texts between a tab were expected"
+            yield Row(place, {"text": line}, reason, number)
+
+
+def _json_rows(name: str, lines: Lines) -> Iterator[Row]:
+    for number, line in lines():
+        place = f"{name}:{number}"
+        if line is None:
+            yield Row(place, {}, "is not UTF-8 text", number)
+            continue
+        if not line.strip():
+            continue
+        content = _parsed(line)
+        if isinstance(content, dict):
+            yield Row(place, content, None, number)
+        else:
+            yield Row(place, {"line": line}, "is no JSON object", number)
+
+
+def _parsed(line: str | None) -> Any:
+    """What a line of JSON holds; None where it is none."""
+    try:
+        return json.loads(line or "")
+    except (ValueError, RecursionError):
+        return None
+
+
+def _open_json(path: Path) -> RowFile:
+    """A list of objects, as `json` writes it; or an object a line under this name."""
+    lines = list(text_lines(path))
+    if any(line is None for _, line in lines):
+        raise ValueError(f"{path} is not UTF-8 text")
+    content = _parsed("\n".join(line or "" for _, line in lines))
+    if not isinstance(content, list):
+        return _open_lines(str(path), lambda: iter(lines), "jsonl")
+    if not content or not isinstance(content[0], dict):
+        raise ValueError(f'{path}: a list of objects was expected, such as [{{"text": ...}}]')
+
+    def rows() -> Iterator[Row]:
+        for number, record in enumerate(content, 1):
+            is_object = isinstance(record, dict)
+            problem = None if is_object else "is no JSON object"
+            yield Row(f"{path}, object {number}", record if is_object else {}, problem, number)
+
+    return RowFile(str(path), "jsonl", list(content[0]), _rows=rows)
+
+
+# Tables
+
+
+def _open_table(path: Path, form: str) -> RowFile:
+    delimiter, is_quoted = ",", form == "csv"
+    if form == "csv":
+        delimiter = _delimiter_of(path)
+    elif form == "tsv":
+        delimiter, is_quoted = "\t", _is_quoted(path)
+    table = open_table(path, "csv" if is_quoted else form, delimiter=delimiter)
+    for column in table.columns:
+        if table.columns.count(column) > 1:
+            raise ValueError(f"{path} has two columns {column!r}; rename one")
+    if form not in COLUMNAR and not any(True for _ in table.rows()):
+        raise ValueError(f"{path} has a header and no row below it")
+    if form == "csv":
+        _read_through(table)
+    return RowFile(str(path), form, table.columns, delimiter, is_quoted, lambda: _table_rows(path, table))
+
+
+def _table_rows(path: Path, table: Table) -> Iterator[Row]:
+    for number, record in table.rows():
+        place = f"{path}:{number}"
+        if isinstance(record, str):
+            yield Row(place, dict.fromkeys(table.columns), f"is damaged: {record}", number)
+        else:
+            yield Row(place, record, None, number)
+
+
+def _read_through(table: Table) -> None:
+    """An open quotation mark is found now, rather than after hours of work on what stands before it."""
+    for _ in table.rows():
+        pass
+
+
+def _delimiter_of(path: Path) -> str:
+    """What stands between the cells of a csv file: in some countries a semicolon."""
+    _, header = next(iter(text_lines(path)), (0, ""))
+    return max(DELIMITERS, key=(header or "").count)
+
+
+def _is_quoted(path: Path) -> bool:
+    """Whether a tsv file was written by a csv writer, so that quotation marks enclose cells with tabs and line breaks.
+
+    It was, where such a writer makes the very same file of what it reads there. Benchmarks have quotation marks that
+    are characters like any other, and most have some that no writer would have left so."""
+    raw = [line for _, line in text_lines(path)]
+    if None in raw or not any('"' in (line or "") for line in raw):
+        return False
+    text = "\n".join(line or "" for line in raw)
+    try:
+        rows = list(csv.reader(io.StringIO(text, newline=""), delimiter="\t", strict=True))
+    except csv.Error:
+        return False
+    for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL):
+        buffer = io.StringIO(newline="")
+        csv.writer(buffer, delimiter="\t", lineterminator="\n", quoting=quoting).writerows(rows)
+        if buffer.getvalue().rstrip("\n") == text:
+            return True
+    return False

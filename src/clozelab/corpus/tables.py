@@ -1,0 +1,386 @@
+"""Rows of tables on disk, streamed in constant memory: csv, tsv, jsonl, Parquet and Arrow, as pandas and `datasets`
+write them.
+
+    table = open_table(path)            # the format by the file's name, or the one that is given
+    table.columns                       # ["id", "text", "label"]
+    for number, row in table.rows(["text", "label"]):
+        ...                             # {"text": "...", "label": 1}; a damaged row is a text that says what is wrong
+
+tsv: tabs alone, a quotation mark is a character like any other (GLUE). csv: quoted where needed. jsonl: an object a
+line. csv, tsv and jsonl may be packed (corpus/lines.py). `number` is a line of the file (of a csv row with line breaks
+its last one), of Parquet and Arrow the row, from 1. A cell is what the format has: text in csv and tsv; of the others
+also numbers, lists, dictionaries, None. What a cell means is for the reader to say.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from clozelab.corpus.lines import (
+    COMPRESSIONS,
+    NUL,
+    Advance,
+    CountedFile,
+    file_suffix,
+    ignore,
+    lines_of,
+    text_lines,
+    warn_of_nuls,
+)
+
+TABLE_FORMATS = ("tsv", "csv", "jsonl", "parquet", "arrow")
+COLUMNAR = ("parquet", "arrow")  # binary: their rows have numbers, not lines
+FORMAT_BY_SUFFIX = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+}
+MAX_CELL_CHARACTERS = 2**24  # of a csv cell; an open quotation mark swallows no more than this
+BATCH_ROWS = 64  # of Parquet and Arrow, held at a time: a row may be a book
+BUFFER_BYTES = 2**20
+SAMPLED_ROWS = 100  # by which a column of text is known
+MAX_NAME_WORDS, MAX_NAME_CHARACTERS = (
+    4,
+    60,
+)  # of a column; longer "names" are the first row of a file without any
+ARROW_FILE, ARROW_STREAM_END = b"ARROW1", b"\xff\xff\xff\xff\0\0\0\0"
+DEFAULT_TEXT_COLUMN = "text"
+
+Record = dict[str, Any] | str  # a row's cells by column; of a damaged row, what is wrong with it
+Row = tuple[int, Record]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that was opened: its header was read, its rows were not."""
+
+    path: Path
+    file_format: str
+    columns: list[str]  # in file order; of jsonl those of the first object
+    other_types: dict[str, str] = field(default_factory=dict)  # of Parquet and Arrow: columns that hold no text
+    num_rows: int | None = None  # where the file says it
+    _rows: Callable[[list[str] | None, Advance], Iterator[Row]] = lambda *_: iter(())
+
+    def rows(self, columns: Sequence[str] | None = None, advance: Advance = ignore) -> Iterator[Row]:
+        """(number, record) of each row, from the first one on; ValueError for a damaged file.
+
+        Of Parquet and Arrow only `columns` are read (None: all). `advance` is told how many bytes were read."""
+        return self._rows(None if columns is None else list(columns), advance)
+
+
+def table_format(path: Path) -> str | None:
+    """What a file's name says that it is; None for no table."""
+    return FORMAT_BY_SUFFIX.get(file_suffix(path))
+
+
+def open_table(
+    path: Path,
+    file_format: str = "auto",
+    *,
+    header: Sequence[str] | None = None,
+    required: Sequence[str] = (),
+    delimiter: str = ",",
+) -> Table:
+    """Opens a table and reads its columns' names. `auto`: by the file's name, tsv where that says nothing.
+
+    `header` names the columns of a tsv or csv file whose first line does not name all of `required`. ValueError for an
+    unknown format, an empty or binary file, and one that is not of its format. `delimiter`: between cells of csv."""
+    if file_format not in ("auto", *TABLE_FORMATS):
+        raise ValueError(f"file_format={file_format!r} is unknown; known: auto, {', '.join(TABLE_FORMATS)}")
+    if file_format == "auto":
+        file_format = table_format(path) or "tsv"
+    if file_format == "jsonl":
+        return _open_jsonl(path)
+    if file_format in COLUMNAR:
+        return _open_columnar(path, file_format)
+    return _open_delimited(path, file_format, header, required, delimiter)
+
+
+# csv and tsv
+
+
+def _open_delimited(
+    path: Path, file_format: str, header: Sequence[str] | None, required: Sequence[str], delimiter: str
+) -> Table:
+    number, names = next(_fields_of(path, file_format, ignore, delimiter), (0, None))
+    if number == 0:
+        raise ValueError(f"{path} is empty; expected a header line")
+    has_header = header is None or (names is not None and set(required) <= set(names))
+    columns = names if has_header else list(header or ())
+    if columns is None:
+        raise ValueError(f"{path}:{number}: the header is not UTF-8 text")
+
+    def rows(_: list[str] | None, advance: Advance) -> Iterator[Row]:
+        lines = _fields_of(path, file_format, advance, delimiter)
+        for number, fields in islice(lines, int(has_header), None):
+            yield number, _delimited_record(columns, fields)
+
+    return Table(path, file_format, columns, _rows=rows)
+
+
+def _fields_of(
+    path: Path, file_format: str, advance: Advance, delimiter: str
+) -> Iterator[tuple[int, list[str] | None]]:
+    """(line number, fields) of each row; None for one that is not UTF-8."""
+    if file_format == "csv":
+        yield from _csv_fields(path, advance, delimiter)
+        return
+    for number, line in text_lines(path, advance):
+        yield number, None if line is None else line.split("\t")
+
+
+def _csv_fields(path: Path, advance: Advance, delimiter: str) -> Iterator[tuple[int, list[str] | None]]:
+    """A quoted field may hold line breaks, so the csv module reads the file, not single lines."""
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL_CHARACTERS))
+    with path.open("rb") as file:
+        reader = csv.reader(_csv_lines(path, CountedFile(file, advance)), delimiter=delimiter, strict=True)
+        try:
+            for fields in reader:
+                if fields:  # a blank line is no row
+                    yield reader.line_num, fields if all(map(_is_decoded, fields)) else None
+        except csv.Error as problem:
+            raise ValueError(f"{path}:{reader.line_num}: not a CSV file: {problem}") from problem
+
+
+def _csv_lines(path: Path, raw: CountedFile) -> Iterator[str]:
+    """Lines with their ends; bytes that are not UTF-8 become surrogates, so that only their row is lost."""
+    num_nuls = 0
+    for number, line in enumerate(lines_of(path, raw)):
+        plain = line.removeprefix(codecs.BOM_UTF8) if number == 0 else line
+        if NUL in plain:
+            num_nuls += plain.count(NUL)
+            plain = plain.replace(NUL, b"")
+        yield plain.decode("utf-8", "surrogateescape") + "\n"
+    warn_of_nuls(path, num_nuls)
+
+
+def _is_decoded(text: str) -> bool:
+    return text.isascii() or not any("\udc80" <= character <= "\udcff" for character in text)
+
+
+def _delimited_record(columns: list[str], fields: list[str] | None) -> Record:
+    if fields is None:
+        return "not UTF-8 text"
+    if len(fields) != len(columns):
+        return f"{len(fields)} fields, expected {len(columns)}"
+    return dict(zip(columns, fields, strict=True))
+
+
+# jsonl
+
+
+def _open_jsonl(path: Path) -> Table:
+    number, first = next(_json_rows(path, ignore), (0, ""))
+    if number == 0:
+        raise ValueError(f"{path} has no examples")
+    if isinstance(first, str):
+        raise ValueError(f"{path}:{number}: {first}")
+    return Table(path, "jsonl", list(first), _rows=lambda _, advance: _json_rows(path, advance))
+
+
+def _json_rows(path: Path, advance: Advance) -> Iterator[Row]:
+    for number, line in text_lines(path, advance):
+        yield number, _json_record(line)
+
+
+def _json_record(line: str | None) -> Record:
+    if line is None:
+        return "not UTF-8 text"
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError):
+        return "no JSON object"
+    return content if isinstance(content, dict) else "no JSON object"
+
+
+# Parquet and Arrow
+
+
+def _open_columnar(path: Path, file_format: str) -> Table:
+    if path.suffix in COMPRESSIONS:
+        raise ValueError(f"{path}: a packed {file_format} file cannot be streamed; unpack it (it is compressed inside)")
+    schema, num_rows = _columnar_schema(path, file_format)
+    other_types = {column.name: str(column.type) for column in schema if not _is_text(column.type)}
+
+    def rows(columns: list[str] | None, advance: Advance) -> Iterator[Row]:
+        number = told = 0
+        size = path.stat().st_size
+        for batch in _batches(path, file_format, columns):
+            for record in batch.to_pylist():
+                number += 1
+                yield number, record
+            # How far it is, by rows: the order of the bytes on disk is the format's own affair.
+            reached = size * number // max(number, num_rows or 1)
+            advance(reached - told)
+            told = reached
+
+    return Table(path, file_format, list(schema.names), other_types, num_rows, rows)
+
+
+def column_types(path: Path, file_format: str) -> dict[str, Any]:
+    """Column -> its type, of Parquet and Arrow."""
+    schema, _ = _columnar_schema(path, file_format)
+    return {column.name: column.type for column in schema}
+
+
+def _columnar_schema(path: Path, file_format: str) -> tuple[Any, int | None]:
+    """The schema, and the number of rows where the file says it."""
+    import pyarrow  # takes a third of a second: only who reads such a file pays
+    from pyarrow import parquet
+
+    try:
+        if file_format == "parquet":
+            with parquet.ParquetFile(path) as file:
+                return file.schema_arrow, file.metadata.num_rows
+        with pyarrow.memory_map(str(path)) as source, _arrow_reader(source) as reader:
+            return reader.schema, None
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(_unreadable(path, file_format, error)) from error
+
+
+def _batches(path: Path, file_format: str, columns: list[str] | None) -> Iterator[Any]:
+    """Record batches of BATCH_ROWS rows at most."""
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        if file_format == "parquet":
+            # The buffer keeps a row group of many megabytes from being read as a whole.
+            with parquet.ParquetFile(path, buffer_size=BUFFER_BYTES) as file:
+                yield from file.iter_batches(batch_size=BATCH_ROWS, columns=columns)
+            return
+        with pyarrow.memory_map(str(path)) as source, _arrow_reader(source) as reader:
+            for batch in _arrow_batches(reader):
+                chosen = batch if columns is None else batch.select(columns)
+                for start in range(0, len(chosen), BATCH_ROWS):
+                    yield chosen.slice(start, BATCH_ROWS)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(_unreadable(path, file_format, error)) from error
+
+
+def _arrow_reader(source: Any) -> Any:
+    """Of Arrow's two layouts the one that it is: a file (feather), or a stream (as `datasets` caches it)."""
+    from pyarrow import ipc
+
+    is_file = source.read(len(ARROW_FILE)) == ARROW_FILE
+    # A stream whose writer was stopped is cut off between two batches, and reads as a shorter one.
+    source.seek(max(0, source.size() - len(ARROW_STREAM_END)))
+    if not is_file and source.read() != ARROW_STREAM_END:
+        raise OSError("the stream does not end with its mark")
+    source.seek(0)
+    return ipc.open_file(source) if is_file else ipc.open_stream(source)
+
+
+def _arrow_batches(reader: Any) -> Iterator[Any]:
+    if hasattr(reader, "num_record_batches"):
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)
+    else:
+        yield from reader
+
+
+def _is_text(kind: Any) -> bool:
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+
+
+def _unreadable(path: Path, file_format: str, error: Exception) -> str:
+    reason = str(error).partition("\n")[0]
+    return f"{path} is no {file_format} file, or is damaged or incomplete ({reason}); fetch it again"
+
+
+# Which column is the text?
+
+
+def find_text_column(table: Table, wanted: str = DEFAULT_TEXT_COLUMN, key: str = "text_field") -> str:
+    """The column `wanted`; where none is called DEFAULT_TEXT_COLUMN, the only one that looks like text.
+
+    ValueError lists the columns where the wanted one is missing or no text, and where several may be it. `key` is the
+    setting that names the column."""
+    columns = table.columns
+    if columns.count(wanted) > 1:
+        raise ValueError(f"{table.path} has two columns {wanted!r}; rename one")
+    if wanted in columns:
+        _refuse_other_than_text(table, wanted, key)
+        return wanted
+    listed = ", ".join(map(repr, columns))
+    if wanted != DEFAULT_TEXT_COLUMN:
+        raise ValueError(f"{table.path} has no column {wanted!r}; its columns are {listed}: name one by {key}")
+    _refuse_missing_header(table)
+    plausible = _plausible_columns(table)
+    if len(plausible) != 1:
+        raise ValueError(f"{table.path} does not say which column is the text ({listed}): name it by {key}")
+    return plausible[0]
+
+
+def _refuse_other_than_text(table: Table, column: str, key: str) -> None:
+    if column in table.other_types:
+        raise ValueError(
+            f"{table.path}: the column {column!r} holds {table.other_types[column]}, no text; "
+            f"its columns are {', '.join(map(repr, table.columns))}: name another by {key}"
+        )
+    values = _sampled(table, [column])[column]
+    if values and all(map(_is_number, values)):
+        raise ValueError(
+            f"{table.path}: the column {column!r} holds numbers ({values[0]}, ...), no text; "
+            f"its columns are {', '.join(map(repr, table.columns))}: name another by {key}"
+        )
+
+
+def _refuse_missing_header(table: Table) -> None:
+    """Of csv and tsv: a first line that is a row of data names no columns."""
+    for name in table.columns:
+        if len(name) > MAX_NAME_CHARACTERS or len(name.split()) > MAX_NAME_WORDS:
+            shown = name if len(name) <= MAX_NAME_CHARACTERS else f"{name[:MAX_NAME_CHARACTERS]}..."
+            raise ValueError(f"{table.path}: its first line names no columns ({shown!r}): put a header line above it")
+
+
+def _plausible_columns(table: Table) -> list[str]:
+    """The only column with text in it; of several, those whose cells are mostly more than a word."""
+    candidates = [name for name in table.columns if name not in table.other_types]
+    texts = dict[str, list[str]]()
+    for name, values in _sampled(table, candidates).items():
+        if values and not all(map(_is_number, values)):
+            texts[name] = values
+    if len(texts) == 1:
+        return list(texts)
+    return [name for name, values in texts.items() if 2 * sum(map(_has_words, values)) > len(values)]
+
+
+def _sampled(table: Table, columns: list[str]) -> dict[str, list[str]]:
+    """Non-empty texts of the first rows, by column."""
+    values: dict[str, list[str]] = {name: [] for name in columns}
+    for _, record in islice(table.rows(columns), SAMPLED_ROWS):
+        if isinstance(record, str):
+            continue
+        for name in columns:
+            cell = record.get(name)
+            if isinstance(cell, str) and cell.strip():
+                values[name].append(cell.strip())
+    return values
+
+
+def _has_words(text: str) -> bool:
+    return len(text.split()) > 1
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,143 @@
+"""A caller's texts as sequences for a model that answers; what it cannot read is left out, each with its reason.
+
+Nothing is cut: a text longer than the model reads is one that it cannot read, unless it is read in windows.
+
+Letters: N texts, R readable ones, W windows of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.datamodules import examples
+from clozelab.datamodules.examples import Int32s, Ints, TokenSequences
+from clozelab.datamodules.texts import Unreadable
+
+SIDES = ("first", "second")
+Sides = tuple[Int32s, ...]  # ids of a text, or of the two of a pair, without special tokens
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """`reasons[n]` is None for a readable text; else it goes on where "text 7" ends: "is empty"."""
+
+    sequences: TokenSequences  # [W], of the readable texts alone
+    window_offsets: Ints  # [R + 1] where each readable text's windows begin
+    reasons: list[str | None]  # [N]
+
+
+def encode_texts(
+    texts: Sequence[Any],
+    tokenizer: Tokenizer,
+    max_length: int,
+    *,
+    stride: int | None = None,
+    reads_empty: bool = False,
+    has_masks: bool = False,
+) -> Encoded:
+    """Sequences of texts or pairs (datamodules/texts.py: `Texts.items`).
+
+    Args:
+        max_length: tokens that the model reads at once, special ones included.
+        stride: of single texts; a longer one is read in windows so many tokens apart.
+        reads_empty: a text without a token is its special tokens, rather than unreadable.
+        has_masks: the tokenizer's mask token in a text is one, rather than some characters.
+    """
+    if stride is not None and not 1 <= stride <= max_length - 2:
+        raise ValueError(f"stride={stride}: give 1 to {max_length - 2} tokens, which is what this model reads at once")
+    encoded = _encode_sides(texts, tokenizer, has_masks)
+    reasons: list[str | None] = []
+    readable: list[Sides] = []
+    for text, sides in zip(texts, encoded, strict=True):
+        if isinstance(text, Unreadable):
+            reasons.append(text.reason)
+            continue
+        reason = _unread(sides, tokenizer, reads_empty, has_masks)
+        is_windowed = stride is not None and len(sides) == 1
+        if reason is None and not is_windowed:
+            reason = _too_long(sides, tokenizer, max_length)
+        reasons.append(reason)
+        if reason is None:
+            readable.append(sides)
+    return _assembled(readable, reasons, tokenizer, max_length, stride)
+
+
+def unread_reason(ids: Int32s, tokenizer: Tokenizer, name: str = "") -> str | None:
+    """Why nothing can be said of a text with these tokens: it has none, or unknown ones alone. `name`: which side."""
+    part = f"its {name} text is" if name else "is"
+    if not len(ids):
+        return f"{part} empty: there is nothing to read" if not name else f"is not whole: {part} empty"
+    if (ids == tokenizer.unk_id).all():
+        unknown = tokenizer.special_tokens[1]
+        where = f" in its {name} text" if name else ""
+        return (
+            f"has no token but {unknown}{where}, so the model sees nothing of it: "
+            "is it in the language and case of the model's vocabulary?"
+        )
+    return None
+
+
+def _unread(sides: Sides, tokenizer: Tokenizer, reads_empty: bool, has_masks: bool) -> str | None:
+    if has_masks:
+        return None  # a mask alone is a question
+    for name, ids in zip(SIDES, sides, strict=False):
+        if reads_empty and not len(ids):
+            continue
+        reason = unread_reason(ids, tokenizer, name if len(sides) > 1 else "")
+        if reason is not None:
+            return reason
+    return None
+
+
+def _too_long(sides: Sides, tokenizer: Tokenizer, max_length: int) -> str | None:
+    number_of_separators = 1 if len(sides) == 1 else 1 + tokenizer.pair_separators
+    length = 1 + sum(map(len, sides)) + number_of_separators
+    if length <= max_length:
+        return None
+    return (
+        f"has {length} tokens and this model reads {max_length} at once: shorten it, or, to classify or embed single "
+        "texts, say stride=N to read it in windows N tokens apart"
+    )
+
+
+def _encode_sides(texts: Sequence[Any], tokenizer: Tokenizer, has_masks: bool) -> list[Sides]:
+    """The ids of each text, of each side of a pair; none of what is unreadable."""
+    flat: list[str] = []
+    for text in texts:
+        flat += _parts_of(text)
+    ids = iter(tokenizer.encode_masked(flat) if has_masks else tokenizer.encode_batch(flat))
+    return [tuple(next(ids) for _ in _parts_of(text)) for text in texts]
+
+
+def _parts_of(text: Any) -> list[str]:
+    if isinstance(text, Unreadable):
+        return []
+    return [text] if isinstance(text, str) else list(text)
+
+
+def _assembled(
+    readable: Sequence[Sides], reasons: list[str | None], tokenizer: Tokenizer, max_length: int, stride: int | None
+) -> Encoded:
+    if not readable:
+        nothing = np.zeros(0, dtype=np.int32)
+        return Encoded(TokenSequences(nothing, np.zeros(1, dtype=np.int64), nothing), examples.offsets_of([]), reasons)
+    if len(readable[0]) == 2:
+        firsts, seconds = zip(*readable, strict=True)
+        sequences = examples.assemble(tokenizer, firsts, seconds)
+        return Encoded(sequences, np.arange(len(readable) + 1), reasons)
+    singles = [sides[0] for sides in readable]
+    if stride is None:
+        return Encoded(examples.assemble(tokenizer, singles), np.arange(len(readable) + 1), reasons)
+    pieces: list[Int32s] = []
+    counts = []
+    for ids in singles:
+        ranges = examples.window_ranges(len(ids), max_length - 2, stride)
+        windows = [ids[start : start + length] for start, length in ranges]
+        pieces += windows if windows else [ids]  # an empty text is one window
+        counts.append(max(1, len(windows)))
+    return Encoded(examples.assemble(tokenizer, pieces), examples.offsets_of(counts), reasons)

@@ -1,0 +1,249 @@
+"""What a label is, and what is none: the labels of one file are collected, and refused together with their lines.
+
+A label is a text, a number or a truth. A list, a dictionary, an empty cell and NaN are none, and no row is skipped for
+them: they mean that the column is wrong, or that somebody's export lost something. Of a file whose classes nobody
+named, the whole set is looked at as well: two labels that differ by spaces alone are no two classes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import unicodedata
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clozelab.metrics import glue
+
+log = logging.getLogger(__name__)
+
+SHOWN_LINES = 3  # of many, that an error names
+NOT_A_LABEL = (
+    "nan",
+    "NaN",
+    "NAN",
+    "<NA>",
+    "NaT",
+)  # as libraries write a missing value; nobody calls a class so
+MAYBE_MISSING = ("None", "null", "NULL", "N/A", "NA", "n/a")  # these may be names, too
+MANY_CLASSES_FROM, MANY_CLASSES_FRACTION = (
+    20,
+    0.5,
+)  # so many examples, of which so many have a class of their own
+CLASSES, NUMBERS, ANY = "classes", "numbers", "any"  # what a column of labels is expected to hold
+LABEL_WORDS = (  # what to do, in messages: where classes are listed, and which key names their column
+    "task.data.labels lists the classes if they are meant so",
+    "task.data.label_column",
+)
+TAG_WORDS = ("mend the file, or read another column", "task.data.tag_column")
+
+
+@dataclass
+class Places:
+    """How many rows, and the first of their lines."""
+
+    count: int = 0
+    lines: list[int] = field(default_factory=list)
+
+    def add(self, line: int) -> None:
+        self.count += 1
+        if len(self.lines) < SHOWN_LINES:
+            self.lines.append(line)
+
+    def __str__(self) -> str:
+        numbers = ", ".join(map(str, self.lines))
+        if self.count == 1:
+            return f"line {numbers}"
+        more = ", ..." if self.count > len(self.lines) else ""
+        return f"{self.count} rows, lines {numbers}{more}"
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell holds nothing: null, or the number NaN that pandas writes for it."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def cell_text(value: Any) -> str:
+    """A cell as text: a number or a truth as JSON writes it, a date as ISO does. ValueError for a list or the like."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | int | float):
+        return json.dumps(value)
+    if isinstance(value, list | tuple | dict | bytes):
+        raise ValueError(f"{_kind_of(value)} ({_shortened(value)})")
+    return str(value)
+
+
+def _kind_of(value: Any) -> str:
+    if isinstance(value, dict):
+        return "an object"
+    return "bytes" if isinstance(value, bytes) else "a list"
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+class LabelColumn:
+    """The labels of one file, as they are read; `refuse` has the last word.
+
+    Args:
+        path: where they stand, for messages.
+        names: the classes that there are; None: those of the file.
+        expected: CLASSES | NUMBERS | ANY (names of any kind, such as groups).
+        is_tag: they are tags of words, for messages.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        names: Sequence[str] | None = None,
+        expected: str = CLASSES,
+        *,
+        is_tag: bool = False,
+    ) -> None:
+        self.path, self.expected = path, expected
+        self.kind, self.words = ("tag", TAG_WORDS) if is_tag else ("label", LABEL_WORDS)
+        self.names = None if expected == NUMBERS or names is None else list(names)
+        self._problems: dict[tuple[str, str], Places] = {}  # (what is wrong, what to do) -> where
+        self._seen: dict[str, Places] = {}
+
+    def add(self, line: int, value: Any) -> str:
+        """The label of this line as text, whatever it is."""
+        if isinstance(value, str) and value in self._seen:
+            self._seen[value].add(line)
+            return value
+        label, problem, advice = self._read(value)
+        if problem:
+            self._problems.setdefault((problem, advice), Places()).add(line)
+        else:
+            self._seen.setdefault(label, Places()).add(line)
+        return label
+
+    def _read(self, value: Any) -> tuple[str, str, str]:
+        """(label, what is wrong with it, what to do)."""
+        one_each = f"give each row one {self.kind}, or leave the row out"
+        try:
+            label = "" if is_missing(value) else cell_text(value)
+        except ValueError as problem:
+            return "", f"is {problem}, not one text or number", one_each
+        if self.names is not None and label in self.names:
+            return label, "", ""
+        if not label.strip():
+            return label, "is empty", one_each
+        if self.names is not None:
+            hint = _near(label, self.names)
+            return label, f"{label!r} is not one of the known labels {self.names}{hint}", ""
+        if self.expected == NUMBERS and not glue.is_number(label):
+            return label, f"{label!r} is not a number; this task predicts one", ""
+        if self.expected == CLASSES and label in NOT_A_LABEL:
+            return (
+                label,
+                f"{label!r} is how a missing value is written",
+                f"{one_each}; {self.words[0]}",
+            )
+        return label, "", ""
+
+    def refuse(self) -> None:
+        """ValueError names the first wrong label's line, and counts the others of its kind; warns of odd classes."""
+        if self._problems:
+            (problem, advice), places = next(iter(self._problems.items()))
+            others = sum(one.count for one in self._problems.values()) - places.count
+            counted = f" ({places})" if places.count > 1 else ""
+            more = f"; {others} rows have other wrong {self.kind}s" if others else ""
+            ending = f": {advice}" if advice else ""
+            raise ValueError(f"{self.path}:{places.lines[0]}: {self.kind} {problem}{counted}{more}{ending}")
+        if self.names is not None or self.expected == NUMBERS:
+            return
+        where = f"{self.path}, {self.kind}s"
+        instead, column_key = self.words
+        refuse_twins(where, self._seen, instead)
+        if self.expected == CLASSES:
+            if self.kind == "label":
+                refuse_numbers(where, self._seen, instead)
+            refuse_many(where, self._seen, f"is {column_key} the right one? {instead}")
+            warn_of_odd_classes(where, self._seen)
+
+
+def _near(label: str, names: Sequence[str]) -> str:
+    """A hint where a known label differs by spaces, or by case alone."""
+    for name in names:
+        if _without_spaces(name) == _without_spaces(label):
+            return f", and differs from {name!r} by spaces alone"
+        if name.casefold() == label.casefold():
+            return f", and differs from {name!r} by case alone"
+    return ""
+
+
+def refuse_twins(where: str, seen: Mapping[str, Places], instead: str) -> None:
+    """ValueError where two labels are one but for spaces. `seen`: label -> its lines; `instead`: what else to do."""
+    for first, second in _twins(seen, _without_spaces):
+        raise ValueError(
+            f"{where}: {first!r} ({seen[first]}) and {second!r} ({seen[second]}) "
+            f"differ by spaces alone: make them one; {instead}"
+        )
+
+
+def refuse_numbers(where: str, seen: Mapping[str, Places], instead: str) -> None:
+    """ValueError where labels are numbers to be predicted, not classes; and where two are the same number."""
+    for label, places in seen.items():
+        number = _number(label)
+        if number is not None and not number.is_integer():
+            raise ValueError(
+                f"{where}: {label!r} ({places}) is a number with a fraction: "
+                f"task.data.numeric_labels=true predicts numbers; {instead}"
+            )
+    for first, second in _twins(seen, _number):
+        raise ValueError(
+            f"{where}: {first!r} ({seen[first]}) and {second!r} ({seen[second]}) "
+            f"are the same number: make them one; {instead}"
+        )
+
+
+def refuse_many(where: str, seen: Mapping[str, Places], advice: str) -> None:
+    """ValueError where about every example has a class of its own: a text, a date, a number, its name."""
+    num_examples = sum(places.count for places in seen.values())
+    if num_examples >= MANY_CLASSES_FROM and len(seen) > MANY_CLASSES_FRACTION * num_examples:
+        example = _shortened(next(iter(seen)))
+        raise ValueError(f"{where}: {len(seen)} different ones, such as {example}, in {num_examples} rows: {advice}")
+
+
+def warn_of_odd_classes(where: str, seen: Mapping[str, Places]) -> None:
+    pairs = _twins(seen, str.casefold)
+    if pairs:
+        first, second = pairs[0]
+        log.warning(
+            "%s: %d pairs differ by case alone, and each is two classes; the first: %r (%s) and %r (%s)",
+            *(where, len(pairs), first, seen[first], second, seen[second]),
+        )
+    for label in MAYBE_MISSING:
+        if label in seen:
+            log.warning("%s: %r (%s) is a class: or is it a missing value?", where, label, seen[label])
+
+
+def _twins(labels: Iterable[str], key: Callable[[str], Hashable]) -> list[tuple[str, str]]:
+    """Pairs of labels that are one by `key`; a key of None is none."""
+    first = dict[Hashable, str]()
+    pairs = list[tuple[str, str]]()
+    for label in labels:
+        value = key(label)
+        if value is None:
+            continue
+        if value in first:
+            pairs.append((first[value], label))
+        else:
+            first[value] = label
+    return pairs
+
+
+def _without_spaces(label: str) -> str:
+    """With single spaces inside and none around; letters with accents are one character."""
+    return " ".join(unicodedata.normalize("NFC", label).split())
+
+
+def _number(label: str) -> float | None:
+    return float(label) if glue.is_number(label) else None

@@ -1,0 +1,314 @@
+"""What a caller of Python gives where texts are asked for, read as what it is.
+
+    read_texts("a text")                        one text
+    read_texts(("first", "second"))             one pair
+    read_texts(["one", "two"])                  texts, in order
+    read_texts([["first", "second"]])           pairs (of a tagger: the words of a text)
+    read_texts({"text": "one", "pair": "two"})  one pair, by its keys; lists in it, or dictionaries in a list, are many
+    read_texts(frame, columns="review")         a column of a table of pandas or `datasets`
+
+Anything else is a ValueError in one sentence, before a text is read. What cannot be a text in a list is a mistake of
+the program, and refused; an empty cell of a table is a fact about one row, and stands as `Unreadable` in its place.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clozelab.datamodules.columns import (
+    LISTS,
+    SINGLE,
+    choose_columns,
+    is_enough,
+    refuse_unknown_keys,
+    roles_of,
+    say_in_python,
+)
+
+log = logging.getLogger(__name__)
+
+EXPECTED = "a text, a pair (FIRST, SECOND), a list of them, or a table with columns= was expected"
+SHOWN_CHARACTERS = 60  # of a wrong value
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """Stands for a text that nobody can read; `reason` goes on where its name ends: "is empty"."""
+
+    reason: str
+
+
+class UnreadableText(ValueError):
+    """Text number `number` (from 1) cannot be read, for `reason`, and the caller wants no answers then."""
+
+    def __init__(self, number: int, reason: str, noun: str = "text") -> None:
+        super().__init__(f"{noun} {number} {reason}")
+        self.number, self.reason = number, reason
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts in order: each a str, a pair (str, str), a list of words, a question with its passages (str, [str]), or
+    `Unreadable`."""
+
+    items: list[Any]
+    is_single: bool = False  # one text was given by itself
+    table: Any = None  # the table whose rows they are
+
+
+def read_texts(given: Any, act: str = "classify", columns: str | Sequence[str] | None = None) -> Texts:
+    """The texts that `given` holds, as `act` (datamodules/columns.py) takes them.
+
+    `columns`: of a table, the column of the texts or the two of pairs. ValueError says what was expected."""
+    if isinstance(given, Mapping) or is_table(given):
+        return _of_columns(given, act, columns)
+    if isinstance(given, str | tuple):
+        _refuse_columns(columns)
+        return Texts([read_item(given, 1, act)], is_single=True)
+    values = _listed(given)
+    if values and all(isinstance(value, Mapping) for value in values):
+        return _of_records(values, act, columns)
+    _refuse_columns(columns)
+    items = [read_item(value, number, act) for number, value in enumerate(values, 1)]
+    if act not in (*SINGLE, "answer"):
+        _refuse_mixture(items)
+    return Texts(items)
+
+
+def read_item(value: Any, number: int, act: str) -> Any:
+    """One text of a list, as `act` takes it; ValueError names its number."""
+    if isinstance(value, bytes):
+        raise ValueError(f"text {number} is bytes: a string was expected; decode it (.decode())")
+    if isinstance(value, str) and act == "answer":
+        raise ValueError(f"question {number} is {_shown(value)} alone: (QUESTION, PASSAGE) was expected")
+    if isinstance(value, str):
+        return str(value)  # numpy's strings are their own kind
+    if not _is_sequence(value):
+        raise ValueError(f"text {number} is {_shown(value)}: a string was expected")
+    parts = list(value)
+    if act == "answer":
+        return _question(parts, number)
+    if act in SINGLE and act != "tag":
+        raise ValueError(f"do={act} takes single texts, and text {number} is a pair, or a list")
+    for place, part in enumerate(parts, 1):
+        if not isinstance(part, str):
+            raise ValueError(f"text {number}, part {place} is {_shown(part)}: a string was expected")
+    if act == "tag":
+        return [str(word) for word in parts]
+    if len(parts) != 2:
+        raise ValueError(f"text {number} is a sequence of {len(parts)}: a pair (a tuple, or a list of two) has two")
+    return str(parts[0]), str(parts[1])
+
+
+def read_cells(record: Mapping[str, Any], roles: Mapping[str, str], act: str) -> Any:
+    """A text of a table's row, whose cells may be anything; `Unreadable` where there is none.
+
+    `roles` says which column is what (datamodules/columns.py)."""
+    cells: dict[str, Any] = {}
+    # Words stand for a text, and passages for one: another column may hold what one of these lacks.
+    may_lack = {*LISTS, "text"} if set(roles) & set(LISTS) else set()
+    for role, column in roles.items():
+        value = record.get(column)
+        if _is_missing(value):
+            if role in may_lack:
+                continue
+            return Unreadable(f"has no {column!r}" + (": the cell is empty" if column in record else ""))
+        problem = _wrong_cell(value, column, role)
+        if problem:
+            return Unreadable(problem)
+        cells[role] = value
+    if not is_enough(cells, act):
+        held = ", ".join(cells) if cells else "nothing"
+        return Unreadable(f"has {held} alone: do={act} reads {', '.join(roles_of(act))}")
+    return _from_cells(cells, act)
+
+
+def is_table(given: Any) -> bool:
+    """A DataFrame, a `datasets.Dataset`, or what can be made one of them."""
+    is_frame = hasattr(given, "iloc") and hasattr(given, "columns")
+    is_dataset = hasattr(given, "column_names") and hasattr(given, "__len__")
+    has_frame = hasattr(given, "to_pandas") and hasattr(given, "columns")
+    return is_frame or is_dataset or has_frame
+
+
+def with_columns(table: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
+    """A copy of a table with further columns; one of the same name is replaced, and a warning says so."""
+    replaced = [name for name in columns if name in _column_names(table)]
+    if replaced:
+        log.warning("the table's column %s is replaced by the answers'", ", ".join(replaced))
+    if _is_dataset(table):
+        table = table.remove_columns(replaced)
+        for name, values in columns.items():
+            table = table.add_column(name, list(values))
+        return table
+    import pandas
+
+    made = {name: pandas.Series(list(values), index=table.index) for name, values in columns.items()}
+    return table.assign(**made)
+
+
+def _is_dataset(table: Any) -> bool:
+    return hasattr(table, "column_names") and hasattr(table, "features")
+
+
+def _column_names(table: Any) -> list[Any]:
+    return list(table.column_names if _is_dataset(table) else table.columns)
+
+
+def _of_columns(given: Any, act: str, columns: str | Sequence[str] | None) -> Texts:
+    """The rows of a table, or of a dictionary of lists; a dictionary of single texts is one row."""
+    if isinstance(given, Mapping) and hasattr(given, "column_names"):
+        raise ValueError(f"a dictionary of data sets was given: choose one of {', '.join(map(str, given))}")
+    if not isinstance(given, Mapping):
+        if not _is_dataset(given) and not hasattr(given, "iloc"):
+            given = given.to_pandas()  # a table of Arrow, Polars and others
+        roles = _roles(_column_names(given), act, columns, "the table")
+        cells = {column: list(given[column]) for column in roles.values()}
+        return Texts(_rows_of(cells, roles, act), table=given)
+    if columns is None:
+        refuse_unknown_keys(given, act, "the dictionary")
+    roles = _roles(list(given), act, columns, "the dictionary")
+    if all(_is_one(role, given[column]) for role, column in roles.items()):
+        return Texts([_mended(read_cells(given, roles, act), 1)], is_single=True)
+    cells = {column: _listed(given[column]) for column in roles.values()}
+    lengths = {column: len(values) for column, values in cells.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"the dictionary's lists have different lengths: {lengths}")
+    rows = _rows_of(cells, roles, act)
+    return Texts([_mended(row, number) for number, row in enumerate(rows, 1)])
+
+
+def _of_records(records: Sequence[Mapping[str, Any]], act: str, columns: str | Sequence[str] | None) -> Texts:
+    """One dictionary a text; each is read by its own keys."""
+    items = []
+    for number, record in enumerate(records, 1):
+        place = f"text {number}"
+        if columns is None:
+            refuse_unknown_keys(record, act, place)
+        roles = _roles(list(record), act, columns, place)
+        items.append(_mended(read_cells(record, roles, act), number))
+    if act not in (*SINGLE, "answer"):
+        _refuse_mixture(items)
+    return Texts(items)
+
+
+def _rows_of(cells: Mapping[str, Sequence[Any]], roles: Mapping[str, str], act: str) -> list[Any]:
+    number = len(next(iter(cells.values())))
+    if not number:
+        raise ValueError("there is no text to read: the table has no row")
+    return [read_cells({name: values[i] for name, values in cells.items()}, roles, act) for i in range(number)]
+
+
+def _roles(names: list[Any], act: str, columns: str | Sequence[str] | None, place: str) -> dict[str, str]:
+    named = [columns] if isinstance(columns, str) else list(columns or ())
+    known = [name for name in names if isinstance(name, str)]
+    if not known:
+        raise ValueError(f"{place} has no column with a name: {EXPECTED}")
+    return choose_columns(known, act, named=named, place=place, say=say_in_python)
+
+
+def _mended(item: Any, number: int) -> Any:
+    """What a program has written down is refused where it is no text, as in a list."""
+    if isinstance(item, Unreadable):
+        raise ValueError(f"text {number} {item.reason}")
+    return item
+
+
+def _from_cells(cells: Mapping[str, Any], act: str) -> Any:
+    """The text that checked cells make."""
+    if act == "answer":
+        if "question" not in cells:  # in lines of two texts the question stands first
+            return cells["text"], [cells["pair"]]
+        if "passages" in cells:
+            return cells["question"], list(cells["passages"])
+        return cells["question"], [cells["text"]]
+    if act == "tag" and "words" in cells:
+        return list(cells["words"])
+    if "pair" in cells:
+        return cells["text"], cells["pair"]
+    return cells["text"]
+
+
+def _wrong_cell(value: Any, column: str, role: str) -> str:
+    """What is wrong with a cell; empty where nothing is."""
+    if role not in LISTS:
+        return "" if isinstance(value, str) else f"has {_shown(value)} as {column!r}: a string was expected"
+    if not _is_sequence(value) or not all(isinstance(part, str) for part in value):
+        return f"has {_shown(value)} as {column!r}: a list of strings was expected"
+    return ""
+
+
+def _is_missing(value: Any) -> bool:
+    """None, NaN, pandas' NA and NaT: an empty cell."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float) and value != value
+
+
+def _question(parts: list[Any], number: int) -> tuple[str, list[str]]:
+    """A question with its passage, or its passages."""
+    if len(parts) != 2 or not isinstance(parts[0], str):
+        raise ValueError(f"question {number}: (QUESTION, PASSAGE) or (QUESTION, [PASSAGES]) was expected")
+    return str(parts[0]), read_passages(parts[1], f"question {number}")
+
+
+def read_passages(given: Any, place: str) -> list[str]:
+    """One passage, or many."""
+    if isinstance(given, str):
+        return [str(given)]
+    if isinstance(given, Mapping) or not _is_iterable(given):
+        raise ValueError(f"{place}: the passages are {_shown(given)}: a string, or a list of them, was expected")
+    passages = list(given)
+    for index, passage in enumerate(passages, 1):
+        if not isinstance(passage, str):
+            raise ValueError(f"{place}: passage {index} is {_shown(passage)}: a string was expected")
+    return [str(passage) for passage in passages]
+
+
+def _listed(given: Any) -> list[Any]:
+    """Any iterable with an order, as a list."""
+    if isinstance(given, bytes):
+        raise ValueError("bytes were given: a string was expected; decode them (.decode())")
+    if isinstance(given, set | frozenset):
+        raise ValueError("a set has no order, so nobody could tell which answer is whose: give a list of it")
+    if not _is_iterable(given):
+        raise ValueError(f"{_shown(given)} was given: {EXPECTED}")
+    values = list(given)
+    if not values:
+        raise ValueError("there is no text to read: the list is empty")
+    return values
+
+
+def _is_iterable(given: Any) -> bool:
+    # An array of numpy without an axis has the method and cannot be gone through.
+    return isinstance(given, Iterable) and getattr(given, "ndim", 1) != 0
+
+
+def _is_sequence(value: Any) -> bool:
+    """A list, a tuple or an array of one axis."""
+    return isinstance(value, list | tuple) or getattr(value, "ndim", 0) == 1
+
+
+def _is_one(role: str, value: Any) -> bool:
+    """Whether a dictionary's value is that of one text, rather than a list of them for many."""
+    if role not in LISTS:
+        return isinstance(value, str)
+    return _is_sequence(value) and not any(_is_sequence(part) for part in value)
+
+
+def _refuse_columns(columns: Any) -> None:
+    if columns is not None:
+        raise ValueError(f"columns={columns!r} names columns of a table, and no table was given")
+
+
+def _refuse_mixture(items: Sequence[Any]) -> None:
+    if len({isinstance(item, tuple) for item in items}) > 1:
+        raise ValueError("some texts are pairs and some are not (a tuple has two): give one kind at a time")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."

@@ -1,0 +1,103 @@
+"""Rows of files: quoted, with a header, damaged in one place, piped in."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+
+from clozelab.corpus.rows import open_rows
+
+
+def rows_of(path: Path, content: str | bytes, form: str = "auto") -> list[tuple[int, dict[str, Any], str | None]]:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return [(row.number, row.record, row.problem) for row in open_rows(str(path), form).rows()]
+
+
+def test_csv_has_a_header_quotes_and_line_breaks(tmp_path: Path) -> None:
+    text = 'id,text\n007,"a, b\nc ""d"""\n\n8,e,f\n9,NA\n'
+    first, second, third = rows_of(tmp_path / "a.csv", text)
+    assert first == (3, {"id": "007", "text": 'a, b\nc "d"'}, None)
+    assert second[2] == "is damaged: 3 fields, expected 2" and second[0] == 5
+    assert third == (6, {"id": "9", "text": "NA"}, None)
+    semicolons = rows_of(tmp_path / "b.csv", "id;text\n1;a, b\n")
+    assert semicolons == [(2, {"id": "1", "text": "a, b"}, None)]
+    latin = rows_of(tmp_path / "c.csv", b"text\ncaf\xe9\ntea\n")
+    assert [problem for _, _, problem in latin] == ["is damaged: not UTF-8 text", None]
+
+
+def test_tsv_is_quoted_where_a_program_has_quoted_it(tmp_path: Path) -> None:
+    frame = pandas.DataFrame({"text": ['he said "no"\tand\nwent', "plain"], "label": [0, 1]})
+    frame.to_csv(tmp_path / "quoted.tsv", sep="\t", index=False)
+    file = open_rows(str(tmp_path / "quoted.tsv"))
+    assert file.is_quoted and [row.record["text"] for row in file.rows()] == frame.text.tolist()
+    glue = 'text\tlabel\n"a film" of note\t1\n"whole"\t0\n'
+    assert [record["text"] for _, record, _ in rows_of(tmp_path / "glue.tsv", glue)] == ['"a film" of note', '"whole"']
+
+
+def test_lines_are_texts_or_pairs(tmp_path: Path) -> None:
+    plain = rows_of(tmp_path / "a.txt", "\ufeffone\r\n\n\ttwo\nthree\n")
+    assert [record for _, record, _ in plain] == [{"text": "one"}, {"text": ""}, {"text": "\ttwo"}, {"text": "three"}]
+    pairs = rows_of(tmp_path / "b.txt", "one\ttwo\nthree\nfour\tfive\n")
+    assert pairs[0][1] == {"text": "one", "pair": "two"} and "0 tabs" in str(pairs[1][2]) and pairs[2][2] is None
+    assert rows_of(tmp_path / "c.txt", b"one\ncaf\xe9\n")[1][2] == "is not UTF-8 text"
+    objects = rows_of(tmp_path / "d.txt", '{"text": "one"}\n[1]\n\n{"text": 2}\n')
+    assert [problem for _, _, problem in objects] == [None, "is no JSON object", None]
+    assert rows_of(tmp_path / "e.json", '[{"text": "one"},\n 3]') == [
+        (1, {"text": "one"}, None),
+        (2, {}, "is no JSON object"),
+    ]
+
+
+def test_parquet_gives_the_values_that_it_holds(tmp_path: Path) -> None:
+    frame = pandas.DataFrame({"text": ["one", None], "n": [1, 2]})
+    frame.to_parquet(tmp_path / "a.parquet")
+    records = [row.record for row in open_rows(str(tmp_path / "a.parquet")).rows()]
+    assert records == [{"text": "one", "n": 1}, {"text": None, "n": 2}]
+
+
+def test_what_is_piped_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo\x0cthree\n"))
+    file = open_rows("-")
+    assert [row.record["text"] for row in file.rows()] == ["one", "two\x0cthree"]
+    assert len(list(file.rows())) == 2, "they can be gone through again"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"text": "one"}\n\xe9\n'), encoding="utf-8"))
+    assert [row.problem for row in open_rows("-").rows()] == [None, "is not UTF-8 text"]
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    with pytest.raises(ValueError, match="input=- has no line to read"):
+        open_rows("-")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "form", "message"),
+    [
+        ("a.csv", 'text,n\none,1\n"two,2\nthree,3\n', "auto", "a.csv:4: not a CSV file"),
+        ("a.csv", "text,text\none,two\n", "auto", "two columns 'text'"),
+        ("a.csv", "text\n", "auto", "a header and no row below it"),
+        ("a.csv", "", "auto", "is empty"),
+        ("a.txt", "", "auto", "has no line to read"),
+        ("a.txt", "one\t1\tx\ntwo\t2\ty\n", "auto", "three columns and more: call it .tsv, or say format=tsv"),
+        ("a.jsonl", "[1]\n", "auto", "a.jsonl:1 is no JSON object"),
+        ("a.json", "[1]", "auto", "a list of objects was expected"),
+        ("a.xlsx", "PK\x03\x04" + "\0" * 100, "auto", "is binary"),
+        ("a.parquet", "text", "auto", "no parquet file"),
+        ("a.txt", "one", "xml", "format=xml: choose auto, lines"),
+    ],
+)
+def test_what_spoils_a_whole_file_is_said_first(
+    tmp_path: Path, name: str, content: str, form: str, message: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        open_rows(str(tmp_path / name), form)
+
+
+def test_a_form_may_be_said(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("id\ttext\tlabel\n1\tone\tx\n")
+    assert open_rows(str(tmp_path / "a.txt"), "tsv").columns == ["id", "text", "label"]
+    (tmp_path / "b.txt").write_text(json.dumps({"text": "one"}) + "\n")
+    assert [row.record for row in open_rows(str(tmp_path / "b.txt"), "lines").rows()] == [{"text": '{"text": "one"}'}]

@@ -1,0 +1,241 @@
+"""Tables as corpora: every format gives the same documents, the column of text is found or asked for, and a table that
+is not whole is never taken for a shorter one."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import multiprocessing
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pandas
+import pyarrow
+import pytest
+import zstandard
+from pyarrow import ipc, parquet
+
+from clozelab.corpus.documents import read_documents
+from clozelab.corpus.files import CorpusCounts, Source, check_head, find_files
+from clozelab.corpus.tables import open_table
+
+TEXTS = [f'She said "no, {index}", and left.\nThe second line of number {index}.' for index in range(150)]
+
+
+def frame(**columns: Sequence[object]) -> pandas.DataFrame:
+    return pandas.DataFrame({"id": [f"d{index}" for index in range(len(TEXTS))], "body": TEXTS, **columns})
+
+
+def write_csv(path: Path) -> None:
+    frame().to_csv(path, index=False)
+
+
+def write_parquet(path: Path) -> None:
+    frame().to_parquet(path, row_group_size=40)
+
+
+def write_feather(path: Path) -> None:
+    frame().to_feather(path)
+
+
+def write_stream(path: Path) -> None:
+    """As the `datasets` library saves to disk."""
+    table = pyarrow.Table.from_pandas(frame())
+    with path.open("wb") as file, ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=40)
+
+
+WRITERS: dict[str, Callable[[Path], None]] = {
+    "x.csv": write_csv,
+    "x.parquet": write_parquet,
+    "x.feather": write_feather,
+    "x.arrow": write_stream,
+}
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".zst": zstandard.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+}
+
+
+def read(folder: Path, path: str, **options: str) -> tuple[list[list[str]], CorpusCounts]:
+    counts = CorpusCounts()
+    files = find_files(Source("source", path, **options), 0, folder)
+    for file in files:
+        check_head(file)
+    return [document.sentences for document in read_documents(files, counts)], counts
+
+
+def jsonl_of(texts: Sequence[str]) -> str:
+    return "".join(json.dumps({"text": text}) + "\n" for text in texts)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_table_gives_the_documents_of_its_jsonl(tmp_path: Path, name: str) -> None:
+    (tmp_path / "same.jsonl").write_text(jsonl_of(TEXTS))
+    expected, _ = read(tmp_path, "same.jsonl")
+    WRITERS[name](tmp_path / name)
+    documents, counts = read(tmp_path, name)
+    assert documents == expected and len(expected) == 150
+    assert (counts.rows, counts.bad.total()) == (150, 0)
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+@pytest.mark.parametrize("name", ["x.csv", "x.txt", "x.jsonl"])
+def test_packed_files_hold_the_same_and_cut_off_they_are_refused(tmp_path: Path, name: str, suffix: str) -> None:
+    write_csv(tmp_path / "x.csv")
+    (tmp_path / "x.txt").write_text("\n\n".join(TEXTS))
+    (tmp_path / "x.jsonl").write_text(jsonl_of(TEXTS))
+    packed = PACKERS[suffix]((tmp_path / name).read_bytes())
+    (tmp_path / f"whole_{name}{suffix}").write_bytes(packed)
+    assert read(tmp_path, f"whole_{name}{suffix}")[0] == read(tmp_path, name)[0]
+    (tmp_path / f"cut_{name}{suffix}").write_bytes(packed[:-12])
+    with pytest.raises(ValueError, match=rf"cut_{name}{suffix} is damaged or incomplete"):
+        read(tmp_path, f"cut_{name}{suffix}")
+
+
+def test_a_tsv_has_no_quotation(tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_text('n\ttext\n1\t"He left.\n2\tShe "stayed" here.\n')
+    assert read(tmp_path, "x.tsv")[0] == [['"He left.'], ['She "stayed" here.']]
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.feather", "x.arrow"])
+def test_half_of_a_binary_table_is_refused(tmp_path: Path, name: str) -> None:
+    WRITERS[name](tmp_path / name)
+    content = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match=r"is no (parquet|arrow) file, or is damaged or incomplete"):
+        read(tmp_path, name)
+
+
+def test_a_stream_whose_writer_was_stopped_is_refused(tmp_path: Path) -> None:
+    """It ends between two batches, so it reads well: only its end mark is missing."""
+    write_stream(tmp_path / "x.arrow")
+    content = (tmp_path / "x.arrow").read_bytes()
+    (tmp_path / "x.arrow").write_bytes(content[:-8])
+    with pytest.raises(ValueError, match="does not end with its mark"):
+        read(tmp_path, "x.arrow")
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "words"),
+    [
+        (
+            {"more": TEXTS},
+            {},
+            r"does not say which column is the text \('id', 'body', 'more'\): name it by corpus\.sour",
+        ),
+        (
+            {},
+            {"text_field": "story"},
+            r"has no column 'story'; its columns are 'id', 'body': name one by corpus\.source",
+        ),
+        ({"text": range(150)}, {}, r"the column 'text' holds (int64|numbers)"),
+    ],
+)
+@pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
+def test_a_column_that_is_not_the_text_is_asked_for(
+    tmp_path: Path,
+    name: str,
+    columns: dict[str, Sequence[object]],
+    options: dict[str, str],
+    words: str,
+) -> None:
+    if name == "x.csv":
+        frame(**columns).to_csv(tmp_path / name, index=False)
+    else:
+        frame(**columns).to_parquet(tmp_path / name)
+    with pytest.raises(ValueError, match=words):
+        read(tmp_path, name, **options)
+    assert len(read(tmp_path, name, text_field="body")[0]) == 150, "it can be named"
+
+
+def test_the_column_called_text_comes_first(tmp_path: Path) -> None:
+    frame(text=[f"Number {index} is this." for index in range(150)]).to_parquet(tmp_path / "x.parquet")
+    assert read(tmp_path, "x.parquet")[0][0] == ["Number 0 is this."]
+
+
+def test_a_list_is_no_text(tmp_path: Path) -> None:
+    pandas.DataFrame({"text": [["two", "words"]] * 3}).to_parquet(tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match=r"the column 'text' holds list<.*>, no text"):
+        read(tmp_path, "x.parquet")
+
+
+def test_a_first_row_is_not_taken_for_names(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("".join(f'"The cat sat on mat number {n}.",{n}\n' for n in range(20)))
+    with pytest.raises(ValueError, match=r"first line names no columns \('The cat sat on mat number 0.'\)"):
+        read(tmp_path, "x.csv")
+
+
+def test_rows_that_do_not_fit_are_counted_and_empty_cells_are_empty_documents(
+    tmp_path: Path,
+) -> None:
+    rows = [f"{n},Row number {n}." for n in range(300)]
+    (tmp_path / "x.csv").write_text("\n".join(["id,text", *rows, "torn", "301,", ""]))
+    documents, counts = read(tmp_path, "x.csv")
+    assert len(documents) == 300
+    assert counts.bad == {"1 fields, expected 2": 1} and counts.first_bad == ["x.csv:302: 1 fields, expected 2"]
+    assert counts.dropped == {"empty document": 1}
+
+
+def test_an_open_quotation_mark_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text('text\n"opened and never closed\n' + "a line\n" * 50)
+    with pytest.raises(ValueError, match=r"x\.csv:52: not a CSV file: unexpected end of data"):
+        read(tmp_path, "x.csv")
+
+
+def test_what_a_folder_is_read_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Texts come first, as they always did: a table beside them says something about them. A LICENSE is no corpus."""
+    write_csv(tmp_path / "about.csv")
+    (tmp_path / "a.txt").write_text("From a.")
+    assert read(tmp_path, ".")[0] == [["From a."]]
+    assert "1 files are left out" in caplog.text
+    (tmp_path / "a.txt").rename(tmp_path / "LICENSE")
+    assert read(tmp_path, ".")[0] == [["From a."]], "files without a suffix are texts"
+    write_parquet(tmp_path / "x.parquet")
+    assert len(read(tmp_path, ".")[0]) == 150
+
+
+def test_json_values_are_given_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"a": [1], "b": null}\n[]\n{"a": 2.5}\n')
+    table = open_table(tmp_path / "x.jsonl")
+    assert table.columns == ["a", "b"]
+    assert list(table.rows()) == [
+        (1, {"a": [1], "b": None}),
+        (2, "no JSON object"),
+        (3, {"a": 2.5}),
+    ]
+
+
+def test_all_bytes_are_counted_for_the_progress_bar(tmp_path: Path) -> None:
+    for name in ("x.csv", "x.parquet", "x.arrow"):
+        WRITERS[name](tmp_path / name)
+        told: list[int] = []
+        list(open_table(tmp_path / name).rows(["body"], told.append))
+        assert sum(told) == (tmp_path / name).stat().st_size and len(told) > 1
+
+
+def _peak_megabytes(path: Path) -> float:
+    files = find_files(Source("one", str(path)), 0, path.parent)
+    for _ in read_documents(files, CorpusCounts()):
+        pass
+    (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(peak) / 1024
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_memory_does_not_grow_with_a_row_group(tmp_path: Path) -> None:
+    """Fifty megabytes of text in one row group."""
+    peaks = []
+    for number in (1_000, 20_000):
+        texts = [f"{'Some words of a text. ' * 120}{index}" for index in range(number)]
+        parquet.write_table(pyarrow.table({"text": texts}), tmp_path / f"{number}.parquet", row_group_size=number)
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            peaks.append(pool.apply(_peak_megabytes, (tmp_path / f"{number}.parquet",)))
+    assert peaks[1] < peaks[0] + 30

@@ -1,0 +1,163 @@
+"""What is no label is refused with its lines, in every format; and sets of classes that nobody can have meant."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+
+from clozelab.datamodules.labelled import TableFormat, TextExamples
+from clozelab.datamodules.labels import ANY, CLASSES, NUMBERS
+
+KINDS = ("jsonl", "csv", "tsv", "parquet", "feather")
+
+
+def write(folder: Path, kind: str, labels: list[Any], texts: dict[int, Any] | None = None) -> Path:
+    path = folder / f"x.{kind}"
+    rows = [{"text": f"text {index}", "label": label} for index, label in enumerate(labels)]
+    for index, text in (texts or {}).items():
+        rows[index]["text"] = text
+    if kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+    table = pandas.DataFrame(rows)
+    if kind in ("csv", "tsv"):
+        table.to_csv(path, index=False, sep="," if kind == "csv" else "\t")
+    elif kind == "parquet":
+        table.to_parquet(path)
+    else:
+        table.to_feather(path)
+    return path
+
+
+def read(path: Path, names: list[str] | None = None, expected: str = CLASSES) -> TextExamples:
+    return TableFormat(["text"], "label").read(path, names=names, expected=expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_format_gives_the_same_labels(tmp_path: Path, kind: str) -> None:
+    found = read(write(tmp_path, kind, ["b", "a", "b"]))
+    assert (found.labels, found.texts[2], found.ids) == (
+        ["b", "a", "b"],
+        ("text 2",),
+        ["0", "1", "2"],
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("nothing", ["", None, "  "])
+@pytest.mark.parametrize("expected", [CLASSES, NUMBERS, ANY])
+def test_an_empty_label_is_counted_with_its_lines(
+    tmp_path: Path, kind: str, nothing: str | None, expected: str
+) -> None:
+    """Even a single one among many: it is no damaged row to be skipped."""
+    labels: list[str | None] = ["1", "2"] * 40
+    for index in range(0, 80, 9):
+        labels[index] = nothing
+    first = 2 if kind in ("csv", "tsv") else 1
+    where = (
+        rf"x\.{kind}:{first}: label is empty \(9 rows, lines {first}, {first + 9}, {first + 18}, \.\.\.\): give each"
+    )
+    with pytest.raises(ValueError, match=where):
+        read(write(tmp_path, kind, labels), expected=expected)
+    one = ["1", "2"] * 400
+    one[3] = ""
+    with pytest.raises(ValueError, match=rf"x\.{kind}:{first + 3}: label is empty: give each row one label"):
+        read(write(tmp_path, kind, one), names=["1", "2"])
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_list_is_no_label(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(
+        ValueError,
+        match=r":1: label is a list \(\['a'\]\), not one text or number \(2 rows, lines 1, 2\)",
+    ):
+        read(write(tmp_path, kind, [["a"], ["a"]]))
+
+
+@pytest.mark.shared
+def test_the_file_of_lists(shared_dir: Path) -> None:
+    with pytest.raises(
+        ValueError,
+        match=r"list_labels\.jsonl:1: label is a list \(\['a'\]\).*60 rows have other wrong",
+    ):
+        read(shared_dir / "cases/list_labels.jsonl")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "csv"])
+def test_nan_is_no_label(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(ValueError, match="label is empty"):
+        read(write(tmp_path, kind, [1.0, float("nan"), 0.0] * 5))
+    with pytest.raises(ValueError, match="label 'nan' is how a missing value is written"):
+        read(write(tmp_path, "jsonl", ["nan", "a", "b"]))
+    assert read(write(tmp_path, "jsonl", ["nan", "a", "b"]), names=["a", "b", "nan"]).labels == [
+        "nan",
+        "a",
+        "b",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (["yes", "yes ", "no"], r"'yes' \(line 1\) and 'yes ' \(line 2\) differ by spaces alone"),
+        (["new york", "new  york", "no"], "differ by spaces alone"),
+        (["caf\u00e9", "cafe\u0301", "no"], "differ by spaces alone"),
+        ([1, 1.0, 0], "'1' .* and '1.0' .* are the same number"),
+        (
+            [0.5, 1.5, 0.5],
+            r"'0\.5' \(2 rows, lines 1, 3\) is a number with a fraction: task\.data\.numeric_labels=true",
+        ),
+        (
+            [f"2024-01-{day:02d}" for day in range(1, 31)],
+            "30 different ones, such as '2024-01-01', in 30 rows: is task",
+        ),
+    ],
+)
+def test_classes_that_nobody_can_have_meant(tmp_path: Path, labels: list[Any], words: str) -> None:
+    path = write(tmp_path, "jsonl", labels)
+    with pytest.raises(ValueError, match=words):
+        read(path)
+    names = list(dict.fromkeys(label if isinstance(label, str) else json.dumps(label) for label in labels))
+    assert len(read(path, names=names)) == len(labels), "whoever names them means them"
+
+
+def test_labels_that_differ_by_case_are_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert len(read(write(tmp_path, "jsonl", ["Yes", "yes", "No", "no"]))) == 4
+    assert "2 pairs differ by case alone, and each is two classes; the first: 'Yes' (line 1) and 'yes'" in caplog.text
+    caplog.clear()
+    read(write(tmp_path, "jsonl", ["yes", "no", "none"]))
+    assert not caplog.records
+
+
+def test_a_known_label_that_is_near_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path, "jsonl", ["yes", "no", "yes ", "YES", "yes "])
+    with pytest.raises(
+        ValueError,
+        match=r":3: label 'yes ' is not .* from 'yes' by spaces alone \(2 rows, lines 3, 5\)",
+    ):
+        read(path, names=["yes", "no"])
+    with pytest.raises(ValueError, match=r"label 'YES' .* differs from 'yes' by case alone"):
+        read(write(tmp_path, "jsonl", ["yes", "YES"]), names=["yes", "no"])
+
+
+def test_what_is_no_text_is_a_damaged_row(tmp_path: Path) -> None:
+    """A number is a text as it is written; a list, null and NaN are none."""
+    found = read(write(tmp_path, "jsonl", ["a", "b"] * 200, {0: 7, 1: ["x"], 2: None, 3: float("nan")}))
+    assert (found.num_bad_rows, found.texts[0], len(found)) == (3, ("7",), 397)
+    with pytest.raises(ValueError, match=r"x\.jsonl:2: text is a list \(\['x'\]\), and a text was expected"):
+        read(write(tmp_path, "jsonl", ["a", "b"] * 5, {1: ["x"]}))
+
+
+def test_a_stray_nul_makes_no_label_of_its_own(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("x.tsv", "x.csv", "x.jsonl"):
+        caplog.clear()
+        rows = "text\tlabel\na b\ty\0es\nc d\tyes\n" if name == "x.tsv" else "text,label\na b,y\0es\nc d,yes\n"
+        if name == "x.jsonl":
+            rows = '{"text": "a b", "label": "y\0es"}\n{"text": "c d", "label": "yes"}\n'
+        (tmp_path / name).write_text(rows)
+        assert read(tmp_path / name).labels == ["yes", "yes"]
+        assert "1 NUL characters were removed" in caplog.text
