@@ -24,6 +24,7 @@ from clozelab.schema import LAYOUT, NEUTRAL, meaning_of
 from clozelab.suggestions import CONF_DIR, listed, rough
 from clozelab.verdicts.experiment import RATE_KEYS, STEP_KEYS, Column, Experiment, Row, read_yaml
 from clozelab.verdicts.table import Seeds, Table, build_table, seeds_of
+from clozelab.verdicts.versions import why_no_score
 
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs
@@ -58,7 +59,11 @@ def why_not(table: Table, first: str, second: str, tasks: Iterable[str]) -> str:
 
     def reasons() -> Iterator[str]:
         if arms[0] and arms[1] and arms[0] != arms[1]:
+            yield _outdated(table, [run for run in table.runs.pretrain if run.name in arms])
             yield _unmatched(table, arms[0], arms[1])
+        of_rows = [run for run in (*table.runs.finetune, *table.runs.evaluate) if run.name in (first, second)]
+        for task in tasks:
+            yield _outdated(table, [run for run in of_rows if run.task == task])
         differ = meant_to_differ(*tuned) | meant_to_differ(*measured)
         about = {key for key in differ if key.split(".")[0] not in PROTOCOL}
         for task in tasks:
@@ -102,6 +107,12 @@ def _sides(table: Table, one: str, two: str, tasks: Iterable[str]) -> Iterator[t
         yield "pre-trained", table.trained.get(arm, []), table.trained.get(other, [])
     for task in tasks:
         yield "fine-tuned", table.runs_on(one, task), table.runs_on(two, task)
+
+
+def _outdated(table: Table, runs: Iterable[Record]) -> str:
+    """Why an arm or a row has no run that may be compared, though it has some; empty where that is not so."""
+    reasons = (why_no_score(table.outdated, mine) for mine in grouped(runs).values())
+    return next(filter(None, reasons), "")
 
 
 def _unmatched(table: Table, first: str, second: str) -> str:

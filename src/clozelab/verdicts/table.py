@@ -21,6 +21,7 @@ from clozelab.runs.fingerprint import grouped
 from clozelab.suggestions import nearest
 from clozelab.training.measuring import read_rows
 from clozelab.verdicts.experiment import OUR_SPLIT, PERCENT, Column, Experiment
+from clozelab.verdicts.versions import Outdated, find_outdated, older_runs
 
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs
@@ -118,18 +119,23 @@ class Table:
     columns: tuple[DataColumn, ...]
     cells: Mapping[tuple[str, str], Cell]
     strays: tuple[str, ...] = ()  # which runs are in no cell: they saw another data set under their task's name
+    outdated: Outdated = field(default_factory=dict)  # runs in no cell: newer results versions stand beside them
 
     @cached_property
     def trained(self) -> dict[str, list[Record]]:
-        return grouped(run for run in self.runs.pretrain if run.is_complete)
+        return self._complete(self.runs.pretrain)
 
     @cached_property
     def tuned(self) -> dict[str, list[Record]]:
-        return grouped(run for run in self.runs.finetune if run.is_complete)
+        return self._complete(self.runs.finetune)
 
     @cached_property
     def measured(self) -> dict[str, list[Record]]:
-        return grouped(run for run in self.runs.evaluate if run.is_complete)
+        return self._complete(self.runs.evaluate)
+
+    def _complete(self, runs: Iterable[Record]) -> dict[str, list[Record]]:
+        """By arm or row, those that may be compared."""
+        return grouped(run for run in runs if run.is_complete and self._counts(run))
 
     def runs_on(self, row: str, task: str) -> list[Record]:
         """A row's complete runs on a task, or by a measure."""
@@ -137,8 +143,12 @@ class Table:
 
     @property
     def pretrain_seeds(self) -> tuple[int, ...]:
-        tuned = {run.pretrain_seed for run in self.runs.finetune if run.name in self.rows}
-        return tuple(sorted(tuned | {run.seed for run in self.runs.pretrain}))
+        tuned = {run.pretrain_seed for run in self.runs.finetune if self._counts(run) and run.name in self.rows}
+        trained = {run.seed for run in self.runs.pretrain if self._counts(run)}
+        return tuple(sorted(tuned | trained))
+
+    def _counts(self, run: Record) -> bool:
+        return run.folder not in self.outdated
 
     @property
     def rows(self) -> list[str]:
@@ -184,6 +194,10 @@ def stand_in_for(run: Record) -> str | None:
 def build_table(experiment: Experiment, runs: Runs) -> Table:
     """Arrange the runs of the experiment's rows."""
     rows = [row.name for row in experiment.rows]
+    every = runs
+    outdated = find_outdated(every.runs, experiment.free_keys)
+    if outdated:
+        runs = replace(every, records=[run for run in every.records if run.folder not in outdated])
     measures = {task for one in experiment.columns if one.is_measured for task in (one.task, *one.stand_ins)}
     of_tasks = [*runs.finetune, *(run for run in runs.evaluate if run.task in measures)]
     mine, worlds, strays = _of_one_data_set([run for run in of_tasks if run.name in rows], runs.synthetic)
@@ -195,7 +209,8 @@ def build_table(experiment: Experiment, runs: Runs) -> Table:
     def cell_of(row: str, column: DataColumn) -> Cell:
         chosen, note = _best_learning_rate(scored.get((row, column.task, column.is_measured), []))
         seeds = {run.seed for run in of_tasks if run.task == column.task} if column.is_measured else tuning_seeds
-        return _cell(chosen, column.metric, product(firsts, sorted(seeds)), note)
+        notes = (note, older_runs(outdated, every.runs, row, column.task))
+        return _cell(chosen, column.metric, product(firsts, sorted(seeds)), "; ".join(filter(None, notes)))
 
     columns = list(_data_columns(experiment, mine, worlds))
     cells = {(row, one.key): cell_of(row, one) for row in rows for one in columns}
@@ -229,7 +244,7 @@ def build_table(experiment: Experiment, runs: Runs) -> Table:
     order = [column.name for column in experiment.columns]
     columns.sort(key=lambda one: order.index(one.column.name) if one.column else len(order))
     none = {(row, one.key): Cell() for row in rows for one in columns}
-    return Table(experiment, runs, tuple(columns), none | cells, strays)
+    return Table(experiment, every, tuple(columns), none | cells, strays, outdated)
 
 
 def _of_one_data_set(runs: Sequence[Record], synthetic: str | None) -> tuple[list[Record], Worlds, tuple[str, ...]]:
