@@ -260,6 +260,11 @@ class FineTuning(TrainingModule):
         """What its model's folder has to say for predictions to be made as here, beside the label names."""
         return {}
 
+    def recall(self, remembered: Mapping[str, Any]) -> dict[str, Any]:
+        """Predict by what a model's folder says (`remembered`), so that nothing is chosen on the file that is scored.
+        What the run's record has to say of that."""
+        return {}
+
     def restore_best(self) -> None:
         """Put the best checkpoint's weights back."""
         weights = self.require_best().weights
