@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from clozelab.models.encoder import Encoder
-from clozelab.modules.measures import control_labels, logistic_regression
+from clozelab.modules.measures import CONVERGED, control_labels, largest_gradient, logistic_regression
 from clozelab.modules.model import write_model
 from clozelab.runs.find import find
 
@@ -30,6 +30,9 @@ def test_the_regression_is_scikit_learns(num_classes: int) -> None:
     found = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
     assert np.abs(found - expected).max() < 1e-4
     assert (scores.argmax(1) == theirs.predict(x)).all()
+    assert largest_gradient(weights, x, labels, strength=0.3) < CONVERGED
+    early = logistic_regression(x, labels, num_classes, strength=0.3, max_iterations=2)
+    assert largest_gradient(early, x, labels, strength=0.3) > CONVERGED
     with pytest.raises(ValueError, match="every training example has the same class"):
         logistic_regression(x, np.zeros(300, dtype=int), num_classes, strength=0.3, max_iterations=9)
 

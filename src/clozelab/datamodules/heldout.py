@@ -45,17 +45,42 @@ class OfHeldOut(MeasureDataModule):
         if isinstance(sources, str) or any(not isinstance(one, Mapping) for one in sources or ()):
             raise ValueError("measure.data.sources: say each file's name, too: [{name: mine, path: mine.txt}]")
         text = self._given([Source(**source) for source in sources]) if sources else self._own()
-        share, self.content = max_sentences // len(self.source_names), [self.content, max_sentences]
-        left, self.documents = [share] * len(self.source_names), list[Document]()
-        for source, sentences in text:
-            read = sentences[: min(left[source], max(1, int(share * LARGEST_SHARE)))]
-            if kept := [one for one in read if len(one)]:
-                self.documents.append((source, kept))
-                left[source] -= len(read)
-            if not any(left):
-                break
+        self.content = [self.content, max_sentences]
+        self.documents = self._take(text, max_sentences)
         if not self.documents:
             raise ValueError("the held-out text has no sentence: name a longer one, measure.data.sources")
+        self.facts["documents"] = len(self.documents)
+        self.facts["sentences"] = sum(len(sentences) for _, sentences in self.documents)
+
+    def _take(self, text: Iterator[Document], max_sentences: int) -> list[Document]:
+        """Equally many sentences of each source, and of one document a LARGEST_SHARE of these at most."""
+        num_sources = len(self.source_names)
+        share = max_sentences // num_sources
+        if share < 1:
+            raise ValueError(f"measure.data.max_sentences={max_sentences}: {num_sources} or more, one of each source")
+
+        most = max(1, int(share * LARGEST_SHARE))
+        documents: list[Document] = []
+        left = [share] * num_sources
+        passed_over = [0] * num_sources
+        for source, sentences in text:
+            read = sentences[: min(left[source], most)]
+            kept = [ids for ids in read if len(ids)]
+            if kept:
+                documents.append((source, kept))
+                left[source] -= len(read)
+                passed_over[source] += len(sentences) - len(read)
+            if not any(left):
+                break
+
+        # A source that is not used up gives its share; one of few long documents gives less, though it has more.
+        for name, lacking, more in zip(self.source_names, left, passed_over, strict=True):
+            if lacking and more:
+                log.warning(
+                    f"{name}: {share - lacking:,} of up to {share:,} sentences are read; {more:,} more stand in long "
+                    f"documents, of which each gives {most:,} at most"
+                )
+        return documents
 
     def _given(self, sources: Sequence[Source]) -> Iterator[Document]:
         """Text of one's own."""
@@ -96,13 +121,15 @@ def documents_of(shards: TokenShards) -> Iterator[Document]:
 class HeldOutText(OfHeldOut, ScoringDataModule):
     """Loss of held-out text, in nats a token and bits a character; by source, and by how frequent the tokens are.
 
-    Texts are whole sentences of one document, as many as fit a sequence. From left to right every token is predicted
-    once. A masked model reads each text `mask_parts` times, with another part of it hidden, so that it predicts every
+    Texts are whole sentences of one document, as many as fit a sequence; a longer sentence is read in several, so that
+    no token is lost. From left to right every token is predicted once. A masked model reads each text `mask_parts` times, with another part of it hidden, so that it predicts every
     token once, too: a pseudo-loss, which depends on that number. Bits a character compare between byte-level BPEs.
     """
 
     def __init__(self, *, mask_parts: int, frequency_ranks: Sequence[int], **common: Any) -> None:
         super().__init__(**common)
+        if mask_parts < 1:
+            raise ValueError(f"measure.data.mask_parts={mask_parts}: a text is read once or more")
         self.mask_parts, self.ranks = mask_parts, sorted(frequency_ranks)
         self.facts["is_causal"] = self.is_causal
         ends = zip([1, *(rank + 1 for rank in self.ranks)], [*self.ranks, "end"], strict=True)
@@ -111,9 +138,6 @@ class HeldOutText(OfHeldOut, ScoringDataModule):
     def make_questions(self) -> Questions:
         room = self.max_seq_length - 2
         pieces = [(source, piece) for source, document in self.documents for piece in windows(document, room)]
-        lost = sum(max(0, len(ids) - room) for _, document in self.documents for ids in document)
-        if lost:
-            log.warning(f"{lost:,} tokens are not read: the ends of sentences, or lines, of more than {room} tokens")
         self.source = np.array([source for source, _ in pieces])
         texts = assemble(self.inputs.tokenizer, [piece for _, piece in pieces])
         text, position = inner_tokens(texts)
@@ -140,14 +164,21 @@ class HeldOutText(OfHeldOut, ScoringDataModule):
 
 
 def windows(sentences: Sequence[np.ndarray], room: int) -> Iterator[np.ndarray]:
-    """A document's sentences behind each other, in pieces of at most `room` tokens; a longer sentence is cut."""
+    """A document's sentences behind each other, in pieces of at most `room` tokens, each token in one of them. Pieces
+    are whole sentences, but for a sentence of more than `room` tokens, which is spread over several."""
     piece = np.zeros(0, dtype=np.int32)
-    for sentence in (sentence[:room] for sentence in sentences):
-        if len(piece) + len(sentence) > room:
+    for part in _parts(sentences, room):
+        if len(piece) + len(part) > room:
             yield piece
             piece = piece[:0]
-        piece = np.concatenate([piece, sentence])
+        piece = np.concatenate([piece, part])
     yield piece
+
+
+def _parts(sentences: Sequence[np.ndarray], room: int) -> Iterator[np.ndarray]:
+    for sentence in sentences:
+        for start in range(0, len(sentence), room):
+            yield sentence[start : start + room]
 
 
 def piece_lengths(tokenizer: Tokenizer) -> Ints:
@@ -187,8 +218,11 @@ class ClozeBySide(OfHeldOut, ScoringDataModule):
         starts = np.array([piece[0].isalnum() if is_piece else piece[0] == "Ġ" for piece in tokenizer.vocabulary])
         chosen: list[tuple[np.ndarray, int]] = []
         left = [max(1, self.max_words // len(self.source_names))] * len(self.source_names)
-        sentences = ((source, ids) for source, document in self.documents for ids in document)
-        for source, ids in (one for one in sentences if self.min_tokens <= len(one[1]) <= room):
+        every = [(source, ids) for source, document in self.documents for ids in document]
+        too_long = sum(len(ids) > room for _, ids in every)
+        if too_long:
+            log.warning(f"{too_long:,} of {len(every):,} sentences are not asked: they have more than {room} tokens")
+        for source, ids in (one for one in every if self.min_tokens <= len(one[1]) <= room):
             is_word = starts[ids] & np.append(starts[ids][1:], False) & (ids != tokenizer.unk_id)
             places = np.flatnonzero(is_word[:-2])
             if len(places := places[places >= 2]) and left[source]:
@@ -243,8 +277,24 @@ class SentencePairs(OfHeldOut):
         third = integers(SEED, 0, "probe split", np.arange(len(self.documents)), high=3)
         self.train, self.validation = (self._split(third != 0, 0), self._split(third == 0, 1))
         self.train_sequences, self.validation_sequences = self.train.sequences, self.validation.sequences
+        self._say_what_is_cut()
         unknown = (self.train_sequences.input_ids == self.inputs.tokenizer.unk_id).mean()
         refuse_unknown(f"measure {self.inputs.name}", float(unknown), self.inputs.max_unknown_share)
+
+    def _say_what_is_cut(self) -> None:
+        """Of both splits, as a warning and in the run's record."""
+        pairs = cut_pairs = tokens = 0
+        for sequences in (self.train_sequences, self.validation_sequences):
+            counts = sequences.cut_counts()
+            pairs += len(sequences)
+            cut_pairs += counts["truncated_sequences"]
+            tokens += counts["truncated_tokens"]
+        self.facts |= {"pairs": pairs, "cut_pairs": cut_pairs, "cut_tokens": tokens}
+        if cut_pairs:
+            log.warning(
+                f"{cut_pairs:,} of {pairs:,} pairs are cut, by {tokens:,} tokens in all: of each text the first half "
+                f"of {self.max_seq_length} tokens is read"
+            )
 
     def _split(self, is_mine: np.ndarray, side: int) -> SimpleNamespace:
         """Each first sentence stands once with a right second one and once with a wrong one."""
@@ -252,11 +302,18 @@ class SentencePairs(OfHeldOut):
         share = max(2, self.limits[side] // len(sources) // 2 * 2)
         for source in sources:
             mine = [i for i in np.flatnonzero(is_mine).tolist() if self.documents[i][0] == source]
-            found += islice((pair for number in mine for pair in self._pairs(number, mine)), share)
+            own = [*islice((pair for number in mine for pair in self._pairs(number, mine)), share)]
+            if not own:
+                split = ("training", "validation")[side]
+                log.warning(f"{self.source_names[source]} gives no pair of the {split} split: its text is too short")
+            found += own
         if not found:
             raise ValueError("the held-out text is too short for pairs to train on and pairs to ask: name longer text")
         half = (self.max_seq_length - 2 - self.inputs.tokenizer.pair_separators) // 2
-        texts = assemble(self.inputs.tokenizer, *([ids[:half] for ids in one] for one in zip(*found, strict=True)))
+        firsts = [first[:half] for first, _ in found]
+        seconds = [second[:half] for _, second in found]
+        cut = [max(0, len(first) - half) + max(0, len(second) - half) for first, second in found]
+        texts = assemble(self.inputs.tokenizer, firsts, seconds, cut)
         return SimpleNamespace(sequences=texts, labels=np.tile([1, 0], len(found) // 2), label_names=("no", "yes"))
 
     def _pairs(self, number: int, others: Sequence[int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
