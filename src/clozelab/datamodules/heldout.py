@@ -122,8 +122,9 @@ class HeldOutText(OfHeldOut, ScoringDataModule):
     """Loss of held-out text, in nats a token and bits a character; by source, and by how frequent the tokens are.
 
     Texts are whole sentences of one document, as many as fit a sequence; a longer sentence is read in several, so that
-    no token is lost. From left to right every token is predicted once. A masked model reads each text `mask_parts` times, with another part of it hidden, so that it predicts every
-    token once, too: a pseudo-loss, which depends on that number. Bits a character compare between byte-level BPEs.
+    no token is lost. From left to right every token is predicted once. A masked model reads each text `mask_parts`
+    times, with another part of it hidden, so that it predicts every token once, too: a pseudo-loss, which depends on
+    that number. Bits a character compare between byte-level BPEs.
     """
 
     def __init__(self, *, mask_parts: int, frequency_ranks: Sequence[int], **common: Any) -> None:
