@@ -306,7 +306,7 @@ class SentencePairs(OfHeldOut):
             own = [*islice((pair for number in mine for pair in self._pairs(number, mine)), share)]
             if not own:
                 split = ("training", "validation")[side]
-                log.warning(f"{self.source_names[source]} gives no pair of the {split} split: its text is too short")
+                log.warning(f"{self.source_names[source]} gives the {split} split no pair: too few, or too short, documents")
             found += own
         if not found:
             raise ValueError("the held-out text is too short for pairs to train on and pairs to ask: name longer text")
