@@ -201,7 +201,7 @@ def test_an_evaluation_is_measured_again_and_asks_for_no_checkpoint(
     for name in ("predictions.jsonl", "metrics.csv"):
         other = Path(shutil.copytree(measured, tmp_path / name))
         path = other / name
-        path.write_text(path.read_text().replace("0.5", "0.75").replace('"won": 1.0', '"won": 0.0'))
+        path.write_text(path.read_text().replace("0.25", "0.75").replace('"won": 0.0', '"won": 1.0'))
         assert path.read_text() != (measured / name).read_text()
         assert [*_other_run(open_run(str(other)), open_run(str(measured)))]
     assert not [*_other_run(open_run(str(measured)), open_run(str(measured)))]

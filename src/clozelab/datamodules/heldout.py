@@ -12,7 +12,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,7 +57,8 @@ class OfHeldOut(MeasureDataModule):
         num_sources = len(self.source_names)
         share = max_sentences // num_sources
         if share < 1:
-            raise ValueError(f"measure.data.max_sentences={max_sentences}: {num_sources} or more, one of each source")
+            least = f"{num_sources} or more, one of each source"
+            raise ValueError(f"measure.data.max_sentences={max_sentences}: {least}")
 
         most = max(1, int(share * LARGEST_SHARE))
         documents: list[Document] = []
@@ -72,15 +73,17 @@ class OfHeldOut(MeasureDataModule):
                 passed_over[source] += len(sentences) - len(read)
             if not any(left):
                 break
+        self._say_what_is_passed_over(left, passed_over, most)
+        return documents
 
-        # A source that is not used up gives its share; one of few long documents gives less, though it has more.
+    def _say_what_is_passed_over(self, left: list[int], passed_over: list[int], most: int) -> None:
+        """A source of few long documents gives less than its share, though it has more."""
         for name, lacking, more in zip(self.source_names, left, passed_over, strict=True):
             if lacking and more:
                 log.warning(
-                    f"{name}: {share - lacking:,} of up to {share:,} sentences are read; {more:,} more stand in long "
-                    f"documents, of which each gives {most:,} at most"
+                    f"{name}: {lacking:,} sentences fewer than its share are read, since one document "
+                    f"gives {most:,} at most; {more:,} more stand in its long documents"
                 )
-        return documents
 
     def _given(self, sources: Sequence[Source]) -> Iterator[Document]:
         """Text of one's own."""
@@ -165,8 +168,9 @@ class HeldOutText(OfHeldOut, ScoringDataModule):
 
 
 def windows(sentences: Sequence[np.ndarray], room: int) -> Iterator[np.ndarray]:
-    """A document's sentences behind each other, in pieces of at most `room` tokens, each token in one of them. Pieces
-    are whole sentences, but for a sentence of more than `room` tokens, which is spread over several."""
+    """A document's sentences behind each other, in pieces of at most `room` tokens.
+
+    Each token is in one piece. Pieces are whole sentences; one of more than `room` tokens is spread over several."""
     piece = np.zeros(0, dtype=np.int32)
     for part in _parts(sentences, room):
         if len(piece) + len(part) > room:
@@ -219,11 +223,9 @@ class ClozeBySide(OfHeldOut, ScoringDataModule):
         starts = np.array([piece[0].isalnum() if is_piece else piece[0] == "Ġ" for piece in tokenizer.vocabulary])
         chosen: list[tuple[np.ndarray, int]] = []
         left = [max(1, self.max_words // len(self.source_names))] * len(self.source_names)
-        every = [(source, ids) for source, document in self.documents for ids in document]
-        too_long = sum(len(ids) > room for _, ids in every)
-        if too_long:
-            log.warning(f"{too_long:,} of {len(every):,} sentences are not asked: they have more than {room} tokens")
-        for source, ids in (one for one in every if self.min_tokens <= len(one[1]) <= room):
+        self._say_what_is_too_long(room)
+        sentences = ((source, ids) for source, document in self.documents for ids in document)
+        for source, ids in (one for one in sentences if self.min_tokens <= len(one[1]) <= room):
             is_word = starts[ids] & np.append(starts[ids][1:], False) & (ids != tokenizer.unk_id)
             places = np.flatnonzero(is_word[:-2])
             if len(places := places[places >= 2]) and left[source]:
@@ -237,6 +239,13 @@ class ClozeBySide(OfHeldOut, ScoringDataModule):
         begins, lengths = (np.concatenate([hidden[side][i] for side in self.sides]) for i in (0, 1))
         text, asked = (np.tile(values, len(self.sides)) for values in (np.arange(len(texts)), position))
         return self.ask(texts, text, (np.arange(len(text)), asked), token_ranges(begins, lengths))
+
+    def _say_what_is_too_long(self, room: int) -> None:
+        """A part of a sentence would be a text that ends where the encoder's length does."""
+        lengths = [*map(len, chain.from_iterable(document for _, document in self.documents))]
+        too_long = sum(length > room for length in lengths)
+        if too_long:
+            log.warning(f"{too_long:,} of {len(lengths):,} sentences are not asked: they have more than {room} tokens")
 
     def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], list[dict[str, Any]]]:
         figures = np.stack([credit, -log_probs]).reshape(2 * len(self.sides), -1)
@@ -293,8 +302,8 @@ class SentencePairs(OfHeldOut):
         self.facts |= {"pairs": pairs, "cut_pairs": cut_pairs, "cut_tokens": tokens}
         if cut_pairs:
             log.warning(
-                f"{cut_pairs:,} of {pairs:,} pairs are cut, by {tokens:,} tokens in all: of each text the first half "
-                f"of {self.max_seq_length} tokens is read"
+                f"{cut_pairs:,} of {pairs:,} pairs are cut, by {tokens:,} tokens in all: of each text "
+                f"the first half of {self.max_seq_length} tokens is read"
             )
 
     def _split(self, is_mine: np.ndarray, side: int) -> SimpleNamespace:
@@ -303,11 +312,13 @@ class SentencePairs(OfHeldOut):
         share = max(2, self.limits[side] // len(sources) // 2 * 2)
         for source in sources:
             mine = [i for i in np.flatnonzero(is_mine).tolist() if self.documents[i][0] == source]
-            own = [*islice((pair for number in mine for pair in self._pairs(number, mine)), share)]
-            if not own:
+            before = len(found)
+            found += islice((pair for number in mine for pair in self._pairs(number, mine)), share)
+            if len(found) == before:
                 split = ("training", "validation")[side]
-                log.warning(f"{self.source_names[source]} gives the {split} split no pair: too few, or too short, documents")
-            found += own
+                log.warning(
+                    f"{self.source_names[source]} gives the {split} split no pair: too few, or too short, documents"
+                )
         if not found:
             raise ValueError("the held-out text is too short for pairs to train on and pairs to ask: name longer text")
         half = (self.max_seq_length - 2 - self.inputs.tokenizer.pair_separators) // 2

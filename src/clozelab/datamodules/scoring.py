@@ -99,7 +99,8 @@ class MeasureDataModule(LightningDataModule):
         self.inputs, self.is_causal, self.evaluation_tokens = inputs, is_causal, evaluation_tokens
         self.max_seq_length = min(max_seq_length, inputs.max_positions)
         if self.max_seq_length < SHORTEST:
-            raise ValueError(f"measure.data.max_seq_length={max_seq_length}: a text has {SHORTEST} tokens or more")
+            least = f"a text has {SHORTEST} tokens or more"
+            raise ValueError(f"measure.data.max_seq_length={max_seq_length}: {least}")
         self.facts = {"max_seq_length": self.max_seq_length}
 
     @property

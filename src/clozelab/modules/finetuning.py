@@ -261,8 +261,9 @@ class FineTuning(TrainingModule):
         return {}
 
     def recall(self, remembered: Mapping[str, Any]) -> dict[str, Any]:
-        """Predict by what a model's folder says (`remembered`), so that nothing is chosen on the file that is scored.
-        What the run's record has to say of that."""
+        """Predict by what a model's folder says, so that nothing is chosen on the file that is scored.
+
+        `remembered` is what its fine-tuning left there. Returns what the run's record says of it."""
         return {}
 
     def restore_best(self) -> None:

@@ -173,13 +173,7 @@ class Probe(Measurement):
                 guesses = self._answers(train, controls[0], validation)
                 scores[f"control_accuracy/{name}"] = float((guesses == controls[1]).mean())
                 scores[f"selectivity/{name}"] = scores[f"accuracy/{name}"] - scores[f"control_accuracy/{name}"]
-        unfinished = [one for one in self.gradients if not one <= CONVERGED]
-        if unfinished:
-            log.warning(
-                f"{len(unfinished)} of {len(self.gradients)} classifiers are not at their optimum after "
-                f"{self.solver['max_iterations']} iterations (largest gradient {max(unfinished):.1e}): raise "
-                "measure.module.max_iterations"
-            )
+        self._say_what_is_unfinished()
         best = max(self.names, key=lambda name: scores[f"accuracy/{name}"])
         scores = {key.partition("/")[0]: value for key, value in scores.items() if key.endswith(best)} | scores
         pairs = zip(*([self.label_names[i] for i in one] for one in (answers[best], self.labels[1])), strict=True)
@@ -188,8 +182,18 @@ class Probe(Measurement):
 
     def _answers(self, train: np.ndarray, labels: np.ndarray, asked: np.ndarray) -> np.ndarray:
         weights = logistic_regression(train, labels, len(self.label_names), **self.solver)
-        self.gradients.append(largest_gradient(weights, train, labels, strength=self.solver["strength"]))
+        gradient = largest_gradient(weights, train, labels, strength=self.solver["strength"])
+        self.gradients.append(gradient)
         return (asked @ weights[:-1] + weights[-1]).argmax(axis=1)
+
+    def _say_what_is_unfinished(self) -> None:
+        unfinished = [size for size in self.gradients if size > CONVERGED]
+        if unfinished:
+            log.warning(
+                f"{len(unfinished)} of {len(self.gradients)} classifiers are not at their optimum "
+                f"after {self.solver['max_iterations']} iterations (largest gradient "
+                f"{max(unfinished):.1e}): raise measure.module.max_iterations"
+            )
 
     def baseline(self) -> float:
         return float(np.bincount(self.labels[1]).max() / len(self.labels[1]))

@@ -32,7 +32,7 @@ from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, Part
 log = logging.getLogger(__name__)
 Floats = NDArray[np.float32]
 SURELY_NULL = 1e6
-DEFAULT_THRESHOLD = 0.0  # of the null odds: a text stands unless "no answer" scores higher (as in transformers)
+DEFAULT_THRESHOLD = 0.0  # of the null odds, as in transformers: a text stands unless "no answer" scores higher
 
 
 @dataclass(frozen=True)
@@ -228,14 +228,16 @@ class SpanExtraction(FineTuning):
         """The threshold of the null odds, and the scores at it."""
         if self.fixed_threshold is None:
             return squad.tuned_threshold(golds, answers.texts, answers.null_odds)
-        return self.fixed_threshold, squad.score_v2(golds, answers.texts, answers.null_odds, self.fixed_threshold)
+        threshold = self.fixed_threshold
+        return threshold, squad.score_v2(golds, answers.texts, answers.null_odds, threshold)
 
     def recall(self, remembered: Mapping[str, Any]) -> dict[str, Any]:
         """Take the model's own threshold of no answer, or DEFAULT_THRESHOLD where it has none."""
         rules = remembered.get("answers") or {}
         for name, mine in asdict(self.settings).items():
             if rules.get(name, mine) != mine:
-                log.warning("the model was fine-tuned with %s %s, and is scored with %s", name, rules[name], mine)
+                said = "the model was fine-tuned with %s %s, and is scored with %s"
+                log.warning(said, name, rules[name], mine)
         if not self.settings.with_unanswerable:
             return {}
 

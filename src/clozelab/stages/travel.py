@@ -314,8 +314,9 @@ def open_parcel(path: Path, folder: Path) -> tuple[Parcel, list[str]]:
         # A damaged record has no fingerprint, and no version either.
         if one.fingerprint and one.results_version > RESULTS_VERSIONS[one.stage]:
             raise ValueError(
-                f"{path}: {one.place} has results version {one.results_version} of {one.stage}, and this code knows "
-                f"{RESULTS_VERSIONS[one.stage]}: take the commit that made it, {one.git and one.git.commit}, or a newer"
+                f"{path}: {one.place} has results version {one.results_version} of {one.stage}, and "
+                f"this code knows {RESULTS_VERSIONS[one.stage]}: take the commit that made it, "
+                f"{one.git and one.git.commit}, or a newer one"
             )
     return parcel, wrong
 
@@ -376,22 +377,17 @@ def _check_cells(parcels: Iterable[Parcel], target: Path, present: Sequence[Reco
 
 
 def _check_versions(parcels: Iterable[Parcel], target: Path, present: Sequence[Record]) -> None:
-    """ValueError where a pack would bring a second results version into a column, or into an experiment's encoders."""
-    first: dict[tuple[str, ...], tuple[Path, Record]] = {}
-    for one in present:
-        if one.is_complete:
-            first.setdefault(_column_of(one), (target, one))
-    for parcel in parcels:
-        for one in parcel.records:
-            if not one.is_complete:
-                continue
-            there, other = first.setdefault(_column_of(one), (parcel.path, one))
-            if one.results_version != other.results_version:
-                raise ValueError(
-                    f"{parcel.path}: {one.place} has results version {one.results_version} of {one.stage}, and "
-                    f"{other.place} in {there} has {other.results_version}; no column may mix them: "
-                    "give each its own runs_dir"
-                )
+    """ValueError where a pack would bring a second results version into a column or among encoders."""
+    first = {_column_of(one): (target, one) for one in present if one.is_complete}
+    packed = [(parcel.path, one) for parcel in parcels for one in parcel.records if one.is_complete]
+    for path, one in packed:
+        there, other = first.setdefault(_column_of(one), (path, one))
+        if one.results_version != other.results_version:
+            raise ValueError(
+                f"{path}: {one.place} has results version {one.results_version} of {one.stage}, and "
+                f"{other.place} in {there} has {other.results_version}; no column may mix them: give "
+                "each its own runs_dir"
+            )
 
 
 def _column_of(one: Record) -> tuple[str, ...]:

@@ -75,7 +75,8 @@ def main(said: Words) -> int:
     record, console = open_run(said.names[0]), make_console()
     refuse_other_version(record)
     is_kept = (record.folder / "checkpoints").is_dir()
-    again = make_again if record.stage == "evaluate" or (record.stage == "finetune" and not is_kept) else train_again
+    is_whole = record.stage == "evaluate" or (record.stage == "finetune" and not is_kept)
+    again = make_again if is_whole else train_again
     with tempfile.TemporaryDirectory(prefix="clozelab-verify-") as place:
         stretch, found = again(record, Path(place))
     verdict = f"is not the same run: {'; '.join(found)}" if found else "is the same run"
@@ -84,14 +85,15 @@ def main(said: Words) -> int:
 
 
 def refuse_other_version(record: Record) -> None:
-    """ValueError for a run that this code would not make again, since its results are of another version."""
+    """ValueError for a run whose results are of another version than those that this code makes."""
     version = RESULTS_VERSIONS[record.stage]
-    if record.results_version != version:
-        made = f"; verify it with the code that made it, commit {record.git.commit}" if record.git else ""
-        raise ValueError(
-            f"{record.folder} has results version {record.results_version} of {record.stage}, and this code makes "
-            f"version {version}{made}"
-        )
+    if record.results_version == version:
+        return
+    commit = record.git.commit if record.git else "unknown"
+    raise ValueError(
+        f"{record.folder} has results version {record.results_version} of {record.stage}, and this code "
+        f"makes version {version}: verify it with the code that made it (commit {commit})"
+    )
 
 
 def make_again(record: Record, place: Path) -> tuple[str, list[str]]:
@@ -112,8 +114,10 @@ def make_again(record: Record, place: Path) -> tuple[str, list[str]]:
 def run_again(record: Record, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
     """A run's own command once more, with another run folder and `more` words."""
     if record.started_in and not Path(record.started_in).is_dir():
-        raise ValueError(f"{record.folder} was started in {record.started_in}, which is gone: its command needs it")
-    words = [word for word in record.words if key_of(word) not in OWN_KEYS and not word.startswith("logger.")]
+        gone = f"was started in {record.started_in}, which is gone"
+        raise ValueError(f"{record.folder} {gone}: its command needs that folder")
+    own = [word for word in record.words if key_of(word) not in OWN_KEYS]
+    words = [word for word in own if not word.startswith("logger.")]
     words += ["logger=none", f"run_dir={folder}", *more]
     if "threads" in record.facts:
         words.append(f"trainer.threads={record.facts['threads']}")
@@ -345,15 +349,11 @@ def check_table(parcel: Parcel) -> Found:
 def train_one_again(parcel: Parcel, place: Path, seed: int, own: Mapping[str, str]) -> Found:
     """Train a run that chance chooses from its beginning, and compare; `own`: this machine's places."""
     heavy = {encoder_fingerprint(path.parent): path.parent for path in sorted(parcel.folder.rglob("model.safetensors"))}
-    its_own = Path(parcel.manifest.experiment).stem  # a shared run's experiment is in no pack: nothing says its arm
-    current = [one for one in parcel.records if one.fingerprint and one.results_version == RESULTS_VERSIONS[one.stage]]
-    if not current:
-        return "", [], ["training: all runs are of an older results version, which this code does not make"]
-    able = [one for one in current
-            if one.is_complete and not one.shared and (not one.config_dir or one.experiment == its_own)
-            and (one.stage == "pretrain" or one.inputs.get("encoder") in heavy)]  # fmt: skip
+    able = [one for one in parcel.records if _can_be_trained_again(one, parcel, heavy)]
     if not able:
-        return "", [], ["training: no pre-training run of its own, and no encoder"]
+        old = any(one.results_version != RESULTS_VERSIONS[one.stage] for one in parcel.records if one.fingerprint)
+        why = ", of the results version that this code makes" if old else ""
+        return "", [], [f"training: no pre-training run of its own, and no encoder{why}"]
     record = random.Random(seed).choice(able)
     words = [word for word in record.overrides if key_of(word) not in PLACES and not word.startswith("logger")]
     here = {**own, "runs_dir": place, "run_dir": place / "again", "logger": "none", "trainer.progress_bar": "false"}
@@ -380,6 +380,16 @@ def train_one_again(parcel: Parcel, place: Path, seed: int, own: Mapping[str, st
     how = _how_exactly(record)
     wrong = [f"{record.place}, trained again, {line}" for line in _other_run(record, ours)]
     return f"{record.place} trained again and compared {how}", wrong, []
+
+
+def _can_be_trained_again(one: Record, parcel: Parcel, encoders: Mapping[str, Path]) -> bool:
+    """Whether this code makes such a run, and the pack has what it takes; `encoders`: those with weights."""
+    if not one.is_complete or one.shared or one.results_version != RESULTS_VERSIONS[one.stage]:
+        return False
+    # A shared run's experiment is in no pack: nothing says its arm.
+    if one.config_dir and one.experiment != Path(parcel.manifest.experiment).stem:
+        return False
+    return one.stage == "pretrain" or one.inputs.get("encoder") in encoders
 
 
 def _how_exactly(record: Record) -> str:

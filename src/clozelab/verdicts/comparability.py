@@ -58,12 +58,9 @@ def why_not(table: Table, first: str, second: str, tasks: Iterable[str]) -> str:
     tuned, measured = ([of.get(name, []) for name in (first, second)] for of in (table.tuned, table.measured))
 
     def reasons() -> Iterator[str]:
+        yield _outdated(table, (first, second), arms, tasks)
         if arms[0] and arms[1] and arms[0] != arms[1]:
-            yield _outdated(table, [run for run in table.runs.pretrain if run.name in arms])
             yield _unmatched(table, arms[0], arms[1])
-        of_rows = [run for run in (*table.runs.finetune, *table.runs.evaluate) if run.name in (first, second)]
-        for task in tasks:
-            yield _outdated(table, [run for run in of_rows if run.task == task])
         differ = meant_to_differ(*tuned) | meant_to_differ(*measured)
         about = {key for key in differ if key.split(".")[0] not in PROTOCOL}
         for task in tasks:
@@ -109,9 +106,16 @@ def _sides(table: Table, one: str, two: str, tasks: Iterable[str]) -> Iterator[t
         yield "fine-tuned", table.runs_on(one, task), table.runs_on(two, task)
 
 
-def _outdated(table: Table, runs: Iterable[Record]) -> str:
-    """Why an arm or a row has no run that may be compared, though it has some; empty where that is not so."""
-    reasons = (why_no_score(table.outdated, mine) for mine in grouped(runs).values())
+def _outdated(table: Table, rows: tuple[str, str], arms: Sequence[str | None], tasks: Iterable[str]) -> str:
+    """Why an arm or a row has no run that may be compared, though it has some; else empty."""
+    if not table.outdated:
+        return ""
+    trained = [run for run in table.runs.pretrain if run.name in arms]
+    scored = (*table.runs.finetune, *table.runs.evaluate)
+    of_rows = [run for run in scored if run.name in rows and run.task in tasks]
+    # An arm's encoders, and a row's runs on each task.
+    kinds = grouped([*trained, *of_rows], lambda run: (run.stage, run.task, run.name))
+    reasons = (why_no_score(table.outdated, mine) for mine in kinds.values())
     return next(filter(None, reasons), "")
 
 

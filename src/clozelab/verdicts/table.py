@@ -119,23 +119,24 @@ class Table:
     columns: tuple[DataColumn, ...]
     cells: Mapping[tuple[str, str], Cell]
     strays: tuple[str, ...] = ()  # which runs are in no cell: they saw another data set under their task's name
-    outdated: Outdated = field(default_factory=dict)  # runs in no cell: newer results versions stand beside them
+    outdated: Outdated = field(default_factory=dict)  # in no cell: newer results versions are beside
 
     @cached_property
     def trained(self) -> dict[str, list[Record]]:
-        return self._complete(self.runs.pretrain)
+        return grouped(run for run in self.current.pretrain if run.is_complete)
 
     @cached_property
     def tuned(self) -> dict[str, list[Record]]:
-        return self._complete(self.runs.finetune)
+        return grouped(run for run in self.current.finetune if run.is_complete)
 
     @cached_property
     def measured(self) -> dict[str, list[Record]]:
-        return self._complete(self.runs.evaluate)
+        return grouped(run for run in self.current.evaluate if run.is_complete)
 
-    def _complete(self, runs: Iterable[Record]) -> dict[str, list[Record]]:
-        """By arm or row, those that may be compared."""
-        return grouped(run for run in runs if run.is_complete and self._counts(run))
+    @cached_property
+    def current(self) -> Runs:
+        """The runs that may be compared: all but those that are outdated."""
+        return without(self.runs, self.outdated)
 
     def runs_on(self, row: str, task: str) -> list[Record]:
         """A row's complete runs on a task, or by a measure."""
@@ -143,12 +144,8 @@ class Table:
 
     @property
     def pretrain_seeds(self) -> tuple[int, ...]:
-        tuned = {run.pretrain_seed for run in self.runs.finetune if self._counts(run) and run.name in self.rows}
-        trained = {run.seed for run in self.runs.pretrain if self._counts(run)}
-        return tuple(sorted(tuned | trained))
-
-    def _counts(self, run: Record) -> bool:
-        return run.folder not in self.outdated
+        tuned = {run.pretrain_seed for run in self.current.finetune if run.name in self.rows}
+        return tuple(sorted(tuned | {run.seed for run in self.current.pretrain}))
 
     @property
     def rows(self) -> list[str]:
@@ -191,13 +188,31 @@ def stand_in_for(run: Record) -> str | None:
     return run.facts.get("stand_in_for") or (run.config.get("task") or {}).get("stand_in_for")
 
 
+def without(runs: Runs, outdated: Outdated) -> Runs:
+    if not outdated:
+        return runs
+    return replace(runs, records=[run for run in runs.records if run.folder not in outdated])
+
+
 def build_table(experiment: Experiment, runs: Runs) -> Table:
-    """Arrange the runs of the experiment's rows."""
+    """Arrange the runs of the experiment's rows; each column is of one results version."""
+    outdated = find_outdated(runs.runs, experiment.free_keys)
+    table = _arrange(experiment, without(runs, outdated))
+    if not outdated:
+        return table
+
+    cells = dict(table.cells)
+    for column in table.columns:
+        for row in table.rows:
+            cell = cells[row, column.key]
+            left_out = older_runs(outdated, runs.runs, row, column.task)
+            note = "; ".join(filter(None, (cell.note, left_out)))
+            cells[row, column.key] = replace(cell, note=note)
+    return replace(table, runs=runs, cells=cells, outdated=outdated)
+
+
+def _arrange(experiment: Experiment, runs: Runs) -> Table:
     rows = [row.name for row in experiment.rows]
-    every = runs
-    outdated = find_outdated(every.runs, experiment.free_keys)
-    if outdated:
-        runs = replace(every, records=[run for run in every.records if run.folder not in outdated])
     measures = {task for one in experiment.columns if one.is_measured for task in (one.task, *one.stand_ins)}
     of_tasks = [*runs.finetune, *(run for run in runs.evaluate if run.task in measures)]
     mine, worlds, strays = _of_one_data_set([run for run in of_tasks if run.name in rows], runs.synthetic)
@@ -209,8 +224,7 @@ def build_table(experiment: Experiment, runs: Runs) -> Table:
     def cell_of(row: str, column: DataColumn) -> Cell:
         chosen, note = _best_learning_rate(scored.get((row, column.task, column.is_measured), []))
         seeds = {run.seed for run in of_tasks if run.task == column.task} if column.is_measured else tuning_seeds
-        notes = (note, older_runs(outdated, every.runs, row, column.task))
-        return _cell(chosen, column.metric, product(firsts, sorted(seeds)), "; ".join(filter(None, notes)))
+        return _cell(chosen, column.metric, product(firsts, sorted(seeds)), note)
 
     columns = list(_data_columns(experiment, mine, worlds))
     cells = {(row, one.key): cell_of(row, one) for row in rows for one in columns}
@@ -244,7 +258,7 @@ def build_table(experiment: Experiment, runs: Runs) -> Table:
     order = [column.name for column in experiment.columns]
     columns.sort(key=lambda one: order.index(one.column.name) if one.column else len(order))
     none = {(row, one.key): Cell() for row in rows for one in columns}
-    return Table(experiment, every, tuple(columns), none | cells, strays, outdated)
+    return Table(experiment, runs, tuple(columns), none | cells, strays)
 
 
 def _of_one_data_set(runs: Sequence[Record], synthetic: str | None) -> tuple[list[Record], Worlds, tuple[str, ...]]:
