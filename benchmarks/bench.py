@@ -35,7 +35,7 @@ class Effort:
 
 
 def bench_pretraining(effort: Effort) -> list[str]:
-    sizes, peers = pretraining.SIZES, pretraining.USUAL_PEERS
+    sizes, peers = pretraining.SIZES, pretraining.usual_peers(pretraining.is_bf16_faster())
     if effort.smoke:  # half a minute of compiling shows nothing
         sizes, peers = ("smoke",), tuple(peer for peer in peers if "compiled" not in peer)
     return pretraining.compare(sizes, peers, effort.threads, effort.rounds, effort.seconds)

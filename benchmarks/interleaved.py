@@ -167,6 +167,11 @@ def rate_rows(size: str, sides: Mapping[str, Side]) -> list[str]:
     return lines
 
 
+def fastest(sides: Mapping[str, Side]) -> str:
+    """The side with the highest median rate."""
+    return max(sides, key=lambda name: statistics.median(sides[name].rates))
+
+
 # Reports
 
 

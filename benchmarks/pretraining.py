@@ -4,7 +4,9 @@
 (sequence length 128, 15 % predicted, NSP labels, BERT's own dropout, vocabulary 30,522) and prints tokens/s as median
 (min-max) and the ratio, pair by pair. Peers: transformers' own Trainer as documented, in fp32 and bf16 (trainer-fp32,
 trainer-bf16), and the same model in the shortest possible loop (fp32, bf16), also with torch.compile around the model
-(bf16-compiled, the strongest; it compiles before its first turn). `ceiling` is no peer: the tokens/s that
+(fp32-compiled, bf16-compiled; they compile before their first turn). Without `--peers` they are those that may be the
+strongest on this machine, by what its matrix products reach in bf16 and in fp32. Below each size stands which of them
+was the strongest: the ratio to quote. `ceiling` is no peer: the tokens/s that
 the same floating-point operations (models/cost.py) would come to as large matrix products and nothing else, in the
 precision that clozelab takes; clozelab's ratio to it is its share of the machine. Times are wall clock around whole
 steps: forward, backward, clip, update.
@@ -32,17 +34,33 @@ from encoders import (
     size_name,
     training_step,
 )
-from interleaved import Answers, Side, rate_rows, rate_table, repeated, report, serve, start_worker, take_turns
+from interleaved import (
+    Answers,
+    Side,
+    fastest,
+    rate_rows,
+    rate_table,
+    ratios,
+    repeated,
+    report,
+    say,
+    serve,
+    start_worker,
+    take_turns,
+)
 
 TITLE = "Pre-training beside transformers"
 SEQ_LENGTH = 128
 BATCH = {"smoke": 2, "tiny": 64, "mini": 64, "small": 64, "medium": 32, "base": 16, "large": 8}
 """Rows a step, the same on all sides: as many as let the slowest take a step in seconds."""
 SIZES = ("tiny", "mini", "small", "medium", "base")
-PEERS = ("bf16-compiled", "trainer-fp32", "trainer-bf16", "fp32", "bf16", "ceiling")
-USUAL_PEERS = ("bf16-compiled", "trainer-fp32", "trainer-bf16", "ceiling")
-"""The strongest first: its ratio is the one to quote."""
-SIDE_NAMES = {"ceiling": "the matrix products' ceiling", "bf16-compiled": "transformers bf16 + torch.compile"}
+CEILING = "ceiling"
+PEERS = ("bf16-compiled", "fp32-compiled", "trainer-fp32", "trainer-bf16", "fp32", "bf16", CEILING)
+SIDE_NAMES = {
+    CEILING: "the matrix products' ceiling",
+    "bf16-compiled": "transformers bf16 + torch.compile",
+    "fp32-compiled": "transformers fp32 + torch.compile",
+}
 
 
 def make_rows(batch_size: int, seq_length: int = SEQ_LENGTH) -> dict[str, Any]:
@@ -235,26 +253,48 @@ def work(side: str, size: str, threads: int) -> None:
     if side == "clozelab":
         step = clozelab_step(size)
     else:
-        step = transformers_step(size, is_bf16=side.startswith("bf16"), compiles=side == "bf16-compiled")
+        step = transformers_step(size, is_bf16=side.startswith("bf16"), compiles=side.endswith("-compiled"))
     return serve(repeated(step, BATCH[size] * SEQ_LENGTH))
+
+
+def is_bf16_faster() -> bool:
+    """Whether large matrix products are faster in bf16 than in fp32 here; where bf16 is emulated they are slower."""
+    import torch
+
+    from clozelab.training.runtime import matmul_ceiling
+
+    cpu = torch.device("cpu")
+    return matmul_ceiling("bf16-mixed", cpu) > matmul_ceiling("32-true", cpu)
+
+
+def usual_peers(bf16_is_faster: bool) -> tuple[str, ...]:
+    """Those that may be the strongest: without bf16 products, all that is in bf16 is out of the question."""
+    if bf16_is_faster:
+        return "bf16-compiled", "trainer-fp32", "trainer-bf16", CEILING
+    return "fp32-compiled", "trainer-fp32", CEILING
 
 
 def compare(sizes: Sequence[str], peers: Sequence[str], threads: int, rounds: int, seconds: float) -> list[str]:
     """The table of these sizes."""
-    lines = rate_table("tokens/s", rounds, seconds)
+    lines, summary = rate_table("tokens/s", rounds, seconds), list[str]()
     for size in sizes:
         options = ["--sizes", size, "--threads", str(threads)]
         names = {"clozelab": "clozelab"} | {SIDE_NAMES.get(peer, f"transformers {peer}"): peer for peer in peers}
         sides = {name: Side([__file__, "--worker", side, *options], threads) for name, side in names.items()}
         take_turns(sides, rounds, seconds)
         lines += rate_rows(f"{size_name(size)}, {BATCH[size]} rows", sides)
-    return lines
+        theirs = {name: side for name, side in sides.items() if names[name] not in ("clozelab", CEILING)}
+        if theirs:
+            strongest = fastest(theirs)
+            faster = ratios(sides["clozelab"].rates, theirs[strongest].rates)
+            summary.append(f"- {size_name(size)}: the strongest peer is {strongest}, clozelab is faster by {faster}")
+    return lines + say("", *summary)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SHAPES))
-    parser.add_argument("--peers", nargs="+", default=list(USUAL_PEERS), choices=PEERS)
+    parser.add_argument("--peers", nargs="+", choices=PEERS, help="default: the usual ones for this machine")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0)
@@ -263,8 +303,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.worker:
         return work(arguments.worker, arguments.sizes[0], arguments.threads)
+    peers = arguments.peers or usual_peers(is_bf16_faster())
     effort = (arguments.threads, arguments.rounds, arguments.seconds)
-    part = partial(compare, arguments.sizes, arguments.peers, *effort)
+    part = partial(compare, arguments.sizes, peers, *effort)
     report("Benchmarks", arguments.threads, {TITLE: part}, arguments.output)
     return None
 

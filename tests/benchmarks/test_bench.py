@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests import forked
@@ -18,6 +20,17 @@ def bench(output: Path, *words: str) -> str:
     done = forked.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
     return output.read_text()
+
+
+def test_the_peer_to_quote_is_the_strongest_of_those_that_fit_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    pretraining, interleaved = (importlib.import_module(name) for name in ("pretraining", "interleaved"))
+    without, with_bf16 = pretraining.usual_peers(False), pretraining.usual_peers(True)
+    assert "fp32-compiled" in without and not [peer for peer in without if "bf16" in peer]
+    assert "bf16-compiled" in with_bf16 and {*without, *with_bf16} <= {*pretraining.PEERS}
+    rates = {"one": [1.0, 9.0, 1.0], "two": [2.0, 2.0, 2.0]}
+    sides = {name: SimpleNamespace(rates=values) for name, values in rates.items()}
+    assert interleaved.fastest(sides) == "two"
 
 
 @pytest.mark.slow

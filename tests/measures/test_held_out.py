@@ -105,20 +105,41 @@ def test_every_vocabulary_reads_the_same_sentences(folder: Path, tokenizer: Word
     assert found[0].source_fingerprint == found[1].source_fingerprint
 
 
-def test_windows_are_whole_sentences_that_fit() -> None:
-    found = [*windows([np.arange(4), np.arange(5), np.arange(30), np.arange(2)], 10)]
-    assert [len(one) for one in found] == [9, 10, 2]
+def test_windows_are_whole_sentences_or_parts_of_a_long_one() -> None:
+    sentences = [np.arange(4), np.arange(5), np.arange(33), np.arange(2)]
+    found = [*windows(sentences, 10)]
+    assert [len(one) for one in found] == [9, 10, 10, 10, 5]
+    assert np.concatenate(found).tolist() == np.concatenate(sentences).tolist()
 
 
-def test_ends_of_long_sentences_are_named(
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_no_token_of_a_long_sentence_is_lost(folder: Path, tokenizer: WordPieceTokenizer, is_causal: bool) -> None:
+    """A line of a text file is one sentence: of 40 words an encoder of 32 slots reads 30 and 10."""
+    (folder / "long.txt").write_text("\n\n".join(" ".join([word] * 40) for word in WORDS[:11]))
+    sources = {"sources": [{"name": "long", "path": "long.txt"}]}
+    data = made(HeldOutText, folder, tokenizer, is_causal=is_causal, **(TEXT | sources))
+    written = np.concatenate([ids for _, sentences in data.documents for ids in sentences])
+    asked = sorted(zip(data.questions.text.tolist(), (data.questions.positions + is_causal).tolist(), strict=True))
+    assert len(written) == 11 * 40 == len(set(asked)) == len(asked)
+    assert sorted(data.questions.ids.tolist()) == sorted(written.tolist())
+
+    # The negative control: an encoder that is long enough reads each line as one text, and the same tokens.
+    longer = made(HeldOutText, folder, tokenizer, is_causal=is_causal, **(TEXT | sources | {"max_seq_length": 64}))
+    assert sorted(longer.questions.ids.tolist()) == sorted(written.tolist())
+    assert (len(data.source), len(longer.source)) == (22, 11)
+
+
+def test_sentences_of_a_long_document_that_are_passed_over_are_named(
     folder: Path, tokenizer: WordPieceTokenizer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A line of a text file is one sentence: of 40 words an encoder of 32 slots reads 30."""
     made(HeldOutText, folder, tokenizer, **TEXT)
     assert not caplog.text
-    (folder / "long.txt").write_text("\n\n".join(" ".join([word] * 40) for word in WORDS[:11]))
-    made(HeldOutText, folder, tokenizer, **(TEXT | {"sources": [{"name": "long", "path": "long.txt"}]}))
-    assert "110 tokens are not read: the ends of sentences, or lines, of more than 30 tokens" in caplog.text
+    (folder / "novel.txt").write_text("\n".join(" ".join(WORDS) for _ in range(50)) + "\n")
+    sources = {"sources": [{"name": "novel", "path": "novel.txt"}], "max_sentences": 40}
+    data = made(HeldOutText, folder, tokenizer, **(TEXT | sources))
+    assert data.facts["sentences"] == 4
+    said = "novel: 36 sentences fewer than its share are read, since one document gives 4 at most"
+    assert f"{said}; 46 more stand in its long documents" in caplog.text
 
 
 def test_the_encoders_own_corpus_gives_its_held_out_documents(folder: Path, tmp_path: Path) -> None:
@@ -219,6 +240,27 @@ def test_pairs_are_what_their_labels_say(
     assert not seen["train"] & seen["validation"]
 
 
+def test_what_pairs_and_cloze_leave_out_is_said(
+    folder: Path, tokenizer: WordPieceTokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two texts of nine words fit in 32 slots; of four sentences each text has 36 words and loses some."""
+    whole = made(SentencePairs, folder, tokenizer, question="follows", **PAIRED)
+    made(ClozeBySide, folder, tokenizer, **CLOZE)
+    assert whole.facts["cut_pairs"] == whole.facts["cut_tokens"] == 0
+    # No document of the first source falls into the third that is asked.
+    assert [one.message for one in caplog.records] == [
+        "one gives the validation split no pair: too few, or too short, documents"
+    ]
+    data = made(SentencePairs, folder, tokenizer, question="follows", **(PAIRED | {"sentences": 4}))
+    half = (32 - 2 - tokenizer.pair_separators) // 2
+    count = data.facts["pairs"]
+    assert data.facts["cut_pairs"] == count and data.facts["cut_tokens"] == count * 2 * (36 - half)
+    assert f"{count} of {count} pairs are cut" in caplog.text
+    (folder / "lines.txt").write_text(" ".join(WORDS[:12]) + "\n" + " ".join(WORDS * 2) + "\n")
+    made(ClozeBySide, folder, tokenizer, **(CLOZE | {"sources": [{"name": "lines", "path": "lines.txt"}]}))
+    assert "1 of 2 sentences are not asked: they have more than 30 tokens" in caplog.text
+
+
 def test_pairs_of_unknown_words_are_refused(folder: Path, tokenizer: WordPieceTokenizer) -> None:
     """Else the answers are told by lengths alone, and filed as what an encoder knows."""
     sentences = [" ".join(["λόγος"] * (3 + i % 5)) for i in range(96)]
@@ -246,6 +288,9 @@ def test_pairs_of_unknown_words_are_refused(folder: Path, tokenizer: WordPieceTo
         (HeldOutText, TEXT | {"sources": [SOURCES[0], SOURCES[1] | {"name": "one"}]}, "two sources have one name"),
         (HeldOutText, TEXT | {"sources": "a.txt"}, r"say each file's name, too: \[\{name: mine, path: mine.txt\}\]"),
         (HeldOutText, TEXT | {"sources": ["a.txt"]}, "measure.data.sources: say each file's name, too"),
+        (HeldOutText, TEXT | {"max_sentences": 1}, "max_sentences=1: 2 or more, one of each source"),
+        (HeldOutText, TEXT | {"mask_parts": 0}, "mask_parts=0: a text is read once or more"),
+        (HeldOutText, TEXT | {"max_seq_length": 2}, "max_seq_length=2: a text has 3 tokens or more"),
         (HeldOutText, TEXT | {"sources": None}, "no held-out text: the corpus that this encoder was trained on"),
     ],
 )

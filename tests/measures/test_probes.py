@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from clozelab.models.encoder import Encoder
-from clozelab.modules.measures import control_labels, logistic_regression
+from clozelab.modules.measures import CONVERGED, control_labels, largest_gradient, logistic_regression
 from clozelab.modules.model import write_model
 from clozelab.runs.find import find
 
@@ -31,6 +31,9 @@ def test_the_regression_is_scikit_learns(num_classes: int) -> None:
     found = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
     assert np.abs(found - expected).max() < 1e-4
     assert (scores.argmax(1) == theirs.predict(x)).all()
+    assert largest_gradient(weights, x, labels, strength=0.3) < CONVERGED
+    early = logistic_regression(x, labels, num_classes, strength=0.3, max_iterations=2)
+    assert largest_gradient(early, x, labels, strength=0.3) > CONVERGED
     with pytest.raises(ValueError, match="every training example has the same class"):
         logistic_regression(x, np.zeros(300, dtype=int), num_classes, strength=0.3, max_iterations=9)
 
@@ -281,17 +284,37 @@ def test_a_fresh_head_comes_from_the_seed(tmp_path: Path, save_tuned: Any, evalu
     assert found[0] == found[1] != found[2]
 
 
-@pytest.mark.parametrize(("threshold", "is_warned"), [(1.5, True), (None, False)])
-def test_a_threshold_that_is_chosen_anew_is_named(
-    tmp_path: Path, save_tuned: Any, evaluate: Any, caplog: pytest.LogCaptureFixture, threshold: Any, is_warned: bool
+@pytest.mark.parametrize(
+    ("threshold", "initialisation", "used", "source"),
+    [
+        (-1e5, "pretrained", -1e5, "the model's own, from its fine-tuning"),
+        (None, "pretrained", 0.0, "the default: the model records none"),
+        (1e5, "random", 0.0, "the default: the model records none"),
+    ],
+)
+def test_the_threshold_of_no_answer_is_not_tuned_on_the_file_that_is_scored(
+    tmp_path: Path, save_tuned: Any, evaluate: Any, threshold: Any, initialisation: str, used: float, source: str
 ) -> None:
     asked = {"id": "1", "question": "who ran?", "answers": [{"text": "dog", "answer_start": 2}]}
     paragraphs = [{"context": "a dog ran", "qas": [asked, asked | {"id": "2", "answers": [], "is_impossible": True}]}]
     (tmp_path / "dev.json").write_text(json.dumps({"version": "2", "data": [{"title": "", "paragraphs": paragraphs}]}))
     rules = {"n_best_size": 20, "max_answer_length": 30, "with_unanswerable": True, "threshold": threshold}
     model = save_tuned("spans", extra_config={"clozelab": {"answers": rules}})
-    evaluate("measure=labelled", "task@measure.task=squad_v2", "measure.task.data.validation_file=dev.json", model)
-    assert ("chosen anew, on the file that is scored; the model has 1.50" in caplog.text) is is_warned
+    words = ["measure=labelled", "task@measure.task=squad_v2", "measure.task.data.validation_file=dev.json", model]
+    folder = evaluate(*words, f"initialisation={initialisation}")
+    (record,) = find(folder).evaluate
+    said = {"value": used, "source": source}
+    assert record.facts["no_answer_threshold"] == said
+    assert json.loads((folder / "scores.json").read_text())["no_answer_threshold"] == said
+    assert record.values["validation/threshold"] == used
+
+    # A threshold above all odds answers both questions, one below them neither; tuned, it would be right more often.
+    texts = json.loads((folder / "predictions.json").read_text())
+    odds = json.loads((folder / "null_odds.json").read_text())
+    assert {key: text == "" for key, text in texts.items()} == {key: odds[key] > used for key in odds}
+    assert record.values["validation/best_f1"] >= record.values["validation/f1"]
+    if abs(used) == 1e5:
+        assert record.values["validation/NoAns_f1"] == (0.0 if used > 0 else 100.0)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from clozelab.stages import finetune as stage
 from clozelab.stages import pretrain
 from clozelab.suggestions import CONF_DIR
 
-PINNED_VERSIONS = {"pretrain": 6, "finetune": 5, "evaluate": 3}
+PINNED_VERSIONS = {"pretrain": 6, "finetune": 5, "evaluate": 4}
 BATCHES = {
     "mlm_nsp": "d418ecd29ded6181",
     "ltr": "471f8d177e175205",

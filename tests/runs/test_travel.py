@@ -19,7 +19,7 @@ from clozelab.cli import main
 from clozelab.corpus.files import digest
 from clozelab.report import render
 from clozelab.runs.find import find
-from clozelab.runs.fingerprint import encoder_fingerprint, identity_of
+from clozelab.runs.fingerprint import RESULTS_VERSIONS, encoder_fingerprint, identity_of
 from clozelab.stages.travel import MANIFEST, RUNS
 from clozelab.suggestions import EXPERIMENTS_DIR
 from clozelab.verdicts.experiment import load_experiment
@@ -220,13 +220,17 @@ def test_a_damaged_or_hostile_pack_is_refused_before_anything_is_written(
     assert set(tmp_path.rglob("*")) == before
 
 
-def other_version(root: Path) -> None:
-    for path in root.rglob("run.json"):
-        edit(path, results_version=4)
+def of_version(change: int) -> Callable[[Path], None]:
+    def edit_all(root: Path) -> None:
+        for path in root.rglob("run.json"):
+            edit(path, results_version=RESULTS_VERSIONS[json.loads(path.read_text())["stage"]] + change)
+
+    return edit_all
 
 
 MISFITS: dict[str, tuple[Any, ...]] = {
-    "version": (2, other_version, "has results version 4 of pretrain, and here it is 5"),
+    "older": (2, of_version(-1), "no column may mix them: give each its own runs_dir"),
+    "newer": (2, of_version(1), f"and this code knows {RESULTS_VERSIONS['pretrain']}: take the commit that made it"),
     "contents": (1, lambda root: edit(root / "pretrain/mlm/seed-1/run.json", seconds=1.0), "two runs of one cell"),
 }
 
@@ -244,6 +248,17 @@ def test_packs_that_do_not_match_are_refused_before_anything_is_written(
     before = contents(tmp_path / "pooled")
     status, said = say(["pool", packs[1], f"runs_dir={tmp_path / 'pooled'}"], capsys)
     assert status == 1 and message in said and contents(tmp_path / "pooled") == before
+
+
+def test_a_pack_of_an_older_results_version_opens_by_itself(packed: Any, tmp_path: Path, capsys: Any) -> None:
+    """A version forbids mixing, not reading: packs of one experiment do not mix, each by itself is read."""
+    old = [str(packed(f"old{seed}", seed, change=of_version(-1))) for seed in (1, 2)]
+    assert say(["pool", *old, f"runs_dir={tmp_path / 'pooled'}"], capsys)[0] == 0
+    assert len(find(tmp_path / "pooled").records) == 18
+    new = str(packed("new", 3))
+    status, said = say(["pool", new, f"runs_dir={tmp_path / 'pooled'}"], capsys)
+    assert status == 1 and f"has results version {RESULTS_VERSIONS['pretrain']} of pretrain, and " in said
+    assert say(["verify", old[0], "retrain=false"], capsys)[1].count("results version") == 0
 
 
 def test_other_claims_of_one_experiment_are_refused(packed: Any, tmp_path: Path, capsys: Any) -> None:

@@ -171,3 +171,57 @@ def test_a_record_gives_no_permission(place: Path, tmp_path: Path, monkeypatch: 
     with pytest.raises(ValueError, match="noted"):
         verify.train_again(record, tmp_path)
     assert any(one.startswith("stop_after_step=") for one in said) and "allow_targets=[os]" not in said
+
+
+@pytest.fixture(scope="module")
+def measured(place: Path) -> Path:
+    """An evaluation of minimal pairs, of the first run's encoder."""
+    pairs = [("the cat sat", "sat the cat"), ("a dog ran", "ran a dog")] * 3
+    lines = [json.dumps({"good": good, "bad": bad}) for good, bad in pairs]
+    (place / "pairs.jsonl").write_text("\n".join(lines) + "\n")
+    columns = "measure.data.columns={good: good, bad: bad, group: null, field: null}"
+    words = ["measure=minimal_pairs", "measure.data.files=pairs.jsonl", columns, "max_unknown_share=1.0"]
+    places = {"data_dir": place, "cache_dir": place / "cache", "run_dir": place / "measured"}
+    places |= {"encoder": place / "seed-1" / "encoder", "row": "mine", "trainer.progress_bar": "false"}
+    words += [f"{key}={value}" for key, value in places.items()]
+    train([sys.executable, "-m", "clozelab", "evaluate", *words])
+    return place / "measured"
+
+
+def test_an_evaluation_is_measured_again_and_asks_for_no_checkpoint(
+    measured: Path, tmp_path: Path, capsys: Any
+) -> None:
+    before = contents(measured)
+    status, said = said_of(measured, capsys)
+    assert status == 0, said
+    assert f"{measured} is the same run (measured again and compared to the bit)" in said and "ckpt" not in said
+    assert contents(measured) == before
+
+    # Another answer, or another figure, is another run.
+    for name in ("predictions.jsonl", "metrics.csv"):
+        other = Path(shutil.copytree(measured, tmp_path / name))
+        path = other / name
+        path.write_text(path.read_text().replace("0.25", "0.75").replace('"won": 0.0', '"won": 1.0'))
+        assert path.read_text() != (measured / name).read_text()
+        assert [*_other_run(open_run(str(other)), open_run(str(measured)))]
+    assert not [*_other_run(open_run(str(measured)), open_run(str(measured)))]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"results_version": 1}, "has results version 1 of evaluate, and this code makes version"),
+        ({"status": "failed"}, "is failed, not complete: there is nothing to compare"),
+        ({"config_name": ""}, "was not made by a command line"),
+        ({"started_in": "/gone"}, "was started in /gone, which is gone"),
+    ],
+)
+def test_an_evaluation_that_cannot_be_made_again(
+    measured: Path, tmp_path: Path, capsys: Any, change: dict[str, Any], message: str
+) -> None:
+    run = Path(shutil.copytree(measured, tmp_path / "run"))
+    state = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(state | change))
+    (run / ".run.json.copy").unlink()
+    status, said = said_of(run, capsys)
+    assert status == 1 and message in said

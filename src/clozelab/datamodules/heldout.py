@@ -12,7 +12,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,17 +46,45 @@ class OfHeldOut(MeasureDataModule):
         if isinstance(sources, str) or any(not isinstance(one, Mapping) for one in sources or ()):
             raise ValueError("measure.data.sources: say each file's name, too: [{name: mine, path: mine.txt}]")
         text = self._given([Source(**source) for source in sources]) if sources else self._own()
-        share, self.content = max_sentences // len(self.source_names), [self.content, max_sentences]
-        left, self.documents = [share] * len(self.source_names), list[Document]()
-        for source, sentences in text:
-            read = sentences[: min(left[source], max(1, int(share * LARGEST_SHARE)))]
-            if kept := [one for one in read if len(one)]:
-                self.documents.append((source, kept))
-                left[source] -= len(read)
-            if not any(left):
-                break
+        self.content = [self.content, max_sentences]
+        self.documents = self._take(text, max_sentences)
         if not self.documents:
             raise ValueError("the held-out text has no sentence: name a longer one, measure.data.sources")
+        self.facts["documents"] = len(self.documents)
+        self.facts["sentences"] = sum(len(sentences) for _, sentences in self.documents)
+
+    def _take(self, text: Iterator[Document], max_sentences: int) -> list[Document]:
+        """Equally many sentences of each source, and of one document a LARGEST_SHARE of these at most."""
+        num_sources = len(self.source_names)
+        share = max_sentences // num_sources
+        if share < 1:
+            least = f"{num_sources} or more, one of each source"
+            raise ValueError(f"measure.data.max_sentences={max_sentences}: {least}")
+
+        most = max(1, int(share * LARGEST_SHARE))
+        documents: list[Document] = []
+        left = [share] * num_sources
+        passed_over = [0] * num_sources
+        for source, sentences in text:
+            read = sentences[: min(left[source], most)]
+            kept = [ids for ids in read if len(ids)]
+            if kept:
+                documents.append((source, kept))
+                left[source] -= len(read)
+                passed_over[source] += len(sentences) - len(read)
+            if not any(left):
+                break
+        self._say_what_is_passed_over(left, passed_over, most)
+        return documents
+
+    def _say_what_is_passed_over(self, left: list[int], passed_over: list[int], most: int) -> None:
+        """A source of few long documents gives less than its share, though it has more."""
+        for name, lacking, more in zip(self.source_names, left, passed_over, strict=True):
+            if lacking and more:
+                log.warning(
+                    f"{name}: {lacking:,} sentences fewer than its share are read, since one document "
+                    f"gives {most:,} at most; {more:,} more stand in its long documents"
+                )
 
     def _given(self, sources: Sequence[Source]) -> Iterator[Document]:
         """Text of one's own."""
@@ -97,13 +125,16 @@ def documents_of(shards: TokenShards) -> Iterator[Document]:
 class HeldOutText(OfHeldOut, ScoringDataModule):
     """Loss of held-out text, in nats a token and bits a character; by source, and by how frequent the tokens are.
 
-    Texts are whole sentences of one document, as many as fit a sequence. From left to right every token is predicted
-    once. A masked model reads each text `mask_parts` times, with another part of it hidden, so that it predicts every
-    token once, too: a pseudo-loss, which depends on that number. Bits a character compare between byte-level BPEs.
+    Texts are whole sentences of one document, as many as fit a sequence; a longer sentence is read in several, so that
+    no token is lost. From left to right every token is predicted once. A masked model reads each text `mask_parts`
+    times, with another part of it hidden, so that it predicts every token once, too: a pseudo-loss, which depends on
+    that number. Bits a character compare between byte-level BPEs.
     """
 
     def __init__(self, *, mask_parts: int, frequency_ranks: Sequence[int], **common: Any) -> None:
         super().__init__(**common)
+        if mask_parts < 1:
+            raise ValueError(f"measure.data.mask_parts={mask_parts}: a text is read once or more")
         self.mask_parts, self.ranks = mask_parts, sorted(frequency_ranks)
         self.facts["is_causal"] = self.is_causal
         ends = zip([1, *(rank + 1 for rank in self.ranks)], [*self.ranks, "end"], strict=True)
@@ -112,9 +143,6 @@ class HeldOutText(OfHeldOut, ScoringDataModule):
     def make_questions(self) -> Questions:
         room = self.max_seq_length - 2
         pieces = [(source, piece) for source, document in self.documents for piece in windows(document, room)]
-        lost = sum(max(0, len(ids) - room) for _, document in self.documents for ids in document)
-        if lost:
-            log.warning(f"{lost:,} tokens are not read: the ends of sentences, or lines, of more than {room} tokens")
         self.source = np.array([source for source, _ in pieces])
         texts = assemble(self.inputs.tokenizer, [piece for _, piece in pieces])
         text, position = inner_tokens(texts)
@@ -141,14 +169,22 @@ class HeldOutText(OfHeldOut, ScoringDataModule):
 
 
 def windows(sentences: Sequence[np.ndarray], room: int) -> Iterator[np.ndarray]:
-    """A document's sentences behind each other, in pieces of at most `room` tokens; a longer sentence is cut."""
+    """A document's sentences behind each other, in pieces of at most `room` tokens.
+
+    Each token is in one piece. Pieces are whole sentences; one of more than `room` tokens is spread over several."""
     piece = np.zeros(0, dtype=np.int32)
-    for sentence in (sentence[:room] for sentence in sentences):
-        if len(piece) + len(sentence) > room:
+    for part in _parts(sentences, room):
+        if len(piece) + len(part) > room:
             yield piece
             piece = piece[:0]
-        piece = np.concatenate([piece, sentence])
+        piece = np.concatenate([piece, part])
     yield piece
+
+
+def _parts(sentences: Sequence[np.ndarray], room: int) -> Iterator[np.ndarray]:
+    for sentence in sentences:
+        for start in range(0, len(sentence), room):
+            yield sentence[start : start + room]
 
 
 def piece_lengths(tokenizer: Tokenizer) -> Ints:
@@ -198,6 +234,7 @@ class ClozeBySide(OfHeldOut, ScoringDataModule):
         starts = word_starts(tokenizer)
         chosen: list[tuple[np.ndarray, int]] = []
         left = [max(1, self.max_words // len(self.source_names))] * len(self.source_names)
+        self._say_what_is_too_long(room)
         sentences = ((source, ids) for source, document in self.documents for ids in document)
         for source, ids in (one for one in sentences if self.min_tokens <= len(one[1]) <= room):
             is_word = starts[ids] & np.append(starts[ids][1:], False) & (ids != tokenizer.unk_id)
@@ -213,6 +250,13 @@ class ClozeBySide(OfHeldOut, ScoringDataModule):
         begins, lengths = (np.concatenate([hidden[side][i] for side in self.sides]) for i in (0, 1))
         text, asked = (np.tile(values, len(self.sides)) for values in (np.arange(len(texts)), position))
         return self.ask(texts, text, (np.arange(len(text)), asked), token_ranges(begins, lengths))
+
+    def _say_what_is_too_long(self, room: int) -> None:
+        """A part of a sentence would be a text that ends where the encoder's length does."""
+        lengths = [*map(len, chain.from_iterable(document for _, document in self.documents))]
+        too_long = sum(length > room for length in lengths)
+        if too_long:
+            log.warning(f"{too_long:,} of {len(lengths):,} sentences are not asked: they have more than {room} tokens")
 
     def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], list[dict[str, Any]]]:
         figures = np.stack([credit, -log_probs]).reshape(2 * len(self.sides), -1)
@@ -254,8 +298,24 @@ class SentencePairs(OfHeldOut):
         third = integers(SEED, 0, "probe split", np.arange(len(self.documents)), high=3)
         self.train, self.validation = (self._split(third != 0, 0), self._split(third == 0, 1))
         self.train_sequences, self.validation_sequences = self.train.sequences, self.validation.sequences
+        self._say_what_is_cut()
         unknown = (self.train_sequences.input_ids == self.inputs.tokenizer.unk_id).mean()
         refuse_unknown(f"measure {self.inputs.name}", float(unknown), self.inputs.max_unknown_share)
+
+    def _say_what_is_cut(self) -> None:
+        """Of both splits, as a warning and in the run's record."""
+        pairs = cut_pairs = tokens = 0
+        for sequences in (self.train_sequences, self.validation_sequences):
+            counts = sequences.cut_counts()
+            pairs += len(sequences)
+            cut_pairs += counts["truncated_sequences"]
+            tokens += counts["truncated_tokens"]
+        self.facts |= {"pairs": pairs, "cut_pairs": cut_pairs, "cut_tokens": tokens}
+        if cut_pairs:
+            log.warning(
+                f"{cut_pairs:,} of {pairs:,} pairs are cut, by {tokens:,} tokens in all: of each text "
+                f"the first half of {self.max_seq_length} tokens is read"
+            )
 
     def _split(self, is_mine: np.ndarray, side: int) -> SimpleNamespace:
         """Each first sentence stands once with a right second one and once with a wrong one."""
@@ -263,11 +323,20 @@ class SentencePairs(OfHeldOut):
         share = max(2, self.limits[side] // len(sources) // 2 * 2)
         for source in sources:
             mine = [i for i in np.flatnonzero(is_mine).tolist() if self.documents[i][0] == source]
+            before = len(found)
             found += islice((pair for number in mine for pair in self._pairs(number, mine)), share)
+            if len(found) == before:
+                split = ("training", "validation")[side]
+                log.warning(
+                    f"{self.source_names[source]} gives the {split} split no pair: too few, or too short, documents"
+                )
         if not found:
             raise ValueError("the held-out text is too short for pairs to train on and pairs to ask: name longer text")
         half = (self.max_seq_length - 2 - self.inputs.tokenizer.pair_separators) // 2
-        texts = assemble(self.inputs.tokenizer, *([ids[:half] for ids in one] for one in zip(*found, strict=True)))
+        firsts = [first[:half] for first, _ in found]
+        seconds = [second[:half] for _, second in found]
+        cut = [max(0, len(first) - half) + max(0, len(second) - half) for first, second in found]
+        texts = assemble(self.inputs.tokenizer, firsts, seconds, cut)
         return SimpleNamespace(sequences=texts, labels=np.tile([1, 0], len(found) // 2), label_names=("no", "yes"))
 
     def _pairs(self, number: int, others: Sequence[int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -34,6 +34,7 @@ from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.datamodules.labelled import TableFormat
 
 log = logging.getLogger(__name__)
+SHORTEST = 3  # [CLS], a token and [SEP]
 Records = list[dict[str, Any]]
 Tokens = tuple[Ints, Ints]  # the numbers of the sequences that some tokens are in, in order, and their positions there
 
@@ -97,6 +98,9 @@ class MeasureDataModule(LightningDataModule):
         super().__init__()
         self.inputs, self.is_causal, self.evaluation_tokens = inputs, is_causal, evaluation_tokens
         self.max_seq_length = min(max_seq_length, inputs.max_positions)
+        if self.max_seq_length < SHORTEST:
+            least = f"a text has {SHORTEST} tokens or more"
+            raise ValueError(f"measure.data.max_seq_length={max_seq_length}: {least}")
         self.facts = {"max_seq_length": self.max_seq_length}
 
     @property

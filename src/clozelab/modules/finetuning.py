@@ -260,6 +260,12 @@ class FineTuning(TrainingModule):
         """What its model's folder has to say for predictions to be made as here, beside the label names."""
         return {}
 
+    def recall(self, remembered: Mapping[str, Any]) -> dict[str, Any]:
+        """Predict by what a model's folder says, so that nothing is chosen on the file that is scored.
+
+        `remembered` is what its fine-tuning left there. Returns what the run's record says of it."""
+        return {}
+
     def restore_best(self) -> None:
         """Put the best checkpoint's weights back."""
         weights = self.require_best().weights

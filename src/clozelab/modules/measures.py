@@ -10,6 +10,7 @@ Letters: P tokens that are asked for, V vocabulary, H hidden size, B sequences, 
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -29,6 +30,11 @@ from clozelab.training.runtime import onednn_fp32
 
 if TYPE_CHECKING:
     from clozelab.datamodules.scoring import ScoringDataModule
+
+
+log = logging.getLogger(__name__)
+DAMAGED_WEIGHT = "a weight in its folder is damaged; export or download it anew"
+CONVERGED = 1e-4  # largest entry of the mean loss's gradient at an optimum, as scikit-learn asks
 
 
 class Measurement(LightningModule):
@@ -86,7 +92,7 @@ class TokenScoring(Measurement):
     def evaluate(self, collected: Sequence[Part]) -> Evaluation:
         answers = in_order(collected, len(self.data.questions.ids)).astype(np.float64)
         if np.isnan(answers).any():
-            raise ValueError("the encoder answers NaN: a weight in its folder is damaged; export or download it anew")
+            raise ValueError(f"the encoder answers NaN: {DAMAGED_WEIGHT}")
         return Evaluation(0, *self.data.score(answers[:, 0], answers[:, 1]), is_collapsed=False)
 
 
@@ -129,6 +135,7 @@ class Probe(Measurement):
         self.labels = [np.asarray(getattr(split, "input_labels", split.labels)) for split in splits]
         layers = range(self.encoder.config.num_hidden_layers + 1)
         self.names = [*(f"layer_{number}" for number in layers), *([] if is_of_words else ["pooled"])]
+        self.gradients: list[float] = []  # the largest entry at the end of each regression
 
     def val_dataloader(self) -> Any:
         return [self.data.evaluation_loader(split.sequences) for split in self.splits]
@@ -152,6 +159,8 @@ class Probe(Measurement):
     def evaluate(self, collected: Sequence[tuple[int, Tensor, Tensor]]) -> Evaluation:
         parts = [[(index, values) for side, index, values in collected if side == number] for number in (0, 1)]
         states = [in_order(mine, len(labels)) for mine, labels in zip(parts, self.labels, strict=True)]  # [N, C, H]
+        if not all(np.isfinite(values).all() for values in states):
+            raise ValueError(f"the encoder has states that are no numbers: {DAMAGED_WEIGHT}")
         controls = control_labels(self.words[0], self.words[1], len(self.label_names)) if self.words else None
         scores, answers = dict[str, float](), dict[str, np.ndarray]()
         for number, name in enumerate(self.names):
@@ -164,6 +173,7 @@ class Probe(Measurement):
                 guesses = self._answers(train, controls[0], validation)
                 scores[f"control_accuracy/{name}"] = float((guesses == controls[1]).mean())
                 scores[f"selectivity/{name}"] = scores[f"accuracy/{name}"] - scores[f"control_accuracy/{name}"]
+        self._say_what_is_unfinished()
         best = max(self.names, key=lambda name: scores[f"accuracy/{name}"])
         scores = {key.partition("/")[0]: value for key, value in scores.items() if key.endswith(best)} | scores
         pairs = zip(*([self.label_names[i] for i in one] for one in (answers[best], self.labels[1])), strict=True)
@@ -172,7 +182,18 @@ class Probe(Measurement):
 
     def _answers(self, train: np.ndarray, labels: np.ndarray, asked: np.ndarray) -> np.ndarray:
         weights = logistic_regression(train, labels, len(self.label_names), **self.solver)
+        gradient = largest_gradient(weights, train, labels, strength=self.solver["strength"])
+        self.gradients.append(gradient)
         return (asked @ weights[:-1] + weights[-1]).argmax(axis=1)
+
+    def _say_what_is_unfinished(self) -> None:
+        unfinished = [size for size in self.gradients if size > CONVERGED]
+        if unfinished:
+            log.warning(
+                f"{len(unfinished)} of {len(self.gradients)} classifiers are not at their optimum "
+                f"after {self.solver['max_iterations']} iterations (largest gradient "
+                f"{max(unfinished):.1e}): raise measure.module.max_iterations"
+            )
 
     def baseline(self) -> float:
         return float(np.bincount(self.labels[1]).max() / len(self.labels[1]))
@@ -209,3 +230,15 @@ def logistic_regression(
 
         solver.step(loss)
     return weights.detach().numpy()
+
+
+def largest_gradient(weights: np.ndarray, x: np.ndarray, labels: np.ndarray, *, strength: float) -> float:
+    """Largest entry of the gradient of what `logistic_regression` minimises; 0 at the optimum."""
+    num_classes = weights.shape[1]
+    scores = (x @ weights[:-1] + weights[-1]).astype(np.float64)
+    shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    errors = (shares - np.eye(num_classes)[labels]) / len(x)  # [N, classes]
+    penalty = (2.0 if num_classes == 2 else 1.0) / (strength * len(x))
+    of_states = x.T @ errors + penalty * weights[:-1]
+    return float(max(np.abs(of_states).max(), np.abs(errors.sum(axis=0)).max()))

@@ -12,6 +12,7 @@ Letters: T tokens of the batch, B windows, S tokens of the longest window.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
@@ -28,8 +29,10 @@ from clozelab.metrics import squad
 from clozelab.models.encoder import Encoder
 from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, Part
 
+log = logging.getLogger(__name__)
 Floats = NDArray[np.float32]
 SURELY_NULL = 1e6
+DEFAULT_THRESHOLD = 0.0  # of the null odds, as in transformers: a text stands unless "no answer" scores higher
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,8 @@ class SpanExtraction(FineTuning):
     """SQuAD 1.1 and, `with_unanswerable`, 2.0: one start and one end score a token, softmax over a window's tokens.
 
     Unusual: of 2.0 exact and f1 are those at the threshold of the null odds that is best on the validation split, as in
-    the paper; f1_untuned: that at 0. `n_best_size` and `max_answer_length` (tokens) are of the released n-best rules.
+    the paper; f1_untuned: that at 0. A model that is only measured keeps its own threshold (`recall`); best_f1 is the
+    highest one then, too. `n_best_size` and `max_answer_length` (tokens) are of the released n-best rules.
     """
 
     head_kind: ClassVar[str] = "spans"
@@ -161,6 +165,7 @@ class SpanExtraction(FineTuning):
         super().__init__(encoder=encoder, score_keys=keys, **training)
         self.validation = validation
         self.settings = NBestSettings(n_best_size, max_answer_length, with_unanswerable)
+        self.fixed_threshold: float | None = None  # None: chosen on the validation split
         self.encoder.pooler.requires_grad_(False)
         self.qa_outputs = encoder.config.family.head("spans", encoder, input_size=self.head_input_size)
 
@@ -201,7 +206,7 @@ class SpanExtraction(FineTuning):
         golds, odds = {one.id: one.answers for one in self.validation.examples.questions}, answers.null_odds
         keys: Sequence[str] = V1_SCORES
         if self.settings.with_unanswerable:
-            threshold, scores = squad.tuned_threshold(golds, answers.texts, odds)
+            threshold, scores = self._at_threshold(golds, answers)
             untuned = squad.score_v2(golds, answers.texts, odds, 0.0)
             scores |= squad.average_precisions(golds, answers.texts, odds)
             scores |= {"threshold": threshold, "exact_untuned": untuned["exact"], "f1_untuned": untuned["f1"]}
@@ -218,6 +223,33 @@ class SpanExtraction(FineTuning):
             ],
             is_collapsed=len(set(texts.values())) <= 1,
         )
+
+    def _at_threshold(self, golds: squad.Answers, answers: Answers) -> tuple[float, dict[str, float]]:
+        """The threshold of the null odds, and the scores at it."""
+        if self.fixed_threshold is None:
+            return squad.tuned_threshold(golds, answers.texts, answers.null_odds)
+        threshold = self.fixed_threshold
+        return threshold, squad.score_v2(golds, answers.texts, answers.null_odds, threshold)
+
+    def recall(self, remembered: Mapping[str, Any]) -> dict[str, Any]:
+        """Take the model's own threshold of no answer, or DEFAULT_THRESHOLD where it has none."""
+        rules = remembered.get("answers") or {}
+        for name, mine in asdict(self.settings).items():
+            if rules.get(name, mine) != mine:
+                said = "the model was fine-tuned with %s %s, and is scored with %s"
+                log.warning(said, name, rules[name], mine)
+        if not self.settings.with_unanswerable:
+            return {}
+
+        own = rules.get("threshold")
+        if own is None:
+            source = "the default: the model records none"
+            self.fixed_threshold = DEFAULT_THRESHOLD
+            log.warning("the model records no threshold of no answer: %g is taken", DEFAULT_THRESHOLD)
+        else:
+            source = "the model's own, from its fine-tuning"
+            self.fixed_threshold = float(own)
+        return {"no_answer_threshold": {"value": self.fixed_threshold, "source": source}}
 
     def remembered(self) -> dict[str, Any]:
         """The n-best rules and, of 2.0, from which null odds on there is no answer."""

@@ -49,7 +49,7 @@ def write_results(path: Path, table: Table, scale: str) -> None:
     runs = table.runs
     cells = [part for cell in table.cells.values() for part in (cell, *cell.parts)]
     counting = {run.folder for cell in cells for run in cell.runs.values()}
-    counting |= {run.folder for run in runs.pretrain if run.is_complete}
+    counting |= {run.folder for run in table.current.pretrain if run.is_complete}
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, RESULT_FIELDS, restval="", lineterminator="\n")
         writer.writeheader()

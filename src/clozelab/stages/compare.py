@@ -15,7 +15,7 @@ from clozelab.runs.find import find, open_folder
 from clozelab.runs.fingerprint import flatten
 from clozelab.runs.record import DAMAGED, PERCENT, Record, Score
 from clozelab.runs.upkeep import reached
-from clozelab.suggestions import hint, percent, rough, signed
+from clozelab.suggestions import hint, listed, percent, rough, signed
 from clozelab.terminal import Heading, Words, make_console, make_table, say, verb
 
 if TYPE_CHECKING:
@@ -181,6 +181,10 @@ def caution(records: Sequence[Record], console: Console) -> None:
     data = "task_files" if all("task_files" in record.inputs for record in records) else "task_data"
     if len({(record.stage, record.inputs.get("corpus"), record.inputs.get(data)) for record in records}) > 1:
         say(console, "They were not evaluated on the same data: their figures cannot be compared.", style="yellow")
+    versions = sorted({record.results_version for record in records})
+    if len(versions) > 1:
+        shown = listed(map(str, versions))
+        say(console, f"They are of results versions {shown}: their figures cannot be compared.", style="yellow")
     if records[0].stage == "pretrain" and len({record.predicts for record in records}) > 1:
         say(console, "The objectives predict other tokens: their losses cannot be compared.", style="yellow")
 
@@ -244,6 +248,7 @@ def behind(table: Table, row: str, column: DataColumn) -> Iterator[tuple[Record,
         shown = [metric for task, metric in sorted(metrics) if task == run.task and metric in run.figures]
         scores = [f"{run.figures[metric]:.2f}" for metric in shown]
         why = f"not complete ({run.status})" if not run.is_complete else "" if scores else "has no such score"
+        why = why or table.outdated.get(run.folder, "")
         why = why or f"of learning rate {run.learning_rate}, or other parts of the mean lack its seeds"
         yield run, ", ".join(scores), "" if run.folder in counting else f"does not count: {why}"
     began = {(run.config.get("encoder_arm"), run.pretrain_seed) for run in tuned}

@@ -51,6 +51,7 @@ def main(cfg: DictConfig) -> None:
     # Before the claim: a folder claimed for bad data would refuse the mended data.
     data.setup()
     module = build_module(cfg, folder, encoder, data)
+    recalled = recall(cfg, folder, module)
     inputs = {"encoder": encoder_fingerprint(folder), "task_data": data.fingerprint}
     inputs["task_files"], metric = data.source_fingerprint, module.metric
     score_of = partial(Score.of, are_shares=module.scores_are_shares)
@@ -69,11 +70,12 @@ def main(cfg: DictConfig) -> None:
             trainer.validate(module, datamodule=data if is_of_model else None, verbose=False)
             about = {key: cfg.measure[key] for key in ("name", "title")} | {"synthetic": data.synthetic}
             about |= {"baselines": data.baselines} if cfg.measure.task and not is_of_model else {}
+            about |= recalled
             result = write_results(run.dir, module, about)
             summarise(loggers, result["scores"])
             run.content.scores = {key: score_of(key) for key in result["scores"]}
             kept = {key: result[key] for key in ("title", "synthetic", "num_examples", "collapsed")}
-            run.complete(result, data=data.facts, **kept)
+            run.complete(result, data=data.facts, **kept, **recalled)
 
 
 def build_data(cfg: DictConfig, folder: Path, encoder: Encoder) -> Any:
@@ -140,16 +142,22 @@ def check_labels(data: Any, names: Sequence[str], folder: Path) -> None:
     )
 
 
+def recall(cfg: DictConfig, folder: Path, module: Any) -> dict[str, Any]:
+    """Let a fine-tuned model predict as its folder says; what the record says of that, nothing for an encoder."""
+    if cfg.measure.module is not None:
+        return {}
+    made = folders.read_config_dict(folder).get("clozelab", {})
+    if cfg.initialisation != "pretrained":
+        made = {}  # a threshold belongs to the weights it was chosen with
+    return dict(module.recall(made))
+
+
 def build_module(cfg: DictConfig, folder: Path, encoder: Encoder, data: Any) -> Any:
     """The measure's module on the encoder, or the task's on the fine-tuned model, with the heads of the folder."""
     made, settings = folders.read_config_dict(folder).get("clozelab", {}), cfg.measure.module or cfg.measure.task.module
     pooling = {"pooling": trained_pooling(folder)} if settings.get("pooling") == "auto" else {}
     if cfg.measure.module is None:
         seed_initialisation(cfg.pretrain_seed)
-        if (own := (made.get("answers") or {}).get("threshold")) is not None:
-            log.warning(
-                "the threshold of no answer is chosen anew, on the file that is scored; the model has %.2f", own
-            )
         of_training = ("optimizer_factory", "schedule_factory", "total_steps", "gradient_clip_norm", "seed")
         module = build("task.module", cfg.measure.task.module)(
             encoder=encoder,

@@ -58,9 +58,10 @@ POOL_HELP = """clozelab pool FILE... [runs_dir=FOLDER]
 Puts the runs of packs into runs_dir (default `runs`), beside those that are there, so that report, status, runs and
 reproduce find one table. The same pack again changes nothing.
 
-All of it is refused, before anything is written, where a pack is damaged, has another results version, judges an
-experiment by other claims than another pack, or has another run of a cell that is there already. Runs of one row that
-were made in different ways are named by the report, which then decides nothing by them."""
+All of it is refused, before anything is written, where a pack is damaged, was made by newer code, judges an experiment
+by other claims than another pack, has another run of a cell that is there already, or brings a second results version
+into a column. Runs of one row that were made in different ways are named by the report, which then decides nothing by
+them."""
 FILTERS = ("stage", "name", "task", "seeds")
 PACKED = ("complete", "failed", "interrupted")
 MERGED = (LOOKS_FILE, str(LAUNCH_FILE))  # notes that packs have in common, and that say different things
@@ -307,14 +308,16 @@ class Parcel:
 
 
 def open_parcel(path: Path, folder: Path) -> tuple[Parcel, list[str]]:
-    """(a pack, its files that are not what its manifest says). ValueError: it is none, or of other code's results."""
+    """(a pack, its files that are not what its manifest says). ValueError: it is none, or newer code made it."""
     manifest, wrong = unpack(path, folder)
     parcel = Parcel(path, folder, manifest, find(folder / RUNS).records)
     for one in parcel.records:
-        if one.fingerprint and one.results_version != RESULTS_VERSIONS[one.stage]:
+        # A damaged record has no fingerprint, and no version either.
+        if one.fingerprint and one.results_version > RESULTS_VERSIONS[one.stage]:
             raise ValueError(
-                f"{path}: {one.place} has results version {one.results_version} of {one.stage}, and here it is "
-                f"{RESULTS_VERSIONS[one.stage]}; no table may mix them: commit {one.git and one.git.commit} made it"
+                f"{path}: {one.place} has results version {one.results_version} of {one.stage}, and "
+                f"this code knows {RESULTS_VERSIONS[one.stage]}: take the commit that made it, "
+                f"{one.git and one.git.commit}, or a newer one"
             )
     return parcel, wrong
 
@@ -334,7 +337,9 @@ def pool(said: Words) -> int:
                 raise ValueError(f"{name} is damaged: {what} is not what its manifest says; fetch it again")
             parcels.append(parcel)
         _check_claims(parcels)
-        _check_cells(parcels, target)
+        present = find(target).runs
+        _check_cells(parcels, target, present)
+        _check_versions(parcels, target, present)
         new = _missing(parcels, target)
         _put(new, target)
         _merge_notes(parcels, target)
@@ -359,10 +364,10 @@ def _check_claims(parcels: Iterable[Parcel]) -> None:
                 )
 
 
-def _check_cells(parcels: Iterable[Parcel], target: Path) -> None:
+def _check_cells(parcels: Iterable[Parcel], target: Path, present: Sequence[Record]) -> None:
     """ValueError for another run of a cell at another place; a copy is none."""
     first: dict[tuple[Any, ...], tuple[Path, Record]] = {}
-    for where, records in [(target, find(target).runs), *((one.path, one.records) for one in parcels)]:
+    for where, records in [(target, present), *((one.path, one.records) for one in parcels)]:
         for one in records:
             there, other = first.setdefault(cell_of(one), (where, one))
             if one.place != other.place and not is_copy(one, other):
@@ -370,6 +375,24 @@ def _check_cells(parcels: Iterable[Parcel], target: Path) -> None:
                     f"{where}: {one.place} is another run than {other.place} in {there}, of the same cell; "
                     "pack without one of them (name= task= seeds=)"
                 )
+
+
+def _check_versions(parcels: Iterable[Parcel], target: Path, present: Sequence[Record]) -> None:
+    """ValueError where a pack would bring a second results version into a column or among encoders."""
+    first = {_column_of(one): (target, one) for one in present if one.is_complete}
+    packed = [(parcel.path, one) for parcel in parcels for one in parcel.records if one.is_complete]
+    for path, one in packed:
+        there, other = first.setdefault(_column_of(one), (path, one))
+        if one.results_version != other.results_version:
+            raise ValueError(
+                f"{path}: {one.place} has results version {one.results_version} of {one.stage}, and "
+                f"{other.place} in {there} has {other.results_version}; no column may mix them: give "
+                "each its own runs_dir"
+            )
+
+
+def _column_of(one: Record) -> tuple[str, ...]:
+    return one.experiment, one.scale, one.stage, one.task
 
 
 def _missing(parcels: Iterable[Parcel], target: Path) -> dict[str, Path]:

@@ -28,7 +28,7 @@ from omegaconf import OmegaConf
 from clozelab.corpus.files import digest, file_sha256
 from clozelab.launch.experiments import check_file
 from clozelab.metrics.glue import CORRELATIONS
-from clozelab.runs.fingerprint import HIDDEN, encoder_fingerprint, flatten, identity_of
+from clozelab.runs.fingerprint import HIDDEN, RESULTS_VERSIONS, encoder_fingerprint, flatten, identity_of
 from clozelab.runs.record import CONFIG_FILE, Record, Score, changes, read_record, write_record
 from clozelab.stages.compare import open_run
 from clozelab.stages.travel import RESULTS, Parcel, open_parcel, results_of
@@ -44,7 +44,9 @@ clozelab verify FILE [retrain=false] [seed=1] [data_dir=FOLDER] [cache_dir=FOLDE
 
 Trains a stretch of a run again: from its earlier checkpoint (from the beginning, where there is one alone) to its last
 one, in a temporary folder; nothing of the run is touched. Compares the digest of all batches, every logged figure,
-weights and optimizer state. Exit status 0: the same run; 1: it is not, or it cannot be trained again.
+weights and optimizer state. An evaluation is measured again, and a finished fine-tuning, which keeps no checkpoint, is
+trained again from its beginning: their figures and predictions are compared. Exit status 0: the same run; 1: it is not,
+or it cannot be made again.
 
 To the bit on a CPU, or with trainer.deterministic=true, where machine and torch are those of the run. Otherwise the
 digest, and figures within 1 %.
@@ -71,11 +73,57 @@ def main(said: Words) -> int:
     if said.values:
         raise ValueError(f"verify RUN takes no {next(iter(said.values))}=; it is for a pack")
     record, console = open_run(said.names[0]), make_console()
+    refuse_other_version(record)
+    is_kept = (record.folder / "checkpoints").is_dir()
+    is_whole = record.stage == "evaluate" or (record.stage == "finetune" and not is_kept)
+    again = make_again if is_whole else train_again
     with tempfile.TemporaryDirectory(prefix="clozelab-verify-") as place:
-        stretch, found = train_again(record, Path(place))
+        stretch, found = again(record, Path(place))
     verdict = f"is not the same run: {'; '.join(found)}" if found else "is the same run"
     say(console, f"{record.folder} {verdict} ({stretch})", style="bold red" if found else "green")
     return int(bool(found))
+
+
+def refuse_other_version(record: Record) -> None:
+    """ValueError for a run whose results are of another version than those that this code makes."""
+    version = RESULTS_VERSIONS[record.stage]
+    if record.results_version == version:
+        return
+    commit = record.git.commit if record.git else "unknown"
+    raise ValueError(
+        f"{record.folder} has results version {record.results_version} of {record.stage}, and this code "
+        f"makes version {version}: verify it with the code that made it (commit {commit})"
+    )
+
+
+def make_again(record: Record, place: Path) -> tuple[str, list[str]]:
+    """The same for a complete run that has no checkpoint to go on from: all of it, from its beginning."""
+    if not record.is_complete:
+        raise ValueError(f"{record.folder} is {record.status}, not complete: there is nothing to compare")
+    if not record.config_name:
+        raise ValueError(f"{record.folder} was not made by a command line")
+    say(make_console(), f"making {record.folder} again; it took {duration(record.seconds)}")
+    done = run_again(record, place / "run")
+    ours = read_record(place / "run")
+    if done.returncode or ours is None or not ours.is_complete:
+        raise ValueError(f"{record.folder} cannot be made again: {done.stderr.strip()[-SHOWN_CHARACTERS:]}")
+    what = "measured again" if record.stage == "evaluate" else "trained again from its beginning"
+    return f"{what} and compared {_how_exactly(record)}", [*_other_run(record, ours)]
+
+
+def run_again(record: Record, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """A run's own command once more, with another run folder and `more` words."""
+    if record.started_in and not Path(record.started_in).is_dir():
+        gone = f"was started in {record.started_in}, which is gone"
+        raise ValueError(f"{record.folder} {gone}: its command needs that folder")
+    own = [word for word in record.words if key_of(word) not in OWN_KEYS]
+    words = [word for word in own if not word.startswith("logger.")]
+    words += ["logger=none", f"run_dir={folder}", *more]
+    if "threads" in record.facts:
+        words.append(f"trainer.threads={record.facts['threads']}")
+    options: Any = {"cwd": record.started_in or None, "stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    command = [sys.executable, "-m", "clozelab", *words]
+    return subprocess.run(command, errors="replace", preexec_fn=die_with_parent, **options)
 
 
 def train_again(record: Record, place: Path) -> tuple[str, list[str]]:
@@ -91,13 +139,10 @@ def train_again(record: Record, place: Path) -> tuple[str, list[str]]:
     if (theirs / PREVIOUS).is_file():
         first = load_file(Path(shutil.copyfile(theirs / PREVIOUS, ours / LAST)))["global_step"]
     write_record(record.model_copy(update={"folder": ours.parent, "status": "interrupted"}))
-    words = [word for word in record.words if key_of(word) not in OWN_KEYS and not word.startswith("logger.")]
-    words += ["logger=none", f"run_dir={ours.parent}", f"stop_after_step={last['global_step']}"]
-    words += ["share_runs=false"] if record.stage == "pretrain" else []
-    words += [f"trainer.threads={record.facts['threads']}"] if "threads" in record.facts else []
-    options: Any = {"cwd": record.started_in or None, "stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
-    command = [sys.executable, "-m", "clozelab", *words]
-    done = subprocess.run(command, errors="replace", preexec_fn=die_with_parent, **options)
+    more = [f"stop_after_step={last['global_step']}"]
+    if record.stage == "pretrain":
+        more.append("share_runs=false")
+    done = run_again(record, ours.parent, *more)
     if done.returncode not in (0, TERMINATED) or not (ours / LAST).is_file():
         raise ValueError(f"{record.folder} cannot be trained again: {done.stderr.strip()[-SHOWN_CHARACTERS:]}")
     again, steps, is_exact = load_file(ours / LAST), range(first + 1, last["global_step"] + 1), is_reproducible(record)
@@ -140,6 +185,7 @@ def is_same_state(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 Found = tuple[str, list[str], list[str]]
 """Of one kind of check: how much was looked at, what is wrong, what could not be looked at."""
 RETRAINED_TOLERANCE = 0.05  # of a headline score, on another kind of machine
+MADE_FILES = ("encoder*/**/checksums.json", "predictions*.json*", "null_odds.json")  # equal to the byte, if all is
 ROUNDED = 1e-4  # of correlations: predicted numbers are kept with five decimals
 PLAIN_WORD = re.compile(r"\+{0,2}(?!hydra)[\w./]+=[^$]*")
 PLACES = (*OWN_KEYS, "runs_dir", "data_dir", "cache_dir", "encoder", "reuse", "trainer.progress_bar")
@@ -303,12 +349,11 @@ def check_table(parcel: Parcel) -> Found:
 def train_one_again(parcel: Parcel, place: Path, seed: int, own: Mapping[str, str]) -> Found:
     """Train a run that chance chooses from its beginning, and compare; `own`: this machine's places."""
     heavy = {encoder_fingerprint(path.parent): path.parent for path in sorted(parcel.folder.rglob("model.safetensors"))}
-    its_own = Path(parcel.manifest.experiment).stem  # a shared run's experiment is in no pack: nothing says its arm
-    able = [one for one in parcel.records
-            if one.is_complete and not one.shared and (not one.config_dir or one.experiment == its_own)
-            and (one.stage == "pretrain" or one.inputs.get("encoder") in heavy)]  # fmt: skip
+    able = [one for one in parcel.records if _can_be_trained_again(one, parcel, heavy)]
     if not able:
-        return "", [], ["training: no pre-training run of its own, and no encoder"]
+        old = any(one.results_version != RESULTS_VERSIONS[one.stage] for one in parcel.records if one.fingerprint)
+        why = ", of the results version that this code makes" if old else ""
+        return "", [], [f"training: no pre-training run of its own, and no encoder{why}"]
     record = random.Random(seed).choice(able)
     words = [word for word in record.overrides if key_of(word) not in PLACES and not word.startswith("logger")]
     here = {**own, "runs_dir": place, "run_dir": place / "again", "logger": "none", "trainer.progress_bar": "false"}
@@ -332,9 +377,25 @@ def train_one_again(parcel: Parcel, place: Path, seed: int, own: Mapping[str, st
             raise ValueError(done.stderr.strip()[-SHOWN_CHARACTERS:])
     except ValueError as error:
         return "", [], [f"training {record.place} again: {error}"]
-    how = "to the bit" if is_reproducible(record) else f"within {RETRAINED_TOLERANCE:.0%}, for another kind of machine"
+    how = _how_exactly(record)
     wrong = [f"{record.place}, trained again, {line}" for line in _other_run(record, ours)]
     return f"{record.place} trained again and compared {how}", wrong, []
+
+
+def _can_be_trained_again(one: Record, parcel: Parcel, encoders: Mapping[str, Path]) -> bool:
+    """Whether this code makes such a run, and the pack has what it takes; `encoders`: those with weights."""
+    if not one.is_complete or one.shared or one.results_version != RESULTS_VERSIONS[one.stage]:
+        return False
+    # A shared run's experiment is in no pack: nothing says its arm.
+    if one.config_dir and one.experiment != Path(parcel.manifest.experiment).stem:
+        return False
+    return one.stage == "pretrain" or one.inputs.get("encoder") in encoders
+
+
+def _how_exactly(record: Record) -> str:
+    if is_reproducible(record):
+        return "to the bit"
+    return f"within {RETRAINED_TOLERANCE:.0%}, for another kind of machine"
 
 
 def _other_run(theirs: Record, ours: Record) -> Iterator[str]:
@@ -349,7 +410,7 @@ def _other_run(theirs: Record, ours: Record) -> Iterator[str]:
             yield f"has {theirs.metric} {now:.6g}, where it was {before:.6g}"
         return
     yield from figures_that_differ(theirs.folder, ours.folder, range(10**9), 0.0)
-    for path in sorted([*theirs.folder.glob("encoder*/**/checksums.json"), *theirs.folder.glob("predictions*.jsonl")]):
+    for path in sorted(path for pattern in MADE_FILES for path in theirs.folder.glob(pattern)):
         mine = ours.folder / path.relative_to(theirs.folder)
         if not mine.is_file() or mine.read_bytes() != path.read_bytes():
             yield f"left another {path.relative_to(theirs.folder)}"

@@ -21,6 +21,7 @@ from clozelab.suggestions import DASH, distinct, duration, listed, percent, roug
 from clozelab.verdicts.comparability import inconsistencies
 from clozelab.verdicts.experiment import Row
 from clozelab.verdicts.table import Table, find_lines
+from clozelab.verdicts.versions import describe as describe_outdated
 
 if TYPE_CHECKING:
     from clozelab.runs.record import Record
@@ -251,6 +252,7 @@ def problems(table: Table) -> dict[str, list[str]]:
     pending = [run for run in runs.runs if not run.is_complete]
     found = {
         "Another data set": table.strays,
+        "Another results version": [*describe_outdated(table.outdated, runs.runs)],
         "Unequal": inconsistencies(table.experiment, runs),
         "Not learnt": [line for line, _ in not_learnt(table)],
         "Missing": missing,

@@ -24,6 +24,7 @@ from clozelab.schema import LAYOUT, NEUTRAL, meaning_of
 from clozelab.suggestions import CONF_DIR, listed, rough
 from clozelab.verdicts.experiment import RATE_KEYS, STEP_KEYS, Column, Experiment, Row, read_yaml
 from clozelab.verdicts.table import Seeds, Table, build_table, seeds_of
+from clozelab.verdicts.versions import why_no_score
 
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs
@@ -57,6 +58,7 @@ def why_not(table: Table, first: str, second: str, tasks: Iterable[str]) -> str:
     tuned, measured = ([of.get(name, []) for name in (first, second)] for of in (table.tuned, table.measured))
 
     def reasons() -> Iterator[str]:
+        yield _outdated(table, (first, second), arms, tasks)
         if arms[0] and arms[1] and arms[0] != arms[1]:
             yield _unmatched(table, arms[0], arms[1])
         differ = meant_to_differ(*tuned) | meant_to_differ(*measured)
@@ -102,6 +104,19 @@ def _sides(table: Table, one: str, two: str, tasks: Iterable[str]) -> Iterator[t
         yield "pre-trained", table.trained.get(arm, []), table.trained.get(other, [])
     for task in tasks:
         yield "fine-tuned", table.runs_on(one, task), table.runs_on(two, task)
+
+
+def _outdated(table: Table, rows: tuple[str, str], arms: Sequence[str | None], tasks: Iterable[str]) -> str:
+    """Why an arm or a row has no run that may be compared, though it has some; else empty."""
+    if not table.outdated:
+        return ""
+    trained = [run for run in table.runs.pretrain if run.name in arms]
+    scored = (*table.runs.finetune, *table.runs.evaluate)
+    of_rows = [run for run in scored if run.name in rows and run.task in tasks]
+    # An arm's encoders, and a row's runs on each task.
+    kinds = grouped([*trained, *of_rows], lambda run: (run.stage, run.task, run.name))
+    reasons = (why_no_score(table.outdated, mine) for mine in kinds.values())
+    return next(filter(None, reasons), "")
 
 
 def _unmatched(table: Table, first: str, second: str) -> str:

@@ -21,6 +21,7 @@ from clozelab.runs.fingerprint import grouped
 from clozelab.suggestions import nearest
 from clozelab.training.measuring import read_rows
 from clozelab.verdicts.experiment import OUR_SPLIT, PERCENT, Column, Experiment
+from clozelab.verdicts.versions import Outdated, find_outdated, older_runs
 
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs
@@ -118,18 +119,24 @@ class Table:
     columns: tuple[DataColumn, ...]
     cells: Mapping[tuple[str, str], Cell]
     strays: tuple[str, ...] = ()  # which runs are in no cell: they saw another data set under their task's name
+    outdated: Outdated = field(default_factory=dict)  # in no cell: newer results versions are beside
 
     @cached_property
     def trained(self) -> dict[str, list[Record]]:
-        return grouped(run for run in self.runs.pretrain if run.is_complete)
+        return grouped(run for run in self.current.pretrain if run.is_complete)
 
     @cached_property
     def tuned(self) -> dict[str, list[Record]]:
-        return grouped(run for run in self.runs.finetune if run.is_complete)
+        return grouped(run for run in self.current.finetune if run.is_complete)
 
     @cached_property
     def measured(self) -> dict[str, list[Record]]:
-        return grouped(run for run in self.runs.evaluate if run.is_complete)
+        return grouped(run for run in self.current.evaluate if run.is_complete)
+
+    @cached_property
+    def current(self) -> Runs:
+        """The runs that may be compared: all but those that are outdated."""
+        return without(self.runs, self.outdated)
 
     def runs_on(self, row: str, task: str) -> list[Record]:
         """A row's complete runs on a task, or by a measure."""
@@ -137,8 +144,8 @@ class Table:
 
     @property
     def pretrain_seeds(self) -> tuple[int, ...]:
-        tuned = {run.pretrain_seed for run in self.runs.finetune if run.name in self.rows}
-        return tuple(sorted(tuned | {run.seed for run in self.runs.pretrain}))
+        tuned = {run.pretrain_seed for run in self.current.finetune if run.name in self.rows}
+        return tuple(sorted(tuned | {run.seed for run in self.current.pretrain}))
 
     @property
     def rows(self) -> list[str]:
@@ -181,8 +188,30 @@ def stand_in_for(run: Record) -> str | None:
     return run.facts.get("stand_in_for") or (run.config.get("task") or {}).get("stand_in_for")
 
 
+def without(runs: Runs, outdated: Outdated) -> Runs:
+    if not outdated:
+        return runs
+    return replace(runs, records=[run for run in runs.records if run.folder not in outdated])
+
+
 def build_table(experiment: Experiment, runs: Runs) -> Table:
-    """Arrange the runs of the experiment's rows."""
+    """Arrange the runs of the experiment's rows; each column is of one results version."""
+    outdated = find_outdated(runs.runs, experiment.free_keys)
+    table = _arrange(experiment, without(runs, outdated))
+    if not outdated:
+        return table
+
+    cells = dict(table.cells)
+    for column in table.columns:
+        for row in table.rows:
+            cell = cells[row, column.key]
+            left_out = older_runs(outdated, runs.runs, row, column.task)
+            note = "; ".join(filter(None, (cell.note, left_out)))
+            cells[row, column.key] = replace(cell, note=note)
+    return replace(table, runs=runs, cells=cells, outdated=outdated)
+
+
+def _arrange(experiment: Experiment, runs: Runs) -> Table:
     rows = [row.name for row in experiment.rows]
     measures = {task for one in experiment.columns if one.is_measured for task in (one.task, *one.stand_ins)}
     of_tasks = [*runs.finetune, *(run for run in runs.evaluate if run.task in measures)]
