@@ -69,7 +69,7 @@ def send(record: Record, wanted: str, console: Console) -> None:
     """
     from clozelab.report.tracked import job_of_record
     from clozelab.stages import building
-    from clozelab.training.background import note_unsent
+    from clozelab.training.background import note_unsent, reason
 
     folder = Path(record.folder)
     with building.said_again(record, [f"logger={wanted}"] if wanted else []) as cfg:
@@ -84,8 +84,8 @@ def send(record: Record, wanted: str, console: Console) -> None:
             count = _send(tracker, calls, dict(job.config))
             _end(tracker, record)
         except Exception as error:  # whatever a tracker's package raises
-            why = " ".join(str(error).split())[:300]
-            raise ValueError(f"{label} did not take the numbers of {folder} ({type(error).__name__}: {why})") from error
+            why = f"{type(error).__name__}: {reason(error)}"
+            raise ValueError(f"{label} did not take the numbers of {folder} ({why}); try again later") from error
         note_unsent(folder, label, 0)
         say(console, f"{label} was sent {several(count, 'value')} of {folder}")
 
@@ -98,7 +98,8 @@ def _send(tracker: Any, calls: Sequence[Numbers], config: dict[str, Any]) -> int
         tracker.load_package()
     known: dict[str, set[int]] = {}
     if hasattr(tracker, "known_steps"):
-        known = {key: tracker.known_steps(key) for call in calls for key in call.metrics}
+        keys = {key for call in calls for key in call.metrics}
+        known = {key: tracker.known_steps(key) for key in sorted(keys)}
     if not isinstance(tracker, WandbTracker):  # it has the configuration from its job
         tracker.log_hyperparams(config)
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 log = logging.getLogger(__name__)
@@ -31,9 +31,11 @@ WAITING_CALLS = 50_000  # kept for a tracker that is away or slow; later ones ar
 BUNDLED_CALLS = 200  # given at once to a tracker that takes several
 SILENT_SECONDS = 10.0  # of one call, after which the tracker is said not to answer
 RETRY_SECONDS = 30.0
+FIRST_RETRY_SECONDS = 1.0  # of a connection that broke, where nothing is said yet
 REFUSALS = 3  # calls in a row that fail for another reason than an outage; then the tracker is off
 CLOSE_SECONDS = 10.0  # at the end of a run, without anything being taken
 LONGEST_CLOSE_SECONDS = 60.0  # at the end of a run, for a tracker that takes things, but slowly
+LONGEST_REASON = 160  # characters
 ENDS = ("close", "finalize")  # methods that end a tracker's run
 UNSENT_FILE = "unsent.json"  # in a run folder: tracker -> number of values that it is missing
 
@@ -73,6 +75,7 @@ class _Trouble:
     """What is wrong with a tracker now."""
 
     is_said: bool = False
+    outages: int = 0  # in a row
     refusals: int = 0  # in a row
     is_off: bool = False
     last_error: str = ""
@@ -125,8 +128,10 @@ class BackgroundLogger(Logger):
         return self.target.save_dir
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "target":
-            raise AttributeError(name)
+        # Lightning asks every logger for its experiment before it trains; only of files is that no wait.
+        is_local = isinstance(self.__dict__.get("target"), TensorBoardLogger | CSVLogger)
+        if name.startswith("__") or name == "target" or (name == "experiment" and not is_local):
+            raise AttributeError(f"{name}; what may wait for a server is logger.target.{name}")
         return getattr(self.target, name)
 
     @rank_zero_only
@@ -243,7 +248,7 @@ class BackgroundLogger(Logger):
                 bundle = self._next_bundle()
             if not bundle:
                 return
-            is_last_try = self._is_closing
+            is_last_try = self._is_closing and self._trouble.outages > 0
             if self._make(bundle):
                 with self._news:
                     for _ in bundle:
@@ -279,9 +284,9 @@ class BackgroundLogger(Logger):
         try:
             self._give(bundle)
         except Exception as error:
-            why = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            why = f"{type(error).__name__}: {reason(error)}"
             if self._is_outage(error):
-                self._say_trouble(why)
+                self._be_away(why)
                 return False
             self._be_refused(why)
             return True
@@ -289,7 +294,7 @@ class BackgroundLogger(Logger):
             self._clock.call_began = None
         self._clock.last_success = time.monotonic()
         self.counts.taken += sum(map(_size, bundle))
-        self._trouble.refusals = 0
+        self._trouble.refusals = self._trouble.outages = 0
         return True
 
     def _give(self, bundle: Sequence[Numbers | Call]) -> None:
@@ -310,6 +315,12 @@ class BackgroundLogger(Logger):
             return bool(self.target.is_outage(error))
         return isinstance(error, OSError)
 
+    def _be_away(self, why: str) -> None:
+        self._trouble.outages += 1
+        self._trouble.last_error = why
+        if self._trouble.outages > 1:
+            self._say_trouble(why)
+
     def _be_refused(self, why: str) -> None:
         """Leave these calls out; after several in a row the tracker is off."""
         self._trouble.last_error = why
@@ -321,8 +332,20 @@ class BackgroundLogger(Logger):
             self._trouble.is_off = True
 
     def _wait_for_the_next_try(self) -> None:
+        if self._trouble.outages == 1:
+            time.sleep(FIRST_RETRY_SECONDS)
+            return
         with self._news:
             self._news.wait_for(lambda: self._is_closing, RETRY_SECONDS)
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong, in one short line: of a connection that failed, the operating system's own word."""
+    inner = error
+    while inner.__context__ is not None:
+        inner = inner.__context__
+    text = " ".join(str(inner if isinstance(inner, OSError) else error).split())
+    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}..."
 
 
 def _size(call: Numbers | Call) -> int:

@@ -28,8 +28,7 @@ LOCK_SECONDS = 60.0
 # Usually MLflow waits for two minutes and tries seven times more: a quarter of an hour for one call.
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # BackgroundLogger tries again, and says so once
     "MLFLOW_DISABLE_TELEMETRY": "true",  # it asks a server of its own
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
@@ -45,7 +44,6 @@ class MlflowTracker(Logger):
     """
 
     name, version = "mlflow", ""
-    close_seconds = 15.0  # a call that fails takes 11
 
     def __init__(self, *, experiment_name: str, run_name: str, tracking_uri: str, job: TrackedJob, lock: Path) -> None:
         super().__init__()
@@ -67,9 +65,8 @@ class MlflowTracker(Logger):
     def _is_server(self) -> bool:
         return self.tracking_uri.startswith(("http://", "https://"))
 
-    @property
-    def experiment(self) -> Any:
-        """The MlflowClient, with its run begun."""
+    def client(self) -> Any:
+        """MLflow's client, with our run begun."""
         if not self.run_id:
             self._begin()
         return self._client
@@ -92,7 +89,7 @@ class MlflowTracker(Logger):
         """Sent twice they are kept once: a value with the same key, step and time is the same to MLflow."""
         from mlflow.entities import Metric
 
-        client = self.experiment
+        client = self.client()
         metrics = [
             Metric(key, value, timestamp=int(1000 * call.time), step=call.step or 0)
             for call in calls
@@ -106,7 +103,7 @@ class MlflowTracker(Logger):
         """Of a run that goes on they are there already, with the same values or with those of its new machine."""
         from mlflow.entities import Param
 
-        client = self.experiment
+        client = self.client()
         known = client.get_run(self.run_id).data.params
         values = {key: str(value)[:MAX_PARAMETER_CHARACTERS] for key, value in params.items()}
         # MLflow refuses another value for a key that it knows.
@@ -116,7 +113,7 @@ class MlflowTracker(Logger):
 
     def known_steps(self, key: str) -> set[int]:
         """The steps of which the server has this metric."""
-        return {metric.step for metric in self.experiment.get_metric_history(self.run_id, key)}
+        return {metric.step for metric in self.client().get_metric_history(self.run_id, key)}
 
     @rank_zero_only
     def close(self, exit_code: int = 0) -> None:
