@@ -125,6 +125,7 @@ class WandbTracker(Logger):
         super().__init__()
         self.settings, self.command = settings, command
         self.run: Any = None
+        self._init_error: Exception | None = None
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
@@ -184,11 +185,16 @@ class WandbTracker(Logger):
         self.load_package()
         import wandb
 
+        if self._init_error is not None:  # its service keeps the id, and says of a second start that it is in use
+            raise self._init_error
         if self.run is None:
             # W&B copies sys.argv when it starts, and has no setting for it.
             original, sys.argv = sys.argv, [*sys.argv[:1], *self.command]
             try:
                 self.run = wandb.init(**self.settings)
+            except Exception as error:
+                self._init_error = error
+                raise
             finally:
                 sys.argv = original
             # A resumed run repeats steps that W&B has seen; its own counter must not refuse them.
