@@ -35,6 +35,7 @@ from clozelab.training.stopping import die_with_parent
 
 POLL_SECONDS = 0.2
 RESULT_SECONDS = 15.0  # that a file system shared by the nodes may need to show the result of a job that has ended
+LOCK_SECONDS = 60.0
 SILENT_HOURS = 6.0  # without an answer of Slurm, after which nobody waits for it any more
 NO_RESULT = 75  # exit status of a job that left no result (EX_TEMPFAIL: it may go well the next time)
 
@@ -157,7 +158,8 @@ class SlurmLauncher(SweepLauncher):
 
         key, path = job.folder or " ".join(remote.words), self.folder / "handed_over.json"
         self.folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.folder / ".lock"):  # whoever else launches into this folder waits
+        # Whoever else launches into this folder waits, but not for a launcher that hangs.
+        with FileLock(self.folder / ".lock", timeout=LOCK_SECONDS):
             notes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
             earlier = self._still_there(notes.get(key))
             if earlier is not None:
