@@ -50,7 +50,7 @@ from clozelab.training.stopping import SIGNALS, TERMINATED
 
 PAGE = ROOT / "docs" / "reliability.md"
 TABLE = r"(<!-- make faults{form} -->\n).*?(<!-- end -->)"  # one for the short form, one for the long
-HOSTILE = "faults_hostile"  # a module beside this one
+HOSTILE, OUTSIDE = "faults_hostile", "faults_outside"  # modules beside this one
 KILLS_A_RUN = 5
 NO_DROPOUT = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}
 SAME = "goes on to the same bits"
@@ -63,6 +63,7 @@ class Row(NamedTuple):
     must: str
     trials: int
     passed: int
+    noticed: str = ""  # after how long, where that is what counts
 
 
 # Faults
@@ -418,6 +419,11 @@ def hostile(lab: Lab) -> Iterator[Row]:
     yield from itertools.starmap(Row, importlib.import_module(HOSTILE).run(lab.is_long, place))
 
 
+def outside(lab: Lab, part: str) -> Iterator[Row]:
+    """What a run waits for outside of itself."""
+    yield from itertools.starmap(Row, getattr(importlib.import_module(OUTSIDE), part)(lab))
+
+
 PARTS: dict[str, Callable[[Lab], Iterator[Row]]] = {
     "training": kills_in_training,
     "saves": kills_in_saves,
@@ -431,6 +437,9 @@ PARTS: dict[str, Callable[[Lab], Iterator[Row]]] = {
     "gradients": gradients,
     "launches": launches,
     "shards": shards,
+    "trackers": partial(outside, part="trackers"),
+    "silence": partial(outside, part="silence"),
+    "slurm": partial(outside, part="slurm"),
     "hostile": hostile,
 }
 
@@ -472,8 +481,8 @@ def table(found: Sequence[Row], seconds: float, is_long: bool) -> str:
     about = f"{date.today()} · commit {commit()} · {machine()}, {os.cpu_count()} cores · torch {torch.__version__}"
     trials, passed = sum(row.trials for row in found), sum(row.passed for row in found)
     lines = [f"{about} · {form} form, {seconds:.0f} s · {passed} of {trials} as they must be", ""]
-    lines += ["| done | must | trials | passed |", "|---|---|---|---|"]
-    lines += [f"| {row.done} | {row.must} | {row.trials} | {row.passed} |" for row in found]
+    lines += ["| done | must | trials | passed | noticed after |", "|---|---|---|---|---|"]
+    lines += [f"| {row.done} | {row.must} | {row.trials} | {row.passed} | {row.noticed} |" for row in found]
     return "\n".join(lines) + "\n"
 
 

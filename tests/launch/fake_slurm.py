@@ -1,7 +1,10 @@
-"""The five commands of Slurm that submitit uses, for one machine: sbatch, srun, sacct, scontrol requeue, scancel.
+"""The commands of Slurm that submitit and we use, for one machine without accounting.
+
+They are sbatch, srun, squeue, sacct, scontrol requeue, scontrol show job, scancel.
 
 Called by the name of the command (see the fixture in test_slurm_launcher.py). FAKE_SLURM is the folder with its state:
-ID.json holds a job's options, ID.state its state, ID.pids its tasks, ID.N.place where its task N stood. As in Slurm a
+ID.json holds a job's options, ID.state its state, ID.pids its tasks, ID.N.place where its task N stood; where there is
+ID.forgotten, nobody knows the job. As in Slurm a
 signal reaches all processes of a task, a batch script and its children have SLURM_PROCID=0, only srun sets
 SLURM_STEP_NUM_TASKS, and tasks fill one node after the other. Nodes are addresses of this machine: 127.0.0.[1-2].
 """
@@ -77,15 +80,30 @@ def srun(words: list[str]) -> int:
     return max(abs(process.wait()) for process in started)
 
 
-def sacct(words: list[str]) -> int:
-    print("JobID|State|NodeList")
-    for number in [words[at + 1] for at, word in enumerate(words) if word == "-j"]:
-        if (STATE / f"{number}.state").exists():
-            print(f"{number}|{(STATE / f'{number}.state').read_text()}|localhost")
+def is_known(number: str) -> bool:
+    return (STATE / f"{number}.state").exists() and not (STATE / f"{number}.forgotten").exists()
+
+
+def squeue(words: list[str]) -> int:
+    """Of a job that is not known, as Slurm says it of one that is asked for alone."""
+    numbers = next(word.removeprefix("--jobs=") for word in words if word.startswith("--jobs=")).split(",")
+    for number in filter(is_known, numbers):
+        print(f"{number}|{(STATE / f'{number}.state').read_text()}|None")
+    if len(numbers) == 1 and not is_known(numbers[0]):
+        print("slurm_load_jobs error: Invalid job id specified", file=sys.stderr)
+        return 1
     return 0
 
 
+def sacct(words: list[str]) -> int:
+    print("Slurm accounting storage is disabled", file=sys.stderr)
+    return 1
+
+
 def scontrol(words: list[str]) -> int:
+    if words[-3:-1] == ["show", "job"]:
+        print("slurm_load_jobs error: Invalid job id specified", file=sys.stderr)
+        return 1
     assert words[0] == "requeue"
     (STATE / f"{words[1]}.requeue").touch()
     return 0

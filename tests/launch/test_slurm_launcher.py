@@ -27,7 +27,7 @@ from clozelab.launch.processes import Job
 needs_submitit = pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="the extra slurm is missing")
 SRC = Path(__file__).parents[2] / "src"
 FAKE = Path(__file__).with_name("fake_slurm.py")
-COMMANDS = ("sbatch", "srun", "sacct", "scontrol", "scancel")
+COMMANDS = ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel")
 
 
 def settings(launcher: str, *overrides: str) -> tuple[dict[str, Any], Any]:
@@ -117,6 +117,7 @@ def test_wrong_settings_and_missing_packages_are_said_early(monkeypatch: pytest.
     with pytest.raises(ValueError, match=r"'submitit', which is not installed: pip install 'clozelab\[slurm\]'"):
         SlurmLauncher(**more | {"cluster": "local"})
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setenv("PATH", "")  # Slurm may be installed here
     with pytest.raises(ValueError, match=r"no sbatch here"):
         SlurmLauncher(**more | {"cluster": "slurm"})
     with pytest.raises(ValueError, match=r"grace_seconds is 20"):
@@ -347,3 +348,27 @@ def test_a_killed_launcher_finds_its_jobs_again(corpus: Path, tmp_path: Path, sl
     assert "1 complete" in said(second, 0)
     assert states(runs)["mlm_nsp/seed-1"]["sessions"] == 1
     assert len(list(state.glob("*.json"))) == 1
+
+
+@needs_submitit
+@pytest.mark.slow
+def test_a_job_that_was_killed_is_named_and_taken_up_without_accounting(
+    corpus: Path, tmp_path: Path, slurm: dict[str, str]
+) -> None:
+    """All its processes get -9 and Slurm forgets it: the launcher ends, and the same command trains the rest."""
+    runs, state = tmp_path / "runs", Path(slurm["FAKE_SLURM"])
+    words = pretraining(corpus, runs, *SLURM, "seed=1", "checkpoint_interval_steps=1", steps=250)
+    launcher = start(words, **slurm)
+    run_dir = runs / "adhoc/demo/pretrain/mlm_nsp/seed-1"
+    wait_for(run_dir / "checkpoints" / "last.ckpt", launcher)
+    number = next(state.glob("*.pids")).stem
+    (state / f"{number}.forgotten").touch()
+    os.killpg(int((state / f"{number}.pids").read_text()), signal.SIGKILL)
+    killed = time.monotonic()
+    text = said(launcher, 1)
+    assert time.monotonic() - killed < 60
+    assert f"job {number} is lost" in text and "the same command takes it up" in text
+    assert "sacct" not in text and "accounting" not in text
+    assert "1 complete" in said(start(words, **slurm), 0)
+    assert states(runs)["mlm_nsp/seed-1"]["sessions"] == 2
+    assert trained_steps(run_dir) == list(range(1, 251))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from clozelab.schema import seconds_of
+from clozelab.training import stopping
 from clozelab.training.stopping import SIGNALS, STOPPED, Watch, taken_signals
 
 SRC = str(Path(__file__).parents[2] / "src")
@@ -262,3 +263,24 @@ def test_time_limits_are_written_as_slurms(text: str | None, seconds: float) -> 
 def test_other_time_limits_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="write it as '02:30:00'"):
         seconds_of(text)
+
+
+def test_a_training_in_which_nothing_moves_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Long before it is ended; between trainings nothing has to move."""
+    monkeypatch.setattr(stopping, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(stopping, "NOTICE_SECONDS", 0.05)
+    watch, log = Watch(hang_seconds=900.0), tmp_path / "log.txt"
+    with watch.on(log, lambda *_: None):
+        time.sleep(0.2)
+        assert not log.exists()
+        watch.is_training = True
+        watch.beats += 1
+        deadline = time.monotonic() + 20
+        while not log.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(0.2)
+    said = "warning: nothing has moved for 0 s in this training; it ends after 900 s (trainer.hang_seconds)\n"
+    assert log.read_text() == said and capsys.readouterr().err == said

@@ -16,14 +16,15 @@ import logging
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from clozelab.corpus.files import file_sha256
@@ -156,10 +157,23 @@ def cached_folder(folder: Path, write: Callable[[Path], Facts]) -> Facts:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def one_at_a_time(folder: Path) -> FileLock:
-    """Holds back other processes that want to write there: who waits finds the work of the first one done."""
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Holds back other processes that want to write there: who waits finds the work of the first one done.
+
+    The lock ends with the process that holds it; one that hangs is waited for, and that is said.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    return FileLock(folder.parent / f".{folder.name}.lock")
+    lock = FileLock(folder.parent / f".{folder.name}.lock")
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        log.info("another process is writing below %s; waiting for it", folder)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _checked_facts(folder: Path) -> Facts | None:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,16 @@ from rich.console import Console
 
 from clozelab.launch.launcher import THREAD_VARIABLES, SweepLauncher, require_positive
 from clozelab.launch.processes import Job, ProcessPool, RemoteProcess
+from clozelab.launch.slurm_queue import JobState, SlurmQueue, SlurmSilentError, ask_slurm
 from clozelab.runs.fingerprint import redacted_words
 from clozelab.runs.record import write_json
 from clozelab.training.host import process_rank, require_package, usable_cores
 from clozelab.training.stopping import die_with_parent
 
 POLL_SECONDS = 0.2
-UNKNOWN_SECONDS = 300.0  # after so long a job that Slurm does not know is taken for gone
+RESULT_SECONDS = 15.0  # that a file system shared by the nodes may need to show the result of a job that has ended
+LOCK_SECONDS = 60.0
+SILENT_HOURS = 6.0  # without an answer of Slurm, after which nobody waits for it any more
 NO_RESULT = 75  # exit status of a job that left no result (EX_TEMPFAIL: it may go well the next time)
 
 
@@ -126,17 +130,14 @@ class SlurmLauncher(SweepLauncher):
         self.poll_seconds, self.grace_seconds = float(poll_seconds), float(grace_seconds)
         plain: Any = OmegaConf.to_container(OmegaConf.create(parameters), resolve=True)
         self.parameters: dict[str, Any] = plain
+        self.queue: SlurmQueue | None = None  # of the real Slurm
 
     def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:
-        from submitit.slurm.slurm import SlurmInfoWatcher, SlurmJob  # an extra
-
         given = [word for job in jobs for word in job.words or ()] + [f"{k}={v}" for k, v in self.parameters.items()]
         for word, shown in zip(given, redacted_words(given), strict=True):
             if word != shown:
                 told = "looks like a secret, which files for the cluster would hold; export it, say '${oc.env:NAME}'"
                 raise ValueError(f"{shown} {told}")
-        # One question to Slurm for all jobs; submitit's own pace is up to ten minutes.
-        SlurmJob.watcher = SlurmInfoWatcher(delay_s=int(self.poll_seconds))
         self.folder = self.sweep_dir.resolve() / self.cluster  # on a file system that the nodes share
         threads = self.parameters.get("cpus_per_task")
         for job, config in zip(jobs, composed, strict=True):
@@ -144,7 +145,11 @@ class SlurmLauncher(SweepLauncher):
             remote = RemoteJob(job, threads, self.grace_seconds, is_alone=self.cluster != "slurm")
             job.start = partial(self._hand_over, job, remote, resources)
         console.print(f"{self.verb}: {len(jobs)} jobs for {self.cluster}, notes and scripts in {self.folder}")
-        ProcessPool(jobs, at_once=self.jobs_at_once, grace_seconds=self.grace_seconds, console=console).run()
+        if self.cluster == "slurm":
+            say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+            self.queue = SlurmQueue(self.poll_seconds, report=say)
+        with nullcontext() if self.queue is None else self.queue:
+            ProcessPool(jobs, at_once=self.jobs_at_once, grace_seconds=self.grace_seconds, console=console).run()
 
     def _hand_over(self, job: Job, remote: RemoteJob, resources: Mapping[str, Any]) -> RemoteProcess:
         """Hand a job over and note it, or find the one for the same folder; ValueError where that has other words."""
@@ -153,34 +158,43 @@ class SlurmLauncher(SweepLauncher):
 
         key, path = job.folder or " ".join(remote.words), self.folder / "handed_over.json"
         self.folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.folder / ".lock"):  # whoever else launches into this folder waits
+        # Whoever else launches into this folder waits, but not for a launcher that hangs.
+        with FileLock(self.folder / ".lock", timeout=LOCK_SECONDS):
             notes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-            if (there := self._still_there(notes.get(key))) is not None:
+            earlier = self._still_there(notes.get(key))
+            if earlier is not None:
                 if notes[key]["words"] != remote.words:
-                    said = f"Slurm job {there.job_id} is in line for the same folder with other settings"
-                    raise ValueError(f"{said}; wait for it, or: scancel {there.job_id}")
-                return SubmittedJob(there, self.cluster)
+                    said = f"Slurm job {earlier.job_id} is in line for the same folder with other settings"
+                    raise ValueError(f"{said}; wait for it, or: scancel {earlier.job_id}")
+                return SubmittedJob(earlier, self.queue)
             kind = SlurmExecutor if self.cluster == "slurm" else LocalExecutor
             executor: Any = kind(self.folder / "%j", max_num_timeout=int(self.parameters["max_num_timeout"]))
             executor.update_parameters(**resources)
             remote.log.unlink(missing_ok=True)
             handed = executor.submit(remote)
+            # A cluster that was set up anew counts from 1 again: results of an older job of this number are not ours.
+            for result in result_paths(handed):
+                result.unlink(missing_ok=True)
             note = {"job_id": handed.job_id, "tasks": handed.num_tasks, "words": remote.words, "time": time.time()}
             write_json(path, notes | {key: note})
-            return SubmittedJob(handed, self.cluster)
+            return SubmittedJob(handed, self.queue)
 
     def _still_there(self, note: Mapping[str, Any] | None) -> Any:
-        """submitit's job for a note, if Slurm still has it; None otherwise."""
+        """submitit's job for a note, if Slurm still has it; None otherwise. ValueError where Slurm does not answer."""
         from submitit.slurm.slurm import SlurmJob
 
         if note is None or self.cluster == "local":
             return None
-        job = SlurmJob[int](self.folder / "%j", note["job_id"], tasks=list(range(note["tasks"])))
-        if job.done(force_check=True):
+        job_id = note["job_id"]
+        job = SlurmJob[int](self.folder / "%j", job_id, tasks=list(range(note["tasks"])))
+        if all(path.exists() for path in result_paths(job)):
             return None
-        # A cluster without accounting does not know old jobs, and a job of a moment ago is not in the books yet.
-        is_unknown = job.state.upper() == "UNKNOWN" and time.time() - note["time"] > UNKNOWN_SECONDS
-        return None if is_unknown else job
+        try:
+            state = ask_slurm([job_id])[job_id]
+        except SlurmSilentError as error:
+            said = f"Slurm does not answer ({error}), and job {job_id} for this folder may still run there"
+            raise ValueError(f"{said}; try again later") from error
+        return None if state.has_ended else job
 
 
 def job_resources(parameters: Mapping[str, Any], config: DictConfig, cluster: str) -> dict[str, Any]:
@@ -206,27 +220,70 @@ def job_resources(parameters: Mapping[str, Any], config: DictConfig, cluster: st
     return {key: value for key, value in resources.items() if value is not None}
 
 
-class SubmittedJob(RemoteProcess):
-    """A job that submitit has handed over."""
+def result_paths(job: Any) -> list[Path]:
+    """The files into which the tasks of a job of submitit's write their results."""
+    return [job.task(number).paths.result_pickle for number in range(job.num_tasks)]
 
-    def __init__(self, job: Any, cluster: str) -> None:
-        self.job, self.survives = job, cluster == "slurm"
+
+class SubmittedJob(RemoteProcess):
+    """A job that submitit has handed over; `queue` is of the real Slurm, None for processes of this machine."""
+
+    def __init__(self, job: Any, queue: SlurmQueue | None) -> None:
+        self.job, self.queue = job, queue
+        self.survives = queue is not None
+        self._ended_at: float | None = None  # when it was first seen to have ended without a result
+        if queue is not None:
+            queue.watch(job.job_id)
 
     def ask(self) -> int | None:
-        from submitit.core.utils import FailedJobError, UncompletedJobError
-
-        if not self.job.done():
-            return None
-        try:
-            return next((status for status in self.job.results() if status), 0)  # of all ranks
-        except (FailedJobError, UncompletedJobError) as error:
-            said = [line for line in str(error).splitlines() if line.strip() and not line.startswith("---")]
-            words = said[-1].strip() if isinstance(error, FailedJobError) and said else ""
-            self.reason = f"job {self.job.job_id} ended as {self.job.state} without a result {words}".strip()
+        _refresh(self.job.paths.folder)
+        if all(path.exists() for path in result_paths(self.job)):
+            return self._status_of_results()
+        if self.queue is not None and self.queue.silent_seconds > 3600 * SILENT_HOURS:
+            self.reason = (
+                f"Slurm has not answered for {SILENT_HOURS:.0f} hours; job {self.job.job_id} may still run there,"
+                " and the same command finds it again"
+            )
             return NO_RESULT
+
+        # Results may show late, and a job that has failed may be put in line again: both get a little time.
+        state = self._state()
+        if state is None or not state.has_ended:
+            self._ended_at = None
+            return None
+        if self._ended_at is None:
+            self._ended_at = time.monotonic()
+        if time.monotonic() - self._ended_at < RESULT_SECONDS:
+            return None
+        end = "its process was killed" if self.queue is None else state
+        self.reason = f"job {self.job.job_id} is lost: {end}, and it left no result; the same command takes it up"
+        return NO_RESULT
+
+    def _state(self) -> JobState | None:
+        if self.queue is not None:
+            return self.queue.state(self.job.job_id)
+        return JobState("FAILED") if self.job.done() else JobState("RUNNING")
+
+    def _status_of_results(self) -> int:
+        """The first exit status of its ranks that is not 0; NO_RESULT where submitit's own code failed in one."""
+        from submitit.core.utils import FailedJobError
+
+        try:
+            statuses = self.job.results()
+        except FailedJobError as error:
+            lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("---")]
+            self.reason = f"job {self.job.job_id} ended without a result: {''.join(lines[-1:]).strip()}"
+            return NO_RESULT
+        return next((status for status in statuses if status), 0)
 
     def send_signal(self, number: int) -> None:  # noqa: ARG002  (submitit has one way to end a job)
         self.job.cancel(check=False)
+
+
+def _refresh(folder: Path) -> None:
+    """Make a network file system look at a folder again; changing a folder's mode, to what it is, does that."""
+    with suppress(OSError):
+        folder.chmod(folder.stat().st_mode)
 
 
 class RayLauncher(SweepLauncher):

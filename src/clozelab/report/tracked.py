@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,8 +16,10 @@ from clozelab.targets import build
 
 if TYPE_CHECKING:
     from clozelab.report.render import Report
+    from clozelab.runs.record import Record
     from clozelab.runs.store import Run
-    from clozelab.training.tracking import WandbTracker
+    from clozelab.training.background import BackgroundLogger
+    from clozelab.training.tracking import TrackedJob
 
 WANDB = "clozelab.training.tracking.build_wandb_logger"
 ID_FACT = "tracker_id"
@@ -33,6 +36,23 @@ def tracked_job(cfg: DictConfig, run: Run, *, arm: str, name: str) -> Any:
     stage, tags, command = run.content.stage, tags_of(cfg), tuple(redacted_words(sys.argv[1:]))
     config, name = tracked_config(run.content.config), f"{cfg.scale.name}/{stage}/{name}"
     return TrackedJob(run.dir, run_id, str(cfg.experiment), arm, stage, name, tags, config, command)
+
+
+def job_of_record(cfg: DictConfig, record: Record) -> TrackedJob:
+    """The same of a run that has ended; one that had no tracker has an id that is always the same."""
+    from clozelab.training.tracking import TrackedJob
+
+    made = hashlib.sha256(f"{record.fingerprint} {record.started}".encode()).hexdigest()[:16]
+    return TrackedJob(
+        folder=Path(record.folder),
+        run_id=str(record.facts.get(ID_FACT, made)),
+        experiment=record.experiment,
+        arm=record.name,
+        stage=record.stage,
+        name=f"{cfg.scale.name}/{record.stage}/{record.name}/seed-{record.seeds}",
+        tags=tags_of(cfg),
+        config=tracked_config(record.config),
+    )
 
 
 def tags_of(cfg: DictConfig) -> tuple[str, ...]:
@@ -52,7 +72,8 @@ def track_sweep(cfg: DictConfig, stage: str, folder: Path, rows: Sequence[Mappin
     tracker = _wandb(cfg, "sweep", folder, f"{cfg.scale.name}/sweep/{stage}", str(cfg.get("experiment")))
     if tracker is not None:
         columns = list(dict.fromkeys(key for row in rows for key in row))
-        tracker.log_table("jobs", columns, [[redacted(row.get(key), key) for key in columns] for row in rows])
+        values = [[redacted(row.get(key), key) for key in columns] for row in rows]
+        tracker.call("log_table", "jobs", columns, values)
         tracker.close()
 
 
@@ -61,7 +82,7 @@ def track_report(cfg: DictConfig, report: Report, *, experiment: str, scale: str
     tracker = _wandb(cfg, "report", report.folder, f"{scale}/report", experiment)
     if tracker is not None:
         paths = [path for pattern in REPORT_FILES for path in sorted(report.folder.glob(pattern))]
-        tracker.log_report(f"{experiment}-{scale}-report".replace("/", "-"), paths)
+        tracker.call("log_report", f"{experiment}-{scale}-report".replace("/", "-"), paths)
         known = [one.claim.id or f"claim {number}" for number, one in enumerate(report.judgements, 1)]
         names = [f"{name} on {one.judged_on}" if known.count(name) > 1 else name
                  for name, one in zip(known, report.judgements, strict=True)]  # fmt: skip
@@ -69,11 +90,12 @@ def track_report(cfg: DictConfig, report: Report, *, experiment: str, scale: str
         tracker.close()
 
 
-def _wandb(cfg: DictConfig, stage: str, folder: Path, name: str, experiment: str) -> WandbTracker | None:
+def _wandb(cfg: DictConfig, stage: str, folder: Path, name: str, experiment: str) -> BackgroundLogger | None:
     """W&B for something that is not a job; None where it is not chosen."""
     node = next((node for node in (cfg.get("logger") or {}).values() if node and node["_target_"] == WANDB), None)
     if node is None:
         return None
+    from clozelab.training.background import BackgroundLogger
     from clozelab.training.tracking import TrackedJob
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,5 +109,4 @@ def _wandb(cfg: DictConfig, stage: str, folder: Path, name: str, experiment: str
         folder, run_id, experiment, arm=stage, stage=stage, name=name, tags=tags, command=command,
         config={key: redacted(one, key) for key, one in known.items() if not key.startswith("hydra")},
     )  # fmt: skip
-    tracker: WandbTracker = build("logger", node)(job=job)
-    return tracker
+    return BackgroundLogger(build("logger", node)(job=job), "wandb")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import chdir, contextmanager, nullcontext
+from contextlib import chdir, contextmanager
 from dataclasses import fields
 from functools import partial
 from itertools import accumulate
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
@@ -43,10 +42,11 @@ from clozelab.runs.record import Record
 from clozelab.runs.store import Run
 from clozelab.suggestions import hint
 from clozelab.targets import build, check_targets, locate
+from clozelab.training.background import BackgroundLogger
 from clozelab.training.callbacks import PositionGrowth, check_position_growth, growth_steps
 from clozelab.training.checkpoints import LAST, seed_initialisation
 from clozelab.training.runtime import matmul_ceiling
-from clozelab.training.tracking import MetricsCsv, TrackedJob
+from clozelab.training.tracking import MetricsCsv, TensorBoardTracker, TrackedJob, WandbTracker
 from clozelab.training.trainer import Hardware, build_trainer, choose_hardware, stage_callbacks
 
 log = logging.getLogger(__name__)
@@ -72,20 +72,20 @@ def begin(cfg: DictConfig, check: Callable[[DictConfig], None]) -> tuple[Hardwar
 
 
 @contextmanager
-def said_again(record: Record) -> Iterator[DictConfig]:
-    """The configuration that a run's command line composes, inside the folder that it was said in."""
+def said_again(record: Record, more: Sequence[str] = ()) -> Iterator[DictConfig]:
+    """The configuration that a run's command line composes, with `more` overrides, in the folder it was said in."""
     if not record.config_name:
         raise ValueError(f"{record.folder} was not made by a command line")
     with chdir(record.started_in or "."):  # paths may be relative
         folder = Path(record.config_dir) if record.config_dir else None
-        with hydra_config(compose(record.config_name, record.overrides, folder=folder)) as cfg:
+        with hydra_config(compose(record.config_name, [*record.overrides, *more], folder=folder)) as cfg:
             check_targets(cfg)
             yield cfg
 
 
 def check_trackers(cfg: DictConfig) -> None:
     """ValueError for a tracker or a callback whose package is missing, and for settings of theirs that are wrong."""
-    _trackers(cfg, TrackedJob(folder=Path(), run_id="", experiment="", arm="", stage="", name=""))
+    build_trackers(cfg, TrackedJob(folder=Path(), run_id="", experiment="", arm="", stage="", name=""))
     if "callbacks" in cfg:
         chosen_callbacks(cfg)
     if wrong := next((key for key in cfg.trainer.lightning if key not in LIGHTNINGS), None):
@@ -94,19 +94,25 @@ def check_trackers(cfg: DictConfig) -> None:
 
 def build_loggers(cfg: DictConfig, run: Run, *, arm: str, name: str) -> list[Logger]:
     """metrics.csv always, and the trackers that are chosen; `name` is the run's name inside the experiment."""
-    return [MetricsCsv(run.dir), *_trackers(cfg, tracked_job(cfg, run, arm=arm, name=name) if cfg.logger else None)]
+    loggers: list[Logger] = [MetricsCsv(run.dir)]
+    if not cfg.logger:
+        return loggers
+    job = tracked_job(cfg, run, arm=arm, name=name)
+    for label, tracker in build_trackers(cfg, job).items():
+        logger = BackgroundLogger(tracker, label, run.dir)
+        if not isinstance(tracker, WandbTracker | TensorBoardTracker):  # W&B has it from the job, TensorBoard never
+            logger.log_hyperparams(dict(job.config))
+        loggers.append(logger)
+    return loggers
 
 
-def _trackers(cfg: DictConfig, job: TrackedJob | None) -> list[Logger]:
-    """Ours are told of the job; Lightning's are whole already, and get its configuration."""
-    config = dict(job.config) if job else {}
-    # One job at a time: two that make MLflow's store, or its experiment, at once break each other.
-    with FileLock(Path(cfg.runs_dir) / ".trackers.lock") if cfg.logger else nullcontext():
-        made = [one for one in build("logger", cfg.logger or {}).values() if one]
-        for one in made if config else ():
-            if isinstance(one, Logger):
-                one.log_hyperparams(config)
-    return [one if isinstance(one, Logger) else one(job=job) for one in made]
+def build_trackers(cfg: DictConfig, job: TrackedJob) -> dict[str, Logger]:
+    """The chosen trackers by their names in `logger`. Ours are told of the job; Lightning's are whole already."""
+    trackers = {}
+    for label, made in build("logger", cfg.logger or {}).items():
+        if made:
+            trackers[str(label)] = made if isinstance(made, Logger) else made(job=job)
+    return trackers
 
 
 def callbacks_of(

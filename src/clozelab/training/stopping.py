@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -34,6 +34,7 @@ PR_SET_PDEATHSIG = 1
 FIRST_RANK = "CLOZELAB_FIRST_RANK"  # environment variable: process id of a job's first rank, for those that it starts
 LIFELINE = "CLOZELAB_LIFELINE"  # another one: a pipe whose other end only the process has that started us
 TICK_SECONDS = 0.25
+NOTICE_SECONDS = 45.0  # after so long without a beat of a training it is said that nothing moves
 FOLLOWER_SECONDS = 20.0  # what a further rank leaves the first one to end by itself, and to take it along
 _began = time.monotonic()
 
@@ -180,8 +181,21 @@ class Watch:
                 seen = -1  # from now on
             hang, grace = self.is_training and self.hang_seconds, asked and self.grace_seconds
             idle, seen = (0.0, self.beats) if self.beats != seen else (idle + TICK_SECONDS, seen)
+            if self.is_training and NOTICE_SECONDS <= idle < NOTICE_SECONDS + TICK_SECONDS:  # once
+                self._notice(log)
             if idle >= min(hang or math.inf, grace or math.inf):
                 self._end(asked, idle, log, leave)
+
+    def _notice(self, log: Path | None) -> None:
+        """Say that nothing moves: a data worker, another rank or a disk does not answer, or a step is slow."""
+        end = "nothing ends it (trainer.hang_seconds)"
+        if self.hang_seconds is not None:
+            end = f"it ends after {self.hang_seconds:.0f} s (trainer.hang_seconds)"
+        text = f"warning: nothing has moved for {NOTICE_SECONDS:.0f} s in this training; {end}"
+        print(text, file=sys.stderr, flush=True)
+        if log is not None:
+            with suppress(OSError), log.open("a", encoding="utf-8") as output:
+                print(text, file=output)
 
     def _end(self, asked: int, idle: float, log: Path | None, leave: Callable[[str, str], None]) -> None:
         faulthandler.dump_traceback_later(2 * FOLLOWER_SECONDS, exit=True, file=2)  # should what follows hang as well

@@ -1,7 +1,7 @@
-"""Where a run's numbers go: metrics.csv, and two guests, Weights & Biases (offline without a key) and TensorBoard.
+"""Where a run's numbers go: metrics.csv, and guests: Weights & Biases (offline without a key), MLflow, TensorBoard.
 
-Unusual: whatever a tracker raises is logged once and switches it off; it never ends a training. A W&B run stays open
-after the Trainer is done, for the final scores: `tracked` closes it.
+Each guest is spoken to from a thread of its own (BackgroundLogger), so that none ends or slows a training. Its run
+stays open after the Trainer is done, for the final scores: `tracked` closes it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from clozelab.corpus.files import write_whole
+from clozelab.training.background import BackgroundLogger
 from clozelab.training.host import require_package
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, Row, parse_row
 
@@ -32,7 +33,8 @@ WANDB_SETTINGS = {
     "silent": True,  # we say where it is, once
     "console": "off",  # the run folder has the output, and jobs may be forked
     "disable_code": True,
-    "finish_timeout": 300.0,  # a network that has gone must not hold a finished job
+    "init_timeout": 30.0,
+    "finish_timeout": 30.0,  # a network that has gone must not hold a finished job; `wandb sync` sends what is left
 }
 
 
@@ -117,12 +119,13 @@ class WandbTracker(Logger):
     """A Lightning logger that starts its W&B run at the first number; `close` ends it."""
 
     name, version = "wandb", ""
+    close_seconds = 40.0  # W&B's own patience, and some more
 
     def __init__(self, settings: dict[str, Any], command: Sequence[str]) -> None:
         super().__init__()
         self.settings, self.command = settings, command
         self.run: Any = None
-        self.is_broken = False
+        self._init_error: Exception | None = None
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
@@ -158,34 +161,56 @@ class WandbTracker(Logger):
         """End the W&B run, and say how an offline one gets there."""
         if self.run is None:
             return
-        self._tell(lambda _, run: run.finish(exit_code=exit_code))
-        # Its service writes on behind our back, and a forked job ends without the clean-up that would wait for it.
-        self._tell(lambda wandb, _: wandb.teardown())
+        try:
+            self._tell(lambda _, run: run.finish(exit_code=exit_code))
+        finally:
+            # Its service writes on behind our back, and a forked job ends without the clean-up that would wait for it.
+            self._tell(lambda wandb, _: wandb.teardown())
         if self.settings["mode"] == "offline":
             log.info("W&B offline; to upload: wandb sync %s", Path(str(getattr(self.run, "dir", ""))).parent)
         self.run = None
 
+    def load_package(self) -> None:
+        """Import it: a second of start-up that only tracked runs pay."""
+        # Its own error reports ask its server also where a run is offline.
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        import wandb  # noqa: F401
+
+    def is_outage(self, error: Exception) -> bool:  # noqa: ARG002
+        """Never: W&B keeps its numbers on disk and sends them by itself. What it raises, it raises again."""
+        return False
+
     def _tell(self, action: Callable[[Any, Any], Any]) -> None:
         """Do something with the package and its run, which the first such call starts."""
-        if self.is_broken:
-            return
-        try:
-            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # its own, which asks its server also when offline
-            import wandb  # a second of start-up that only tracked runs pay
+        self.load_package()
+        import wandb
 
-            if self.run is None:
-                # W&B copies sys.argv when it starts, and has no setting for it.
-                original, sys.argv = sys.argv, [*sys.argv[:1], *self.command]
-                try:
-                    self.run = wandb.init(**self.settings)
-                finally:
-                    sys.argv = original
-                # a resumed run repeats steps that W&B has seen; its own counter must not refuse them.
-                self.run.define_metric("*", step_metric="step")
-            action(wandb, self.run)
-        except Exception as error:
-            self.is_broken = True
-            log.warning("the tracker failed and is off for the rest of this run: %s: %s", type(error).__name__, error)
+        if self._init_error is not None:  # its service keeps the id, and says of a second start that it is in use
+            raise self._init_error
+        if self.run is None:
+            # W&B copies sys.argv when it starts, and has no setting for it.
+            original, sys.argv = sys.argv, [*sys.argv[:1], *self.command]
+            try:
+                self.run = wandb.init(**self.settings)
+            except Exception as error:
+                self._init_error = error
+                raise
+            finally:
+                sys.argv = original
+            # A resumed run repeats steps that W&B has seen; its own counter must not refuse them.
+            self.run.define_metric("*", step_metric="step")
+        action(wandb, self.run)
+
+
+def build_mlflow_logger(
+    *, experiment_name: str, run_name: str, tracking_uri: str, lock: str, job: TrackedJob
+) -> Logger:
+    """MLflow for one job; ValueError where the extra is not installed."""
+    require_package("mlflow", "mlflow", "logger=mlflow")
+    from clozelab.training.mlflow_tracker import MlflowTracker
+
+    names = {"experiment_name": experiment_name, "run_name": run_name, "tracking_uri": tracking_uri}
+    return MlflowTracker(**names, job=job, lock=Path(lock))
 
 
 def build_tensorboard_logger(*, flush_seconds: int, job: TrackedJob) -> Logger:
@@ -205,13 +230,11 @@ def summarise(loggers: Sequence[Logger], scores: Mapping[str, Any]) -> None:
     """Give the final numbers to every tracker."""
     numbers = {f"final/{key}": float(value) for key, value in scores.items() if isinstance(value, int | float)}
     for logger in loggers:
-        if isinstance(logger, WandbTracker):
+        if isinstance(logger, BackgroundLogger | WandbTracker):
             logger.summarise(scores)
         elif not isinstance(logger, MetricsCsv):
             logger.log_metrics(numbers, 0)
             logger.save()
-        if isinstance(logger, TensorBoardTracker):
-            logger.experiment.close()
 
 
 @contextmanager
@@ -222,5 +245,6 @@ def tracked(loggers: Sequence[Logger]) -> Iterator[Sequence[Logger]]:
         yield loggers
         exit_code = 0
     finally:
-        for logger in (one for one in loggers if isinstance(one, WandbTracker)):
-            logger.close(exit_code)
+        for logger in loggers:
+            if isinstance(logger, BackgroundLogger | WandbTracker):
+                logger.close(exit_code)

@@ -1,0 +1,223 @@
+"""What Slurm knows of our jobs, for example that job 17 is RUNNING, or that nobody knows it any more.
+
+Three commands are asked, each only where the one before it knows nothing:
+
+1. `squeue`: jobs of now, and for some minutes those that have ended.
+2. `sacct`: older ones, on a cluster that keeps accounts. Many small ones do not.
+3. `scontrol show job`: the controller's last word, before a job is called lost.
+
+submitit asks `sacct` alone: without accounts its jobs stay "unknown" for ever, and each question leaves a warning.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from types import TracebackType
+from typing import NamedTuple
+
+COMMAND_SECONDS = 60.0  # for one command; Slurm's own give up after 20
+LOST = "LOST"  # our word for a job that nobody knows
+ENDED = frozenset(
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",  # without being put in line again: then it would be PENDING
+        "TIMEOUT",
+        LOST,
+    }
+)
+# Parts of Slurm's reasons for which a waiting job never starts by itself.
+NEVER_STARTS = (
+    "held",
+    "Held",
+    "BadConstraints",
+    "DependencyNeverSatisfied",
+    "PartitionNodeLimit",
+    "PartitionTimeLimit",
+)
+NO_SUCH_JOB = "Invalid job id"  # in what squeue and scontrol say of a job that the controller does not know
+
+
+class JobState(NamedTuple):
+    """Slurm's word for how a job stands (or LOST), and its reason, which may be empty."""
+
+    name: str
+    reason: str = ""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.name in ENDED
+
+    @property
+    def never_starts(self) -> bool:
+        return self.name == "PENDING" and any(part in self.reason for part in NEVER_STARTS)
+
+    def __str__(self) -> str:
+        if self.name == LOST:
+            return "Slurm does not know it any more"
+        return f"Slurm says {self.name} ({self.reason})" if self.reason else f"Slurm says {self.name}"
+
+
+class SlurmSilentError(Exception):
+    """Slurm gave no answer; that says nothing about the jobs, which go on without its controller."""
+
+
+def ask_slurm(job_ids: Collection[str]) -> dict[str, JobState]:
+    """The state of each of these jobs. Raises SlurmSilentError where the controller does not answer."""
+    states = _from_squeue(job_ids)
+    unknown = [job_id for job_id in job_ids if job_id not in states]
+    if unknown:
+        states |= _from_sacct(unknown)
+    for job_id in unknown:
+        if job_id not in states:
+            states[job_id] = _from_scontrol(job_id)
+    return states
+
+
+def _from_squeue(job_ids: Collection[str]) -> dict[str, JobState]:
+    done = _run(["squeue", "--noheader", "--states=all", "--format=%A|%T|%r", f"--jobs={','.join(job_ids)}"])
+    if done.returncode and NO_SUCH_JOB not in done.stderr:
+        raise SlurmSilentError(f"squeue: {_last_line(done.stderr)}")
+    return _parse_states(done.stdout, job_ids)
+
+
+def _from_sacct(job_ids: Sequence[str]) -> dict[str, JobState]:
+    """Empty on a cluster without accounts, and where their database is down: then the controller's word counts."""
+    try:
+        done = _run(["sacct", "--noheader", "--parsable2", "--format=JobID,State", f"--jobs={','.join(job_ids)}"])
+    except SlurmSilentError:
+        return {}
+    return {} if done.returncode else _parse_states(done.stdout, job_ids)
+
+
+def _from_scontrol(job_id: str) -> JobState:
+    done = _run(["scontrol", "--oneliner", "show", "job", job_id])
+    if done.returncode == 0:
+        name = re.search(r"\bJobState=(\S+)", done.stdout)
+        reason = re.search(r"\bReason=(\S+)", done.stdout)
+        if name is not None:
+            return _job_state(name[1], reason[1] if reason is not None else "")
+    if NO_SUCH_JOB in done.stderr + done.stdout:
+        return JobState(LOST)
+    raise SlurmSilentError(f"scontrol: {_last_line(done.stderr)}")
+
+
+def _parse_states(output: str, job_ids: Collection[str]) -> dict[str, JobState]:
+    """Lines of JOB|STATE or JOB|STATE|REASON; those of a job's steps (17.batch) and of other jobs are left out."""
+    states = {}
+    for line in output.splitlines():
+        job_id, *words = line.split("|")
+        if job_id in job_ids and words:
+            states[job_id] = _job_state(*words[:2])
+    return states
+
+
+def _job_state(name: str, reason: str = "") -> JobState:
+    # sacct says "CANCELLED by 1000".
+    return JobState(name.split()[0] if name.strip() else "", "" if reason == "None" else reason)
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=COMMAND_SECONDS,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise SlurmSilentError(f"there is no {command[0]} on this machine") from error
+    except subprocess.TimeoutExpired as error:
+        raise SlurmSilentError(f"{command[0]}: no answer in {COMMAND_SECONDS:.0f} s") from error
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "it failed without a word"
+
+
+class SlurmQueue:
+    """The states of our jobs, asked for all at once every `poll_seconds` by a thread of its own.
+
+    So a controller that answers late (its commands wait 20 s for it) holds up nobody. `report` takes a sentence for the
+    terminal: that Slurm does not answer, that it answers again, that a job will never start. Each is said once.
+    """
+
+    def __init__(self, poll_seconds: float, report: Callable[[str], None]) -> None:
+        self.poll_seconds = poll_seconds
+        self.report = report
+        self._states: dict[str, JobState | None] = {}  # None: not asked yet
+        self._silent_since: float | None = None
+        self._stuck: set[str] = set()  # jobs of which it was said that they never start
+        self._wake, self._is_over = threading.Event(), False
+        self._thread = threading.Thread(target=self._keep_asking, name="slurm queue", daemon=True)
+
+    def __enter__(self) -> SlurmQueue:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # Not joined: it may stand in a command for a while, and ends with this process.
+        self._is_over = True
+        self._wake.set()
+
+    def watch(self, job_id: str) -> None:
+        """Ask for this job as well, and soon."""
+        self._states.setdefault(job_id, None)
+        self._wake.set()
+
+    def state(self, job_id: str) -> JobState | None:
+        """As of the last answer; None before the first one."""
+        return self._states.get(job_id)
+
+    @property
+    def silent_seconds(self) -> float:
+        """For how long Slurm has given no answer."""
+        return 0.0 if self._silent_since is None else time.monotonic() - self._silent_since
+
+    def _keep_asking(self) -> None:
+        while not self._is_over:
+            self._wake.clear()
+            self._ask()
+            self._wake.wait(self.poll_seconds)
+            # Jobs are handed over one after the other: one question for those of a moment.
+            time.sleep(min(1.0, self.poll_seconds))
+
+    def _ask(self) -> None:
+        job_ids = [job_id for job_id, state in list(self._states.items()) if state is None or state.name != LOST]
+        if not job_ids:
+            return
+        asked = time.monotonic()
+        try:
+            states = ask_slurm(job_ids)
+        except SlurmSilentError as error:
+            if self._silent_since is None:
+                self._silent_since = asked
+                self.report(f"Slurm does not answer ({error}); its jobs go on, and it is asked again and again")
+            return
+        self._states.update(states)
+        if self._silent_since is not None:
+            self.report(f"Slurm answers again, after {self.silent_seconds:.0f} s")
+            self._silent_since = None
+        for job_id, state in states.items():
+            if state.never_starts and job_id not in self._stuck:
+                self._stuck.add(job_id)
+                choices = f"scontrol release {job_id} where it is held, or scancel {job_id}"
+                self.report(f"Slurm job {job_id} will not start by itself ({state.reason}): {choices}")

@@ -1,0 +1,171 @@
+"""MLflow as a logger of Lightning's: one run folder is one MLflow run, also where it is resumed or sent again.
+
+Lightning's own asks the server when it is made, makes a new MLflow run at each resumption, and sends each number by a
+request of its own. This one begins at the first call, finds its run by a tag, and sends many numbers at once.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities import rank_zero_only
+
+from clozelab.training.background import Numbers
+from clozelab.training.tracking import TrackedJob
+
+RUN_TAG = "clozelab.run"  # of an MLflow run: the id of the run folder that it shows
+METRICS_A_REQUEST, PARAMETERS_A_REQUEST = 1000, 100  # at most, says MLflow
+MAX_PARAMETER_CHARACTERS = 500
+LOCK_SECONDS = 60.0
+# Usually MLflow waits for two minutes and tries seven times more: a quarter of an hour for one call.
+ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # BackgroundLogger tries again, and says so once
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # it asks a server of its own
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
+
+
+class MlflowTracker(Logger):
+    """Args:
+    experiment_name: MLflow's experiment.
+    run_name: what its run is called.
+    tracking_uri: a server (http://...) or a store on this machine (sqlite:///...).
+    job: whose run it is, and the configuration to show.
+    lock: a file; of the processes that use it one at a time makes a store, or an experiment in it.
+    """
+
+    name, version = "mlflow", ""
+
+    def __init__(self, *, experiment_name: str, run_name: str, tracking_uri: str, job: TrackedJob, lock: Path) -> None:
+        super().__init__()
+        self.experiment_name, self.run_name, self.tracking_uri = experiment_name, run_name, tracking_uri
+        self.job, self.lock = job, lock
+        self.run_id = ""  # of MLflow's run, once it has begun
+        self._client: Any = None
+
+    def load_package(self) -> None:
+        """Import what a thread will need. What the user says of MLflow's patience holds."""
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        import mlflow.tracking  # an extra, and seconds of start-up that only tracked runs pay
+
+        if not self._is_server:
+            import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
+
+    @property
+    def _is_server(self) -> bool:
+        return self.tracking_uri.startswith(("http://", "https://"))
+
+    def client(self) -> Any:
+        """MLflow's client, with our run begun."""
+        if not self.run_id:
+            self._begin()
+        return self._client
+
+    def is_outage(self, error: Exception) -> bool:
+        """Whether the server is away, or in trouble of its own; what it refuses it refuses again."""
+        from mlflow.exceptions import MlflowException, RestException
+
+        if isinstance(error, RestException):
+            return error.get_http_status_code() >= 500
+        # Where the server cannot be reached, MLflow raises its base class.
+        return isinstance(error, OSError) or type(error) is MlflowException
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        self.log_many([Numbers(dict(metrics), step, time.time())])
+
+    @rank_zero_only
+    def log_many(self, calls: Sequence[Numbers]) -> None:
+        """Sent twice they are kept once: a value with the same key, step and time is the same to MLflow."""
+        from mlflow.entities import Metric
+
+        client = self.client()
+        metrics = [
+            Metric(key, value, timestamp=int(1000 * call.time), step=call.step or 0)
+            for call in calls
+            for key, value in call.metrics.items()
+        ]
+        for begin in range(0, len(metrics), METRICS_A_REQUEST):
+            client.log_batch(self.run_id, metrics=metrics[begin : begin + METRICS_A_REQUEST])
+
+    @rank_zero_only
+    def log_hyperparams(self, params: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Of a run that goes on they are there already, with the same values or with those of its new machine."""
+        from mlflow.entities import Param
+
+        client = self.client()
+        known = client.get_run(self.run_id).data.params
+        values = {key: str(value)[:MAX_PARAMETER_CHARACTERS] for key, value in params.items()}
+        # MLflow refuses another value for a key that it knows.
+        fresh = [Param(key, value) for key, value in values.items() if key not in known]
+        for begin in range(0, len(fresh), PARAMETERS_A_REQUEST):
+            client.log_batch(self.run_id, params=fresh[begin : begin + PARAMETERS_A_REQUEST])
+
+    def known_steps(self, key: str) -> set[int]:
+        """The steps of which the server has this metric."""
+        return {metric.step for metric in self.client().get_metric_history(self.run_id, key)}
+
+    @rank_zero_only
+    def close(self, exit_code: int = 0) -> None:
+        if self.run_id:
+            self._client.set_terminated(self.run_id, "FAILED" if exit_code else "FINISHED")
+
+    def _begin(self) -> None:
+        """Find this folder's run, or make it and the experiment. Raises MlflowException; the next call tries again."""
+        self.load_package()
+        from mlflow.tracking import MlflowClient
+        from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME, MLFLOW_USER
+
+        with self._one_at_a_time():
+            if self._client is None:
+                self._client = MlflowClient(self.tracking_uri)
+            experiment_id = self._experiment_id()
+            mine = f"tags.`{RUN_TAG}` = '{self.job.run_id}'"
+            runs = self._client.search_runs([experiment_id], filter_string=mine, max_results=1)
+            if runs:
+                self._client.update_run(runs[0].info.run_id, status="RUNNING")
+                self.run_id = runs[0].info.run_id
+                return
+            tags = {RUN_TAG: self.job.run_id, MLFLOW_RUN_NAME: self.run_name, MLFLOW_USER: _user()}
+            self.run_id = self._client.create_run(experiment_id, tags=tags).info.run_id
+
+    def _experiment_id(self) -> str:
+        from mlflow.exceptions import MlflowException
+
+        experiment = self._client.get_experiment_by_name(self.experiment_name)
+        if experiment is not None:
+            return str(experiment.experiment_id)
+        try:
+            return str(self._client.create_experiment(self.experiment_name))
+        except MlflowException as error:
+            # Another job of a sweep has made it in this moment.
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+            return str(self._client.get_experiment_by_name(self.experiment_name).experiment_id)
+
+    @contextmanager
+    def _one_at_a_time(self) -> Iterator[None]:
+        """Two processes that make a store of SQLite, or an experiment in it, at once break each other."""
+        if self._is_server:
+            yield
+            return
+        self.lock.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.lock, timeout=LOCK_SECONDS):
+            yield
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's number without a name
+        return "unknown"

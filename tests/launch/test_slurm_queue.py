@@ -1,0 +1,185 @@
+"""How a job of Slurm's stands: which command is asked, whose word counts, and what is said when nobody answers."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from clozelab.launch import clusters, slurm_queue
+from clozelab.launch.clusters import NO_RESULT, SlurmLauncher, SubmittedJob
+from clozelab.launch.slurm_queue import LOST, JobState, SlurmQueue, SlurmSilentError, ask_slurm
+
+UNKNOWN = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
+NO_ACCOUNTS = "echo Slurm accounting storage is disabled >&2; exit 1"
+AWAY = "echo slurm_load_jobs error: Unable to contact slurm controller >&2; exit 1"
+
+Commands = Callable[..., Path]
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """Makes stand-ins of Slurm's commands, one line of shell each; every call is noted in the file returned."""
+    folder, calls = tmp_path / "bin", tmp_path / "calls"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def make(squeue: str, sacct: str = NO_ACCOUNTS, scontrol: str = UNKNOWN) -> Path:
+        calls.write_text("")
+        for name, line in {"squeue": squeue, "sacct": sacct, "scontrol": scontrol}.items():
+            script = folder / name
+            script.write_text(f'#!/bin/sh\necho "{name} $*" >> {calls}\n{line}\n')
+            script.chmod(0o755)
+        return calls
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("answers", "state", "asked"),
+    [
+        (("echo '7|RUNNING|None'",), JobState("RUNNING"), ["squeue"]),
+        (("echo '7|PENDING|Resources'",), JobState("PENDING", "Resources"), ["squeue"]),
+        (("echo '7|FAILED|NonZeroExitCode'",), JobState("FAILED", "NonZeroExitCode"), ["squeue"]),
+        ((UNKNOWN, "echo '7|CANCELLED by 0'; echo '7.batch|CANCELLED'"), JobState("CANCELLED"), ["squeue", "sacct"]),
+        ((UNKNOWN, NO_ACCOUNTS), JobState(LOST), ["squeue", "sacct", "scontrol"]),
+        (("true", "true"), JobState(LOST), ["squeue", "sacct", "scontrol"]),
+        (
+            ("true", "true", "echo 'JobId=7 JobState=RUNNING Reason=None Dependency=(null)'"),
+            JobState("RUNNING"),
+            ["squeue", "sacct", "scontrol"],
+        ),
+    ],
+)
+def test_the_first_that_knows_a_job_says_how_it_stands(
+    commands: Commands, answers: tuple[str, ...], state: JobState, asked: list[str]
+) -> None:
+    calls = commands(*answers)
+    assert ask_slurm(["7"]) == {"7": state}
+    assert [line.split()[0] for line in calls.read_text().splitlines()] == asked
+
+
+def test_one_question_for_many_jobs_and_only_the_unknown_are_asked_for_again(commands: Commands) -> None:
+    calls = commands("echo '7|RUNNING|None'; echo '8|PENDING|Priority'", sacct="echo '9|TIMEOUT'")
+    states = ask_slurm(["7", "8", "9"])
+    assert {job_id: state.name for job_id, state in states.items()} == {"7": "RUNNING", "8": "PENDING", "9": "TIMEOUT"}
+    squeue, sacct = calls.read_text().splitlines()
+    assert "--jobs=7,8,9" in squeue and "--jobs=9" in sacct
+
+
+@pytest.mark.parametrize("answers", [(AWAY,), (UNKNOWN, NO_ACCOUNTS, AWAY)])
+def test_no_answer_is_no_word_about_a_job(commands: Commands, answers: tuple[str, ...]) -> None:
+    commands(*answers)
+    with pytest.raises(SlurmSilentError, match="Unable to contact slurm controller"):
+        ask_slurm(["7"])
+
+
+def test_a_command_that_hangs_or_is_missing_is_no_answer(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    commands("exec sleep 30")
+    monkeypatch.setattr(slurm_queue, "COMMAND_SECONDS", 0.2)
+    with pytest.raises(SlurmSilentError, match="squeue: no answer"):
+        ask_slurm(["7"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SlurmSilentError, match="there is no squeue on this machine"):
+        ask_slurm(["7"])
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.01)
+
+
+def test_silence_and_a_held_job_are_said_once(commands: Commands) -> None:
+    said: list[str] = []
+    calls = commands(AWAY)
+    with SlurmQueue(0.02, said.append) as queue:
+        queue.watch("7")
+        wait_until(lambda: calls.read_text().count("squeue") > 2)
+        assert queue.state("7") is None and queue.silent_seconds > 0
+        calls = commands("echo '7|PENDING|JobHeldUser'")
+        wait_until(lambda: queue.state("7") is not None)
+        wait_until(lambda: calls.read_text().count("squeue") > 2)
+        assert queue.silent_seconds == 0
+    silent, again, held = said
+    assert "Slurm does not answer" in silent and "answers again" in again
+    assert "job 7 will not start by itself (JobHeldUser): scontrol release 7" in held
+
+
+class Queue:
+    """A SlurmQueue whose answers are set by hand."""
+
+    def __init__(self) -> None:
+        self.now: JobState | None = None
+        self.silent_seconds = 0.0
+
+    def watch(self, job_id: str) -> None: ...
+
+    def state(self, job_id: str) -> JobState | None:
+        return self.now
+
+
+def submitted(folder: Path) -> Any:
+    """A job of submitit's, with one task."""
+    paths = SimpleNamespace(folder=folder, result_pickle=folder / "7_0_result.pkl")
+    job = SimpleNamespace(job_id="7", num_tasks=1, paths=paths, results=lambda: [0])
+    job.task = lambda _: job
+    return job
+
+
+def test_a_job_without_a_result_is_lost_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "RESULT_SECONDS", 0.1)
+    queue: Any = Queue()
+    job = SubmittedJob(submitted(tmp_path), queue)
+    for queue.now in (None, JobState("RUNNING"), JobState("FAILED"), JobState("PENDING"), JobState(LOST)):
+        assert job.ask() is None
+    time.sleep(0.15)
+    queue.now = JobState("RUNNING")  # put in line again, and started
+    assert job.ask() is None
+    queue.now = JobState(LOST)
+    assert job.ask() is None, "the clock begins anew"
+    time.sleep(0.15)
+    assert job.ask() == NO_RESULT
+    assert job.reason == (
+        "job 7 is lost: Slurm does not know it any more, and it left no result; the same command takes it up"
+    )
+
+
+def test_a_result_counts_whatever_slurm_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "RESULT_SECONDS", 0.0)
+    queue: Any = Queue()
+    queue.now, queue.silent_seconds = JobState(LOST), 1e9
+    job = SubmittedJob(submitted(tmp_path), queue)
+    (tmp_path / "7_0_result.pkl").touch()
+    assert job.ask() == 0
+
+
+def test_nobody_waits_for_a_silent_slurm_without_end(tmp_path: Path) -> None:
+    queue: Any = Queue()
+    queue.silent_seconds = 3600 * clusters.SILENT_HOURS - 60
+    job = SubmittedJob(submitted(tmp_path), queue)
+    assert job.ask() is None
+    queue.silent_seconds += 120
+    assert job.ask() == NO_RESULT and "Slurm has not answered for 6 hours" in job.reason
+
+
+def test_an_earlier_job_is_waited_for_only_where_slurm_has_it(tmp_path: Path, commands: Commands) -> None:
+    pytest.importorskip("submitit")
+    launcher: Any = SlurmLauncher.__new__(SlurmLauncher)
+    launcher.cluster, launcher.folder = "slurm", tmp_path
+    note = {"job_id": "7", "tasks": 1}
+    commands("echo '7|RUNNING|None'")
+    assert launcher._still_there(note).job_id == "7"
+    commands(UNKNOWN)
+    assert launcher._still_there(note) is None
+    commands(AWAY)
+    with pytest.raises(ValueError, match="job 7 for this folder may still run there; try again later"):
+        launcher._still_there(note)

@@ -1,0 +1,119 @@
+"""`clozelab track`: what a tracker is missing is read from metrics.csv, and only that is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from lightning.pytorch.loggers import Logger
+
+from clozelab.runs.record import Record
+from clozelab.stages import building, track
+from clozelab.terminal import make_console
+from clozelab.training.background import Numbers, note_unsent, unsent
+from clozelab.training.tracking import MetricsCsv
+
+
+class Tracker(Logger):
+    """Has step 1 of the loss already."""
+
+    name, version = "mine", ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Numbers] = []
+        self.parameters: dict[str, Any] = {}
+        self.ends: list[int] = []
+
+    def known_steps(self, key: str) -> set[int]:
+        return {1} if key == "train/loss" else set()
+
+    def log_many(self, calls: Sequence[Numbers]) -> None:
+        self.calls += calls
+
+    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+        raise AssertionError("one by one")
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        self.parameters |= params
+
+    def close(self, exit_code: int = 0) -> None:
+        self.ends.append(exit_code)
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Record:
+    """A run of two steps, whose tracker is missing something."""
+    csv = MetricsCsv(tmp_path)
+    for step in (1, 2):
+        metrics = {"train/loss": 1.0 / step, "train/tokens": 100 * step, "train/seconds": 2.0 * step, "epoch": 0}
+        csv.log_metrics(metrics, step)
+    csv.log_metrics({"validation/loss": 0.25}, 2)
+    note_unsent(tmp_path, "mine", 4)
+    facts = {"validation/loss": 0.25, "mfu": None, "threads": 1}
+    started = "2026-01-01T00:00:00+00:00"
+    return Record.model_construct(
+        status="complete", stage="pretrain", fingerprint="f", started=started, facts=facts, folder=tmp_path,
+        config={"seed": 1, "arm": "a", "experiment": "e"},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def tracker(monkeypatch: pytest.MonkeyPatch) -> Tracker:
+    @contextmanager
+    def said_again(record: Record, more: Sequence[str]) -> Any:
+        assert more == ["logger=mine"]
+        yield SimpleNamespace()
+
+    made = Tracker()
+    monkeypatch.setattr(building, "said_again", said_again)
+    monkeypatch.setattr(building, "build_trackers", lambda cfg, job: {"mine": made, "csv": object()})
+    job = SimpleNamespace(config={"seed": 1})
+    monkeypatch.setattr("clozelab.report.tracked.job_of_record", lambda cfg, record: job)
+    return made
+
+
+def test_what_is_missing_is_sent_with_its_time(record: Record, tracker: Tracker) -> None:
+    track.send(record, "mine", make_console())
+    began = 1767225600.0  # 2026-01-01
+    assert [(call.step, call.time - began, call.metrics) for call in tracker.calls] == [
+        (1, 2.0, {"train/tokens": 100.0, "train/seconds": 2.0}),
+        (2, 4.0, {"train/tokens": 200.0, "train/seconds": 4.0, "train/loss": 0.5, "validation/loss": 0.25}),
+        (0, 4.0, {"final/validation/loss": 0.25}),
+    ]
+    assert tracker.parameters == {"seed": 1} and tracker.ends == [0]
+    assert unsent(record.folder) == {}
+
+
+def test_a_tracker_that_is_still_away_is_one_sentence(
+    record: Record, tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(calls: Any) -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr(tracker, "log_many", fail)
+    with pytest.raises(ValueError, match=r"mine did not take the numbers of .*Connection refused\); try again later"):
+        track.send(record, "mine", make_console())
+    assert unsent(record.folder) == {"mine": 4}
+
+
+def test_folders_above_runs_give_those_that_lack_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent: list[Path] = []
+    monkeypatch.setattr(track, "read_record", lambda folder: folder)
+    monkeypatch.setattr(track, "send", lambda folder, wanted, console: sent.append(folder))
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text("{}")
+    note_unsent(tmp_path / "b", "mine", 1)
+    assert track.main([str(tmp_path)]) == 0 and sent == [tmp_path / "b"]
+    assert track.main([str(tmp_path / "a"), str(tmp_path)]) == 0 and sent[1:] == [tmp_path / "a", tmp_path / "b"]
+    note_unsent(tmp_path / "b", "mine", 0)
+    assert track.main([str(tmp_path)]) == 0 and "nothing is missing" in "".join(capsys.readouterr())
+    with pytest.raises(ValueError, match="is no folder"):
+        track.main([str(tmp_path / "typo")])

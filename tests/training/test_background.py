@@ -1,0 +1,266 @@
+"""Trackers in a thread: a training never waits for one, one that works loses nothing, and what is missing is said."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightning.pytorch.loggers import Logger
+
+from clozelab.training import background
+from clozelab.training.background import UNSENT_FILE, BackgroundLogger, unsent
+
+
+class Tracker(Logger):
+    """Notes what it is told; `act` runs before, and may fail or wait."""
+
+    name, version = "mine", ""
+
+    def __init__(self, act: Callable[[], object] = lambda: None) -> None:
+        super().__init__()
+        self.act, self.steps, self.ends, self.parameters = act, [], [], {}
+
+    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+        self.act()
+        self.steps.append((step, dict(metrics)))
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        self.act()
+        self.parameters |= params
+
+    def finalize(self, status: str) -> None:
+        self.ends.append(status)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RETRY_SECONDS", "FIRST_RETRY_SECONDS"):
+        monkeypatch.setattr(background, name, 0.02)
+    monkeypatch.setattr(background, "CLOSE_SECONDS", 0.3)
+
+
+def log_steps(logger: Logger, steps: range) -> None:
+    for step in steps:
+        logger.log_metrics({"loss": 1.0 / step, "accuracy": 0.5}, step)
+
+
+def test_a_tracker_that_works_loses_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nor does one that is slower than the training, as long as it takes something."""
+    tracker = Tracker(act=lambda: time.sleep(0.002))
+    logger = BackgroundLogger(tracker, "mine", tmp_path)
+    logger.log_hyperparams({"seed": 1})
+    log_steps(logger, range(1, 301))
+    logger.finalize("success")
+    assert tracker.ends == [], "scores follow"
+    logger.summarise({"accuracy": 0.9, "note": "no number"})
+    logger.close(0)
+    steps = [(step, {"loss": 1.0 / step, "accuracy": 0.5}) for step in range(1, 301)]
+    assert tracker.steps == [*steps, (0, {"final/accuracy": 0.9})]
+    assert tracker.parameters == {"seed": 1} and tracker.ends == ["success"]
+    assert not caplog.text and not (tmp_path / UNSENT_FILE).exists()
+
+
+def test_several_numbers_go_at_once_where_a_tracker_takes_them(tmp_path: Path) -> None:
+    class Bundled(Tracker):
+        def log_many(self, calls: Any) -> None:
+            self.act()
+            self.steps.append([call.step for call in calls])
+
+    entered, go_on = threading.Event(), threading.Event()
+    tracker = Bundled(act=lambda: (entered.set(), go_on.wait(20)))
+    logger = BackgroundLogger(tracker, "mine", tmp_path)
+    logger.log_metrics({"loss": 1.0}, 0)
+    assert entered.wait(20)
+    log_steps(logger, range(1, 251))
+    go_on.set()
+    logger.close(1)
+    assert tracker.steps == [[0], list(range(1, 201)), list(range(201, 251))] and tracker.ends == ["failed"]
+
+
+def test_a_call_that_never_returns_holds_up_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "SILENT_SECONDS", 0.05)
+    entered, never = threading.Event(), threading.Event()
+    logger = BackgroundLogger(Tracker(act=lambda: (entered.set(), never.wait())), "mine", tmp_path)
+    log_steps(logger, range(1, 3))
+    assert entered.wait(20)
+    time.sleep(0.1)
+    began = time.monotonic()
+    log_steps(logger, range(3, 1001))
+    assert time.monotonic() - began < 1.0
+    assert caplog.text.count("no answer for") == 1, "said once, while the run goes on"
+    logger.close(0)
+    assert time.monotonic() - began < 3.0
+    command = f"clozelab track {tmp_path} logger=mine"
+    assert "mine is missing 2000 of 2000 values (no answer for 0 s)" in caplog.text and command in caplog.text
+    assert unsent(tmp_path) == {"mine": 2000}
+    assert logger._thread is not None and logger._thread.daemon, "else the process could not end"
+    never.set()
+
+
+def test_an_outage_is_said_once_and_made_good(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    is_away = threading.Event()
+    is_away.set()
+
+    def act() -> None:
+        if is_away.is_set():
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    tracker = Tracker(act)
+    logger = BackgroundLogger(tracker, "mine", tmp_path)
+    log_steps(logger, range(1, 20))
+    deadline = time.monotonic() + 20
+    while "tried again until the end" not in caplog.text:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.2)  # several tries
+    is_away.clear()
+    logger.close(0)
+    assert [step for step, _ in tracker.steps] == list(range(1, 20)) and tracker.ends == ["success"]
+    assert caplog.text.count("Connection refused") == 1 and "missing" not in caplog.text
+
+
+def test_a_connection_that_breaks_once_is_not_worth_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    failures = iter([ConnectionResetError(104, "reset")])
+
+    def act() -> None:
+        for error in failures:
+            raise error
+
+    tracker = Tracker(act)
+    logger = BackgroundLogger(tracker, "mine", tmp_path)
+    log_steps(logger, range(1, 4))
+    logger.close(0)
+    assert [step for step, _ in tracker.steps] == [1, 2, 3] and not caplog.text
+
+
+def test_what_is_refused_is_left_out_and_a_tracker_that_always_refuses_is_off(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tracker = Tracker()
+    tracker.act = lambda: (_ for _ in ()).throw(TypeError("no such key")) if len(tracker.steps) == 2 else None
+    logger = BackgroundLogger(tracker, "mine", tmp_path)
+    log_steps(logger, range(1, 11))
+    logger.close(0)
+    assert [step for step, _ in tracker.steps] == [1, 2] and tracker.ends == ["success"]
+    assert caplog.text.count("did not take something: TypeError: no such key") == 1
+    assert caplog.text.count("is off for the rest of this run") == 1 and "missing 16 of 20" in caplog.text
+
+
+def test_no_more_is_kept_than_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "WAITING_CALLS", 10)
+    never = threading.Event()
+    logger = BackgroundLogger(Tracker(act=never.wait), "mine", tmp_path)
+    log_steps(logger, range(1, 101))
+    assert len(logger._calls) == 10 and logger.counts.given == 200
+    never.set()
+
+
+def test_missing_values_add_up_over_the_sessions_of_a_run(tmp_path: Path) -> None:
+    for count in (5, 7):
+        background.note_unsent(tmp_path, "mine", count)
+    background.note_unsent(tmp_path, "other", 1)
+    assert unsent(tmp_path) == {"mine": 12, "other": 1}
+    for label in ("mine", "other"):
+        background.note_unsent(tmp_path, label, 0)
+    assert unsent(tmp_path) == {} and not (tmp_path / UNSENT_FILE).exists()
+
+
+def test_lightning_is_not_led_to_the_server(tmp_path: Path) -> None:
+    """Before it trains it asks every logger that has one for its experiment; MLflow's waits for the server there."""
+
+    class Asking(Tracker):
+        @property
+        def experiment(self) -> Any:
+            raise AssertionError("it was asked")
+
+    logger = BackgroundLogger(Asking(), "mine", tmp_path)
+    assert not hasattr(logger, "experiment") and logger.name == "mine"
+
+
+# With servers on this machine
+
+
+class WebTracker(Tracker):
+    """Posts each number."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__()
+        self.port = port
+
+    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}", json.dumps([step, metrics]).encode())
+        urllib.request.urlopen(request, timeout=0.1).read()
+
+
+class Server(ThreadingHTTPServer):
+    """Keeps what it gets."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.bodies: list[Any] = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                server.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *args: Any) -> None: ...
+
+        super().__init__(("127.0.0.1", port), Handler)
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+
+    def die(self) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+@pytest.fixture
+def hole() -> Iterator[int]:
+    """The port of a machine that takes connections and never answers."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(64)
+        yield listener.getsockname()[1]
+
+
+def test_a_server_that_dies_and_comes_back_has_everything(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    server = Server()
+    port = server.server_address[1]
+    logger = BackgroundLogger(WebTracker(port), "web", tmp_path)
+    log_steps(logger, range(1, 6))
+    deadline = time.monotonic() + 20
+    while len(server.bodies) < 5:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    server.die()
+    log_steps(logger, range(6, 11))
+    while "tried again until the end" not in caplog.text:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    again = Server(port)
+    logger.close(0)
+    again.die()
+    assert [step for step, _ in server.bodies + again.bodies] == list(range(1, 11))
+
+
+def test_a_server_that_never_answers_is_given_up_within_seconds(
+    tmp_path: Path, hole: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = BackgroundLogger(WebTracker(hole), "web", tmp_path)
+    began = time.monotonic()
+    log_steps(logger, range(1, 1001))
+    assert time.monotonic() - began < 1.0
+    logger.close(0)
+    assert time.monotonic() - began < 5.0
+    assert "web is missing 2000 of 2000 values (TimeoutError: timed out)" in caplog.text

@@ -1,0 +1,56 @@
+"""MLflow's logger against its own store: one folder is one MLflow run, and what is sent twice is kept once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozelab.training.background import Numbers
+from clozelab.training.tracking import TrackedJob, build_mlflow_logger
+
+
+def test_mlflow_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"logger=mlflow needs.*pip install 'clozelab\[mlflow\]'"):
+        build(tmp_path)
+
+
+def build(folder: Path) -> Any:
+    job = TrackedJob(folder, "id-1", "e", "mlm", "pretrain", "mlm/seed-1", config={"seed": 1})
+    uri = f"sqlite:///{folder}/mlflow.db"
+    names = {"experiment_name": "e", "run_name": "runs/mlm", "tracking_uri": uri}
+    return build_mlflow_logger(**names, lock=str(folder / ".lock"), job=job)
+
+
+def test_a_folder_is_one_run_and_nothing_is_kept_twice(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    calls = [Numbers({"train/loss": 1.0 / step}, step, float(step)) for step in range(1, 1501)]
+    first = build(tmp_path)
+    first.log_hyperparams({"seed": 1, "long": "x" * 9000})
+    first.log_many(calls)
+    first.close(1)
+    second = build(tmp_path)
+    second.log_hyperparams({"seed": 2, "new": 3})
+    second.log_many(calls[-10:])
+    assert second.run_id == first.run_id
+    history = second.client().get_metric_history(second.run_id, "train/loss")
+    assert sorted((one.step, one.timestamp, one.value) for one in history) == [
+        (call.step, 1000 * call.step, call.metrics["train/loss"]) for call in calls
+    ]
+    assert second.known_steps("train/loss") == set(range(1, 1501)) and second.known_steps("other") == set()
+    run = second.client().get_run(second.run_id)
+    assert (run.data.params["seed"], run.data.params["new"], run.info.status) == ("1", "3", "RUNNING")
+    second.close(0)
+    assert second.client().get_run(second.run_id).info.status == "FINISHED"
+
+
+def test_what_the_server_refuses_is_no_outage(tmp_path: Path) -> None:
+    exceptions = pytest.importorskip("mlflow.exceptions")
+    tracker = build(tmp_path)
+    away = exceptions.MlflowException("API request failed")
+    refused = exceptions.RestException({"error_code": "INVALID_PARAMETER_VALUE", "message": "no"})
+    trouble = exceptions.RestException({"error_code": "INTERNAL_ERROR", "message": "busy"})
+    answers = [tracker.is_outage(error) for error in (away, refused, trouble, TimeoutError(), TypeError())]
+    assert answers == [True, False, True, True, False]
