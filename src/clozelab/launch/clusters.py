@@ -144,7 +144,8 @@ class SlurmLauncher(SweepLauncher):
             remote = RemoteJob(job, threads, self.grace_seconds, is_alone=self.cluster != "slurm")
             job.start = partial(self._hand_over, job, remote, resources)
         console.print(f"{self.verb}: {len(jobs)} jobs for {self.cluster}, notes and scripts in {self.folder}")
-        ProcessPool(jobs, at_once=self.jobs_at_once, grace_seconds=self.grace_seconds, console=console).run()
+        how: Any = {"at_once": self.jobs_at_once, "grace_seconds": self.grace_seconds, "place": self.place}
+        ProcessPool(jobs, console=console, **how).run()
 
     def _hand_over(self, job: Job, remote: RemoteJob, resources: Mapping[str, Any]) -> RemoteProcess:
         """Hand a job over and note it, or find the one for the same folder; ValueError where that has other words."""
@@ -250,7 +251,8 @@ class RayLauncher(SweepLauncher):
                 remote = RemoteJob(job, self.num_cpus, self.grace_seconds, is_alone=True)
                 job.start = partial(RayTask, ray, task.options(num_cpus=self.num_cpus, num_gpus=gpus), remote)
             console.print(f"{self.verb}: {len(jobs)} jobs for Ray")
-            ProcessPool(jobs, at_once=len(jobs), grace_seconds=self.grace_seconds, console=console).run()
+            how: Any = {"at_once": len(jobs), "grace_seconds": self.grace_seconds, "place": self.place}
+            ProcessPool(jobs, console=console, **how).run()
         finally:
             ray.shutdown()
 
