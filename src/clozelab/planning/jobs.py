@@ -50,6 +50,7 @@ class Speed:
     forward: float | None = None  # of an evaluation pass (fine-tuning)
     is_estimated: bool = False  # reckoned from FLOPs, nothing was timed
     problem: str = ""  # why there is none, where it is 0
+    is_busy: bool = False  # the machine had other work meanwhile
 
 
 @dataclass(frozen=True)
@@ -390,7 +391,7 @@ class TaskJob(Shape):
             "kind": "finetune", "model": self.encoder.to_dict(), "head": self.head, "batch_size": batch,
             "tokens_each": round(length / 4) * 4 or 4, "max_tokens": self.longest,
             "evaluation_tokens": int(self.settings["task"]["data"].get("evaluation_tokens", 8192)),
-            "optimizer": self.settings["optimizer"], "hardware": self.hardware(),
+            "hardware": self.hardware(), **{key: self.settings[key] for key in ("optimizer", "schedule")},
         }  # fmt: skip
         if self.features:
             words = max(1, round(self.words_per_example))
