@@ -41,15 +41,17 @@ from clozelab.training.stopping import OUT_OF_TIME, STOPPED, Interrupted
 PLUGIN_PACKAGE = "hydra_plugins.clozelab"
 SKIP_DOCTOR = "CLOZELAB_SKIP_DOCTOR"  # in the environment: sweeps begin without it; `clozelab reproduce` has its own
 REPRODUCING = "reproduce"  # its value there then: the jobs are noted as those of the whole reproduction already
+PLAN_FOLDER = "CLOZELAB_PLAN_FOLDER"  # in the environment of a sweep's pre-flight: where it leaves sizes of the jobs
 FEW_JOBS = 3  # so many are sooner run than looked at
 LOOKED_AT = ("pretrain", "finetune")
 DONE = ("complete", "skipped")  # whose scores a sweep ends with
 PASSED_ON = ("hydra.searchpath", "hydra.sweeper.params", "hydra/launcher")  # decide which jobs there are, and where
 
 
-def look_before(verb: str, config: DictConfig, first_job: Sequence[str], num_left: int) -> None:
+def look_before(verb: str, config: DictConfig, first_job: Sequence[str], num_left: int, plan_folder: Path) -> None:
     """Run `clozelab doctor` on a sweep of trainings with so many jobs left, unless they are few or nobody wants it. Of
-    a search it sees the first job. ValueError: it found an error, or was killed."""
+    a search it sees the first job. It leaves the sizes of the jobs in `plan_folder`. ValueError: it found an error, or
+    was killed."""
     is_long = num_left > FEW_JOBS or not is_grid(config)
     if verb not in LOOKED_AT or not is_long or os.environ.get(SKIP_DOCTOR, "0") not in ("", "0"):
         return
@@ -59,7 +61,8 @@ def look_before(verb: str, config: DictConfig, first_job: Sequence[str], num_lef
     else:
         words = [*first_job, *(word for word in own if "sweeper" not in key_of(word)), "hydra.sweeper.params=null"]
     pulse = Pulse(Console(stderr=True), lambda: f"{verb}: the pre-flight still looks at what was composed")
-    status = run_verb(["doctor", verb, *configuration_words(config), *words], pulse)
+    environment = {PLAN_FOLDER: str(plan_folder)}
+    status = run_verb(["doctor", verb, *configuration_words(config), *words], environment, pulse)
     if status in STOPPED:
         raise SystemExit(status)
     if status:
@@ -137,7 +140,7 @@ class SweepLauncher(Launcher):
                 known = {self.verb: names_of(composed) if is_grid(self.config) else None}
                 write_launch(self.sweep_dir.parent, [self.verb, *sys.argv[1:]], known)
             left = sum(plan.status != "complete" for plan in planned)
-            look_before(self.verb, self.config, planned[0].overrides, left)
+            look_before(self.verb, self.config, planned[0].overrides, left, self.sweep_dir)
         self.place = Outlook.read(self.sweep_dir, self.verb, is_part=is_part)
         for job, plan in zip(jobs, planned, strict=True):
             job.planned = self.place.planned.get(job_key(plan.overrides))

@@ -38,8 +38,8 @@ from clozelab.launch.progress import (
     Outlook,
     Pulse,
     counted,
+    left_at,
     progress_line,
-    seconds_left,
     steps_in,
     time_words,
 )
@@ -63,12 +63,12 @@ STYLES = {"running": "cyan", "complete": "green", "skipped": "green dim", "faile
 STYLES |= dict.fromkeys(("stopped", "held", "left"), "yellow")
 
 
-def run_verb(words: Sequence[str], pulse: Pulse | None = None, **environment: str) -> int:
+def run_verb(words: Sequence[str], environment: Mapping[str, str] | None = None, pulse: Pulse | None = None) -> int:
     """Exit status of `clozelab WORDS`, 128 + n where signal n has ended it or come to us; it stops when we end.
 
     `pulse` beats while it runs, for a verb that may be silent for long.
     """
-    process = subprocess.Popen([sys.executable, "-m", "clozelab", *words], **bound_to_us(environment))
+    process = subprocess.Popen([sys.executable, "-m", "clozelab", *words], **bound_to_us(environment or {}))
     with taken_signals(lambda number: process.send_signal(number)) as came:
         status = process.wait() if pulse is None else _wait_with(process, pulse)
     if came:
@@ -300,7 +300,7 @@ class ProcessPool:
     def _progress(self) -> str:
         """Jobs that have ended, of all that belong together, and the time that the rest takes."""
         states = self._states()
-        return counted(states, self.place) + time_words(seconds_left(states, self.at_once, self.place.seconds_after))
+        return counted(states, self.place) + time_words(left_at(self.place, states, self.at_once))
 
     def _states(self) -> list[JobState]:
         """The jobs as their progress is counted."""

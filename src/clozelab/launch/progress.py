@@ -53,6 +53,7 @@ class Outlook:
     jobs_before: int = 0
     jobs_after: int = 0
     seconds_after: float = 0.0
+    is_relative: bool = False  # what is planned says how large jobs are beside each other, and not how long
 
     @classmethod
     def read(cls, folder: Path, stage: str, *, is_part: bool) -> Outlook:
@@ -73,11 +74,15 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a plan: its name (a stage, `doctor`, `report`), wall seconds in all, and seconds of each job."""
+    """One part of a plan: its name (a stage, `doctor`, `report`), wall seconds in all, and seconds of each job.
+
+    `is_relative`: no speed is known, and those of the jobs only say how large they are beside each other.
+    """
 
     name: str
     seconds: float
     jobs: Mapping[str, float] = field(default_factory=dict)
+    is_relative: bool = False
 
 
 def outlook(parts: Sequence[Part], stage: str, *, is_part: bool) -> Outlook:
@@ -87,7 +92,7 @@ def outlook(parts: Sequence[Part], stage: str, *, is_part: bool) -> Outlook:
         return Outlook()
     place = names.index(stage)
     if not is_part:
-        return Outlook(parts[place].jobs)
+        return Outlook(parts[place].jobs, is_relative=parts[place].is_relative)
     before, after = parts[:place], parts[place + 1 :]
     return Outlook(
         parts[place].jobs,
@@ -121,7 +126,9 @@ def makespan(durations: Sequence[float], at_once: int) -> float:
     return max(free)
 
 
-def seconds_left(jobs: Sequence[JobState], at_once: int, seconds_after: float = 0.0) -> float | None:
+def seconds_left(
+    jobs: Sequence[JobState], at_once: int, seconds_after: float = 0.0, *, is_relative: bool = False
+) -> float | None:
     """How long the jobs that are left take, and what comes after them; None where nothing says so.
 
     Jobs without a plan are taken to be as long as the planned ones are on average, or all alike. What finished jobs
@@ -136,11 +143,12 @@ def seconds_left(jobs: Sequence[JobState], at_once: int, seconds_after: float = 
         return None
     planned = {id(job): usual if job.planned is None else job.planned for job in jobs}
 
-    pace = _pace(jobs, planned, is_planned=bool(known))
+    is_planned = bool(known) and not is_relative
+    pace = _pace(jobs, planned, is_planned=is_planned)
     in_order = sorted(left, key=lambda job: job.state)  # those that run have begun before those that wait
     remaining = [_remaining(job, pace * planned[id(job)]) for job in in_order]
     own = makespan(remaining, min(at_once, len(left)))
-    if known:
+    if is_planned:
         total = own + pace * seconds_after
     elif 0.0 in remaining:
         return None
@@ -178,7 +186,12 @@ def progress_line(jobs: Sequence[JobState], at_once: int, place: Outlook) -> str
         named = [_named(job) for job in running[:SHOWN_RUNNING]]
         named += ["..."] * (len(running) > SHOWN_RUNNING)
         line += f", {len(running)} run ({', '.join(named)})"
-    return line + time_words(seconds_left(jobs, at_once, place.seconds_after))
+    return line + time_words(left_at(place, jobs, at_once))
+
+
+def left_at(place: Outlook, jobs: Sequence[JobState], at_once: int) -> float | None:
+    """`seconds_left` of a sweep in its place."""
+    return seconds_left(jobs, at_once, place.seconds_after, is_relative=place.is_relative)
 
 
 def counted(jobs: Sequence[JobState], place: Outlook) -> str:
@@ -244,4 +257,3 @@ class Pulse:
         finally:
             ended.set()
             thread.join()
-
