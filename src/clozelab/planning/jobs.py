@@ -437,7 +437,7 @@ class TaskJob(Shape):
         tokens, flops = batch * length, self.flops_per_token
         question = {
             "kind": "finetune", "model": self.encoder.to_dict(), "head": self.head, "batch_size": batch,
-            "tokens_each": round(length / 4) * 4 or 4, "max_tokens": self.longest,
+            "tokens_each": rounded_length(length), "max_tokens": self.longest,
             "evaluation_tokens": int(self.settings["task"]["data"].get("evaluation_tokens", 8192)),
             "hardware": self.hardware(), **{key: self.settings[key] for key in ("optimizer", "schedule")},
         }  # fmt: skip
@@ -447,3 +447,11 @@ class TaskJob(Shape):
             tokens, flops = float(batch * words), self.features.flops_per_word
         size = f"{self.encoder.num_hidden_layers} layers of {self.encoder.hidden_size}"
         yield Request(question, f"fine-tuning {size} on {self.task} ({self.head})", tokens, tokens * flops)
+
+
+def rounded_length(tokens: float) -> int:
+    """A mean length to an eighth or less of itself, so that like tasks share a measurement."""
+    step = 1
+    while tokens >= 16 * step:
+        step *= 2
+    return max(4, round(tokens / step) * step)

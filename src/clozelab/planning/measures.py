@@ -24,7 +24,6 @@ from clozelab.targets import locate
 
 MOST_READ = 2000  # texts of a file whose lengths are looked at
 SHORTEST = 4  # tokens of a request; lengths are rounded up to powers of two, so that like measures share one
-FIT_PASSES = 1.25  # a line search asks for the loss again now and then
 
 
 class Reading(NamedTuple):
@@ -87,8 +86,7 @@ class MeasureJob(Shape):
         speeds = [one.tokens_per_second for one in self.speeds if one]
         seconds = {"forward": self.reading.inputs * self.reading.tokens_each / speeds[0]}
         if self.fit is not None:
-            iterations = self.settings["measure"]["module"]["max_iterations"] * FIT_PASSES
-            seconds["fit"] = self.fit.fits * iterations / speeds[1]
+            seconds["fit"] = self.fit.fits / speeds[1]
         return starts | seconds
 
     def requests(self) -> Iterator[Request]:
@@ -106,9 +104,11 @@ class MeasureJob(Shape):
         size = f"{self.encoder.num_hidden_layers} layers of {self.encoder.hidden_size}"
         yield Request(question, f"evaluating {size}, inputs of {length} tokens", tokens, tokens * self._flops_a_token)
         if self.fit is not None:
+            iterations = int(self.settings["measure"]["module"]["max_iterations"])
             asked = {key: value for key, value in self.fit._asdict().items() if key != "fits"}
+            asked["max_iterations"] = iterations
             # A product with the states forward and one backward, an iteration.
-            flops = 4.0 * self.fit.examples * self.fit.width * self.fit.classes
+            flops = 4.0 * self.fit.examples * self.fit.width * self.fit.classes * iterations
             yield Request({"kind": "fit", "hardware": self.hardware()} | asked, "a probe's classifier", 1.0, flops)
 
 

@@ -57,19 +57,19 @@ from clozelab.training.trainer import Hardware, build_trainer, choose_hardware
 
 HOST = ("cpu", "cores", "gpus")  # what a speed depends on of a machine
 TIMING_VERSION = 2  # raised when what is timed changes
-SECONDS = 1.5  # of each measurement
+SECONDS = 2.0  # of each measurement
 MAX_STEP_SECONDS = 30.0  # shapes whose steps take longer, by their FLOPs, are not timed
 KEPT = ("tokens_per_second", "forward")  # of a speed, in the cache
 WORKER = "clozelab.planning.timing"
 ANSWER = "answer: "  # before each line of a process that is one; anything else is a library's talk
 USUAL_SHARE = 0.4  # of the speed of a matrix product: what training a large model reaches
 ceiling = cache(matmul_ceiling)
-WARM_UP_STEPS = 3  # left out: the first steps allocate memory and compile kernels
+WARM_UP_TICKS = 3  # left out: the first steps allocate memory and compile kernels
+QUICK_STEP_SECONDS, STEPS_A_TICK = 0.02, 10  # so short a step takes notably longer where each one is logged
 MIN_TICKS, SLOW_TICKS = 4, 2  # steps timed at least; a large model's first step is hardly slower than its second
 MAX_SECONDS = 180.0  # of one shape on a machine that is much slower than its matrix products, or busy
 NUM_DOCUMENTS, NUM_SENTENCES = 400, 40  # of the made-up corpus; sentences a document
 MADE_UP_BATCHES, MADE_UP_STEPS = 200, 100_000  # of the made-up task: batches an epoch, steps at most
-FIT_ITERATIONS = 10  # of a probe's classifier, a measurement
 
 
 def measured_speeds(
@@ -201,10 +201,11 @@ def answer(request: dict[str, Any], hardware: Hardware) -> dict[str, Any]:
     if step_seconds > request["max_step_seconds"]:
         return {"step_seconds": step_seconds}
     is_slow = 2 * step_seconds > request["seconds"]
+    request |= {"ticks": MIN_TICKS, "steps_a_tick": 1}
     if is_slow:
         request |= {"ticks": SLOW_TICKS, "seconds": (SLOW_TICKS + 0.2) * step_seconds}
-    else:
-        request |= {"ticks": MIN_TICKS}
+    elif step_seconds < QUICK_STEP_SECONDS:
+        request |= {"steps_a_tick": STEPS_A_TICK}
 
     watch, kind = Stopwatch(), request["kind"]
     if kind == "pretrain":
@@ -230,7 +231,7 @@ class Tick(NamedTuple):
 
 
 class StepClock(DummyLogger):
-    """Keeps a Tick of every log line; with a log interval of 1, of every step."""
+    """Keeps a Tick of every log line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -243,7 +244,7 @@ class StepClock(DummyLogger):
 
 def speeds(ticks: Sequence[Tick]) -> dict[str, float]:
     """Tokens a second between the end of the warm-up and the last step."""
-    first, last = ticks[min(WARM_UP_STEPS, len(ticks) - 2)], ticks[-1]
+    first, last = ticks[min(WARM_UP_TICKS, len(ticks) - 2)], ticks[-1]
     tokens, wall, processor = (after - before for before, after in zip(first, last, strict=True))
     return {"wall": tokens / wall, "processor": tokens / (processor if processor > 0 else wall)}
 
@@ -269,7 +270,8 @@ def pretraining_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]
         Encoder(config), [objective],
         optimizer_factory=build("optimizer", request["optimizer"]),
         schedule_factory=build("schedule", request["schedule"]),
-        total_steps=phase["steps"], gradient_clip_norm=1.0, seed=1, log_interval_steps=1, matmul_ceiling=0.0,
+        total_steps=phase["steps"], gradient_clip_norm=1.0, seed=1, matmul_ceiling=0.0,
+        log_interval_steps=request["steps_a_tick"],
     )  # fmt: skip
     return _fit(module, data, hardware, request)
 
@@ -283,7 +285,7 @@ def _fit(module: Any, data: Any, hardware: Hardware, request: Mapping[str, Any])
         options: dict[str, Any] = {"max_time": limit, "accelerator": hardware.accelerator}
         trainer = build_trainer(
             hardware, max_steps=most, validation_interval_steps=None, callbacks=[], loggers=[clock],
-            folder=Path(), log_interval_steps=1, **options,
+            folder=Path(), log_interval_steps=request["steps_a_tick"], **options,
         )  # fmt: skip
         trainer.fit(module, datamodule=data)
         limit = 4 * limit  # a large model: some steps at least
@@ -329,7 +331,7 @@ def finetuning_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
     module = SequenceClassification(
         encoder=Encoder(config), head=request["head"], validation=labels, metrics=["accuracy"], number_range=None,
         bilstm_num_layers=1, bilstm_hidden_size=None, bilstm_dropout_prob=0.0, metric="validation/accuracy",
-        keep_best_weights=False, log_interval_steps=1, optimizer_factory=build("optimizer", request["optimizer"]),
+        keep_best_weights=False, log_interval_steps=request["steps_a_tick"], optimizer_factory=build("optimizer", request["optimizer"]),
         schedule_factory=build("schedule", request["schedule"]), total_steps=MADE_UP_STEPS, gradient_clip_norm=1.0,
         seed=1,
     )  # fmt: skip
@@ -337,16 +339,26 @@ def finetuning_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
 
 
 def fitting_ticks(request: Mapping[str, Any]) -> list[Tick]:
-    """Fit a probe's classifier to random states for a few iterations; a "token" is an iteration over one state."""
+    """Fit a probe's classifier to made-up states, again and again; a "token" is a fit.
+
+    States of encoders depend on each other, so that a fit takes many iterations: of these most of the variance is in a
+    sixth of the directions. The labels can be told apart in part."""
     from clozelab.modules.measures import logistic_regression
 
-    rng = np.random.default_rng(0)
-    states = rng.standard_normal((request["examples"], request["width"]), dtype=np.float32)
-    labels = rng.integers(request["classes"], size=request["examples"])
+    rng, width = np.random.default_rng(0), request["width"]
+    strengths = np.exp(-6.0 * np.arange(width) / width)
+    mixed = rng.standard_normal((width, width)) * strengths[:, None]
+    states = (rng.standard_normal((request["examples"], width)) @ mixed).astype(np.float32)
+    states = (states - states.mean(0)) / states.std(0)
+    votes = states @ rng.standard_normal((width, request["classes"]))
+    labels = (votes + votes.std() * rng.standard_normal(votes.shape)).argmax(axis=1)
     ticks = [Tick(0, time.perf_counter(), time.process_time())]
-    while len(ticks) < request["ticks"]:
-        logistic_regression(states, labels, request["classes"], strength=1.0, max_iterations=FIT_ITERATIONS)
-        ticks.append(Tick(len(ticks) * FIT_ITERATIONS, time.perf_counter(), time.process_time()))
+    end = time.process_time() + request["seconds"] / 4
+    while time.process_time() < end or len(ticks) < 2:
+        logistic_regression(
+            states, labels, request["classes"], strength=1.0, max_iterations=request["max_iterations"]
+        )
+        ticks.append(Tick(len(ticks), time.perf_counter(), time.process_time()))
     return ticks
 
 
