@@ -48,7 +48,9 @@ DONE = ("complete", "skipped")  # whose scores a sweep ends with
 PASSED_ON = ("hydra.searchpath", "hydra.sweeper.params", "hydra/launcher")  # decide which jobs there are, and where
 
 
-def look_before(verb: str, config: DictConfig, first_job: Sequence[str], num_left: int, plan_folder: Path) -> None:
+def look_before(
+    verb: str, config: DictConfig, first_job: Sequence[str], num_left: int, plan_folder: Path | None = None
+) -> None:
     """Run `clozelab doctor` on a sweep of trainings with so many jobs left, unless they are few or nobody wants it. Of
     a search it sees the first job. It leaves the sizes of the jobs in `plan_folder`. ValueError: it found an error, or
     was killed."""
@@ -61,8 +63,8 @@ def look_before(verb: str, config: DictConfig, first_job: Sequence[str], num_lef
     else:
         words = [*first_job, *(word for word in own if "sweeper" not in key_of(word)), "hydra.sweeper.params=null"]
     pulse = Pulse(Console(stderr=True), lambda: f"{verb}: the pre-flight still looks at what was composed")
-    environment = {PLAN_FOLDER: str(plan_folder)}
-    status = run_verb(["doctor", verb, *configuration_words(config), *words], environment, pulse)
+    environment = {PLAN_FOLDER: str(plan_folder)} if plan_folder else {}
+    status = run_verb(["doctor", verb, *configuration_words(config), *words], environment=environment, pulse=pulse)
     if status in STOPPED:
         raise SystemExit(status)
     if status:

@@ -97,7 +97,8 @@ class MeasureJob(Shape):
         data = self.settings["measure"]["data"] or self.settings["measure"]["task"]["data"]
         tokens = int(data["evaluation_tokens"])
         question = {
-            "kind": "forward", "head": "linear", "model": self.encoder.to_dict(), "tokens_each": length,
+            "kind": "forward", "head": "linear", "tokens_each": length,
+            "model": self.encoder.to_dict() | {"is_causal": False},  # a mask of attention costs nothing
             "max_tokens": self.encoder.max_position_embeddings, "evaluation_tokens": tokens,
             "hardware": self.hardware(),
         }  # fmt: skip

@@ -112,6 +112,8 @@ def main(said: Words) -> int:
     for line in sums(found, parts):  # what is asked first
         console.print(line, style="bold", markup=False)
     if "brief" in said.flags:
+        for line in [*busy_lines(found), *(f"not timed: {problem}" for problem in found.problems)]:
+            console.print(line, style="yellow", markup=False)
         keep_plan(Path(str(step.sweep.master.hydra.sweep.dir)), parts)
         return 0
     for table in [*tables(found), *part_tables(found)]:
@@ -367,6 +369,16 @@ def share_table(name: str, shares: pandas.DataFrame) -> Table:
     ]  # fmt: skip
 
 
+def busy_lines(costing: Costing) -> list[str]:
+    """What to say of speeds that the machine may reach only when it is idle."""
+    if not any(shape.is_busy for shape in costing.shapes):
+        return []
+    return [
+        "the machine was busy with something else while speeds or start-ups were measured: times may be wrong, and none "
+        "of those was kept; plan again when it is idle"
+    ]
+
+
 def warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame]) -> list[str]:
     """What a plan's reader has to know."""
     from clozelab.planning.timing import MAX_STEP_SECONDS
@@ -393,11 +405,7 @@ def warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame]) -> list[s
             f"? beside a speed: not timed, because a step would take more than {MAX_STEP_SECONDS:.0f} s here; reckoned "
             "from FLOPs and this machine's matrix products, and perhaps wrong by a factor of two"
         )
-    if any(shape.is_busy for shape in costing.shapes):
-        lines.append(
-            "the machine was busy with something else while speeds or start-ups were measured: times may be wrong, and "
-            "none of those was kept; plan again when it is idle"
-        )
+    lines += busy_lines(costing)
     if any(not shape.is_timed and shape.took for shape in costing.shapes):
         lines.append("* beside a time: no speed was measured; it is what finished runs took here")
     unknown = [job.measure for job in costing.measures if job.reading is None and not job.took]

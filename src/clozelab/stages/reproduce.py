@@ -103,7 +103,9 @@ def run_round(
         checks = [] if is_checked else [Step("doctor", "", None, (str(folder), *overrides))]
         brief = ("--brief", *(("--no-measure",) if "--no-measure" in words else ()))
         steps[before:before] = [Step("plan", "", None, (str(folder), *overrides, *brief)), *checks]
-        status, is_stopped = run_steps(steps, console)
+        launcher = Path(str(last.sweep.master.hydra.sweep.dir))
+        (launcher / plan_file(None)).unlink(missing_ok=True)  # an older reproduction's, perhaps of other settings
+        status, is_stopped = run_steps(steps, console, launcher)
         if is_stopped:
             return status, None
     console.rule("report", align="left")
@@ -201,16 +203,17 @@ def all_complete(steps: Sequence[Step]) -> bool:
     return all(job.status == "complete" for step in steps if step.is_sweep for job in planned_jobs(step.sweep))
 
 
-def run_steps(steps: Sequence[Step], console: Console) -> tuple[int, bool]:
-    """(status, whether nothing more is to be done): one process a step, up to the first that must not be passed."""
-    failed, sweep = False, next(step for step in steps if step.is_sweep)
-    launcher = Path(str(sweep.sweep.master.hydra.sweep.dir))
-    (launcher / plan_file(None)).unlink(missing_ok=True)  # an older reproduction's, perhaps of other settings
+def run_steps(steps: Sequence[Step], console: Console, launcher: Path = Path()) -> tuple[int, bool]:
+    """(status, whether nothing more is to be done): one process a step, up to the first that must not be passed.
+
+    `launcher`: the folder in which a plan of all steps may lie.
+    """
+    failed = False
     for number, step in enumerate(steps, 1):
         console.rule(escape(f"{number} of {len(steps) + 1}: clozelab {' '.join(step.words())}"), align="left")
         # A sweep speaks for itself.
         pulse = None if step.is_sweep else Pulse(console, partial(quiet_line, step.verb, time.monotonic(), launcher))
-        status = run_verb(step.words(), {SKIP_DOCTOR: REPRODUCING}, pulse)
+        status = run_verb(step.words(), environment={SKIP_DOCTOR: REPRODUCING}, pulse=pulse)
         if step.verb == "plan" and status not in STOPPED and status <= 128:
             continue  # without it nothing is known of the time, and all the rest goes on
         if status > 128 or status in STOPPED or (status and not step.is_sweep):
