@@ -11,8 +11,8 @@ import pytest
 
 from clozelab.planning import machine, starts
 from clozelab.planning.cost import Costing, Pool, parts_of, sizes
-from clozelab.planning.jobs import Shape, Speed, made_up_corpus, rounded_length
-from clozelab.planning.measures import Fit, MeasureJob, Reading
+from clozelab.planning.jobs import Shape, Speed, rounded_length
+from clozelab.planning.measures import Fit, Reading
 from clozelab.planning.starts import Starts, measured_starts, usual_starts
 from clozelab.planning.steps import make_steps
 from clozelab.stages.plan import keep_plan, part_tables, sums
@@ -40,7 +40,7 @@ def timed(shape: Shape, speed: float = 1000.0) -> Any:
 def test_a_world_that_is_not_there_yet_is_counted_on_a_small_one(costing: Costing) -> None:
     pairs = next(job for job in costing.tasks if job.task == "dials_pairs")
     tags = next(job for job in costing.tasks if job.task == "dials_tags")
-    assert pairs.train and pairs.train_examples == 128 and tags.train_examples == 1000
+    assert pairs.train and pairs.train_examples == 125 and tags.train_examples == 1000
     assert pairs.validation_examples == 800
     arm = costing.arms[0]
     assert arm.corpus.folder is None and arm.corpus.sampled == 12.0
@@ -82,7 +82,7 @@ def test_the_whole_reproduction_is_in_the_sum(costing: Costing, tmp_path: Path) 
     assert [part.name for part in parts] == ["prepare", "doctor", "pretrain", "finetune", "evaluate", "report"]
     assert [len(part.jobs) for part in parts] == [0, 0, 12, 48, 32, 0]
     (seconds,) = {one.seconds for one in known.arms if one.name == "mlm"}
-    assert parts[2].jobs["arm=mlm seed=1"] == seconds
+    assert {value for key, value in parts[2].jobs.items() if key.startswith("arm=mlm seed=")} == {seconds}
     assert parts[2].seconds == pytest.approx((known.wall("pretrain") or 0) + usual_starts().server)
     *_, together = sums(known, parts)
     whole = sum(part.seconds for part in parts)
@@ -103,7 +103,8 @@ def test_the_whole_reproduction_is_in_the_sum(costing: Costing, tmp_path: Path) 
 
 def test_sizes_without_a_speed_are_relative(costing: Costing) -> None:
     part = sizes(costing, "pretrain")
-    assert part.is_relative and part.jobs["arm=ltr seed=1"] > part.jobs["arm=mlm seed=1"]
+    large, small = ({v for k, v in part.jobs.items() if k.startswith(f"arm={arm} ")} for arm in ("ltr", "mlm"))
+    assert part.is_relative and min(large) > max(small)
     known = replace(costing, arms=[timed(one) for one in costing.arms])
     assert not sizes(known, "pretrain").is_relative
 
@@ -149,7 +150,3 @@ def test_pools_know_whether_jobs_are_forked(tmp_path: Path) -> None:
 def test_real_start_ups(tmp_path: Path) -> None:
     found = measured_starts({"accelerator": "cpu", "precision": "auto"}, tmp_path, **HOW, measure=True)
     assert found.is_measured and all(0.1 < found.of(stage) < 60.0 for stage in starts.STAGES)
-
-
-def test_a_made_up_corpus_is_no_sample() -> None:
-    assert made_up_corpus(100).sampled is None and issubclass(MeasureJob, Shape)

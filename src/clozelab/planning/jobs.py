@@ -145,7 +145,13 @@ class Corpus:
     tokenizer: Tokenizer | None
     folder: Path | None = None
     sampled: float | None = None  # it is a sample of one that is not prepared yet, which is so many times as large
+    sampled_held_out: int = 0  # sentences that the whole one will hold out
     _instances: dict[str, Instances] = field(default_factory=dict, repr=False)
+
+    @property
+    def held_out_sentences(self) -> int:
+        """Of the validation side, which a small sample's split does not speak for."""
+        return self.validation.num_sentences if self.sampled is None else self.sampled_held_out
 
     def instances(self, objective: Objective, seq_length: int) -> Instances:
         """Instances of an input format, found once for all arms that share it; of a huge corpus, in its beginning."""

@@ -121,8 +121,7 @@ def measure_reading(settings: Mapping[str, Any], encoder: EncoderConfig, corpus:
         return _of_pairs(settings, encoder.is_causal)
     if data.get("sources") or corpus is None:
         return None
-    held_out = round(corpus.validation.num_sentences * (corpus.sampled or 1.0))
-    sentences = min(held_out, int(data["max_sentences"]))
+    sentences = min(corpus.held_out_sentences, int(data["max_sentences"]))
     words = corpus.validation.num_tokens / max(1, corpus.validation.num_sentences)
     if issubclass(kind, HeldOutText):
         room = int(data["max_seq_length"])

@@ -367,9 +367,7 @@ def fitting_ticks(request: Mapping[str, Any]) -> list[Tick]:
     ticks = [Tick(0, time.perf_counter(), time.process_time())]
     end = time.process_time() + request["seconds"] / 4
     while time.process_time() < end or len(ticks) < 2:
-        logistic_regression(
-            states, labels, request["classes"], strength=1.0, max_iterations=request["max_iterations"]
-        )
+        logistic_regression(states, labels, request["classes"], strength=1.0, max_iterations=request["max_iterations"])
         ticks.append(Tick(len(ticks), time.perf_counter(), time.process_time()))
     return ticks
 

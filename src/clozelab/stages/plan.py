@@ -373,10 +373,8 @@ def busy_lines(costing: Costing) -> list[str]:
     """What to say of speeds that the machine may reach only when it is idle."""
     if not any(shape.is_busy for shape in costing.shapes):
         return []
-    return [
-        "the machine was busy with something else while speeds or start-ups were measured: times may be wrong, and none "
-        "of those was kept; plan again when it is idle"
-    ]
+    what = "the machine was busy with something else while speeds or start-ups were measured"
+    return [f"{what}: times may be wrong, and none of those was kept; plan again when it is idle"]
 
 
 def warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame]) -> list[str]:

@@ -94,7 +94,10 @@ class Corpora:
         took = time.process_time() - started
         self.sampling += took
         self.preparing += of_all * took
-        return replace(self._of_folder(settings, prepared.folder), folder=None, sampled=of_all)
+        small = self._of_folder(settings, prepared.folder)
+        sentences = of_all * (small.train.num_sentences + small.validation.num_sentences)
+        held_out = round(sentences * float(corpus["validation_fraction"]))
+        return replace(small, folder=None, sampled=of_all, sampled_held_out=held_out)
 
     def read_preview(self, settings: Mapping[str, Any]) -> TaskPreview:
         """Texts and labels of a task's files; of a world that is not there yet, those of its small one."""
