@@ -17,6 +17,7 @@ from clozelab.planning.starts import Starts, measured_starts, usual_starts
 from clozelab.planning.steps import make_steps
 from clozelab.stages.plan import keep_plan, part_tables, sums
 from clozelab.stages.subject import Corpora, analyse
+from clozelab.suggestions import duration
 from clozelab.verdicts.experiment import find_experiment
 
 FOLDER = find_experiment("two_sides")
@@ -50,8 +51,8 @@ def test_a_world_that_is_not_there_yet_is_counted_on_a_small_one(costing: Costin
 def test_measures_by_what_they_read(costing: Costing) -> None:
     found = {(job.measure, job.encoder.is_causal): job for job in costing.measures}
     masked, causal = (found["dials_minimal_pairs", is_causal].reading for is_causal in (False, True))
-    assert masked and causal and causal.inputs == 1600, "800 pairs of two sentences, from left to right once each"
-    assert masked.inputs == pytest.approx(1600 * (masked.tokens_each - 2)), "masked once for each token"
+    assert masked and causal and causal.inputs == 3200, "1,600 pairs of two sentences, from left to right once each"
+    assert masked.inputs == pytest.approx(3200 * (masked.tokens_each - 2)), "masked once for each token"
     document = found["pairs_document", False]
     assert document.fit == Fit(document.fit.examples, 128, 2, 4), "two layers, embeddings and the pooled state"
     assert document.reading and 1800 < document.reading.inputs < 3000, "by the whole world's held-out text"
@@ -86,9 +87,7 @@ def test_the_whole_reproduction_is_in_the_sum(costing: Costing, tmp_path: Path) 
     assert parts[2].seconds == pytest.approx((known.wall("pretrain") or 0) + usual_starts().server)
     *_, together = sums(known, parts)
     whole = sum(part.seconds for part in parts)
-    assert together.startswith(
-        f"together about {whole / 60:.1f} min, with preparing 5 s, pre-flight 9 s and report 5 s"
-    )
+    assert together.startswith(f"together about {duration(whole)}, with preparing 5 s, pre-flight 9 s and report 5 s")
     (table,) = part_tables(known)
     assert [row[0] for row in table[1]][:4] == ["mlm_nsp", "mlm", "ltr", "dials_tags, linear"]
     assert all(
