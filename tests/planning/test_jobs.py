@@ -240,8 +240,9 @@ def test_costs_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     steps = make_steps(FOLDER, ["scale=demo", f"data_dir={tmp_path}", f"cache_dir={tmp_path}", two_tasks])
     found = with_speeds(analyse(steps, Corpora(strict=False)), tmp_path, measure=True)
     assert ([pool.num_jobs for pool in found.pools.values()], found.num_seeds) == ([6, 48], 2)
-    # Six equal runs, two at a time: three in a row.
-    assert found.wall("pretrain") == pytest.approx(3 * (found.arms[0].seconds or 0.0))
+    # Six equal runs, two at a time: three in a row,
+    # but for the heads that they save.
+    assert found.wall("pretrain") == pytest.approx(3 * (found.arms[0].seconds or 0.0), rel=1e-3)
     assert sum(job.count for job in found.tasks) == 48 and not any(job.train for job in found.tasks)
     assert found.room(tmp_path, ())[2] > 2 * sum(arm.checkpoint_bytes for arm in found.arms)
     kept = 5  # encoders on the way, beside the last one

@@ -54,7 +54,13 @@ ALIKE = {  # settings in which a run has to be equal to take as long
     "evaluate": ("initialisation",),
 }
 DONE = ("complete", "check", "shared", "shared?")  # of a planned job; `check`: complete, most likely of the same inputs
-MEASURE_OF_TASK: dict[str, Any] = {"hub": False, "epochs": 1, "global_batch_size": 1, "evaluations_per_epoch": 1}
+MEASURE_OF_TASK: dict[str, Any] = {
+    "hub": None,
+    "epochs": 1,
+    "global_batch_size": 1,
+    "evaluations_per_epoch": 1,
+    "max_train_examples": None,
+}
 """What the reader of a task's files wants beside a measure's own settings."""
 Samples = tuple[Sample | None, Sample | None]
 NO_SPEED = "no speed is known yet: leave --no-measure out (and the tasks' files must be in data_dir)"
