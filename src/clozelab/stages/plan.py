@@ -406,7 +406,7 @@ def warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame]) -> list[s
     lines += busy_lines(costing)
     if any(not shape.is_timed and shape.took for shape in costing.shapes):
         lines.append("* beside a time: no speed was measured; it is what finished runs took here")
-    unknown = [job.measure for job in costing.measures if job.reading is None and not job.took]
+    unknown = dict.fromkeys(job.measure for job in costing.measures if job.reading is None and not job.took)
     if unknown:
         lines.append(f"a minute each is a guess, since the plan cannot count what they read: {', '.join(unknown)}")
     if guessed := dict.fromkeys(job.task for job in costing.tasks if not job.train):
