@@ -29,7 +29,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def answer(monkeypatch: pytest.MonkeyPatch, status: int) -> list[list[str]]:
     asked: list[list[str]] = []
 
-    def run(words: Sequence[str]) -> int:
+    def run(words: Sequence[str], **_: object) -> int:
         assert words[0] == "doctor"
         asked.append([*words[1:]])
         return status
@@ -115,7 +115,7 @@ def test_a_killed_pre_flight_is_no_wish_to_stop(monkeypatch: pytest.MonkeyPatch)
 def test_reproduce_says_that_it_has_looked(monkeypatch: pytest.MonkeyPatch) -> None:
     environments: list[dict[str, str]] = []
     monkeypatch.delenv(SKIP_DOCTOR)
-    monkeypatch.setattr(reproduce, "run_verb", lambda words, **said: environments.append(said) or 0)
+    monkeypatch.setattr(reproduce, "run_verb", lambda words, **said: environments.append(said["environment"]) or 0)
     assert reproduce.run_steps([Step("prepare", "prepare", None, ())], Console(quiet=True)) == (0, False)
     assert environments == [{SKIP_DOCTOR: REPRODUCING}]
 

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from clozelab.launch import processes
 from clozelab.launch.processes import ForkServer, Job, ProcessPool, failure_message
+from clozelab.launch.progress import Outlook
 from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
 from clozelab.training.stopping import OUT_OF_TIME, Interrupted
 
@@ -322,9 +323,9 @@ def test_no_time_is_promised_to_a_job_that_takes_longer_than_those_before_it(tmp
     quick, long = job(tmp_path, "quick", ""), job(tmp_path, "long", "")
     waiting = pool([quick, long])
     (quick.state, quick.seconds), (long.state, long.seconds) = ("complete", 2.0), ("running", 1.0)
-    assert waiting._progress() == "1 of 2, about 1 s left"
+    assert waiting._progress() == "1 of 2 done, about 1 s left"
     long.seconds = 3.0
-    assert waiting._progress() == "1 of 2"
+    assert waiting._progress() == "1 of 2 done"
 
 
 def test_a_pipe_has_one_line_a_job(tmp_path: Path) -> None:
@@ -332,9 +333,24 @@ def test_a_pipe_has_one_line_a_job(tmp_path: Path) -> None:
     jobs = [job(tmp_path, "one", "sleep 0.1"), job(tmp_path, "two", "exit 3"), job(tmp_path, "three" * 20, "sleep 0.1")]
     ProcessPool(jobs, at_once=1, grace_seconds=1, console=Console(file=screen)).run()
     first, second, third = screen.getvalue().splitlines()
-    assert first == "complete  one after 0 s  (1 of 3, about 0 s left)"
-    assert "failed  two" in second and "(2 of 3, about 0 s left)" in second
-    assert third.endswith("(3 of 3)")
+    assert first == "complete  one after 0 s  (1 of 3 done, about 0 s left)"
+    assert "failed  two" in second and "(2 of 3 done, about 0 s left)" in second
+    assert third.endswith("(3 of 3 done)")
+
+
+def test_a_pipe_hears_of_jobs_that_run_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line as often as the limit says: done of all that belongs together, what runs, and by the plan what is left."""
+    monkeypatch.setattr("clozelab.launch.progress.PULSE_SECONDS", 0.2)
+    screen = io.StringIO()
+    jobs = [job(tmp_path, "long", "echo 'I step 1,000/0 step 400/1000  loss 2'; sleep 0.7"), job(tmp_path, "next", "")]
+    for one in jobs:
+        one.planned = 60.0
+    place = Outlook(jobs_before=3, jobs_after=7, seconds_after=600.0)
+    ProcessPool(jobs, at_once=1, grace_seconds=1, console=Console(file=screen), place=place).run()
+    lines = screen.getvalue().splitlines()
+    assert len(lines) >= 4
+    assert re.fullmatch(r"3 of 12 done, 1 run \(long step 400 of 1,000\), about 11.0 min left", lines[0])
+    assert lines[-1].startswith("complete  next after 0 s  (5 of 12 done")
 
 
 def test_an_error_of_several_lines_is_kept_whole(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from clozelab.planning.choice import Choice, Question, Spread, ask, choices, spreads_of
 from clozelab.planning.jobs import Speed
+from clozelab.planning.starts import usual_starts
 from clozelab.runs.find import find
 from clozelab.stages.plan import main
 from clozelab.suggestions import CONF_DIR
@@ -66,7 +67,10 @@ def test_differences_are_counted_as_the_judge_counts_them() -> None:
 def machine(minutes: float = 10.0, plateau: float = 0.0) -> Any:
     """Two arms, two pre-training and three fine-tuning seeds, one job at a time."""
     arms = [
-        SimpleNamespace(count=2, seconds=60.0 * minutes + 2.5, tokens=1e6, tokens_to_plateau=plateau) for _ in range(2)
+        SimpleNamespace(
+            count=2, seconds=60.0 * minutes + 2.5, tokens=1e6, tokens_to_plateau=plateau, starts=usual_starts()
+        )
+        for _ in range(2)
     ]
     tasks = [SimpleNamespace(count=12, seconds=60.0, task="task")]
     pools = {verb: SimpleNamespace(at_once=1) for verb in ("pretrain", "finetune")}
@@ -112,14 +116,17 @@ def test_measures_are_planned_as_tasks_are(tmp_path: Path, monkeypatch: pytest.M
     """Nothing is fine-tuned in this experiment: its measures alone speak for its claims, and take the time."""
     speed = Speed(50_000.0, 150_000.0)
     monkeypatch.setattr("clozelab.planning.cost.measured_speeds", lambda requests, *_, **__: [speed] * len(requests))
+    monkeypatch.setattr("clozelab.planning.cost.measured_starts", lambda *_, **__: usual_starts())
     words = ["zero_shot", "scale=laptop", f"data_dir={tmp_path}", f"cache_dir={tmp_path}", f"runs_dir={tmp_path}"]
     assert main([*words, "budget=6h"]) == 0
     out = capsys.readouterr().out
     assert "all of 3 primary claims are decided" in out and "blimp 0.85 and 0" in " ".join(out.split())
-    assert "evaluation: 210 jobs, not counted above: about 1.0 min each, as a rule" in out
+    told = re.search(r"evaluation: 210 jobs, .* about ([\d.]+) (h|min)\n", out)
+    assert told is not None
+    assert "a minute each is a guess, since the plan cannot count what they read" in " ".join(out.split())
     lines = [line.split() for line in out.splitlines() if re.match(r"\s+\d+ +– +24.6 M", line)]
     hours = {int(seeds): float(time) for seeds, _, _, _, time, *_ in lines}
-    evaluated = 210 / 5 / 2 / 60  # hours of two at a time
+    evaluated = float(told[1]) / {"h": 1, "min": 60}[told[2]] / 5  # hours of a seed
     trained = (hours[6] - hours[4]) / 2 - evaluated
     assert trained == pytest.approx(3 * 3000 * 8192 / 50_000 / 2 / 3600, rel=0.3), "three arms, two at a time"
     assert re.search(r"run: clozelab reproduce zero_shot .* seeds=1,2", out)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clozelab.models.cost import training_flops_per_token
-from clozelab.planning.jobs import FORWARD_SHARE, START_SECONDS, Request, Speed, TaskJob
+from clozelab.planning.jobs import FORWARD_SHARE, Request, Speed, TaskJob
 from clozelab.planning.steps import make_steps
 from clozelab.stages.subject import Corpora, analyse
 from clozelab.verdicts.experiment import find_experiment
@@ -63,8 +63,11 @@ def test_seconds_by_hand(jobs: list[TaskJob]) -> None:
     training = 10 * 300 * 2 / 1000.0
     passes = round(float(job.settings["epochs"]) * float(job.settings["evaluations_per_epoch"]))
     evaluation = passes * 100 * 2 / 1000.0 * FORWARD_SHARE
-    expected = START_SECONDS["finetune"] + training + evaluation + job.pass_tokens / 50_000.0
-    assert job.seconds == pytest.approx(expected)
+    parts = job.parts()
+    assert parts is not None and parts["start"] == job.starts.finetune
+    assert parts["steps"] == pytest.approx(training + evaluation)
+    assert parts["forward"] == pytest.approx(job.pass_tokens / 50_000.0 + passes * job.starts.validation)
+    assert job.seconds == pytest.approx(sum(parts.values()))
 
 
 def request_of(job: TaskJob) -> Request:
@@ -89,4 +92,5 @@ def test_the_worker_trains_the_bilstm_alone(jobs: list[TaskJob]) -> None:
     small = {"bilstm": {"input_size": 8, "hidden_size": 8, "num_layers": 2}, "batch_size": 2, "evaluation_tokens": 200}
     hardware = choose_hardware(**asked["hardware"])
     found = answer(asked | small, hardware)
+    assert found.pop("waited") >= 0.0
     assert set(found) == {"wall", "processor", "forward_wall", "forward_processor"} and min(found.values()) > 0

@@ -33,6 +33,7 @@ from clozelab.planning.jobs import (
     Speed,
     made_up_corpus,
 )
+from clozelab.planning.starts import Starts, constants, usual_starts
 from clozelab.planning.steps import make_steps
 from clozelab.planning.timing import measured_speeds, pretraining_ticks
 from clozelab.stages.plan import main, parse_budget, warnings
@@ -125,7 +126,14 @@ def test_time_of_a_run_by_hand(demo: list[Arm]) -> None:
     arm = timed(demo[1], 10_000.0, 5_000.0)
     training = 2200 * 1024 / 10_000 + 200 * 1536 / 5_000
     validation = 12 * 512 * 64 / 3 * training / arm.tokens
-    assert arm.seconds == pytest.approx(2.5 + training + validation)
+    starts = Starts(4.0, 7.0, 0.0, 0.0, 0.0)
+    parts = replace(arm, starts=starts).parts()
+    assert parts["start"] == 7.0 and parts["steps"] == pytest.approx(training)
+    assert parts["forward"] == pytest.approx(validation)
+    saved = (arm.steps // arm.settings["checkpoint_interval_steps"] + 1) * arm.checkpoint_bytes
+    saved += (1 + len(arm.settings["keep_encoders"])) * FLOAT_BYTES * arm.trained_parameters
+    assert parts["saving"] == pytest.approx(saved / constants()["saved_bytes_per_second"])
+    assert arm.seconds == pytest.approx(sum(parts.values()) - 7.0 + usual_starts().pretrain)
     assert demo[1].seconds is None
 
 
@@ -197,6 +205,9 @@ class Worker:
         self.asked: list[Request] = []
         self.speed = speed
         monkeypatch.setattr(timing, "_measure", self)
+        monkeypatch.setattr(timing, "is_busy_for", lambda threads: False)
+        monkeypatch.setattr("clozelab.planning.starts._ask_worker", lambda question: usual_starts())
+        monkeypatch.setattr(Corpora, "_sample_world", lambda self, settings, world: made_up_corpus(2048))
 
     def __call__(self, requests: Sequence[Request], at_once: int, threads: int) -> list[Speed]:
         self.asked += requests
@@ -229,8 +240,9 @@ def test_costs_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     steps = make_steps(FOLDER, ["scale=demo", f"data_dir={tmp_path}", f"cache_dir={tmp_path}", two_tasks])
     found = with_speeds(analyse(steps, Corpora(strict=False)), tmp_path, measure=True)
     assert ([pool.num_jobs for pool in found.pools.values()], found.num_seeds) == ([6, 48], 2)
-    # Six equal runs, two at a time: three in a row.
-    assert found.wall("pretrain") == pytest.approx(3 * (found.arms[0].seconds or 0.0))
+    # Six equal runs, two at a time: three in a row,
+    # but for the heads that they save.
+    assert found.wall("pretrain") == pytest.approx(3 * (found.arms[0].seconds or 0.0), rel=1e-3)
     assert sum(job.count for job in found.tasks) == 48 and not any(job.train for job in found.tasks)
     assert found.room(tmp_path, ())[2] > 2 * sum(arm.checkpoint_bytes for arm in found.arms)
     kept = 5  # encoders on the way, beside the last one
@@ -296,7 +308,7 @@ def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 def test_the_worker_trains_a_shape(demo: list[Arm]) -> None:
     request = next(demo[0].requests())
-    asked = request.question | {"seconds": 0.1, "ticks": 2}
+    asked = request.question | {"seconds": 0.1, "ticks": 2, "steps_a_tick": 1}
     assert len(pretraining_ticks(asked, choose_hardware(**asked["hardware"]))) >= 2
 
 

@@ -44,6 +44,12 @@ def ask(requests: list[Request], cache: Path, measure: bool = True) -> list[Spee
     return measured_speeds(requests, cache, at_once=2, threads=2, measure=measure)
 
 
+@pytest.fixture(autouse=True)
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine that runs these tests is busy with them."""
+    monkeypatch.setattr(timing, "is_busy_for", lambda threads: False)
+
+
 GOOD = {"wall": 1000.0, "processor": 900.0}
 
 
@@ -76,6 +82,28 @@ def test_each_speed_is_kept_as_it_comes(tmp_path: Path) -> None:
         measured_speeds(asked, tmp_path, at_once=1, threads=2, measure=True, say=stop)
     kept, missing = measured_speeds(asked, tmp_path, at_once=1, threads=2, measure=False)
     assert kept == Speed(1000.0) and missing is None
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_speed_of_a_busy_machine_is_used_and_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = [request("waited", **GOOD, waited=0.3), request("idle", **GOOD, waited=0.02)]
+    waited, idle = ask(asked, tmp_path)
+    assert waited == Speed(1000.0, is_busy=True) and idle == Speed(1000.0)
+    assert ask(asked, tmp_path, measure=False) == [None, idle]
+    monkeypatch.setattr(timing, "is_busy_for", lambda threads: threads > 3)
+    (others,) = ask([request("others run", **GOOD)], tmp_path)
+    assert others == Speed(1000.0, is_busy=True), "two processes of two threads, and others want the cores"
+
+
+@pytest.mark.usefixtures("worker")
+def test_what_is_kept_can_be_measured_again(tmp_path: Path) -> None:
+    ask([request("shape", **GOOD)], tmp_path)
+    kept = next((tmp_path / "speeds").glob("*.json"))
+    kept.write_text(kept.read_text().replace("1000.0", "5.0"))
+    asked: dict[str, Any] = {"at_once": 2, "threads": 2, "measure": True}
+    assert measured_speeds([request("shape", **GOOD)], tmp_path, **asked) == [Speed(5.0)]
+    assert measured_speeds([request("shape", **GOOD)], tmp_path, **asked, anew=True) == [Speed(1000.0)]
+    assert measured_speeds([request("shape", **GOOD)], tmp_path, **asked) == [Speed(1000.0)]
 
 
 def test_the_worker_does_not_begin_what_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -269,20 +269,23 @@ def test_wrong_words(words: list[str], message: str) -> None:
 
 
 @pytest.mark.parametrize(("status", "option", "ran"), [
-    (1, [], ["prepare", "doctor"]),
-    (0, [], ["prepare", "doctor", "pretrain"]),
-    (1, ["--skip-doctor"], ["prepare", "pretrain"]),
+    (1, [], ["prepare", "plan", "doctor"]),
+    (0, [], ["prepare", "plan", "doctor", "pretrain"]),
+    (1, ["--skip-doctor"], ["prepare", "plan", "pretrain"]),
 ])  # fmt: skip
 def test_reproduce_stops_at_an_error(
     monkeypatch: pytest.MonkeyPatch, places: list[str], status: int, option: list[str], ran: list[str]
 ) -> None:
     verbs: list[str] = []
 
-    def run(words: list[str], **_: str) -> int:
+    def run(words: list[str], **_: object) -> int:
         verbs.append(words[0])
         if words[0] == "doctor":
             assert words[1] == str(EXPERIMENT) and "scale=demo" in words
             return status
+        if words[0] == "plan":
+            assert words[1] == str(EXPERIMENT) and words[-1] == "--brief"
+            return 2  # without it all goes on
         return 130 if words[0] == "pretrain" else 0  # as far as this test goes
 
     monkeypatch.setattr(reproduce, "run_verb", run)

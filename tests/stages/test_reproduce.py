@@ -67,7 +67,7 @@ def test_an_open_fine_tuning_job_counts(monkeypatch: pytest.MonkeyPatch) -> None
         ("-dry-run", "did you mean '--dry-run'?"),
         ("--dryrun", "did you mean '--dry-run'?"),
         ("--dry-run=yes", "did you mean '--dry-run'?"),
-        ("-x", "there are --dry-run, --skip-doctor"),
+        ("-x", "there are --dry-run, --no-measure, --skip-doctor"),
     ],
 )
 def test_an_option_that_there_is_not_starts_nothing(word: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,7 +149,14 @@ class SlurmLauncher(SweepLauncher):
             say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
             self.queue = SlurmQueue(self.poll_seconds, report=say)
         with nullcontext() if self.queue is None else self.queue:
-            ProcessPool(jobs, at_once=self.jobs_at_once, grace_seconds=self.grace_seconds, console=console).run()
+            pool = ProcessPool(
+                jobs,
+                at_once=self.jobs_at_once,
+                grace_seconds=self.grace_seconds,
+                console=console,
+                place=self.place,
+            )
+            pool.run()
 
     def _hand_over(self, job: Job, remote: RemoteJob, resources: Mapping[str, Any]) -> RemoteProcess:
         """Hand a job over and note it, or find the one for the same folder; ValueError where that has other words."""
@@ -307,7 +314,8 @@ class RayLauncher(SweepLauncher):
                 remote = RemoteJob(job, self.num_cpus, self.grace_seconds, is_alone=True)
                 job.start = partial(RayTask, ray, task.options(num_cpus=self.num_cpus, num_gpus=gpus), remote)
             console.print(f"{self.verb}: {len(jobs)} jobs for Ray")
-            ProcessPool(jobs, at_once=len(jobs), grace_seconds=self.grace_seconds, console=console).run()
+            how: Any = {"at_once": len(jobs), "grace_seconds": self.grace_seconds, "place": self.place}
+            ProcessPool(jobs, console=console, **how).run()
         finally:
             ray.shutdown()
 

@@ -27,6 +27,7 @@ from rich.console import Console
 
 from clozelab.launch.jobs import PlannedJob, names_of, plan_job, with_own_folders
 from clozelab.launch.processes import ForkServer, Job, ProcessPool, run_verb
+from clozelab.launch.progress import Outlook, Pulse, job_key, plan_file
 from clozelab.launch.sweep import JobComposer, hydra_config, named_jobs, refuse_repeated
 from clozelab.runs.fingerprint import grouped
 from clozelab.runs.record import DAMAGED, read_record
@@ -41,6 +42,7 @@ from clozelab.training.stopping import OUT_OF_TIME, STOPPED, Interrupted
 PLUGIN_PACKAGE = "hydra_plugins.clozelab"
 SKIP_DOCTOR = "CLOZELAB_SKIP_DOCTOR"  # in the environment: sweeps begin without it; `clozelab reproduce` has its own
 REPRODUCING = "reproduce"  # its value there then: the jobs are noted as those of the whole reproduction already
+PLAN_FOLDER = "CLOZELAB_PLAN_FOLDER"  # in the environment of a sweep's pre-flight: where it leaves sizes of the jobs
 FEW_JOBS = 3  # so many are sooner run than looked at
 LOOKED_AT = ("pretrain", "finetune")
 DONE = ("complete", "skipped")  # whose scores a sweep ends with
@@ -54,9 +56,12 @@ NO_THREADS_AT_IMPORT = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 PASSED_ON = ("hydra.searchpath", "hydra.sweeper.params", "hydra/launcher")  # decide which jobs there are, and where
 
 
-def look_before(verb: str, config: DictConfig, first_job: Sequence[str], num_left: int) -> None:
+def look_before(
+    verb: str, config: DictConfig, first_job: Sequence[str], num_left: int, plan_folder: Path | None = None
+) -> None:
     """Run `clozelab doctor` on a sweep of trainings with so many jobs left, unless they are few or nobody wants it. Of
-    a search it sees the first job. ValueError: it found an error, or was killed."""
+    a search it sees the first job. It leaves the sizes of the jobs in `plan_folder`. ValueError: it found an error, or
+    was killed."""
     is_long = num_left > FEW_JOBS or not is_grid(config)
     if verb not in LOOKED_AT or not is_long or os.environ.get(SKIP_DOCTOR, "0") not in ("", "0"):
         return
@@ -65,7 +70,9 @@ def look_before(verb: str, config: DictConfig, first_job: Sequence[str], num_lef
         words = [*config.hydra.overrides.task, *own]
     else:
         words = [*first_job, *(word for word in own if "sweeper" not in key_of(word)), "hydra.sweeper.params=null"]
-    status = run_verb(["doctor", verb, *configuration_words(config), *words])
+    pulse = Pulse(Console(stderr=True), lambda: f"{verb}: the pre-flight still looks at what was composed")
+    environment = {PLAN_FOLDER: str(plan_folder)} if plan_folder else {}
+    status = run_verb(["doctor", verb, *configuration_words(config), *words], environment=environment, pulse=pulse)
     if status in STOPPED:
         raise SystemExit(status)
     if status:
@@ -115,13 +122,17 @@ class SweepLauncher(Launcher):
         # What that shows of the jobs so far, and how many a search, which launches several times, has gone on without.
         self.rows, self.failed = list[dict[str, object]](), 0
         self.sweep_dir = Path(str(config.hydra.sweep.dir))
+        self.place = Outlook()
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         # What Hydra has just written, as it was said, secrets too; launch.json and the runs' records have it without.
         (self.sweep_dir / "multirun.yaml").unlink(missing_ok=True)
         composer = JobComposer(self.context.config_loader, self.config)
         composed, planned = list[DictConfig](), list[PlannedJob]()
+        console = Console(stderr=True)
+        pulse = Pulse(console, lambda: f"{self.verb}: {len(planned)} of {len(job_overrides)} jobs composed")
         for overrides in job_overrides:
+            pulse.beat()
             composed.append(composer.compose(overrides))
             planned.append(plan_job(composed[-1], overrides))
             if planned[-1].status != "complete" and all(plan.status == "complete" for plan in planned[:-1]):
@@ -132,13 +143,17 @@ class SweepLauncher(Launcher):
             places = [Path(one.run_dir) for one in planned if one.run_dir and one.status not in (DAMAGED, "conflict")]
             accept_other_code(map(read_record, places), reuse)
         jobs = [self._job(plan, index) for index, plan in enumerate(planned, initial_job_idx)]
-        console = Console(stderr=True)
+        is_part = os.environ.get(SKIP_DOCTOR) == REPRODUCING
+        (self.sweep_dir / plan_file(self.verb)).unlink(missing_ok=True)  # an older sweep's; the pre-flight writes ours
         if initial_job_idx == 0 and planned:
-            if self.verb in LOOKED_AT and os.environ.get(SKIP_DOCTOR) != REPRODUCING:  # for `clozelab status`
+            if self.verb in LOOKED_AT and not is_part:  # for `clozelab status`
                 known = {self.verb: names_of(composed) if is_grid(self.config) else None}
                 write_launch(self.sweep_dir.parent, [self.verb, *sys.argv[1:]], known)
             left = sum(plan.status != "complete" for plan in planned)
-            look_before(self.verb, self.config, planned[0].overrides, left)
+            look_before(self.verb, self.config, planned[0].overrides, left, self.sweep_dir)
+        self.place = Outlook.read(self.sweep_dir, self.verb, is_part=is_part)
+        for job, plan in zip(jobs, planned, strict=True):
+            job.planned = self.place.planned.get(job_key(plan.overrides))
         status = 0
         try:
             self.run_jobs(jobs, composed, console)
@@ -225,8 +240,8 @@ class ProcessLauncher(SweepLauncher):
             job.environment, job.words = environment, job.words if is_one_cpu_process(config) else None
         threads = several(int(environment["OMP_NUM_THREADS"]), "thread")
         console.print(f"{self.verb}: {several(len(jobs), 'job')}, {at_once} at a time with {threads} each")
-        pool = ProcessPool(jobs, at_once=at_once, grace_seconds=self.grace_seconds, console=console, server=self.server)
-        pool.run()
+        how: Any = {"at_once": at_once, "grace_seconds": self.grace_seconds, "server": self.server}
+        ProcessPool(jobs, console=console, place=self.place, **how).run()
 
     def _environment(self, num_jobs: int) -> dict[str, str]:
         _, threads = share_cores(self.jobs_at_once, self.config, num_jobs)

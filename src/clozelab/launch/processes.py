@@ -33,6 +33,16 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from clozelab.launch.progress import (
+    JobState,
+    Outlook,
+    Pulse,
+    counted,
+    left_at,
+    progress_line,
+    steps_in,
+    time_words,
+)
 from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
 from clozelab.suggestions import duration
 from clozelab.training.host import holder
@@ -43,6 +53,8 @@ REDRAW_SECONDS = 0.5
 LOOK_AGAIN_SECONDS = 2.0
 TRY_AGAIN_SECONDS = 30.0  # where this machine does not list who holds the folder, and only a new process can find out
 UNFINISHED, WRONG = ("waiting", "running", "held"), ("failed", "stopped", "held", "left")
+KINDS = {"waiting": "waiting", "held": "waiting", "running": "running", "complete": "done", "skipped": "done"}
+"""How a job's state counts in progress; any other has ended without a result."""
 SHOWN_ROWS = 24
 BAR_WIDTH = 30
 LOG_HEAD = re.compile(r"^[\d:-]+ [A-Z] ")  # time and level of a line of log
@@ -51,12 +63,26 @@ STYLES = {"running": "cyan", "complete": "green", "skipped": "green dim", "faile
 STYLES |= dict.fromkeys(("stopped", "held", "left"), "yellow")
 
 
-def run_verb(words: Sequence[str], **environment: str) -> int:
-    """Exit status of `clozelab WORDS`, 128 + n where signal n has ended it or come to us; it stops when we end."""
-    process = subprocess.Popen([sys.executable, "-m", "clozelab", *words], **bound_to_us(environment))
+def run_verb(words: Sequence[str], environment: Mapping[str, str] | None = None, pulse: Pulse | None = None) -> int:
+    """Exit status of `clozelab WORDS`, 128 + n where signal n has ended it or come to us; it stops when we end.
+
+    `pulse` beats while it runs, for a verb that may be silent for long.
+    """
+    process = subprocess.Popen([sys.executable, "-m", "clozelab", *words], **bound_to_us(environment or {}))
     with taken_signals(lambda number: process.send_signal(number)) as came:
-        status = process.wait()
-    return 128 + came[0] if came else status if status >= 0 else 128 - status
+        status = process.wait() if pulse is None else _wait_with(process, pulse)
+    if came:
+        return 128 + came[0]
+    return status if status >= 0 else 128 - status
+
+
+def _wait_with(process: subprocess.Popen[bytes], pulse: Pulse) -> int:
+    """The exit status of a process, with a beat every second."""
+    while True:
+        try:
+            return process.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            pulse.beat()
 
 
 class ForkedProcess(ForkServerProcess):
@@ -148,6 +174,7 @@ class Job:
     log: Path
     environment: dict[str, str] = field(default_factory=dict)
     words: Sequence[str] | None = None  # the same job as words for the pool's fork server, if it may be forked
+    planned: float | None = None  # seconds that it was planned to take, before anything ran
     folder: str = ""  # the run folder, where the job has one
     start: Callable[[], RemoteProcess] | None = None  # hands the job over, where it is not a process of this machine
     state: str = "waiting"
@@ -165,10 +192,12 @@ class ProcessPool:
 
     def __init__(
         self, jobs: Sequence[Job], *, at_once: int, grace_seconds: float, console: Console,
-        server: ForkServer | None = None,
+        server: ForkServer | None = None, place: Outlook | None = None,
     ) -> None:  # fmt: skip
         self.jobs, self.server, self.console = list(jobs), server, console
         self.at_once, self.grace_seconds = at_once, grace_seconds
+        self.place = Outlook() if place is None else place
+        self.pulse = Pulse(console, lambda: progress_line(self._states(), self.at_once, self.place))
 
     def run(self) -> None:
         """Run every waiting job to its end. Raises Interrupted after a signal, once every job has been stopped."""
@@ -185,6 +214,7 @@ class ProcessPool:
                     if live is not None and time.monotonic() - drawn >= REDRAW_SECONDS:
                         live.update(self._table(), refresh=True)
                         drawn = time.monotonic()
+                    self.pulse.beat()
                     time.sleep(POLL_SECONDS)
             finally:
                 self._stop_all(signals)
@@ -265,24 +295,32 @@ class ProcessPool:
         ended = f" after {duration(job.seconds)}  ({self._progress()})"
         after = {"running": "", "held": f": {job.message}"}.get(job.state, ended)
         self.console.print(f"{job.state:>8}  {job.name}{after}", markup=False, highlight=False, soft_wrap=True)
+        self.pulse.spoken()
 
     def _progress(self) -> str:
-        """Jobs that have ended, of all, and the time that the rest takes if they go on like those before them."""
-        left = [job.seconds for job in self.jobs if job.state in UNFINISHED]
-        took = [job.seconds for job in self.jobs if job.state == "complete"]
-        said = f"{len(self.jobs) - len(left)} of {len(self.jobs)}"
-        if not left or not took or max(left) > (usual := sum(took) / len(took)):  # jobs of another size
-            return said
-        seconds = sum(max(0.0, usual - used) for used in left) / min(self.at_once, len(left))
-        return f"{said}, about {duration(seconds)} left"
+        """Jobs that have ended, of all that belong together, and the time that the rest takes."""
+        states = self._states()
+        return counted(states, self.place) + time_words(left_at(self.place, states, self.at_once))
+
+    def _states(self) -> list[JobState]:
+        """The jobs as their progress is counted."""
+        return [
+            JobState(job.name, KINDS.get(job.state, "failed"), job.seconds, job.planned, self._steps(job))
+            for job in self.jobs
+        ]
+
+    def _steps(self, job: Job) -> tuple[int, int] | None:
+        """(steps taken, of all) of a job that runs, by its log."""
+        return steps_in(_tail(job.log)) if job.state == "running" else None
 
     def _table(self) -> Group:
         """A bar for all jobs, and a line for each that runs or went wrong, none wider than the terminal."""
         states = Counter(job.state for job in self.jobs)
-        done = sum(count for state, count in states.items() if state not in UNFINISHED)
+        done = self.place.jobs_before + sum(count for state, count in states.items() if state not in UNFINISHED)
+        of_all = self.place.jobs_before + len(self.jobs) + self.place.jobs_after
         wrong = "".join(f", {states[state]} {state}" for state in WRONG if states[state])
         head = Table.grid(padding=(0, 1))
-        head.add_row(ProgressBar(len(self.jobs), done, width=BAR_WIDTH), f"{self._progress()}{wrong}")
+        head.add_row(ProgressBar(of_all, done, width=BAR_WIDTH), f"{self._progress()}{wrong}")
         jobs = Table.grid(padding=(0, 1))
         for justify in ("left", "left", "right"):
             jobs.add_column(justify=justify, no_wrap=True)

@@ -15,7 +15,6 @@ import numpy as np
 
 from clozelab.metrics.statistics import POWER, simulate_decided
 from clozelab.planning.cost import NO_SPEED, Costing
-from clozelab.planning.jobs import START_SECONDS
 from clozelab.suggestions import CONF_DIR, duration
 from clozelab.verdicts.experiment import ALL_COLUMNS, PERCENT, SPREAD, Experiment, read_yaml
 from clozelab.verdicts.table import Table
@@ -151,7 +150,7 @@ def choices(
         raise ValueError(NO_SPEED)
     at_once = {verb: pool.at_once for verb, pool in costing.pools.items()}
     share = 1 / costing.num_seeds / at_once["pretrain"]
-    starts = sum(START_SECONDS["pretrain"] * arm.count for arm in costing.arms) * share
+    starts = sum(arm.starts.pretrain * arm.count for arm in costing.arms) * share
     train = sum((arm.seconds or 0.0) * arm.count for arm in costing.arms) * share - starts
     start = starts + measuring / at_once["pretrain"]
     tune = sum((job.seconds or 0.0) * job.count for job in costing.tasks) / costing.num_seeds / tuned_seeds

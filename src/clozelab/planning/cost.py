@@ -5,7 +5,6 @@ Asked for time, it says None where a speed is not known; it never guesses one si
 
 from __future__ import annotations
 
-import heapq
 import json
 import shutil
 from collections import Counter
@@ -21,10 +20,25 @@ from scipy.optimize import brentq
 
 from clozelab.datamodules.files import TaskPreview
 from clozelab.launch.jobs import planned_jobs
-from clozelab.launch.launcher import share_cores
+from clozelab.launch.launcher import is_one_cpu_process, share_cores
+from clozelab.launch.progress import Part, job_key, makespan
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
-from clozelab.planning.jobs import START_SECONDS, Arm, Features, Kind, Request, Sample, Speed, TaskJob, Words
+from clozelab.planning.jobs import (
+    CHARACTERS_A_TOKEN,
+    Arm,
+    Corpus,
+    Features,
+    Kind,
+    Request,
+    Sample,
+    Shape,
+    Speed,
+    TaskJob,
+    Words,
+)
+from clozelab.planning.measures import MeasureJob, measure_job
+from clozelab.planning.starts import Starts, constants, measured_starts, usual_starts
 from clozelab.planning.steps import Step
 from clozelab.planning.timing import HOST, measured_speeds
 from clozelab.runs.find import Runs
@@ -37,9 +51,17 @@ from clozelab.training.host import host_facts
 ALIKE = {  # settings in which a run has to be equal to take as long
     "pretrain": ("model", "architecture", "objective", "phases"),
     "finetune": ("epochs", "global_batch_size", "head", "max_train_examples"),
+    "evaluate": ("initialisation",),
 }
 DONE = ("complete", "check", "shared", "shared?")  # of a planned job; `check`: complete, most likely of the same inputs
-CHARACTERS_A_TOKEN = 4.2  # of English prose in a vocabulary of thousands of word pieces, special tokens included
+MEASURE_OF_TASK: dict[str, Any] = {
+    "hub": None,
+    "epochs": 1,
+    "global_batch_size": 1,
+    "evaluations_per_epoch": 1,
+    "max_train_examples": None,
+}
+"""What the reader of a task's files wants beside a measure's own settings."""
 Samples = tuple[Sample | None, Sample | None]
 NO_SPEED = "no speed is known yet: leave --no-measure out (and the tasks' files must be in data_dir)"
 
@@ -53,14 +75,18 @@ class Pool:
     at_once: int
     threads: int
     timed_at_once: int  # processes side by side that are timed: one where jobs run elsewhere
+    forks: bool = False  # jobs are forked from a server that has imported what they need
 
     @classmethod
     def of(cls, step: Step) -> Pool:
-        sweep, seed = step.sweep, "pretrain_seed" if step.verb == "finetune" else "seed"
+        sweep = step.sweep
+        seed = "seed" if step.verb == "pretrain" else "pretrain_seed"
         launcher = sweep.master.hydra.launcher
         at_once, threads = share_cores(launcher.get("jobs_at_once", 1), sweep.master, len(sweep.jobs))
         num_seeds = len(sweep.groups(lambda key: key == seed))
-        return cls(len(sweep.jobs), num_seeds, at_once, threads, at_once if sweep.runs_here else 1)
+        is_forkable = len(sweep.jobs) > 1 and is_one_cpu_process(sweep.master)
+        forks = sweep.runs_here and bool(launcher.get("fork")) and is_forkable
+        return cls(len(sweep.jobs), num_seeds, at_once, threads, at_once if sweep.runs_here else 1, forks)
 
 
 class TaskFiles:
@@ -90,6 +116,7 @@ class Costing:
     tasks: Sequence[TaskJob]
     pools: Mapping[str, Pool]
     problems: Sequence[str] = ()
+    measures: Sequence[MeasureJob] = ()
 
     @property
     def num_seeds(self) -> int:
@@ -97,11 +124,21 @@ class Costing:
         return next((pool.num_seeds for pool in self.pools.values()), 1)
 
     @property
-    def shapes(self) -> list[Arm | TaskJob]:
-        return [*self.arms, *self.tasks]
+    def shapes(self) -> list[Shape]:
+        return [*self.arms, *self.tasks, *self.measures]
 
-    def of(self, verb: str) -> Sequence[Arm | TaskJob]:
-        return self.arms if verb == "pretrain" else self.tasks
+    def of(self, verb: str) -> Sequence[Shape]:
+        of_stage: dict[str, Sequence[Shape]] = {
+            "pretrain": self.arms,
+            "finetune": self.tasks,
+            "evaluate": self.measures,
+        }
+        return of_stage[verb]
+
+    @property
+    def starts(self) -> Starts:
+        """Start-ups of its jobs, as far as they are known."""
+        return next((shape.starts for shape in self.shapes), usual_starts())
 
     def wall(self, verb: str, *, only_left: bool = False) -> float | None:
         """Wall time of a stage's jobs, or of those that runs so far leave; None where a speed is not known."""
@@ -126,15 +163,56 @@ class Costing:
 
 
 def assemble(
-    steps: Sequence[Step], arms: Sequence[Arm], finetunings: Sequence[Kind], files: TaskFiles, runs: Runs | None
-) -> Costing:
+    steps: Sequence[Step], arms: Sequence[Arm], finetunings: Sequence[Kind], files: TaskFiles, runs: Runs | None,
+    evaluations: Sequence[Kind] = (),
+) -> Costing:  # fmt: skip
     """What is known without timing anything, with what the runs so far (of the experiment, at its scale) say."""
-    sweeps = {step.verb: step for step in steps if step.is_sweep and step.verb != "evaluate"}  # which is not timed
+    sweeps = {step.verb: step for step in steps if step.is_sweep}
     past_of = {verb: past_runs(step, runs) for verb, step in sweeps.items()}
     looked = [(arm, past_of["pretrain"](arm.settings, arm.jobs)) for arm in arms]
     arms = [replace(arm, done=done, took=took) for arm, (done, took) in looked]
     tasks = task_jobs(finetunings, arms, files, past_of["finetune"]) if finetunings else []
-    return Costing(arms, tasks, {verb: Pool.of(step) for verb, step in sweeps.items()})
+    measures = measure_jobs(evaluations, arms, files, past_of["evaluate"]) if evaluations else []
+    return Costing(arms, tasks, {verb: Pool.of(step) for verb, step in sweeps.items()}, measures=measures)
+
+
+def measure_jobs(
+    kinds: Iterable[Kind], arms: Sequence[Arm], files: TaskFiles, past_of: Callable[..., tuple[int, list[float]]]
+) -> list[MeasureJob]:
+    """Every measure on every size of encoder, over rows and seeds."""
+    groups: dict[tuple[Any, ...], list[tuple[EncoderConfig, Corpus | None, Kind]]] = {}
+    for settings, jobs in kinds:
+        encoder, corpus = _measured_encoder(settings, arms)
+        if encoder is None:
+            continue
+        key = settings["measure"]["name"], parameter_count(encoder), encoder.is_causal
+        groups.setdefault(key, []).append((encoder, corpus, (settings, jobs)))
+
+    made = []
+    for group in groups.values():
+        encoder, corpus, (settings, _) = group[0]
+        jobs = [words for *_, (_, its_jobs) in group for words in its_jobs]
+        past = [past_of(*kind) for *_, kind in group]
+        took = [seconds for _, one in past for seconds in one]
+        samples: Samples = (None, None)
+        if settings["measure"]["task"] is not None:
+            samples = files.of({**settings, **MEASURE_OF_TASK, "task": settings["measure"]["task"]})
+        more: dict[str, Any] = {"done": sum(done for done, _ in past), "took": took}
+        made.append(measure_job(settings, jobs, encoder, corpus, samples, **more))
+    return made
+
+
+def _measured_encoder(settings: Mapping[str, Any], arms: Sequence[Arm]) -> tuple[EncoderConfig | None, Corpus | None]:
+    """The shape of the encoder of an evaluation and the corpus it was trained on; Nones where it is not there yet."""
+    if arms:
+        arm = next((arm for arm in arms if arm.name == str(settings["encoder_arm"])), arms[0])
+        return arm.config, arm.corpus
+    from clozelab.models.folders import read_config  # lazy: only a given encoder is read
+
+    try:
+        return read_config(settings["encoder"]), None
+    except (OSError, ValueError):
+        return None, None
 
 
 def task_jobs(
@@ -199,7 +277,7 @@ def _encoders(settings: Mapping[str, Any], jobs: Sequence[Words]) -> Iterator[Wo
 
 def past_runs(step: Step, runs: Runs | None) -> Callable[[Mapping[str, Any], Sequence[Words]], tuple[int, list[float]]]:
     """How many of a kind's jobs need not run again, and how many seconds each run like it took on this machine."""
-    of_stage = [] if runs is None else runs.pretrain if step.verb == "pretrain" else runs.finetune
+    of_stage = [] if runs is None else getattr(runs, step.verb)
     complete, here = [run for run in of_stage if run.is_complete], host_facts()["host"]
     timed = [
         run for run in complete
@@ -221,31 +299,41 @@ def past_runs(step: Step, runs: Runs | None) -> Callable[[Mapping[str, Any], Seq
     return look
 
 
-def makespan(durations: Sequence[float], at_once: int) -> float:
-    """Wall time of jobs that are started in order, so many at a time."""
-    free = [0.0] * max(1, at_once)
-    for seconds in durations:
-        heapq.heappush(free, heapq.heappop(free) + seconds)
-    return max(free)
-
-
 def with_speeds(
-    costing: Costing, cache_dir: Path, *, measure: bool, say: Callable[[str], None] = lambda _: None
+    costing: Costing, cache_dir: Path, *, measure: bool, anew: bool = False, say: Callable[[str], None] = lambda _: None
 ) -> Costing:
-    """The same with the speeds that the cache has, or (`measure`) will then have; see measured_speeds."""
-    timed: dict[str, list[Any]] = {"pretrain": [], "finetune": []}
-    told: list[tuple[Request, Speed]] = []
+    """The same with the speeds and start-ups that the cache has, or (`measure`) will then have; see measured_speeds."""
+    # What runs alike is timed together: it costs seconds to start the timing processes.
+    groups: dict[tuple[int, int], list[str]] = {}
     for verb, pool in costing.pools.items():
-        shapes = costing.of(verb)
-        asked = [list(shape.requests()) for shape in shapes]
-        requests, how = [*chain.from_iterable(asked)], {"at_once": pool.timed_at_once, "threads": pool.threads}
-        speeds = measured_speeds(requests, cache_dir, **how, measure=measure, say=say) if requests else []
-        told += [(one, speed) for one, speed in zip(requests, speeds, strict=True) if speed]
+        groups.setdefault((pool.timed_at_once, pool.threads), []).append(verb)
+
+    timed: dict[str, list[Any]] = {"pretrain": [], "finetune": [], "evaluate": []}
+    told: list[tuple[Request, Speed | None]] = []
+    for (at_once, threads), verbs in groups.items():
+        requests = [request for verb in verbs for shape in costing.of(verb) for request in shape.requests()]
+        how: dict[str, Any] = {"at_once": at_once, "threads": threads, "measure": measure, "anew": anew, "say": say}
+        speeds = measured_speeds(requests, cache_dir, **how) if requests else []
+        starts = _starts(costing, verbs, cache_dir, how)
+        told += zip(requests, speeds, strict=True)
         answers = iter(speeds)
-        own = [[next(answers) for _ in one] for one in asked]
-        timed[verb] = [replace(shape, speeds=one) for shape, one in zip(shapes, own, strict=True)]
-    problems = dict.fromkeys(f"{one.title}: {speed.problem}" for one, speed in told if speed.problem)
-    return replace(costing, arms=timed["pretrain"], tasks=timed["finetune"], problems=tuple(problems))
+        for verb in verbs:
+            for shape in costing.of(verb):
+                own = [next(answers) for _ in shape.requests()]
+                timed[verb].append(replace(shape, speeds=own, starts=starts))
+    problems = dict.fromkeys(f"{one.title}: {speed.problem}" for one, speed in told if speed and speed.problem)
+    return replace(
+        costing, arms=timed["pretrain"], tasks=timed["finetune"], measures=timed["evaluate"], problems=tuple(problems)
+    )
+
+
+def _starts(costing: Costing, verbs: Sequence[str], cache_dir: Path, how: Mapping[str, Any]) -> Starts:
+    """Start-ups of the jobs of some stages, which run alike."""
+    shape = next((shape for verb in verbs for shape in costing.of(verb)), None)
+    if shape is None:
+        return usual_starts()
+    forks = any(costing.pools[verb].forks for verb in verbs)
+    return measured_starts(shape.settings["trainer"], cache_dir, forks=forks, **how)
 
 
 def affordable(costing: Costing, budget_seconds: float, matchings: Iterable[str]) -> dict[str, pandas.DataFrame]:
@@ -264,7 +352,7 @@ def divide(arms: Sequence[Arm], wall_seconds: float, at_once: int, matched_by: s
 
     A line an arm: its steps, tokens, flops and seconds; `factor` times its planned run; and the `steps_factor` that its
     configuration has to say for it. ValueError: an arm takes no time, or the time is gone before a first step."""
-    start = START_SECONDS["pretrain"]
+    start = max(arm.starts.pretrain for arm in arms)
     planned = pandas.DataFrame(
         {
             "arm": arm.name, "steps": arm.steps, "tokens": arm.tokens, "flops": arm.flops,
@@ -287,3 +375,47 @@ def divide(arms: Sequence[Arm], wall_seconds: float, at_once: int, matched_by: s
     factor = brentq(lambda amount: wall(amount) - wall_seconds, 0.0, most, xtol=1e-9 * most) / amounts
     shares = planned[["steps", "tokens", "flops", "steps_factor"]].mul(factor, axis=0)
     return shares.assign(arm=planned.arm, seconds=start + planned.time * factor, factor=factor)
+
+
+def parts_of(costing: Costing, steps: Sequence[Step], opening: float, preparing: float) -> list[Part] | None:
+    """The parts of a reproduction, or of one sweep, with what each takes by the clock; None where a speed is unknown.
+
+    Args:
+        opening: seconds that it took to open the experiment here, imports included; the other steps open it again.
+        preparing: seconds of preparing its corpora.
+    """
+    times, whole = constants()["times_of_opening"], len(steps) > 1
+    parts = []
+    for step in steps:
+        if not step.is_sweep:
+            parts.append(Part("prepare", preparing))
+            continue
+        if whole and not any(part.name == "doctor" for part in parts):
+            parts.append(Part("doctor", times["doctor"] * opening))
+        seconds = costing.wall(step.verb, only_left=True)
+        if seconds is None:
+            return None
+        start = times[step.verb] * opening
+        if costing.pools[step.verb].forks and costing.left(step.verb):
+            start = max(start, costing.starts.server)
+        parts.append(Part(step.verb, start + seconds, job_seconds(costing.of(step.verb))))
+    if whole:
+        parts.append(Part("report", times["report"] * opening))
+    return parts
+
+
+def job_seconds(shapes: Iterable[Shape]) -> dict[str, float]:
+    """Of every job, by its words."""
+    return {job_key(words): shape.seconds or 0.0 for shape in shapes for words in shape.jobs}
+
+
+def sizes(costing: Costing, verb: str) -> Part:
+    """How long the jobs of one stage take or, where no speed is known, how large they are beside each other."""
+    shapes = costing.of(verb)
+    seconds = costing.wall(verb, only_left=True)
+    if seconds is not None:
+        return Part(verb, seconds, job_seconds(shapes))
+    work = {job_key(words): shape.flops for shape in shapes for words in shape.jobs}
+    if any(flops is None for flops in work.values()):
+        return Part(verb, 0.0)
+    return Part(verb, 0.0, {key: flops or 0.0 for key, flops in work.items()}, is_relative=True)

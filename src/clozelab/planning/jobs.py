@@ -26,6 +26,7 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.objectives.objective import Objective, build_models, plateau_tokens
+from clozelab.planning.starts import Starts, constants, usual_starts
 
 ADAM_COPIES = 3  # weights and two moments in a checkpoint
 MAX_BOUND_TOKENS = 100_000_000  # finding instances takes a second or two for as many
@@ -33,8 +34,10 @@ MAX_BOUND_TOKENS = 100_000_000  # finding instances takes a second or two for as
 
 Words = tuple[str, ...]  # of one job of a sweep, as the sweeper gives them
 Kind = tuple[Mapping[str, Any], Sequence[Words]]  # a composed configuration, and the jobs that repeat it over seeds
-START_SECONDS = {"pretrain": 2.5, "finetune": 0.9}
-"""Between the launcher's decision and the first step, and after the last one: imports, reading the corpus, writing."""
+PARTS = ("start", "steps", "forward", "fit", "saving")
+"""Of the seconds of a job: start-up and end; training steps; validations or an evaluation's passes; a probe's
+classifiers; checkpoints and encoders."""
+CHARACTERS_A_TOKEN = 4.2  # of English prose in a vocabulary of thousands of word pieces, special tokens included
 FORWARD_SHARE = 1 / 3  # of a training step's work: what a validation pass costs per token
 FLOAT_BYTES = 4
 SENTENCE_WORDS = 15.0  # of a tagged sentence whose file is not there
@@ -50,6 +53,7 @@ class Speed:
     forward: float | None = None  # of an evaluation pass (fine-tuning)
     is_estimated: bool = False  # reckoned from FLOPs, nothing was timed
     problem: str = ""  # why there is none, where it is 0
+    is_busy: bool = False  # the machine had other work meanwhile
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ class Shape:
     done: int = 0  # jobs that are complete, or will be taken from another experiment
     took: Sequence[float] = ()  # seconds of finished runs like these on this machine
     speeds: Sequence[Speed | None] = ()  # the answers to `requests`, once those were asked
+    starts: Starts = field(default_factory=usual_starts, repr=False)
 
     @property
     def count(self) -> int:
@@ -89,6 +94,11 @@ class Shape:
         return any(one.is_estimated for one in self.speeds if one)
 
     @property
+    def is_busy(self) -> bool:
+        """Whether the machine had other work while one of the speeds, or the start-up, was measured."""
+        return self.starts.is_busy or any(one.is_busy for one in self.speeds if one)
+
+    @property
     def seconds(self) -> float | None:
         """Of one run, with its validations and its start; without speeds what finished runs took."""
         timed = self.timed_seconds() if self.is_timed else None
@@ -96,6 +106,25 @@ class Shape:
 
     def timed_seconds(self) -> float | None:
         """Of one run by its speeds; None where its length is not known either."""
+        parts = self.parts()
+        return None if parts is None else sum(parts.values())
+
+    def parts(self) -> dict[str, float] | None:
+        """Seconds of one run by its speeds, by what they go into (some of PARTS); None where its length is unknown."""
+        raise NotImplementedError
+
+    def requests(self) -> Iterator[Request]:
+        """What has to be timed for it."""
+        raise NotImplementedError
+
+    @property
+    def flops(self) -> float | None:
+        """Of one run; None where its length is not known."""
+        raise NotImplementedError
+
+    @property
+    def result_bytes(self) -> int:
+        """Of a run folder."""
         raise NotImplementedError
 
     def hardware(self) -> dict[str, Any]:
@@ -115,7 +144,14 @@ class Corpus:
     unk_id: int
     tokenizer: Tokenizer | None
     folder: Path | None = None
+    sampled: float | None = None  # it is a sample of one that is not prepared yet, which is so many times as large
+    sampled_held_out: int = 0  # sentences that the whole one will hold out
     _instances: dict[str, Instances] = field(default_factory=dict, repr=False)
+
+    @property
+    def held_out_sentences(self) -> int:
+        """Of the validation side, which a small sample's split does not speak for."""
+        return self.validation.num_sentences if self.sampled is None else self.sampled_held_out
 
     def instances(self, objective: Objective, seq_length: int) -> Instances:
         """Instances of an input format, found once for all arms that share it; of a huge corpus, in its beginning."""
@@ -177,7 +213,7 @@ class Arm(Shape):
         found = []
         for phase, own in zip(self.phases, self.of_phases, strict=True):
             held = float(phase["seq_length"])
-            if self.corpus.folder is not None:
+            if self.corpus.folder is not None or self.corpus.sampled is not None:
                 instances = self.corpus.instances(own, phase["seq_length"])
                 index = np.linspace(0, len(instances) - 1, SAMPLED_INSTANCES).astype(np.int64)
                 held = float(own.arrays(instances, 0, 0, index)["lengths"].mean())
@@ -232,13 +268,26 @@ class Arm(Shape):
         encoders = 1 + len(self.settings.get("keep_encoders", ()))
         return 3 * self.checkpoint_bytes + encoders * FLOAT_BYTES * self.trained_parameters
 
-    def timed_seconds(self) -> float:
+    def parts(self) -> dict[str, float]:
         speeds = [one.tokens_per_second for one in self.speeds if one]
-        training = sum(tokens / speed for tokens, speed in zip(self.phase_tokens, speeds, strict=True))
+        steps = sum(tokens / speed for tokens, speed in zip(self.phase_tokens, speeds, strict=True))
         validation = self.settings["validation"]
         rounds = -(-self.steps // validation["interval_steps"])
         tokens = rounds * validation["instances"] * validation["seq_length"]
-        return START_SECONDS["pretrain"] + training + FORWARD_SHARE * tokens * training / self.tokens
+        return {
+            "start": self.starts.pretrain,
+            "steps": steps,
+            "forward": FORWARD_SHARE * tokens * steps / self.tokens,
+            "saving": self.saved_bytes / float(constants()["saved_bytes_per_second"]),
+        }
+
+    @property
+    def saved_bytes(self) -> int:
+        """Of all checkpoints and encoders that one run writes."""
+        interval = self.settings.get("checkpoint_interval_steps") or self.steps
+        checkpoints = self.steps // int(interval) + 1
+        encoders = 1 + len(self.settings.get("keep_encoders", ()))
+        return checkpoints * self.checkpoint_bytes + encoders * FLOAT_BYTES * self.trained_parameters
 
     def requests(self) -> Iterator[Request]:
         """One a phase."""
@@ -366,21 +415,27 @@ class TaskJob(Shape):
         model = FLOAT_BYTES * cost.parameter_count(self.encoder) if self.settings["keep_model"] else 0
         return RECORD_BYTES + self.validation_examples * (NBEST_BYTES if is_span else PREDICTION_BYTES) + model
 
-    def timed_seconds(self) -> float | None:
+    @property
+    def validations(self) -> int:
+        """Of one run."""
+        return max(1, round(float(self.settings["epochs"]) * float(self.settings["evaluations_per_epoch"])))
+
+    def parts(self) -> dict[str, float] | None:
         (speed,) = self.speeds
         if speed is None or self.train_examples is None:
             return None
-        passes = max(1.0, round(float(self.settings["epochs"]) * float(self.settings["evaluations_per_epoch"])))
-        rate, evaluated = speed.tokens_per_second, passes * self.validation_examples
+        rate, evaluated = speed.tokens_per_second, self.validations * self.validation_examples
         if self.features is None:
-            work = self.trained_examples * self.tokens_per_example / rate
+            steps = self.trained_examples * self.tokens_per_example / rate
             forward = evaluated * self.tokens_per_example / (speed.forward or rate / FORWARD_SHARE)
         else:
-            work = (self.trained_examples + evaluated * FORWARD_SHARE) * self.words_per_example / rate
+            steps = (self.trained_examples + evaluated * FORWARD_SHARE) * self.words_per_example / rate
             # Where nothing was timed, the encoder's products are taken to be as fast as the BiLSTM's.
             alike = rate * self.features.flops_per_word / (self.flops_per_token / 3)
             forward = self.pass_tokens / (speed.forward or alike)
-        return START_SECONDS["finetune"] + work + forward
+        forward += self.validations * self.starts.validation
+        saved = self.result_bytes / float(constants()["saved_bytes_per_second"])
+        return {"start": self.starts.finetune, "steps": steps, "forward": forward, "saving": saved}
 
     def requests(self) -> Iterator[Request]:
         """One; lengths are rounded, so that like tasks share a measurement."""
@@ -388,9 +443,9 @@ class TaskJob(Shape):
         tokens, flops = batch * length, self.flops_per_token
         question = {
             "kind": "finetune", "model": self.encoder.to_dict(), "head": self.head, "batch_size": batch,
-            "tokens_each": round(length / 4) * 4 or 4, "max_tokens": self.longest,
+            "tokens_each": rounded_length(length), "max_tokens": self.longest,
             "evaluation_tokens": int(self.settings["task"]["data"].get("evaluation_tokens", 8192)),
-            "optimizer": self.settings["optimizer"], "hardware": self.hardware(),
+            "hardware": self.hardware(), **{key: self.settings[key] for key in ("optimizer", "schedule")},
         }  # fmt: skip
         if self.features:
             words = max(1, round(self.words_per_example))
@@ -398,3 +453,11 @@ class TaskJob(Shape):
             tokens, flops = float(batch * words), self.features.flops_per_word
         size = f"{self.encoder.num_hidden_layers} layers of {self.encoder.hidden_size}"
         yield Request(question, f"fine-tuning {size} on {self.task} ({self.head})", tokens, tokens * flops)
+
+
+def rounded_length(tokens: float) -> int:
+    """A mean length to an eighth or less of itself, so that like tasks share a measurement."""
+    step = 1
+    while tokens >= 16 * step:
+        step *= 2
+    return max(4, round(tokens / step) * step)

@@ -1,10 +1,11 @@
 """Speeds: measured once a shape and machine and kept in the cache; `python -m clozelab.planning.timing` times them.
 
 As many processes are timed side by side as jobs will run, because cores share their memory and caches. A process with
-one thread is timed by processor time, which other work of the machine leaves as it is.
+one thread is timed by processor time, which other work of the machine hardly changes. It does change it a little: a
+speed that was measured on a busy machine is used and not kept.
 
-Pre-training goes through the modules, loaders and trainer of a run. Fine-tuning is forward, backward and update on
-inputs of the task's length; on a frozen encoder's features the BiLSTM alone is trained.
+Pre-training and fine-tuning go through the modules, loaders and trainer of a run, on made-up inputs of the right
+lengths. On a frozen encoder's features the BiLSTM alone is trained. A probe is its classifier's fit.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -26,17 +28,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas
 import torch
+from lightning.pytorch import LightningDataModule
 from lightning.pytorch.loggers.logger import DummyLogger
+from numpy.typing import NDArray
 from torch import nn
+from torch.utils.data import DataLoader
 
 from clozelab.corpus.files import digest
 from clozelab.datamodules.corpus import CorpusDataModule
+from clozelab.datamodules.examples import TokenSequences, offsets_of
+from clozelab.datamodules.finetuning import TrainingBatches, TrainingPlan
+from clozelab.datamodules.labelled import LabelledSplit
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM, SequenceClassificationHead
 from clozelab.models.layout import Layout
 from clozelab.objectives.objective import Objective
 from clozelab.planning.jobs import Request, Speed, made_up_corpus
+from clozelab.planning.machine import BUSY_SHARE, Stopwatch, is_busy_for
 from clozelab.runs.record import write_json
 from clozelab.targets import build
 from clozelab.training.host import host_facts
@@ -46,18 +55,20 @@ from clozelab.training.stopping import die_with_parent
 from clozelab.training.trainer import Hardware, build_trainer, choose_hardware
 
 HOST = ("cpu", "cores", "gpus")  # what a speed depends on of a machine
-TIMING_VERSION = 1  # raised when what is timed changes
-SECONDS = 1.5  # of each measurement
+TIMING_VERSION = 2  # raised when what is timed changes
+SECONDS = 1.5  # of each measurement; passes without an update get half of it
 MAX_STEP_SECONDS = 30.0  # shapes whose steps take longer, by their FLOPs, are not timed
 KEPT = ("tokens_per_second", "forward")  # of a speed, in the cache
 WORKER = "clozelab.planning.timing"
 ANSWER = "answer: "  # before each line of a process that is one; anything else is a library's talk
 USUAL_SHARE = 0.4  # of the speed of a matrix product: what training a large model reaches
 ceiling = cache(matmul_ceiling)
-WARM_UP_STEPS = 3  # left out: the first steps allocate memory and compile kernels
+WARM_UP_TICKS = 3  # left out: the first steps allocate memory and compile kernels
+QUICK_STEP_SECONDS, STEPS_A_TICK = 0.02, 10  # so short a step takes notably longer where each one is logged
 MIN_TICKS, SLOW_TICKS = 4, 2  # steps timed at least; a large model's first step is hardly slower than its second
 MAX_SECONDS = 180.0  # of one shape on a machine that is much slower than its matrix products, or busy
 NUM_DOCUMENTS, NUM_SENTENCES = 400, 40  # of the made-up corpus; sentences a document
+MADE_UP_BATCHES, MADE_UP_STEPS = 200, 100_000  # of the made-up task: batches an epoch, steps at most
 
 
 def measured_speeds(
@@ -67,32 +78,51 @@ def measured_speeds(
     at_once: int,
     threads: int,
     measure: bool,
+    anew: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Speed | None]:
-    """The speed of each request, kept as soon as it is there; None for one not in the cache where none is measured."""
+    """The speed of each request; None for one not in the cache where none is measured.
+
+    A measured speed is kept as soon as it is there, unless the machine was busy meanwhile.
+
+    Args:
+        at_once: processes to time side by side.
+        threads: of each of them.
+        measure: time what the cache does not have.
+        anew: time all, whatever the cache has.
+        say: is told what is timed.
+    """
     facts = host_facts()
     machine = {"version": TIMING_VERSION, **{key: facts["host"][key] for key in HOST}}
     machine |= {"torch": facts["versions"].get("torch"), "at_once": at_once, "threads": threads}
     keys = [digest({"machine": machine, "request": dict(one.question)})[:16] for one in requests]
     paths = [cache_dir / "speeds" / f"{key}.json" for key in keys]
-    found: dict[Path, Speed | None] = dict.fromkeys(paths)
-    for path in found:
-        try:
-            saved = json.loads(path.read_text(encoding="utf-8"))
-            found[path] = Speed(**{key: saved[key] for key in KEPT})
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    missing = {path: one for path, one in zip(paths, requests, strict=True) if found[path] is None}
-    if missing and measure:
-        answers = iter(_measure(list(missing.values()), at_once, threads))
-        for number, (path, one) in enumerate(missing.items(), 1):
-            say(f"timing {number} of {len(missing)}: {one.title}")
-            speed = found[path] = next(answers)
-            if not speed.problem and not speed.is_estimated:
-                kept = {key: getattr(speed, key) for key in KEPT}
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_json(path, {**kept, "machine": machine, "request": dict(one.question)})
-    return [found[path] for path in paths]
+    known = {path: None if anew and measure else _kept_speed(path) for path in paths}
+    missing = {path: one for path, one in zip(paths, requests, strict=True) if known[path] is None}
+    if not missing or not measure:
+        return [known[path] for path in paths]
+
+    was_busy = is_busy_for(at_once * threads)
+    answers = iter(_measure(list(missing.values()), at_once, threads))
+    for number, (path, one) in enumerate(missing.items(), 1):
+        say(f"timing {number} of {len(missing)}: {one.title}")
+        answer = next(answers)
+        speed = replace(answer, is_busy=answer.is_busy or was_busy)
+        known[path] = speed
+        if not speed.problem and not speed.is_estimated and not speed.is_busy:
+            kept = {key: getattr(speed, key) for key in KEPT}
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, {**kept, "machine": machine, "request": dict(one.question)})
+    return [known[path] for path in paths]
+
+
+def _kept_speed(path: Path) -> Speed | None:
+    """A speed of the cache; None where there is none, or a damaged one."""
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        return Speed(**{key: saved[key] for key in KEPT})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _measure(requests: Sequence[Request], at_once: int, threads: int) -> Iterator[Speed]:
@@ -133,16 +163,22 @@ def _until_one_dies(requests: Sequence[Request], at_once: int, threads: int) -> 
 
 
 def _speed(answers: Sequence[Mapping[str, Any]], request: Request, threads: int) -> Speed:
-    """The mean of what the processes found."""
-    if problems := [str(one["problem"]) for one in answers if "problem" in one]:
+    """The mean of what the processes measured."""
+    problems = [str(one["problem"]) for one in answers if "problem" in one]
+    if problems:
         return Speed(0.0, problem=problems[0])
-    if estimates := [float(one["step_seconds"]) for one in answers if "step_seconds" in one]:
+    estimates = [float(one["step_seconds"]) for one in answers if "step_seconds" in one]
+    if estimates:
         return Speed(request.step_tokens / max(estimates), is_estimated=True)
+
     mean = pandas.DataFrame(answers).mean()
-    if threads > 1:
-        return Speed(mean["wall"], forward=mean.get("forward_wall"))
-    forward = max(mean["forward_wall"], mean["forward_processor"]) if "forward_wall" in mean else None
-    return Speed(max(mean["wall"], mean["processor"]), forward=forward)
+    is_busy = max(one.get("waited", 0.0) for one in answers) > BUSY_SHARE
+    clocks = ["wall"] if threads > 1 else ["wall", "processor"]  # of one thread the clock that saw more speed counts
+    speed = max(mean[clock] for clock in clocks)
+    forward = None
+    if "forward_wall" in mean:
+        forward = max(mean[f"forward_{clock}"] for clock in clocks)
+    return Speed(speed, forward=forward, is_busy=is_busy)
 
 
 def main() -> int:
@@ -158,17 +194,32 @@ def main() -> int:
 
 
 def answer(request: dict[str, Any], hardware: Hardware) -> dict[str, Any]:
-    """The speed of one shape, or how long its step would take if that is too long."""
+    """The speed of one shape and the share of its time that it waited for a core; or how long its step would take, if
+    that is too long."""
     step_seconds = request["step_flops"] / (USUAL_SHARE * ceiling(hardware.precision, hardware.device))
     if step_seconds > request["max_step_seconds"]:
         return {"step_seconds": step_seconds}
     is_slow = 2 * step_seconds > request["seconds"]
-    request |= {"ticks": SLOW_TICKS, "seconds": (SLOW_TICKS + 0.2) * step_seconds} if is_slow else {"ticks": MIN_TICKS}
-    if request["kind"] == "pretrain":
-        return speeds(pretraining_ticks(request, hardware))
-    found = speeds(finetuning_ticks(request, hardware))
-    forward = speeds(finetuning_ticks(request, hardware, is_evaluation=True))
-    return found | {f"forward_{clock}": value for clock, value in forward.items()}
+    request |= {"ticks": MIN_TICKS, "steps_a_tick": 1}
+    if is_slow:
+        request |= {"ticks": SLOW_TICKS, "seconds": (SLOW_TICKS + 0.2) * step_seconds}
+    elif step_seconds < QUICK_STEP_SECONDS:
+        request |= {"steps_a_tick": STEPS_A_TICK}
+
+    watch, kind = Stopwatch(), request["kind"]
+    passing = request | {"seconds": request["seconds"] / 2}
+    if kind == "pretrain":
+        measured = speeds(pretraining_ticks(request, hardware))
+    elif kind == "forward":
+        measured = speeds(plain_ticks(passing, hardware, is_evaluation=True))
+    elif kind == "fit":
+        measured = speeds(fitting_ticks(request))
+    else:
+        train = plain_ticks if kind == "features" else finetuning_ticks
+        measured = speeds(train(request, hardware))
+        forward = speeds(plain_ticks(passing, hardware, is_evaluation=True))
+        measured |= {f"forward_{clock}": value for clock, value in forward.items()}
+    return measured | {"waited": watch.waited_share(torch.get_num_threads())}
 
 
 class Tick(NamedTuple):
@@ -180,7 +231,7 @@ class Tick(NamedTuple):
 
 
 class StepClock(DummyLogger):
-    """Keeps a Tick of every log line; with a log interval of 1, of every step."""
+    """Keeps a Tick of every log line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -193,7 +244,7 @@ class StepClock(DummyLogger):
 
 def speeds(ticks: Sequence[Tick]) -> dict[str, float]:
     """Tokens a second between the end of the warm-up and the last step."""
-    first, last = ticks[min(WARM_UP_STEPS, len(ticks) - 2)], ticks[-1]
+    first, last = ticks[min(WARM_UP_TICKS, len(ticks) - 2)], ticks[-1]
     tokens, wall, processor = (after - before for before, after in zip(first, last, strict=True))
     return {"wall": tokens / wall, "processor": tokens / (processor if processor > 0 else wall)}
 
@@ -219,26 +270,109 @@ def pretraining_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]
         Encoder(config), [objective],
         optimizer_factory=build("optimizer", request["optimizer"]),
         schedule_factory=build("schedule", request["schedule"]),
-        total_steps=phase["steps"], gradient_clip_norm=1.0, seed=1, log_interval_steps=1, matmul_ceiling=0.0,
+        total_steps=phase["steps"], gradient_clip_norm=1.0, seed=1, matmul_ceiling=0.0,
+        log_interval_steps=request["steps_a_tick"],
     )  # fmt: skip
-    clock = StepClock()
+    return _fit(module, data, hardware, request)
+
+
+def _fit(module: Any, data: Any, hardware: Hardware, request: Mapping[str, Any]) -> list[Tick]:
+    """The ticks of a training that goes on for `seconds`, and for `ticks` steps at least."""
+    clock, most = StepClock(), 1_000_000
     started = time.perf_counter()
-    limit: timedelta = timedelta(seconds=request["seconds"])
-    options: dict[str, Any] = {"max_time": limit, "accelerator": hardware.accelerator}
+    limit = timedelta(seconds=request["seconds"])
     while len(clock.ticks) < request["ticks"]:
+        options: dict[str, Any] = {"max_time": limit, "accelerator": hardware.accelerator}
         trainer = build_trainer(
-            hardware, max_steps=phase["steps"], validation_interval_steps=None, callbacks=[], loggers=[clock],
-            folder=Path(), log_interval_steps=1, **options,
+            hardware, max_steps=most, validation_interval_steps=None, callbacks=[], loggers=[clock],
+            folder=Path(), log_interval_steps=request["steps_a_tick"], **options,
         )  # fmt: skip
         trainer.fit(module, datamodule=data)
-        options["max_time"] = limit = 4 * limit  # a large model: some steps at least
+        limit = 4 * limit  # a large model: some steps at least
         if len(clock.ticks) < request["ticks"] and time.perf_counter() - started > MAX_SECONDS:
             raise ValueError(f"not even {request['ticks']} steps in {MAX_SECONDS:.0f} s")
     return clock.ticks
 
 
-def finetuning_ticks(request: dict[str, Any], hardware: Hardware, *, is_evaluation: bool = False) -> list[Tick]:
-    """Forward, backward and update on one batch of inputs of the request's mean length; or a larger one's forward.
+class MadeUpTask(LightningDataModule):
+    """Training batches of random sequences as a task has them: of unequal lengths, similar ones in a batch."""
+
+    def __init__(self, request: Mapping[str, Any], vocab_size: int) -> None:
+        super().__init__()
+        batch_size, mean = request["batch_size"], request["tokens_each"]
+        rng = np.random.default_rng(0)
+        lengths = _lengths(rng, mean, batch_size * MADE_UP_BATCHES, request["max_tokens"])
+        ids = rng.integers(min(5, vocab_size - 1), vocab_size, lengths.sum()).astype(np.int32)
+        sequences = TokenSequences(ids, offsets_of(lengths), lengths.astype(np.int32))
+        plan = TrainingPlan(batch_size, 1.0, 1, None, seed=1, num_workers=0)
+        everything = slice(0, len(lengths))
+        self.data: Any = SimpleNamespace(train_sequences=sequences, plan=plan)
+        self.data.train_targets = {"labels": np.zeros(len(lengths), dtype=np.int64)}
+        self.data.place_of = lambda step: (step // MADE_UP_BATCHES, step % MADE_UP_BATCHES, everything)
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(TrainingBatches(self.data, range(MADE_UP_STEPS), 0, 1), batch_size=None)
+
+
+def _lengths(rng: np.random.Generator, mean: float, number: int, longest: int) -> NDArray[np.int64]:
+    """Lengths in tokens that vary as those of sentences do."""
+    return np.clip(rng.normal(mean, mean / 5, number).round().astype(np.int64), 4, max(4, longest))
+
+
+def finetuning_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
+    """Train a classifier on made-up sequences, through the module, the loader and the trainer of a run."""
+    from clozelab.modules.classification import SequenceClassification  # here: who asks for speeds trains nothing
+
+    config = EncoderConfig(**request["model"])
+    labels = LabelledSplit(
+        sequences=TokenSequences(np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.int32)),
+        ids=np.zeros(0, np.str_), labels=np.zeros(0), label_names=["no", "yes"], num_available=0, num_bad_rows=0,
+    )  # fmt: skip
+    module = SequenceClassification(
+        encoder=Encoder(config),
+        head=request["head"],
+        validation=labels,
+        metrics=["accuracy"],
+        number_range=None,
+        bilstm_num_layers=1,
+        bilstm_hidden_size=None,
+        bilstm_dropout_prob=0.0,
+        metric="validation/accuracy",
+        keep_best_weights=False,
+        log_interval_steps=request["steps_a_tick"],
+        optimizer_factory=build("optimizer", request["optimizer"]),
+        schedule_factory=build("schedule", request["schedule"]),
+        total_steps=MADE_UP_STEPS,
+        gradient_clip_norm=1.0,
+        seed=1,
+    )
+    return _fit(module, MadeUpTask(request, config.vocab_size), hardware, request)
+
+
+def fitting_ticks(request: Mapping[str, Any]) -> list[Tick]:
+    """Fit a probe's classifier to made-up states, again and again; a "token" is a fit.
+
+    States of encoders depend on each other, so that a fit takes many iterations: of these most of the variance is in a
+    sixth of the directions. The labels can be told apart in part."""
+    from clozelab.modules.measures import logistic_regression
+
+    rng, width = np.random.default_rng(0), request["width"]
+    strengths = np.exp(-6.0 * np.arange(width) / width)
+    mixed = rng.standard_normal((width, width)) * strengths[:, None]
+    states = (rng.standard_normal((request["examples"], width)) @ mixed).astype(np.float32)
+    states = (states - states.mean(0)) / states.std(0)
+    votes = states @ rng.standard_normal((width, request["classes"]))
+    labels = (votes + votes.std() * rng.standard_normal(votes.shape)).argmax(axis=1)
+    ticks = [Tick(0, time.perf_counter(), time.process_time())]
+    end = time.process_time() + request["seconds"] / 4
+    while time.process_time() < end or len(ticks) < 2:
+        logistic_regression(states, labels, request["classes"], strength=1.0, max_iterations=request["max_iterations"])
+        ticks.append(Tick(len(ticks), time.perf_counter(), time.process_time()))
+    return ticks
+
+
+def plain_ticks(request: dict[str, Any], hardware: Hardware, *, is_evaluation: bool = False) -> list[Tick]:
+    """The training of a BiLSTM on features, without a trainer around it; or the forward of an evaluation's batches.
 
     On a frozen encoder's features (in fp32 on every device) the BiLSTM is trained on words; the encoder only passes."""
     config, device = EncoderConfig(**request["model"]), hardware.device
@@ -251,14 +385,18 @@ def finetuning_ticks(request: dict[str, Any], hardware: Hardware, *, is_evaluati
         features = torch.randn(int(lengths.sum()), sizes[0], device=device)
     else:
         mean = request["tokens_each"]
-        number = max(1, round(request["evaluation_tokens"] / mean)) if is_evaluation else request["batch_size"]
-        lengths = np.clip(rng.normal(mean, mean / 5, number).round().astype(np.int64), 4, request["max_tokens"])
+        number = max(1, round(request["evaluation_tokens"] / mean))
+        lengths = _lengths(rng, mean, number, request["max_tokens"])
         ids = torch.from_numpy(rng.integers(5, config.vocab_size, lengths.sum())).to(device)
         positions = torch.from_numpy(np.concatenate([np.arange(length) for length in lengths])).to(device)
-    lstm = BiLSTM(sizes[0], sizes[1], sizes[2], 0.0).to(device) if sizes else None
+    lstm = None
+    if sizes:
+        lstm = BiLSTM(sizes[0], sizes[1], sizes[2], 0.0).to(device)
     head = SequenceClassificationHead(config, 2, 2 * sizes[1] if sizes else None).to(device)
     trained = nn.ModuleList([part for part in (encoder, lstm, head) if part is not None])
-    optimizer = build("optimizer", request["optimizer"])(list(trained.named_parameters()))
+    optimizer = None
+    if not is_evaluation:
+        optimizer = build("optimizer", request["optimizer"])(list(trained.named_parameters()))
     half = torch.autocast(device.type, torch.bfloat16, enabled=hardware.precision == "bf16-mixed" and not is_frozen)
     ticks: list[Tick] = []
     end = time.process_time() + request["seconds"]
@@ -267,7 +405,7 @@ def finetuning_ticks(request: dict[str, Any], hardware: Hardware, *, is_evaluati
         with half, torch.set_grad_enabled(not is_evaluation):
             hidden = encoder(ids, torch.zeros_like(ids), positions, layout).sequence_output if encoder else features
             hidden = lstm(hidden, layout) if lstm else hidden
-        if not is_evaluation:
+        if optimizer is not None:
             logits = head(hidden.float())
             nn.functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.int64, device=device)).backward()
             optimizer.step()

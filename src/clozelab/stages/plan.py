@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from rich import filesize
@@ -23,6 +24,7 @@ from clozelab.verdicts.experiment import Experiment, find_experiment, load_exper
 if TYPE_CHECKING:  # they import torch: not for --help and mistakes
     import pandas
 
+    from clozelab.launch.progress import Part
     from clozelab.planning.cost import Costing
     from clozelab.planning.jobs import Shape
     from clozelab.runs.find import Runs
@@ -33,8 +35,9 @@ clozelab plan EXPERIMENT ... --dry-run
 clozelab plan pretrain|finetune [--config-dir FOLDER] [--config-name NAME] [name=value ...]
 
 Counts parameters and FLOPs, measures tokens per second once a shape (a few steps on made-up text, kept in the cache),
-and says how many jobs there are and how many of them are left, how long they take, what they leave on disk, and the
-smallest difference that the seeds can be expected to show. Overrides are those of `clozelab reproduce`.
+and says how many jobs there are and how many of them are left, how long all takes (measures, start-ups, pre-flight and
+report included) and what of it, what it leaves on disk, and the smallest difference that the seeds can be expected to
+show. Overrides are those of `clozelab reproduce`. A speed that was measured while the machine was busy is not kept.
 
   budget=10h       for the whole experiment: seeds of both kinds and tokens that give its primary claims (without any,
                    all claims) most power, the power of every number of seeds, and the command to run
@@ -42,6 +45,8 @@ smallest difference that the seeds can be expected to show. Overrides are those 
   matched_by=      instead: what each arm can afford where arms get equal steps, tokens, flops or time, and its
                    steps_factor, a line of `arms` or pretrain.arm=NAME pretrain.steps_factor=...
   --no-measure     only speeds that are in the cache, else what finished runs took here (*)
+  --measure-again  measures anew what the cache has
+  --brief          says the time alone, and leaves it for the sweeps of a reproduction to count by
   --dry-run        list every job with its state, as `clozelab reproduce --dry-run` does
 
 With a stage, the same of what `clozelab pretrain` or `clozelab finetune` would start with these words.
@@ -66,10 +71,12 @@ Exit status: 0, or 1 where a finding is an error."""
 
 Table = tuple[list[Heading], list[list[str]]]
 MATCHINGS = ("steps", "tokens", "flops", "time")
-EVALUATION_SECONDS = 60.0  # of one encoder by one measure, where no finished run says it
+SHORT_PARTS = {"prepare": "preparing", "doctor": "pre-flight", "report": "report"}  # of a reproduction, beside its jobs
+PART_HEADINGS = {"start": "start-up", "steps": "steps", "forward": "passes", "fit": "fits", "saving": "saving"}
 
 
-@verb("plan", HELP, names=(1, 1), keys=("budget", "matched_by", "difference"), flags=("no-measure", "dry-run"),
+@verb("plan", HELP, names=(1, 1), keys=("budget", "matched_by", "difference"),
+      flags=("no-measure", "measure-again", "brief", "dry-run"),
       options=("config-dir", "config-name"), takes_overrides=True)  # fmt: skip
 def main(said: Words) -> int:
     """Print the plan; returns the exit status."""
@@ -94,30 +101,27 @@ def main(said: Words) -> int:
         from clozelab.stages.reproduce import dry_run
 
         return dry_run(steps)
-    from clozelab.planning.cost import affordable, with_speeds
+    from clozelab.planning.cost import affordable
     from clozelab.runs.find import find
-    from clozelab.stages.subject import Corpora, analyse
     from clozelab.verdicts.judging import describe
 
     step = next(step for step in steps if step.is_sweep)
     root, _ = step.root
-    runs, console, progress = find(root), make_console(), Console(stderr=True)
-    cache_dir, measure = Path(step.sweep.settings(step.sweep.jobs[0])["cache_dir"]), "no-measure" not in said.flags
-    found = analyse(steps, Corpora(strict=False), runs)
-    found = with_speeds(found, cache_dir, measure=measure, say=lambda line: say(progress, line, style="dim"))
-    for line in sums(found):  # what is asked first
+    runs, console = find(root), make_console()
+    found, parts = costs(steps, runs, said)
+    for line in sums(found, parts):  # what is asked first
         console.print(line, style="bold", markup=False)
-    for table in tables(found):
+    if "brief" in said.flags:
+        for line in [*busy_lines(found), *(f"not timed: {problem}" for problem in found.problems)]:
+            console.print(line, style="yellow", markup=False)
+        keep_plan(Path(str(step.sweep.master.hydra.sweep.dir)), parts)
+        return 0
+    for table in [*tables(found), *part_tables(found)]:
         console.print(make_table(*table, console.width))
     flops = sum(shape.count * (shape.flops or 0.0) for shape in found.shapes)
     for line in (f"all runs: {flops:.3g} FLOPs", disk(found, found.room(root, steps))):
         say(console, line)
-    measured = next((one.sweep for one in steps if one.verb == "evaluate"), None)
-    took = [one.seconds for one in runs.evaluate if one.is_complete and one.seconds]
-    each = fmean(took) if took else EVALUATION_SECONDS
-    if measured:
-        how = f"about {duration(each)} each, {'as these took here' if took else 'as a rule'}"
-        say(console, f"evaluation: {several(len(measured.jobs), 'job')}, not counted above: {how}")
+    each = mean_evaluation(found)
     is_shared = budget is not None and bool(found.arms) and (matched_by or not experiment.claims)
     shares = affordable(found, budget or 0.0, [matched_by] if matched_by else MATCHINGS) if is_shared else {}
     for name, part in shares.items():
@@ -136,6 +140,44 @@ def main(said: Words) -> int:
     for line in warnings(found, shares):
         console.print(line, style="yellow", markup=False)
     return 0
+
+
+def costs(steps: Sequence[Step], runs: Runs, said: Words) -> tuple[Costing, list[Part] | None]:
+    """What some steps cost, and the parts of their time; None where a speed is unknown."""
+    from clozelab.planning.cost import parts_of, with_speeds
+    from clozelab.stages.subject import Corpora, analyse
+
+    progress, measure = Console(stderr=True), "no-measure" not in said.flags
+    with TemporaryDirectory(prefix="clozelab-plan-") as folder:
+        # A generated world that is not there yet is written small, to count what it and its tasks hold.
+        corpora = Corpora(strict=False, world=Path(folder) if measure else None)
+        costing = analyse(steps, corpora, runs)
+        # All until here is what opening the experiment takes: imports, and composing each kind of job.
+        opening = time.process_time() - corpora.sampling
+        step = next(step for step in steps if step.is_sweep)
+        cache_dir = Path(step.sweep.settings(step.sweep.jobs[0])["cache_dir"])
+        costing = with_speeds(
+            costing, cache_dir, measure=measure, anew="measure-again" in said.flags,
+            say=lambda line: say(progress, line, style="dim"),
+        )  # fmt: skip
+        return costing, parts_of(costing, steps, opening, corpora.preparing)
+
+
+def keep_plan(folder: Path, parts: Sequence[Part] | None) -> None:
+    """Leave a plan for the sweeps of a reproduction to count by, or none where the time is not known."""
+    from clozelab.launch.progress import plan_file, write_plan
+
+    if parts is None:
+        (folder / plan_file(None)).unlink(missing_ok=True)
+    else:
+        write_plan(folder, parts)
+
+
+def mean_evaluation(costing: Costing) -> float:
+    """Seconds of one evaluation by one measure, over all of a plan; 0 where there is none."""
+    jobs = sum(measure.count for measure in costing.measures)
+    seconds = sum((measure.seconds or 0.0) * measure.count for measure in costing.measures)
+    return seconds / jobs if jobs else 0.0
 
 
 def parse_budget(text: str) -> float:
@@ -233,6 +275,22 @@ def tables(costing: Costing) -> Iterator[Table]:
         ]  # fmt: skip
 
 
+def part_tables(costing: Costing) -> Iterator[Table]:
+    """What the seconds of one job go into, so that a wrong part shows."""
+    rows = []
+    named: list[tuple[str, Shape]] = [(arm.name, arm) for arm in costing.arms]
+    named += [(f"{job.task}, {job.head}", job) for job in costing.tasks]
+    named += [(job.measure, job) for job in costing.measures]
+    for name, shape in named:
+        parts = shape.parts() if shape.is_timed else None
+        if parts is not None:
+            cells = [f"{parts[key]:.1f}" if key in parts else "" for key in PART_HEADINGS]
+            rows.append([name, str(shape.count), *cells, f"{sum(parts.values()):.1f}"])
+    if rows:
+        columns = [Heading(name, True) for name in ("jobs", *PART_HEADINGS.values(), "in all")]
+        yield [Heading("seconds a job"), *columns], rows
+
+
 def _headings(columns: Mapping[str, int]) -> list[Heading]:
     return [Heading(name, True, drop) for name, drop in columns.items()]
 
@@ -261,21 +319,33 @@ def disk(costing: Costing, room: tuple[str, int, int, int]) -> str:
     return f"disk: {runs}, prepared corpus {corpus}; {filesize.decimal(free)} free for {place}"
 
 
-def sums(costing: Costing) -> list[str]:
-    """Jobs and time in words, of all runs and of those that are left."""
-    lines, whole, rest = list[str](), list[float | None](), list[float | None]()
+def sums(costing: Costing, parts: Sequence[Part] | None = None) -> list[str]:
+    """Jobs and time in words, of all runs and of those that are left; `parts` has what comes beside the jobs."""
+    lines, whole, left = list[str](), list[float | None](), list[float | None]()
     for stage, pool in costing.pools.items():
         whole.append(costing.wall(stage))
-        rest.append(costing.wall(stage, only_left=True))
+        left.append(costing.wall(stage, only_left=True))
         shared_out = f"{pool.at_once} at a time with {several(pool.threads, 'thread')}"
-        beside = _left(costing.left(stage), pool.num_jobs, rest[-1])
+        beside = _left(costing.left(stage), pool.num_jobs, left[-1])
         jobs = f"{STAGE_NAMES[stage]}: {several(pool.num_jobs, 'job')}"
         lines.append(f"{jobs}, {shared_out}: {_about(whole[-1])}{beside}")
-    if lines and None not in whole:
-        left, number = sum(map(costing.left, costing.pools)), sum(pool.num_jobs for pool in costing.pools.values())
-        beside = _left(left, number, sum(one or 0.0 for one in rest))
-        lines.append(f"together {_about(sum(one or 0.0 for one in whole))}, without preparing the corpus{beside}")
+    if not lines or None in whole:
+        return lines
+    jobs_left, number = sum(map(costing.left, costing.pools)), sum(pool.num_jobs for pool in costing.pools.values())
+    of_jobs, of_left = (sum(seconds or 0.0 for seconds in times) for times in (whole, left))
+    others = sum(part.seconds for part in parts or ()) - of_left if parts else 0.0
+    beside = _left(jobs_left, number, of_left + others)
+    lines.append(f"together {_about(of_jobs + others)}{_others(parts)}{beside}")
     return lines
+
+
+def _others(parts: Sequence[Part] | None) -> str:
+    """What a reproduction's time includes beside its jobs."""
+    named = {SHORT_PARTS[part.name]: part.seconds for part in parts or () if part.name in SHORT_PARTS}
+    if not named:
+        return ""
+    said = [f"{name} {duration(seconds)}" for name, seconds in named.items()]
+    return f", with {listed(said)}"
 
 
 def _about(seconds: float | None) -> str:
@@ -297,6 +367,14 @@ def share_table(name: str, shares: pandas.DataFrame) -> Table:
         ]
         for one in shares.itertuples()
     ]  # fmt: skip
+
+
+def busy_lines(costing: Costing) -> list[str]:
+    """What to say of speeds that the machine may reach only when it is idle."""
+    if not any(shape.is_busy for shape in costing.shapes):
+        return []
+    what = "the machine was busy with something else while speeds or start-ups were measured"
+    return [f"{what}: times may be wrong, and none of those was kept; plan again when it is idle"]
 
 
 def warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame]) -> list[str]:
@@ -325,8 +403,12 @@ def warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame]) -> list[s
             f"? beside a speed: not timed, because a step would take more than {MAX_STEP_SECONDS:.0f} s here; reckoned "
             "from FLOPs and this machine's matrix products, and perhaps wrong by a factor of two"
         )
+    lines += busy_lines(costing)
     if any(not shape.is_timed and shape.took for shape in costing.shapes):
         lines.append("* beside a time: no speed was measured; it is what finished runs took here")
+    unknown = dict.fromkeys(job.measure for job in costing.measures if job.reading is None and not job.took)
+    if unknown:
+        lines.append(f"a minute each is a guess, since the plan cannot count what they read: {', '.join(unknown)}")
     if guessed := dict.fromkeys(job.task for job in costing.tasks if not job.train):
         lines.append(f"files not found for {', '.join(guessed)}: their lengths (?) are guesses")
     return lines
@@ -359,6 +441,7 @@ def _pre_flight(said: Words) -> int:
     started = time.perf_counter()
     from clozelab.checks.doctor import examine, print_findings
     from clozelab.checks.subject import ERROR
+    from clozelab.launch.launcher import PLAN_FOLDER
     from clozelab.stages.subject import gather, gather_sweep
 
     name, logger = said.names[0], logging.getLogger("clozelab")
@@ -367,7 +450,8 @@ def _pre_flight(said: Words) -> int:
     try:
         if name in SWEEPS:
             folder = Path(said.options["config-dir"]) if "config-dir" in said.options else None
-            subject = gather_sweep(name, folder, said.options.get("config-name", name), said.overrides)
+            plan_folder = Path(os.environ[PLAN_FOLDER]) if PLAN_FOLDER in os.environ else None
+            subject = gather_sweep(name, folder, said.options.get("config-name", name), said.overrides, plan_folder)
         else:
             subject = gather(find_experiment(name), said.overrides)
         findings = list(examine(subject))

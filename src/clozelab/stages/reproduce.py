@@ -10,6 +10,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from rich.markup import escape
 from clozelab.launch.jobs import LIKELY_SHARED, names_of, planned_jobs
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR
 from clozelab.launch.processes import run_verb
+from clozelab.launch.progress import Outlook, Pulse, counted, left_at, plan_file, time_words
 from clozelab.planning.steps import SWEEPS, Step, chooses_seeds, make_steps
 from clozelab.runs.find import find
 from clozelab.runs.fingerprint import SEED_KEYS, canonical
@@ -39,7 +41,8 @@ if TYPE_CHECKING:
 HELP = """clozelab reproduce EXPERIMENT [scale=NAME] [name=value ...] [--dry-run]
 clozelab reproduce EXPERIMENT until=decided [budget=8h] ...
 
-Prepares the corpus, runs every sweep and writes the report. Stop it and start it again at any time.
+Prepares the corpus, says how long all takes, runs every sweep and writes the report. Stop it and start it again at any
+time. In a pipe or a file it prints a line at least every 30 seconds.
 
   name=value             goes to every stage that has such a key
   prepare.name=value     goes to that stage alone; so do pretrain., finetune. and evaluate.
@@ -50,6 +53,7 @@ Prepares the corpus, runs every sweep and writes the report. Stop it and start i
                          (stopping: in paper.yaml, written before the first look)
   budget=8h              begins no seed that would end later
   --skip-doctor          goes on whatever the pre-flight (clozelab doctor) would find
+  --no-measure           times nothing before it begins: how long it takes is said by speeds that are known alone
   --dry-run              lists the jobs and how each stands: new, running, interrupted, failed, complete;
                          conflict (its folder holds a run of other settings, and it will be refused);
                          check (complete, its inputs have to be read to be sure);
@@ -66,7 +70,7 @@ came before the first run, and names what was changed afterwards. Takes the over
   --again    where another declaration is registered: keeps that one, and adds what is declared now"""
 
 
-@verb("reproduce", HELP, names=(1, 1), keys=("until", "budget"), flags=("dry-run", "skip-doctor"),
+@verb("reproduce", HELP, names=(1, 1), keys=("until", "budget"), flags=("dry-run", "skip-doctor", "no-measure"),
       takes_overrides=True)  # fmt: skip
 def main(said: Words) -> int:
     """Run the experiment; returns 0 only if every step went well."""
@@ -95,14 +99,21 @@ def run_round(
         console.print("every run is complete", style="dim")
         accept_other_code(find(last.root[0]).runs, "any")
     else:
-        if not is_checked:
-            before = sum(not step.is_sweep for step in steps)
-            steps.insert(before, Step("doctor", "", None, (str(folder), *overrides)))
-        status, is_stopped = run_steps(steps, console)
+        before = sum(not step.is_sweep for step in steps)
+        checks = [] if is_checked else [Step("doctor", "", None, (str(folder), *overrides))]
+        brief = ("--brief", *(("--no-measure",) if "--no-measure" in words else ()))
+        steps[before:before] = [Step("plan", "", None, (str(folder), *overrides, *brief)), *checks]
+        launcher = Path(str(last.sweep.master.hydra.sweep.dir))
+        (launcher / plan_file(None)).unlink(missing_ok=True)  # an older reproduction's, perhaps of other settings
+        status, is_stopped = run_steps(steps, console, launcher)
         if is_stopped:
             return status, None
     console.rule("report", align="left")
-    return status, judge(folder, last.overrides, last.config_name)
+    started = time.monotonic()
+    pulse = Pulse(console, lambda: f"report runs for {duration(time.monotonic() - started)}")
+    with pulse.in_background():
+        report = judge(folder, last.overrides, last.config_name)
+    return status, report
 
 
 def first_seeds(experiment: Experiment, until: str | None, overrides: Sequence[str]) -> str:
@@ -192,16 +203,32 @@ def all_complete(steps: Sequence[Step]) -> bool:
     return all(job.status == "complete" for step in steps if step.is_sweep for job in planned_jobs(step.sweep))
 
 
-def run_steps(steps: Sequence[Step], console: Console) -> tuple[int, bool]:
-    """(status, whether nothing more is to be done): one process a step, up to the first that must not be passed."""
+def run_steps(steps: Sequence[Step], console: Console, launcher: Path = Path()) -> tuple[int, bool]:
+    """(status, whether nothing more is to be done): one process a step, up to the first that must not be passed.
+
+    `launcher`: the folder in which a plan of all steps may lie.
+    """
     failed = False
     for number, step in enumerate(steps, 1):
         console.rule(escape(f"{number} of {len(steps) + 1}: clozelab {' '.join(step.words())}"), align="left")
-        status = run_verb(step.words(), **{SKIP_DOCTOR: REPRODUCING})
+        # A sweep speaks for itself.
+        pulse = None if step.is_sweep else Pulse(console, partial(quiet_line, step.verb, time.monotonic(), launcher))
+        status = run_verb(step.words(), environment={SKIP_DOCTOR: REPRODUCING}, pulse=pulse)
+        if step.verb == "plan" and status not in STOPPED and status <= 128:
+            continue  # without it nothing is known of the time, and all the rest goes on
         if status > 128 or status in STOPPED or (status and not step.is_sweep):
             return status, True
         failed |= status != 0
     return int(failed), False
+
+
+def quiet_line(verb: str, started: float, launcher: Path) -> str:
+    """`doctor runs for 30 s, 0 of 92 done, about 9.0 min left`, as far as a plan is there."""
+    line = f"{verb} runs for {duration(time.monotonic() - started)}"
+    place = Outlook.read(launcher, verb, is_part=True)
+    if not place.jobs_after:
+        return line
+    return f"{line}, {counted([], place)}{time_words(left_at(place, [], 1))}"
 
 
 def dry_run(steps: Sequence[Step]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,24 +12,28 @@ from typing import Any, cast
 from omegaconf import OmegaConf
 
 from clozelab.checks.subject import WARNING, Budget, Finding, Subject, Task
+from clozelab.corpus.files import Source, find_files
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.datamodules.files import TaskPreview
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
+from clozelab.launch.progress import write_plan
 from clozelab.launch.sweep import CONFIGURATION_ERRORS, Sweep, explain, phase_objectives
 from clozelab.models.folders import read_config, read_config_dict
 from clozelab.modules.model import max_positions, named_labels, open_tokenizer
-from clozelab.planning.cost import Costing, TaskFiles, assemble, with_speeds
+from clozelab.planning.cost import Costing, TaskFiles, assemble, sizes, with_speeds
 from clozelab.planning.jobs import Arm, Corpus, Kind, Words, made_up_corpus
+from clozelab.planning.starts import constants
 from clozelab.planning.steps import Step, make_steps
 from clozelab.runs.find import Runs, find
 from clozelab.runs.fingerprint import SEED_KEYS, require_encoder
 from clozelab.stages import building
-from clozelab.stages.prepare import find_corpus
+from clozelab.stages.prepare import find_corpus, prepared_corpus
 from clozelab.suggestions import STAGE_NAMES
 from clozelab.targets import build, check_targets
 from clozelab.training.trainer import Hardware
 
+SAMPLED_DOCUMENTS = {"num_documents": 1000, "entropy_documents": 10}  # of a generated world that is not there yet
 USER_ERRORS: tuple[type[Exception], ...] = (ValueError, FileNotFoundError, PermissionError, *CONFIGURATION_ERRORS)
 
 
@@ -40,10 +46,14 @@ def kinds(sweep: Sweep) -> dict[Words, list[Words]]:
 
 class Corpora:
     """The corpus of each pre-training configuration, opened once; made-up text where it is not prepared yet or, unless
-    `strict`, cannot be. `awaits_world`: one of those not prepared is generated, and brings its tasks along."""
+    `strict`, cannot be. `awaits_world`: one of those not prepared is generated, and brings its tasks along.
 
-    def __init__(self, *, strict: bool) -> None:
+    `world`: a folder to generate a small one into, for what it and its tasks hold. `preparing`: seconds that it will
+    take to prepare what is not prepared yet; `sampling`: processor seconds that the small worlds took."""
+
+    def __init__(self, *, strict: bool, world: Path | None = None) -> None:
         self.strict, self.awaits_world = strict, False
+        self.world, self.preparing, self.sampling = world, 0.0, 0.0
         self.unprepared: list[str] = []
         self._found: dict[str, Corpus] = {}
 
@@ -63,12 +73,63 @@ class Corpora:
             if self.strict:
                 raise
             folder = None
+        if folder is None and settings["corpus"]["generator"] is not None and self.world is not None:
+            return self._sample_world(settings, self.world)
         if folder is None:
+            self.preparing += text_bytes(settings) / float(constants()["prepared_bytes_per_second"])
             return made_up_corpus(int(settings["tokenizer"]["vocab_size"]))
+        return self._of_folder(settings, folder)
+
+    def _sample_world(self, settings: Mapping[str, Any], world: Path) -> Corpus:
+        """A generated corpus with few of its documents, prepared in a folder of the caller's."""
+        started = time.process_time()
+        corpus = copy.deepcopy(dict(settings["corpus"]))
+        generator = corpus["generator"]
+        # What text and time grow with; a bound of the loss, which is computed on a few documents, is not needed here.
+        of_all = max(1.0, generator.get("num_documents", 1) / SAMPLED_DOCUMENTS["num_documents"])
+        for key in SAMPLED_DOCUMENTS.keys() & generator.keys():
+            generator[key] = min(int(generator[key]), SAMPLED_DOCUMENTS[key])
+        places = {"corpus": corpus, "data_dir": str(world), "cache_dir": str(world / "cache")}
+        prepared = prepared_corpus(OmegaConf.create({**settings, **places}))
+        took = time.process_time() - started
+        self.sampling += took
+        self.preparing += of_all * took
+        small = self._of_folder(settings, prepared.folder)
+        sentences = of_all * (small.train.num_sentences + small.validation.num_sentences)
+        held_out = round(sentences * float(corpus["validation_fraction"]))
+        return replace(small, folder=None, sampled=of_all, sampled_held_out=held_out)
+
+    def read_preview(self, settings: Mapping[str, Any]) -> TaskPreview:
+        """Texts and labels of a task's files; of a world that is not there yet, those of its small one."""
+        try:
+            return read_preview(settings)
+        except (OSError, ValueError):
+            if not self.sampling:
+                raise
+            return read_preview(self.where_it_is(settings))
+
+    def where_it_is(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Settings whose files are looked for in the small world, where the real one is not there yet."""
+        if self.world is None or not self.sampling:
+            return settings
+        return {**settings, "data_dir": str(self.world)}
+
+    def _of_folder(self, settings: Mapping[str, Any], folder: Path) -> Corpus:
         found = PreparedCorpus.open(folder)
         splits, tokenizer = (found.train, found.validation), found.tokenizer
         name, ids = str(settings["corpus"]["name"]), SpecialIds.of(tokenizer)
         return Corpus(name, *splits, ids, tokenizer.unk_id, tokenizer, folder)
+
+
+def text_bytes(settings: Mapping[str, Any]) -> int:
+    """Of a corpus's sources on disk; 0 where they are not there."""
+    corpus = settings["corpus"]
+    try:
+        sources = [Source(**source) for source in corpus["sources"]]
+        files = [file for i, one in enumerate(sources) for file in find_files(one, i, Path(settings["data_dir"]))]
+        return sum(file.path.stat().st_size for file in files)
+    except (OSError, ValueError, TypeError):
+        return 0
 
 
 def open_arm(settings: Mapping[str, Any], jobs: Sequence[Words], corpora: Corpora) -> Arm:
@@ -89,7 +150,9 @@ def analyse(steps: Sequence[Step], corpora: Corpora, runs: Runs | None = None) -
         for step in steps if step.is_sweep
     }  # fmt: skip
     arms = [open_arm(*kind, corpora) for kind in found.get("pretrain", ())]
-    return assemble(steps, arms, found.get("finetune", ()), TaskFiles(read_preview), runs)
+    files = TaskFiles(corpora.read_preview)
+    evaluations = [(corpora.where_it_is(settings), jobs) for settings, jobs in found.get("evaluate", ())]
+    return assemble(steps, arms, found.get("finetune", ()), files, runs, evaluations)
 
 
 def open_task(settings: Mapping[str, Any], tokenizer: Any = None, longest: int = 512) -> FinetuningDataModule:
@@ -108,12 +171,21 @@ def gather(folder: Path, words: Sequence[str]) -> Subject:
     return Gathering(folder.name, make_steps(folder, words), folder.name).subject()
 
 
-def gather_sweep(verb: str, folder: Path | None, config_name: str, words: Sequence[str]) -> Subject:
-    """The same of one stage's sweep, or of a single run, as `clozelab VERB` would start it with these overrides."""
+def gather_sweep(
+    verb: str, folder: Path | None, config_name: str, words: Sequence[str], plan_folder: Path | None = None
+) -> Subject:
+    """The same of one stage's sweep, or of a single run, as `clozelab VERB` would start it with these overrides.
+
+    `plan_folder`: where the sizes of its jobs are left for the sweep that asked.
+    """
     name = f"{folder.name}, {STAGE_NAMES[verb]}" if folder else STAGE_NAMES[verb]
     try:
         step = Step(verb, config_name, folder, tuple(words))
-        return Gathering(name, [step], folder.name if folder else "").subject()
+        gathering = Gathering(name, [step], folder.name if folder else "")
+        subject = gathering.subject()
+        if plan_folder is not None and gathering.costing is not None:
+            write_plan(plan_folder, [sizes(gathering.costing, verb)], verb)
+        return subject
     except CONFIGURATION_ERRORS as error:
         raise ValueError(explain(error, verb, config_name=config_name, folder=folder)) from error
 
@@ -129,6 +201,8 @@ class Gathering:
         self.arms: list[Arm] = []
         self.tasks: list[Task] = []
         self.finetunings: list[Kind] = []
+        self.evaluations: list[Kind] = []
+        self.costing: Costing | None = None
         self.corpora, self.files = Corpora(strict=True), TaskFiles(read_preview)
 
     def subject(self) -> Subject:
@@ -161,6 +235,7 @@ class Gathering:
                             "that name in conf/measure (or your own folder), and say that name in the column"
                         )
                     self._require_files(settings)
+                    self.evaluations.append((settings, jobs))
                 else:
                     building.check_finetuning(cfg)
                     self.finetunings.append((settings, jobs))
@@ -250,11 +325,14 @@ class Gathering:
         """Of what is left, by speeds that are known; nothing is timed."""
         steps, pretrains = list(self.steps.values()), "pretrain" in self.steps
         known = [one for one in self.finetunings if (self.arms if pretrains else _is_there(one[0]["encoder"]))]
-        costing = assemble(steps, self.arms, known, self.files, find(root))
+        measured = self.evaluations if self.arms else []
+        costing = assemble(steps, self.arms, known, self.files, find(root), measured)
         room = costing.room(root, steps)
+        if costing.shapes:
+            cache_dir = Path(costing.shapes[0].settings["cache_dir"])
+            costing = self.costing = with_speeds(costing, cache_dir, measure=False)
         if not self.arms:
             return Budget(*room)
-        costing = with_speeds(costing, Path(self.arms[0].settings["cache_dir"]), measure=False)
         seconds = {verb: costing.wall(verb, only_left=True) for verb in costing.pools}
         return Budget(*room, {STAGE_NAMES[verb]: value for verb, value in seconds.items()})
 

@@ -1,0 +1,259 @@
+"""How far a sweep or a whole reproduction is: jobs done of all, what runs, and how long the rest takes.
+
+Jobs count by their planned seconds, not by their number: a plan beside the logs has them, and says what comes
+before and after each sweep. Finished jobs correct the plan. Where nothing was planned all jobs count alike.
+
+Where nobody watches a terminal, a Pulse prints such a line at least every 30 seconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from clozelab.runs.record import write_json
+from clozelab.suggestions import duration
+
+PULSE_SECONDS = 25.0  # between two lines; with what a line waits for, never more than 30
+SHOWN_RUNNING = 2  # jobs that a line names
+STEP = re.compile(r"\bstep (\d+)/(\d+)")  # as training logs it
+TRUSTED_SHARE = 0.1  # of a job's steps: before that its own start weighs too much to say how long it takes
+
+
+@dataclass(frozen=True)
+class JobState:
+    """What is known of one job: its name, whether it ended, waits or runs, and its seconds so far."""
+
+    name: str
+    state: str
+    """done | failed | running | waiting; a job that was skipped is done with no seconds."""
+    seconds: float = 0.0
+    planned: float | None = None  # seconds, before anything ran
+    steps: tuple[int, int] | None = None  # (taken, of all), where its log says so
+
+    @property
+    def is_left(self) -> bool:
+        return self.state in ("running", "waiting")
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """The place of one sweep in all that runs: jobs before and after it, and seconds planned for what comes after."""
+
+    planned: Mapping[str, float] = field(default_factory=dict)  # the words of a job -> its seconds
+    jobs_before: int = 0
+    jobs_after: int = 0
+    seconds_after: float = 0.0
+    is_relative: bool = False  # what is planned says how large jobs are beside each other, and not how long
+
+    @classmethod
+    def read(cls, folder: Path, stage: str, *, is_part: bool) -> Outlook:
+        """From the plan in a folder; where there is none, or a damaged one, nothing is planned.
+
+        Args:
+            stage: whose jobs these are.
+            is_part: of a reproduction, whose other stages count, too; else of a sweep on its own.
+        """
+        file = folder / plan_file(None if is_part else stage)
+        try:
+            plan = json.loads(file.read_text(encoding="utf-8"))
+            parts = [Part(**part) for part in plan["parts"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return cls()
+        return outlook(parts, stage, is_part=is_part)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a plan: its name (a stage, `doctor`, `report`), wall seconds in all, and seconds of each job.
+
+    `is_relative`: no speed is known, and those of the jobs only say how large they are beside each other.
+    """
+
+    name: str
+    seconds: float
+    jobs: Mapping[str, float] = field(default_factory=dict)
+    is_relative: bool = False
+
+
+def outlook(parts: Sequence[Part], stage: str, *, is_part: bool) -> Outlook:
+    """The outlook of a stage among planned parts; `is_part`: the others run, too."""
+    names = [part.name for part in parts]
+    if stage not in names:
+        return Outlook()
+    place = names.index(stage)
+    if not is_part:
+        return Outlook(parts[place].jobs, is_relative=parts[place].is_relative)
+    before, after = parts[:place], parts[place + 1 :]
+    return Outlook(
+        parts[place].jobs,
+        jobs_before=sum(len(part.jobs) for part in before),
+        jobs_after=sum(len(part.jobs) for part in after),
+        seconds_after=sum(part.seconds for part in after),
+    )
+
+
+def plan_file(stage: str | None) -> str:
+    """Name of the plan of a sweep that runs on its own, or (None) of a whole reproduction."""
+    return "plan.json" if stage is None else f"plan-{stage}.json"
+
+
+def write_plan(folder: Path, parts: Sequence[Part], stage: str | None = None) -> None:
+    """Keep a plan for the sweeps that will run with this folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / plan_file(stage), {"parts": [vars(part) for part in parts]})
+
+
+def job_key(words: Iterable[str]) -> str:
+    """What a plan knows a job by: its words, as the sweeper gives them."""
+    return " ".join(words)
+
+
+def makespan(durations: Sequence[float], at_once: int) -> float:
+    """Wall time of jobs that are started in order, so many at a time."""
+    free = [0.0] * max(1, at_once)
+    for seconds in durations:
+        heapq.heappush(free, heapq.heappop(free) + seconds)
+    return max(free)
+
+
+def seconds_left(
+    jobs: Sequence[JobState], at_once: int, seconds_after: float = 0.0, *, is_relative: bool = False
+) -> float | None:
+    """How long the jobs that are left take, and what comes after them; None where nothing says so.
+
+    Jobs without a plan are taken to be as long as the planned ones are on average, or all alike. What finished jobs
+    took, beside what was planned for them, scales the others; so does a job that takes longer than that already.
+    """
+    left = [job for job in jobs if job.is_left]
+    if not left:
+        return seconds_after if seconds_after > 0.0 else None
+    known = [job.planned for job in jobs if job.planned is not None]
+    usual = sum(known) / len(known) if known else 1.0
+    if usual <= 0.0:
+        return None
+    planned = {id(job): usual if job.planned is None else job.planned for job in jobs}
+
+    is_planned = bool(known) and not is_relative
+    pace = _pace(jobs, planned, is_planned=is_planned)
+    in_order = sorted(left, key=lambda job: job.state)  # those that run have begun before those that wait
+    remaining = [_remaining(job, pace * planned[id(job)]) for job in in_order]
+    own = makespan(remaining, min(at_once, len(left)))
+    if is_planned:
+        total = own + pace * seconds_after
+    elif 0.0 in remaining:
+        return None
+    else:
+        total = own + seconds_after
+    return total if total > 0.0 else None
+
+
+def _pace(jobs: Sequence[JobState], planned: Mapping[int, float], *, is_planned: bool) -> float:
+    """How much slower than planned the jobs are; without a plan, and so without a unit, seconds a job (0: unknown)."""
+    ended = [job for job in jobs if job.state == "done" and job.seconds > 0.0]
+    of_ended = sum(planned[id(job)] for job in ended)
+    pace = 1.0 if is_planned else 0.0
+    if of_ended > 0.0:
+        pace = sum(job.seconds for job in ended) / of_ended
+    if not is_planned:
+        return pace
+    late = [job for job in jobs if job.state == "running" and job.steps is None and planned[id(job)] > 0.0]
+    return max([pace, *(job.seconds / planned[id(job)] for job in late)])
+
+
+def _remaining(job: JobState, expected: float) -> float:
+    """Seconds that one job still takes; 0 where it has taken longer than expected and does not say how far it is."""
+    if job.steps and job.steps[0] >= TRUSTED_SHARE * job.steps[1]:
+        taken, of_all = job.steps
+        return job.seconds * (of_all - taken) / taken
+    return max(0.0, expected - job.seconds)
+
+
+def progress_line(jobs: Sequence[JobState], at_once: int, place: Outlook) -> str:
+    """`12 of 48 done, 2 run (pretrain/mlm/seed-2 step 400 of 1,000, ...), about 6.0 min left`."""
+    running = [job for job in jobs if job.state == "running"]
+    line = counted(jobs, place)
+    if running:
+        named = [_named(job) for job in running[:SHOWN_RUNNING]]
+        named += ["..."] * (len(running) > SHOWN_RUNNING)
+        line += f", {len(running)} run ({', '.join(named)})"
+    return line + time_words(left_at(place, jobs, at_once))
+
+
+def left_at(place: Outlook, jobs: Sequence[JobState], at_once: int) -> float | None:
+    """`seconds_left` of a sweep in its place."""
+    return seconds_left(jobs, at_once, place.seconds_after, is_relative=place.is_relative)
+
+
+def counted(jobs: Sequence[JobState], place: Outlook) -> str:
+    """`12 of 48 done`, of all sweeps that belong together."""
+    ended = sum(not job.is_left for job in jobs)
+    return f"{place.jobs_before + ended} of {place.jobs_before + len(jobs) + place.jobs_after} done"
+
+
+def time_words(seconds: float | None) -> str:
+    return "" if seconds is None else f", about {duration(seconds)} left"
+
+
+def _named(job: JobState) -> str:
+    if job.steps is None:
+        return f"{job.name} for {duration(job.seconds)}"
+    return f"{job.name} step {job.steps[0]:,} of {job.steps[1]:,}"
+
+
+def steps_in(lines: Sequence[str]) -> tuple[int, int] | None:
+    """(steps taken, of all) by the last line of a log that says it."""
+    for line in reversed(lines):
+        match = STEP.search(line)
+        if match:
+            return int(match[1]), int(match[2])
+    return None
+
+
+class Pulse:
+    """Prints a line wherever PULSE_SECONDS have passed since the last one, unless a terminal shows more anyway.
+
+    Whoever prints for other reasons says so by `spoken`. `beat` is called from a loop; `in_background` beats by itself.
+    """
+
+    def __init__(self, console: Console, line: Callable[[], str], seconds: float | None = None) -> None:
+        self.console, self.line = console, line
+        self.seconds = PULSE_SECONDS if seconds is None else seconds
+        self._spoken = time.monotonic()
+
+    def spoken(self) -> None:
+        """Something was printed now."""
+        self._spoken = time.monotonic()
+
+    def beat(self) -> None:
+        """Print the line if it is due."""
+        if self.console.is_terminal or time.monotonic() - self._spoken < self.seconds:
+            return
+        self.console.print(self.line(), markup=False, highlight=False, soft_wrap=True)
+        self.spoken()
+
+    @contextmanager
+    def in_background(self) -> Iterator[None]:
+        """Beat in a thread while something else works; not for code that forks."""
+        ended = threading.Event()
+
+        def work() -> None:
+            while not ended.wait(min(1.0, self.seconds)):
+                self.beat()
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()

@@ -1,0 +1,250 @@
+"""What a job takes besides its steps: its start and its end, measured by tiny jobs that run as those of a sweep do.
+
+`python -m clozelab.planning.starts` runs them in a temporary folder: a pre-training of four steps, a fine-tuning of
+two, one with many validations, and an evaluation, as many side by side as jobs will run. All of their time counts as
+start-up, since the model and the text are next to nothing. Kept in the cache, unless the machine was busy.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from clozelab.corpus.files import digest
+from clozelab.launch.processes import ForkServer, Job, ProcessPool
+from clozelab.planning.machine import BUSY_SHARE, is_busy_for
+from clozelab.runs.fingerprint import code_of_results
+from clozelab.runs.record import write_json
+from clozelab.suggestions import CONF_DIR
+from clozelab.training.host import host_facts
+from clozelab.training.stopping import die_with_parent
+from clozelab.verdicts.experiment import read_yaml
+
+STARTS_VERSION = 1  # raised when what is measured changes
+WORKER = "clozelab.planning.starts"
+CLOCK = "clozelab.planning.clock"
+ANSWER = "answer: "
+MAX_SECONDS = 180.0  # of all tiny jobs together
+MOST_SIDE_BY_SIDE = 4  # more say nothing new
+STAGES = ("pretrain", "finetune", "evaluate")
+VALIDATIONS = 10  # more in one of two fine-tunings, whose difference is what a validation takes
+NUM_WORDS, NUM_DOCUMENTS, NUM_SENTENCES, NUM_EXAMPLES = 80, 60, 10, 40
+TINY_MODEL = (
+    "model.num_hidden_layers=1", "model.hidden_size=16", "model.num_attention_heads=2", "model.intermediate_size=16",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Seconds of a job of each stage besides its steps, validations and saved files."""
+
+    server: float  # until the first job of a sweep can be forked, counted from the sweep's start
+    pretrain: float
+    finetune: float
+    evaluate: float
+    validation: float  # one validation of a fine-tuning, besides its forward passes
+    is_measured: bool = False
+    is_busy: bool = False  # the machine had other work meanwhile
+
+    def of(self, stage: str) -> float:
+        return float(getattr(self, stage))
+
+
+SECONDS = [one.name for one in fields(Starts)][:5]
+
+
+@cache
+def constants() -> Mapping[str, Any]:
+    """conf/planning.yaml: what is taken for granted."""
+    return read_yaml(CONF_DIR / "planning.yaml")
+
+
+def usual_starts() -> Starts:
+    """Those of another machine, where none were measured on this one."""
+    return Starts(**constants()["usual_starts"])
+
+
+def measured_starts(
+    trainer: Mapping[str, Any],
+    cache_dir: Path,
+    *,
+    at_once: int,
+    threads: int,
+    forks: bool,
+    measure: bool,
+    anew: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> Starts:
+    """Start-ups on this machine, from the cache or measured now; the usual ones where neither is to be had.
+
+    Args:
+        trainer: a job's trainer settings.
+        at_once, threads: how the jobs of a sweep run.
+        forks: the sweep forks its jobs.
+        measure, anew: as measured_speeds has them.
+    """
+    facts = host_facts()
+    question = {
+        "version": STARTS_VERSION, "code": code_of_results(), "torch": facts["versions"].get("torch"),
+        "host": {key: facts["host"][key] for key in ("cpu", "cores", "gpus")}, "forks": forks,
+        "accelerator": trainer["accelerator"], "precision": trainer["precision"],
+        "at_once": min(at_once, MOST_SIDE_BY_SIDE), "threads": threads,
+    }  # fmt: skip
+    path = cache_dir / "speeds" / f"starts-{digest(question)[:16]}.json"
+    if not (anew and measure):
+        try:
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            kept: dict[str, Any] = {key: float(saved[key]) for key in SECONDS}
+            return Starts(**kept, is_measured=True)
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+    if not measure:
+        return usual_starts()
+
+    say("timing how jobs start")
+    was_busy = is_busy_for(question["at_once"] * threads)
+    measured = _ask_worker(question)
+    if measured is None:
+        return usual_starts()
+    if was_busy or measured.is_busy:
+        return replace(measured, is_busy=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {key: getattr(measured, key) for key in SECONDS} | {"question": question})
+    return measured
+
+
+def _ask_worker(question: Mapping[str, Any]) -> Starts | None:
+    """The answer of a process of its own; None where it failed or took too long."""
+    environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "RAYON_NUM_THREADS"), str(question["threads"]))
+    command = [sys.executable, "-m", WORKER, json.dumps(question)]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=MAX_SECONDS, check=True)
+        lines = [line for line in done.stdout.splitlines() if line.startswith(ANSWER)]
+        return Starts(**json.loads(lines[-1].removeprefix(ANSWER)))
+    except (subprocess.SubprocessError, OSError, ValueError, IndexError, TypeError):
+        return None
+
+
+class Rehearsal:
+    """The tiny jobs, in a folder that is thrown away."""
+
+    def __init__(self, folder: Path, question: Mapping[str, Any]) -> None:
+        self.folder, self.at_once = folder, int(question["at_once"])
+        self.words = [
+            f"data_dir={folder}", f"cache_dir={folder}/cache", f"runs_dir={folder}/runs", "scale=dials", "logger=none",
+            f"trainer.accelerator={question['accelerator']}", f"trainer.precision={question['precision']}",
+        ]  # fmt: skip
+        self.waited: list[float] = []  # of each job, the share of its wall time in which it had no core
+        self.server: ForkServer | None = None
+        self.server_seconds = 0.0
+        write_texts(folder)
+        if question["forks"]:
+            self._start_server({"OMP_NUM_THREADS": str(question["threads"])})
+
+    def _start_server(self, environment: Mapping[str, str]) -> None:
+        started = time.perf_counter()
+        modules = ["clozelab.launch.preloaded", "clozelab.launch.clusters"]
+        modules += [f"clozelab.stages.{stage}" for stage in STAGES]
+        self.server = ForkServer(CLOCK, [*modules, CLOCK], environment)
+        clock = self.folder / "server.clock"
+        self.server.start([str(clock), "--version"], self.folder / "server.log").wait()
+        wall = time.perf_counter() - started
+        processor = float(clock.read_text(encoding="utf-8").split()[1])
+        self.server_seconds = processor if 0.0 < processor < (1.0 - BUSY_SHARE) * wall else wall
+
+    def seconds(self, stage: str, *words: str) -> float:
+        """Of one job of a stage, where as many run side by side as in a sweep. ValueError: one has failed."""
+        jobs = []
+        for seed in range(1, self.at_once + 1):
+            name = f"{stage}-{digest(list(words))[:8]}-{seed}"
+            run = [stage, *self.words, *words, f"seed={seed}", f"run_dir={self.folder}/runs/{name}", "hydra.mode=RUN"]
+            clock = self.folder / f"{name}.clock"
+            job = Job(name, [sys.executable, "-m", "clozelab", *run], self.folder / f"{name}.log")
+            job.words = [str(clock), *run]
+            jobs.append(job)
+        console = Console(file=io.StringIO())
+        ProcessPool(jobs, at_once=self.at_once, grace_seconds=1.0, console=console, server=self.server).run()
+        failed = [job for job in jobs if job.state != "complete"]
+        if failed:
+            raise ValueError(f"{stage}: {failed[0].message}")
+        return fmean(self._time_of(job) for job in jobs)
+
+    def _time_of(self, job: Job) -> float:
+        """Wall time; where other work took its core away, and it says so, processor time."""
+        try:
+            processor = float((self.folder / f"{job.name}.clock").read_text(encoding="utf-8").split()[0])
+        except OSError:  # a process of its own, with children perhaps
+            return job.seconds
+        waited = max(0.0, 1.0 - processor / job.seconds)
+        self.waited.append(waited)
+        return processor if waited > BUSY_SHARE else job.seconds
+
+
+def write_texts(folder: Path) -> None:
+    """A small text, a small task in SST-2's files and a few minimal pairs, of random words."""
+    rng = np.random.default_rng(0)
+    letters = np.array(list("abcdefghijklmnoprstu"))
+    words = np.unique(["".join(rng.choice(letters, 4)) for _ in range(NUM_WORDS)])
+
+    def sentence() -> str:
+        return " ".join(rng.choice(words, 8))
+
+    documents = ["\n".join(sentence() for _ in range(NUM_SENTENCES)) for _ in range(NUM_DOCUMENTS)]
+    (folder / "text.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
+    (folder / "glue/SST-2").mkdir(parents=True)
+    for name in ("train", "dev"):
+        rows = [f"{sentence()}\t{number % 2}" for number in range(NUM_EXAMPLES)]
+        text = "\n".join(["sentence\tlabel", *rows]) + "\n"
+        (folder / f"glue/SST-2/{name}.tsv").write_text(text, encoding="utf-8")
+    pairs = [{"sentence_good": sentence(), "sentence_bad": sentence(), "UID": "u"} for _ in range(NUM_EXAMPLES)]
+    lines = [json.dumps(pair) for pair in pairs]
+    (folder / "pairs.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def rehearse(question: Mapping[str, Any], folder: Path) -> Starts:
+    """Run the tiny jobs. ValueError: one has failed."""
+    jobs = Rehearsal(folder, question)
+    text = f"corpus.sources.0.path={folder}/text.txt"
+    corpus = ["corpus=text", text, "corpus.validation_fraction=0.1", "tokenizer.vocab_size=200"]
+    phase = "{seq_length: 32, steps: 4, global_batch_size: 8, micro_batch_size: 8}"
+    model = [f"phases=[{phase}]", *TINY_MODEL, "objective=mlm", "keep_encoders=[]"]
+    jobs.seconds("pretrain", *corpus, *model, "arm=first")  # prepares the corpus, which in a sweep is done before
+    pretrain = jobs.seconds("pretrain", *corpus, *model, "arm=second")
+
+    encoder = next(folder.glob("runs/pretrain-*/encoder"))
+    tuned = ["task=sst2", f"encoder={encoder}", "row=tiny", "epochs=1", "global_batch_size=2", "max_train_examples=40"]
+    finetune = jobs.seconds("finetune", *tuned, "evaluations_per_epoch=1")
+    often = jobs.seconds("finetune", *tuned, f"evaluations_per_epoch={1 + VALIDATIONS}")
+
+    pairs = ["measure=minimal_pairs", "measure.data.files=pairs.jsonl", "measure.data.columns.field=null"]
+    evaluate = jobs.seconds("evaluate", *pairs, f"encoder={encoder}", "row=tiny", "max_unknown_share=1.0")
+    is_busy = bool(jobs.waited) and fmean(jobs.waited) > 2 * BUSY_SHARE
+    validation = max(0.0, (often - finetune) / VALIDATIONS)
+    return Starts(jobs.server_seconds, pretrain, finetune, evaluate, validation, is_measured=True, is_busy=is_busy)
+
+
+def answer() -> int:
+    """As a process: print the start-ups for the question of the command line; returns the exit status."""
+    die_with_parent()
+    with tempfile.TemporaryDirectory(prefix="clozelab-starts-") as folder:
+        found = rehearse(json.loads(sys.argv[1]), Path(folder))
+    print(f"{ANSWER}{json.dumps(asdict(found))}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(answer())

@@ -1,0 +1,107 @@
+"""Minutes left by the size of jobs, the place of a sweep in a reproduction, and the lines that a pipe gets."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from clozelab.launch.progress import (
+    JobState,
+    Outlook,
+    Part,
+    Pulse,
+    plan_file,
+    progress_line,
+    seconds_left,
+    steps_in,
+    write_plan,
+)
+
+
+def ended(planned: float, took: float) -> JobState:
+    return JobState("ended", "done", took, planned)
+
+
+def waits(planned: float | None) -> JobState:
+    return JobState("waits", "waiting", 0.0, planned)
+
+
+def test_jobs_count_by_their_planned_size_and_not_by_their_number() -> None:
+    small = [ended(10.0, 10.0)] * 30
+    large = [waits(300.0)] * 2
+    assert seconds_left([*small, *large], 1) == pytest.approx(600.0)
+    assert seconds_left([*small, *large], 2) == pytest.approx(300.0)
+    alike = [JobState("ended", "done", 10.0)] * 30 + [waits(None)] * 2
+    assert seconds_left(alike, 1) == pytest.approx(20.0), "without a plan they are taken to be alike"
+
+
+def test_what_ended_corrects_the_plan_also_of_what_comes_after() -> None:
+    slow = [ended(10.0, 20.0), waits(10.0)]
+    assert seconds_left(slow, 1) == pytest.approx(20.0)
+    assert seconds_left(slow, 1, seconds_after=100.0) == pytest.approx(220.0)
+
+
+def test_a_job_that_says_its_step_is_left_by_that() -> None:
+    half = JobState("half", "running", 50.0, 10.0, steps=(500, 1000))
+    assert seconds_left([half], 1) == pytest.approx(50.0)
+    begun = JobState("begun", "running", 8.0, 40.0, steps=(10, 1000))
+    assert seconds_left([begun], 1) == pytest.approx(32.0), "its first steps say nothing yet"
+
+
+def test_a_job_that_is_late_makes_those_behind_it_late() -> None:
+    late = JobState("late", "running", 30.0, 10.0)
+    assert seconds_left([late, waits(10.0)], 1) == pytest.approx(30.0)
+    assert seconds_left([late], 1) is None, "nothing is promised of the last one"
+    unplanned = [JobState("ended", "done", 2.0), JobState("late", "running", 3.0), waits(None)]
+    assert seconds_left(unplanned, 1) is None
+
+
+def test_nothing_is_said_of_time_before_anything_is_known() -> None:
+    assert seconds_left([JobState("first", "running", 3.0), waits(None)], 1) is None
+    assert seconds_left([ended(1.0, 1.0)], 1, seconds_after=7.0) == 7.0
+
+
+def test_a_line_counts_the_whole_reproduction(tmp_path: Path) -> None:
+    parts = [
+        Part("prepare", 5.0),
+        Part("pretrain", 120.0, {"arm=a": 60.0, "arm=b": 60.0}),
+        Part("finetune", 40.0, {"row=a": 40.0}),
+        Part("report", 20.0),
+    ]
+    write_plan(tmp_path, parts)
+    place = Outlook.read(tmp_path, "pretrain", is_part=True)
+    assert place == Outlook({"arm=a": 60.0, "arm=b": 60.0}, jobs_before=0, jobs_after=1, seconds_after=60.0)
+    assert Outlook.read(tmp_path, "finetune", is_part=True).jobs_before == 2
+    assert Outlook.read(tmp_path, "pretrain", is_part=False) == Outlook(), "a sweep on its own has a plan of its own"
+    jobs = [JobState("pretrain/a", "running", 30.0, 60.0), JobState("pretrain/b", "waiting", 0.0, 60.0)]
+    assert progress_line(jobs, 1, place) == "0 of 3 done, 1 run (pretrain/a for 30 s), about 2.5 min left"
+    (tmp_path / plan_file(None)).write_text(json.dumps({"parts": [{"wrong": 1}]}))
+    assert Outlook.read(tmp_path, "pretrain", is_part=True) == Outlook()
+
+
+def test_many_that_run_are_not_all_named() -> None:
+    line = progress_line([JobState(f"job-{number}", "running", 1.0) for number in range(5)], 5, Outlook())
+    assert line == "0 of 5 done, 5 run (job-0 for 1 s, job-1 for 1 s, ...)"
+
+
+def test_the_last_step_of_a_log_counts() -> None:
+    assert steps_in(["x step 1/10 y", "step 2/10 loss", "step 2 validation"]) == (2, 10)
+    assert steps_in(["nothing"]) is None
+
+
+def test_a_pulse_is_for_pipes_and_waits_for_its_time() -> None:
+    pipe, terminal = io.StringIO(), io.StringIO()
+    pulse = Pulse(Console(file=pipe), lambda: "still here", seconds=0.05)
+    pulse.beat()
+    assert not pipe.getvalue(), "not yet due"
+    with pulse.in_background():
+        time.sleep(0.2)
+    assert pipe.getvalue().splitlines()[0] == "still here"
+    shown = Pulse(Console(file=terminal, force_terminal=True), lambda: "still here", seconds=0.0)
+    shown.beat()
+    assert not terminal.getvalue()
