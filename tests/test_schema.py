@@ -24,7 +24,11 @@ REFUSED = [
     ("pretrain", "fidelity=relased", "is 'relased': choose one of released, paper, ours; did you mean 'released'?"),
     ("pretrain", "objective.dupe_factor=0", "is 0: it must be greater than or equal to 1"),
     ("pretrain", "position_growth=tiles", "is 'tiles': choose one of none, tile; did you mean 'tile'?"),
-    ("prepare", "corpus.sources.0.format=json", "is 'json': choose one of auto, text, jsonl; did you mean 'jsonl'?"),
+    (
+        "prepare",
+        "corpus.sources.0.format=json",
+        "is 'json': choose one of auto, text, jsonl, csv, tsv, parquet, arrow; did you mean 'jsonl'?",
+    ),
     (
         "finetune",
         "initialisation=pretraind",

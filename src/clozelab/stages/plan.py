@@ -287,7 +287,8 @@ def part_tables(costing: Costing) -> Iterator[Table]:
             cells = [f"{parts[key]:.1f}" if key in parts else "" for key in PART_HEADINGS]
             rows.append([name, str(shape.count), *cells, f"{sum(parts.values()):.1f}"])
     if rows:
-        columns = [Heading(name, True) for name in ("jobs", *PART_HEADINGS.values(), "in all")]
+        soon = {"jobs": 3, "fits": 2, "saving": 1}  # lost on a narrow terminal
+        columns = [Heading(name, True, soon.get(name, 0)) for name in ("jobs", *PART_HEADINGS.values(), "in all")]
         yield [Heading("seconds a job"), *columns], rows
 
 
