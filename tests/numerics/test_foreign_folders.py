@@ -26,7 +26,8 @@ from clozelab.stages.building import require_own_vocabulary
 transformers = pytest.importorskip("transformers")
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-WORDS = [*SPECIAL, *"the a cat dog sat on mat ran fast cafe café naive good bad ##s ##ed . , !".split(" ")]
+KNOWN = "the a cat dog sat on mat ran fast cafe café naive good bad ##s ##ed . , !"
+WORDS = [*SPECIAL, *KNOWN.split()]
 SIZES: dict[str, Any] = {
     "hidden_size": 16,
     "num_hidden_layers": 2,
