@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import pickle
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -394,6 +395,15 @@ def test_a_tokenizer_that_does_not_say_where_words_begin_is_not_guessed_at(folde
     )  # fmt: skip
     with pytest.raises(ValueError, match="whole_words=true needs a tokenizer whose entries say"):
         masking.apply(packed, unknown, 0, 0)
+
+
+def test_it_goes_to_another_process(folder_of: Callable[[str], Path]) -> None:
+    for kind in ("bert with every flag", "roberta with every flag", "albert", "whole texts"):
+        tokenizer = read_tokenizer(folder_of(kind))
+        sent = pickle.loads(pickle.dumps(tokenizer))
+        assert sent.fingerprint == tokenizer.fingerprint
+        for ids, expected in zip(sent.encode_batch(lines(20)), tokenizer.encode_batch(lines(20)), strict=True):
+            assert ids.tolist() == expected.tolist()
 
 
 def test_prepared_tokenizers_are_not_taken_for_a_folders_own(tmp_path: Path) -> None:

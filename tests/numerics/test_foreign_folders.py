@@ -25,7 +25,9 @@ from clozelab.stages.building import require_own_vocabulary
 
 transformers = pytest.importorskip("transformers")
 
-WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog sat on mat ran fast cafe café naive good bad ##s ##ed . , !".split()
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+KNOWN = "the a cat dog sat on mat ran fast cafe café naive good bad ##s ##ed . , !"
+WORDS = [*SPECIAL, *KNOWN.split()]
 SIZES: dict[str, Any] = {
     "hidden_size": 16,
     "num_hidden_layers": 2,
@@ -74,7 +76,9 @@ def test_masks_are_filled_as_transformers_fills_them(tmp_path: Path) -> None:
     assert (shown[len(WORDS)], shown[len(WORDS) + 1]) == ("[E1]", "covid"), "added tokens are candidates"
 
 
-@pytest.mark.parametrize("form", ["transformers", "sentence_transformers", pytest.param("onnx", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "form", ["transformers", "sentence_transformers", pytest.param("onnx", marks=pytest.mark.slow)]
+)
 def test_an_export_keeps_the_tokenizer(tmp_path: Path, form: str) -> None:
     folder, out = write(tmp_path / "m"), tmp_path / "out"
     assert main(["export", str(folder), f"to={out}", f"format={form}"]) == 0

@@ -55,7 +55,7 @@ _WORD = re.compile("[^ \t\n\r]+")
 _SAFE_SPACE = re.compile(r"(?<=[!-~\w])[ \t\n\r]+(?=[!-~\w])")
 """Between two plain characters: a mark behind a space makes one cluster with it, which a character map may look up."""
 _BYTE_CHUNK = re.compile(" ?[^ ]+")
-_ODD_SPACE = re.compile(r"[^\S ]|\u180e|\s\s|\s$")  # no cut before each space: byte-level BPE looks at runs of them
+_ODD_SPACE = r"[^\S ]|\u180e|\s\s|\s$"  # no cut before each space: byte-level BPE looks at runs of them
 
 
 class FolderTokenizer(Tokenizer):
@@ -179,7 +179,7 @@ class FolderTokenizer(Tokenizer):
 
     def _set_words(self) -> None:
         """How a text is cut into what can be encoded by itself, if it can be."""
-        self._cut, self._is_plain = _cutting(self._json, self.added_tokens)
+        self._cut, self._whole = _cutting(self._json, self.added_tokens)
         word_rules, cached_rules = self._json, self._json
         if self.kind == "byte_bpe":
             # Words of running text have their space; what is cut out of a text brings its own.
@@ -214,7 +214,7 @@ class FolderTokenizer(Tokenizer):
     def _encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `encode_flat`, of one batch: by words where that is possible."""
         texts = [SURROGATES.sub("\ufffd", text) for text in texts]
-        plain = [index for index, text in enumerate(texts) if self._cut is not None and self._is_plain(text)]
+        plain = [index for index, text in enumerate(texts) if self._is_plain(text)]
         by_words = self._cache.encode(self._words([texts[index] for index in plain]))
         if len(plain) == len(texts):
             return by_words
@@ -227,6 +227,12 @@ class FolderTokenizer(Tokenizer):
         for index, encoding in zip(whole, encodings, strict=True):
             pieces[index] = np.array(encoding.ids, dtype=np.int32)
         return np.concatenate(pieces), np.array([len(piece) for piece in pieces], dtype=np.int64)
+
+    def _is_plain(self, text: str) -> bool:
+        """Whether a text can be cut."""
+        if self._cut is None:
+            return False
+        return self._whole is None or self._whole.search(text) is None
 
     def _words(self, texts: Sequence[str]) -> list[str]:
         assert self._cut is not None or not texts
@@ -358,6 +364,7 @@ def _settle_normalizer(place: Path, settled: dict[str, Any], config: Mapping[str
     normalizer = settled.get("normalizer") or {}
     if normalizer.get("type") != "BertNormalizer":
         return
+    normalizer = {**dict.fromkeys(BERT_RULES.values()), **normalizer}
     changed = {**normalizer}
     for theirs, ours in BERT_RULES.items():
         if theirs in config:
@@ -378,17 +385,17 @@ def _settle_normalizer(place: Path, settled: dict[str, Any], config: Mapping[str
 
 def _strips(normalizer: Mapping[str, Any]) -> bool:
     strips = normalizer.get("strip_accents")
-    return bool(normalizer["lowercase"] if strips is None else strips)
+    return bool(normalizer.get("lowercase") if strips is None else strips)
 
 
 def _settle_prefix_space(place: Path, settled: dict[str, Any], config: Mapping[str, Any]) -> None:
     splitter, said = settled.get("pre_tokenizer") or {}, config.get("add_prefix_space")
-    if splitter.get("type") != "ByteLevel" or said is None or bool(said) == splitter["add_prefix_space"]:
+    if splitter.get("type") != "ByteLevel" or said is None or bool(said) == splitter.get("add_prefix_space", True):
         return
     log.warning(
         "%s says add_prefix_space=%s and tokenizer_config.json %s, which counts, as in AutoTokenizer; put right the "
         "one that is wrong",
-        *(place, json.dumps(splitter["add_prefix_space"]), json.dumps(bool(said))),
+        *(place, json.dumps(splitter.get("add_prefix_space", True)), json.dumps(bool(said))),
     )
     settled["pre_tokenizer"] = {**splitter, "add_prefix_space": bool(said)}
     processor = settled.get("post_processor") or {}
@@ -538,21 +545,16 @@ def _unknown_token(model: Mapping[str, Any]) -> str:
 
 def _cutting(
     rules: Mapping[str, Any], added: Sequence[str]
-) -> tuple[Callable[[str], list[str]] | None, Callable[[str], bool]]:
-    """How a text is cut into what can be encoded by itself (None: it cannot be), and of which texts that holds."""
+) -> tuple[Callable[[str], list[str]] | None, re.Pattern[str] | None]:
+    """How a text is cut into what can be encoded by itself (None: it cannot be), and what no such text has."""
     normalizers = _parts(rules.get("normalizer"), "normalizers")
     splitters = _parts(rules.get("pre_tokenizer"), "pretokenizers")
     if _is_local(normalizers) and _cuts_at_spaces(splitters) and not any(map(_has_space, added)):
         has_map = any(part["type"] == "Precompiled" for part in normalizers)
-        return (_safe_pieces if has_map else _WORD.findall), lambda _: True
+        return (_safe_pieces if has_map else _WORD.findall), None
     if not _is_robertas(rules, normalizers, splitters):
-        return None, lambda _: False
-    tokens = re.compile("|".join(map(re.escape, added)) or "(?!)")
-
-    def is_plain(text: str) -> bool:
-        return tokens.search(text) is None and _ODD_SPACE.search(text) is None
-
-    return _BYTE_CHUNK.findall, is_plain
+        return None, None
+    return _BYTE_CHUNK.findall, re.compile("|".join([_ODD_SPACE, *map(re.escape, added)]))
 
 
 def _safe_pieces(text: str) -> list[str]:

@@ -256,8 +256,8 @@ def _batches(path: Path, file_format: str, columns: list[str] | None) -> Iterato
 
     try:
         if file_format == "parquet":
-            # The buffer keeps a row group of many megabytes from being read as a whole.
-            with parquet.ParquetFile(path, buffer_size=BUFFER_BYTES) as file:
+            # By pages: otherwise a row group of many megabytes is read as a whole.
+            with parquet.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False) as file:
                 yield from file.iter_batches(batch_size=BATCH_ROWS, columns=columns)
             return
         with pyarrow.memory_map(str(path)) as source, _arrow_reader(source) as reader:
