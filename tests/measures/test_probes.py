@@ -293,12 +293,19 @@ def test_a_fresh_head_comes_from_the_seed(tmp_path: Path, save_tuned: Any, evalu
     ],
 )
 def test_the_threshold_of_no_answer_is_not_tuned_on_the_file_that_is_scored(
-    tmp_path: Path, save_tuned: Any, evaluate: Any, threshold: Any, initialisation: str, used: float, source: str
+    tmp_path: Path,
+    save_tuned: Any,
+    evaluate: Any,
+    caplog: Any,
+    threshold: Any,
+    initialisation: str,
+    used: float,
+    source: str,
 ) -> None:
     asked = {"id": "1", "question": "who ran?", "answers": [{"text": "dog", "answer_start": 2}]}
     paragraphs = [{"context": "a dog ran", "qas": [asked, asked | {"id": "2", "answers": [], "is_impossible": True}]}]
     (tmp_path / "dev.json").write_text(json.dumps({"version": "2", "data": [{"title": "", "paragraphs": paragraphs}]}))
-    rules = {"n_best_size": 20, "max_answer_length": 30, "with_unanswerable": True, "threshold": threshold}
+    rules = {"n_best_size": 20, "max_answer_length": 40, "with_unanswerable": True, "threshold": threshold}
     model = save_tuned("spans", extra_config={"clozelab": {"answers": rules}})
     words = ["measure=labelled", "task@measure.task=squad_v2", "measure.task.data.validation_file=dev.json", model]
     folder = evaluate(*words, f"initialisation={initialisation}")
@@ -307,6 +314,9 @@ def test_the_threshold_of_no_answer_is_not_tuned_on_the_file_that_is_scored(
     assert record.facts["no_answer_threshold"] == said
     assert json.loads((folder / "scores.json").read_text())["no_answer_threshold"] == said
     assert record.values["validation/threshold"] == used
+
+    is_named = "the model was fine-tuned with max_answer_length 40, and is scored with 30" in caplog.text
+    assert is_named == (initialisation == "pretrained")
 
     # A threshold above all odds answers both questions, one below them neither; tuned, it would be right more often.
     texts = json.loads((folder / "predictions.json").read_text())

@@ -1,8 +1,8 @@
 """Published packs of runs open, and are judged as they were: `claims.csv` is the same, byte for byte.
 
-`packs/NAME.csv` holds what was made of `docs/results/NAME/runs.zip`, by the pack's own experiment: by commit 3343c5f,
-and of the five packs that it refused, since they are of older results versions, by the code that reads them first. One
-small pack is opened in every run of the suite, all others with `pytest -m slow tests/reference/test_packs.py`.
+`packs/NAME.csv` holds what was made of `docs/results/NAME/runs.zip`, by the pack's own experiment: by commit 3343c5f.
+Five of them it refused for an older results version; of those it is what it made without that check. One small pack is
+opened in every run of the suite, all others with `pytest -m slow tests/reference/test_packs.py`.
 """
 
 from __future__ import annotations
