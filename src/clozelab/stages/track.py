@@ -96,10 +96,7 @@ def _send(tracker: Any, calls: Sequence[Numbers], config: dict[str, Any]) -> int
 
     if hasattr(tracker, "load_package"):
         tracker.load_package()
-    known: dict[str, set[int]] = {}
-    if hasattr(tracker, "known_steps"):
-        keys = {key for call in calls for key in call.metrics}
-        known = {key: tracker.known_steps(key) for key in sorted(keys)}
+    known = _known_steps(tracker, calls)
     if not isinstance(tracker, WandbTracker):  # it has the configuration from its job
         tracker.log_hyperparams(config)
 
@@ -113,6 +110,16 @@ def _send(tracker: Any, calls: Sequence[Numbers], config: dict[str, Any]) -> int
         for call in part:
             tracker.log_metrics(call.metrics, call.step)
     return sum(len(call.metrics) for call in unsent)
+
+
+def _known_steps(tracker: Any, calls: Sequence[Numbers]) -> dict[str, set[int]]:
+    """For each metric the steps that a tracker has; empty for one that cannot say it."""
+    if not hasattr(tracker, "known_steps"):
+        return {}
+    keys: set[str] = set()
+    for call in calls:
+        keys |= call.metrics.keys()
+    return {key: tracker.known_steps(key) for key in sorted(keys)}
 
 
 def _end(tracker: Any, record: Record) -> None:
@@ -147,14 +154,14 @@ def _final_scores(record: Record) -> dict[str, float]:
     if not record.is_complete:
         return {}
     path = Path(record.folder) / "scores.json"
-    values: dict[str, Any] = record.facts
     if path.is_file():
-        values = json.loads(path.read_text(encoding="utf-8"))["scores"]
-    is_score = {key: path.is_file() or key.startswith("validation/") or key in MEASURED for key in values}
-    return {key: value for key, value in values.items() if is_score[key] and isinstance(value, int | float)}
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["scores"]
+    else:
+        values = {key: value for key, value in record.facts.items() if key.startswith("validation/") or key in MEASURED}
+    return {key: value for key, value in values.items() if isinstance(value, int | float)}
 
 
 def _without_known(call: Numbers, known: dict[str, set[int]]) -> Numbers:
-    step = call.step or 0
+    step = 0 if call.step is None else call.step
     metrics = {key: value for key, value in call.metrics.items() if step not in known.get(key, ())}
     return replace(call, metrics=metrics)

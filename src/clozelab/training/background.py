@@ -242,23 +242,30 @@ class BackgroundLogger(Logger):
 
     def _work(self) -> None:
         while True:
-            with self._news:
-                while not self._calls and not self._is_closing:
-                    self._news.wait()
-                bundle = self._next_bundle()
+            bundle = self._wait_for_calls()
             if not bundle:
                 return
             is_last_try = self._is_closing and self._trouble.outages > 0
             if self._make(bundle):
-                with self._news:
-                    for _ in bundle:
-                        self._calls.popleft()
-                    if self._trouble.is_off:
-                        self._keep_only_the_end()
+                self._forget(len(bundle))
             elif is_last_try:
                 return
             else:
                 self._wait_for_the_next_try()
+
+    def _wait_for_calls(self) -> list[Numbers | Call]:
+        """What is to be made next; empty once the logger is closed and nothing waits."""
+        with self._news:
+            self._news.wait_for(lambda: self._calls or self._is_closing)
+            return self._next_bundle()
+
+    def _forget(self, count: int) -> None:
+        """Take the first calls out, which are over with."""
+        with self._news:
+            for _ in range(count):
+                self._calls.popleft()
+            if self._trouble.is_off:
+                self._keep_only_the_end()
 
     def _keep_only_the_end(self) -> None:
         """Of a tracker that is off; to close it may still do something."""

@@ -90,16 +90,15 @@ class MlflowTracker(Logger):
         from mlflow.entities import Metric
 
         client = self.client()
-        metrics = [
-            Metric(key, value, timestamp=int(1000 * call.time), step=call.step or 0)
-            for call in calls
-            for key, value in call.metrics.items()
-        ]
+        metrics = []
+        for call in calls:
+            where = {"timestamp": int(1000 * call.time), "step": 0 if call.step is None else call.step}
+            metrics += [Metric(key, value, **where) for key, value in call.metrics.items()]
         for begin in range(0, len(metrics), METRICS_A_REQUEST):
             client.log_batch(self.run_id, metrics=metrics[begin : begin + METRICS_A_REQUEST])
 
     @rank_zero_only
-    def log_hyperparams(self, params: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Of a run that goes on they are there already, with the same values or with those of its new machine."""
         from mlflow.entities import Param
 
