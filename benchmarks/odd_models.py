@@ -1,0 +1,3 @@
+from odd_lab import Cases
+
+CASES = Cases("models")
