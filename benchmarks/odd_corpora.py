@@ -219,7 +219,9 @@ files_case(
     READ,
     one(TEXT.replace("The", "\t  The").replace(".\n", ".  \n")),
 )
-files_case("form_feeds", "a form feed after each sentence instead of a line end", READ, one(TEXT.replace(".\nThe", ".\fThe")))
+files_case(
+    "form_feeds", "a form feed after each sentence instead of a line end", READ, one(TEXT.replace(".\nThe", ".\fThe"))
+)
 files_case(
     "unicode_line_ends",
     "U+2028 and U+0085 as line ends",
