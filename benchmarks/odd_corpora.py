@@ -15,22 +15,23 @@ import os
 import random
 import socket
 import tarfile
+import tempfile
 import unicodedata
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas
-import pyarrow
 import tokenizers
 import zstandard
-from odd_lab import EITHER, READ, REFUSED, Cases, check, equal, heard
 from pyarrow import feather
 
 import clozelab
+from odd_lab import EITHER, READ, REFUSED, Cases, check, equal, heard
 
 CASES = Cases("corpora")
 NOBODY = 65534  # who may read nothing that root keeps for itself
@@ -645,10 +646,18 @@ def named_pipe(place: Path) -> None:
         os.chdir(here)
 
 
+@cache
+def warm_up() -> None:
+    with tempfile.TemporaryDirectory(prefix="clozelab-odd-warm-") as folder:
+        write(Path(folder), one(TEXT))
+        prepare(Path(folder))
+
+
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Without the right of root to read everything."""
+    """Without the right of root to read everything. What the verb imports on its way has to be there already."""
     is_root = os.geteuid() == 0
+    warm_up()
     if is_root:
         os.seteuid(NOBODY)
     try:

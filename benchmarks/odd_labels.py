@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas
-from odd_lab import EITHER, READ, REFUSED, Cases, check, equal, heard
-from odd_models import plain_encoder
 
 import clozelab
+from odd_lab import EITHER, READ, REFUSED, Cases, check, equal, heard
+from odd_models import plain_encoder
 
 CASES = Cases("label files")
 Row = tuple[str, str]  # text and label
@@ -304,7 +304,7 @@ labelled_case(
     table(relabelled(lambda n, y: "NaN" if n % 9 == 4 else y)),
     names=("train.csv",),
     rows=relabelled(lambda n, y: "NaN" if n % 9 == 4 else y),
-    must_say=("nan",),
+    must_say=("label", "nan"),
 )
 labelled_case(
     "labels_trailing_blank",
@@ -330,16 +330,17 @@ labelled_case(
     names=("train.csv", "one class", "one label"),
     rows=relabelled(lambda _, __: "pos"),
     validation_rows=relabelled(lambda _, __: "pos", VALIDATION),
-    must_say=("one",),
+    must_say=("one class",),
 )
 labelled_case(
     "labels_all_differ",
     "as many labels as rows",
-    REFUSED,
+    EITHER,
     table(relabelled(lambda n, _: f"c{n}")),
     names=("train.csv", "label"),
     rows=relabelled(lambda n, _: f"c{n}"),
     validation_rows=relabelled(lambda n, _: f"c{n}", VALIDATION),
+    must_say=("32",),
 )
 labelled_case(
     "texts_as_labels",
@@ -419,19 +420,22 @@ def objects(rows: Sequence[tuple[Any, Any]], **options: Any) -> str:
     return "".join(json.dumps({"text": text, "label": label}, **options) + "\n" for text, label in rows)
 
 
-LISTS = relabelled(lambda n, y: [y] if n % 2 else ["neg", "pos"])
 BOOLS = relabelled(lambda _, y: y == "pos")
-JSONL = (".jsonl",)
-labelled_case(
-    "jsonl_lists",
-    "labels that are lists",
-    EITHER,
-    objects(LISTS),
-    ".jsonl",
-    names=("train.jsonl",),
-    validation=objects(relabelled(lambda _, y: [y], VALIDATION)),
-    rows=relabelled(lambda n, y: y if n % 2 else "neg"),
-)
+
+
+@CASES.add("finetune", EITHER, "train.jsonl:2")
+def jsonl_lists(place: Path) -> None:
+    """Labels that are lists: several at once, or refused"""
+    lists = relabelled(lambda n, y: [y] if n % 2 else ["neg", "pos"])
+    asked = relabelled(lambda _, y: [y], VALIDATION)
+    files = {"train.jsonl": objects(lists), "validation.jsonl": objects(asked)}
+    run = finetune(place, files, labelled_words("train.jsonl", "validation.jsonl"))
+    equal(classes(run), ["neg", "pos"], "classes")
+    config = json.loads((run / "model" / "config.json").read_text())
+    equal(config.get("problem_type"), "multi_label_classification", "problem_type")
+    equal([one["label"] for one in predictions(run)], [y for _, y in asked], "labels that it is scored by")
+
+
 labelled_case(
     "jsonl_dicts",
     "labels that are objects",
@@ -728,8 +732,15 @@ stsb_case("stsb_infinite", "a score is inf", REFUSED, score_4("inf"))
 stsb_case("stsb_comma", "a score with a decimal comma", REFUSED, score_4("2,5"))
 stsb_case("stsb_empty", "a score is empty", REFUSED, score_4(""))
 stsb_case("stsb_word", "a score is a word", REFUSED, score_4("high"))
-stsb_case("stsb_out_of_range", "a score of 55 where 0 to 5 are", EITHER, score_4("55"))
 stsb_case("stsb_underscore", "a score 1_0, which only Python takes for a number", REFUSED, score_4("1_0"))
+
+
+@CASES.add("finetune", EITHER, "train.tsv:6")
+def stsb_out_of_range(place: Path) -> None:
+    """A score of 55 where 0 to 5 are: said, whether read or refused"""
+    files = {"glue/STS-B/train.tsv": stsb(score_4("55")), "glue/STS-B/dev.tsv": stsb(SCORES)}
+    finetune(place, files, ["task=stsb"])
+    check(heard("55"), "nothing is said of the score")
 
 
 # Tagged words
