@@ -9,6 +9,7 @@ import bz2
 import codecs
 import gzip
 import io
+import itertools
 import json
 import lzma
 import os
@@ -101,10 +102,10 @@ def stored(folder: Path) -> tuple[list[str], list[str]]:
         dtype = "<u2" if size <= 2**16 else "<u4"
         ids = np.concatenate([np.fromfile(file, dtype) for file in files])
         ends = np.fromfile(folder / split / "sentence_offsets.bin", "<i8")
-        own = [decoded(folder, ids[a:b]) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        own = [decoded(folder, ids[a:b]) for a, b in itertools.pairwise(ends)]
         places = np.fromfile(folder / split / "document_offsets.bin", "<i8")
         sentences += own
-        documents += ["".join(own[a:b]) for a, b in zip(places[:-1], places[1:], strict=True)]
+        documents += ["".join(own[a:b]) for a, b in itertools.pairwise(places)]
     return sentences, documents
 
 

@@ -152,17 +152,34 @@ class Log(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self.lines: list[str] = []
+        self.place = Path()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
+        self.take(record.getMessage())
+
+    def take(self, line: str) -> None:
+        """Without the case's folder, whose name has words of its own."""
+        self.lines.append(_without_folders(line, self.place))
 
 
 LOG = Log()
 
 
-def heard(*words: str) -> bool:
-    """Whether a message of the running case has all of these words."""
-    return any(all(word.lower() in line.lower() for word in words) for line in LOG.lines)
+class Lines(io.TextIOBase):
+    """A stream that keeps what is printed in LOG."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        for line in text.splitlines():
+            LOG.take(line)
+        return len(text)
+
+
+def heard(words: str) -> bool:
+    """Whether a message of the running case has these words; | stands between words of which any will do."""
+    return any(word.lower() in line.lower() for word in words.split("|") for line in LOG.lines)
 
 
 def run_case(case: Case, place: Path) -> End:
@@ -170,7 +187,7 @@ def run_case(case: Case, place: Path) -> End:
     place.mkdir(parents=True)
     began = time.monotonic()
     try:
-        with _listening(), _patience(case.name):
+        with _listening(place), _patience(case.name):
             case.act(place)
     except WrongError as difference:
         verdict, sentence = "WRONG", str(difference)
@@ -237,20 +254,20 @@ def _passes_through_the_project(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def _listening() -> Iterator[None]:
+def _listening(place: Path) -> Iterator[None]:
     """Keep what is logged, warned of and printed in LOG, and out of the terminal."""
     LOG.lines.clear()
+    LOG.place = place
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     root.handlers[:] = [LOG]
     root.setLevel(logging.INFO)
-    printed = io.StringIO()
+    printed = Lines()
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             warnings.simplefilter("ignore")
             yield
     finally:
-        LOG.lines.extend(printed.getvalue().splitlines())
         root.handlers[:] = handlers
         root.setLevel(level)
 
@@ -271,10 +288,13 @@ def _patience(name: str) -> Iterator[None]:
 
 def _shown(sentence: str, place: Path) -> str:
     """A sentence without the machine's folders, on one line, as a cell of a table has it."""
-    text = sentence.replace(f"{place}/", "").replace(str(place), "FOLDER")
-    text = re.sub(r"[\x00-\x1f\ud800-\udfff]+", " ", text)
-    text = re.sub(r"/\S*clozelab-odd-[^/\s]*/", "", text).replace(f"{ROOT}/", "")
+    text = re.sub(r"[\x00-\x1f\ud800-\udfff]+", " ", _without_folders(sentence, place))
     return _cut(" ".join(text.split()), SHOWN_CHARACTERS)
+
+
+def _without_folders(text: str, place: Path) -> str:
+    text = text.replace(f"{place}/", "").replace(str(place), "FOLDER")
+    return re.sub(r"/\S*clozelab-odd-[^/\s]*/", "", text).replace(f"{ROOT}/", "")
 
 
 def _cut(text: str, most: int) -> str:

@@ -6,6 +6,7 @@ cannot read an odd folder, or reads it wrongly, it reads the clean folder that t
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -27,36 +28,10 @@ CASES = Cases("model folders")
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
-WORDS = [
-    "the",
-    "a",
-    "cat",
-    "dog",
-    "sat",
-    "on",
-    "mat",
-    "ran",
-    "fast",
-    "slow",
-    "blue",
-    "red",
-    "film",
-    "good",
-    "bad",
-    ".",
-    ",",
-    ":",
-    "!",
-    "?",
-    '"',
-    "-",
-    "ada",
-    "bob",
-    "eve",
-    "max",
-]
+ENGLISH = "the a cat dog sat on mat ran fast slow blue red film good bad ada bob eve max"
+WORDS = [*ENGLISH.split(), *'.,:!?"-']
 VOCABULARY = list(dict.fromkeys([*SPECIAL, *WORDS, *LETTERS, *(f"##{one}" for one in LETTERS), "中", "文"]))
-CASED = [*VOCABULARY, *LETTERS[:26].upper(), "é", "##é", "É", "ö", "##ö", "##中", "##文", "##b"][: len(VOCABULARY) + 33]
+CASED = [*VOCABULARY, *LETTERS[:26].upper(), "é", "##é", "É", "ö", "##ö", "##中", "##文"]
 SIZES: dict[str, Any] = {
     "hidden_size": 16,
     "num_hidden_layers": 1,
@@ -147,7 +122,7 @@ def load(folder: Path | str) -> Any:
 def ids_of(predictor: Any, texts: Sequence[str]) -> list[list[int]]:
     sequences = predictor.sequences_of(list(texts))
     ends = sequences.offsets.tolist()
-    return [sequences.input_ids[a:b].tolist() for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    return [sequences.input_ids[a:b].tolist() for a, b in itertools.pairwise(ends)]
 
 
 def same_ids(predictor: Any, twin: Path, texts: Sequence[str] = TEXTS) -> None:

@@ -1,6 +1,7 @@
-"""Odd inputs for `predict` and `embed`: Python objects and files, answered as transformers answers each text by itself.
+"""Odd inputs for `predict` and `embed`: Python objects and files, each text answered as transformers answers it alone.
 
-A row that cannot be answered has to be marked with a reason, and every other row has to be answered as if it were alone.
+A row that cannot be answered has to be marked with a reason, and every other row has to be answered as if it stood
+alone.
 """
 
 from __future__ import annotations
