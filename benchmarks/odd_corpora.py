@@ -465,7 +465,7 @@ quoted = pandas.DataFrame(
     {"id": range(len(DOCUMENTS)), "text": ["\n".join(d).replace("the", '"the",') for d in DOCUMENTS]}
 )
 QUOTED_DOCUMENTS = [[s.replace("the", '"the",') for s in d] for d in DOCUMENTS]
-unnamed = pandas.DataFrame({"title": ["a"] * len(ROWS), "body": [row["text"] for row in ROWS]})
+unnamed = pandas.DataFrame({"alpha": [row["text"] for row in reversed(ROWS)], "omega": [row["text"] for row in ROWS]})
 for suffix in (".parquet", ".arrow", ".csv", ".tsv"):
     files_case(
         f"table{suffix.replace('.', '_')}",
@@ -481,21 +481,25 @@ files_case(
     QUOTED_DOCUMENTS,
 )
 files_case(
-    "csv_no_text", "a .csv file without a column `text`", REFUSED, one(table(".csv", unnamed), "a.csv"), names=("body",)
+    "csv_no_text",
+    "a .csv file without a column `text`",
+    REFUSED,
+    one(table(".csv", unnamed), "a.csv"),
+    names=("omega",),
 )
 files_case(
     "parquet_no_text",
     "a .parquet file without a column `text`",
     REFUSED,
     one(table(".parquet", unnamed), "a.parquet"),
-    names=("body",),
+    names=("omega",),
 )
 files_case(
     "parquet_column",
     "a .parquet file whose column is named",
     EITHER,
     one(table(".parquet", unnamed), "a.parquet"),
-    text_field="body",
+    text_field="omega",
 )
 files_case(
     "parquet_numbers",
@@ -531,7 +535,7 @@ def one_document(place: Path) -> None:
     holds_text(prepare(place), sentences)
 
 
-@CASES.add("prepare", READ)
+@CASES.add("prepare", EITHER, "document")
 def small_document(place: Path) -> None:
     """One document: no blank line in 7 kB"""
     write(place, one("\n".join(SENTENCES)))

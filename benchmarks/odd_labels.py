@@ -320,7 +320,7 @@ labelled_case(
     table(relabelled(lambda n, y: y.capitalize() if n % 3 == 0 else y)),
     names=("train.csv", "Pos"),
     rows=relabelled(lambda n, y: y.capitalize() if n % 3 == 0 else y),
-    must_say=("Pos",),
+    must_say=("case",),
 )
 labelled_case(
     "labels_one_class",
@@ -377,7 +377,7 @@ labelled_case(
 labelled_case(
     "labels_like_numbers",
     "labels 01 and 1, which are one number",
-    READ,
+    EITHER,
     table(relabelled(lambda _, y: "01" if y == "pos" else "1")),
     rows=relabelled(lambda _, y: "01" if y == "pos" else "1"),
     validation_rows=relabelled(lambda _, y: "01" if y == "pos" else "1", VALIDATION),
@@ -423,7 +423,7 @@ def objects(rows: Sequence[tuple[Any, Any]], **options: Any) -> str:
 BOOLS = relabelled(lambda _, y: y == "pos")
 
 
-@CASES.add("finetune", EITHER, "train.jsonl:2")
+@CASES.add("finetune", EITHER, "train.jsonl:1")
 def jsonl_lists(place: Path) -> None:
     """Labels that are lists: several at once, or refused"""
     lists = relabelled(lambda n, y: [y] if n % 2 else ["neg", "pos"])
@@ -1128,7 +1128,12 @@ squad_case(
     names=("train.parquet",),
 )
 squad_case("squad_cut", "cut in half", REFUSED, squad(questions())[:-500])
-squad_case("squad_no_data", "a list without the key data", REFUSED, json.dumps(questions()))
+squad_case(
+    "squad_no_data",
+    "a list of questions, as the datasets library has them, called .json",
+    EITHER,
+    json.dumps(questions()),
+)
 squad_case("squad_empty_data", "no article", REFUSED, json.dumps({"version": "1.1", "data": []}))
 DECOMPOSED = [row | {"context": unicodedata.normalize("NFD", row["context"])} for row in questions()]
 for decomposed in DECOMPOSED:

@@ -360,13 +360,20 @@ tokenizer_case("no_tokenizer", "no file of a tokenizer", REFUSED, remove("vocab.
 def contradiction_case(
     name: str, oddity: str, change: Callable[[Path], object], names: tuple[str, ...] = (), **more: Any
 ) -> None:
-    """A folder whose files contradict each other, or differ from BERT's: refused, or read as transformers reads it."""
+    """A folder whose files contradict each other, or differ from BERT's.
+
+    It is refused, or read as transformers reads it, or as its tokenizer.json says.
+    """
 
     def act(place: Path) -> None:
         folder = bert(place, **more)
         (folder / "vocab.txt").write_text(LINES)
         change(folder)
-        same_ids(load(folder), folder)
+        predictor = load(folder)
+        # The classes of transformers build BERT's rules anew; the file says what the library makes of it.
+        library = tokenizers.Tokenizer.from_file(str(folder / JSON))
+        if ids_of(predictor, TEXTS) != [library.encode(text).ids for text in TEXTS]:
+            same_ids(predictor, folder)
 
     CASES.add("load", EITHER, *names, name=name, oddity=oddity)(act)
 

@@ -97,6 +97,16 @@ def is_marked(row: Any) -> bool:
     return has_reason and "probabilities" not in flat
 
 
+def rows_of(answers: Any) -> list[Any]:
+    """One answer for each text; a table has them as columns."""
+    if isinstance(answers, datasets.Dataset):
+        answers = answers.to_pandas()
+    if isinstance(answers, pandas.DataFrame):
+        columns = [name for name in answers.columns if str(name).startswith("probability_")]
+        return [{"probabilities": dict(row)} for _, row in answers[columns].iterrows()]
+    return answers if isinstance(answers, list) else [answers]
+
+
 def compare(rows: Sequence[Any], texts: Sequence[Text | None], subject: str) -> None:
     """WrongError unless each row is answered as transformers answers its text; None: it has to be marked."""
     equal(len(rows), len(texts), "answers")
@@ -130,8 +140,7 @@ def object_case(
     def act(_: Path) -> None:
         answers = predictor().classify(make())
         if texts is not None:
-            rows = answers if isinstance(answers, list) else [answers]
-            compare(rows, texts, "text")
+            compare(rows_of(answers), texts, "text")
 
     CASES.add("predict", expected, *names, name=name, oddity=oddity)(act)
 
@@ -446,9 +455,17 @@ file_case(
     None,
     ("pair", "column"),
 )
-file_case(
-    "lines_three", "three columns in one line", EITHER, "a.txt", LINES + "a\tb\tc\n", [*TEXTS, None], ("a.txt:6",)
-)
+
+
+@CASES.add("predict", EITHER, "a.txt:6")
+def lines_three(place: Path) -> None:
+    """Three columns in one line: one text with tabs in it, or none"""
+    (place / "a.txt").write_text(LINES + "a\tb\tc\n")
+    run_predict(place / "a.txt", place / "out.jsonl")
+    rows = [json.loads(line) for line in (place / "out.jsonl").read_text().splitlines()]
+    compare(rows, [*TEXTS, None if is_marked(rows[-1]) else "a b c"], "row")
+
+
 file_case(
     "lines_quotes",
     "quotation marks that are never closed",
@@ -872,10 +889,12 @@ def top_k_text(_: Path) -> None:
     load(masked()).fill_mask("the [MASK]", top_k="5")
 
 
-@CASES.add("predict", REFUSED, "[MASK]")
+@CASES.add("predict", EITHER, "text 2")
 def no_mask(_: Path) -> None:
     """No mask in one of three texts"""
-    load(masked()).fill_mask(["the [MASK]", "the cat", "a [MASK]"])
+    filled = load(masked()).fill_mask(["the [MASK]", "the cat", "a [MASK]"])
+    check(is_marked(filled[1]), "the text without a mask is not marked")
+    equal([len(filled[0].masks), len(filled[2].masks)], [1, 1], "masks of the others")
 
 
 @CASES.add("predict", READ)
