@@ -25,7 +25,7 @@ import odd_labels
 import odd_models
 import odd_predictions
 from interleaved import ROOT, commit
-from odd_lab import Case, End, quieten, run_case
+from odd_lab import PACKAGE, Case, End, quieten, run_case
 
 PAGE = ROOT / "docs" / "reliability.md"
 TABLE = re.compile(r"(<!-- make odd -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -90,7 +90,9 @@ def main(words: Sequence[str] | None = None) -> int:
     text = table(ends, time.monotonic() - began)
     if options.verbose:
         print(text)
-    if options.only is None:
+    if options.only is None and not PACKAGE.is_relative_to(ROOT):
+        print(f"not written: {PACKAGE} was tried, and {PAGE} is of another checkout")
+    elif options.only is None:
         PAGE.write_text(TABLE.sub(lambda match: f"{match[1]}\n{text}\n{match[2]}", PAGE.read_text()))
     print(text.partition("\n")[0])
     return int(any(not end.is_good for end in ends))
