@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test check audit house faults bench bench-finetuning clean
+.PHONY: install demo test check audit house faults odd bench bench-finetuning clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -34,6 +34,9 @@ house:  ## how large and how deep the code is
 
 faults: $(STAMP)  ## faults in real trainings, and docs/reliability.md's table of them (two minutes; LONG=1: each one more often)
 	$(BIN)/python benchmarks/faults.py $(if $(LONG),--long)
+
+odd: $(STAMP)  ## odd folders and files through load, predict, embed, finetune and prepare, and docs/reliability.md's table of them (some minutes)
+	$(BIN)/python benchmarks/odd_inputs.py
 
 bench: $(STAMP)  ## speed, memory and overhead beside the peers, in one interleaved run (its first two of five sizes took 16 minutes on two slow cores)
 	$(BIN)/python benchmarks/bench.py
