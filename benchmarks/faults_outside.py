@@ -32,7 +32,7 @@ from tests.runs.test_stops import children
 
 from clozelab.stages import building
 from clozelab.training.background import unsent
-from clozelab.training.stopping import HUNG, NOTICE_SECONDS
+from clozelab.training.stopping import HUNG, NOTICE_SECONDS, die_with_parent
 from faults_lab import SETTINGS, Lab, Trial, end, expect, fork, has_ended, is_same
 from interleaved import ROOT
 
@@ -84,6 +84,7 @@ def serve(port: int, log: Path) -> int:
 
         def log_message(self, *args: Any) -> None: ...
 
+    die_with_parent(signal.SIGKILL)
     ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
     return 0
 
