@@ -201,7 +201,9 @@ class SlurmLauncher(SweepLauncher):
         except SlurmSilentError as error:
             said = f"Slurm does not answer ({error}), and job {job_id} for this folder may still run there"
             raise ValueError(f"{said}; try again later") from error
-        return None if state.has_ended else job
+        if state.has_ended:
+            return None
+        return job
 
 
 def job_resources(parameters: Mapping[str, Any], config: DictConfig, cluster: str) -> dict[str, Any]:
@@ -262,14 +264,19 @@ class SubmittedJob(RemoteProcess):
             self._ended_at = time.monotonic()
         if time.monotonic() - self._ended_at < RESULT_SECONDS:
             return None
-        end = "its process was killed" if self.queue is None else state
+        if self.queue is None:
+            end = "its process was killed"
+        else:
+            end = state
         self.reason = f"job {self.job.job_id} is lost: {end}, and it left no result; the same command takes it up"
         return NO_RESULT
 
     def _state(self) -> JobState | None:
         if self.queue is not None:
             return self.queue.state(self.job.job_id)
-        return JobState("FAILED") if self.job.done() else JobState("RUNNING")
+        if self.job.done():
+            return JobState("FAILED")
+        return JobState("RUNNING")
 
     def _status_of_results(self) -> int:
         """The first exit status of its ranks that is not 0; NO_RESULT where submitit's own code failed in one."""

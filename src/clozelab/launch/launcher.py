@@ -71,7 +71,9 @@ def look_before(
     else:
         words = [*first_job, *(word for word in own if "sweeper" not in key_of(word)), "hydra.sweeper.params=null"]
     pulse = Pulse(Console(stderr=True), lambda: f"{verb}: the pre-flight still looks at what was composed")
-    environment = {PLAN_FOLDER: str(plan_folder)} if plan_folder else {}
+    environment = {}
+    if plan_folder:
+        environment = {PLAN_FOLDER: str(plan_folder)}
     status = run_verb(["doctor", verb, *configuration_words(config), *words], environment=environment, pulse=pulse)
     if status in STOPPED:
         raise SystemExit(status)

@@ -70,10 +70,15 @@ def run_verb(words: Sequence[str], environment: Mapping[str, str] | None = None,
     """
     process = subprocess.Popen([sys.executable, "-m", "clozelab", *words], **bound_to_us(environment or {}))
     with taken_signals(lambda number: process.send_signal(number)) as came:
-        status = process.wait() if pulse is None else _wait_with(process, pulse)
+        if pulse is None:
+            status = process.wait()
+        else:
+            status = _wait_with(process, pulse)
     if came:
         return 128 + came[0]
-    return status if status >= 0 else 128 - status
+    if status >= 0:
+        return status
+    return 128 - status
 
 
 def _wait_with(process: subprocess.Popen[bytes], pulse: Pulse) -> int:
@@ -196,7 +201,10 @@ class ProcessPool:
     ) -> None:  # fmt: skip
         self.jobs, self.server, self.console = list(jobs), server, console
         self.at_once, self.grace_seconds = at_once, grace_seconds
-        self.place = Outlook() if place is None else place
+        if place is None:
+            self.place = Outlook()
+        else:
+            self.place = place
         self.pulse = Pulse(console, lambda: progress_line(self._states(), self.at_once, self.place))
 
     def run(self) -> None:
@@ -311,7 +319,9 @@ class ProcessPool:
 
     def _steps(self, job: Job) -> tuple[int, int] | None:
         """(steps taken, of all) of a job that runs, by its log."""
-        return steps_in(_tail(job.log)) if job.state == "running" else None
+        if job.state == "running":
+            return steps_in(_tail(job.log))
+        return None
 
     def _table(self) -> Group:
         """A bar for all jobs, and a line for each that runs or went wrong, none wider than the terminal."""

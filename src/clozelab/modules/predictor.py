@@ -200,7 +200,10 @@ class Predictor:
         if given.table is not None:
             return with_columns(given.table, answers.columns_of(found))
         known = next((one for one in found if not isinstance(one, answers.Unanswered)), None)
-        width = self.encoder.config.hidden_size if known is None else len(known)
+        if known is None:
+            width = self.encoder.config.hidden_size
+        else:
+            width = len(known)
         nothing = np.full(width, np.nan, dtype=np.float32)
         return np.stack([nothing if isinstance(one, answers.Unanswered) else one for one in found])
 
@@ -222,7 +225,10 @@ class Predictor:
             raise ValueError(f"pooling={pooling!r}: {known}")
         if layer is not None and not -depth - 1 <= layer <= depth:
             raise ValueError(f"layer={layer}: this encoder has layers 0 to {depth}, or -1 for the last")
-        given = texts if isinstance(texts, Texts) else read_texts(texts, "embed")
+        if isinstance(texts, Texts):
+            given = texts
+        else:
+            given = read_texts(texts, "embed")
         encoded = self._encode(given, errors, stride=stride, reads_empty=True)
         is_inner_layer = layer not in (None, -1, depth)
 
@@ -314,9 +320,13 @@ class Predictor:
         windows = squad.WindowSettings.fitted(*sizes, made.get("max_query_length", 64))
         reasons = self._unasked(given.items)
         _refuse(reasons, given, errors, "question")
-        threshold = (rules.get("threshold") or 0.0) if may_be_null else None
+        threshold = None
+        if may_be_null:
+            threshold = rules.get("threshold") or 0.0
         asked = [item for item, reason in zip(given.items, reasons, strict=True) if reason is None]
-        candidates = self._candidates(head, asked, windows, settings) if asked else []
+        candidates = []
+        if asked:
+            candidates = self._candidates(head, asked, windows, settings)
         found = [answers.best_answer(own, null, top_k, threshold) for own, null in candidates]
         return self._returned(given, reasons, found)
 
@@ -425,7 +435,10 @@ class Predictor:
         part = TokenSequences(flat, examples.offsets_of(lengths), lengths)
         text, position = scoring.inner_tokens(part)
         each = np.arange(len(text)), position  # a masked model reads a text once for each token, with that hidden
-        which = (np.arange(len(part)), (text, position), None) if is_causal else (text, each, each)
+        if is_causal:
+            which = (np.arange(len(part)), (text, position), None)
+        else:
+            which = (text, each, each)
         asked = scoring.ask(part, *which, mask_id=self.tokenizer.mask_id, is_causal=is_causal)
 
         def of_labels(hidden: Tensor, batch: Batch) -> Part:
@@ -606,7 +619,9 @@ def _split(sequences: TokenSequences) -> list[NDArray[np.int32]]:
 
 def _in_order(parts: Sequence[Part], number: int) -> NDArray[Any]:
     """As `in_order`, also of no text at all."""
-    return in_order(parts, number) if number else np.zeros(0, dtype=np.float32)
+    if number:
+        return in_order(parts, number)
+    return np.zeros(0, dtype=np.float32)
 
 
 def _classified(logits: NDArray[np.float32], labels: Sequence[str]) -> list[answers.Classified]:

@@ -80,7 +80,9 @@ class Pool:
     @classmethod
     def of(cls, step: Step) -> Pool:
         sweep = step.sweep
-        seed = "seed" if step.verb == "pretrain" else "pretrain_seed"
+        seed = "pretrain_seed"
+        if step.verb == "pretrain":
+            seed = "seed"
         launcher = sweep.master.hydra.launcher
         at_once, threads = share_cores(launcher.get("jobs_at_once", 1), sweep.master, len(sweep.jobs))
         num_seeds = len(sweep.groups(lambda key: key == seed))
@@ -172,7 +174,9 @@ def assemble(
     looked = [(arm, past_of["pretrain"](arm.settings, arm.jobs)) for arm in arms]
     arms = [replace(arm, done=done, took=took) for arm, (done, took) in looked]
     tasks = task_jobs(finetunings, arms, files, past_of["finetune"]) if finetunings else []
-    measures = measure_jobs(evaluations, arms, files, past_of["evaluate"]) if evaluations else []
+    measures = []
+    if evaluations:
+        measures = measure_jobs(evaluations, arms, files, past_of["evaluate"])
     return Costing(arms, tasks, {verb: Pool.of(step) for verb, step in sweeps.items()}, measures=measures)
 
 
@@ -277,7 +281,10 @@ def _encoders(settings: Mapping[str, Any], jobs: Sequence[Words]) -> Iterator[Wo
 
 def past_runs(step: Step, runs: Runs | None) -> Callable[[Mapping[str, Any], Sequence[Words]], tuple[int, list[float]]]:
     """How many of a kind's jobs need not run again, and how many seconds each run like it took on this machine."""
-    of_stage = [] if runs is None else getattr(runs, step.verb)
+    if runs is None:
+        of_stage = []
+    else:
+        of_stage = getattr(runs, step.verb)
     complete, here = [run for run in of_stage if run.is_complete], host_facts()["host"]
     timed = [
         run for run in complete
@@ -313,7 +320,9 @@ def with_speeds(
     for (at_once, threads), verbs in groups.items():
         requests = [request for verb in verbs for shape in costing.of(verb) for request in shape.requests()]
         how: dict[str, Any] = {"at_once": at_once, "threads": threads, "measure": measure, "anew": anew, "say": say}
-        speeds = measured_speeds(requests, cache_dir, **how) if requests else []
+        speeds = []
+        if requests:
+            speeds = measured_speeds(requests, cache_dir, **how)
         starts = _starts(costing, verbs, cache_dir, how)
         told += zip(requests, speeds, strict=True)
         answers = iter(speeds)

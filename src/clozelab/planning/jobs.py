@@ -107,7 +107,9 @@ class Shape:
     def timed_seconds(self) -> float | None:
         """Of one run by its speeds; None where its length is not known either."""
         parts = self.parts()
-        return None if parts is None else sum(parts.values())
+        if parts is None:
+            return None
+        return sum(parts.values())
 
     def parts(self) -> dict[str, float] | None:
         """Seconds of one run by its speeds, by what they go into (some of PARTS); None where its length is unknown."""
@@ -151,7 +153,9 @@ class Corpus:
     @property
     def held_out_sentences(self) -> int:
         """Of the validation side, which a small sample's split does not speak for."""
-        return self.validation.num_sentences if self.sampled is None else self.sampled_held_out
+        if self.sampled is None:
+            return self.validation.num_sentences
+        return self.sampled_held_out
 
     def instances(self, objective: Objective, seq_length: int) -> Instances:
         """Instances of an input format, found once for all arms that share it; of a huge corpus, in its beginning."""

@@ -72,7 +72,10 @@ class MeasureJob(Shape):
 
     @property
     def _flops_a_token(self) -> float:
-        length = 1 if self.reading is None else round(self.reading.tokens_each)
+        if self.reading is None:
+            length = 1
+        else:
+            length = round(self.reading.tokens_each)
         return training_flops_per_token(self.encoder, length, 0.0) / 3
 
     @property
@@ -125,7 +128,10 @@ def measure_reading(settings: Mapping[str, Any], encoder: EncoderConfig, corpus:
     words = corpus.validation.num_tokens / max(1, corpus.validation.num_sentences)
     if issubclass(kind, HeldOutText):
         room = int(data["max_seq_length"])
-        copies = 1 if encoder.is_causal else int(data["mask_parts"])
+        if encoder.is_causal:
+            copies = 1
+        else:
+            copies = int(data["mask_parts"])
         inputs = max(1.0, sentences * words / (room - 2))
         return Reading(copies * inputs, min(room, sentences * words / inputs + 2))
     if issubclass(kind, ClozeBySide):
@@ -160,7 +166,10 @@ def _of_pairs(settings: Mapping[str, Any], is_causal: bool) -> Reading | None:
     if not lengths:
         return None
     tokens = sum(lengths) / len(lengths) / CHARACTERS_A_TOKEN
-    times = 1.0 if is_causal else tokens
+    if is_causal:
+        times = 1.0
+    else:
+        times = tokens
     return Reading(2 * number * times, tokens + 2)
 
 

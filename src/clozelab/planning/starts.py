@@ -164,7 +164,10 @@ class Rehearsal:
         self.server.start([str(clock), "--version"], self.folder / "server.log").wait()
         wall = time.perf_counter() - started
         processor = float(clock.read_text(encoding="utf-8").split()[1])
-        self.server_seconds = processor if 0.0 < processor < (1.0 - BUSY_SHARE) * wall else wall
+        if 0.0 < processor < (1.0 - BUSY_SHARE) * wall:
+            self.server_seconds = processor
+        else:
+            self.server_seconds = wall
 
     def seconds(self, stage: str, *words: str) -> float:
         """Of one job of a stage, where as many run side by side as in a sweep. ValueError: one has failed."""
@@ -191,7 +194,9 @@ class Rehearsal:
             return job.seconds
         waited = max(0.0, 1.0 - processor / job.seconds)
         self.waited.append(waited)
-        return processor if waited > BUSY_SHARE else job.seconds
+        if waited > BUSY_SHARE:
+            return processor
+        return job.seconds
 
 
 def write_texts(folder: Path) -> None:

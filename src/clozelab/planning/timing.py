@@ -173,7 +173,11 @@ def _speed(answers: Sequence[Mapping[str, Any]], request: Request, threads: int)
 
     mean = pandas.DataFrame(answers).mean()
     is_busy = max(one.get("waited", 0.0) for one in answers) > BUSY_SHARE
-    clocks = ["wall"] if threads > 1 else ["wall", "processor"]  # of one thread the clock that saw more speed counts
+    # Of one thread the clock that saw more speed counts.
+    if threads > 1:
+        clocks = ["wall"]
+    else:
+        clocks = ["wall", "processor"]
     speed = max(mean[clock] for clock in clocks)
     forward = None
     if "forward_wall" in mean:
@@ -215,7 +219,10 @@ def answer(request: dict[str, Any], hardware: Hardware) -> dict[str, Any]:
     elif kind == "fit":
         measured = speeds(fitting_ticks(request))
     else:
-        train = plain_ticks if kind == "features" else finetuning_ticks
+        if kind == "features":
+            train = plain_ticks
+        else:
+            train = finetuning_ticks
         measured = speeds(train(request, hardware))
         forward = speeds(plain_ticks(passing, hardware, is_evaluation=True))
         measured |= {f"forward_{clock}": value for clock, value in forward.items()}

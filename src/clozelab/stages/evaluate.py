@@ -82,7 +82,9 @@ def build_data(cfg: DictConfig, folder: Path, encoder: Encoder) -> Any:
     """The measure's data module, or its task's; it has looked for its files."""
     measure: Any = OmegaConf.to_container(cfg.measure, resolve=True)
     own = folders.read_config_dict(folder).get("clozelab", {})
-    names = label_names_of(cfg, folder) if cfg.measure.module is None else None
+    names = None
+    if cfg.measure.module is None:
+        names = label_names_of(cfg, folder)
     places = Path(cfg.data_dir), Path(cfg.cache_dir), open_tokenizer(folder, cfg.token_types)
     if cfg.measure.module is None and own.get("task") not in (None, task := measure["task"]["name"]):
         log.warning("%s was fine-tuned on %s: do its classes mean the same on %s?", folder, own["task"], task)
@@ -110,7 +112,10 @@ def label_names_of(cfg: DictConfig, folder: Path) -> list[str] | None:
     names = named_labels(config, place)
     if cfg.measure.label_names:
         given = cfg.measure.label_names
-        plain = OmegaConf.to_container(given) if OmegaConf.is_config(given) else given
+        if OmegaConf.is_config(given):
+            plain = OmegaConf.to_container(given)
+        else:
+            plain = given
         return renamed_labels(names, plain, place)
     if names != [f"LABEL_{number}" for number in range(len(names))]:
         return names

@@ -177,7 +177,9 @@ def mean_evaluation(costing: Costing) -> float:
     """Seconds of one evaluation by one measure, over all of a plan; 0 where there is none."""
     jobs = sum(measure.count for measure in costing.measures)
     seconds = sum((measure.seconds or 0.0) * measure.count for measure in costing.measures)
-    return seconds / jobs if jobs else 0.0
+    if jobs:
+        return seconds / jobs
+    return 0.0
 
 
 def parse_budget(text: str) -> float:
@@ -282,7 +284,9 @@ def part_tables(costing: Costing) -> Iterator[Table]:
     named += [(f"{job.task}, {job.head}", job) for job in costing.tasks]
     named += [(job.measure, job) for job in costing.measures]
     for name, shape in named:
-        parts = shape.parts() if shape.is_timed else None
+        parts = None
+        if shape.is_timed:
+            parts = shape.parts()
         if parts is not None:
             cells = [f"{parts[key]:.1f}" if key in parts else "" for key in PART_HEADINGS]
             rows.append([name, str(shape.count), *cells, f"{sum(parts.values()):.1f}"])
@@ -334,7 +338,9 @@ def sums(costing: Costing, parts: Sequence[Part] | None = None) -> list[str]:
         return lines
     jobs_left, number = sum(map(costing.left, costing.pools)), sum(pool.num_jobs for pool in costing.pools.values())
     of_jobs, of_left = (sum(seconds or 0.0 for seconds in times) for times in (whole, left))
-    others = sum(part.seconds for part in parts or ()) - of_left if parts else 0.0
+    others = 0.0
+    if parts:
+        others = sum(part.seconds for part in parts) - of_left
     beside = _left(jobs_left, number, of_left + others)
     lines.append(f"together {_about(of_jobs + others)}{_others(parts)}{beside}")
     return lines
@@ -451,7 +457,9 @@ def _pre_flight(said: Words) -> int:
     try:
         if name in SWEEPS:
             folder = Path(said.options["config-dir"]) if "config-dir" in said.options else None
-            plan_folder = Path(os.environ[PLAN_FOLDER]) if PLAN_FOLDER in os.environ else None
+            plan_folder = None
+            if PLAN_FOLDER in os.environ:
+                plan_folder = Path(os.environ[PLAN_FOLDER])
             subject = gather_sweep(name, folder, said.options.get("config-name", name), said.overrides, plan_folder)
         else:
             subject = gather(find_experiment(name), said.overrides)

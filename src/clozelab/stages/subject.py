@@ -325,7 +325,9 @@ class Gathering:
         """Of what is left, by speeds that are known; nothing is timed."""
         steps, pretrains = list(self.steps.values()), "pretrain" in self.steps
         known = [one for one in self.finetunings if (self.arms if pretrains else _is_there(one[0]["encoder"]))]
-        measured = self.evaluations if self.arms else []
+        measured = []
+        if self.arms:
+            measured = self.evaluations
         costing = assemble(steps, self.arms, known, self.files, find(root), measured)
         room = costing.room(root, steps)
         if costing.shapes:
