@@ -625,8 +625,8 @@ def _with_prefix_space(rules: Mapping[str, Any], value: bool) -> dict[str, Any]:
 def _around(encoding: Any, number: int) -> tuple[list[int], list[int], list[int]]:
     """Special tokens before the first text, between the texts, and behind the last of `number`."""
     owners = encoding.sequence_ids
-    ends = [[place for place, owner in enumerate(owners) if owner == text] for text in range(number)]
-    first, last = ends[0], ends[-1]
+    first = [place for place, owner in enumerate(owners) if owner == 0]
+    last = [place for place, owner in enumerate(owners) if owner == number - 1]
     between = []
     if number > 1:
         between = encoding.ids[first[-1] + 1 : last[0]]

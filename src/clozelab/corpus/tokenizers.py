@@ -414,7 +414,8 @@ def _with_more_tokens(folder: Path, plain: Tokenizer, config: Mapping[str, Any])
     place = folder / TOKENIZER_FILE  # which is not there
     written = json.loads(plain.files()[TOKENIZER_FILE])
     rules = settled(place, {**written, **_said_rules(written, config)}, config)
-    before, after = ({token["content"] for token in one["added_tokens"]} for one in (written, rules))
+    before = {token["content"] for token in written["added_tokens"]}
+    after = {token["content"] for token in rules["added_tokens"]}
     if before == after and rules["normalizer"] == written["normalizer"]:
         return plain
     if rules["model"]["type"] == "WordPiece":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,7 @@ def _encode_sides(texts: Sequence[Any], tokenizer: Tokenizer, has_masks: bool) -
     for text in texts:
         flat += _parts_of(text)
     ids = iter(tokenizer.encode_masked(flat) if has_masks else tokenizer.encode_batch(flat))
-    return [tuple(next(ids) for _ in _parts_of(text)) for text in texts]
+    return [tuple(islice(ids, len(_parts_of(text)))) for text in texts]
 
 
 def _parts_of(text: Any) -> list[str]:

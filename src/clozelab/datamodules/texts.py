@@ -203,7 +203,11 @@ def _rows_of(cells: Mapping[str, Sequence[Any]], roles: Mapping[str, str], act: 
     number = len(next(iter(cells.values())))
     if not number:
         raise ValueError("there is no text to read: the table has no row")
-    return [read_cells({name: values[i] for name, values in cells.items()}, roles, act) for i in range(number)]
+    rows = []
+    for i in range(number):
+        record = {name: values[i] for name, values in cells.items()}
+        rows.append(read_cells(record, roles, act))
+    return rows
 
 
 def _roles(names: list[Any], act: str, columns: str | Sequence[str] | None, place: str) -> dict[str, str]:

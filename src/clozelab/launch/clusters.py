@@ -62,9 +62,14 @@ class RemoteJob:
         log = self.log.with_suffix(f".rank-{rank}.log") if rank else self.log
         with log.open("ab") as output:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "clozelab", *self.words], cwd=self.folder, stdin=subprocess.DEVNULL,
-                stdout=output, stderr=subprocess.STDOUT, env=inherited | self.environment, preexec_fn=_be_a_child,
-            )  # fmt: skip
+                [sys.executable, "-m", "clozelab", *self.words],
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=inherited | self.environment,
+                preexec_fn=_be_a_child,
+            )
         try:
             # Not `wait`: it would hold a lock that `stop`, called by a signal handler in this very thread, needs.
             while (status := self._child.poll()) is None:
@@ -264,10 +269,9 @@ class SubmittedJob(RemoteProcess):
             self._ended_at = time.monotonic()
         if time.monotonic() - self._ended_at < RESULT_SECONDS:
             return None
+        end = str(state)
         if self.queue is None:
             end = "its process was killed"
-        else:
-            end = state
         self.reason = f"job {self.job.job_id} is lost: {end}, and it left no result; the same command takes it up"
         return NO_RESULT
 

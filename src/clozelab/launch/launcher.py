@@ -214,10 +214,13 @@ class SweepLauncher(Launcher):
         elsewhere = [word for word in self.config.hydra.overrides.hydra if word.startswith("hydra.searchpath=")]
         words = [self.verb, *configuration_words(self.config), *plan.overrides, *elsewhere, "hydra.mode=RUN"]
         return Job(
-            name, [sys.executable, "-m", "clozelab", *words], words=words, folder=plan.run_dir,
+            name,
+            [sys.executable, "-m", "clozelab", *words],
+            words=words,
+            folder=plan.run_dir,
             log=self.sweep_dir / "logs" / f"{self.verb}-{name.replace('/', '--')}.log",
             state="skipped" if plan.status == "complete" else "waiting",
-        )  # fmt: skip
+        )
 
 
 class ProcessLauncher(SweepLauncher):
@@ -348,9 +351,14 @@ class OptunaSweeper(Sweeper):
             raise ValueError(f"hydra.sweeper: {wanted}, {ways}, {numbers}")
         nothing = dict.fromkeys(("storage", "study_name", "search_space", "custom_search_space"))
         self.search = OptunaSweeperImpl(
-            sampler=kind(**settings), direction=direction, n_trials=num_trials, n_jobs=trials_at_once, params=params,
-            max_failure_rate=1.0, **nothing,  # a learning rate that diverges is an answer too
-        )  # fmt: skip
+            sampler=kind(**settings),
+            direction=direction,
+            n_trials=num_trials,
+            n_jobs=trials_at_once,
+            params=params,
+            max_failure_rate=1.0,
+            **nothing,  # a learning rate that diverges is an answer too
+        )
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.folder = Path(str(config.hydra.sweep.dir))

@@ -196,9 +196,15 @@ class ProcessPool:
     """Runs jobs, at most `at_once` at a time; a job that fails does not stop the others."""
 
     def __init__(
-        self, jobs: Sequence[Job], *, at_once: int, grace_seconds: float, console: Console,
-        server: ForkServer | None = None, place: Outlook | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        jobs: Sequence[Job],
+        *,
+        at_once: int,
+        grace_seconds: float,
+        console: Console,
+        server: ForkServer | None = None,
+        place: Outlook | None = None,
+    ) -> None:
         self.jobs, self.server, self.console = list(jobs), server, console
         self.at_once, self.grace_seconds = at_once, grace_seconds
         if place is None:
@@ -385,6 +391,10 @@ def _fresh(job: Job) -> subprocess.Popen[bytes]:
     job.log.write_bytes(b"")
     with job.log.open("ab") as output:  # appended: two launches that start one job share its log for a moment
         return subprocess.Popen(
-            job.command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            start_new_session=True, **bound_to_us(job.environment),
-        )  # fmt: skip
+            job.command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            **bound_to_us(job.environment),
+        )

@@ -145,7 +145,10 @@ def columns_of(results: Sequence[Any], array_name: str = "embedding") -> dict[st
     for result in results:
         rows.append(result.to_columns() if isinstance(result, Result) else {array_name: result})
     names = dict.fromkeys(name for row in rows for name in row if name != "error")
-    return {name: [row.get(name) for row in rows] for name in (*names, "error")}
+    columns = {}
+    for name in (*names, "error"):
+        columns[name] = [row.get(name) for row in rows]
+    return columns
 
 
 def summary_of(problems: Sequence[tuple[str, str]], total: int) -> str:

@@ -136,7 +136,9 @@ class Predictor:
             return batch["prediction_index"], torch.cat(found)
 
         values = _in_order(self._run(asked, best), len(positions))
-        masks = [tuple(self._token(share, index) for share, index in one) for one in values]
+        masks = []
+        for best_tokens in values:
+            masks.append(tuple(self._token(share, index) for share, index in best_tokens))
         items = [text for text, reason in zip(given.items, encoded.reasons, strict=True) if reason is None]
         filled = [
             answers.Filled(text, tuple(masks[start:end]))
@@ -435,6 +437,7 @@ class Predictor:
         part = TokenSequences(flat, examples.offsets_of(lengths), lengths)
         text, position = scoring.inner_tokens(part)
         each = np.arange(len(text)), position  # a masked model reads a text once for each token, with that hidden
+        which: tuple[Any, Any, Any]
         if is_causal:
             which = (np.arange(len(part)), (text, position), None)
         else:
@@ -503,7 +506,9 @@ class Predictor:
 
     def _tagged(self, head: Any, texts: Sequence[tuple[str, list[tuple[int, int]]]]) -> list[answers.Tagged]:
         """Of texts with the places of their words."""
-        words = [[text[start:end] for start, end in places] for text, places in texts]
+        words = []
+        for text, places in texts:
+            words.append([text[start:end] for start, end in places])
         every = [*range(len(words))]
         sentences = tags.TaggedSentences(words, documents=every, lines=every)
         arrays, _ = tags.build_sequences(sentences, every, self.tokenizer, self.model.max_length, False)

@@ -100,11 +100,14 @@ class MeasureJob(Shape):
         data = self.settings["measure"]["data"] or self.settings["measure"]["task"]["data"]
         tokens = int(data["evaluation_tokens"])
         question = {
-            "kind": "forward", "head": "linear", "tokens_each": length,
+            "kind": "forward",
+            "head": "linear",
+            "tokens_each": length,
             "model": self.encoder.to_dict() | {"is_causal": False},  # a mask of attention costs nothing
-            "max_tokens": self.encoder.max_position_embeddings, "evaluation_tokens": tokens,
+            "max_tokens": self.encoder.max_position_embeddings,
+            "evaluation_tokens": tokens,
             "hardware": self.hardware(),
-        }  # fmt: skip
+        }
         size = f"{self.encoder.num_hidden_layers} layers of {self.encoder.hidden_size}"
         yield Request(question, f"evaluating {size}, inputs of {length} tokens", tokens, tokens * self._flops_a_token)
         if self.fit is not None:
@@ -174,9 +177,13 @@ def _of_pairs(settings: Mapping[str, Any], is_causal: bool) -> Reading | None:
 
 
 def measure_job(
-    settings: Mapping[str, Any], jobs: Sequence[Any], encoder: EncoderConfig, corpus: Corpus | None,
-    samples: tuple[Sample | None, Sample | None], **more: Any,
-) -> MeasureJob:  # fmt: skip
+    settings: Mapping[str, Any],
+    jobs: Sequence[Any],
+    encoder: EncoderConfig,
+    corpus: Corpus | None,
+    samples: tuple[Sample | None, Sample | None],
+    **more: Any,
+) -> MeasureJob:
     """The evaluations by one measure of encoders of one size.
 
     Args:

@@ -88,12 +88,16 @@ def build_data(cfg: DictConfig, folder: Path, encoder: Encoder) -> Any:
     places = Path(cfg.data_dir), Path(cfg.cache_dir), open_tokenizer(folder, cfg.token_types)
     if cfg.measure.module is None and own.get("task") not in (None, task := measure["task"]["name"]):
         log.warning("%s was fine-tuned on %s: do its classes mean the same on %s?", folder, own["task"], task)
+    code = ""
+    if measure["task"]:
+        code = digest(code_behind([measure["task"]["data"]["_target_"]]))
+    longest = min(filter(None, (max_positions(folder), own.get("max_seq_length"))))
     inputs = TaskInputs(
-        *(measure["name"], *places, min(filter(None, (max_positions(folder), own.get("max_seq_length"))))),
+        *(measure["name"], *places, longest),
         max_unknown_share=cfg.max_unknown_share,
         label_names=names,
         corpus=own.get("corpus_fingerprint"),
-        code=digest(code_behind([measure["task"]["data"]["_target_"]])) if measure["task"] else "",
+        code=code,
     )
     if measure["task"] is None:
         return build("measure.data", cfg.measure.data)(inputs=inputs, is_causal=encoder.config.is_causal)

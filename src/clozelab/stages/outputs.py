@@ -76,7 +76,7 @@ def shown(answer: Any, record: Mapping[str, Any] | None) -> str:
 def _parts_of(content: Mapping[str, Any]) -> list[str]:
     """What a line of text says of an answer, part by part."""
     if "masks" in content:
-        return [" ".join(f"{t['token']} {t['probability']:.4f}" for t in mask) for mask in content["masks"]]
+        return [_best_tokens(mask) for mask in content["masks"]]
     if "words" in content:
         spans = content["entities"] or content["words"]
         return [" ".join(f"{span['text']}/{span['label']}" for span in spans)]
@@ -87,6 +87,10 @@ def _parts_of(content: Mapping[str, Any]) -> list[str]:
     if "probability" in content:
         parts.append(f"{content['probability']:.4f}")
     return parts
+
+
+def _best_tokens(mask: Iterable[Mapping[str, Any]]) -> str:
+    return " ".join(f"{token['token']} {token['probability']:.4f}" for token in mask)
 
 
 def _json_line(answer: Any, record: Mapping[str, Any]) -> str:
@@ -187,8 +191,9 @@ def write_parquet(out: Path, file: RowFile, answered: Answered, array_name: str)
     columns = columns_of(results, array_name)
     given = _given_columns(file, columns)
     types = _types_of(file)
+    cells = {key: [row.record.get(key) for row in rows] for key in given} | columns
     arrays = []
-    for name, values in {**{key: [row.record.get(key) for row in rows] for key in given}, **columns}.items():
+    for name, values in cells.items():
         try:
             arrays.append(pyarrow.array(values, type=types.get(name) if name in given else None))
         except (pyarrow.ArrowException, TypeError, ValueError) as error:
