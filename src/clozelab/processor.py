@@ -81,4 +81,6 @@ def product_dtype(device: torch.device) -> torch.dtype:
     """The format for products that need eight bits: bf16 where the device has it, else fp32."""
     import torch
 
-    return torch.bfloat16 if multiplies_bf16(device.type) else torch.float32
+    if multiplies_bf16(device.type):
+        return torch.bfloat16
+    return torch.float32

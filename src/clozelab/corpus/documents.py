@@ -74,9 +74,10 @@ def read_documents(files: Sequence[TextFile], counts: CorpusCounts, advance: Adv
     seen = SeenHashes()
     for file in files:
         rows = texts_of(file, counts, advance)
-        texts = _paragraphs(rows) if file.has_lines else rows
-        split = _whole_line if file.has_lines else split_paragraph
-        for text in texts:
+        split: Callable[[str], list[str]] = split_paragraph
+        if file.has_lines:
+            rows, split = _paragraphs(rows), _whole_line
+        for text in rows:
             sentences = [sentence for line in clean(text) for sentence in split(line)]
             document = Document(file.source, sentences, hash_of("\n".join(sentences)))
             if not sentences:

@@ -203,7 +203,9 @@ class Tokenizer(ABC):
     def shown(self, index: int) -> str:
         """What an id shows to a reader: its text, or its name where it has none by itself."""
         text = self.decode([index]).strip()
-        return text if text else self.vocabulary[index]
+        if text:
+            return text
+        return self.vocabulary[index]
 
     def _encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `encode_flat`, of one batch."""

@@ -275,11 +275,15 @@ def usable_rows(lines: Iterable[bytes], file: TextFile, counts: CorpusCounts) ->
         except (ValueError, RecursionError):
             _count_bad(file, counts, number, "invalid JSON")
             continue
-        cell = row.get(file.text_field) if isinstance(row, dict) else None
+        cell = None
+        if isinstance(row, dict):
+            cell = row.get(file.text_field)
         if isinstance(cell, str):
             yield cell
             continue
-        names = f" (there are {', '.join(sorted(row)[:MOST_FIELDS])})" if isinstance(row, dict) else ""
+        names = ""
+        if isinstance(row, dict):
+            names = f" (there are {', '.join(sorted(row)[:MOST_FIELDS])})"
         _count_bad(file, counts, number, f"no text in field {file.text_field!r}", names)
 
 

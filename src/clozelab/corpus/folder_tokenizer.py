@@ -137,7 +137,9 @@ class FolderTokenizer(Tokenizer):
         """The token of a role: as tokenizer_config.json says, else by its usual name; "" where there is none."""
         name = _content(self._config.get(f"{role}_token"))
         if name:
-            return name if name in self._ids else ""
+            if name in self._ids:
+                return name
+            return ""
         return next((usual for usual in USUAL_NAMES[role] if usual in self.added_tokens), "")
 
     def _set_template(self) -> None:
@@ -258,7 +260,9 @@ class FolderTokenizer(Tokenizer):
 
     def shown(self, index: int) -> str:
         # The library shows an added token as the normaliser leaves it.
-        return self.vocabulary[index] if index in self._added else super().shown(index)
+        if index in self._added:
+            return self.vocabulary[index]
+        return super().shown(index)
 
     def continues(self) -> NDArray[np.bool_] | None:
         """As every tokenizer's; an added token is a word."""
@@ -293,7 +297,9 @@ class FolderTokenizer(Tokenizer):
             if name in self._ids:
                 config[key] = name
         config |= {key: self._config[key] for key in KEPT_KEYS if key in self._config}
-        types = ["token_type_ids"] if self.has_token_types else []
+        types = []
+        if self.has_token_types:
+            types = ["token_type_ids"]
         config["model_input_names"] = ["input_ids", *types, "attention_mask"]
         # Other programs and classes ask for these.
         normalizer = self._json.get("normalizer") or {}
@@ -479,7 +485,9 @@ def _with_added_tokens(place: Path, settled: dict[str, Any], config: Mapping[str
 
 def _extra_tokens(config: Mapping[str, Any]) -> list[Any]:
     extra = config.get("additional_special_tokens") or config.get("extra_special_tokens") or []
-    return list(extra.values()) if isinstance(extra, dict) else list(extra)
+    if isinstance(extra, dict):
+        return list(extra.values())
+    return list(extra)
 
 
 def _added_token(value: Any, special: bool | None = None) -> AddedToken:
@@ -496,7 +504,9 @@ def _content(value: Any) -> str:
     """The text of a special token, given as such or as a node; "" where none is given."""
     if isinstance(value, dict):
         value = value.get("content")
-    return value if isinstance(value, str) else ""
+    if isinstance(value, str):
+        return value
+    return ""
 
 
 def open_library(place: Path, rules: Mapping[str, Any]) -> Library:
@@ -533,13 +543,17 @@ def _kind(rules: Mapping[str, Any]) -> str:
         return "wordpiece"
     if "ByteLevel" in types:
         return "byte_bpe"
-    return "metaspace" if "Metaspace" in types else "other"
+    if "Metaspace" in types:
+        return "metaspace"
+    return "other"
 
 
 def _unknown_token(model: Mapping[str, Any]) -> str:
     if model.get("type") == "Unigram":
         index = model.get("unk_id")
-        return "" if index is None else model["vocab"][index][0]
+        if index is None:
+            return ""
+        return model["vocab"][index][0]
     return model.get("unk_token") or ""
 
 
@@ -611,9 +625,11 @@ def _with_prefix_space(rules: Mapping[str, Any], value: bool) -> dict[str, Any]:
 def _around(encoding: Any, number: int) -> tuple[list[int], list[int], list[int]]:
     """Special tokens before the first text, between the texts, and behind the last of `number`."""
     owners = encoding.sequence_ids
-    ends = [[place for place, owner in enumerate(owners) if owner == text] for text in range(number)]
-    first, last = ends[0], ends[-1]
-    between = encoding.ids[first[-1] + 1 : last[0]] if number > 1 else []
+    first = [place for place, owner in enumerate(owners) if owner == 0]
+    last = [place for place, owner in enumerate(owners) if owner == number - 1]
+    between = []
+    if number > 1:
+        between = encoding.ids[first[-1] + 1 : last[0]]
     return encoding.ids[: first[0]], between, encoding.ids[last[-1] + 1 :]
 
 

@@ -56,7 +56,10 @@ class CountedFile:
 
 def file_suffix(path: Path) -> str:
     """The last suffix that is not a compression, in lower case."""
-    unpacked = path.with_suffix("") if path.suffix in COMPRESSIONS else path
+    if path.suffix in COMPRESSIONS:
+        unpacked = path.with_suffix("")
+    else:
+        unpacked = path
     return unpacked.suffix.lower()
 
 
@@ -160,11 +163,13 @@ def _zstd_chunks(raw: Readable) -> Iterator[bytes]:
         while data:
             frame = frame or decompressor.decompressobj()
             text += frame.decompress(data)
-            data = frame.unused_data if frame.eof else b""
-            frame = None if frame.eof else frame
+            data = b""
+            if frame.eof:
+                data, frame = frame.unused_data, None
         if len(text) >= CHUNK_BYTES // 8:
             yield text
             text = b""
-    yield from [text] if text else []
+    if text:
+        yield text
     if frame is not None:
         raise EOFError("the compressed stream ends early")

@@ -72,7 +72,10 @@ def open_rows(name: str, form: str = "auto") -> RowFile:
         raise ValueError(f"input={name}: there is no such file")
     if form == "auto" and path.suffix.lower() == ".json":
         return _open_json(path)
-    chosen = table_format(path) if form == "auto" else form
+    if form == "auto":
+        chosen = table_format(path)
+    else:
+        chosen = form
     if chosen is None or chosen in ("lines", "jsonl"):
         return _open_lines(name, lambda: text_lines(path), chosen)
     return _open_table(path, chosen)
@@ -106,11 +109,16 @@ def _open_lines(name: str, lines: Lines, form: str | None) -> RowFile:
     if number == 0:
         raise ValueError(f"input={name} has no line to read")
     if form is None:
-        form = "jsonl" if isinstance(_parsed(first), dict) else "lines"
+        form = "lines"
+        if isinstance(_parsed(first), dict):
+            form = "jsonl"
     if form == "jsonl":
         return RowFile(name, form, _first_keys(name, lines), _rows=lambda: _json_rows(name, lines))
     has_pairs = _has_pairs(name, lines)
-    columns = ["text", "pair"] if has_pairs else ["text"]
+    if has_pairs:
+        columns = ["text", "pair"]
+    else:
+        columns = ["text"]
     return RowFile(name, form, columns, _rows=lambda: _text_rows(name, lines, has_pairs))
 
 
@@ -192,9 +200,11 @@ def _open_json(path: Path) -> RowFile:
 
     def rows() -> Iterator[Row]:
         for number, record in enumerate(content, 1):
-            is_object = isinstance(record, dict)
-            problem = None if is_object else "is no JSON object"
-            yield Row(f"{path}, object {number}", record if is_object else {}, problem, number)
+            place = f"{path}, object {number}"
+            if isinstance(record, dict):
+                yield Row(place, record, None, number)
+            else:
+                yield Row(place, {}, "is no JSON object", number)
 
     return RowFile(str(path), "jsonl", list(content[0]), _rows=rows)
 

@@ -117,7 +117,10 @@ def _open_delimited(
     if number == 0:
         raise ValueError(f"{path} is empty; expected a header line")
     has_header = header is None or (names is not None and set(required) <= set(names))
-    columns = names if has_header else list(header or ())
+    if has_header:
+        columns = names
+    else:
+        columns = list(header or ())
     if columns is None:
         raise ValueError(f"{path}:{number}: the header is not UTF-8 text")
 
@@ -157,7 +160,10 @@ def _csv_lines(path: Path, raw: CountedFile) -> Iterator[str]:
     """Lines with their ends; bytes that are not UTF-8 become surrogates, so that only their row is lost."""
     num_nuls = 0
     for number, line in enumerate(lines_of(path, raw)):
-        plain = line.removeprefix(codecs.BOM_UTF8) if number == 0 else line
+        if number == 0:
+            plain = line.removeprefix(codecs.BOM_UTF8)
+        else:
+            plain = line
         if NUL in plain:
             num_nuls += plain.count(NUL)
             plain = plain.replace(NUL, b"")
@@ -201,7 +207,9 @@ def _json_record(line: str | None) -> Record:
         content = json.loads(line)
     except (ValueError, RecursionError):
         return "no JSON object"
-    return content if isinstance(content, dict) else "no JSON object"
+    if isinstance(content, dict):
+        return content
+    return "no JSON object"
 
 
 # Parquet and Arrow
@@ -262,7 +270,10 @@ def _batches(path: Path, file_format: str, columns: list[str] | None) -> Iterato
             return
         with pyarrow.memory_map(str(path)) as source, _arrow_reader(source) as reader:
             for batch in _arrow_batches(reader):
-                chosen = batch if columns is None else batch.select(columns)
+                if columns is None:
+                    chosen = batch
+                else:
+                    chosen = batch.select(columns)
                 for start in range(0, len(chosen), BATCH_ROWS):
                     yield chosen.slice(start, BATCH_ROWS)
     except (pyarrow.ArrowException, OSError) as error:
@@ -279,7 +290,9 @@ def _arrow_reader(source: Any) -> Any:
     if not is_file and source.read() != ARROW_STREAM_END:
         raise OSError("the stream does not end with its mark")
     source.seek(0)
-    return ipc.open_file(source) if is_file else ipc.open_stream(source)
+    if is_file:
+        return ipc.open_file(source)
+    return ipc.open_stream(source)
 
 
 def _arrow_batches(reader: Any) -> Iterator[Any]:
@@ -345,7 +358,10 @@ def _refuse_missing_header(table: Table) -> None:
     """Of csv and tsv: a first line that is a row of data names no columns."""
     for name in table.columns:
         if len(name) > MAX_NAME_CHARACTERS or len(name.split()) > MAX_NAME_WORDS:
-            shown = name if len(name) <= MAX_NAME_CHARACTERS else f"{name[:MAX_NAME_CHARACTERS]}..."
+            if len(name) <= MAX_NAME_CHARACTERS:
+                shown = name
+            else:
+                shown = f"{name[:MAX_NAME_CHARACTERS]}..."
             raise ValueError(f"{table.path}: its first line names no columns ({shown!r}): put a header line above it")
 
 

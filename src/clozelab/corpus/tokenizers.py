@@ -338,7 +338,9 @@ class TokenizerSettings:
             raise ValueError(f"vocabulary file {path} does not exist; expected a tokenizer of the tokenizers library")
         own = read_tokenizer(path.parent)
         if own.lowercase != self.lowercase:
-            does = "lower-cases text" if own.lowercase else "keeps capital letters"
+            does = "keeps capital letters"
+            if own.lowercase:
+                does = "lower-cases text"
             raise ValueError(
                 f"tokenizer.lowercase={json.dumps(self.lowercase)}, and {path} {does}: "
                 f"say tokenizer.lowercase={json.dumps(own.lowercase)}"
@@ -412,7 +414,8 @@ def _with_more_tokens(folder: Path, plain: Tokenizer, config: Mapping[str, Any])
     place = folder / TOKENIZER_FILE  # which is not there
     written = json.loads(plain.files()[TOKENIZER_FILE])
     rules = settled(place, {**written, **_said_rules(written, config)}, config)
-    before, after = ({token["content"] for token in one["added_tokens"]} for one in (written, rules))
+    before = {token["content"] for token in written["added_tokens"]}
+    after = {token["content"] for token in rules["added_tokens"]}
     if before == after and rules["normalizer"] == written["normalizer"]:
         return plain
     if rules["model"]["type"] == "WordPiece":
@@ -431,7 +434,9 @@ def _said_rules(written: Mapping[str, Any], config: Mapping[str, Any]) -> dict[s
 
 def _number_of_types(config: Mapping[str, Any]) -> str:
     names = config.get("model_input_names") or ("token_type_ids",)
-    return "two" if "token_type_ids" in names else "one"
+    if "token_type_ids" in names:
+        return "two"
+    return "one"
 
 
 def _wrote(released: Tokenizer, place: Path, rules: Mapping[str, Any]) -> bool:
@@ -473,7 +478,9 @@ def _compare_vocabularies(folder: Path, model: Mapping[str, Any]) -> None:
 def _listed(ids: Mapping[str, int]) -> list[str] | None:
     """Entries by their ids, if those are 0, 1, 2, ..."""
     entries = sorted(ids, key=ids.__getitem__)
-    return entries if [ids[entry] for entry in entries] == list(range(len(entries))) else None
+    if [ids[entry] for entry in entries] == list(range(len(entries))):
+        return entries
+    return None
 
 
 def _or_none(kind: Any, vocabulary: list[str] | None, *rules: Any, **more: Any) -> Any:

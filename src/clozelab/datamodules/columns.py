@@ -78,7 +78,9 @@ def choose_columns(
         return _by_order(pair, act, place)
     single = _known_single(columns)
     if single is None or act in ("answer", "next"):
-        wanted = "two columns are read" if act in ("answer", "next") else "nobody can tell which is the text"
+        wanted = "nobody can tell which is the text"
+        if act in ("answer", "next"):
+            wanted = "two columns are read"
         listed = ", ".join(map(repr, columns))
         raise ValueError(
             f"{place} has the columns {listed}, and {wanted}: say {say(['COLUMN'])}, "
@@ -143,7 +145,10 @@ def refuse_unknown_keys(record: Mapping[str, object], act: str, place: str) -> N
         if name in ROLES:
             raise ValueError(f"{place} has {name!r}, which do={act} does not read; it reads {', '.join(roles)}")
         role = _meant_role(name)
-        advice = f"did you mean {role!r}?" if role in roles else hint(name, roles)
+        if role in roles:
+            advice = f"did you mean {role!r}?"
+        else:
+            advice = hint(name, roles)
         raise ValueError(f"{place} has {name!r}, which nothing reads; {advice}")
 
 
@@ -170,7 +175,10 @@ def _by_order(names: Sequence[str], act: str, place: str) -> dict[str, str]:
         raise ValueError(f"{place}: {len(names)} columns are named; a text is one column, a pair is two")
     if len(names) == 2 and act in SINGLE:
         raise ValueError(f"{place}: do={act} takes single texts, and {' and '.join(names)} are a pair")
-    roles = ("question", "text") if act == "answer" and len(names) == 2 else ("text", "pair")
+    if act == "answer" and len(names) == 2:
+        roles = ("question", "text")
+    else:
+        roles = ("text", "pair")
     return dict(zip(roles, names, strict=False))
 
 
@@ -178,7 +186,9 @@ def _known_pair(columns: Sequence[str], act: str) -> tuple[str, str] | None:
     if act in SINGLE:
         return None
     by_word = {name.casefold(): name for name in columns}
-    known = ANSWERED_NAMES if act == "answer" else PAIRED_NAMES
+    known: Sequence[tuple[str, str]] = PAIRED_NAMES
+    if act == "answer":
+        known = ANSWERED_NAMES
     for first, second in known:
         if first in by_word and second in by_word:
             return by_word[first], by_word[second]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -69,12 +70,18 @@ def encode_texts(
 
 def unread_reason(ids: Int32s, tokenizer: Tokenizer, name: str = "") -> str | None:
     """Why nothing can be said of a text with these tokens: it has none, or unknown ones alone. `name`: which side."""
-    part = f"its {name} text is" if name else "is"
+    part = "is"
+    if name:
+        part = f"its {name} text is"
     if not len(ids):
-        return f"{part} empty: there is nothing to read" if not name else f"is not whole: {part} empty"
+        if not name:
+            return f"{part} empty: there is nothing to read"
+        return f"is not whole: {part} empty"
     if (ids == tokenizer.unk_id).all():
         unknown = tokenizer.special_tokens[1]
-        where = f" in its {name} text" if name else ""
+        where = ""
+        if name:
+            where = f" in its {name} text"
         return (
             f"has no token but {unknown}{where}, so the model sees nothing of it: "
             "is it in the language and case of the model's vocabulary?"
@@ -95,7 +102,10 @@ def _unread(sides: Sides, tokenizer: Tokenizer, reads_empty: bool, has_masks: bo
 
 
 def _too_long(sides: Sides, tokenizer: Tokenizer, max_length: int) -> str | None:
-    number_of_separators = 1 if len(sides) == 1 else 1 + tokenizer.pair_separators
+    if len(sides) == 1:
+        number_of_separators = 1
+    else:
+        number_of_separators = 1 + tokenizer.pair_separators
     length = 1 + sum(map(len, sides)) + number_of_separators
     if length <= max_length:
         return None
@@ -111,13 +121,15 @@ def _encode_sides(texts: Sequence[Any], tokenizer: Tokenizer, has_masks: bool) -
     for text in texts:
         flat += _parts_of(text)
     ids = iter(tokenizer.encode_masked(flat) if has_masks else tokenizer.encode_batch(flat))
-    return [tuple(next(ids) for _ in _parts_of(text)) for text in texts]
+    return [tuple(islice(ids, len(_parts_of(text)))) for text in texts]
 
 
 def _parts_of(text: Any) -> list[str]:
     if isinstance(text, Unreadable):
         return []
-    return [text] if isinstance(text, str) else list(text)
+    if isinstance(text, str):
+        return [text]
+    return list(text)
 
 
 def _assembled(

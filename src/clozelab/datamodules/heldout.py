@@ -268,6 +268,12 @@ class ClozeBySide(OfHeldOut, ScoringDataModule):
         return dict(zip(names, figures.mean(axis=1).tolist(), strict=True)), records
 
 
+def _joined(sentences: Sequence[np.ndarray], number: int) -> list[np.ndarray]:
+    """So many sentences at a time as one text; what is left over at the end is none."""
+    ends = range(number, len(sentences) + 1, number)
+    return [np.concatenate(sentences[end - number : end]) for end in ends]
+
+
 class SentencePairs(OfHeldOut):
     """Pairs for a probe: is the second sentence the next one, of the same document, in the right order?
 
@@ -290,9 +296,8 @@ class SentencePairs(OfHeldOut):
         super().__init__(**common)
         self.question, self.limits = question, (max_train_pairs, max_validation_pairs)
         self.documents = [
-            (source, [np.concatenate(text[i - sentences : i]) for i in range(sentences, len(text) + 1, sentences)])
-            for source, text in self.documents if len(text) >= sentences
-        ]  # fmt: skip
+            (source, _joined(text, sentences)) for source, text in self.documents if len(text) >= sentences
+        ]
 
     def setup(self, stage: str | None = None) -> None:  # noqa: ARG002
         third = integers(SEED, 0, "probe split", np.arange(len(self.documents)), high=3)

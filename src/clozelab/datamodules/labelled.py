@@ -121,7 +121,9 @@ class TableFormat:
             wanted.append(self.label_column)
         missing = [name for name in wanted if name not in table.columns]
         if missing:
-            only = " (a test file without labels can only be predicted)" if missing == [self.label_column] else ""
+            only = ""
+            if missing == [self.label_column]:
+                only = " (a test file without labels can only be predicted)"
             named = ", ".join(map(repr, missing))
             raise ValueError(f"{table.path} has no column {named}; its columns are {table.columns}{only}")
         id_column = self.id_column
@@ -244,7 +246,9 @@ class LabelledDataModule(FinetuningDataModule):
     @property
     def texts_per_example(self) -> int | None:
         """How many texts the model reads at once; None where it reads the two of a pair apart."""
-        return None if self.pairs == "apart" else len(self.layout.text_columns)
+        if self.pairs == "apart":
+            return None
+        return len(self.layout.text_columns)
 
     @property
     def reading(self) -> dict[str, Any]:
@@ -317,7 +321,10 @@ class LabelledDataModule(FinetuningDataModule):
     def _read(self, path: Path, names: Sequence[str] | None = None, has_labels: bool = True) -> TextExamples:
         """Of any label unless `names` are given: which of them belong there is for a preview's reader to say."""
         layout = self.layout if has_labels else self.test_layout
-        expected = NUMBERS if self.numeric_labels else CLASSES
+        if self.numeric_labels:
+            expected = NUMBERS
+        else:
+            expected = CLASSES
         if names is None and self.labels is not None and not self.numeric_labels:
             expected = ANY  # the classes are named: the file's own set is not what is trained on
         return layout.read(path, has_labels, names=names, expected=expected)

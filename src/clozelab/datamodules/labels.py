@@ -57,7 +57,9 @@ class Places:
         numbers = ", ".join(map(str, self.lines))
         if self.count == 1:
             return f"line {numbers}"
-        more = ", ..." if self.count > len(self.lines) else ""
+        more = ""
+        if self.count > len(self.lines):
+            more = ", ..."
         return f"{self.count} rows, lines {numbers}{more}"
 
 
@@ -80,12 +82,16 @@ def cell_text(value: Any) -> str:
 def _kind_of(value: Any) -> str:
     if isinstance(value, dict):
         return "an object"
-    return "bytes" if isinstance(value, bytes) else "a list"
+    if isinstance(value, bytes):
+        return "bytes"
+    return "a list"
 
 
 def _shortened(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}..."
+    if len(text) <= 40:
+        return text
+    return f"{text[:40]}..."
 
 
 class LabelColumn:
@@ -107,8 +113,14 @@ class LabelColumn:
         is_tag: bool = False,
     ) -> None:
         self.path, self.expected = path, expected
-        self.kind, self.words = ("tag", TAG_WORDS) if is_tag else ("label", LABEL_WORDS)
-        self.names = None if expected == NUMBERS or names is None else list(names)
+        if is_tag:
+            self.kind, self.words = ("tag", TAG_WORDS)
+        else:
+            self.kind, self.words = ("label", LABEL_WORDS)
+        if expected == NUMBERS or names is None:
+            self.names = None
+        else:
+            self.names = list(names)
         self._problems: dict[tuple[str, str], Places] = {}  # (what is wrong, what to do) -> where
         self._seen: dict[str, Places] = {}
 
@@ -128,7 +140,10 @@ class LabelColumn:
         """(label, what is wrong with it, what to do)."""
         one_each = f"give each row one {self.kind}, or leave the row out"
         try:
-            label = "" if is_missing(value) else cell_text(value)
+            if is_missing(value):
+                label = ""
+            else:
+                label = cell_text(value)
         except ValueError as problem:
             return "", f"is {problem}, not one text or number", one_each
         if self.names is not None and label in self.names:
@@ -153,9 +168,15 @@ class LabelColumn:
         if self._problems:
             (problem, advice), places = next(iter(self._problems.items()))
             others = sum(one.count for one in self._problems.values()) - places.count
-            counted = f" ({places})" if places.count > 1 else ""
-            more = f"; {others} rows have other wrong {self.kind}s" if others else ""
-            ending = f": {advice}" if advice else ""
+            counted = ""
+            if places.count > 1:
+                counted = f" ({places})"
+            more = ""
+            if others:
+                more = f"; {others} rows have other wrong {self.kind}s"
+            ending = ""
+            if advice:
+                ending = f": {advice}"
             raise ValueError(f"{self.path}:{places.lines[0]}: {self.kind} {problem}{counted}{more}{ending}")
         if self.names is not None or self.expected == NUMBERS:
             return
@@ -246,4 +267,6 @@ def _without_spaces(label: str) -> str:
 
 
 def _number(label: str) -> float | None:
-    return float(label) if glue.is_number(label) else None
+    if glue.is_number(label):
+        return float(label)
+    return None

@@ -208,7 +208,9 @@ def _add_passage(path: Path, node: Any, examples: SquadExamples) -> None:
 def _value(path: Path, node: Any, key: str, kind: type = str) -> Any:
     if isinstance(node, dict) and isinstance(node.get(key), kind):
         return node[key]
-    name = "list" if kind is list else "text"
+    name = "text"
+    if kind is list:
+        name = "list"
     raise ValueError(f"{path} is not in the SQuAD format: expected a {name} {key!r} in {str(node)[:80]!r}")
 
 

@@ -61,7 +61,9 @@ class ColumnFormat:
         """A word's tag; None where conllu says with its `_` that nobody gave one."""
         tag = fields[self.tag_column]
         is_part_of_speech = self.is_conllu and self.tag_column in CONLLU_TAG_COLUMNS
-        return None if is_part_of_speech and tag == "_" else tag
+        if is_part_of_speech and tag == "_":
+            return None
+        return tag
 
     def starts_document(self, line: str) -> bool:
         if self.is_conllu:
@@ -374,7 +376,10 @@ class TagDataModule(FinetuningDataModule):
 
     def _read(self, path: Path) -> tuple[TaggedSentences, list[list[str]], str | None]:
         """Sentences; their tags, of entities in IOB2; and the scheme that those were written in."""
-        expected = ANY if self.entity_tags else CLASSES
+        if self.entity_tags:
+            expected = ANY
+        else:
+            expected = CLASSES
         found = read_conll(path, self.layout, require_tags=True, expected=expected)
         tags = found.tags or []
         if not self.entity_tags:

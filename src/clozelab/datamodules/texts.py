@@ -109,7 +109,9 @@ def read_cells(record: Mapping[str, Any], roles: Mapping[str, str], act: str) ->
     `roles` says which column is what (datamodules/columns.py)."""
     cells: dict[str, Any] = {}
     # Words stand for a text, and passages for one: another column may hold what one of these lacks.
-    may_lack = {*LISTS, "text"} if set(roles) & set(LISTS) else set()
+    may_lack = set()
+    if set(roles) & set(LISTS):
+        may_lack = {*LISTS, "text"}
     for role, column in roles.items():
         value = record.get(column)
         if _is_missing(value):
@@ -121,7 +123,9 @@ def read_cells(record: Mapping[str, Any], roles: Mapping[str, str], act: str) ->
             return Unreadable(problem)
         cells[role] = value
     if not is_enough(cells, act):
-        held = ", ".join(cells) if cells else "nothing"
+        held = "nothing"
+        if cells:
+            held = ", ".join(cells)
         return Unreadable(f"has {held} alone: do={act} reads {', '.join(roles_of(act))}")
     return _from_cells(cells, act)
 
@@ -199,11 +203,18 @@ def _rows_of(cells: Mapping[str, Sequence[Any]], roles: Mapping[str, str], act: 
     number = len(next(iter(cells.values())))
     if not number:
         raise ValueError("there is no text to read: the table has no row")
-    return [read_cells({name: values[i] for name, values in cells.items()}, roles, act) for i in range(number)]
+    rows = []
+    for i in range(number):
+        record = {name: values[i] for name, values in cells.items()}
+        rows.append(read_cells(record, roles, act))
+    return rows
 
 
 def _roles(names: list[Any], act: str, columns: str | Sequence[str] | None, place: str) -> dict[str, str]:
-    named = [columns] if isinstance(columns, str) else list(columns or ())
+    if isinstance(columns, str):
+        named = [columns]
+    else:
+        named = list(columns or ())
     known = [name for name in names if isinstance(name, str)]
     if not known:
         raise ValueError(f"{place} has no column with a name: {EXPECTED}")
@@ -235,7 +246,9 @@ def _from_cells(cells: Mapping[str, Any], act: str) -> Any:
 def _wrong_cell(value: Any, column: str, role: str) -> str:
     """What is wrong with a cell; empty where nothing is."""
     if role not in LISTS:
-        return "" if isinstance(value, str) else f"has {_shown(value)} as {column!r}: a string was expected"
+        if isinstance(value, str):
+            return ""
+        return f"has {_shown(value)} as {column!r}: a string was expected"
     if not _is_sequence(value) or not all(isinstance(part, str) for part in value):
         return f"has {_shown(value)} as {column!r}: a list of strings was expected"
     return ""
@@ -311,4 +324,6 @@ def _refuse_mixture(items: Sequence[Any]) -> None:
 
 def _shown(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
+    if len(text) <= SHOWN_CHARACTERS:
+        return text
+    return f"{text[:SHOWN_CHARACTERS]}..."

@@ -62,9 +62,14 @@ class RemoteJob:
         log = self.log.with_suffix(f".rank-{rank}.log") if rank else self.log
         with log.open("ab") as output:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "clozelab", *self.words], cwd=self.folder, stdin=subprocess.DEVNULL,
-                stdout=output, stderr=subprocess.STDOUT, env=inherited | self.environment, preexec_fn=_be_a_child,
-            )  # fmt: skip
+                [sys.executable, "-m", "clozelab", *self.words],
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=inherited | self.environment,
+                preexec_fn=_be_a_child,
+            )
         try:
             # Not `wait`: it would hold a lock that `stop`, called by a signal handler in this very thread, needs.
             while (status := self._child.poll()) is None:
@@ -201,7 +206,9 @@ class SlurmLauncher(SweepLauncher):
         except SlurmSilentError as error:
             said = f"Slurm does not answer ({error}), and job {job_id} for this folder may still run there"
             raise ValueError(f"{said}; try again later") from error
-        return None if state.has_ended else job
+        if state.has_ended:
+            return None
+        return job
 
 
 def job_resources(parameters: Mapping[str, Any], config: DictConfig, cluster: str) -> dict[str, Any]:
@@ -262,14 +269,18 @@ class SubmittedJob(RemoteProcess):
             self._ended_at = time.monotonic()
         if time.monotonic() - self._ended_at < RESULT_SECONDS:
             return None
-        end = "its process was killed" if self.queue is None else state
+        end = str(state)
+        if self.queue is None:
+            end = "its process was killed"
         self.reason = f"job {self.job.job_id} is lost: {end}, and it left no result; the same command takes it up"
         return NO_RESULT
 
     def _state(self) -> JobState | None:
         if self.queue is not None:
             return self.queue.state(self.job.job_id)
-        return JobState("FAILED") if self.job.done() else JobState("RUNNING")
+        if self.job.done():
+            return JobState("FAILED")
+        return JobState("RUNNING")
 
     def _status_of_results(self) -> int:
         """The first exit status of its ranks that is not 0; NO_RESULT where submitit's own code failed in one."""

@@ -71,7 +71,9 @@ def look_before(
     else:
         words = [*first_job, *(word for word in own if "sweeper" not in key_of(word)), "hydra.sweeper.params=null"]
     pulse = Pulse(Console(stderr=True), lambda: f"{verb}: the pre-flight still looks at what was composed")
-    environment = {PLAN_FOLDER: str(plan_folder)} if plan_folder else {}
+    environment = {}
+    if plan_folder:
+        environment = {PLAN_FOLDER: str(plan_folder)}
     status = run_verb(["doctor", verb, *configuration_words(config), *words], environment=environment, pulse=pulse)
     if status in STOPPED:
         raise SystemExit(status)
@@ -212,10 +214,13 @@ class SweepLauncher(Launcher):
         elsewhere = [word for word in self.config.hydra.overrides.hydra if word.startswith("hydra.searchpath=")]
         words = [self.verb, *configuration_words(self.config), *plan.overrides, *elsewhere, "hydra.mode=RUN"]
         return Job(
-            name, [sys.executable, "-m", "clozelab", *words], words=words, folder=plan.run_dir,
+            name,
+            [sys.executable, "-m", "clozelab", *words],
+            words=words,
+            folder=plan.run_dir,
             log=self.sweep_dir / "logs" / f"{self.verb}-{name.replace('/', '--')}.log",
             state="skipped" if plan.status == "complete" else "waiting",
-        )  # fmt: skip
+        )
 
 
 class ProcessLauncher(SweepLauncher):
@@ -346,9 +351,14 @@ class OptunaSweeper(Sweeper):
             raise ValueError(f"hydra.sweeper: {wanted}, {ways}, {numbers}")
         nothing = dict.fromkeys(("storage", "study_name", "search_space", "custom_search_space"))
         self.search = OptunaSweeperImpl(
-            sampler=kind(**settings), direction=direction, n_trials=num_trials, n_jobs=trials_at_once, params=params,
-            max_failure_rate=1.0, **nothing,  # a learning rate that diverges is an answer too
-        )  # fmt: skip
+            sampler=kind(**settings),
+            direction=direction,
+            n_trials=num_trials,
+            n_jobs=trials_at_once,
+            params=params,
+            max_failure_rate=1.0,
+            **nothing,  # a learning rate that diverges is an answer too
+        )
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.folder = Path(str(config.hydra.sweep.dir))

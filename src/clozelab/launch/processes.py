@@ -70,10 +70,15 @@ def run_verb(words: Sequence[str], environment: Mapping[str, str] | None = None,
     """
     process = subprocess.Popen([sys.executable, "-m", "clozelab", *words], **bound_to_us(environment or {}))
     with taken_signals(lambda number: process.send_signal(number)) as came:
-        status = process.wait() if pulse is None else _wait_with(process, pulse)
+        if pulse is None:
+            status = process.wait()
+        else:
+            status = _wait_with(process, pulse)
     if came:
         return 128 + came[0]
-    return status if status >= 0 else 128 - status
+    if status >= 0:
+        return status
+    return 128 - status
 
 
 def _wait_with(process: subprocess.Popen[bytes], pulse: Pulse) -> int:
@@ -191,12 +196,21 @@ class ProcessPool:
     """Runs jobs, at most `at_once` at a time; a job that fails does not stop the others."""
 
     def __init__(
-        self, jobs: Sequence[Job], *, at_once: int, grace_seconds: float, console: Console,
-        server: ForkServer | None = None, place: Outlook | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        jobs: Sequence[Job],
+        *,
+        at_once: int,
+        grace_seconds: float,
+        console: Console,
+        server: ForkServer | None = None,
+        place: Outlook | None = None,
+    ) -> None:
         self.jobs, self.server, self.console = list(jobs), server, console
         self.at_once, self.grace_seconds = at_once, grace_seconds
-        self.place = Outlook() if place is None else place
+        if place is None:
+            self.place = Outlook()
+        else:
+            self.place = place
         self.pulse = Pulse(console, lambda: progress_line(self._states(), self.at_once, self.place))
 
     def run(self) -> None:
@@ -311,7 +325,9 @@ class ProcessPool:
 
     def _steps(self, job: Job) -> tuple[int, int] | None:
         """(steps taken, of all) of a job that runs, by its log."""
-        return steps_in(_tail(job.log)) if job.state == "running" else None
+        if job.state == "running":
+            return steps_in(_tail(job.log))
+        return None
 
     def _table(self) -> Group:
         """A bar for all jobs, and a line for each that runs or went wrong, none wider than the terminal."""
@@ -375,6 +391,10 @@ def _fresh(job: Job) -> subprocess.Popen[bytes]:
     job.log.write_bytes(b"")
     with job.log.open("ab") as output:  # appended: two launches that start one job share its log for a moment
         return subprocess.Popen(
-            job.command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            start_new_session=True, **bound_to_us(job.environment),
-        )  # fmt: skip
+            job.command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            **bound_to_us(job.environment),
+        )

@@ -104,7 +104,9 @@ def outlook(parts: Sequence[Part], stage: str, *, is_part: bool) -> Outlook:
 
 def plan_file(stage: str | None) -> str:
     """Name of the plan of a sweep that runs on its own, or (None) of a whole reproduction."""
-    return "plan.json" if stage is None else f"plan-{stage}.json"
+    if stage is None:
+        return "plan.json"
+    return f"plan-{stage}.json"
 
 
 def write_plan(folder: Path, parts: Sequence[Part], stage: str | None = None) -> None:
@@ -136,9 +138,13 @@ def seconds_left(
     """
     left = [job for job in jobs if job.is_left]
     if not left:
-        return seconds_after if seconds_after > 0.0 else None
+        if seconds_after > 0.0:
+            return seconds_after
+        return None
     known = [job.planned for job in jobs if job.planned is not None]
-    usual = sum(known) / len(known) if known else 1.0
+    usual = 1.0
+    if known:
+        usual = sum(known) / len(known)
     if usual <= 0.0:
         return None
     planned = {id(job): usual if job.planned is None else job.planned for job in jobs}
@@ -154,14 +160,18 @@ def seconds_left(
         return None
     else:
         total = own + seconds_after
-    return total if total > 0.0 else None
+    if total > 0.0:
+        return total
+    return None
 
 
 def _pace(jobs: Sequence[JobState], planned: Mapping[int, float], *, is_planned: bool) -> float:
     """How much slower than planned the jobs are; without a plan, and so without a unit, seconds a job (0: unknown)."""
     ended = [job for job in jobs if job.state == "done" and job.seconds > 0.0]
     of_ended = sum(planned[id(job)] for job in ended)
-    pace = 1.0 if is_planned else 0.0
+    pace = 0.0
+    if is_planned:
+        pace = 1.0
     if of_ended > 0.0:
         pace = sum(job.seconds for job in ended) / of_ended
     if not is_planned:
@@ -201,7 +211,9 @@ def counted(jobs: Sequence[JobState], place: Outlook) -> str:
 
 
 def time_words(seconds: float | None) -> str:
-    return "" if seconds is None else f", about {duration(seconds)} left"
+    if seconds is None:
+        return ""
+    return f", about {duration(seconds)} left"
 
 
 def _named(job: JobState) -> str:
@@ -227,7 +239,10 @@ class Pulse:
 
     def __init__(self, console: Console, line: Callable[[], str], seconds: float | None = None) -> None:
         self.console, self.line = console, line
-        self.seconds = PULSE_SECONDS if seconds is None else seconds
+        if seconds is None:
+            self.seconds = PULSE_SECONDS
+        else:
+            self.seconds = seconds
         self._spoken = time.monotonic()
 
     def spoken(self) -> None:

@@ -64,7 +64,9 @@ class JobState(NamedTuple):
     def __str__(self) -> str:
         if self.name == LOST:
             return "Slurm does not know it any more"
-        return f"Slurm says {self.name} ({self.reason})" if self.reason else f"Slurm says {self.name}"
+        if self.reason:
+            return f"Slurm says {self.name} ({self.reason})"
+        return f"Slurm says {self.name}"
 
 
 class SlurmSilentError(Exception):
@@ -96,7 +98,9 @@ def _from_sacct(job_ids: Sequence[str]) -> dict[str, JobState]:
         done = _run(["sacct", "--noheader", "--parsable2", "--format=JobID,State", f"--jobs={','.join(job_ids)}"])
     except SlurmSilentError:
         return {}
-    return {} if done.returncode else _parse_states(done.stdout, job_ids)
+    if done.returncode:
+        return {}
+    return _parse_states(done.stdout, job_ids)
 
 
 def _from_scontrol(job_id: str) -> JobState:
@@ -145,7 +149,9 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "it failed without a word"
+    if lines:
+        return lines[-1]
+    return "it failed without a word"
 
 
 class SlurmQueue:
@@ -190,7 +196,9 @@ class SlurmQueue:
     @property
     def silent_seconds(self) -> float:
         """For how long Slurm has given no answer."""
-        return 0.0 if self._silent_since is None else time.monotonic() - self._silent_since
+        if self._silent_since is None:
+            return 0.0
+        return time.monotonic() - self._silent_since
 
     def _keep_asking(self) -> None:
         while not self._is_over:

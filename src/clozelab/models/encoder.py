@@ -216,7 +216,10 @@ class Encoder(nn.Module):
     def token_states(self, sequence_output: Tensor, layout: Layout) -> Tensor:
         """[T, H] -> [B, H]: the state of each sequence's first token or, of a causal encoder, of its last real one
         (unless its configuration says `pools_first_token`)."""
-        rows = layout.last_rows if self.config.pools_last_token else layout.first_rows
+        if self.config.pools_last_token:
+            rows = layout.last_rows
+        else:
+            rows = layout.first_rows
         return sequence_output.index_select(0, rows)
 
     def sentence_states(self, hidden: Tensor, layout: Layout, pooling: str) -> Tensor:

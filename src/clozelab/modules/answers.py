@@ -145,14 +145,19 @@ def columns_of(results: Sequence[Any], array_name: str = "embedding") -> dict[st
     for result in results:
         rows.append(result.to_columns() if isinstance(result, Result) else {array_name: result})
     names = dict.fromkeys(name for row in rows for name in row if name != "error")
-    return {name: [row.get(name) for row in rows] for name in (*names, "error")}
+    columns = {}
+    for name in (*names, "error"):
+        columns[name] = [row.get(name) for row in rows]
+    return columns
 
 
 def summary_of(problems: Sequence[tuple[str, str]], total: int) -> str:
     """`2 of 90 texts were not answered: text 7 is empty; text 9 has ...`; of (which text, why) the first three."""
     shown = "; ".join(f"{place} {reason}" for place, reason in problems[:SHOWN_PROBLEMS])
     others = len(problems) - SHOWN_PROBLEMS
-    more = f"; and {others:,} more" if others > 0 else ""
+    more = ""
+    if others > 0:
+        more = f"; and {others:,} more"
     return f"{len(problems):,} of {total:,} texts were not answered: {shown}{more}"
 
 

@@ -55,7 +55,9 @@ class Model:
     def texts_per_example(self) -> int | None:
         """Of classification: 1 where single texts were trained on, 2 where pairs; None where that is not recorded."""
         recorded = self.config.get("clozelab", {}).get("texts_per_example")
-        return None if recorded is None else int(recorded)
+        if recorded is None:
+            return None
+        return int(recorded)
 
 
 def find_model(name: str, *, from_hub: bool = False) -> Path:

@@ -136,7 +136,9 @@ class Predictor:
             return batch["prediction_index"], torch.cat(found)
 
         values = _in_order(self._run(asked, best), len(positions))
-        masks = [tuple(self._token(share, index) for share, index in one) for one in values]
+        masks = []
+        for best_tokens in values:
+            masks.append(tuple(self._token(share, index) for share, index in best_tokens))
         items = [text for text, reason in zip(given.items, encoded.reasons, strict=True) if reason is None]
         filled = [
             answers.Filled(text, tuple(masks[start:end]))
@@ -200,7 +202,10 @@ class Predictor:
         if given.table is not None:
             return with_columns(given.table, answers.columns_of(found))
         known = next((one for one in found if not isinstance(one, answers.Unanswered)), None)
-        width = self.encoder.config.hidden_size if known is None else len(known)
+        if known is None:
+            width = self.encoder.config.hidden_size
+        else:
+            width = len(known)
         nothing = np.full(width, np.nan, dtype=np.float32)
         return np.stack([nothing if isinstance(one, answers.Unanswered) else one for one in found])
 
@@ -222,7 +227,10 @@ class Predictor:
             raise ValueError(f"pooling={pooling!r}: {known}")
         if layer is not None and not -depth - 1 <= layer <= depth:
             raise ValueError(f"layer={layer}: this encoder has layers 0 to {depth}, or -1 for the last")
-        given = texts if isinstance(texts, Texts) else read_texts(texts, "embed")
+        if isinstance(texts, Texts):
+            given = texts
+        else:
+            given = read_texts(texts, "embed")
         encoded = self._encode(given, errors, stride=stride, reads_empty=True)
         is_inner_layer = layer not in (None, -1, depth)
 
@@ -314,9 +322,13 @@ class Predictor:
         windows = squad.WindowSettings.fitted(*sizes, made.get("max_query_length", 64))
         reasons = self._unasked(given.items)
         _refuse(reasons, given, errors, "question")
-        threshold = (rules.get("threshold") or 0.0) if may_be_null else None
+        threshold = None
+        if may_be_null:
+            threshold = rules.get("threshold") or 0.0
         asked = [item for item, reason in zip(given.items, reasons, strict=True) if reason is None]
-        candidates = self._candidates(head, asked, windows, settings) if asked else []
+        candidates = []
+        if asked:
+            candidates = self._candidates(head, asked, windows, settings)
         found = [answers.best_answer(own, null, top_k, threshold) for own, null in candidates]
         return self._returned(given, reasons, found)
 
@@ -425,7 +437,11 @@ class Predictor:
         part = TokenSequences(flat, examples.offsets_of(lengths), lengths)
         text, position = scoring.inner_tokens(part)
         each = np.arange(len(text)), position  # a masked model reads a text once for each token, with that hidden
-        which = (np.arange(len(part)), (text, position), None) if is_causal else (text, each, each)
+        which: tuple[Any, Any, Any]
+        if is_causal:
+            which = (np.arange(len(part)), (text, position), None)
+        else:
+            which = (text, each, each)
         asked = scoring.ask(part, *which, mask_id=self.tokenizer.mask_id, is_causal=is_causal)
 
         def of_labels(hidden: Tensor, batch: Batch) -> Part:
@@ -490,7 +506,9 @@ class Predictor:
 
     def _tagged(self, head: Any, texts: Sequence[tuple[str, list[tuple[int, int]]]]) -> list[answers.Tagged]:
         """Of texts with the places of their words."""
-        words = [[text[start:end] for start, end in places] for text, places in texts]
+        words = []
+        for text, places in texts:
+            words.append([text[start:end] for start, end in places])
         every = [*range(len(words))]
         sentences = tags.TaggedSentences(words, documents=every, lines=every)
         arrays, _ = tags.build_sequences(sentences, every, self.tokenizer, self.model.max_length, False)
@@ -606,7 +624,9 @@ def _split(sequences: TokenSequences) -> list[NDArray[np.int32]]:
 
 def _in_order(parts: Sequence[Part], number: int) -> NDArray[Any]:
     """As `in_order`, also of no text at all."""
-    return in_order(parts, number) if number else np.zeros(0, dtype=np.float32)
+    if number:
+        return in_order(parts, number)
+    return np.zeros(0, dtype=np.float32)
 
 
 def _classified(logits: NDArray[np.float32], labels: Sequence[str]) -> list[answers.Classified]:

@@ -136,7 +136,9 @@ def _apply(updates: list[Update]) -> None:
 
 def _lying(matrix: Tensor) -> Tensor:
     """[rows, columns] with at most as many rows as columns."""
-    return matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
+    if matrix.shape[0] > matrix.shape[1]:
+        return matrix.T
+    return matrix
 
 
 def newton_schulz(matrices: Tensor) -> Tensor:
@@ -172,7 +174,10 @@ def _iterate_on_squares(wide: Tensor) -> Tensor:
     for iteration in range(ITERATIONS):
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         polynomial.diagonal(dim1=1, dim2=2).add_(a)
-        product = polynomial if product is None else torch.bmm(polynomial, product)
+        if product is None:
+            product = polynomial
+        else:
+            product = torch.bmm(polynomial, product)
         if iteration + 1 < ITERATIONS:
             gram = torch.bmm(polynomial, torch.bmm(gram, polynomial))
     assert product is not None

@@ -80,7 +80,9 @@ class Pool:
     @classmethod
     def of(cls, step: Step) -> Pool:
         sweep = step.sweep
-        seed = "seed" if step.verb == "pretrain" else "pretrain_seed"
+        seed = "pretrain_seed"
+        if step.verb == "pretrain":
+            seed = "seed"
         launcher = sweep.master.hydra.launcher
         at_once, threads = share_cores(launcher.get("jobs_at_once", 1), sweep.master, len(sweep.jobs))
         num_seeds = len(sweep.groups(lambda key: key == seed))
@@ -163,16 +165,22 @@ class Costing:
 
 
 def assemble(
-    steps: Sequence[Step], arms: Sequence[Arm], finetunings: Sequence[Kind], files: TaskFiles, runs: Runs | None,
+    steps: Sequence[Step],
+    arms: Sequence[Arm],
+    finetunings: Sequence[Kind],
+    files: TaskFiles,
+    runs: Runs | None,
     evaluations: Sequence[Kind] = (),
-) -> Costing:  # fmt: skip
+) -> Costing:
     """What is known without timing anything, with what the runs so far (of the experiment, at its scale) say."""
     sweeps = {step.verb: step for step in steps if step.is_sweep}
     past_of = {verb: past_runs(step, runs) for verb, step in sweeps.items()}
     looked = [(arm, past_of["pretrain"](arm.settings, arm.jobs)) for arm in arms]
     arms = [replace(arm, done=done, took=took) for arm, (done, took) in looked]
     tasks = task_jobs(finetunings, arms, files, past_of["finetune"]) if finetunings else []
-    measures = measure_jobs(evaluations, arms, files, past_of["evaluate"]) if evaluations else []
+    measures = []
+    if evaluations:
+        measures = measure_jobs(evaluations, arms, files, past_of["evaluate"])
     return Costing(arms, tasks, {verb: Pool.of(step) for verb, step in sweeps.items()}, measures=measures)
 
 
@@ -277,12 +285,16 @@ def _encoders(settings: Mapping[str, Any], jobs: Sequence[Words]) -> Iterator[Wo
 
 def past_runs(step: Step, runs: Runs | None) -> Callable[[Mapping[str, Any], Sequence[Words]], tuple[int, list[float]]]:
     """How many of a kind's jobs need not run again, and how many seconds each run like it took on this machine."""
-    of_stage = [] if runs is None else getattr(runs, step.verb)
+    if runs is None:
+        of_stage = []
+    else:
+        of_stage = getattr(runs, step.verb)
     complete, here = [run for run in of_stage if run.is_complete], host_facts()["host"]
-    timed = [
-        run for run in complete
-        if run.shared is None and run.seconds and all(run.host.get(key) == here[key] for key in HOST)
-    ]  # fmt: skip
+    timed = []
+    for run in complete:
+        is_of_here = all(run.host.get(key) == here[key] for key in HOST)
+        if run.shared is None and run.seconds and is_of_here:
+            timed.append(run)
     # Runs of other experiments are shared in pre-training alone.
     asks = runs is not None and (complete or step.verb == "pretrain")
     done = {job.overrides for job in planned_jobs(step.sweep) if job.status in DONE} if asks else set()
@@ -290,10 +302,11 @@ def past_runs(step: Step, runs: Runs | None) -> Callable[[Mapping[str, Any], Seq
     def look(settings: Mapping[str, Any], jobs: Sequence[Words]) -> tuple[int, list[float]]:
         config = json.loads(json.dumps(canonical(OmegaConf.create(dict(settings)))))
         name, wanted = JobName.of(settings)[:2], {key: config.get(key) for key in ALIKE[step.verb]}
-        took = [
-            run.seconds for run in timed
-            if run.job_name[:2] == name and wanted == {key: run.config.get(key) for key in wanted}
-        ]  # fmt: skip
+        took = []
+        for run in timed:
+            its_own = {key: run.config.get(key) for key in wanted}
+            if run.job_name[:2] == name and wanted == its_own:
+                took.append(run.seconds)
         return sum(words in done for words in jobs), took
 
     return look
@@ -313,7 +326,9 @@ def with_speeds(
     for (at_once, threads), verbs in groups.items():
         requests = [request for verb in verbs for shape in costing.of(verb) for request in shape.requests()]
         how: dict[str, Any] = {"at_once": at_once, "threads": threads, "measure": measure, "anew": anew, "say": say}
-        speeds = measured_speeds(requests, cache_dir, **how) if requests else []
+        speeds = []
+        if requests:
+            speeds = measured_speeds(requests, cache_dir, **how)
         starts = _starts(costing, verbs, cache_dir, how)
         told += zip(requests, speeds, strict=True)
         answers = iter(speeds)
@@ -355,11 +370,15 @@ def divide(arms: Sequence[Arm], wall_seconds: float, at_once: int, matched_by: s
     start = max(arm.starts.pretrain for arm in arms)
     planned = pandas.DataFrame(
         {
-            "arm": arm.name, "steps": arm.steps, "tokens": arm.tokens, "flops": arm.flops,
-            "time": max((arm.seconds or 0.0) - start, 0.0), "steps_factor": arm.settings["steps_factor"],
+            "arm": arm.name,
+            "steps": arm.steps,
+            "tokens": arm.tokens,
+            "flops": arm.flops,
+            "time": max((arm.seconds or 0.0) - start, 0.0),
+            "steps_factor": arm.settings["steps_factor"],
         }
         for arm in arms
-    )  # fmt: skip
+    )
     if instant := list(planned.arm[planned.time == 0.0]):
         raise ValueError(f"a run of {', '.join(instant)} takes no longer than its start: there is nothing to divide")
     counts, amounts = [arm.count for arm in arms], planned[matched_by]

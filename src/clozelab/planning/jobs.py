@@ -107,7 +107,9 @@ class Shape:
     def timed_seconds(self) -> float | None:
         """Of one run by its speeds; None where its length is not known either."""
         parts = self.parts()
-        return None if parts is None else sum(parts.values())
+        if parts is None:
+            return None
+        return sum(parts.values())
 
     def parts(self) -> dict[str, float] | None:
         """Seconds of one run by its speeds, by what they go into (some of PARTS); None where its length is unknown."""
@@ -151,7 +153,9 @@ class Corpus:
     @property
     def held_out_sentences(self) -> int:
         """Of the validation side, which a small sample's split does not speak for."""
-        return self.validation.num_sentences if self.sampled is None else self.sampled_held_out
+        if self.sampled is None:
+            return self.validation.num_sentences
+        return self.sampled_held_out
 
     def instances(self, objective: Objective, seq_length: int) -> Instances:
         """Instances of an input format, found once for all arms that share it; of a huge corpus, in its beginning."""
@@ -163,10 +167,11 @@ class Corpus:
             number = int(np.searchsorted(sentences[documents], most, side="right")) - 1
             if 2 <= number < shards.num_documents:
                 shards = replace(
-                    shards, document_offsets=documents[: number + 1],
+                    shards,
+                    document_offsets=documents[: number + 1],
                     sentence_offsets=sentences[: documents[number] + 1],
                     document_source=np.asarray(shards.document_source)[:number],
-                )  # fmt: skip
+                )
             self._instances[key] = objective.bind(shards, self.ids, seq_length)
         return self._instances[key]
 
@@ -175,12 +180,17 @@ def made_up_corpus(vocab_size: int, documents: int = 200, sentences: int = 20) -
     """Random text for what needs instances of any kind: sentences of 5..24 tokens, so many a document."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(5, 25, documents * sentences)
+    tokens = rng.integers(min(5, vocab_size - 1), vocab_size, lengths.sum())
     shards = TokenShards(
-        tokens=TokenStream([rng.integers(min(5, vocab_size - 1), vocab_size, lengths.sum())]),
-        sentence_offsets=np.append(0, np.cumsum(lengths)), document_offsets=np.arange(documents + 1) * sentences,
-        document_source=np.zeros(documents, dtype=np.uint8), source_names=("made up",), vocab_size=vocab_size,
-        unigram_entropy=0.0, fingerprint="",
-    )  # fmt: skip
+        tokens=TokenStream([tokens]),
+        sentence_offsets=np.append(0, np.cumsum(lengths)),
+        document_offsets=np.arange(documents + 1) * sentences,
+        document_source=np.zeros(documents, dtype=np.uint8),
+        source_names=("made up",),
+        vocab_size=vocab_size,
+        unigram_entropy=0.0,
+        fingerprint="",
+    )
     return Corpus("made up", shards, shards, SpecialIds(2, 3, 0, 4, vocab_size), 1, None)
 
 
@@ -294,10 +304,13 @@ class Arm(Shape):
         for phase, node, flops in zip(self.phases, self.nodes, self.flops_per_token, strict=True):
             tokens = phase["global_batch_size"] * phase["seq_length"]
             question = {
-                "kind": "pretrain", "model": self.config.to_dict(), "phase": {**phase, "steps": 1, "objective": None},
-                "objective": node, "hardware": self.hardware(),
+                "kind": "pretrain",
+                "model": self.config.to_dict(),
+                "phase": {**phase, "steps": 1, "objective": None},
+                "objective": node,
+                "hardware": self.hardware(),
                 **{key: self.settings[key] for key in ("optimizer", "schedule")},
-            }  # fmt: skip
+            }
             title = f"pre-training {self.name}, instances of {phase['seq_length']} tokens"
             yield Request(question, title, tokens, tokens * flops)
 
@@ -309,10 +322,13 @@ class Arm(Shape):
         for objective in dict.fromkeys(self.objectives):
             numbers = [number for number, one in enumerate(self.objectives) if one is objective]
             yield replace(
-                self, name=f"{self.name}, phase {numbers[0] + 1}", objective=objective, objectives=(),
+                self,
+                name=f"{self.name}, phase {numbers[0] + 1}",
+                objective=objective,
+                objectives=(),
                 phases=[self.phases[number] for number in numbers],
                 config=replace(self.config, is_causal=objective.is_causal),
-            )  # fmt: skip
+            )
 
 
 class Sample(NamedTuple):
@@ -442,11 +458,19 @@ class TaskJob(Shape):
         length, batch = self.tokens_per_example / self.inputs_per_example, int(self.settings["global_batch_size"])
         tokens, flops = batch * length, self.flops_per_token
         question = {
-            "kind": "finetune", "model": self.encoder.to_dict(), "head": self.head, "batch_size": batch,
-            "tokens_each": rounded_length(length), "max_tokens": self.longest,
+            "kind": "finetune",
+            "model": self.encoder.to_dict(),
+            "head": self.head,
+            "batch_size": batch,
+            "tokens_each": rounded_length(length),
+            "max_tokens": self.longest,
             "evaluation_tokens": int(self.settings["task"]["data"].get("evaluation_tokens", 8192)),
-            "hardware": self.hardware(), **{key: self.settings[key] for key in ("optimizer", "schedule")},
-        }  # fmt: skip
+        }
+        question |= {
+            "hardware": self.hardware(),
+            "optimizer": self.settings["optimizer"],
+            "schedule": self.settings["schedule"],
+        }
         if self.features:
             words = max(1, round(self.words_per_example))
             question |= {"kind": "features", "bilstm": self.features._asdict(), "words_each": words}

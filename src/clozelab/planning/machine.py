@@ -53,7 +53,9 @@ class Stopwatch:
             return 0.0
         if self._waited is not None and after is not None:
             return (after - self._waited) / (wall * num_threads)
-        return max(0.0, 1.0 - self.processor / wall) if num_threads == 1 else 0.0
+        if num_threads == 1:
+            return max(0.0, 1.0 - self.processor / wall)
+        return 0.0
 
 
 def waited_seconds() -> float | None:

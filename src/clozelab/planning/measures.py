@@ -72,7 +72,10 @@ class MeasureJob(Shape):
 
     @property
     def _flops_a_token(self) -> float:
-        length = 1 if self.reading is None else round(self.reading.tokens_each)
+        if self.reading is None:
+            length = 1
+        else:
+            length = round(self.reading.tokens_each)
         return training_flops_per_token(self.encoder, length, 0.0) / 3
 
     @property
@@ -97,11 +100,14 @@ class MeasureJob(Shape):
         data = self.settings["measure"]["data"] or self.settings["measure"]["task"]["data"]
         tokens = int(data["evaluation_tokens"])
         question = {
-            "kind": "forward", "head": "linear", "tokens_each": length,
+            "kind": "forward",
+            "head": "linear",
+            "tokens_each": length,
             "model": self.encoder.to_dict() | {"is_causal": False},  # a mask of attention costs nothing
-            "max_tokens": self.encoder.max_position_embeddings, "evaluation_tokens": tokens,
+            "max_tokens": self.encoder.max_position_embeddings,
+            "evaluation_tokens": tokens,
             "hardware": self.hardware(),
-        }  # fmt: skip
+        }
         size = f"{self.encoder.num_hidden_layers} layers of {self.encoder.hidden_size}"
         yield Request(question, f"evaluating {size}, inputs of {length} tokens", tokens, tokens * self._flops_a_token)
         if self.fit is not None:
@@ -125,7 +131,10 @@ def measure_reading(settings: Mapping[str, Any], encoder: EncoderConfig, corpus:
     words = corpus.validation.num_tokens / max(1, corpus.validation.num_sentences)
     if issubclass(kind, HeldOutText):
         room = int(data["max_seq_length"])
-        copies = 1 if encoder.is_causal else int(data["mask_parts"])
+        if encoder.is_causal:
+            copies = 1
+        else:
+            copies = int(data["mask_parts"])
         inputs = max(1.0, sentences * words / (room - 2))
         return Reading(copies * inputs, min(room, sentences * words / inputs + 2))
     if issubclass(kind, ClozeBySide):
@@ -160,14 +169,21 @@ def _of_pairs(settings: Mapping[str, Any], is_causal: bool) -> Reading | None:
     if not lengths:
         return None
     tokens = sum(lengths) / len(lengths) / CHARACTERS_A_TOKEN
-    times = 1.0 if is_causal else tokens
+    if is_causal:
+        times = 1.0
+    else:
+        times = tokens
     return Reading(2 * number * times, tokens + 2)
 
 
 def measure_job(
-    settings: Mapping[str, Any], jobs: Sequence[Any], encoder: EncoderConfig, corpus: Corpus | None,
-    samples: tuple[Sample | None, Sample | None], **more: Any,
-) -> MeasureJob:  # fmt: skip
+    settings: Mapping[str, Any],
+    jobs: Sequence[Any],
+    encoder: EncoderConfig,
+    corpus: Corpus | None,
+    samples: tuple[Sample | None, Sample | None],
+    **more: Any,
+) -> MeasureJob:
     """The evaluations by one measure of encoders of one size.
 
     Args:

@@ -44,8 +44,11 @@ STAGES = ("pretrain", "finetune", "evaluate")
 VALIDATIONS = 10  # more in one of two fine-tunings, whose difference is what a validation takes
 NUM_WORDS, NUM_DOCUMENTS, NUM_SENTENCES, NUM_EXAMPLES = 80, 60, 10, 40
 TINY_MODEL = (
-    "model.num_hidden_layers=1", "model.hidden_size=16", "model.num_attention_heads=2", "model.intermediate_size=16",
-)  # fmt: skip
+    "model.num_hidden_layers=1",
+    "model.hidden_size=16",
+    "model.num_attention_heads=2",
+    "model.intermediate_size=16",
+)
 
 
 @dataclass(frozen=True)
@@ -99,11 +102,18 @@ def measured_starts(
     """
     facts = host_facts()
     question = {
-        "version": STARTS_VERSION, "code": code_of_results(), "torch": facts["versions"].get("torch"),
-        "host": {key: facts["host"][key] for key in ("cpu", "cores", "gpus")}, "forks": forks,
-        "accelerator": trainer["accelerator"], "precision": trainer["precision"],
-        "at_once": min(at_once, MOST_SIDE_BY_SIDE), "threads": threads,
-    }  # fmt: skip
+        "version": STARTS_VERSION,
+        "code": code_of_results(),
+        "torch": facts["versions"].get("torch"),
+        "host": {key: facts["host"][key] for key in ("cpu", "cores", "gpus")},
+    }
+    question |= {
+        "forks": forks,
+        "accelerator": trainer["accelerator"],
+        "precision": trainer["precision"],
+        "at_once": min(at_once, MOST_SIDE_BY_SIDE),
+        "threads": threads,
+    }
     path = cache_dir / "speeds" / f"starts-{digest(question)[:16]}.json"
     if not (anew and measure):
         try:
@@ -145,9 +155,14 @@ class Rehearsal:
     def __init__(self, folder: Path, question: Mapping[str, Any]) -> None:
         self.folder, self.at_once = folder, int(question["at_once"])
         self.words = [
-            f"data_dir={folder}", f"cache_dir={folder}/cache", f"runs_dir={folder}/runs", "scale=dials", "logger=none",
-            f"trainer.accelerator={question['accelerator']}", f"trainer.precision={question['precision']}",
-        ]  # fmt: skip
+            f"data_dir={folder}",
+            f"cache_dir={folder}/cache",
+            f"runs_dir={folder}/runs",
+            "scale=dials",
+            "logger=none",
+            f"trainer.accelerator={question['accelerator']}",
+            f"trainer.precision={question['precision']}",
+        ]
         self.waited: list[float] = []  # of each job, the share of its wall time in which it had no core
         self.server: ForkServer | None = None
         self.server_seconds = 0.0
@@ -164,7 +179,10 @@ class Rehearsal:
         self.server.start([str(clock), "--version"], self.folder / "server.log").wait()
         wall = time.perf_counter() - started
         processor = float(clock.read_text(encoding="utf-8").split()[1])
-        self.server_seconds = processor if 0.0 < processor < (1.0 - BUSY_SHARE) * wall else wall
+        if 0.0 < processor < (1.0 - BUSY_SHARE) * wall:
+            self.server_seconds = processor
+        else:
+            self.server_seconds = wall
 
     def seconds(self, stage: str, *words: str) -> float:
         """Of one job of a stage, where as many run side by side as in a sweep. ValueError: one has failed."""
@@ -191,7 +209,9 @@ class Rehearsal:
             return job.seconds
         waited = max(0.0, 1.0 - processor / job.seconds)
         self.waited.append(waited)
-        return processor if waited > BUSY_SHARE else job.seconds
+        if waited > BUSY_SHARE:
+            return processor
+        return job.seconds
 
 
 def write_texts(folder: Path) -> None:
@@ -203,7 +223,10 @@ def write_texts(folder: Path) -> None:
     def sentence() -> str:
         return " ".join(rng.choice(words, 8))
 
-    documents = ["\n".join(sentence() for _ in range(NUM_SENTENCES)) for _ in range(NUM_DOCUMENTS)]
+    documents = []
+    for _ in range(NUM_DOCUMENTS):
+        sentences = [sentence() for _ in range(NUM_SENTENCES)]
+        documents.append("\n".join(sentences))
     (folder / "text.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
     (folder / "glue/SST-2").mkdir(parents=True)
     for name in ("train", "dev"):

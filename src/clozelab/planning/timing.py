@@ -173,7 +173,11 @@ def _speed(answers: Sequence[Mapping[str, Any]], request: Request, threads: int)
 
     mean = pandas.DataFrame(answers).mean()
     is_busy = max(one.get("waited", 0.0) for one in answers) > BUSY_SHARE
-    clocks = ["wall"] if threads > 1 else ["wall", "processor"]  # of one thread the clock that saw more speed counts
+    # Of one thread the clock that saw more speed counts.
+    if threads > 1:
+        clocks = ["wall"]
+    else:
+        clocks = ["wall", "processor"]
     speed = max(mean[clock] for clock in clocks)
     forward = None
     if "forward_wall" in mean:
@@ -215,7 +219,9 @@ def answer(request: dict[str, Any], hardware: Hardware) -> dict[str, Any]:
     elif kind == "fit":
         measured = speeds(fitting_ticks(request))
     else:
-        train = plain_ticks if kind == "features" else finetuning_ticks
+        train: Callable[..., list[Tick]] = finetuning_ticks
+        if kind == "features":
+            train = plain_ticks
         measured = speeds(train(request, hardware))
         forward = speeds(plain_ticks(passing, hardware, is_evaluation=True))
         measured |= {f"forward_{clock}": value for clock, value in forward.items()}
@@ -262,17 +268,26 @@ def pretraining_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]
     ids.continues = lambda: np.zeros(config.vocab_size, dtype=np.bool_)
     prepared: Any = SimpleNamespace(tokenizer=ids, train=text.train, validation=text.validation)
     data = CorpusDataModule(
-        prepared, [objective], phases=[phase], seed=1, validation_instances=1,
-        validation_seq_length=phase["seq_length"], num_workers=0,
-    )  # fmt: skip
+        prepared,
+        [objective],
+        phases=[phase],
+        seed=1,
+        validation_instances=1,
+        validation_seq_length=phase["seq_length"],
+        num_workers=0,
+    )
     data.setup("fit")
     module = PretrainingModule(
-        Encoder(config), [objective],
+        Encoder(config),
+        [objective],
         optimizer_factory=build("optimizer", request["optimizer"]),
         schedule_factory=build("schedule", request["schedule"]),
-        total_steps=phase["steps"], gradient_clip_norm=1.0, seed=1, matmul_ceiling=0.0,
+        total_steps=phase["steps"],
+        gradient_clip_norm=1.0,
+        seed=1,
+        matmul_ceiling=0.0,
         log_interval_steps=request["steps_a_tick"],
-    )  # fmt: skip
+    )
     return _fit(module, data, hardware, request)
 
 
@@ -284,9 +299,15 @@ def _fit(module: Any, data: Any, hardware: Hardware, request: Mapping[str, Any])
     while len(clock.ticks) < request["ticks"]:
         options: dict[str, Any] = {"max_time": limit, "accelerator": hardware.accelerator}
         trainer = build_trainer(
-            hardware, max_steps=most, validation_interval_steps=None, callbacks=[], loggers=[clock],
-            folder=Path(), log_interval_steps=request["steps_a_tick"], **options,
-        )  # fmt: skip
+            hardware,
+            max_steps=most,
+            validation_interval_steps=None,
+            callbacks=[],
+            loggers=[clock],
+            folder=Path(),
+            log_interval_steps=request["steps_a_tick"],
+            **options,
+        )
         trainer.fit(module, datamodule=data)
         limit = 4 * limit  # a large model: some steps at least
         if len(clock.ticks) < request["ticks"] and time.perf_counter() - started > MAX_SECONDS:
@@ -324,10 +345,15 @@ def finetuning_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
     from clozelab.modules.classification import SequenceClassification  # here: who asks for speeds trains nothing
 
     config = EncoderConfig(**request["model"])
+    no_ids = np.zeros(0, dtype=np.int32)
     labels = LabelledSplit(
-        sequences=TokenSequences(np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.int32)),
-        ids=np.zeros(0, np.str_), labels=np.zeros(0), label_names=["no", "yes"], num_available=0, num_bad_rows=0,
-    )  # fmt: skip
+        sequences=TokenSequences(no_ids, np.zeros(1, np.int64), no_ids),
+        ids=np.zeros(0, np.str_),
+        labels=np.zeros(0),
+        label_names=["no", "yes"],
+        num_available=0,
+        num_bad_rows=0,
+    )
     module = SequenceClassification(
         encoder=Encoder(config),
         head=request["head"],

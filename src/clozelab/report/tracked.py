@@ -72,7 +72,9 @@ def track_sweep(cfg: DictConfig, stage: str, folder: Path, rows: Sequence[Mappin
     tracker = _wandb(cfg, "sweep", folder, f"{cfg.scale.name}/sweep/{stage}", str(cfg.get("experiment")))
     if tracker is not None:
         columns = list(dict.fromkeys(key for row in rows for key in row))
-        values = [[redacted(row.get(key), key) for key in columns] for row in rows]
+        values = []
+        for row in rows:
+            values.append([redacted(row.get(key), key) for key in columns])
         tracker.call("log_table", "jobs", columns, values)
         tracker.close()
 

@@ -111,7 +111,10 @@ def build_trackers(cfg: DictConfig, job: TrackedJob) -> dict[str, Logger]:
     trackers = {}
     for label, made in build("logger", cfg.logger or {}).items():
         if made:
-            trackers[str(label)] = made if isinstance(made, Logger) else made(job=job)
+            if isinstance(made, Logger):
+                trackers[str(label)] = made
+            else:
+                trackers[str(label)] = made(job=job)
     return trackers
 
 
@@ -211,7 +214,9 @@ def require_own_vocabulary(cfg: DictConfig, corpus: PreparedCorpus) -> dict[str,
     own, wanted = open_tokenizer(folder), corpus.tokenizer.fingerprint
     found = own.fingerprint
     if wanted not in (found, own.released):
-        name = TOKENIZER_FILE if (folder / TOKENIZER_FILE).is_file() else "vocab.txt"
+        name = "vocab.txt"
+        if (folder / TOKENIZER_FILE).is_file():
+            name = TOKENIZER_FILE
         raise ValueError(
             f"encoder={folder} was trained with another vocabulary than the corpus is prepared with (fingerprints "
             f"{found[:12]} and {wanted[:12]}): its token ids mean other words; prepare the corpus with the folder's "

@@ -82,16 +82,22 @@ def build_data(cfg: DictConfig, folder: Path, encoder: Encoder) -> Any:
     """The measure's data module, or its task's; it has looked for its files."""
     measure: Any = OmegaConf.to_container(cfg.measure, resolve=True)
     own = folders.read_config_dict(folder).get("clozelab", {})
-    names = label_names_of(cfg, folder) if cfg.measure.module is None else None
+    names = None
+    if cfg.measure.module is None:
+        names = label_names_of(cfg, folder)
     places = Path(cfg.data_dir), Path(cfg.cache_dir), open_tokenizer(folder, cfg.token_types)
     if cfg.measure.module is None and own.get("task") not in (None, task := measure["task"]["name"]):
         log.warning("%s was fine-tuned on %s: do its classes mean the same on %s?", folder, own["task"], task)
+    code = ""
+    if measure["task"]:
+        code = digest(code_behind([measure["task"]["data"]["_target_"]]))
+    longest = min(filter(None, (max_positions(folder), own.get("max_seq_length"))))
     inputs = TaskInputs(
-        *(measure["name"], *places, min(filter(None, (max_positions(folder), own.get("max_seq_length"))))),
+        *(measure["name"], *places, longest),
         max_unknown_share=cfg.max_unknown_share,
         label_names=names,
         corpus=own.get("corpus_fingerprint"),
-        code=digest(code_behind([measure["task"]["data"]["_target_"]])) if measure["task"] else "",
+        code=code,
     )
     if measure["task"] is None:
         return build("measure.data", cfg.measure.data)(inputs=inputs, is_causal=encoder.config.is_causal)
@@ -110,7 +116,10 @@ def label_names_of(cfg: DictConfig, folder: Path) -> list[str] | None:
     names = named_labels(config, place)
     if cfg.measure.label_names:
         given = cfg.measure.label_names
-        plain = OmegaConf.to_container(given) if OmegaConf.is_config(given) else given
+        if OmegaConf.is_config(given):
+            plain = OmegaConf.to_container(given)
+        else:
+            plain = given
         return renamed_labels(names, plain, place)
     if names != [f"LABEL_{number}" for number in range(len(names))]:
         return names

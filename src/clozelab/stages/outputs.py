@@ -45,7 +45,9 @@ def write_answers(out: Path, file: RowFile, answered: Answered, array_name: str)
 def print_answers(file: RowFile, answered: Answered, array_name: str, *, is_json: bool) -> None:
     """Prints as a table what came as one, and lines of anything else."""
     if file.is_table and not is_json:
-        suffix = ".tsv" if file.form == "tsv" else ".csv"
+        suffix = ".csv"
+        if file.form == "tsv":
+            suffix = ".tsv"
         write_delimited(sys.stdout, file, answered, array_name, suffix)
         return
     for row, answer in answered:
@@ -57,7 +59,9 @@ def print_answers(file: RowFile, answered: Answered, array_name: str, *, is_json
 
 def plain(answer: Any) -> Any:
     """An answer as JSON holds it."""
-    return answer.tolist() if hasattr(answer, "tolist") else answer.to_dict()
+    if hasattr(answer, "tolist"):
+        return answer.tolist()
+    return answer.to_dict()
 
 
 def shown(answer: Any, record: Mapping[str, Any] | None) -> str:
@@ -72,7 +76,7 @@ def shown(answer: Any, record: Mapping[str, Any] | None) -> str:
 def _parts_of(content: Mapping[str, Any]) -> list[str]:
     """What a line of text says of an answer, part by part."""
     if "masks" in content:
-        return [" ".join(f"{t['token']} {t['probability']:.4f}" for t in mask) for mask in content["masks"]]
+        return [_best_tokens(mask) for mask in content["masks"]]
     if "words" in content:
         spans = content["entities"] or content["words"]
         return [" ".join(f"{span['text']}/{span['label']}" for span in spans)]
@@ -83,6 +87,10 @@ def _parts_of(content: Mapping[str, Any]) -> list[str]:
     if "probability" in content:
         parts.append(f"{content['probability']:.4f}")
     return parts
+
+
+def _best_tokens(mask: Iterable[Mapping[str, Any]]) -> str:
+    return " ".join(f"{token['token']} {token['probability']:.4f}" for token in mask)
 
 
 def _json_line(answer: Any, record: Mapping[str, Any]) -> str:
@@ -101,7 +109,10 @@ def _json_line(answer: Any, record: Mapping[str, Any]) -> str:
 def write_delimited(target: IO[str], file: RowFile, answered: Answered, array_name: str, suffix: str) -> None:
     """The given columns, then those of the answers. Given cells stay as they are; a table is written as it was read."""
     is_same_form = file.form == suffix[1:]
-    delimiter = file.delimiter if is_same_form else DELIMITER_OF[suffix]
+    if is_same_form:
+        delimiter = file.delimiter
+    else:
+        delimiter = DELIMITER_OF[suffix]
     is_quoted = file.is_quoted or not is_same_form
     names: list[str] | None = None
     for row, cells, answer_names in _flat(answered, array_name):
@@ -153,7 +164,10 @@ def _flat(answered: Answered, array_name: str) -> Iterator[tuple[Row, dict[str, 
 
 
 def _cells_of(answer: Any, array_name: str, names: list[str]) -> dict[str, Any]:
-    cells = answer.to_columns() if isinstance(answer, Result) else {array_name: answer}
+    if isinstance(answer, Result):
+        cells = answer.to_columns()
+    else:
+        cells = {array_name: answer}
     return {name: cells.get(name) for name in names}
 
 
@@ -177,8 +191,9 @@ def write_parquet(out: Path, file: RowFile, answered: Answered, array_name: str)
     columns = columns_of(results, array_name)
     given = _given_columns(file, columns)
     types = _types_of(file)
+    cells = {key: [row.record.get(key) for row in rows] for key in given} | columns
     arrays = []
-    for name, values in {**{key: [row.record.get(key) for row in rows] for key in given}, **columns}.items():
+    for name, values in cells.items():
         try:
             arrays.append(pyarrow.array(values, type=types.get(name) if name in given else None))
         except (pyarrow.ArrowException, TypeError, ValueError) as error:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # they import torch: not for --help and mistakes
 
     from clozelab.launch.progress import Part
     from clozelab.planning.cost import Costing
-    from clozelab.planning.jobs import Shape
+    from clozelab.planning.jobs import Arm, Shape, TaskJob
     from clozelab.runs.find import Runs
 
 HELP = """clozelab plan EXPERIMENT [scale=NAME] [name=value ...] [budget=TIME [difference=POINTS]] [--no-measure]
@@ -75,9 +75,15 @@ SHORT_PARTS = {"prepare": "preparing", "doctor": "pre-flight", "report": "report
 PART_HEADINGS = {"start": "start-up", "steps": "steps", "forward": "passes", "fit": "fits", "saving": "saving"}
 
 
-@verb("plan", HELP, names=(1, 1), keys=("budget", "matched_by", "difference"),
-      flags=("no-measure", "measure-again", "brief", "dry-run"),
-      options=("config-dir", "config-name"), takes_overrides=True)  # fmt: skip
+@verb(
+    "plan",
+    HELP,
+    names=(1, 1),
+    keys=("budget", "matched_by", "difference"),
+    flags=("no-measure", "measure-again", "brief", "dry-run"),
+    options=("config-dir", "config-name"),
+    takes_overrides=True,
+)
 def main(said: Words) -> int:
     """Print the plan; returns the exit status."""
     budget = parse_budget(said.values["budget"]) if "budget" in said.values else None
@@ -157,9 +163,12 @@ def costs(steps: Sequence[Step], runs: Runs, said: Words) -> tuple[Costing, list
         step = next(step for step in steps if step.is_sweep)
         cache_dir = Path(step.sweep.settings(step.sweep.jobs[0])["cache_dir"])
         costing = with_speeds(
-            costing, cache_dir, measure=measure, anew="measure-again" in said.flags,
+            costing,
+            cache_dir,
+            measure=measure,
+            anew="measure-again" in said.flags,
             say=lambda line: say(progress, line, style="dim"),
-        )  # fmt: skip
+        )
         return costing, parts_of(costing, steps, opening, corpora.preparing)
 
 
@@ -177,7 +186,9 @@ def mean_evaluation(costing: Costing) -> float:
     """Seconds of one evaluation by one measure, over all of a plan; 0 where there is none."""
     jobs = sum(measure.count for measure in costing.measures)
     seconds = sum((measure.seconds or 0.0) * measure.count for measure in costing.measures)
-    return seconds / jobs if jobs else 0.0
+    if jobs:
+        return seconds / jobs
+    return 0.0
 
 
 def parse_budget(text: str) -> float:
@@ -194,9 +205,15 @@ def parse_budget(text: str) -> float:
 
 
 def choose(
-    costing: Costing, experiment: Experiment, steps: Sequence[Step], runs: Runs, said: Words, budget: float,
-    difference: float, evaluation: float,
-) -> Iterator[Table | str]:  # fmt: skip
+    costing: Costing,
+    experiment: Experiment,
+    steps: Sequence[Step],
+    runs: Runs,
+    said: Words,
+    budget: float,
+    difference: float,
+    evaluation: float,
+) -> Iterator[Table | str]:
     """The power of every number of seeds that a budget pays for, the choice among them, and its command."""
     from clozelab.planning.choice import ask, choices, spreads_of
     from clozelab.verdicts.table import build_table
@@ -215,34 +232,46 @@ def choose(
     spreads |= {one: replace(spreads[one], finetuning=0.0) for one in measures}  # one number a pre-training seed
     rule = experiment.stopping
     found = choices(
-        costing, question, spreads, budget,
+        costing,
+        question,
+        spreads,
+        budget,
         tuned_seeds=max(1, len(tuned)),
         measuring=evaluation * len(measured) / costing.num_seeds,
         looks=(rule.first, rule.most) if rule else None,
         may_shorten=all(arm.settings["steps_factor"] == 1.0 for arm in costing.arms),
-    )  # fmt: skip
+    )
     best = max(found, key=lambda one: one.worth)
     first = question.num_primary
     what = f"all of {first} primary claims are" if first else f"one of {len(question.claims)} claims is"
     yield f"power: how often {what} decided where true differences are {difference:g} points"
     headings = ["seeds", "fine-tuning\nseeds", "tokens\na run", "time", "power"]
-    yield [*(Heading(name, True) for name in headings), Heading("")], [
-        [
-            str(one.seeds), str(one.finetune_seeds) if tuned else DASH,
-            rough(max(arm.tokens for arm in costing.arms) * one.factor),
-            duration(one.seconds), f"{one.power:.0%}", "#" * round(12 * one.power) + "  <- chosen" * (one == best),
-        ]
-        for one in found
-    ]  # fmt: skip
-    yield from ["no line reaches 80 %: give more time, fewer rows, or a larger difference="] * (not best.worth[0])
+    most_tokens = max(arm.tokens for arm in costing.arms)
+    rows = []
+    for one in found:
+        bar = "#" * round(12 * one.power)
+        if one == best:
+            bar += "  <- chosen"
+        finetune_seeds = DASH
+        if tuned:
+            finetune_seeds = str(one.finetune_seeds)
+        tokens, power = rough(most_tokens * one.factor), f"{one.power:.0%}"
+        rows.append([str(one.seeds), finetune_seeds, tokens, duration(one.seconds), power, bar])
+    yield [*(Heading(name, True) for name in headings), Heading("")], rows
+    if not best.worth[0]:
+        yield "no line reaches 80 %: give more time, fewer rows, or a larger difference="
     about = [f"{task} {one.pretraining:.2g} and {one.finetuning:.2g} ({one.source})" for task, one in spreads.items()]
     yield f"standard deviations between pre-training and between fine-tuning seeds: {'; '.join(about)}"
     if question.unknown:
         yield f"not counted, since no task of this plan speaks for them: {'; '.join(question.unknown)}"
     seeds = ",".join(map(str, range(1, best.seeds + 1)))
-    chosen = {"finetune.seed": ",".join(map(str, range(1, best.finetune_seeds + 1)))} if tuned else {}
-    chosen |= {} if rule else {"seeds": seeds}
-    chosen |= {"pretrain.steps_factor": f"{best.factor:.2f}"} if best.factor < 1.0 else {}
+    chosen = {}
+    if tuned:
+        chosen["finetune.seed"] = ",".join(map(str, range(1, best.finetune_seeds + 1)))
+    if not rule:
+        chosen["seeds"] = seeds
+    if best.factor < 1.0:
+        chosen["pretrain.steps_factor"] = f"{best.factor:.2f}"
     kept = [one for one in said.overrides if key_of(one) not in chosen and not chooses_seeds(one)]
     until = ["until=decided", f"budget={said.values['budget']}"] if rule else []
     words = [said.names[0], *kept, *(f"{key}={value}" for key, value in chosen.items()), *until]
@@ -254,25 +283,48 @@ def tables(costing: Costing) -> Iterator[Table]:
     # Name -> how soon a narrow terminal loses it.
     times = {"tokens/s": 1, "time": 0, "took": 2}
     if costing.arms:
-        columns = {"runs": 0, "parameters": 3, "with heads": 6, "tokens": 0, "FLOPs/token": 5, "FLOPs a run": 0}
-        yield [Heading("pre-training"), *_headings(columns | times)], [
-            [
-                arm.name, str(arm.count), f"{arm.parameters:,}", f"{arm.trained_parameters:,}", rough(arm.tokens),
-                f"{arm.flops / arm.tokens:.3g}", f"{arm.flops:.3g}", *_times(arm),
-            ]
-            for arm in costing.arms
-        ]  # fmt: skip
+        columns = {
+            "runs": 0,
+            "parameters": 3,
+            "with heads": 6,
+            "tokens": 0,
+            "FLOPs/token": 5,
+            "FLOPs a run": 0,
+        }
+        headings = [Heading("pre-training"), *_headings(columns | times)]
+        yield headings, [_arm_cells(arm) for arm in costing.arms]
     if costing.tasks:
         columns = {"runs": 0, "examples": 3, "tokens each": 5, "FLOPs a run": 4}
-        yield [Heading("fine-tuning"), Heading("head"), *_headings(columns | times)], [
-            [
-                job.task, f"{job.head} on {job.features.input_size} features" if job.features else job.head,
-                str(job.count), "unknown" if job.train_examples is None else f"{job.train_examples:,}",
-                f"{job.tokens_per_example:.0f}{'' if job.train else ' ?'}",
-                DASH if job.flops is None else f"{job.flops:.3g}", *_times(job, " words" if job.features else ""),
-            ]
-            for job in costing.tasks
-        ]  # fmt: skip
+        headings = [Heading("fine-tuning"), Heading("head"), *_headings(columns | times)]
+        yield headings, [_task_cells(job) for job in costing.tasks]
+
+
+def _arm_cells(arm: Arm) -> list[str]:
+    return [
+        arm.name,
+        str(arm.count),
+        f"{arm.parameters:,}",
+        f"{arm.trained_parameters:,}",
+        rough(arm.tokens),
+        f"{arm.flops / arm.tokens:.3g}",
+        f"{arm.flops:.3g}",
+        *_times(arm),
+    ]
+
+
+def _task_cells(job: TaskJob) -> list[str]:
+    head, unit = job.head, ""
+    if job.features:
+        head, unit = f"{job.head} on {job.features.input_size} features", " words"
+    return [
+        job.task,
+        head,
+        str(job.count),
+        "unknown" if job.train_examples is None else f"{job.train_examples:,}",
+        f"{job.tokens_per_example:.0f}{'' if job.train else ' ?'}",
+        DASH if job.flops is None else f"{job.flops:.3g}",
+        *_times(job, unit),
+    ]
 
 
 def part_tables(costing: Costing) -> Iterator[Table]:
@@ -282,7 +334,9 @@ def part_tables(costing: Costing) -> Iterator[Table]:
     named += [(f"{job.task}, {job.head}", job) for job in costing.tasks]
     named += [(job.measure, job) for job in costing.measures]
     for name, shape in named:
-        parts = shape.parts() if shape.is_timed else None
+        parts = None
+        if shape.is_timed:
+            parts = shape.parts()
         if parts is not None:
             cells = [f"{parts[key]:.1f}" if key in parts else "" for key in PART_HEADINGS]
             rows.append([name, str(shape.count), *cells, f"{sum(parts.values()):.1f}"])
@@ -333,8 +387,11 @@ def sums(costing: Costing, parts: Sequence[Part] | None = None) -> list[str]:
     if not lines or None in whole:
         return lines
     jobs_left, number = sum(map(costing.left, costing.pools)), sum(pool.num_jobs for pool in costing.pools.values())
-    of_jobs, of_left = (sum(seconds or 0.0 for seconds in times) for times in (whole, left))
-    others = sum(part.seconds for part in parts or ()) - of_left if parts else 0.0
+    of_jobs = sum(seconds or 0.0 for seconds in whole)
+    of_left = sum(seconds or 0.0 for seconds in left)
+    others = 0.0
+    if parts:
+        others = sum(part.seconds for part in parts) - of_left
     beside = _left(jobs_left, number, of_left + others)
     lines.append(f"together {_about(of_jobs + others)}{_others(parts)}{beside}")
     return lines
@@ -363,11 +420,15 @@ def share_table(name: str, shares: pandas.DataFrame) -> Table:
     columns = [Heading(column, True) for column in ("steps", "tokens", "FLOPs", "time a run", "steps_factor")]
     return [Heading(f"equal {name}"), *columns], [
         [
-            one.arm, f"{int(one.steps):,} ({one.factor:.2f} x)", rough(one.tokens), f"{one.flops:.3g}",
-            duration(one.seconds), f"{one.steps_factor:.3g}",
+            one.arm,
+            f"{int(one.steps):,} ({one.factor:.2f} x)",
+            rough(one.tokens),
+            f"{one.flops:.3g}",
+            duration(one.seconds),
+            f"{one.steps_factor:.3g}",
         ]
         for one in shares.itertuples()
-    ]  # fmt: skip
+    ]
 
 
 def busy_lines(costing: Costing) -> list[str]:
@@ -451,7 +512,9 @@ def _pre_flight(said: Words) -> int:
     try:
         if name in SWEEPS:
             folder = Path(said.options["config-dir"]) if "config-dir" in said.options else None
-            plan_folder = Path(os.environ[PLAN_FOLDER]) if PLAN_FOLDER in os.environ else None
+            plan_folder = None
+            if PLAN_FOLDER in os.environ:
+                plan_folder = Path(os.environ[PLAN_FOLDER])
             subject = gather_sweep(name, folder, said.options.get("config-name", name), said.overrides, plan_folder)
         else:
             subject = gather(find_experiment(name), said.overrides)

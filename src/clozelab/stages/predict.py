@@ -105,7 +105,10 @@ def main(said: Words) -> int:
         raise ValueError(f"do={act}: choose one of {', '.join(ACTS)}")
     errors = choice_of("errors", values)
     skips_empty = choice_of("empty", values) == "skip"
-    file = open_rows(values["input"], values.get("format", "auto")) if "input" in values else said_row(values)
+    if "input" in values:
+        file = open_rows(values["input"], values.get("format", "auto"))
+    else:
+        file = said_row(values)
     out = checked_output(values.get("output"))
     predictor = predictor_of(said)
     if act is None:
@@ -123,7 +126,10 @@ def main(said: Words) -> int:
         roles, errors = roles_said(file, act), "raise"  # of one text there are no others to answer
     rows = rows_of(file, roles, act, values, skips_empty=skips_empty)
     answered = counted(predictions(predictor, act, rows, options, roles=roles, errors=errors))
-    column = "embedding" if act == "embed" else act
+    if act == "embed":
+        column = "embedding"
+    else:
+        column = act
     if out is not None:
         write_answers(out, file, answered, column)
     else:
@@ -210,7 +216,9 @@ def roles_said(file: RowFile, act: str) -> dict[str, str]:
         if key not in roles:
             raise ValueError(f"{key}= is nothing for do={act}, which reads {', '.join(roles_of(act))}")
     if not is_enough(roles, act):
-        needs = "question= beside text=, its passage" if act == "answer" else "pair= beside text="
+        needs = "pair= beside text="
+        if act == "answer":
+            needs = "question= beside text=, its passage"
         raise ValueError(f"do={act} needs {needs}")
     return roles
 
@@ -260,7 +268,9 @@ def rows_of(
 
 def named_columns(text: str, columns: Sequence[str]) -> list[str]:
     """`text=premise,hypothesis`: two columns, where none has the whole of it as its name."""
-    return [text] if text in columns else text.split(",")
+    if text in columns:
+        return [text]
+    return text.split(",")
 
 
 def is_empty(record: Mapping[str, Any], roles: Mapping[str, str]) -> bool:
@@ -297,7 +307,9 @@ def counted(answered: Iterator[tuple[Row, Any]]) -> Iterator[tuple[Row, Any]]:
         raise ValueError("there is no row to read, or all of them are empty")
     if len(problems) == total:
         place, reason = problems[0]
-        others = f" (and none of the other {total - 1:,} can be answered)" if total > 1 else ""
+        others = ""
+        if total > 1:
+            others = f" (and none of the other {total - 1:,} can be answered)"
         raise ValueError(f"{place} {reason}{others}")
     if problems:
         print(summary_of(problems, total), file=sys.stderr)

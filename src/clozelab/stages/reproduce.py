@@ -100,7 +100,10 @@ def run_round(
         accept_other_code(find(last.root[0]).runs, "any")
     else:
         before = sum(not step.is_sweep for step in steps)
-        checks = [] if is_checked else [Step("doctor", "", None, (str(folder), *overrides))]
+        if is_checked:
+            checks = []
+        else:
+            checks = [Step("doctor", "", None, (str(folder), *overrides))]
         brief = ("--brief", *(("--no-measure",) if "--no-measure" in words else ()))
         steps[before:before] = [Step("plan", "", None, (str(folder), *overrides, *brief)), *checks]
         launcher = Path(str(last.sweep.master.hydra.sweep.dir))
@@ -212,7 +215,10 @@ def run_steps(steps: Sequence[Step], console: Console, launcher: Path = Path()) 
     for number, step in enumerate(steps, 1):
         console.rule(escape(f"{number} of {len(steps) + 1}: clozelab {' '.join(step.words())}"), align="left")
         # A sweep speaks for itself.
-        pulse = None if step.is_sweep else Pulse(console, partial(quiet_line, step.verb, time.monotonic(), launcher))
+        if step.is_sweep:
+            pulse = None
+        else:
+            pulse = Pulse(console, partial(quiet_line, step.verb, time.monotonic(), launcher))
         status = run_verb(step.words(), environment={SKIP_DOCTOR: REPRODUCING}, pulse=pulse)
         if step.verb == "plan" and status not in STOPPED and status <= 128:
             continue  # without it nothing is known of the time, and all the rest goes on

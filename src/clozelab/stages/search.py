@@ -101,7 +101,10 @@ class Embedding:
 
         folder = self.predictor.model.folder
         settings = {"layer": None, "stride": None, "pooling": trained_pooling(folder), **self.options}
-        weights = [file_sha256(self.place)] if self.place.is_file() else []  # one of several in a folder, perhaps
+        # In a folder there may be one of several.
+        weights = []
+        if self.place.is_file():
+            weights = [file_sha256(self.place)]
         return settings | {"model": " ".join([encoder_fingerprint(folder), *weights])}
 
     @property

@@ -145,10 +145,11 @@ def open_arm(settings: Mapping[str, Any], jobs: Sequence[Words], corpora: Corpor
 
 def analyse(steps: Sequence[Step], corpora: Corpora, runs: Runs | None = None) -> Costing:
     """What an experiment costs as far as it is known without timing anything; `runs` are its own, at this scale."""
-    found: dict[str, list[Kind]] = {
-        step.verb: [(step.sweep.settings(jobs[0]), jobs) for jobs in kinds(step.sweep).values()]
-        for step in steps if step.is_sweep
-    }  # fmt: skip
+    found: dict[str, list[Kind]] = {}
+    for step in steps:
+        if step.is_sweep:
+            of_step = kinds(step.sweep).values()
+            found[step.verb] = [(step.sweep.settings(jobs[0]), jobs) for jobs in of_step]
     arms = [open_arm(*kind, corpora) for kind in found.get("pretrain", ())]
     files = TaskFiles(corpora.read_preview)
     evaluations = [(corpora.where_it_is(settings), jobs) for settings, jobs in found.get("evaluate", ())]
@@ -325,7 +326,9 @@ class Gathering:
         """Of what is left, by speeds that are known; nothing is timed."""
         steps, pretrains = list(self.steps.values()), "pretrain" in self.steps
         known = [one for one in self.finetunings if (self.arms if pretrains else _is_there(one[0]["encoder"]))]
-        measured = self.evaluations if self.arms else []
+        measured = []
+        if self.arms:
+            measured = self.evaluations
         costing = assemble(steps, self.arms, known, self.files, find(root), measured)
         room = costing.room(root, steps)
         if costing.shapes:

@@ -126,7 +126,9 @@ def _end(tracker: Any, record: Record) -> None:
     """Give the final scores to a tracker that has a place of its own for them, and end its run."""
     if hasattr(tracker, "summarise"):
         tracker.summarise(_final_scores(record))
-    exit_code = 0 if record.is_complete else 1
+    exit_code = 1
+    if record.is_complete:
+        exit_code = 0
     if hasattr(tracker, "close"):
         tracker.close(exit_code)
     else:
@@ -162,6 +164,9 @@ def _final_scores(record: Record) -> dict[str, float]:
 
 
 def _without_known(call: Numbers, known: dict[str, set[int]]) -> Numbers:
-    step = 0 if call.step is None else call.step
+    if call.step is None:
+        step = 0
+    else:
+        step = call.step
     metrics = {key: value for key, value in call.metrics.items() if step not in known.get(key, ())}
     return replace(call, metrics=metrics)

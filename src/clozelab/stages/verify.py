@@ -76,7 +76,10 @@ def main(said: Words) -> int:
     refuse_other_version(record)
     is_kept = (record.folder / "checkpoints").is_dir()
     is_whole = record.stage == "evaluate" or (record.stage == "finetune" and not is_kept)
-    again = make_again if is_whole else train_again
+    if is_whole:
+        again = make_again
+    else:
+        again = train_again
     with tempfile.TemporaryDirectory(prefix="clozelab-verify-") as place:
         stretch, found = again(record, Path(place))
     verdict = f"is not the same run: {'; '.join(found)}" if found else "is the same run"
@@ -89,7 +92,9 @@ def refuse_other_version(record: Record) -> None:
     version = RESULTS_VERSIONS[record.stage]
     if record.results_version == version:
         return
-    commit = record.git.commit if record.git else "unknown"
+    commit = "unknown"
+    if record.git:
+        commit = record.git.commit
     raise ValueError(
         f"{record.folder} has results version {record.results_version} of {record.stage}, and this code "
         f"makes version {version}: verify it with the code that made it (commit {commit})"
@@ -107,7 +112,9 @@ def make_again(record: Record, place: Path) -> tuple[str, list[str]]:
     ours = read_record(place / "run")
     if done.returncode or ours is None or not ours.is_complete:
         raise ValueError(f"{record.folder} cannot be made again: {done.stderr.strip()[-SHOWN_CHARACTERS:]}")
-    what = "measured again" if record.stage == "evaluate" else "trained again from its beginning"
+    what = "trained again from its beginning"
+    if record.stage == "evaluate":
+        what = "measured again"
     return f"{what} and compared {_how_exactly(record)}", [*_other_run(record, ours)]
 
 
@@ -352,7 +359,9 @@ def train_one_again(parcel: Parcel, place: Path, seed: int, own: Mapping[str, st
     able = [one for one in parcel.records if _can_be_trained_again(one, parcel, heavy)]
     if not able:
         old = any(one.results_version != RESULTS_VERSIONS[one.stage] for one in parcel.records if one.fingerprint)
-        why = ", of the results version that this code makes" if old else ""
+        why = ""
+        if old:
+            why = ", of the results version that this code makes"
         return "", [], [f"training: no pre-training run of its own, and no encoder{why}"]
     record = random.Random(seed).choice(able)
     words = [word for word in record.overrides if key_of(word) not in PLACES and not word.startswith("logger")]

@@ -141,7 +141,9 @@ class BackgroundLogger(Logger):
 
     @rank_zero_only
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        size = len(params) if isinstance(params, Mapping) else 1
+        size = 1
+        if isinstance(params, Mapping):
+            size = len(params)
         self._put(Call("log_hyperparams", (params,), size))
 
     @rank_zero_only
@@ -276,7 +278,9 @@ class BackgroundLogger(Logger):
     def _next_bundle(self) -> list[Numbers | Call]:
         """The first call; with those after it where they are numbers and the target takes many at once."""
         bundle: list[Numbers | Call] = []
-        limit = BUNDLED_CALLS if hasattr(self.target, "log_many") else 1
+        limit = 1
+        if hasattr(self.target, "log_many"):
+            limit = BUNDLED_CALLS
         for call in self._calls:
             if len(bundle) == limit or (bundle and not isinstance(call, Numbers)):
                 break
@@ -352,18 +356,25 @@ def reason(error: BaseException) -> str:
     while inner.__context__ is not None:
         inner = inner.__context__
     text = " ".join(str(inner if isinstance(inner, OSError) else error).split())
-    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}..."
+    if len(text) <= LONGEST_REASON:
+        return text
+    return f"{text[:LONGEST_REASON]}..."
 
 
 def _size(call: Numbers | Call) -> int:
-    return len(call.metrics) if isinstance(call, Numbers) else call.size
+    if isinstance(call, Numbers):
+        return len(call.metrics)
+    return call.size
 
 
 def note_unsent(folder: Path, label: str, count: int) -> None:
     """Note in a run folder that a tracker is missing so many values more; 0: it has all of them now."""
     path = folder / UNSENT_FILE
     notes = unsent(folder)
-    notes[label] = notes.get(label, 0) + count if count else 0
+    if count:
+        notes[label] = notes.get(label, 0) + count
+    else:
+        notes[label] = 0
     notes = {name: number for name, number in notes.items() if number}
     with suppress(OSError):  # a full disk has its own message
         if notes:
@@ -378,4 +389,6 @@ def unsent(folder: Path) -> dict[str, int]:
         notes = json.loads((folder / UNSENT_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return {str(label): int(number) for label, number in notes.items()} if isinstance(notes, dict) else {}
+    if isinstance(notes, dict):
+        return {str(label): int(number) for label, number in notes.items()}
+    return {}

@@ -35,17 +35,20 @@ def host_facts() -> dict[str, Any]:
     is_ours = commit is not None and _output(*git, "ls-files", "--error-unmatch", here) is not None
     dirty = bool(is_ours and _output(*git, "status", "--porcelain", "--untracked-files=no"))
     numeric = {name: installed[name] for name in ("torch", "numpy", "tokenizers") if name in installed}
-    kernels = " ".join([platform.machine(), *sorted(KERNELS & cpu_flags()), *sorted({*(gpus or "").splitlines()})])
+    gpu_names = (gpus or "").splitlines()
+    kernels = " ".join([platform.machine(), *sorted(KERNELS & cpu_flags()), *sorted(set(gpu_names))])
+    python = platform.python_version()
+    host = {
+        "cpu": cpuinfo("model name") or platform.processor() or platform.machine(),
+        "cores": usable_cores(),
+        "platform": platform.platform(terse=True),
+        "gpus": gpu_names,
+    }
     return {
-        "environment": {"python": platform.python_version().rpartition(".")[0], "kernels": kernels, **numeric},
-        "versions": {"python": platform.python_version(), **installed},
+        "environment": {"python": python.rpartition(".")[0], "kernels": kernels, **numeric},
+        "versions": {"python": python, **installed},
         "git": {"commit": commit, "dirty": dirty} if is_ours else None,
-        "host": {
-            "cpu": cpuinfo("model name") or platform.processor() or platform.machine(),
-            "cores": usable_cores(),
-            "platform": platform.platform(terse=True),
-            "gpus": gpus.splitlines() if gpus else [],
-        },
+        "host": host,
     }
 
 

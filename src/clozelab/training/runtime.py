@@ -37,8 +37,12 @@ def choose_precision(requested: str, accelerator: str) -> str:
         return requested
     if accelerator in ("tpu", "mps"):
         return "bf16-true" if accelerator == "tpu" else "32-true"
-    device_type = "cuda" if accelerator == "gpu" else "cpu"
-    return "bf16-mixed" if multiplies_bf16(device_type) else "32-true"
+    device_type = "cpu"
+    if accelerator == "gpu":
+        device_type = "cuda"
+    if multiplies_bf16(device_type):
+        return "bf16-mixed"
+    return "32-true"
 
 
 def widest(device: torch.device) -> torch.dtype:

@@ -250,7 +250,11 @@ def problems(table: Table) -> dict[str, list[str]]:
     strangers = {row: mine for row, mine in grouped([*runs.finetune, *runs.evaluate]).items() if row not in table.rows}
     missing, collapsed = _gaps(table)
     pending = [run for run in runs.runs if not run.is_complete]
-    found = {
+    unreadable = [line.replace(f"{runs.root}/", "") for line in [*runs.damaged, *runs.lost]]
+    left_out = []
+    for row, mine in strangers.items():
+        left_out.append(f"{len(mine)} runs of row {row}, which paper.yaml does not have")
+    found: dict[str, Iterable[str]] = {
         "Another data set": table.strays,
         "Another results version": [*describe_outdated(table.outdated, runs.runs)],
         "Unequal": inconsistencies(table.experiment, runs),
@@ -259,8 +263,8 @@ def problems(table: Table) -> dict[str, list[str]]:
         "Not complete": [f"{run.place} ({run.status}){': ' if run.problem else ''}{run.problem}" for run in pending],
         "Collapsed": collapsed,
         "Below the floor": _below(table),
-        "Left out": [f"{len(one)} runs of row {row}, which paper.yaml does not have" for row, one in strangers.items()],
-        "Unreadable": [line.replace(f"{runs.root}/", "") for line in [*runs.damaged, *runs.lost]],
+        "Left out": left_out,
+        "Unreadable": unreadable,
     }
     return {heading: list(lines) for heading, lines in found.items() if lines}
 
