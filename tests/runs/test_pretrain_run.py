@@ -22,22 +22,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
 from tests import forked
+from tests.composing import composed
 
 from clozelab import config
 from clozelab.cli import main
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.random import instance_indices
 from clozelab.datamodules.corpus import VALIDATION_SEED
-from clozelab.launch import launcher
 from clozelab.models.folders import load_encoder
 from clozelab.modules.model import open_tokenizer
 from clozelab.stages import pretrain
 from clozelab.stages.building import build_objectives
-from clozelab.suggestions import CONF_DIR
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 from clozelab.training.checkpoints import load_file as load_checkpoint
 
@@ -103,15 +101,8 @@ def overrides(workplace: Path, run_dir: Path, **changes: Any) -> list[str]:
     return [f"{key}={value}" for key, value in (settings | changes).items()]
 
 
-def composed(words: list[str]) -> DictConfig:
-    config.register()
-    launcher.register()
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONF_DIR)):
-        return compose("pretrain", overrides=words)
-
-
 def run_here(workplace: Path, run_dir: Path, **changes: Any) -> None:
-    cfg = composed(overrides(workplace, run_dir, **changes))
+    cfg = composed("pretrain", overrides(workplace, run_dir, **changes))
     config.check_config("pretrain", cfg)
     pretrain.main(cfg)
 
@@ -174,7 +165,7 @@ def test_run_folder_holds_what_it_promises(whole_run: Path) -> None:
 
 def test_the_line_without_context_is_on_the_held_out_labels(workplace: Path, whole_run: Path) -> None:
     """The training text's frequencies on what is asked for there; counted here one instance at a time."""
-    cfg = composed(overrides(workplace, whole_run))
+    cfg = composed("pretrain", overrides(workplace, whole_run))
     corpus = pretrain.prepared_corpus(cfg)
     (objective, _) = build_objectives(OmegaConf.to_container(cfg, resolve=True))
     instances = objective.bind(corpus.validation, SpecialIds.of(corpus.tokenizer), 16)
@@ -415,7 +406,7 @@ def test_an_arm_of_other_steps_is_the_run_with_those_steps(workplace: Path, tmp_
     keep = {"keep_encoders": "[0.5]"}
     run_here(workplace, said, phases=PHASES.replace("steps: 5", "steps: 2"), **keep)
     words = [word for word in overrides(workplace, factor, **keep) if not word.startswith("phases=")]
-    pretrain.main(composed([*words, f"scale.pretrain.phases={PHASES}", "steps_factor=0.4"]))
+    pretrain.main(composed("pretrain", [*words, f"scale.pretrain.phases={PHASES}", "steps_factor=0.4"]))
     assert state(factor)["fingerprint"] == state(said)["fingerprint"]
     assert [phase["steps"] for phase in state(factor)["config"]["phases"]] == [2, 2]
     assert state(factor)["facts"]["steps"] == 4 and (factor / "encoders" / "step-2" / "config.json").is_file()
