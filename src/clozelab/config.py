@@ -172,6 +172,7 @@ def _compose_quickly(store: type) -> None:
     # Hardly any file has such a default.
     make_choices = defaults_list._create_interpolation_map
 
+    @functools.wraps(make_choices)
     def choices(overrides: Any, defaults: list[Any], self_added: bool) -> DictConfig | None:
         if not any(default.is_interpolation() for default in defaults):
             return None

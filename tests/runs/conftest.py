@@ -41,6 +41,7 @@ def save_encoder(tiny_config: Callable[..., Any]) -> Callable[..., None]:
 @pytest.fixture
 def finetune(world: Path, tmp_path: Path) -> Callable[..., Path]:
     """finetune(*overrides, name="run") runs the stage on the file's `world` and returns its run folder."""
+
     def run(*overrides: str, name: str = "run") -> Path:
         settings = {
             "data_dir": world / "data",
