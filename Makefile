@@ -18,7 +18,7 @@ demo: $(STAMP)  ## the main job on embedded data, from text to a judged table: w
 	$(BIN)/clozelab reproduce two_sides scale=dials data_dir=data/dials
 
 test: $(STAMP)  ## the test suite (what CI runs), a process more than there are cores, at most five; longer evidence: pytest -m slow; pages in chromium: pytest -m browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --maxprocesses 5 --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --maxprocesses 5 --dist loadfile --no-loadscope-reorder
 
 check: $(STAMP)  ## format, lint, types, import contract
 	$(BIN)/ruff format --check src tests benchmarks

@@ -43,6 +43,8 @@ def start_server() -> Callable[[], None]:
     folder = tempfile.TemporaryDirectory(prefix="forks-")
     os.environ[ADDRESS] = f"{folder.name}/socket"
     environment = os.environ | {"PYTHONPATH": SRC, "OMP_NUM_THREADS": "1"}
+    # pyarrow's allocator starts a thread when it is imported, unless it is told not to.
+    environment["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     command = [sys.executable, __file__, os.environ[ADDRESS]]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=True)
 
@@ -207,10 +209,20 @@ def preload() -> None:
     Plugins.instance()
     for stage in ("prepare", "pretrain", "finetune"):
         compose(stage)  # so that its files are parsed
-    assert threading.active_count() == 1
+    assert threads() == ["python"], threads()
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+def threads() -> list[str]:
+    """Names of this process's threads, those of libraries among them."""
+    tasks = Path("/proc/self/task")
+    if not tasks.is_dir():  # not Linux: Python's own
+        return ["python"] * threading.active_count()
+    names = [(task / "comm").read_text().strip() for task in tasks.iterdir()]
+    # The main thread is called as the program is: python, python3, python3.12.
+    return ["python" if name.startswith("python") else name for name in sorted(names)]
 
 
 def become(words: list[str], cwd: str, environment: dict[str, str], numbers: list[int], files: list[int]) -> NoReturn:

@@ -104,8 +104,12 @@ def test_a_scale_brings_its_corpus_and_tasks(scale: str) -> None:
         config = composed(stage, f"scale={scale}")
         assert config.corpus.name == {"demo": "microworld", "dials": "dials", "own": "text"}.get(scale, "wiki_books")
     assert composed("prepare", f"scale={scale}", "corpus=text").corpus.name == "text"
-    for task in config.scale.finetune.tasks.split(","):
-        composed("finetune", f"scale={scale}", f"task={task}")
+    # A task's own composition with the values of the scale, which is what Hydra would put there.
+    finetuning = composed("finetune", f"scale={scale}").scale
+    for task in finetuning.finetune.tasks.split(","):
+        with sweep.hydra_config(whole("finetune", f"task={task}")) as config:
+            config.scale = finetuning
+            look_at("finetune", config)
 
 
 OURS = {

@@ -24,12 +24,12 @@ from omegaconf.errors import OmegaConfBaseException
 from clozelab.config import check_config, kept_step, scaled
 from clozelab.corpus.files import digest
 from clozelab.launch import sweep
-from clozelab.launch.experiments import ExperimentSource, sweeps_in
+from clozelab.launch.experiments import KINDS, ExperimentSource, sweeps_in
 from clozelab.launch.jobs import planned_jobs
 from clozelab.models.config import EncoderConfig
 from clozelab.runs.find import kept_steps, trained_by
 from clozelab.runs.fingerprint import canonical, flatten
-from clozelab.runs.record import Record, what_was_said
+from clozelab.runs.record import Record, read_delta, what_was_said
 from clozelab.runs.store import Run
 from clozelab.schema import ScaleConfig
 from clozelab.suggestions import CONF_DIR, EXPERIMENTS_DIR
@@ -88,20 +88,33 @@ def deltas(folder: Path, stage: str) -> list[str]:
     return sorted(loader(folder).get_group_options(DELTAS[stage]))
 
 
+@cache
+def source(folder: Path) -> ExperimentSource:
+    return ExperimentSource("", str(folder))
+
+
 def group_file(folder: Path, group: str, name: str) -> DictConfig:
     """What the file of an arm or a row says, or its entry in paper.yaml."""
-    config = ExperimentSource("", str(folder)).load_config(f"{group}/{name}").config
+    config = source(folder).load_config(f"{group}/{name}").config
     assert isinstance(config, DictConfig)
     return config
+
+
+def words_of(folder: Path, stage: str, name: str) -> list[str]:
+    """What Hydra has to compose an arm or a row with: nothing where its file is plain values."""
+    group = DELTAS[stage]
+    chosen = set(map(str, group_file(folder, group, name).get("defaults", ()))) - {"_self_"}
+    return [f"{group}={name}"] if chosen else []
 
 
 @cache
 def with_delta(folder: Path, stage: str, name: str) -> DictConfig:
     """The sweep's configuration with one of its arms or rows."""
-    group = DELTAS[stage]
-    delta = group_file(folder, group, name)
-    if set(map(str, delta.pop("defaults", ()))) - {"_self_"}:
-        return plain(folder, stage, f"{group}={name}")
+    words = words_of(folder, stage, name)
+    if words:
+        return plain(folder, stage, *words)
+    delta = group_file(folder, DELTAS[stage], name)
+    delta.pop("defaults", None)
     delta.pop("hydra", None)
     config = plain(folder, stage).copy()
     OmegaConf.set_struct(config, True)
@@ -296,10 +309,13 @@ def test_a_task_that_a_scale_misspells_is_found(key: str) -> None:
 
 def recorded(folder: Path, stage: str, delta: str) -> Record:
     """What a run of an arm or row says of its configuration and of what was said for it."""
-    composed = sweep.compose(f"sweep_{stage}", [f"{DELTAS[stage]}={delta}", "scale=laptop"], folder=folder)
-    with sweep.hydra_config(composed):
-        config = canonical(sweep.without_hydra(composed))
-        return Record.model_construct(stage=stage, config=config, **what_was_said())
+    group = DELTAS[stage]
+    with sweep.hydra_config(master(folder, stage, *words_of(folder, stage, delta))):
+        config = canonical(delta_at(folder, stage, delta, "laptop"))
+        said = what_was_said()
+        said["choices"] |= {group: delta}
+        said[f"{KINDS[stage]}_delta"] = read_delta(group, delta)
+    return Record.model_construct(stage=stage, config=config, **said)
 
 
 @pytest.mark.parametrize("name", list_experiments())

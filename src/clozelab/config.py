@@ -158,3 +158,24 @@ def register() -> None:
         OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)
     # OmegaConf parses an interpolation at each look, a fifth of the time to compose; its trees are only read.
     omegaconf.base.parse = omegaconf._utils.parse = parsed  # type: ignore[attr-defined]
+    _compose_quickly(ConfigStore)
+
+
+def _compose_quickly(store: type) -> None:
+    """Spare Hydra two kinds of work whose results nobody reads: a third of the time to compose."""
+    from hydra._internal import defaults_list  # lazy: as above
+
+    # Each composition copies its sources, and so the one store of schemas. What is loaded from it is copied again.
+    store.__deepcopy__ = lambda self, _: self  # type: ignore[attr-defined]
+
+    # Each configuration file gets a node of all choices so far, for defaults such as `tokenizer: ${corpus}`.
+    # Hardly any file has such a default.
+    make_choices = defaults_list._create_interpolation_map
+
+    @functools.wraps(make_choices)
+    def choices(overrides: Any, defaults: list[Any], self_added: bool) -> DictConfig | None:
+        if not any(default.is_interpolation() for default in defaults):
+            return None
+        return make_choices(overrides, defaults, self_added)
+
+    defaults_list._create_interpolation_map = choices  # type: ignore[assignment]

@@ -375,3 +375,32 @@ def test_the_server_knows_its_commit_before_the_first_job() -> None:
         "assert host_facts.cache_info().currsize == code_of_results.cache_info().currsize == 1"
     )
     subprocess.run([sys.executable, "-c", code], check=True, start_new_session=True)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere jobs are not forked")
+def test_a_forked_job_computes_with_threads_of_its_own() -> None:
+    """What the server imports starts no thread pool of torch's: a fork has none of its threads, and waits for them."""
+    code = (
+        "import os, signal\n"
+        "import clozelab.launch.preloaded, clozelab.launch.clusters\n"
+        "import clozelab.stages.pretrain, clozelab.stages.finetune\n"
+        "import torch\n"
+        "def computes(seconds):\n"
+        "    if (pid := os.fork()) == 0:\n"
+        "        signal.signal(signal.SIGALRM, signal.SIG_DFL)\n"
+        "        signal.alarm(seconds)\n"
+        "        torch.ones(400, 400) @ torch.ones(400, 400)\n"
+        "        os._exit(0)\n"
+        "    return os.waitpid(pid, 0)[1] == 0\n"
+        "print(torch.get_num_threads(), computes(120))\n"
+        "torch.ones(400, 400) @ torch.ones(400, 400)\n"
+        "print(computes(4))\n"  # the control: now there is a pool
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"OMP_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+    )
+    assert done.stdout.split() == ["2", "True", "False"], done.stderr

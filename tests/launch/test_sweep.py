@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from hydra._internal import defaults_list
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra.core.config_store import ConfigStore
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.launch import experiments
 from clozelab.launch.jobs import plan_job
-from clozelab.launch.sweep import CONFIGURATION_ERRORS, Sweep, hydra_config, make_loader, without_hydra
+from clozelab.launch.sweep import CONFIGURATION_ERRORS, Sweep, compose, hydra_config, make_loader, without_hydra
 from clozelab.runs.fingerprint import canonical
 from clozelab.suggestions import CONF_DIR, EXPERIMENTS_DIR
 
@@ -39,8 +41,8 @@ def seen(config: DictConfig) -> tuple[Any, Any, str]:
     ("experiment", "name", "words"),
     [
         ("table5_pretraining_tasks", "sweep_finetune", ["row=mlm,ltr_bilstm", "task=mrpc,squad_v1"]),
-        ("table5_pretraining_tasks", "sweep_pretrain", ["optimizer.betas=[0.9,0.98],[0.9,0.999]"]),
-        ("table6_model_size", "sweep_pretrain", ["arm=glob(*)", "seed=1"]),
+        ("table5_pretraining_tasks", "sweep_pretrain", ["optimizer.betas=[0.9,0.98],[0.9,0.999]", "arm=mlm,ltr", "seed=1"]),
+        ("table6_model_size", "sweep_pretrain", ["arm=glob(depth*)", "seed=1"]),
         ("table7_feature_based_ner", "sweep_finetune", ["row=mlm_nsp,last", "learning_rate=1e-3,2e-3"]),
         ("figure5_training_steps", "sweep_finetune", ["task=mrpc", "row=mlm_05,mlm_100"]),
     ],
@@ -80,6 +82,17 @@ def test_groups_that_only_a_searchpath_knows(tmp_path: Path) -> None:
     words = [f"hydra.searchpath=[file://{tmp_path}]", "+flavour=one,two", "seed=1"]
     sweep = opened("table5_pretraining_tasks", "sweep_pretrain", *words)
     assert {sweep.composer.compose(job).arm for job in sweep.jobs} == {"one", "two"}
+
+
+@pytest.mark.parametrize("stage", ["prepare", "pretrain"])
+def test_work_that_hydra_is_spared_changes_no_configuration(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+    """Defaults such as `corpus: scale_${scale}` still mean what was chosen."""
+    quick = compose(stage, ["scale=laptop"])
+    choices = cast("Any", defaults_list._create_interpolation_map)
+    monkeypatch.setattr(defaults_list, "_create_interpolation_map", choices.__wrapped__)
+    monkeypatch.delattr(ConfigStore, "__deepcopy__")
+    assert OmegaConf.to_container(compose(stage, ["scale=laptop"])) == OmegaConf.to_container(quick)
+    assert quick.hydra.runtime.choices.corpus == "scale_laptop"
 
 
 def test_jobs_that_differ_in_seeds_are_composed_once(monkeypatch: pytest.MonkeyPatch) -> None:

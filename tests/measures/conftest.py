@@ -8,13 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
+from tests.composing import composed
 
-from clozelab import config as schema
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
-from clozelab.suggestions import CONF_DIR
 
 
 @pytest.fixture(scope="session")
@@ -34,16 +31,12 @@ def save_encoder(tiny_config: Callable[..., Any], tokenizer: Any) -> Callable[..
 @pytest.fixture
 def evaluate(tmp_path: Path) -> Callable[..., Path]:
     """evaluate(*overrides, name="run") runs the stage and returns its run folder."""
-    schema.register()
     from clozelab.stages.evaluate import main
 
     def run(*overrides: str, name: str = "run") -> Path:
-        GlobalHydra.instance().clear()
         settings = {"data_dir": tmp_path, "cache_dir": tmp_path / "cache", "run_dir": tmp_path / name}
         settings |= {"encoder": tmp_path / "encoder", "trainer.precision": "32-true", "trainer.progress_bar": "false"}
-        with initialize_config_dir(str(CONF_DIR), version_base=None):
-            cfg = compose("evaluate", [f"{key}={value}" for key, value in settings.items()] + list(overrides))
-        main(cfg)
+        main(composed("evaluate", [f"{key}={value}" for key, value in settings.items()] + list(overrides)))
         return tmp_path / name
 
     return run

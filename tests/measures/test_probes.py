@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.composing import composed
 
 from clozelab.models.encoder import Encoder
 from clozelab.modules.measures import CONVERGED, control_labels, largest_gradient, logistic_regression
@@ -147,11 +148,7 @@ def test_a_task_with_a_second_validation_file_is_probed_on_its_first(
 
 def test_a_fine_tuned_model_on_another_file(tmp_path: Path, evaluate: Any, save_encoder: Any) -> None:
     """The score of its own validation file is that of its run; another file's of its labels; nothing is touched."""
-    from hydra import compose, initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-
     from clozelab.stages.finetune import main
-    from clozelab.suggestions import CONF_DIR
 
     save_encoder(tmp_path / "encoder")
     rng = np.random.default_rng(0)
@@ -168,9 +165,7 @@ def test_a_fine_tuned_model_on_another_file(tmp_path: Path, evaluate: Any, save_
     }
     settings |= {"task": "sst2", "epochs": 3, "learning_rate": "1e-2", "global_batch_size": 8}
     settings |= {"trainer.precision": "32-true", "trainer.progress_bar": "false"}
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF_DIR), version_base=None):
-        main(compose("finetune", [f"{key}={value}" for key, value in settings.items()]))
+    main(composed("finetune", [f"{key}={value}" for key, value in settings.items()]))
     before = {path: path.read_bytes() for path in (tmp_path / "tuned").rglob("*") if path.is_file()}
     words = ["measure=labelled", f"encoder={tmp_path / 'tuned/model'}"]
     (own,) = find(evaluate(*words, "measure.task.data.validation_file=glue/SST-2/dev.tsv")).evaluate

@@ -8,15 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
+from tests.composing import composed
 
-from clozelab import config as schema
 from clozelab.corpus.tokenizers import WordPieceTokenizer
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
 from clozelab.stages.finetune import main
-from clozelab.suggestions import CONF_DIR
 
 
 @pytest.fixture(scope="session")
@@ -44,10 +41,8 @@ def save_encoder(tiny_config: Callable[..., Any]) -> Callable[..., None]:
 @pytest.fixture
 def finetune(world: Path, tmp_path: Path) -> Callable[..., Path]:
     """finetune(*overrides, name="run") runs the stage on the file's `world` and returns its run folder."""
-    schema.register()
 
     def run(*overrides: str, name: str = "run") -> Path:
-        GlobalHydra.instance().clear()
         settings = {
             "data_dir": world / "data",
             "cache_dir": world / "cache",
@@ -59,9 +54,7 @@ def finetune(world: Path, tmp_path: Path) -> Callable[..., Path]:
             "trainer.progress_bar": "false",
             "trainer.log_interval_steps": 4,
         }
-        with initialize_config_dir(str(CONF_DIR), version_base=None):
-            cfg = compose("finetune", [f"{key}={value}" for key, value in settings.items()] + list(overrides))
-        main(cfg)
+        main(composed("finetune", [f"{key}={value}" for key, value in settings.items()] + list(overrides)))
         return tmp_path / name
 
     return run

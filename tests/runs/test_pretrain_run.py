@@ -22,22 +22,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
 from tests import forked
+from tests.composing import composed
 
 from clozelab import config
 from clozelab.cli import main
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.random import instance_indices
 from clozelab.datamodules.corpus import VALIDATION_SEED
-from clozelab.launch import launcher
 from clozelab.models.folders import load_encoder
 from clozelab.modules.model import open_tokenizer
 from clozelab.stages import pretrain
 from clozelab.stages.building import build_objectives
-from clozelab.suggestions import CONF_DIR
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 from clozelab.training.checkpoints import load_file as load_checkpoint
 
@@ -103,15 +101,8 @@ def overrides(workplace: Path, run_dir: Path, **changes: Any) -> list[str]:
     return [f"{key}={value}" for key, value in (settings | changes).items()]
 
 
-def composed(words: list[str]) -> DictConfig:
-    config.register()
-    launcher.register()
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONF_DIR)):
-        return compose("pretrain", overrides=words)
-
-
 def run_here(workplace: Path, run_dir: Path, **changes: Any) -> None:
-    cfg = composed(overrides(workplace, run_dir, **changes))
+    cfg = composed("pretrain", overrides(workplace, run_dir, **changes))
     config.check_config("pretrain", cfg)
     pretrain.main(cfg)
 
@@ -174,7 +165,7 @@ def test_run_folder_holds_what_it_promises(whole_run: Path) -> None:
 
 def test_the_line_without_context_is_on_the_held_out_labels(workplace: Path, whole_run: Path) -> None:
     """The training text's frequencies on what is asked for there; counted here one instance at a time."""
-    cfg = composed(overrides(workplace, whole_run))
+    cfg = composed("pretrain", overrides(workplace, whole_run))
     corpus = pretrain.prepared_corpus(cfg)
     (objective, _) = build_objectives(OmegaConf.to_container(cfg, resolve=True))
     instances = objective.bind(corpus.validation, SpecialIds.of(corpus.tokenizer), 16)
@@ -286,13 +277,10 @@ def test_a_run_passes_over_a_damaged_newest_checkpoint_and_ends_with_the_same_bi
     assert state(run_dir)["facts"]["batches_seen"] == state(whole_run)["facts"]["batches_seen"]
 
 
-def test_the_digest_of_batches_tells_seeds_and_texts_apart(workplace: Path, whole_run: Path, tmp_path: Path) -> None:
+def test_the_digest_of_batches_tells_seeds_and_masks_apart(workplace: Path, tmp_path: Path) -> None:
     """And not layouts: micro-batches of another size hold the same instances."""
     phases = "[{seq_length: 16, steps: 2, global_batch_size: 8, micro_batch_size: 3}]"
     digests = {}
-    texts = (workplace / "text.txt").read_text().split("\n\n")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "text.txt").write_text("\n\n".join([texts[0][::-1], *texts[1:]]), encoding="utf-8")
     changes = {
         "plain": {},
         "micro": {"phases": phases.replace("size: 3", "size: 8")},
@@ -415,7 +403,7 @@ def test_an_arm_of_other_steps_is_the_run_with_those_steps(workplace: Path, tmp_
     keep = {"keep_encoders": "[0.5]"}
     run_here(workplace, said, phases=PHASES.replace("steps: 5", "steps: 2"), **keep)
     words = [word for word in overrides(workplace, factor, **keep) if not word.startswith("phases=")]
-    pretrain.main(composed([*words, f"scale.pretrain.phases={PHASES}", "steps_factor=0.4"]))
+    pretrain.main(composed("pretrain", [*words, f"scale.pretrain.phases={PHASES}", "steps_factor=0.4"]))
     assert state(factor)["fingerprint"] == state(said)["fingerprint"]
     assert [phase["steps"] for phase in state(factor)["config"]["phases"]] == [2, 2]
     assert state(factor)["facts"]["steps"] == 4 and (factor / "encoders" / "step-2" / "config.json").is_file()
@@ -557,17 +545,18 @@ def test_a_checkpoint_becomes_a_folder_by_one_command(
     workplace: Path, tmp_path: Path, strategy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of a stopped run, sharded or not: the very weights, in the usual layout; at the end the run's own folder."""
-    steps = 100
-    phases = LONG.replace("steps: 250", f"steps: {steps}")
-    changes: dict[str, Any] = {"phases": phases, "validation.interval_steps": steps}
+    steps = 10
+    changes: dict[str, Any] = {"validation.interval_steps": steps}
     if strategy:
         changes |= {"trainer": strategy, "trainer.accelerator": "cpu", "position_growth": GROWTH[strategy]}
     words, run_dir = command(workplace, Path("run"), **changes), tmp_path / "run"  # a relative path, as people write
-    assert stop_from_outside(words, run_dir, cwd=tmp_path) == 143 and state(run_dir)["status"] == "interrupted"
+    options: dict[str, Any] = {"env": environment(), "cwd": tmp_path, "capture_output": True, "text": True}
+    done = forked.run([*words, "stop_after_step=7"], timeout=300, **options)
+    assert done.returncode == 143 and state(run_dir)["status"] == "interrupted", done.stderr[-3000:]
     assert main(["export", str(run_dir)]) == 0
     saved = load_checkpoint(run_dir / "checkpoints" / "last.ckpt")
     folder = run_dir / "encoders" / f"step-{saved['global_step']}"
-    assert capsys.readouterr().out.splitlines()[-1] == str(folder) and 0 < saved["global_step"] < steps
+    assert capsys.readouterr().out.splitlines()[-1] == str(folder) and saved["global_step"] == 7
     prefix = "model.models.encoder.encoder."
     theirs = {
         name.removeprefix(prefix): value for name, value in saved["state_dict"].items() if name.startswith(prefix)
@@ -577,7 +566,7 @@ def test_a_checkpoint_becomes_a_folder_by_one_command(
     transformers = pytest.importorskip("transformers")
     _, info = transformers.AutoModel.from_pretrained(folder, output_loading_info=True)
     assert not info["missing_keys"] and not info["mismatched_keys"]
-    done = forked.run(words, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = forked.run(words, timeout=300, **options)
     assert done.returncode == 0 and state(run_dir)["status"] == "complete", done.stderr[-3000:]
     assert main(["export", str(run_dir), f"to={tmp_path / 'last'}", "checkpoint=true"]) == 0
     for name in ("model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json"):

@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
+from tests.composing import composed
 
-from clozelab import config as schema
 from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
@@ -36,7 +35,6 @@ from clozelab.objectives.objective import Objective
 from clozelab.runs.fingerprint import RESULTS_VERSIONS
 from clozelab.stages import finetune as stage
 from clozelab.stages import pretrain
-from clozelab.suggestions import CONF_DIR
 
 PINNED_VERSIONS = {"pretrain": 6, "finetune": 5, "evaluate": 4}
 BATCHES = {
@@ -283,10 +281,8 @@ def test_order_of_finetuning() -> None:
 @pytest.mark.parametrize("objective", ["mlm_nsp", "ltr"])
 def test_losses_of_pretraining(world: Path, tmp_path: Path, objective: str) -> None:
     places = {"data_dir": world, "cache_dir": world / "cache", "run_dir": tmp_path / "run", "objective": objective}
-    schema.register()
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONF_DIR)):
-        words = [f"{key}={value}" for key, value in (PRETRAINING | places).items()]
-        pretrain.main(compose("pretrain", [*words, "arm=test"]))
+    words = [f"{key}={value}" for key, value in (PRETRAINING | places).items()]
+    pretrain.main(composed("pretrain", [*words, "arm=test"]))
     require_losses(objective, losses(tmp_path / "run"))
 
 
