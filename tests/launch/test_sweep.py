@@ -41,7 +41,11 @@ def seen(config: DictConfig) -> tuple[Any, Any, str]:
     ("experiment", "name", "words"),
     [
         ("table5_pretraining_tasks", "sweep_finetune", ["row=mlm,ltr_bilstm", "task=mrpc,squad_v1"]),
-        ("table5_pretraining_tasks", "sweep_pretrain", ["optimizer.betas=[0.9,0.98],[0.9,0.999]", "arm=mlm,ltr", "seed=1"]),
+        (
+            "table5_pretraining_tasks",
+            "sweep_pretrain",
+            ["optimizer.betas=[0.9,0.98],[0.9,0.999]", "arm=mlm,ltr", "seed=1"],
+        ),
         ("table6_model_size", "sweep_pretrain", ["arm=glob(depth*)", "seed=1"]),
         ("table7_feature_based_ner", "sweep_finetune", ["row=mlm_nsp,last", "learning_rate=1e-3,2e-3"]),
         ("figure5_training_steps", "sweep_finetune", ["task=mrpc", "row=mlm_05,mlm_100"]),
