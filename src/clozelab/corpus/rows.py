@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clozelab.corpus.lines import text_lines
+from clozelab.corpus.lines import refuse_carriage_returns, text_lines, whole_characters
 from clozelab.corpus.tables import COLUMNAR, Table, open_table, table_format
 
 FORMATS = ("lines", "jsonl", "csv", "tsv", "parquet", "arrow")
@@ -86,7 +86,9 @@ def _open_piped(form: str) -> RowFile:
         raise ValueError(f"format={form}: what is piped in is lines or jsonl; write a table to a file first")
     if hasattr(sys.stdin, "reconfigure"):
         sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # a broken byte costs its own line alone
-    lines = _split(sys.stdin.read())
+    text = sys.stdin.read()
+    refuse_carriage_returns("what is piped in", text.encode("utf-8", "surrogatepass"))
+    lines = _split(text)
     return _open_lines("-", lambda: iter(lines), None if form == "auto" else form)
 
 
@@ -174,7 +176,7 @@ def _json_rows(name: str, lines: Lines) -> Iterator[Row]:
 def _parsed(line: str | None) -> Any:
     """What a line of JSON holds; None where it is none."""
     try:
-        return json.loads(line or "")
+        return whole_characters(json.loads(line or ""))
     except (ValueError, RecursionError):
         return None
 

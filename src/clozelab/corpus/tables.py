@@ -33,6 +33,7 @@ from clozelab.corpus.lines import (
     lines_of,
     text_lines,
     warn_of_nuls,
+    whole_characters,
 )
 
 TABLE_FORMATS = ("tsv", "csv", "jsonl", "parquet", "arrow")
@@ -198,7 +199,7 @@ def _json_record(line: str | None) -> Record:
     if line is None:
         return "not UTF-8 text"
     try:
-        content = json.loads(line)
+        content = whole_characters(json.loads(line))
     except (ValueError, RecursionError):
         return "no JSON object"
     return content if isinstance(content, dict) else "no JSON object"

@@ -29,7 +29,7 @@ from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 from torch import Tensor, nn
 
-from clozelab.corpus.encoding import SURROGATES
+from clozelab.corpus.lines import SURROGATES
 from clozelab.datamodules import examples, scoring, squad, tags
 from clozelab.datamodules.encoded import Encoded, encode_texts, unread_reason
 from clozelab.datamodules.examples import Ints, TokenSequences
