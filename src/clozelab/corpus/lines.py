@@ -9,6 +9,7 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
+import json
 import logging
 import lzma
 import re
@@ -31,6 +32,8 @@ MAX_NUL_FRACTION = 0.01  # of the sniffed bytes; a single NUL is always forgiven
 CONTROLS = bytes(sorted({*range(1, 9), *range(14, 27), *range(28, 32), 127}))  # that no text has; NUL is counted apart
 NUL = b"\0"
 SURROGATES = re.compile("[\ud800-\udfff]")  # halves of a character, which no file of UTF-8 can hold
+ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")  # how JSON may write one, or two that are a character
+ESCAPED_BYTES, SURROGATE_BYTE = re.compile(ESCAPED.pattern.encode()), b"\xed"
 Advance = Callable[[int], object]  # told how many bytes of the file on disk were read
 
 
@@ -108,8 +111,18 @@ def warn_of_nuls(path: Path, number: int) -> None:
         log.warning("%s: %d NUL characters were removed", path, number)
 
 
+def parse_json(text: str | bytes) -> Any:
+    """As json.loads, with whole characters: an escape such as `\\ud800` may stand alone in JSON."""
+    content = json.loads(text)
+    if isinstance(text, bytes):
+        may_be_halved = SURROGATE_BYTE in text or ESCAPED_BYTES.search(text)
+    else:
+        may_be_halved = ESCAPED.search(text)
+    return whole_characters(content) if may_be_halved else content
+
+
 def whole_characters(value: Any) -> Any:
-    """What JSON held, with U+FFFD for each half of a character: an escape such as `\\ud800` may stand alone there.
+    """The same with U+FFFD for each half of a character, in lists and dictionaries too.
 
     Nobody could write such a text down again: not to a file, a terminal or a network."""
     if isinstance(value, str):
