@@ -188,8 +188,8 @@ def _refuse_json(path: Path, index: int) -> None:
     if JSON_BEGINNING.match(beginning):
         key = f"corpus.sources.{index}.format"
         raise ValueError(
-            f"{path} holds JSON, and its name says text: write an object a line and call it .jsonl, or set {key}=jsonl; "
-            f"{key}=text takes it as it is"
+            f"{path} holds JSON, and its name says text: write an object a line and call it .jsonl, or set "
+            f"{key}=jsonl; {key}=text takes it as it is"
         )
 
 
@@ -265,7 +265,7 @@ def _refuse_forbidden(error: OSError) -> None:
 def _warn_of_broken_link(path: Path) -> None:
     """Once for each: a folder is looked into by planning, by the pre-flight and by the preparation."""
     if path.is_symlink() and not path.exists():
-        log.warning("%s is a link to nothing (%s): what it stood for is left out", path, os.readlink(path))
+        log.warning("%s is a link to nothing (%s): what it stood for is left out", path, path.readlink())
 
 
 def _place(pattern: str, data_dir: str | Path) -> Path:

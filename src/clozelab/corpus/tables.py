@@ -6,10 +6,12 @@ write them.
     for number, row in table.rows(["text", "label"]):
         ...                             # {"text": "...", "label": 1}; a damaged row is a text that says what is wrong
 
-tsv: tabs alone, a quotation mark is a character like any other (GLUE). csv: quoted where needed, between commas or, of a
-file called .tsv, between tabs. jsonl: an object a line. csv, tsv and jsonl may be packed (corpus/lines.py). `number` is a line of the file (of a csv row with line breaks
-its last one), of Parquet and Arrow the row, from 1. A cell is what the format has: text in csv and tsv; of the others
-also numbers, lists, dictionaries, None. What a cell means is for the reader to say.
+tsv: tabs alone, a quotation mark is a character like any other (GLUE). csv: quoted where needed, between commas, or
+between tabs in a file called .tsv. jsonl: an object a line. csv, tsv and jsonl may be packed (corpus/lines.py).
+
+`number` is a line of the file (of a csv row with line breaks its last one), of Parquet and Arrow the row, from 1. A
+cell is what the format has: text in csv and tsv; of the others also numbers, lists, dictionaries, None. What a cell
+means is for the reader to say.
 """
 
 from __future__ import annotations
@@ -80,9 +82,9 @@ class DamagedRow(str):
     @classmethod
     def of(cls, columns: list[str], fields: list[str], delimiter: str) -> DamagedRow:
         row = cls(f"{len(fields)} fields, expected {len(columns)}")
-        last = max(0, len(columns) - 1)
-        kept = [*fields[:last], delimiter.join(fields[last:])]
-        row.cells = dict(zip(columns, kept, strict=False))
+        row.cells = dict(zip(columns, fields, strict=False))
+        if len(fields) > len(columns) > 0:
+            row.cells[columns[-1]] = delimiter.join(fields[len(columns) - 1 :])
         return row
 
 
@@ -123,8 +125,8 @@ def open_table(
     """Opens a table and reads its columns' names. `auto`: by the file's name, tsv where that says nothing.
 
     `header` names the columns of a tsv or csv file whose first line does not name all of `required`. ValueError for an
-    unknown format, an empty or binary file, and one that is not of its format. `delimiter`: between cells of csv; None: a
-    comma, or a tab in a file called .tsv."""
+    unknown format, an empty or binary file, and one that is not of its format. `delimiter`: between cells of csv; None:
+    a comma, or a tab in a file called .tsv."""
     if file_format not in ("auto", *TABLE_FORMATS):
         raise ValueError(f"file_format={file_format!r} is unknown; known: auto, {', '.join(TABLE_FORMATS)}")
     if file_format == "auto":

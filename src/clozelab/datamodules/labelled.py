@@ -102,10 +102,11 @@ class TableFormat:
     ) -> TextExamples:
         """Read one file; of a test file without its labels, whether it `has_labels` or not.
 
-        The labels are `expected` to be CLASSES, NUMBERS or ANY names; `names`: those that there are; `listed`:
-        some that are labels beside others. A wrong label is never skipped. The numbers of a column that the datasets
-        library has given names (ClassLabel) are read as these. ValueError names the file (and line) of a missing column, a wrong label, or more than 1 % damaged
-        rows.
+        The labels are `expected` to be CLASSES, NUMBERS or ANY names; `names`: those that there are; `listed`: some
+        that are labels beside others. A wrong label is never skipped. The numbers of a column to which the datasets
+        library gave names (ClassLabel) are read as these names.
+
+        ValueError names the file (and line) of a missing column, a wrong label, or more than 1 % damaged rows.
         """
         table = open_table(path, self.file_format, header=self.columns, required=self.text_columns)
         wanted, id_column = self._wanted_columns(table, has_labels)
@@ -311,7 +312,7 @@ class LabelledDataModule(FinetuningDataModule):
             warn_of_lacking_classes(self.train_path, self.train.labels, self.train.label_names)
 
     def refuse_outside(self, number_range: Sequence[float] | None) -> None:
-        """ValueError, with file and line, for a number beyond `number_range` (least, largest): predictions end there."""
+        """ValueError, with file and line, for a number beyond `number_range` (least, largest)."""
         if number_range is None or not self.numeric_labels:
             return
         least, largest = number_range
