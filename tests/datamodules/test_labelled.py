@@ -508,7 +508,7 @@ def test_test_files(make: Callable[..., LabelledDataModule], tmp_path: Path) -> 
     data = make(**files)
     data.setup()
     assert data.require_test_files() and data.load_test()["Toy"][1].ids.tolist() == ["5", "6"]
-    (tmp_path / "test.tsv").write_text("index\tsentence\n" + "5\tgood\n" * 200 + "torn\n")
+    (tmp_path / "test.tsv").write_text("index\tsentence\n" + "".join(f"{n}\tgood\n" for n in range(200)) + "torn\n")
     data = make(**files)
     data.setup()
     with pytest.raises(ValueError, match="1 damaged rows; predictions must be made for every row"):
