@@ -115,10 +115,12 @@ def parse_json(text: str | bytes) -> Any:
     """As json.loads, with whole characters: an escape such as `\\ud800` may stand alone in JSON."""
     content = json.loads(text)
     if isinstance(text, bytes):
-        may_be_halved = SURROGATE_BYTE in text or ESCAPED_BYTES.search(text)
+        may_be_halved = SURROGATE_BYTE in text or ESCAPED_BYTES.search(text) is not None
     else:
-        may_be_halved = ESCAPED.search(text)
-    return whole_characters(content) if may_be_halved else content
+        may_be_halved = ESCAPED.search(text) is not None
+    if may_be_halved:  # most text is not, and need not be gone through
+        return whole_characters(content)
+    return content
 
 
 def whole_characters(value: Any) -> Any:

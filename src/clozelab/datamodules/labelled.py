@@ -186,7 +186,9 @@ def _named_class(value: Any, names: Sequence[str]) -> Any:
     """The name of a class's number; None for -1, by which the datasets library means that a row has no label."""
     if isinstance(value, int) and 0 <= value < len(names):
         return names[value]
-    return None if value == -1 else value
+    if value == -1:
+        return None
+    return value
 
 
 @dataclass(frozen=True)
@@ -325,7 +327,9 @@ class LabelledDataModule(FinetuningDataModule):
         layout = self.layout
         table = open_table(path, layout.file_format, header=layout.columns, required=layout.text_columns)
         for number, record in table.rows([layout.label_column]):
-            label = "" if isinstance(record, str) else cell_text(record.get(layout.label_column, ""))
+            if isinstance(record, str):
+                continue
+            label = cell_text(record.get(layout.label_column))
             if glue.is_number(label) and not least <= float(label) <= largest:
                 raise ValueError(
                     f"{path}:{number}: label {label} lies outside of {least:g} to {largest:g} "
