@@ -183,8 +183,11 @@ def _text_file(source: Source, index: int, name: str, path: Path) -> TextFile:
 
 def _refuse_json(path: Path, index: int) -> None:
     """ValueError for objects of JSON under a name that says text: their brackets and keys would be trained on."""
-    with path.open("rb") as raw:
-        beginning = next(chunks_of(path, raw), b"")[:HEAD_BYTES]
+    try:
+        with path.open("rb") as raw:
+            beginning = next(chunks_of(path, raw), b"")[:HEAD_BYTES]
+    except (OSError, ValueError):
+        return  # who reads it says what is wrong
     if JSON_BEGINNING.match(beginning):
         key = f"corpus.sources.{index}.format"
         raise ValueError(
