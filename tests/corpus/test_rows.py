@@ -101,3 +101,18 @@ def test_a_form_may_be_said(tmp_path: Path) -> None:
     assert open_rows(str(tmp_path / "a.txt"), "tsv").columns == ["id", "text", "label"]
     (tmp_path / "b.txt").write_text(json.dumps({"text": "one"}) + "\n")
     assert [row.record for row in open_rows(str(tmp_path / "b.txt"), "lines").rows()] == [{"text": '{"text": "one"}'}]
+
+
+def test_half_a_character_in_json_can_be_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    rows = rows_of(path, '{"text": "a \\ud800 b", "more": ["\\udfff"]}\n{"text": "\\ud83d\\ude00"}\n')
+    assert [record for _, record, _ in rows] == [{"text": "a \ufffd b", "more": ["\ufffd"]}, {"text": "\U0001f600"}]
+
+
+def test_lines_that_end_with_carriage_returns_alone(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    path.write_bytes(b"one\rtwo\rthree\r")
+    with pytest.raises(ValueError, match=r"x\.txt ends its lines with a carriage return alone"):
+        open_rows(str(path))
+    assert [record["text"] for _, record, _ in rows_of(path, b"one\r\ntwo\r\n")] == ["one", "two"]
+    assert [record["text"] for _, record, _ in rows_of(path, b"one\r")] == ["one"]

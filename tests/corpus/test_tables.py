@@ -20,8 +20,8 @@ import zstandard
 from pyarrow import ipc, parquet
 
 from clozelab.corpus.documents import read_documents
-from clozelab.corpus.files import CorpusCounts, Source, check_head, find_files
-from clozelab.corpus.tables import open_table
+from clozelab.corpus.files import CorpusCounts, Source, check_head, find_files, matching_files
+from clozelab.corpus.tables import DamagedRow, open_table
 
 TEXTS = [f'She said "no, {index}", and left.\nThe second line of number {index}.' for index in range(150)]
 
@@ -242,3 +242,61 @@ def test_memory_does_not_grow_with_a_row_group(tmp_path: Path) -> None:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             peaks.append(pool.apply(_peak_megabytes, (tmp_path / f"{number}.parquet",)))
     assert peaks[1] < peaks[0] + 30
+
+
+def test_a_row_of_a_wrong_number_of_cells_keeps_its_cells(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("id,text,label\n1,a film, to remember,good\n2,short\n")
+    (_, long), (_, short) = open_table(path).rows()
+    assert isinstance(long, DamagedRow) and long == "4 fields, expected 3"
+    assert long.cells == {"id": "1", "text": "a film", "label": " to remember,good"}
+    assert isinstance(short, DamagedRow) and short.cells == {"id": "2", "text": "short"}
+
+
+def test_a_tsv_of_a_csv_writer_is_noticed_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "x.tsv"
+    pandas.DataFrame({"text": ['"No," she said.', "a film", '"Yes," he said.'], "label": [0, 1, 0]}).to_csv(
+        path, sep="\t", index=False
+    )
+    table = open_table(path)
+    for _ in range(2):
+        texts = [record["text"] for _, record in table.rows() if isinstance(record, dict)]
+        assert texts[0] == '"""No,"" she said."'
+    assert caplog.text.count("2 of 3 rows have a cell between quotation marks") == 1
+    assert "task.data.file_format=csv" in caplog.text
+    quoted = [record["text"] for _, record in open_table(path, "csv").rows() if isinstance(record, dict)]
+    assert quoted == ['"No," she said.', "a film", '"Yes," he said.']
+
+
+def test_quotation_marks_of_a_text_are_no_csv_writers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "x.tsv"
+    path.write_text('text\tlabel\n" I am , " he said .\t1\n"Yes" and "no"\t0\n' * 3)
+    assert len(list(open_table(path).rows())) > 4
+    assert not caplog.records
+
+
+def test_json_under_a_name_that_says_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(jsonl_of(TEXTS))
+    with pytest.raises(ValueError, match=r"a\.txt holds JSON.*corpus\.sources\.0\.format=jsonl"):
+        read(tmp_path, "a.txt")
+    assert len(read(tmp_path, "a.txt", format="jsonl")[0]) == len(TEXTS)
+    (tmp_path / "b.jsonl").write_text(json.dumps([{"text": text} for text in TEXTS]))
+    with pytest.raises(ValueError, match=r"b\.jsonl is one JSON array"):
+        read(tmp_path, "b.jsonl")
+    (tmp_path / "c.txt").write_text('"{" opens a block.\n[1] A footnote.\n{curly} words\n')
+    assert read(tmp_path, "c.txt")[0]
+
+
+def test_linked_folders_are_read_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "a.txt").write_text("One sentence.\n")
+    inner = tmp_path / "text" / "inner"
+    inner.mkdir(parents=True)
+    (inner / "b.txt").write_text("Another sentence.\n")
+    (tmp_path / "text" / "again").symlink_to(inner)
+    (tmp_path / "text" / "other").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "circle").symlink_to(tmp_path)
+    (tmp_path / "text" / "gone.txt").symlink_to(tmp_path / "nowhere.txt")
+    files, _ = matching_files("text", tmp_path)
+    assert sorted(files) == ["inner/b.txt", "other/a.txt"]
+    assert "gone.txt is a link to nothing" in caplog.text

@@ -309,7 +309,7 @@ def test_numbers_and_files_without_labels(tmp_path: Path, tokenizer: WordPieceTo
 
 def test_what_is_unusual_is_counted(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
     path = tmp_path / "x.tsv"
-    rows = ["1\tthe cat\tthe dog\tyes", "1\tthe red cat\tthe green dog ran fast\tyes", "2\t \tthe dog\tno"]
+    rows = ["1\tthe cat\tthe dog\tyes", "3\tthe red cat\tthe green dog ran fast\tyes", "2\t \tthe dog\tno"]
     path.write_text("id\ta\tb\tlabel\n" + "\n".join(rows) + "\n")
     settings: dict[str, Any] = {"text_columns": ["a", "b"], "id_column": "id", "labels": None}
     for _ in range(2):  # built, and from the cache
@@ -317,6 +317,38 @@ def test_what_is_unusual_is_counted(tmp_path: Path, tokenizer: WordPieceTokenize
         expected = {"truncated_sequences": 1, "truncated_tokens": 3, "empty_texts": 1}
         assert split.counts == expected
     assert split.sequences.lengths.max() == 8
+
+
+def test_ids_that_stand_twice_are_refused_where_they_are_predicted(
+    tmp_path: Path, tokenizer: WordPieceTokenizer
+) -> None:
+    (tmp_path / "train.tsv").write_text("id\ttext\tlabel\na\tthe cat\tyes\na\tthe cat\tyes\nb\tthe dog\tno\n")
+    (tmp_path / "x.tsv").write_text("id\ttext\tlabel\na\tthe cat\tyes\nb\tthe dog\tno\n")
+    settings: dict[str, Any] = {"id_column": "id", "train_file": "train.tsv"}
+    assert load(tmp_path, tokenizer, **settings).ids.tolist() == ["a", "a", "b"]
+    with pytest.raises(ValueError, match=r"train\.tsv: 1 ids of the column 'id' stand there twice, the first 'a'"):
+        load(tmp_path, tokenizer, **settings, validation_file="train.tsv")
+
+
+def test_classes_without_an_example(
+    tmp_path: Path, tokenizer: WordPieceTokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "x.tsv").write_text("text\tlabel\nthe cat\tyes\n \tyes\n")
+    with pytest.raises(ValueError, match=r"x\.tsv: all rows have one label, 'yes'"):
+        load(tmp_path, tokenizer, labels=None)
+    load(tmp_path, tokenizer, labels=["yes", "no"])
+    assert "x.tsv has no example of 1 of 2 classes: 'no'" in caplog.text
+    assert "x, training: 1 texts are empty" in caplog.text
+
+
+def test_numbers_out_of_range_are_refused_with_their_line(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
+    (tmp_path / "n.tsv").write_text("text\tscore\nthe cat\t0.1\nthe dog\t0.7\nthe cow\t0.2\n")
+    data = module(tmp_path, tokenizer, name="n.tsv", label_column="score", labels=None, numeric_labels=True)
+    data.setup()
+    data.refuse_outside(None)
+    data.refuse_outside([0.1, 0.7])
+    with pytest.raises(ValueError, match=r"n\.tsv:3: label 0\.7 lies outside of 0\.1 to 0\.6"):
+        data.refuse_outside([0.1, 0.6])
 
 
 FILM_WORDS = ["good", "bad", "film", "dull", "fine"]
@@ -476,7 +508,7 @@ def test_test_files(make: Callable[..., LabelledDataModule], tmp_path: Path) -> 
     data = make(**files)
     data.setup()
     assert data.require_test_files() and data.load_test()["Toy"][1].ids.tolist() == ["5", "6"]
-    (tmp_path / "test.tsv").write_text("index\tsentence\n" + "5\tgood\n" * 200 + "torn\n")
+    (tmp_path / "test.tsv").write_text("index\tsentence\n" + "".join(f"{n}\tgood\n" for n in range(200)) + "torn\n")
     data = make(**files)
     data.setup()
     with pytest.raises(ValueError, match="1 damaged rows; predictions must be made for every row"):

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from clozelab.datamodules.labelled import TableFormat, TextExamples
 from clozelab.datamodules.labels import ANY, CLASSES, NUMBERS
@@ -161,3 +163,38 @@ def test_a_stray_nul_makes_no_label_of_its_own(tmp_path: Path, caplog: pytest.Lo
         (tmp_path / name).write_text(rows)
         assert read(tmp_path / name).labels == ["yes", "yes"]
         assert "1 NUL characters were removed" in caplog.text
+
+
+@pytest.mark.parametrize("number", ["1_0", "infinity", "0x1", "1e999", "１"])
+def test_what_only_some_readers_take_for_a_number(tmp_path: Path, number: str) -> None:
+    with pytest.raises(ValueError, match="is not a number"):
+        read(write(tmp_path, "tsv", ["1", number, " -.5e1 "]), expected=NUMBERS)
+    assert read(write(tmp_path, "tsv", ["1", "+1.", " -.5e1 "]), expected=NUMBERS).labels is not None
+
+
+def test_a_listed_class_may_be_empty(tmp_path: Path) -> None:
+    path = write(tmp_path, "csv", ["", "b"] * 4)
+    listed = TableFormat(["text"], "label").read(path, expected=ANY, listed=["", "b"])
+    assert listed.labels == ["", "b"] * 4
+    with pytest.raises(ValueError, match="label is empty"):
+        TableFormat(["text"], "label").read(path, expected=ANY, listed=["a", "b"])
+
+
+def class_label_file(folder: Path, labels: list[int]) -> Path:
+    """As the datasets library writes a column of classes."""
+    feature = {"names": ["sad", "glad"], "_type": "ClassLabel"}
+    noted = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
+    table = pyarrow.table({"text": [f"text {index}" for index in range(len(labels))], "label": labels})
+    path = folder / "x.parquet"
+    parquet.write_table(table.replace_schema_metadata(noted), path)
+    return path
+
+
+def test_names_of_a_class_label_column(tmp_path: Path) -> None:
+    path = class_label_file(tmp_path, [0, 1, 1])
+    assert read(path).labels == ["sad", "glad", "glad"]
+    assert read(path, names=["glad", "sad", "other"]).labels == ["sad", "glad", "glad"]
+    assert read(path, names=["0", "1"]).labels == ["0", "1", "1"]
+    assert read(path, expected=NUMBERS).labels == ["0", "1", "1"]
+    with pytest.raises(ValueError, match="label is empty"):
+        read(class_label_file(tmp_path, [0, 1, -1]))

@@ -21,6 +21,10 @@ def test_hf_round_trip(tiny_config):
         ({"position_embedding_init": "rotary"}, "position_embedding_init"),
         ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob"),
         ({"num_hidden_layers": 0}, "num_hidden_layers"),
+        ({"num_hidden_layers": 1.0}, "num_hidden_layers is 1.0; it must be a whole number"),
+        ({"vocab_size": "16"}, "vocab_size is '16'; it must be a whole number"),
+        ({"num_attention_heads": True}, "num_attention_heads is True"),
+        ({"layer_norm_eps": "1e-12"}, "layer_norm_eps is '1e-12'; it must be a number"),
         ({"initializer_range": 0.0}, "initializer_range"),
     ],
 )

@@ -316,3 +316,54 @@ def test_files_have_the_usual_rights(folder):
     path, _, _ = folder
     assert {oct(file.stat().st_mode & 0o777) for file in path.iterdir()} == {oct(0o644 & ~mask)}
     assert oct(path.stat().st_mode & 0o777) == oct(0o755 & ~mask)
+
+
+QUERY = "bert.encoder.layer.0.attention.self.query.weight"
+
+
+def _quantise(tensors):
+    tensors[QUERY] = tensors[QUERY].to(torch.int8)
+
+
+def _with_number(number):
+    def change(tensors):
+        tensors[QUERY].view(-1)[3] = number
+
+    return change
+
+
+def _double_prefix(tensors):
+    for name in [name for name in tensors if name.startswith("bert.")]:
+        tensors[f"bert.{name}"] = tensors.pop(name)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (_quantise, "query.weight holds int8"),
+        (_with_number(float("nan")), "query.weight holds numbers that are not finite"),
+        (_with_number(float("-inf")), "query.weight holds numbers that are not finite"),
+        (_double_prefix, "begin with bert.bert., so one Bert model"),
+    ],
+)
+def test_weights_that_no_model_can_have_are_refused(folder, change, words):
+    path, _, _ = folder
+    _rewrite(path, change)
+    with pytest.raises(ValueError, match=words):
+        load_encoder(path)
+
+
+def test_large_numbers_are_finite(folder):
+    """Their sum is not."""
+    path, _, _ = folder
+    _rewrite(path, lambda tensors: tensors[QUERY].fill_(3e38))
+    assert load_encoder(path).layer[0].attention.qkv.weight.max() > 1e38
+
+
+def test_an_index_without_files_is_named(folder):
+    path, _, _ = folder
+    for name in ("model.safetensors", "checksums.json"):
+        (path / name).unlink()
+    (path / "model.safetensors.index.json").write_text('{"weight_map": {}}')
+    with pytest.raises(ValueError, match=r"index\.json lists no files"):
+        load_encoder(path)

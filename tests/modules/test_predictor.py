@@ -386,6 +386,19 @@ def test_weights_that_are_no_numbers_give_no_answer(model: Any) -> None:
     ours.heads["classification"].bias.data[0] = torch.nan
     with pytest.raises(ValueError, match="gives no finite numbers"):
         ours.classify(TEXTS)
+    ours.encoder.embeddings.word_embeddings.weight.data[:] = torch.nan
+    for act in (ours.hidden_states, ours.attention):
+        with pytest.raises(ValueError, match="gives no finite numbers"):
+            act(TEXTS)
+
+
+@pytest.mark.parametrize("value", ["3", 1.5, True])
+def test_settings_that_are_no_whole_numbers(model: Any, value: Any) -> None:
+    ours, _ = model("classification", labels=("no", "yes"))
+    for name, act in (("stride", ours.classify), ("stride", ours.embed), ("layer", ours.embed)):
+        with pytest.raises(ValueError, match=f"{name}=.*give a whole number"):
+            act("cat", **{name: value})
+    assert ours.embed("cat", layer=np.int64(1)).shape == (24,)
 
 
 def test_a_question_that_is_cut_is_said(model: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 
+from clozelab.corpus.lines import SURROGATES
+
 CACHED_CHARACTERS = 4_000_000  # of cached words, 100 MB; then anew (frequent words are back within a batch)
 TEXTS_PER_BATCH = 8192
 WORDS_PER_CALL = 512
-SURROGATES = re.compile("[\ud800-\udfff]")  # the library refuses them
 MAX_UNKNOWN_SHARE, WARNED_UNKNOWN_SHARE = 0.5, 0.01  # a vocabulary made for a text leaves far less than 1 % unknown
 log = logging.getLogger(__name__)
 

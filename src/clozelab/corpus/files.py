@@ -11,10 +11,12 @@ import hashlib
 import json
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -40,6 +42,9 @@ CORPUS_FORMATS = ("auto", *LINE_FORMATS, *CORPUS_TABLES)
 MAX_BAD_FRACTION = 0.01  # more unusable rows than this mean a wrong file, not dirt; one row is always forgiven
 NAMED_BAD_ROWS = 20  # how many unusable rows the manifest names
 MOST_FIELDS = 12  # of a jsonl row, that an error names
+HEAD_BYTES = 4096  # by which JSON is known
+JSON_BEGINNING = re.compile(rb'(\xef\xbb\xbf)?\s*(\{\s*"[^"\n]*"\s*:|\[\s*\{\s*")')
+JSON_ARRAY = re.compile(rb"(\xef\xbb\xbf)?\s*\[")
 HEAD_ROWS, MIN_HEAD_ROWS = 1000, 10  # a table's beginning; a beginning of fewer rows says nothing about a file
 NUL_REMOVED = "NUL character"
 
@@ -165,6 +170,8 @@ def _text_file(source: Source, index: int, name: str, path: Path) -> TextFile:
     file_format = source.format
     if file_format == "auto":
         file_format = table_format(path) or "text"
+        if file_format == "text":
+            _refuse_json(path, index)
     column = source.text_field
     if file_format in CORPUS_TABLES:
         table = open_table(path, file_format)
@@ -172,6 +179,21 @@ def _text_file(source: Source, index: int, name: str, path: Path) -> TextFile:
         if column != source.text_field:
             log.info("%s: the text is the column %r", path, column)
     return TextFile(path, name, index, file_format, column)
+
+
+def _refuse_json(path: Path, index: int) -> None:
+    """ValueError for objects of JSON under a name that says text: their brackets and keys would be trained on."""
+    try:
+        with path.open("rb") as raw:
+            beginning = next(chunks_of(path, raw), b"")[:HEAD_BYTES]
+    except (OSError, ValueError):
+        return  # who reads it says what is wrong
+    if JSON_BEGINNING.match(beginning):
+        key = f"corpus.sources.{index}.format"
+        raise ValueError(
+            f"{path} holds JSON, and its name says text: write an object a line and call it .jsonl, or set "
+            f"{key}=jsonl; {key}=text takes it as it is"
+        )
 
 
 def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path], int]:
@@ -183,7 +205,12 @@ def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path],
     if place.is_dir():
         return _files_below(place)
     base = Path(place.anchor if Path(pattern).expanduser().is_absolute() else data_dir).expanduser()
-    files = [path for path in base.glob(str(place.relative_to(base))) if path.is_file()]
+    files = list[Path]()
+    for path in base.glob(str(place.relative_to(base))):
+        if path.is_file():
+            files.append(path)
+        else:
+            _warn_of_broken_link(path)
     unique = len({path.name for path in files}) == len(files)
     # Where folders hold files of one name, the folders tell them apart.
     return {path.name if unique else path.relative_to(base).as_posix(): path for path in files}, 0
@@ -192,11 +219,11 @@ def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path],
 def _files_below(folder: Path) -> tuple[dict[str, Path], int]:
     """The texts of a folder, or its tables where it has no texts; and how many other files it has."""
     seen = dict[str, Path]()
-    for path in folder.rglob("*"):
-        name = path.relative_to(folder)
-        is_hidden = any(part.startswith(".") for part in name.parts)
-        if not is_hidden and path.is_file():
-            seen[name.as_posix()] = path
+    for path in _walk(folder):
+        if path.is_file():
+            seen[path.relative_to(folder).as_posix()] = path
+        else:
+            _warn_of_broken_link(path)
     texts = {name: path for name, path in seen.items() if file_suffix(path) in (*JSONL_SUFFIXES, *TEXT_SUFFIXES)}
     tables = {name: path for name, path in seen.items() if table_format(path) in CORPUS_TABLES}
     # A table beside texts says something about them. But a LICENSE beside Parquet files is no text of theirs.
@@ -206,6 +233,42 @@ def _files_below(folder: Path) -> tuple[dict[str, Path], int]:
     if not texts or (has_columnar and not has_named_texts):
         chosen = tables
     return chosen, len(seen) - len(chosen)
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """All files below a folder, links into other folders followed, each folder once; nothing that is hidden.
+
+    ValueError for a folder that one may not look into: its texts would be lost without a word."""
+    top = folder.resolve()
+    visited = {top}
+    for here, folders, names in os.walk(folder, onerror=_refuse_forbidden, followlinks=True):
+        folders[:] = [
+            name for name in sorted(folders) if not name.startswith(".") and _is_new(Path(here, name), top, visited)
+        ]
+        yield from (Path(here, name) for name in names if not name.startswith("."))
+
+
+def _is_new(folder: Path, top: Path, visited: set[Path]) -> bool:
+    """Whether nobody has been there; a link to a folder below `top` is not followed, for that has its own name."""
+    real = folder.resolve()
+    if real in visited or (folder.is_symlink() and real.is_relative_to(top)):
+        return False
+    visited.add(real)
+    return True
+
+
+def _refuse_forbidden(error: OSError) -> None:
+    raise ValueError(
+        f"{error.filename} cannot be looked into ({error.strerror}), so its texts would be lost: allow it, or name the "
+        "others by a glob as path"
+    ) from error
+
+
+@cache
+def _warn_of_broken_link(path: Path) -> None:
+    """Once for each: a folder is looked into by planning, by the pre-flight and by the preparation."""
+    if path.is_symlink() and not path.exists():
+        log.warning("%s is a link to nothing (%s): what it stood for is left out", path, path.readlink())
 
 
 def _place(pattern: str, data_dir: str | Path) -> Path:
@@ -234,7 +297,10 @@ def _head_rows(file: TextFile, counts: CorpusCounts) -> Iterator[str]:
         yield from _usable_cells(islice(table.rows([file.text_field]), HEAD_ROWS), file, counts)
         return
     with file.path.open("rb") as raw:
-        *lines, _ = next(chunks_of(file.path, raw), b"").split(b"\n")  # the last one may be cut
+        beginning = next(chunks_of(file.path, raw), b"")
+    if file.format == "jsonl" and JSON_ARRAY.match(beginning):
+        raise ValueError(f"{file.path} is one JSON array (it begins with [): write an object a line, without commas")
+    *lines, _ = beginning.split(b"\n")  # the last one may be cut
     yield from usable_rows(lines, file, counts)
 
 

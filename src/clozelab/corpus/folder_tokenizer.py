@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 
-from clozelab.corpus.encoding import SURROGATES, Tokenizer, WordCache, json_or_empty
+from clozelab.corpus.encoding import Tokenizer, WordCache, json_or_empty
+from clozelab.corpus.lines import SURROGATES
 
 log = logging.getLogger(__name__)
 

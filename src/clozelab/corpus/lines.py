@@ -9,8 +9,10 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
+import json
 import logging
 import lzma
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,6 +31,9 @@ SNIFFED_BYTES = 8192  # by which a binary file is known
 MAX_NUL_FRACTION = 0.01  # of the sniffed bytes; a single NUL is always forgiven
 CONTROLS = bytes(sorted({*range(1, 9), *range(14, 27), *range(28, 32), 127}))  # that no text has; NUL is counted apart
 NUL = b"\0"
+SURROGATES = re.compile("[\ud800-\udfff]")  # halves of a character, which no file of UTF-8 can hold
+ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")  # how JSON may write one, or two that are a character
+ESCAPED_BYTES, SURROGATE_BYTE = re.compile(ESCAPED.pattern.encode()), b"\xed"
 Advance = Callable[[int], object]  # told how many bytes of the file on disk were read
 
 
@@ -109,6 +114,40 @@ def warn_of_nuls(path: Path, number: int) -> None:
         log.warning("%s: %d NUL characters were removed", path, number)
 
 
+def parse_json(text: str | bytes) -> Any:
+    """As json.loads, with whole characters: an escape such as `\\ud800` may stand alone in JSON."""
+    content = json.loads(text)
+    if isinstance(text, bytes):
+        may_be_halved = SURROGATE_BYTE in text or ESCAPED_BYTES.search(text) is not None
+    else:
+        may_be_halved = ESCAPED.search(text) is not None
+    if may_be_halved:  # most text is not, and need not be gone through
+        return whole_characters(content)
+    return content
+
+
+def whole_characters(value: Any) -> Any:
+    """The same with U+FFFD for each half of a character, in lists and dictionaries too.
+
+    Nobody could write such a text down again: not to a file, a terminal or a network."""
+    if isinstance(value, str):
+        return SURROGATES.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [whole_characters(part) for part in value]
+    if isinstance(value, dict):
+        return {whole_characters(key): whole_characters(part) for key, part in value.items()}
+    return value
+
+
+def refuse_carriage_returns(place: Path | str, beginning: bytes) -> None:
+    """ValueError for a text whose lines end with CR alone: all of it would be one line."""
+    if b"\n" not in beginning and b"\r" in beginning.rstrip(b"\r"):
+        raise ValueError(
+            f"{place} ends its lines with a carriage return alone (CR), as old Macintoshes did: write it with line "
+            "feeds (LF or CRLF)"
+        )
+
+
 def chunks_of(path: Path, raw: Readable) -> Iterator[bytes]:
     """Unpacked bytes of a file, a chunk at a time; ValueError for a binary or damaged one, and for a bomb."""
     limit = max(MIN_BOMB_BYTES, MAX_EXPANSION * path.stat().st_size)
@@ -120,6 +159,8 @@ def chunks_of(path: Path, raw: Readable) -> Iterator[bytes]:
                 raise ValueError(f"{path} unpacks to over {limit:,} bytes, as no text does: leave it out, or unpack it")
             if number == 0 and is_binary(chunk[:SNIFFED_BYTES]):
                 raise ValueError(f"{path} is binary (or UTF-16): UTF-8 text was expected")
+            if number == 0:
+                refuse_carriage_returns(path, chunk)
             yield chunk
     except (OSError, EOFError, lzma.LZMAError, zstandard.ZstdError) as error:
         raise ValueError(f"{path} is damaged or incomplete ({error}); fetch it again") from error

@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clozelab.corpus.lines import text_lines
-from clozelab.corpus.tables import COLUMNAR, Table, open_table, table_format
+from clozelab.corpus.lines import parse_json, refuse_carriage_returns, text_lines
+from clozelab.corpus.tables import COLUMNAR, DamagedRow, Table, open_table, table_format
 
 FORMATS = ("lines", "jsonl", "csv", "tsv", "parquet", "arrow")
 TAB = "\t"
@@ -89,7 +88,9 @@ def _open_piped(form: str) -> RowFile:
         raise ValueError(f"format={form}: what is piped in is lines or jsonl; write a table to a file first")
     if hasattr(sys.stdin, "reconfigure"):
         sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # a broken byte costs its own line alone
-    lines = _split(sys.stdin.read())
+    text = sys.stdin.read()
+    refuse_carriage_returns("what is piped in", text.encode("utf-8", "surrogatepass"))
+    lines = _split(text)
     return _open_lines("-", lambda: iter(lines), None if form == "auto" else form)
 
 
@@ -182,7 +183,7 @@ def _json_rows(name: str, lines: Lines) -> Iterator[Row]:
 def _parsed(line: str | None) -> Any:
     """What a line of JSON holds; None where it is none."""
     try:
-        return json.loads(line or "")
+        return parse_json(line or "")
     except (ValueError, RecursionError):
         return None
 
@@ -233,7 +234,10 @@ def _table_rows(path: Path, table: Table) -> Iterator[Row]:
     for number, record in table.rows():
         place = f"{path}:{number}"
         if isinstance(record, str):
-            yield Row(place, dict.fromkeys(table.columns), f"is damaged: {record}", number)
+            cells = dict[str, Any].fromkeys(table.columns)
+            if isinstance(record, DamagedRow):
+                cells |= record.cells
+            yield Row(place, cells, f"is damaged: {record}", number)
         else:
             yield Row(place, record, None, number)
 

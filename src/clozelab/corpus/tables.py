@@ -6,10 +6,12 @@ write them.
     for number, row in table.rows(["text", "label"]):
         ...                             # {"text": "...", "label": 1}; a damaged row is a text that says what is wrong
 
-tsv: tabs alone, a quotation mark is a character like any other (GLUE). csv: quoted where needed. jsonl: an object a
-line. csv, tsv and jsonl may be packed (corpus/lines.py). `number` is a line of the file (of a csv row with line breaks
-its last one), of Parquet and Arrow the row, from 1. A cell is what the format has: text in csv and tsv; of the others
-also numbers, lists, dictionaries, None. What a cell means is for the reader to say.
+tsv: tabs alone, a quotation mark is a character like any other (GLUE). csv: quoted where needed, between commas, or
+between tabs in a file called .tsv. jsonl: an object a line. csv, tsv and jsonl may be packed (corpus/lines.py).
+
+`number` is a line of the file (of a csv row with line breaks its last one), of Parquet and Arrow the row, from 1. A
+cell is what the format has: text in csv and tsv; of the others also numbers, lists, dictionaries, None. What a cell
+means is for the reader to say.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ from __future__ import annotations
 import codecs
 import csv
 import json
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -31,11 +35,16 @@ from clozelab.corpus.lines import (
     file_suffix,
     ignore,
     lines_of,
+    parse_json,
     text_lines,
     warn_of_nuls,
 )
 
+log = logging.getLogger(__name__)
+
 TABLE_FORMATS = ("tsv", "csv", "jsonl", "parquet", "arrow")
+TAB = "\t"
+MIN_QUOTED_ROWS, MIN_QUOTED_FRACTION = 2, 0.05  # of a tsv file, from which a csv writer may have made it
 COLUMNAR = ("parquet", "arrow")  # binary: their rows have numbers, not lines
 FORMAT_BY_SUFFIX = {
     ".csv": "csv",
@@ -56,9 +65,27 @@ MAX_NAME_WORDS, MAX_NAME_CHARACTERS = (
 )  # of a column; longer "names" are the first row of a file without any
 ARROW_FILE, ARROW_STREAM_END = b"ARROW1", b"\xff\xff\xff\xff\0\0\0\0"
 DEFAULT_TEXT_COLUMN = "text"
+SET_CSV = "set its format to csv (of a task task.data.file_format=csv, of a corpus corpus.sources.N.format=csv)"
+CLASS_LABEL = "ClassLabel"  # what the datasets library calls a column of numbers that have names
 
 Record = dict[str, Any] | str  # a row's cells by column; of a damaged row, what is wrong with it
 Row = tuple[int, Record]
+
+
+class DamagedRow(str):
+    """What is wrong with a row of too few or too many cells; `cells` are those that stand there, by column.
+
+    What stands behind the last column is a part of the last cell, so that nothing of the row is lost."""
+
+    cells: dict[str, str]
+
+    @classmethod
+    def of(cls, columns: list[str], fields: list[str], delimiter: str) -> DamagedRow:
+        row = cls(f"{len(fields)} fields, expected {len(columns)}")
+        row.cells = dict(zip(columns, fields, strict=False))
+        if len(fields) > len(columns) > 0:
+            row.cells[columns[-1]] = delimiter.join(fields[len(columns) - 1 :])
+        return row
 
 
 @dataclass(frozen=True)
@@ -70,6 +97,9 @@ class Table:
     columns: list[str]  # in file order; of jsonl those of the first object
     other_types: dict[str, str] = field(default_factory=dict)  # of Parquet and Arrow: columns that hold no text
     num_rows: int | None = None  # where the file says it
+    class_names: dict[str, list[str]] = field(
+        default_factory=dict
+    )  # of Parquet and Arrow: what a column's 0, 1, ... mean
     _rows: Callable[[list[str] | None, Advance], Iterator[Row]] = lambda *_: iter(())
 
     def rows(self, columns: Sequence[str] | None = None, advance: Advance = ignore) -> Iterator[Row]:
@@ -90,12 +120,13 @@ def open_table(
     *,
     header: Sequence[str] | None = None,
     required: Sequence[str] = (),
-    delimiter: str = ",",
+    delimiter: str | None = None,
 ) -> Table:
     """Opens a table and reads its columns' names. `auto`: by the file's name, tsv where that says nothing.
 
     `header` names the columns of a tsv or csv file whose first line does not name all of `required`. ValueError for an
-    unknown format, an empty or binary file, and one that is not of its format. `delimiter`: between cells of csv."""
+    unknown format, an empty or binary file, and one that is not of its format. `delimiter`: between cells of csv; None:
+    a comma, or a tab in a file called .tsv."""
     if file_format not in ("auto", *TABLE_FORMATS):
         raise ValueError(f"file_format={file_format!r} is unknown; known: auto, {', '.join(TABLE_FORMATS)}")
     if file_format == "auto":
@@ -104,6 +135,10 @@ def open_table(
         return _open_jsonl(path)
     if file_format in COLUMNAR:
         return _open_columnar(path, file_format)
+    if file_format == "tsv":
+        delimiter = TAB
+    elif delimiter is None:
+        delimiter = TAB if file_suffix(path) == ".tsv" else ","
     return _open_delimited(path, file_format, header, required, delimiter)
 
 
@@ -124,12 +159,35 @@ def _open_delimited(
     if columns is None:
         raise ValueError(f"{path}:{number}: the header is not UTF-8 text")
 
+    is_plain = file_format == "tsv"
+    if is_plain and has_header and all(map(_is_quoted, columns)):
+        raise ValueError(f"{path}: its header's names stand in quotation marks, as a csv writer puts them: {SET_CSV}")
+
     def rows(_: list[str] | None, advance: Advance) -> Iterator[Row]:
         lines = _fields_of(path, file_format, advance, delimiter)
+        num_rows = num_quoted = 0
         for number, fields in islice(lines, int(has_header), None):
-            yield number, _delimited_record(columns, fields)
+            num_rows += 1
+            num_quoted += is_plain and any(map(_is_quoted, fields or ()))
+            yield number, _delimited_record(columns, fields, delimiter)
+        if num_quoted >= max(MIN_QUOTED_ROWS, MIN_QUOTED_FRACTION * num_rows):
+            _warn_of_quotes(path, num_quoted, num_rows)
 
     return Table(path, file_format, columns, _rows=rows)
+
+
+def _is_quoted(cell: str) -> bool:
+    """Whether it looks as a csv writer leaves it: between quotation marks, those inside doubled."""
+    return len(cell) > 1 and cell[0] == cell[-1] == '"' and '"' not in cell[1:-1].replace('""', "")
+
+
+@cache
+def _warn_of_quotes(path: Path, num_quoted: int, num_rows: int) -> None:
+    """Once for a file, however often it is read."""
+    log.warning(
+        "%s: %d of %d rows have a cell between quotation marks, and these are read as characters of it; %s",
+        *(path, num_quoted, num_rows, f"if a csv writer put them there, {SET_CSV}"),
+    )
 
 
 def _fields_of(
@@ -175,11 +233,11 @@ def _is_decoded(text: str) -> bool:
     return text.isascii() or not any("\udc80" <= character <= "\udcff" for character in text)
 
 
-def _delimited_record(columns: list[str], fields: list[str] | None) -> Record:
+def _delimited_record(columns: list[str], fields: list[str] | None, delimiter: str) -> Record:
     if fields is None:
         return "not UTF-8 text"
     if len(fields) != len(columns):
-        return f"{len(fields)} fields, expected {len(columns)}"
+        return DamagedRow.of(columns, fields, delimiter)
     return dict(zip(columns, fields, strict=True))
 
 
@@ -204,7 +262,7 @@ def _json_record(line: str | None) -> Record:
     if line is None:
         return "not UTF-8 text"
     try:
-        content = json.loads(line)
+        content = parse_json(line)
     except (ValueError, RecursionError):
         return "no JSON object"
     if isinstance(content, dict):
@@ -233,7 +291,21 @@ def _open_columnar(path: Path, file_format: str) -> Table:
             advance(reached - told)
             told = reached
 
-    return Table(path, file_format, list(schema.names), other_types, num_rows, rows)
+    return Table(path, file_format, list(schema.names), other_types, num_rows, _class_names(schema), rows)
+
+
+def _class_names(schema: Any) -> dict[str, list[str]]:
+    """Column -> the names of its numbers, as the datasets library notes them in a schema's metadata."""
+    try:
+        noted = json.loads((schema.metadata or {})[b"huggingface"])
+        features = dict(noted["info"]["features"])
+    except (KeyError, TypeError, ValueError):
+        return {}
+    names: dict[str, list[str]] = {}
+    for column, feature in features.items():
+        if isinstance(feature, dict) and feature.get("_type") == CLASS_LABEL and isinstance(feature.get("names"), list):
+            names[column] = [str(name) for name in feature["names"]]
+    return names
 
 
 def column_types(path: Path, file_format: str) -> dict[str, Any]:
@@ -312,6 +384,8 @@ def _is_text(kind: Any) -> bool:
 
 
 def _unreadable(path: Path, file_format: str, error: Exception) -> str:
+    if isinstance(error, PermissionError):
+        return f"{path} cannot be read: you have no permission for it"
     reason = str(error).partition("\n")[0]
     return f"{path} is no {file_format} file, or is damaged or incomplete ({reason}); fetch it again"
 

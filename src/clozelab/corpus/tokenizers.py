@@ -26,9 +26,10 @@ from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers.trainers import BpeTrainer, WordPieceTrainer
 
-from clozelab.corpus.encoding import SURROGATES, TEXTS_PER_BATCH, json_or_empty, read_text
+from clozelab.corpus.encoding import TEXTS_PER_BATCH, json_or_empty, read_text
 from clozelab.corpus.encoding import Tokenizer as Tokenizer
 from clozelab.corpus.folder_tokenizer import BERT_RULES, FolderTokenizer, open_library, read_config, settled
+from clozelab.corpus.lines import SURROGATES
 
 log = logging.getLogger(__name__)
 

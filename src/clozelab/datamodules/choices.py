@@ -21,6 +21,7 @@ from clozelab.datamodules.examples import GroupedSequences, Sequences, TokenSequ
 from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.datamodules.labelled import LabelledSplit, TableFormat, TextExamples
+from clozelab.datamodules.labels import warn_of_lacking_classes
 from clozelab.metrics import glue
 
 log = logging.getLogger(__name__)
@@ -95,6 +96,7 @@ class ChoiceDataModule(FinetuningDataModule):
 
     def read_splits(self) -> None:
         self.train = self._load(self.train_path, "training", self.plan.max_train_examples)
+        warn_of_lacking_classes(self.train_path, self.train.labels, self.train.label_names)
         self.validation = self._load(self.validation_path, "validation")
         self.train_sequences, self.train_targets = self._grouped(self.train), {"labels": self.train.labels}
         self.validation_sequences = self._grouped(self.validation)

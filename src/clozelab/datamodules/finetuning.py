@@ -41,6 +41,7 @@ CUTS = {  # counts of a split that mean lost text, in words
     "truncated_sequences": "sequences are longer than max_seq_length={max_seq_length} and were cut",
     "truncated_tokens": "tokens were lost with them",
     "questions_cut": "questions are longer than max_query_length and were cut",
+    "empty_texts": "texts are empty",
     "cut_words": "words are longer than a sequence and were cut",
 }
 

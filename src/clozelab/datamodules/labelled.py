@@ -33,7 +33,16 @@ from clozelab.datamodules.examples import (
 )
 from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview, refuse_wrong_file
 from clozelab.datamodules.finetuning import FinetuningDataModule
-from clozelab.datamodules.labels import ANY, CLASSES, NUMBERS, LabelColumn, cell_text, is_missing
+from clozelab.datamodules.labels import (
+    ANY,
+    CLASSES,
+    NUMBERS,
+    LabelColumn,
+    cell_text,
+    is_missing,
+    refuse_one_class,
+    warn_of_lacking_classes,
+)
 from clozelab.metrics import glue
 
 log = logging.getLogger(__name__)
@@ -83,17 +92,26 @@ class TableFormat:
     file_format: str = "auto"
 
     def read(
-        self, path: Path, has_labels: bool = True, *, names: Sequence[str] | None = None, expected: str = ANY
+        self,
+        path: Path,
+        has_labels: bool = True,
+        *,
+        names: Sequence[str] | None = None,
+        expected: str = ANY,
+        listed: Sequence[str] = (),
     ) -> TextExamples:
         """Read one file; of a test file without its labels, whether it `has_labels` or not.
 
-        The labels are `expected` to be CLASSES, NUMBERS or ANY names; `names`: those that there are. A wrong label is
-        never skipped. ValueError names the file (and line) of a missing column, a wrong label, or more than 1 % damaged
-        rows.
+        The labels are `expected` to be CLASSES, NUMBERS or ANY names; `names`: those that there are; `listed`: some
+        that are labels beside others. A wrong label is never skipped. The numbers of a column to which the datasets
+        library gave names (ClassLabel) are read as these names.
+
+        ValueError names the file (and line) of a missing column, a wrong label, or more than 1 % damaged rows.
         """
         table = open_table(path, self.file_format, header=self.columns, required=self.text_columns)
         wanted, id_column = self._wanted_columns(table, has_labels)
-        labels = LabelColumn(path, names, expected)
+        labels = LabelColumn(path, names, expected, listed=listed)
+        class_names = self._class_names(table, listed if names is None else names, expected)
         examples = TextExamples(labels=[] if has_labels else None)
         bad: list[str] = []
         num_rows = 0
@@ -104,7 +122,10 @@ class TableFormat:
                 bad.append(f"{path}:{number}: {cells}")
                 continue
             if examples.labels is not None and not isinstance(record, str):
-                examples.labels.append(labels.add(number, record.get(self.label_column)))
+                label = record.get(self.label_column)
+                if class_names:
+                    label = _named_class(label, class_names)
+                examples.labels.append(labels.add(number, label))
             name, texts = cells
             examples.ids.append(str(row) if name is None else name)
             examples.texts.append(texts)
@@ -113,6 +134,13 @@ class TableFormat:
         refuse_wrong_file(path, bad, num_rows, f"the columns {table.columns}")
         examples.num_bad_rows = len(bad)
         return examples
+
+    def _class_names(self, table: Table, known: Sequence[str], expected: str) -> list[str]:
+        """The names of the label column's numbers; none where numbers are wanted, or the known classes are others."""
+        names = table.class_names.get(self.label_column, [])
+        if expected == NUMBERS or (known and not set(names) <= set(known)):
+            return []
+        return names
 
     def _wanted_columns(self, table: Table, has_labels: bool) -> tuple[list[str], str | None]:
         """The columns to read, and the one with names; ValueError for one that is missing or stands there twice."""
@@ -154,6 +182,15 @@ class TableFormat:
             except ValueError as problem:
                 return f"{name} is {problem}, and a text was expected"
         return cells.get(id_column or ""), tuple(cells[name] for name in self.text_columns)
+
+
+def _named_class(value: Any, names: Sequence[str]) -> Any:
+    """The name of a class's number; None for -1, by which the datasets library means that a row has no label."""
+    if isinstance(value, int) and 0 <= value < len(names):
+        return names[value]
+    if value == -1:
+        return None
+    return value
 
 
 @dataclass(frozen=True)
@@ -261,13 +298,47 @@ class LabelledDataModule(FinetuningDataModule):
         return super().tokenization | ({"pairs": self.pairs} if self.pairs != "joint" else {})
 
     def read_splits(self) -> None:
-        self.train = self._load(self.train_path, self.labels, self.plan.max_train_examples)
+        self.train = self._load(self.train_path, self.labels, self.plan.max_train_examples, is_training=True)
+        self._look_at_classes()
         extra = {name: self._load(path, self.train.label_names, None) for name, path in self.extra_paths.items()}
         self.validation = replace(self._load(self.validation_path, self.train.label_names, None), extra=extra)
         self.train_targets = {"labels": self.train.input_labels}
         self.train_sequences = self._inputs(self.train.sequences)
         joined = join_sequences([one.sequences for one in (self.validation, *extra.values())])
         self.validation_sequences = self._inputs(joined)
+
+    def _look_at_classes(self) -> None:
+        """ValueError for a training file of one class; a warning for classes without an example."""
+        if self.numeric_labels:
+            if len(self.train) > 1 and np.ptp(self.train.labels) == 0:
+                log.warning("%s: all rows have one label, %g", self.train_path, self.train.labels[0])
+            return
+        refuse_one_class(self.train_path, self.train.label_names, "task.data.label_column")
+        if self.inputs.label_names is None:  # else the classes are a model's, and the file may lack some
+            warn_of_lacking_classes(self.train_path, self.train.labels, self.train.label_names)
+
+    def refuse_outside(self, number_range: Sequence[float] | None) -> None:
+        """ValueError, with file and line, for a number beyond `number_range` (least, largest)."""
+        if number_range is None or not self.numeric_labels:
+            return
+        least, largest = number_range
+        for _, path, split in self.splits():
+            if len(split) and not least <= split.labels.min() <= split.labels.max() <= largest:
+                self._refuse_outside(path, least, largest)
+
+    def _refuse_outside(self, path: Path, least: float, largest: float) -> None:
+        """The file is read again: splits know no lines."""
+        layout = self.layout
+        table = open_table(path, layout.file_format, header=layout.columns, required=layout.text_columns)
+        for number, record in table.rows([layout.label_column]):
+            if isinstance(record, str):
+                continue
+            label = cell_text(record.get(layout.label_column))
+            if glue.is_number(label) and not least <= float(label) <= largest:
+                raise ValueError(
+                    f"{path}:{number}: label {label} lies outside of {least:g} to {largest:g} "
+                    "(task.module.number_range): mend it, or widen the range"
+                )
 
     def _inputs(self, sequences: TokenSequences) -> Sequences:
         """An example is one sequence, or the two of a pair that are read apart."""
@@ -282,9 +353,15 @@ class LabelledDataModule(FinetuningDataModule):
         return self._inputs(split.sequences), split
 
     def _load(
-        self, path: Path, names: Sequence[str] | None, max_examples: int | None, has_labels: bool = True
+        self,
+        path: Path,
+        names: Sequence[str] | None,
+        max_examples: int | None,
+        has_labels: bool = True,
+        *,
+        is_training: bool = False,
     ) -> LabelledSplit:
-        """One split. `names` None: the sorted labels of the file."""
+        """One split. `names` None: the sorted labels of the file. ValueError where two rows to predict have one id."""
 
         def build() -> tuple[Arrays, Facts]:
             examples = self._read(path, names, has_labels)
@@ -314,6 +391,8 @@ class LabelledDataModule(FinetuningDataModule):
             "window_stride": self.windows and self.windows[0],
         }
         arrays, facts, _ = self.cached(path, settings, build)
+        if not is_training:  # an oversampled training file has rows twice, and no prediction carries their names
+            _refuse_ids_twice(path, arrays["ids"], layout["id_column"])
         kept = TokenSequences.of(arrays), arrays["ids"], arrays["labels"]
         _, pooling = self.windows or (0, "mean")
         return LabelledSplit(*kept, **facts, window_offsets=arrays.get("window_offsets"), pooling=pooling)
@@ -327,7 +406,8 @@ class LabelledDataModule(FinetuningDataModule):
             expected = CLASSES
         if names is None and self.labels is not None and not self.numeric_labels:
             expected = ANY  # the classes are named: the file's own set is not what is trained on
-        return layout.read(path, has_labels, names=names, expected=expected)
+        listed = [] if self.numeric_labels else self.labels
+        return layout.read(path, has_labels, names=names, expected=expected, listed=listed or ())
 
     def compute_baselines(self) -> Scores:
         """Bag of words."""
@@ -360,6 +440,19 @@ class LabelledDataModule(FinetuningDataModule):
         found = self._read(path)
         texts = dict(zip(self.layout.text_columns, zip(*found.texts, strict=True), strict=True))
         return Preview(texts, found.labels, len(found), {"damaged rows": found.num_bad_rows})
+
+
+def _refuse_ids_twice(path: Path, ids: NDArray[np.str_], column: str | None) -> None:
+    """ValueError where two rows have one id, so that nobody could tell whose a prediction is."""
+    names, first, counts = np.unique(ids, return_index=True, return_counts=True)
+    twice = np.flatnonzero(counts > 1)
+    if not len(twice):
+        return
+    example = names[twice[first[twice].argmin()]]
+    raise ValueError(
+        f"{path}: {len(twice)} ids of the column {column!r} stand there twice, the first {str(example)!r}, so that "
+        "predictions would share them; make them unique, or number the rows (task.data.id_column=null)"
+    )
 
 
 def _pairs(examples: TextExamples) -> list[tuple[str, str]]:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from clozelab.metrics import glue
 
 log = logging.getLogger(__name__)
@@ -100,6 +102,7 @@ class LabelColumn:
     Args:
         path: where they stand, for messages.
         names: the classes that there are; None: those of the file.
+        listed: classes that a configuration lists: labels whatever they look like, beside any others.
         expected: CLASSES | NUMBERS | ANY (names of any kind, such as groups).
         is_tag: they are tags of words, for messages.
     """
@@ -110,6 +113,7 @@ class LabelColumn:
         names: Sequence[str] | None = None,
         expected: str = CLASSES,
         *,
+        listed: Sequence[str] = (),
         is_tag: bool = False,
     ) -> None:
         self.path, self.expected = path, expected
@@ -121,6 +125,7 @@ class LabelColumn:
             self.names = None
         else:
             self.names = list(names)
+        self.listed = frozenset(listed)
         self._problems: dict[tuple[str, str], Places] = {}  # (what is wrong, what to do) -> where
         self._seen: dict[str, Places] = {}
 
@@ -146,7 +151,7 @@ class LabelColumn:
                 label = cell_text(value)
         except ValueError as problem:
             return "", f"is {problem}, not one text or number", one_each
-        if self.names is not None and label in self.names:
+        if label in self.listed or (self.names is not None and label in self.names):
             return label, "", ""
         if not label.strip():
             return label, "is empty", one_each
@@ -231,6 +236,25 @@ def refuse_many(where: str, seen: Mapping[str, Places], advice: str) -> None:
     if num_examples >= MANY_CLASSES_FROM and len(seen) > MANY_CLASSES_FRACTION * num_examples:
         example = _shortened(next(iter(seen)))
         raise ValueError(f"{where}: {len(seen)} different ones, such as {example}, in {num_examples} rows: {advice}")
+
+
+def refuse_one_class(path: Path, names: Sequence[str], key: str) -> None:
+    """ValueError where a training file has one class: nothing can be learnt from it. `key` names its column."""
+    if len(names) == 1:
+        raise ValueError(
+            f"{path}: all rows have one label, {names[0]!r}, so there is nothing to learn; is {key} the right one?"
+        )
+
+
+def warn_of_lacking_classes(path: Path, labels: NDArray[Any], names: Sequence[str]) -> None:
+    """Say which classes a training file has no example of. `labels` [N]: indices into `names`."""
+    present = set(labels.tolist())
+    lacking = [name for number, name in enumerate(names) if number not in present]
+    if lacking:
+        shown = ", ".join(map(repr, lacking[:SHOWN_LINES]))
+        if len(lacking) > SHOWN_LINES:
+            shown += ", ..."
+        log.warning("%s has no example of %d of %d classes: %s", path, len(lacking), len(names), shown)
 
 
 def warn_of_odd_classes(where: str, seen: Mapping[str, Places]) -> None:

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozelab.corpus.files import file_sha256
-from clozelab.corpus.lines import text_lines
+from clozelab.corpus.lines import parse_json, text_lines
 from clozelab.corpus.tables import Table, open_table, table_format
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.baselines import OVERLAP, PhraseGuesser
@@ -151,7 +151,7 @@ def _questions(path: Path, examples: SquadExamples) -> Iterator[tuple[int, dict[
         yield from _questions_of_rows(path, _rows_of(open_table(path)), examples)
         return
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(path.read_bytes())
     except ValueError as problem:  # also undecodable bytes
         if not _is_jsonl(path):
             raise ValueError(f"{path} is not a JSON file: {problem}") from problem

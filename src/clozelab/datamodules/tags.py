@@ -30,7 +30,7 @@ from clozelab.datamodules.baselines import TAGS, Ints, most_frequent_tags
 from clozelab.datamodules.examples import Sequences, TokenSequences, concatenate, offsets_of, ragged_positions, subset
 from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview, refuse_wrong_file, text_lines
 from clozelab.datamodules.finetuning import FinetuningDataModule
-from clozelab.datamodules.labels import ANY, CLASSES, LabelColumn
+from clozelab.datamodules.labels import ANY, CLASSES, LabelColumn, refuse_one_class
 from clozelab.metrics.entities import OUTSIDE, entity_scores, scheme_of, split_tag, tag_scores, to_iob2
 
 log = logging.getLogger(__name__)
@@ -323,6 +323,7 @@ class TagDataModule(FinetuningDataModule):
 
     def read_splits(self) -> None:
         self.train = self._load(self.train_path, self.inputs.label_names, self.plan.max_train_examples)
+        refuse_one_class(self.train_path, self.train.label_names, "task.data.tag_column")
         self.validation = self._load(self.validation_path, self.train.label_names, None)
         self.train_sequences, self.train_targets = self.train.sequences, {}
         self.validation_sequences = self.validation.sequences

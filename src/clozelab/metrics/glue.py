@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -119,6 +120,7 @@ def _paired(predictions: ArrayLike, labels: ArrayLike) -> tuple[NDArray[Any], ND
 HEADER = ("index", "prediction")
 FIRST_ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # a zip that depends on its content alone
 MAX_SHOWN = 3
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -206,8 +208,5 @@ def file_problems(name: str, content: bytes) -> list[str]:
 
 
 def is_number(text: str) -> bool:
-    """Whether it is a finite one."""
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
+    """Whether it is a finite one, as others than Python write it too: `1_0` and `inf` are none."""
+    return NUMBER.fullmatch(text.strip()) is not None and math.isfinite(float(text))

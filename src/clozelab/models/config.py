@@ -15,6 +15,7 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -63,6 +64,22 @@ PARTS: Mapping[str, Part | None] = {  # slot -> BERT's part; a pooler may be Non
 }
 
 
+WHOLE_NUMBERS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "pad_token_id",
+    "embedding_size",
+    "num_hidden_groups",
+)
+FOLLOWING_NUMBERS = ("embedding_size", "num_hidden_groups")  # null where they follow from another size
+NUMBERS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "layer_norm_eps")
+
+
 @dataclass(frozen=True)
 class EncoderConfig:
     """Sizes, probabilities and parts of an encoder. ValueError, naming the field, when a value is impossible."""
@@ -98,6 +115,7 @@ class EncoderConfig:
             node = getattr(self, slot)
             if node is not None or slot != "pooler":
                 object.__setattr__(self, slot, Part.of(node or {}, f"architecture.{slot}"))
+        self._refuse_other_types()
         # YAML says null for what follows from another size.
         object.__setattr__(self, "embedding_size", self.embedding_size or self.hidden_size)
         object.__setattr__(self, "num_hidden_groups", self.num_hidden_groups or self.num_hidden_layers)
@@ -120,6 +138,19 @@ class EncoderConfig:
         ):
             if not holds:
                 raise ValueError(f"model.{name} is {getattr(self, name)!r}; {rule}")
+
+    def _refuse_other_types(self) -> None:
+        """ValueError for a number written as text, or a count written with a fraction: `"16"`, `1.0`."""
+        for name in WHOLE_NUMBERS:
+            value = getattr(self, name)
+            if value is None and name in FOLLOWING_NUMBERS:
+                continue
+            if isinstance(value, bool) or not isinstance(value, Integral):
+                raise ValueError(f"model.{name} is {value!r}; it must be a whole number, without quotes or a fraction")
+        for name in NUMBERS:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise ValueError(f"model.{name} is {value!r}; it must be a number, without quotes")
 
     @property
     def head_dim(self) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import pickle
 import re
@@ -43,6 +44,7 @@ _HARMLESS = ("embeddings.position_ids", "embeddings.token_type_ids", "n_averaged
 _LANDMARK = "embeddings.word_embeddings.weight"  # every encoder has it, so what stands before it is a wrapper's prefix
 _OTHER_MODELS = frozenset(("bert", "roberta", "albert", "electra", "distilbert", "deberta", "mpnet", "ernie"))
 """What encoders are called in their classes: such a prefix is no wrapper's."""
+_WEIGHT_TYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 _NESTED = ("state_dict", "model_state_dict", "model")  # where checkpoints of training programs keep the tensors
 _LOG = logging.getLogger(__name__)
 
@@ -208,6 +210,11 @@ def _unwrapped(tensors: dict[str, Tensor], family: Family, file: Path) -> dict[s
     prefix = next(iter(prefixes), "")
     if not prefix:
         return tensors
+    if prefix.endswith(family.prefix):
+        raise ValueError(
+            f"{file}: names begin with {prefix}{family.prefix}, so one {family.class_name} model was saved inside "
+            f"another's name; save it without the second {family.prefix}"
+        )
     if (other := prefix.rstrip(".").rpartition(".")[2]) in _OTHER_MODELS:
         raise ValueError(
             f"{file}: names begin with {other}. and {CONFIG_FILE} describes a {family.class_name} model "
@@ -232,6 +239,8 @@ def _shards(index: Path) -> list[Path]:
         paths = [index.parent / Path(name).name for name in names]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{index} is damaged: it lists no files (weight_map)") from None
+    if not paths:
+        raise ValueError(f"{index} lists no files: its weight_map is empty; copy the whole folder again")
     if missing := [path for path in paths if not path.is_file()]:
         raise ValueError(f"{missing[0]} is missing: {index.name} lists it; copy the whole folder again")
     return paths
@@ -239,6 +248,7 @@ def _shards(index: Path) -> list[Path]:
 
 def _read_file(path: Path) -> dict[str, Tensor]:
     """One file of weights. A pickle is read without running what it holds."""
+    _refuse_forbidden(path)
     try:
         is_pickle = path.suffix in (".bin", ".pt", ".pth")
         load: Any = partial(torch.load, map_location="cpu", weights_only=True)
@@ -254,6 +264,14 @@ def _read_file(path: Path) -> dict[str, Tensor]:
     if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
         raise ValueError(f"{path} is not a weights file: it holds something else than tensors by their names")
     return tensors
+
+
+def _refuse_forbidden(path: Path) -> None:
+    """ValueError for a file that one may not read, which a library calls missing or damaged."""
+    try:
+        path.open("rb").close()
+    except PermissionError:
+        raise ValueError(f"{path} cannot be read: you have no permission for it; chmod u+r gives it") from None
 
 
 def verify_checksums(folder: Path | str) -> None:
@@ -321,8 +339,30 @@ def _fill(own: Mapping[str, Tensor], stored: Mapping[str, Tensor], family: Famil
         if (shape := stored[name].shape) != value.shape:
             said = f"the configuration says {list(value.shape)}"
             raise ValueError(f"{folder}: tensor {name} has shape {list(shape)}, {said}")
+        _refuse_other_numbers(name, stored[name], folder)
     for name, value in own.items():
         value.copy_(stored[name])
+        _refuse_not_finite(name, value, folder)
+
+
+def _refuse_other_numbers(name: str, tensor: Tensor, folder: Path) -> None:
+    """ValueError for quantised weights: without their scales, which stand elsewhere, they mean nothing."""
+    if tensor.dtype not in _WEIGHT_TYPES:
+        kind = str(tensor.dtype).removeprefix("torch.")
+        raise ValueError(
+            f"{folder}: tensor {name} holds {kind}, as quantised weights do; save the model in float32, float16 or "
+            "bfloat16"
+        )
+
+
+def _refuse_not_finite(name: str, tensor: Tensor, folder: Path) -> None:
+    """ValueError for a NaN or an infinity. A finite sum, which is cheap, proves that there is none."""
+    if math.isfinite(float(tensor.sum())) or bool(torch.isfinite(tensor).all()):
+        return
+    raise ValueError(
+        f"{folder}: tensor {name} holds numbers that are not finite (NaN or infinite): its training diverged, or the "
+        "file is damaged"
+    )
 
 
 def _publish(temporary: Path, folder: Path) -> None:

@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 from torch import Tensor, nn
 
-from clozelab.corpus.encoding import SURROGATES
+from clozelab.corpus.lines import SURROGATES
 from clozelab.datamodules import examples, scoring, squad, tags
 from clozelab.datamodules.encoded import Encoded, encode_texts, unread_reason
 from clozelab.datamodules.examples import Ints, TokenSequences
@@ -94,7 +95,7 @@ class Predictor:
         label_names: Mapping[str, str] | None = None,
     ) -> None:
         has_gpu = torch.cuda.is_available()
-        name = ("cuda" if has_gpu else "cpu") if device == "auto" else device
+        name = ("cuda" if has_gpu else "cpu") if device == "auto" else str(device)  # torch.device is one, too
         if name.partition(":")[0] not in ("cpu", *(["cuda"] if has_gpu else [])):
             raise ValueError(f"device={device}: choose auto, cpu or cuda; there is {'a' if has_gpu else 'no'} GPU here")
         if precision not in PRECISIONS:
@@ -225,7 +226,7 @@ class Predictor:
         if pooling not in POOLINGS or (pooling == "last4" and (layer is not None or depth < 4)):
             known = f"choose one of {', '.join(POOLINGS)}; last4 needs 4 layers and no layer="
             raise ValueError(f"pooling={pooling!r}: {known}")
-        if layer is not None and not -depth - 1 <= layer <= depth:
+        if layer is not None and not -depth - 1 <= _whole_number("layer", layer) <= depth:
             raise ValueError(f"layer={layer}: this encoder has layers 0 to {depth}, or -1 for the last")
         if isinstance(texts, Texts):
             given = texts
@@ -263,6 +264,7 @@ class Predictor:
 
         def keep(hidden: Tensor, batch: Batch) -> Part:
             states = torch.stack([*batch["hidden_states"][:-1], hidden]).float().cpu()
+            self._refuse_not_finite(states)
             parts = (one.numpy().copy() for one in states.split(batch["layout"].lengths_list, dim=1))
             found.update(zip(batch["example_index"].tolist(), parts, strict=True))
             return batch["example_index"], batch["example_index"]
@@ -280,7 +282,9 @@ class Predictor:
         found, layers = {}, list[Tensor]()
 
         def keep(hidden: Tensor, batch: Batch) -> Part:  # noqa: ARG001
-            found[int(batch["example_index"])] = torch.stack(layers).cpu().numpy()
+            shares = torch.stack(layers).cpu()
+            self._refuse_not_finite(shares)
+            found[int(batch["example_index"])] = shares.numpy()
             layers.clear()
             return batch["example_index"], batch["example_index"]
 
@@ -399,6 +403,8 @@ class Predictor:
 
     def _encode(self, given: Texts, errors: str, **how: Any) -> Encoded:
         """Sequences of the readable texts (`how`: see `encode_texts`); ValueError for others, where they are errors."""
+        if how.get("stride") is not None:
+            how["stride"] = _whole_number("stride", how["stride"])
         encoded = encode_texts(given.items, self.tokenizer, self.model.max_length, **how)
         _refuse(encoded.reasons, given, errors)
         return encoded
@@ -566,10 +572,13 @@ class Predictor:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=low), self._products():
                 states, batch["hidden_states"] = self.encoder(*ids, layout, output_hidden_states=hidden_states)
                 numbers, values = read(states if bilstm is None else bilstm(states, layout), batch)
-            if not torch.isfinite(values).all():
-                raise ValueError(f"{self.model.folder} gives no finite numbers: its weights are damaged or diverged")
+            self._refuse_not_finite(values)
             parts.append((numbers.cpu(), values.cpu()))
         return parts
+
+    def _refuse_not_finite(self, values: Tensor) -> None:
+        if not torch.isfinite(values).all():
+            raise ValueError(f"{self.model.folder} gives no finite numbers: its weights are damaged or diverged")
 
     def _sequence_logits(self, head: Any, encoded: Encoded) -> NDArray[np.float32]:
         """[readable texts, outputs of the head]: of a text in windows the mean of their logits."""
@@ -611,8 +620,15 @@ def _refuse(reasons: Sequence[str | None], given: Texts, errors: str, noun: str 
             raise UnreadableText(number, reason, noun)
 
 
+def _whole_number(name: str, value: Any) -> int:
+    """A setting that counts something, whatever kind of integer it is; ValueError for text, a fraction, a truth."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ValueError(f"{name}={value!r}: give a whole number")
+    return int(value)
+
+
 def _check_top_k(top_k: int) -> None:
-    if top_k < 1:
+    if _whole_number("top_k", top_k) < 1:
         raise ValueError(f"top_k={top_k}: give at least 1")
 
 

@@ -51,6 +51,7 @@ def main(cfg: DictConfig) -> None:
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
     # Before the claim: a folder claimed for bad data would refuse the mended data.
     data.setup()
+    check_numbers(cfg, data)
     is_partial = not {"overfit_batches", "limit_val_batches"}.isdisjoint(cfg.trainer.lightning)
     if is_partial and (cfg.stop_after_step or data.total_steps) >= data.total_steps:
         raise ValueError(
@@ -111,6 +112,7 @@ def parts(cfg: DictConfig) -> tuple[FineTuning, FinetuningDataModule, Trainer]:
     hardware, folder = building.begin(cfg, building.check_finetuning)
     data = build_data(cfg, folder, encoder_fingerprint(folder), hardware)
     data.setup()
+    check_numbers(cfg, data)
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
     if hardware.compile == "true":
         compile_encoder(encoder, dynamic=True)
@@ -133,6 +135,12 @@ def build_data(cfg: DictConfig, folder: Path, name: str, hardware: Hardware) -> 
     code = digest(code_behind([settings["data"]["_target_"]]))
     task = TaskInputs(cfg.task.name, *places, tokenizer, limit, source, cfg.max_unknown_share, code)
     return building.build_task_data(cfg, task, seed=draw_seed(cfg), num_workers=cfg.trainer.num_workers)
+
+
+def check_numbers(cfg: DictConfig, data: FinetuningDataModule) -> None:
+    """ValueError for a label outside of the numbers that the task's module predicts."""
+    if isinstance(data, LabelledDataModule):
+        data.refuse_outside(cfg.task.module.get("number_range"))
 
 
 def draw_seed(cfg: DictConfig) -> int:

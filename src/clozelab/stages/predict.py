@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml  # type: ignore[import-untyped]
 
+from clozelab.corpus.lines import whole_characters
 from clozelab.corpus.rows import Row, RowFile, open_rows
 from clozelab.datamodules.columns import (
     choose_columns,
@@ -205,7 +206,8 @@ def checked_output(name: str | None) -> Path | None:
 
 def said_row(values: Mapping[str, str]) -> RowFile:
     """The one text of a command line, as a file of one row."""
-    record = {key: values[key] for key in TEXTS if key in values}
+    # A terminal's bytes that are not UTF-8 come as halves of characters.
+    record = {key: whole_characters(values[key]) for key in TEXTS if key in values}
     return RowFile("text=", "jsonl", list(record), _rows=lambda: iter([Row("text", record)]))
 
 

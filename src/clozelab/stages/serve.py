@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from clozelab.corpus.lines import parse_json
 from clozelab.corpus.rows import Row
 from clozelab.datamodules.columns import refuse_unknown_keys
 from clozelab.modules.answers import Unanswered
@@ -123,7 +124,7 @@ def app_of(predictor: Predictor, *, max_bytes: int) -> Any:
 def _ask(predictor: Predictor, body: bytes) -> Ask:
     """ValueError for what is no request."""
     try:
-        said = json.loads(body)
+        said = parse_json(body)
     except (ValueError, RecursionError):
         said = None
     if not isinstance(said, dict):
