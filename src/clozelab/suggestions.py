@@ -89,6 +89,13 @@ def hint(word: str, known: Iterable[str], *, cutoff: float = 0.6, prefix: str = 
     return f"did you mean '{prefix}{near}'?" if near else f"there are {', '.join(prefix + w for w in words) or 'none'}"
 
 
+def shortened(text: str, most_characters: int) -> str:
+    """A value for a message: its beginning and dots where it is longer."""
+    if len(text) <= most_characters:
+        return text
+    return f"{text[:most_characters]}..."
+
+
 def percent(estimate: Estimate | None, decimals: int = 1) -> str:
     """`67.4 ± 1.7`, or the mean alone where there is no interval."""
     if estimate is None:

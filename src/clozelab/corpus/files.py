@@ -336,21 +336,26 @@ def usable_rows(lines: Iterable[bytes], file: TextFile, counts: CorpusCounts) ->
         if file.has_lines:
             yield text.strip()
             continue
-        try:
-            row = json.loads(text)
-        except (ValueError, RecursionError):
-            _count_bad(file, counts, number, "invalid JSON")
-            continue
-        cell = None
-        if isinstance(row, dict):
-            cell = row.get(file.text_field)
-        if isinstance(cell, str):
-            yield cell
-            continue
-        names = ""
-        if isinstance(row, dict):
-            names = f" (there are {', '.join(sorted(row)[:MOST_FIELDS])})"
-        _count_bad(file, counts, number, f"no text in field {file.text_field!r}", names)
+        text, problem, details = _json_text(text, file.text_field)
+        if problem:
+            _count_bad(file, counts, number, problem, details)
+        else:
+            yield text
+
+
+def _json_text(line: str, field: str) -> tuple[str, str, str]:
+    """(text, what is wrong with it, which fields there are instead)."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return "", "invalid JSON", ""
+    problem = f"no text in field {field!r}"
+    if not isinstance(row, dict):
+        return "", problem, ""
+    cell = row.get(field)
+    if not isinstance(cell, str):
+        return "", problem, f" (there are {', '.join(sorted(row)[:MOST_FIELDS])})"
+    return cell, "", ""
 
 
 def _usable_cells(rows: Iterable[Row], file: TextFile, counts: CorpusCounts) -> Iterator[str]:

@@ -109,6 +109,11 @@ def text_lines(path: Path, advance: Advance = ignore) -> Iterator[tuple[int, str
     warn_of_nuls(path, num_nuls)
 
 
+def is_decoded(text: str) -> bool:
+    """Whether no byte of it stands as a surrogate (errors="surrogateescape"), because it was not UTF-8."""
+    return text.isascii() or not any("\udc80" <= character <= "\udcff" for character in text)
+
+
 def warn_of_nuls(path: Path, number: int) -> None:
     if number:
         log.warning("%s: %d NUL characters were removed", path, number)

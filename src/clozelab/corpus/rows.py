@@ -16,12 +16,13 @@ import csv
 import io
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clozelab.corpus.lines import parse_json, refuse_carriage_returns, text_lines
-from clozelab.corpus.tables import COLUMNAR, DamagedRow, Table, open_table, table_format
+from clozelab.corpus.lines import is_decoded, parse_json, refuse_carriage_returns, text_lines
+from clozelab.corpus.tables import COLUMNAR, DamagedRow, Table, json_record, open_table, table_format
 
 FORMATS = ("lines", "jsonl", "csv", "tsv", "parquet", "arrow")
 TAB = "\t"
@@ -100,8 +101,10 @@ def _split(text: str) -> list[tuple[int, str | None]]:
         return []
     lines: list[tuple[int, str | None]] = []
     for number, line in enumerate(text.removeprefix("\ufeff").removesuffix("\n").split("\n"), 1):
-        is_decoded = not any("\udc80" <= character <= "\udcff" for character in line)
-        lines.append((number, line.rstrip("\r") if is_decoded else None))
+        if is_decoded(line):
+            lines.append((number, line.rstrip("\r")))
+        else:
+            lines.append((number, None))
     return lines
 
 
@@ -111,7 +114,7 @@ def _open_lines(name: str, lines: Lines, form: str | None) -> RowFile:
         raise ValueError(f"input={name} has no line to read")
     if form is None:
         form = "lines"
-        if isinstance(_parsed(first), dict):
+        if isinstance(json_record(first), dict):
             form = "jsonl"
     if form == "jsonl":
         return RowFile(name, form, _first_keys(name, lines), _rows=lambda: _json_rows(name, lines))
@@ -167,25 +170,16 @@ def _text_rows(name: str, lines: Lines, has_pairs: bool) -> Iterator[Row]:
 
 def _json_rows(name: str, lines: Lines) -> Iterator[Row]:
     for number, line in lines():
+        if line is not None and not line.strip():
+            continue
         place = f"{name}:{number}"
-        if line is None:
-            yield Row(place, {}, "is not UTF-8 text", number)
-            continue
-        if not line.strip():
-            continue
-        content = _parsed(line)
-        if isinstance(content, dict):
-            yield Row(place, content, None, number)
+        record = json_record(line)
+        if isinstance(record, dict):
+            yield Row(place, record, None, number)
+        elif line is None:
+            yield Row(place, {}, f"is {record}", number)
         else:
-            yield Row(place, {"line": line}, "is no JSON object", number)
-
-
-def _parsed(line: str | None) -> Any:
-    """What a line of JSON holds; None where it is none."""
-    try:
-        return parse_json(line or "")
-    except (ValueError, RecursionError):
-        return None
+            yield Row(place, {"line": line}, f"is {record}", number)
 
 
 def _open_json(path: Path) -> RowFile:
@@ -193,7 +187,9 @@ def _open_json(path: Path) -> RowFile:
     lines = list(text_lines(path))
     if any(line is None for _, line in lines):
         raise ValueError(f"{path} is not UTF-8 text")
-    content = _parsed("\n".join(line or "" for _, line in lines))
+    content = None
+    with suppress(ValueError, RecursionError):
+        content = parse_json("\n".join(line or "" for _, line in lines))
     if not isinstance(content, list):
         return _open_lines(str(path), lambda: iter(lines), "jsonl")
     if not content or not isinstance(content[0], dict):
@@ -220,9 +216,7 @@ def _open_table(path: Path, form: str) -> RowFile:
     elif form == "tsv":
         delimiter, is_quoted = "\t", _is_quoted(path)
     table = open_table(path, "csv" if is_quoted else form, delimiter=delimiter)
-    for column in table.columns:
-        if table.columns.count(column) > 1:
-            raise ValueError(f"{path} has two columns {column!r}; rename one")
+    table.refuse_twins(table.columns)
     if form not in COLUMNAR and not any(True for _ in table.rows()):
         raise ValueError(f"{path} has a header and no row below it")
     if form == "csv":

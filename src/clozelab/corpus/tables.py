@@ -20,7 +20,7 @@ import codecs
 import csv
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
@@ -34,6 +34,7 @@ from clozelab.corpus.lines import (
     CountedFile,
     file_suffix,
     ignore,
+    is_decoded,
     lines_of,
     parse_json,
     text_lines,
@@ -107,6 +108,12 @@ class Table:
 
         Of Parquet and Arrow only `columns` are read (None: all). `advance` is told how many bytes were read."""
         return self._rows(None if columns is None else list(columns), advance)
+
+    def refuse_twins(self, names: Iterable[str]) -> None:
+        """ValueError where one of these is the name of two columns."""
+        for name in names:
+            if self.columns.count(name) > 1:
+                raise ValueError(f"{self.path} has two columns {name!r}; rename one")
 
 
 def table_format(path: Path) -> str | None:
@@ -209,7 +216,7 @@ def _csv_fields(path: Path, advance: Advance, delimiter: str) -> Iterator[tuple[
         try:
             for fields in reader:
                 if fields:  # a blank line is no row
-                    yield reader.line_num, fields if all(map(_is_decoded, fields)) else None
+                    yield reader.line_num, fields if all(map(is_decoded, fields)) else None
         except csv.Error as problem:
             raise ValueError(f"{path}:{reader.line_num}: not a CSV file: {problem}") from problem
 
@@ -227,10 +234,6 @@ def _csv_lines(path: Path, raw: CountedFile) -> Iterator[str]:
             plain = plain.replace(NUL, b"")
         yield plain.decode("utf-8", "surrogateescape") + "\n"
     warn_of_nuls(path, num_nuls)
-
-
-def _is_decoded(text: str) -> bool:
-    return text.isascii() or not any("\udc80" <= character <= "\udcff" for character in text)
 
 
 def _delimited_record(columns: list[str], fields: list[str] | None, delimiter: str) -> Record:
@@ -255,10 +258,11 @@ def _open_jsonl(path: Path) -> Table:
 
 def _json_rows(path: Path, advance: Advance) -> Iterator[Row]:
     for number, line in text_lines(path, advance):
-        yield number, _json_record(line)
+        yield number, json_record(line)
 
 
-def _json_record(line: str | None) -> Record:
+def json_record(line: str | None) -> Record:
+    """The object of a line (None: it is not UTF-8 text), or what is wrong with it."""
     if line is None:
         return "not UTF-8 text"
     try:
@@ -399,8 +403,7 @@ def find_text_column(table: Table, wanted: str = DEFAULT_TEXT_COLUMN, key: str =
     ValueError lists the columns where the wanted one is missing or no text, and where several may be it. `key` is the
     setting that names the column."""
     columns = table.columns
-    if columns.count(wanted) > 1:
-        raise ValueError(f"{table.path} has two columns {wanted!r}; rename one")
+    table.refuse_twins([wanted])
     if wanted in columns:
         _refuse_other_than_text(table, wanted, key)
         return wanted

@@ -160,9 +160,7 @@ class TableFormat:
             id_column = None
         if id_column is not None:
             wanted.append(id_column)
-        for name in wanted:
-            if table.columns.count(name) > 1:
-                raise ValueError(f"{table.path} has two columns {name!r}; rename one")
+        table.refuse_twins(wanted)
         return list(dict.fromkeys(wanted)), id_column
 
     def _cells_of(self, record: Record, id_column: str | None) -> tuple[str | None, tuple[str, ...]] | str:

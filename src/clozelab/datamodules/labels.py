@@ -19,10 +19,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from clozelab.metrics import glue
+from clozelab.suggestions import shortened
 
 log = logging.getLogger(__name__)
 
 SHOWN_LINES = 3  # of many, that an error names
+SHOWN_CHARACTERS = 40  # of a wrong value
 NOT_A_LABEL = (
     "nan",
     "NaN",
@@ -77,7 +79,7 @@ def cell_text(value: Any) -> str:
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     if isinstance(value, list | tuple | dict | bytes):
-        raise ValueError(f"{_kind_of(value)} ({_shortened(value)})")
+        raise ValueError(f"{_kind_of(value)} ({shortened(repr(value), SHOWN_CHARACTERS)})")
     return str(value)
 
 
@@ -87,13 +89,6 @@ def _kind_of(value: Any) -> str:
     if isinstance(value, bytes):
         return "bytes"
     return "a list"
-
-
-def _shortened(value: Any) -> str:
-    text = repr(value)
-    if len(text) <= 40:
-        return text
-    return f"{text[:40]}..."
 
 
 class LabelColumn:
@@ -234,7 +229,7 @@ def refuse_many(where: str, seen: Mapping[str, Places], advice: str) -> None:
     """ValueError where about every example has a class of its own: a text, a date, a number, its name."""
     num_examples = sum(places.count for places in seen.values())
     if num_examples >= MANY_CLASSES_FROM and len(seen) > MANY_CLASSES_FRACTION * num_examples:
-        example = _shortened(next(iter(seen)))
+        example = shortened(repr(next(iter(seen))), SHOWN_CHARACTERS)
         raise ValueError(f"{where}: {len(seen)} different ones, such as {example}, in {num_examples} rows: {advice}")
 
 

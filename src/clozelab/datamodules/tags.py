@@ -107,8 +107,9 @@ def read_conll(path: Path, layout: ColumnFormat, *, require_tags: bool, expected
         if not block:
             continue
         num_seen += 1
-        expected_width = width or (CONLLU_COLUMNS if layout.is_conllu else len(block[0][1]))
-        problem = _damage(block, expected_width)
+        if width is None and layout.is_conllu:
+            width = CONLLU_COLUMNS
+        problem = _damage(block, width or len(block[0][1]))
         if problem:
             bad.append(f"{path}:{problem}")
             continue

@@ -27,6 +27,8 @@ from clozelab.datamodules.columns import (
     roles_of,
     say_in_python,
 )
+from clozelab.datamodules.labels import is_missing
+from clozelab.suggestions import shortened
 
 log = logging.getLogger(__name__)
 
@@ -256,9 +258,7 @@ def _wrong_cell(value: Any, column: str, role: str) -> str:
 
 def _is_missing(value: Any) -> bool:
     """None, NaN, pandas' NA and NaT: an empty cell."""
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return True
-    return isinstance(value, float) and value != value
+    return is_missing(value) or type(value).__name__ in ("NAType", "NaTType")
 
 
 def _question(parts: list[Any], number: int) -> tuple[str, list[str]]:
@@ -323,7 +323,4 @@ def _refuse_mixture(items: Sequence[Any]) -> None:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
-    if len(text) <= SHOWN_CHARACTERS:
-        return text
-    return f"{text[:SHOWN_CHARACTERS]}..."
+    return shortened(repr(value), SHOWN_CHARACTERS)

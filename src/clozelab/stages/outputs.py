@@ -16,6 +16,7 @@ from typing import IO, Any
 from clozelab.corpus.files import whole_file, write_whole
 from clozelab.corpus.rows import Row, RowFile
 from clozelab.corpus.tables import COLUMNAR
+from clozelab.datamodules.labels import is_missing
 from clozelab.modules.answers import Result, Unanswered, columns_of
 
 ARRAYS = {".npy": ("embed",), ".npz": ("embed", "states", "attention")}
@@ -137,7 +138,7 @@ def _breaks(cell: str) -> bool:
 
 def cell_text(value: Any) -> str:
     """A value as a cell of text: nothing for None and NaN, JSON for lists and dictionaries."""
-    if value is None or (isinstance(value, float) and value != value):
+    if is_missing(value):
         return ""
     if hasattr(value, "tolist"):
         value = value.tolist()

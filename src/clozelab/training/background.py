@@ -25,6 +25,8 @@ from typing import Any
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
+from clozelab.suggestions import shortened
+
 log = logging.getLogger(__name__)
 
 WAITING_CALLS = 50_000  # kept for a tracker that is away or slow; later ones are only counted
@@ -356,9 +358,7 @@ def reason(error: BaseException) -> str:
     while inner.__context__ is not None:
         inner = inner.__context__
     text = " ".join(str(inner if isinstance(inner, OSError) else error).split())
-    if len(text) <= LONGEST_REASON:
-        return text
-    return f"{text[:LONGEST_REASON]}..."
+    return shortened(text, LONGEST_REASON)
 
 
 def _size(call: Numbers | Call) -> int:
