@@ -1,4 +1,5 @@
-"""Labelled texts and pairs from tables: the official GLUE files, and anybody's tsv, csv, jsonl, Parquet or Arrow.
+"""Labelled texts and pairs from tables: the official GLUE files, and anybody's tsv, csv, jsonl,
+Parquet or Arrow.
 
 A task is a YAML.
 
@@ -31,7 +32,14 @@ from clozelab.datamodules.examples import (
     join_sequences,
     subset,
 )
-from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview, refuse_wrong_file
+from clozelab.datamodules.files import (
+    Arrays,
+    Facts,
+    Preview,
+    Scores,
+    TaskPreview,
+    refuse_wrong_file,
+)
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.datamodules.labels import ANY, CLASSES, NUMBERS, LabelColumn, cell_text, is_missing
 from clozelab.metrics import glue
@@ -83,14 +91,18 @@ class TableFormat:
     file_format: str = "auto"
 
     def read(
-        self, path: Path, has_labels: bool = True, *, names: Sequence[str] | None = None, expected: str = ANY
+        self,
+        path: Path,
+        has_labels: bool = True,
+        *,
+        names: Sequence[str] | None = None,
+        expected: str = ANY,
     ) -> TextExamples:
         """Read one file; of a test file without its labels, whether it `has_labels` or not.
 
-        The labels are `expected` to be CLASSES, NUMBERS or ANY names; `names`: those that there are. A wrong label is
-        never skipped. ValueError names the file (and line) of a missing column, a wrong label, or more than 1 % damaged
-        rows.
-        """
+        The labels are `expected` to be CLASSES, NUMBERS or ANY names; `names`: those that there
+        are. A wrong label is never skipped. ValueError names the file (and line) of a missing
+        column, a wrong label, or more than 1 % damaged rows."""
         table = open_table(path, self.file_format, header=self.columns, required=self.text_columns)
         wanted, id_column = self._wanted_columns(table, has_labels)
         labels = LabelColumn(path, names, expected)
@@ -115,7 +127,8 @@ class TableFormat:
         return examples
 
     def _wanted_columns(self, table: Table, has_labels: bool) -> tuple[list[str], str | None]:
-        """The columns to read, and the one with names; ValueError for one that is missing or stands there twice."""
+        """The columns to read, and the one with names; ValueError for one that is missing or stands
+        there twice."""
         wanted = list(self.text_columns)
         if has_labels:
             wanted.append(self.label_column)
@@ -125,7 +138,9 @@ class TableFormat:
             if missing == [self.label_column]:
                 only = " (a test file without labels can only be predicted)"
             named = ", ".join(map(repr, missing))
-            raise ValueError(f"{table.path} has no column {named}; its columns are {table.columns}{only}")
+            raise ValueError(
+                f"{table.path} has no column {named}; its columns are {table.columns}{only}",
+            )
         id_column = self.id_column
         if id_column is not None and id_column not in table.columns:
             log.warning("%s has no column %r: its rows are numbered from 0", table.path, id_column)
@@ -135,7 +150,11 @@ class TableFormat:
         table.refuse_twins(wanted)
         return list(dict.fromkeys(wanted)), id_column
 
-    def _cells_of(self, record: Record, id_column: str | None) -> tuple[str | None, tuple[str, ...]] | str:
+    def _cells_of(
+        self,
+        record: Record,
+        id_column: str | None,
+    ) -> tuple[str | None, tuple[str, ...]] | str:
         """A row's name and texts; of a damaged one, what is wrong with it."""
         if isinstance(record, str):
             return record
