@@ -148,9 +148,18 @@ def look_at_machine(*, cores: int, allocator_tuned: bool) -> Iterator[Fact]:
             rate = flops(matmul_ceiling("32-true", cpu, MEASURE_SECONDS))
             yield Fact("ceilings", "matmul fp32, oneDNN", rate, "fp32_precision = 'bf16'")
     if multiplies_bf16("cpu"):
-        yield Fact("ceilings", "matmul bf16", flops(matmul_ceiling("bf16-mixed", cpu, MEASURE_SECONDS)))
+        yield Fact(
+            "ceilings",
+            "matmul bf16",
+            flops(matmul_ceiling("bf16-mixed", cpu, MEASURE_SECONDS)),
+        )
     else:
-        yield Fact("ceilings", "matmul bf16", "emulated", "this processor has no bf16 products: fp32 is faster")
+        yield Fact(
+            "ceilings",
+            "matmul bf16",
+            "emulated",
+            "this processor has no bf16 products: fp32 is faster",
+        )
     yield from chosen_path(cores, allocator_tuned)
     yield from gpu_facts()
 

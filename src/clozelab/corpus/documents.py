@@ -67,8 +67,13 @@ class Document:
         return sum(map(len, self.sentences))
 
 
-def read_documents(files: Sequence[TextFile], counts: CorpusCounts, advance: Advance = ignore) -> Iterator[Document]:
-    """Cleaned documents of all files in order, each text once; `counts` grows; `advance` is told of bytes read.
+def read_documents(
+    files: Sequence[TextFile],
+    counts: CorpusCounts,
+    advance: Advance = ignore,
+) -> Iterator[Document]:
+    """Cleaned documents of all files in order, each text once; `counts` grows; `advance` is told of
+    bytes read.
 
     ValueError for a binary or damaged file, and where more than 1 % of all rows are unusable."""
     seen = SeenHashes()

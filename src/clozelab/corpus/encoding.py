@@ -55,7 +55,8 @@ class WordCache:
         self._characters = 0
 
     def encode(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of all words one after the other, int32 [T], and the number of ids of each text, int64 [texts]."""
+        """Ids of all words one after the other, int32 [T], and the number of ids of each text,
+        int64 [texts]."""
         if self._characters > CACHED_CHARACTERS:
             self._ids, self._characters = {}, 0
         self._ids[self._end] = np.int32(-1).tobytes()
@@ -67,7 +68,11 @@ class WordCache:
     def _learn(self, missing: list[str]) -> None:
         """Remember the ids of words that are not remembered yet."""
         calls = [missing[i : i + WORDS_PER_CALL] for i in range(0, len(missing), WORDS_PER_CALL)]
-        encodings = self._library.encode_batch(calls, is_pretokenized=True, add_special_tokens=False)
+        encodings = self._library.encode_batch(
+            calls,
+            is_pretokenized=True,
+            add_special_tokens=False,
+        )
         for call, encoding in zip(calls, encodings, strict=True):
             data = np.array(encoding.ids, dtype=np.int32).tobytes()
             counts = np.bincount(np.array(encoding.word_ids, dtype=np.int64), minlength=len(call))
@@ -81,13 +86,16 @@ class Tokenizer(ABC):
     """A vocabulary and the rules of one kind. Ids never include special tokens unless the caller adds them."""
 
     kind: str  # wordpiece, byte_bpe; of a folder's own tokenizer.json also metaspace and other
-    special_tokens: tuple[str, str, str, str, str]  # padding, unknown, begin, separator, mask; "": there is none
+    # padding, unknown, begin, separator, mask; "": there is none
+    special_tokens: tuple[str, str, str, str, str]
     smallest: int  # entries without which no text can be encoded
-    pair_separators: int  # between the texts of a pair: [CLS] A [SEP] B [SEP], or <s> A </s></s> B </s>
+    # between the texts of a pair: [CLS] A [SEP] B [SEP], or <s> A </s></s> B </s>
+    pair_separators: int
     has_token_types: bool  # whether the second text of a pair has token type 1
     can_have_token_types: bool  # whether the rules know a token type 1 at all
     continuing: re.Pattern[str]  # how an entry begins that goes on with the word before it
-    _end_of_text: str  # stands behind each text in a batch's list of words; no word of this kind equals it
+    # stands behind each text in a batch's list of words; no word of this kind equals it
+    _end_of_text: str
 
     def __init__(self, vocabulary: Sequence[str], *, lowercase: bool) -> None:
         self.vocabulary, self.vocab_size, self.lowercase = tuple(vocabulary), len(vocabulary), lowercase
@@ -100,7 +108,8 @@ class Tokenizer(ABC):
         if "" in ids:
             raise ValueError(f"entry {ids['']} of the vocabulary is empty")
         self.released: str | None = None
-        """The fingerprint of the tokenizer of tokenizers.py whose vocabulary and rules a folder's own one shares."""
+        """The fingerprint of the tokenizer of tokenizers.py whose vocabulary and rules a folder's
+        own one shares."""
         self.added_tokens: tuple[str, ...] = ()  # that text is searched for before anything else
         self.undrawn_ids: tuple[int, ...] = ()  # ids that masking never draws as a random token, ascending
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[name] for name in self.special_tokens)

@@ -1,9 +1,9 @@
 """Files of a corpus: finding them, naming their content, and reading their rows in constant memory.
 
-A row is one sentence (or the blank between documents) of a text file, one JSON object of a jsonl file, one row of a
-table (csv, tsv, Parquet, Arrow). All but the last two may be packed (corpus/lines.py). A row that cannot be used is
-counted by reason and skipped; too many end the run. NUL characters are removed and counted, as BERT's cleaning does.
-"""
+A row is one sentence (or the blank between documents) of a text file, one JSON object of a jsonl
+file, one row of a table (csv, tsv, Parquet, Arrow). All but the last two may be packed
+(corpus/lines.py). A row that cannot be used is counted by reason and skipped; too many end the run.
+NUL characters are removed and counted, as BERT's cleaning does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from clozelab.corpus.lines import NUL, Advance, CountedFile, chunks_of, file_suffix, ignore, lines_of
+from clozelab.corpus.lines import (
+    NUL,
+    Advance,
+    CountedFile,
+    chunks_of,
+    file_suffix,
+    ignore,
+    lines_of,
+)
 from clozelab.corpus.tables import (
     COLUMNAR,
     DEFAULT_TEXT_COLUMN,
@@ -106,7 +114,8 @@ class Source:
 
 @dataclass(frozen=True)
 class TextFile:
-    """One file of the source of this number, named without the machine's path; `format` is none of "auto"."""
+    """One file of the source of this number, named without the machine's path; `format` is none of
+    "auto"."""
 
     path: Path
     name: str
@@ -126,8 +135,8 @@ class TextFile:
 
 @dataclass
 class CorpusCounts:
-    """What a pass over a corpus met: `bad` rows and `dropped` documents by reason, the first bad rows by place, and
-    what was `removed` from texts that are used."""
+    """What a pass over a corpus met: `bad` rows and `dropped` documents by reason, the first bad
+    rows by place, and what was `removed` from texts that are used."""
 
     rows: int = 0
     bad: Counter[str] = field(default_factory=Counter)
@@ -147,7 +156,8 @@ class CorpusCounts:
 def find_files(source: Source, index: int, data_dir: Path) -> list[TextFile]:
     """Files of one source in the order of their names.
 
-    ValueError where there are none, and for a table that does not say which of its columns is the text."""
+    ValueError where there are none, and for a table that does not say which of its columns is the
+    text."""
     paths, num_left_out = matching_files(source.path, data_dir)
     place = _place(source.path, data_dir)
     if num_left_out:
@@ -217,7 +227,8 @@ def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path],
 
 
 def _files_below(folder: Path) -> tuple[dict[str, Path], int]:
-    """The texts of a folder, or its tables where it has no texts; and how many other files it has."""
+    """The texts of a folder, or its tables where it has no texts; and how many other files it
+    has."""
     seen = dict[str, Path]()
     for path in _walk(folder):
         if path.is_file():
@@ -226,7 +237,8 @@ def _files_below(folder: Path) -> tuple[dict[str, Path], int]:
             _warn_of_broken_link(path)
     texts = {name: path for name, path in seen.items() if file_suffix(path) in (*JSONL_SUFFIXES, *TEXT_SUFFIXES)}
     tables = {name: path for name, path in seen.items() if table_format(path) in CORPUS_TABLES}
-    # A table beside texts says something about them. But a LICENSE beside Parquet files is no text of theirs.
+    # A table beside texts says something about them. But a LICENSE beside Parquet files is no text
+    # of theirs.
     has_named_texts = any(file_suffix(path) for path in texts.values())
     has_columnar = any(table_format(path) in COLUMNAR for path in tables.values())
     chosen = texts
@@ -278,7 +290,8 @@ def _place(pattern: str, data_dir: str | Path) -> Path:
 
 
 def check_head(file: TextFile) -> None:
-    """ValueError for a binary or damaged file, and where most rows of its beginning are unusable."""
+    """ValueError for a binary or damaged file, and where most rows of its beginning are
+    unusable."""
     counts = CorpusCounts()
     num_usable = sum(bool(text) for text in _head_rows(file, counts))
     num_bad = counts.bad.total()
@@ -307,8 +320,8 @@ def _head_rows(file: TextFile, counts: CorpusCounts) -> Iterator[str]:
 def texts_of(file: TextFile, counts: CorpusCounts, advance: Advance = ignore) -> Iterator[str]:
     """Texts of all usable rows of a file, in order; of a text file its lines, "" between documents.
 
-    `counts` grows by what was met; `advance` is told the bytes that were read from disk. ValueError for a binary or
-    damaged file."""
+    `counts` grows by what was met; `advance` is told the bytes that were read from disk. ValueError
+    for a binary or damaged file."""
     if file.is_table:
         rows = open_table(file.path, file.format).rows([file.text_field], advance)
         yield from _usable_cells(rows, file, counts)
@@ -318,7 +331,8 @@ def texts_of(file: TextFile, counts: CorpusCounts, advance: Advance = ignore) ->
 
 
 def usable_rows(lines: Iterable[bytes], file: TextFile, counts: CorpusCounts) -> Iterator[str]:
-    """Texts of the lines that have one (of text the line, "" between documents); others are counted.
+    """Texts of the lines that have one (of text the line, "" between documents); others are
+    counted.
 
     A blank line of jsonl is no row."""
     for number, line in enumerate(lines, start=1):
@@ -384,7 +398,13 @@ def _cell_text(record: Record, column: str) -> tuple[str, str]:
     return cell, ""
 
 
-def _count_bad(file: TextFile, counts: CorpusCounts, number: int, problem: str, details: str = "") -> None:
+def _count_bad(
+    file: TextFile,
+    counts: CorpusCounts,
+    number: int,
+    problem: str,
+    details: str = "",
+) -> None:
     counts.bad[problem] += 1
     if len(counts.first_bad) < NAMED_BAD_ROWS:
         counts.first_bad.append(f"{file.name}:{number}: {problem}{details}")

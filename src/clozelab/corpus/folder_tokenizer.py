@@ -1,12 +1,13 @@
 """A model folder's own tokenizer.json, run by the `tokenizers` library as it is.
 
-Added tokens with their flags, normaliser, pre-tokeniser and template are the file's. So "[MASK]" in a text is the mask,
-as `AutoTokenizer` has it. `tokenizer_config.json` says which token plays which part; where it contradicts
-tokenizer.json, it counts for what AutoTokenizer takes from it, with a warning.
+Added tokens with their flags, normaliser, pre-tokeniser and template are the file's. So "[MASK]" in
+a text is the mask, as `AutoTokenizer` has it. `tokenizer_config.json` says which token plays which
+part; where it contradicts tokenizer.json, it counts for what AutoTokenizer takes from it, with a
+warning.
 
-Words are remembered (encoding.WordCache) where the rules let each be encoded by itself: where text is cut at spaces
-before anything else, and for RoBERTa's rules. Texts of other tokenizers go to the library whole, three times as slowly.
-"""
+Words are remembered (encoding.WordCache) where the rules let each be encoded by itself: where text
+is cut at spaces before anything else, and for RoBERTa's rules. Texts of other tokenizers go to the
+library whole, three times as slowly."""
 
 from __future__ import annotations
 
@@ -39,24 +40,50 @@ MISSING: Mapping[str, str] = {  # attribute -> what cannot be done without it
     "pad_id": "padding token (pad_token), so sequences cannot be padded for pre-training",
     "mask_id": "mask token (mask_token), so no token can be hidden: not for filling, scoring, or masked pre-training",
 }
-GENERIC_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend")  # of transformers; they take tokenizer.json as it is
+# of transformers; they take tokenizer.json as it is
+GENERIC_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend")
 PROBES = ("a", "the", "0", ".")  # some text with a token, to see what stands around it
-SECTIONS = ("added_tokens", "normalizer", "pre_tokenizer", "post_processor", "model")  # of tokenizer.json: decide ids
+# of tokenizer.json: decide ids
+SECTIONS = ("added_tokens", "normalizer", "pre_tokenizer", "post_processor", "model")
 KEPT_KEYS = (  # of tokenizer_config.json, in an export
-    *("additional_special_tokens", "clean_up_tokenization_spaces", "padding_side", "truncation_side"),
+    *(
+        "additional_special_tokens",
+        "clean_up_tokenization_spaces",
+        "padding_side",
+        "truncation_side",
+    ),
     *("split_special_tokens",),
 )
 LOCAL_NORMALIZERS = frozenset(  # normalise two words as they do each by itself
-    ("BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Strip", "Nmt", "Precompiled")
+    (
+        "BertNormalizer",
+        "Lowercase",
+        "NFC",
+        "NFD",
+        "NFKC",
+        "NFKD",
+        "StripAccents",
+        "Strip",
+        "Nmt",
+        "Precompiled",
+    ),
 )
 SPACE_SPLITTERS = frozenset(("BertPreTokenizer", "Whitespace", "WhitespaceSplit"))
-PIECE_SPLITTERS = SPACE_SPLITTERS | {"Punctuation", "Digits", "Split", "ByteLevel", "UnicodeScripts"}
+PIECE_SPLITTERS = SPACE_SPLITTERS | {
+    "Punctuation",
+    "Digits",
+    "Split",
+    "ByteLevel",
+    "UnicodeScripts",
+}
 
 _WORD = re.compile("[^ \t\n\r]+")
 _SAFE_SPACE = re.compile(r"(?<=[!-~\w])[ \t\n\r]+(?=[!-~\w])")
-"""Between two plain characters: a mark behind a space makes one cluster with it, which a character map may look up."""
+"""Between two plain characters: a mark behind a space makes one cluster with it, which a character
+map may look up."""
 _BYTE_CHUNK = re.compile(" ?[^ ]+")
-_ODD_SPACE = r"[^\S ]|\u180e|\s\s|\s$"  # no cut before each space: byte-level BPE looks at runs of them
+# no cut before each space: byte-level BPE looks at runs of them
+_ODD_SPACE = r"[^\S ]|\u180e|\s\s|\s$"
 
 
 class FolderTokenizer(Tokenizer):
@@ -69,14 +96,18 @@ class FolderTokenizer(Tokenizer):
         released: the fingerprint of the tokenizer of tokenizers.py with the same vocabulary and rules, if there is one;
             a corpus or an encoder may have been made with that.
 
-    ValueError for a file that the library cannot read, and for a template that is not one token, text, one token.
-    """
+    ValueError for a file that the library cannot read, and for a template that is not one token,
+    text, one token."""
 
     smallest = 0
     _end_of_text = ""  # a word has at least one character
 
     def __init__(
-        self, place: Path, rules: Mapping[str, Any], config: Mapping[str, Any], released: str | None = None
+        self,
+        place: Path,
+        rules: Mapping[str, Any],
+        config: Mapping[str, Any],
+        released: str | None = None,
     ) -> None:
         self.place, self.released, self._config = place, released, dict(config)
         self._json = dict(rules)
@@ -119,7 +150,9 @@ class FolderTokenizer(Tokenizer):
         self.added_tokens = tuple(token.content for token in self._added.values())
         self.undrawn_ids = ()
         if self._json["model"].get("type") != "WordPiece":  # BERT's may draw every id
-            self.undrawn_ids = tuple(sorted(index for index, token in self._added.items() if token.special))
+            self.undrawn_ids = tuple(
+                sorted(index for index, token in self._added.items() if token.special),
+            )
 
     def _set_roles(self) -> None:
         """Names of the special tokens, and ids of those that text cannot do without."""
@@ -127,7 +160,13 @@ class FolderTokenizer(Tokenizer):
         roles["unk"] = _unknown_token(self._json["model"]) or roles["unk"]
         if roles["unk"] not in self._ids:
             roles["unk"] = ""
-        self.special_tokens = (roles["pad"], roles["unk"], roles["cls"], roles["sep"], roles["mask"])
+        self.special_tokens = (
+            roles["pad"],
+            roles["unk"],
+            roles["cls"],
+            roles["sep"],
+            roles["mask"],
+        )
         self.unk_id = self._ids.get(roles["unk"], -1)  # no token has the id -1
         if roles["pad"]:
             self.pad_id = self._ids[roles["pad"]]
@@ -135,7 +174,8 @@ class FolderTokenizer(Tokenizer):
             self.mask_id = self._ids[roles["mask"]]
 
     def _role(self, role: str) -> str:
-        """The token of a role: as tokenizer_config.json says, else by its usual name; "" where there is none."""
+        """The token of a role: as tokenizer_config.json says, else by its usual name; "" where
+        there is none."""
         name = _content(self._config.get(f"{role}_token"))
         if name:
             if name in self._ids:
@@ -144,10 +184,16 @@ class FolderTokenizer(Tokenizer):
         return next((usual for usual in USUAL_NAMES[role] if usual in self.added_tokens), "")
 
     def _set_template(self) -> None:
-        """What stands around a text and between the texts of a pair, asked of the library by an example."""
-        probe = next((text for text in PROBES if self._library.encode(text, add_special_tokens=False).ids), None)
+        """What stands around a text and between the texts of a pair, asked of the library by an
+        example."""
+        probe = next(
+            (text for text in PROBES if self._library.encode(text, add_special_tokens=False).ids),
+            None,
+        )
         if probe is None:
-            raise ValueError(f"{self.place} gives no tokens for {', '.join(PROBES)}: it is not one for text")
+            raise ValueError(
+                f"{self.place} gives no tokens for {', '.join(PROBES)}: it is not one for text",
+            )
         single = self._library.encode(probe)
         before, _, behind = _around(single, 1)
         if len(before) != 1 or len(behind) != 1:
@@ -223,10 +269,17 @@ class FolderTokenizer(Tokenizer):
             return by_words
         # The others go to the library as they are, and each text back to its place.
         pieces: list[np.ndarray] = [np.empty(0, dtype=np.int32)] * len(texts)
-        for index, ids in zip(plain, np.split(by_words[0], np.cumsum(by_words[1])[:-1]), strict=False):
+        for index, ids in zip(
+            plain,
+            np.split(by_words[0], np.cumsum(by_words[1])[:-1]),
+            strict=False,
+        ):
             pieces[index] = ids
         whole = sorted(set(range(len(texts))).difference(plain))
-        encodings = self._library.encode_batch_fast([texts[index] for index in whole], add_special_tokens=False)
+        encodings = self._library.encode_batch_fast(
+            [texts[index] for index in whole],
+            add_special_tokens=False,
+        )
         for index, encoding in zip(whole, encodings, strict=True):
             pieces[index] = np.array(encoding.ids, dtype=np.int32)
         return np.concatenate(pieces), np.array([len(piece) for piece in pieces], dtype=np.int64)
@@ -288,8 +341,12 @@ class FolderTokenizer(Tokenizer):
         return self._fingerprint
 
     def files(self) -> dict[str, bytes]:
-        """tokenizer.json as it is, and a tokenizer_config.json by which `AutoTokenizer` takes it as it is."""
-        config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 512}
+        """tokenizer.json as it is, and a tokenizer_config.json by which `AutoTokenizer` takes it as
+        it is."""
+        config: dict[str, Any] = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": 512,
+        }
         for role, token in zip(ROLES, self.special_tokens, strict=True):
             if token:
                 config[f"{role}_token"] = token
@@ -332,7 +389,8 @@ ADDED_TOKENS = "added_tokens.json"
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json, with the content of the files that older versions of transformers wrote beside it."""
+    """tokenizer_config.json, with the content of the files that older versions of transformers
+    wrote beside it."""
     config = json_or_empty(folder / "tokenizer_config.json")
     if "added_tokens_decoder" not in config:
         config |= json_or_empty(folder / "special_tokens_map.json")
@@ -343,10 +401,9 @@ def read_config(folder: Path) -> dict[str, Any]:
 def settled(place: Path, rules: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """tokenizer.json's content with what AutoTokenizer takes from tokenizer_config.json instead.
 
-    These are: rules of a BertNormalizer, a ByteLevel's add_prefix_space, further added tokens and their flags, and a
-    template where tokenizer.json has none. A class of transformers that takes tokenizer.json as it is has only the
-    added tokens.
-    """
+    These are: rules of a BertNormalizer, a ByteLevel's add_prefix_space, further added tokens and
+    their flags, and a template where tokenizer.json has none. A class of transformers that takes
+    tokenizer.json as it is has only the added tokens."""
     _check(place, rules)
     settled = {**rules}
     if not str(config.get("tokenizer_class", "")).startswith(GENERIC_CLASSES):
@@ -359,7 +416,9 @@ def settled(place: Path, rules: Mapping[str, Any], config: Mapping[str, Any]) ->
 def _check(place: Path, rules: Mapping[str, Any]) -> None:
     model = rules.get("model")
     if not isinstance(model, dict) or not model.get("vocab"):
-        raise ValueError(f"{place} is no tokenizer of the tokenizers library: it has no model with a vocabulary")
+        raise ValueError(
+            f"{place} is no tokenizer of the tokenizers library: it has no model with a vocabulary",
+        )
     if model.get("dropout"):
         raise ValueError(
             f"{place}: its model has dropout {model['dropout']}, so a text would have other ids each time; set it to "
@@ -415,7 +474,10 @@ def _settle_template(settled: dict[str, Any], config: Mapping[str, Any]) -> None
     processor = settled.get("post_processor") or {}
     if processor.get("type") not in (None, "ByteLevel"):
         return
-    ids = {**_model_ids(settled["model"]), **{one["content"]: one["id"] for one in settled.get("added_tokens", ())}}
+    ids = {
+        **_model_ids(settled["model"]),
+        **{one["content"]: one["id"] for one in settled.get("added_tokens", ())},
+    }
     names = {}
     for role in ("cls", "sep"):
         usual = next((name for name in USUAL_NAMES[role] if name in ids), "")
@@ -449,7 +511,11 @@ def _model_ids(model: Mapping[str, Any]) -> dict[str, int]:
     return dict(vocab)
 
 
-def _with_added_tokens(place: Path, settled: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def _with_added_tokens(
+    place: Path,
+    settled: dict[str, Any],
+    config: Mapping[str, Any],
+) -> dict[str, Any]:
     """With the tokens, and the flags, that AutoTokenizer adds by tokenizer_config.json."""
     library = open_library(place, settled)
     known = {repr(token) for token in library.get_added_tokens_decoder().values()}
@@ -462,7 +528,8 @@ def _with_added_tokens(place: Path, settled: dict[str, Any], config: Mapping[str
         if repr(token) not in known:
             wanted.append(token)
             names.add(token.content)
-    # Special tokens by their part; one that the vocabulary lacks would be an id without an embedding.
+    # Special tokens by their part; one that the vocabulary lacks would be an id without an
+    # embedding.
     for role in (*ROLES, "bos", "eos"):
         value = config.get(f"{role}_token")
         if _content(value) in vocabulary and _content(value) not in names:
@@ -561,7 +628,8 @@ def _unknown_token(model: Mapping[str, Any]) -> str:
 def _cutting(
     rules: Mapping[str, Any], added: Sequence[str]
 ) -> tuple[Callable[[str], list[str]] | None, re.Pattern[str] | None]:
-    """How a text is cut into what can be encoded by itself (None: it cannot be), and what no such text has."""
+    """How a text is cut into what can be encoded by itself (None: it cannot be), and what no such
+    text has."""
     normalizers = _parts(rules.get("normalizer"), "normalizers")
     splitters = _parts(rules.get("pre_tokenizer"), "pretokenizers")
     if _is_local(normalizers) and _cuts_at_spaces(splitters) and not any(map(_has_space, added)):
@@ -600,7 +668,9 @@ def _cuts_at_spaces(splitters: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _is_robertas(
-    rules: Mapping[str, Any], normalizers: Sequence[Mapping[str, Any]], splitters: Sequence[Mapping[str, Any]]
+    rules: Mapping[str, Any],
+    normalizers: Sequence[Mapping[str, Any]],
+    splitters: Sequence[Mapping[str, Any]],
 ) -> bool:
     """Whether a word can be encoded with the space before it, in a text without added tokens."""
     types = [part["type"] for part in splitters]

@@ -154,7 +154,9 @@ class BoundPairs(Instances):
         if draws and len(whole) < 2:
             said = "the split has a single document with two sentences or more, and no other one"
             instead = "objective.input.random_next_prob=0, or objective/input=full_sentences"
-            raise ValueError(f"{said} to draw a random next segment from: add documents, or say {instead}")
+            raise ValueError(
+                f"{said} to draw a random next segment from: add documents, or say {instead}",
+            )
         groups, counts = np.unique(self._groups[documents[whole]], return_counts=True)
         return groups[counts < 2].tolist() if draws else []
 

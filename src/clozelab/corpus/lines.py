@@ -1,8 +1,7 @@
 """Lines of text files, plain or packed: gzip, Zstandard, xz and bzip2, in constant memory.
 
-A packed file that is cut off or damaged is an error, never a shorter text. A binary file is known by its first bytes;
-a stray NUL in a text is no sign of one, and who reads the lines removes it.
-"""
+A packed file that is cut off or damaged is an error, never a shorter text. A binary file is known
+by its first bytes; a stray NUL in a text is no sign of one, and who reads the lines removes it."""
 
 from __future__ import annotations
 
@@ -23,13 +22,12 @@ log = logging.getLogger(__name__)
 
 COMPRESSIONS = (".gz", ".zst", ".xz", ".bz2")
 CHUNK_BYTES = 2**20
-MAX_EXPANSION, MIN_BOMB_BYTES = (
-    200,
-    2**24,
-)  # a packed file may become so many times larger, or so large
+# a packed file may become so many times larger, or so large
+MAX_EXPANSION, MIN_BOMB_BYTES = (200, 2**24)
 SNIFFED_BYTES = 8192  # by which a binary file is known
 MAX_NUL_FRACTION = 0.01  # of the sniffed bytes; a single NUL is always forgiven
-CONTROLS = bytes(sorted({*range(1, 9), *range(14, 27), *range(28, 32), 127}))  # that no text has; NUL is counted apart
+# that no text has; NUL is counted apart
+CONTROLS = bytes(sorted({*range(1, 9), *range(14, 27), *range(28, 32), 127}))
 NUL = b"\0"
 SURROGATES = re.compile("[\ud800-\udfff]")  # halves of a character, which no file of UTF-8 can hold
 ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")  # how JSON may write one, or two that are a character
@@ -69,7 +67,8 @@ def file_suffix(path: Path) -> str:
 
 
 def lines_of(path: Path, raw: Readable) -> Iterator[bytes]:
-    """Lines of a file whatever its compression, without line ends; ValueError for a binary or damaged one."""
+    """Lines of a file whatever its compression, without line ends; ValueError for a binary or
+    damaged one."""
     unfinished: list[bytes] = []
     for chunk in chunks_of(path, raw):
         head, *lines = chunk.split(b"\n")
@@ -84,10 +83,11 @@ def lines_of(path: Path, raw: Readable) -> Iterator[bytes]:
 
 
 def text_lines(path: Path, advance: Advance = ignore) -> Iterator[tuple[int, str | None]]:
-    """(line number from 1, text without line end); None for a line that is not UTF-8. Drops empty lines at the end.
+    """(line number from 1, text without line end); None for a line that is not UTF-8. Drops empty
+    lines at the end.
 
-    A byte order mark, CRLF line ends and NUL characters are taken off (a warning counts the last); a packed file is
-    unpacked on the way."""
+    A byte order mark, CRLF line ends and NUL characters are taken off (a warning counts the last);
+    a packed file is unpacked on the way."""
     empty = num_nuls = 0
     with path.open("rb") as file:
         for number, raw in enumerate(lines_of(path, CountedFile(file, advance)), start=1):
@@ -110,7 +110,8 @@ def text_lines(path: Path, advance: Advance = ignore) -> Iterator[tuple[int, str
 
 
 def is_decoded(text: str) -> bool:
-    """Whether no byte of it stands as a surrogate (errors="surrogateescape"), because it was not UTF-8."""
+    """Whether no byte of it stands as a surrogate (errors="surrogateescape"), because it was not
+    UTF-8."""
     return text.isascii() or not any("\udc80" <= character <= "\udcff" for character in text)
 
 
@@ -154,7 +155,8 @@ def refuse_carriage_returns(place: Path | str, beginning: bytes) -> None:
 
 
 def chunks_of(path: Path, raw: Readable) -> Iterator[bytes]:
-    """Unpacked bytes of a file, a chunk at a time; ValueError for a binary or damaged one, and for a bomb."""
+    """Unpacked bytes of a file, a chunk at a time; ValueError for a binary or damaged one, and for
+    a bomb."""
     limit = max(MIN_BOMB_BYTES, MAX_EXPANSION * path.stat().st_size)
     size = 0
     try:
@@ -172,7 +174,8 @@ def chunks_of(path: Path, raw: Readable) -> Iterator[bytes]:
 
 
 def is_binary(head: bytes) -> bool:
-    """Whether the first bytes of a file hold NULs as no text does: many, or beside what is no UTF-8 text."""
+    """Whether the first bytes of a file hold NULs as no text does: many, or beside what is no UTF-8
+    text."""
     num_nuls = head.count(NUL)
     if not num_nuls:
         return False
@@ -202,7 +205,8 @@ def _unpacked(suffix: str, raw: Readable) -> Iterator[bytes]:
 
 
 def _zstd_chunks(raw: Readable) -> Iterator[bytes]:
-    """Decompressed chunks of all frames. The library's own reader ends a cut-off file in silence; this does not."""
+    """Decompressed chunks of all frames. The library's own reader ends a cut-off file in silence;
+    this does not."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=2**31)
     frame, text = None, b""
     while data := raw.read(CHUNK_BYTES // 256):  # 4 KiB unpack to 128 MiB at most

@@ -23,11 +23,22 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from tokenizers import normalizers, pre_tokenizers
 
-from clozelab.corpus.documents import STRETCH_CHARACTERS, Document, SplitRule, TextSample, read_documents
+from clozelab.corpus.documents import (
+    STRETCH_CHARACTERS,
+    Document,
+    SplitRule,
+    TextSample,
+    read_documents,
+)
 from clozelab.corpus.encoding import MAX_UNKNOWN_SHARE, refuse_unknown
 from clozelab.corpus.files import CorpusCounts, Source, TextFile, check_head, digest, file_facts, find_files
 from clozelab.corpus.shards import FORMAT_VERSION, MANIFEST_FILE, SHARDS_FILE, SPLITS, PreparedCorpus, ShardWriter
-from clozelab.corpus.tokenizers import MAX_WORD_CHARACTERS, Tokenizer, TokenizerSettings, WordPieceTokenizer
+from clozelab.corpus.tokenizers import (
+    MAX_WORD_CHARACTERS,
+    Tokenizer,
+    TokenizerSettings,
+    WordPieceTokenizer,
+)
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +53,9 @@ MAX_MEAN_SENTENCE_CHARACTERS = 300  # prose has 100 to 150; beyond this, the lin
 def prepare_corpus(*, max_unknown_share: float = MAX_UNKNOWN_SHARE, **arguments: Any) -> Path:
     """Prepares a corpus unless the cache has it, and returns its folder, `cache_dir/corpora/<name>-<hash>`.
 
-    `arguments` are those of `_plan`. ValueError: no files, a binary or damaged file, too many unusable rows, too little
-    text to hold some out, text without spaces for WordPiece, a vocabulary that leaves more of the text unknown than
-    `max_unknown_share`, a cache not writable.
-    """
+    `arguments` are those of `_plan`. ValueError: no files, a binary or damaged file, too many
+    unusable rows, too little text to hold some out, text without spaces for WordPiece, a vocabulary
+    that leaves more of the text unknown than `max_unknown_share`, a cache not writable."""
     folder, settings, files, given = _plan(**arguments)
     if not folder.exists():
         _check_beginning(files, arguments["tokenizer"], given, max_unknown_share)
@@ -168,9 +178,13 @@ def _write_corpus(
 
 
 def _check_beginning(
-    files: Sequence[TextFile], wanted: TokenizerSettings, given: Tokenizer | None, max_unknown_share: float
+    files: Sequence[TextFile],
+    wanted: TokenizerSettings,
+    given: Tokenizer | None,
+    max_unknown_share: float,
 ) -> None:
-    """ValueError where the text's beginning cannot be read in words, or a given vocabulary does not know most of it."""
+    """ValueError where the text's beginning cannot be read in words, or a given vocabulary does not
+    know most of it."""
     beginning = next(_batches(read_documents(files, CorpusCounts()), FIT_CHARACTERS), [])
     sentences = [sentence for document in beginning for sentence in document.sentences]
     if wanted.kind == WordPieceTokenizer.kind:
@@ -183,10 +197,16 @@ def _check_beginning(
         refuse_unknown(beginning_of, float((ids == given.unk_id).mean()), max_unknown_share)
 
 
-def check_spaces(sentences: Sequence[str], lowercase: bool, max_unknown_share: float = MAX_UNKNOWN_SHARE) -> None:
-    """ValueError where most of a text stands in words that are longer than WordPiece reads; a warning for long words.
+def check_spaces(
+    sentences: Sequence[str],
+    lowercase: bool,
+    max_unknown_share: float = MAX_UNKNOWN_SHARE,
+) -> None:
+    """ValueError where most of a text stands in words that are longer than WordPiece reads; a
+    warning for long words.
 
-    Words are WordPiece's own: Chinese characters and punctuation stand alone, so such text needs no spaces."""
+    Words are WordPiece's own: Chinese characters and punctuation stand alone, so such text needs no
+    spaces."""
     normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     splitter = pre_tokenizers.BertPreTokenizer()
     lengths = list[int]()
@@ -207,7 +227,11 @@ def check_spaces(sentences: Sequence[str], lowercase: bool, max_unknown_share: f
             f"(more than max_unknown_share={max_unknown_share:g} is refused)"
         )
     if mean > MAX_MEAN_WORD_CHARACTERS:
-        log.warning("words have some %.0f characters: are there no spaces between the words? %s", mean, instead)
+        log.warning(
+            "words have some %.0f characters: are there no spaces between the words? %s",
+            mean,
+            instead,
+        )
 
 
 def _survey(files: Sequence[TextFile], split: SplitRule, learn: bool) -> tuple[CorpusCounts, list[str]]:

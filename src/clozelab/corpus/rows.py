@@ -5,10 +5,10 @@
     for row in file.rows():
         row.place, row.record           # "reviews.csv:2", {"id": "7", "review": "a film, to remember", "stars": "4"}
 
-Tables (corpus/tables.py) are known by the file's name. Of any other file a line is a text, or two between a tab; where
-its first line is a JSON object, all lines are. A row that is damaged keeps its place and says what is wrong with it, so
-that it takes no other one along. What spoils a whole file is a ValueError before the first row is given out.
-"""
+Tables (corpus/tables.py) are known by the file's name. Of any other file a line is a text, or two
+between a tab; where its first line is a JSON object, all lines are. A row that is damaged keeps its
+place and says what is wrong with it, so that it takes no other one along. What spoils a whole file
+is a ValueError before the first row is given out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from clozelab.corpus.tables import COLUMNAR, DamagedRow, Table, json_record, ope
 FORMATS = ("lines", "jsonl", "csv", "tsv", "parquet", "arrow")
 TAB = "\t"
 DELIMITERS = (",", ";", TAB)  # of a csv file: the one that its header has most of
-Lines = Callable[[], Iterator[tuple[int, str | None]]]  # (number, text); None for a line that is not UTF-8
+# (number, text); None for a line that is not UTF-8
+Lines = Callable[[], Iterator[tuple[int, str | None]]]
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ class RowFile:
 
 
 def open_rows(name: str, form: str = "auto") -> RowFile:
-    """Opens a file, or what is piped in (`-`). ValueError: there is none, no row is in it, or it is damaged."""
+    """Opens a file, or what is piped in (`-`). ValueError: there is none, no row is in it, or it is
+    damaged."""
     if form not in ("auto", *FORMATS):
         raise ValueError(f"format={form}: choose auto, {', '.join(FORMATS)}")
     if name == "-":
@@ -86,7 +88,9 @@ def open_rows(name: str, form: str = "auto") -> RowFile:
 
 def _open_piped(form: str) -> RowFile:
     if form not in ("auto", "lines", "jsonl"):
-        raise ValueError(f"format={form}: what is piped in is lines or jsonl; write a table to a file first")
+        raise ValueError(
+            f"format={form}: what is piped in is lines or jsonl; write a table to a file first",
+        )
     if hasattr(sys.stdin, "reconfigure"):
         sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # a broken byte costs its own line alone
     text = sys.stdin.read()
@@ -96,7 +100,8 @@ def _open_piped(form: str) -> RowFile:
 
 
 def _split(text: str) -> list[tuple[int, str | None]]:
-    """Numbered lines; at line feeds alone, for other characters that end a line elsewhere may stand in a text."""
+    """Numbered lines; at line feeds alone, for other characters that end a line elsewhere may stand
+    in a text."""
     if not text:
         return []
     lines: list[tuple[int, str | None]] = []
@@ -131,11 +136,14 @@ def _first_keys(name: str, lines: Lines) -> list[str]:
     for row in _json_rows(name, lines):
         if row.problem is None:
             return list(row.record)
-    raise ValueError(f"{next(_json_rows(name, lines)).place} is no JSON object, nor is any line below it")
+    raise ValueError(
+        f"{next(_json_rows(name, lines)).place} is no JSON object, nor is any line below it",
+    )
 
 
 def _has_pairs(name: str, lines: Lines) -> bool:
-    """Whether most lines are two texts between a tab; in other files a tab is a blank. ValueError for a table."""
+    """Whether most lines are two texts between a tab; in other files a tab is a blank. ValueError
+    for a table."""
     total = pairs = wide = 0
     for _, line in lines():
         if line is None or not line.strip():
@@ -221,7 +229,14 @@ def _open_table(path: Path, form: str) -> RowFile:
         raise ValueError(f"{path} has a header and no row below it")
     if form == "csv":
         _read_through(table)
-    return RowFile(str(path), form, table.columns, delimiter, is_quoted, lambda: _table_rows(path, table))
+    return RowFile(
+        str(path),
+        form,
+        table.columns,
+        delimiter,
+        is_quoted,
+        lambda: _table_rows(path, table),
+    )
 
 
 def _table_rows(path: Path, table: Table) -> Iterator[Row]:
@@ -237,7 +252,8 @@ def _table_rows(path: Path, table: Table) -> Iterator[Row]:
 
 
 def _read_through(table: Table) -> None:
-    """An open quotation mark is found now, rather than after hours of work on what stands before it."""
+    """An open quotation mark is found now, rather than after hours of work on what stands before
+    it."""
     for _ in table.rows():
         pass
 
@@ -249,10 +265,12 @@ def _delimiter_of(path: Path) -> str:
 
 
 def _is_quoted(path: Path) -> bool:
-    """Whether a tsv file was written by a csv writer, so that quotation marks enclose cells with tabs and line breaks.
+    """Whether a tsv file was written by a csv writer, so that quotation marks enclose cells with
+    tabs and line breaks.
 
-    It was, where such a writer makes the very same file of what it reads there. Benchmarks have quotation marks that
-    are characters like any other, and most have some that no writer would have left so."""
+    It was, where such a writer makes the very same file of what it reads there. Benchmarks have
+    quotation marks that are characters like any other, and most have some that no writer would have
+    left so."""
     raw = [line for _, line in text_lines(path)]
     if None in raw or not any('"' in (line or "") for line in raw):
         return False

@@ -1,5 +1,5 @@
-"""Rows of tables on disk, streamed in constant memory: csv, tsv, jsonl, Parquet and Arrow, as pandas and `datasets`
-write them.
+"""Rows of tables on disk, streamed in constant memory: csv, tsv, jsonl, Parquet and Arrow, as
+pandas and `datasets` write them.
 
     table = open_table(path)            # the format by the file's name, or the one that is given
     table.columns                       # ["id", "text", "label"]
@@ -60,10 +60,8 @@ MAX_CELL_CHARACTERS = 2**24  # of a csv cell; an open quotation mark swallows no
 BATCH_ROWS = 64  # of Parquet and Arrow, held at a time: a row may be a book
 BUFFER_BYTES = 2**20
 SAMPLED_ROWS = 100  # by which a column of text is known
-MAX_NAME_WORDS, MAX_NAME_CHARACTERS = (
-    4,
-    60,
-)  # of a column; longer "names" are the first row of a file without any
+# of a column; longer "names" are the first row of a file without any
+MAX_NAME_WORDS, MAX_NAME_CHARACTERS = (4, 60)
 ARROW_FILE, ARROW_STREAM_END = b"ARROW1", b"\xff\xff\xff\xff\0\0\0\0"
 DEFAULT_TEXT_COLUMN = "text"
 SET_CSV = "set its format to csv (of a task task.data.file_format=csv, of a corpus corpus.sources.N.format=csv)"
@@ -96,17 +94,23 @@ class Table:
     path: Path
     file_format: str
     columns: list[str]  # in file order; of jsonl those of the first object
-    other_types: dict[str, str] = field(default_factory=dict)  # of Parquet and Arrow: columns that hold no text
+    # of Parquet and Arrow: columns that hold no text
+    other_types: dict[str, str] = field(default_factory=dict)
     num_rows: int | None = None  # where the file says it
     class_names: dict[str, list[str]] = field(
         default_factory=dict
     )  # of Parquet and Arrow: what a column's 0, 1, ... mean
     _rows: Callable[[list[str] | None, Advance], Iterator[Row]] = lambda *_: iter(())
 
-    def rows(self, columns: Sequence[str] | None = None, advance: Advance = ignore) -> Iterator[Row]:
+    def rows(
+        self,
+        columns: Sequence[str] | None = None,
+        advance: Advance = ignore,
+    ) -> Iterator[Row]:
         """(number, record) of each row, from the first one on; ValueError for a damaged file.
 
-        Of Parquet and Arrow only `columns` are read (None: all). `advance` is told how many bytes were read."""
+        Of Parquet and Arrow only `columns` are read (None: all). `advance` is told how many bytes
+        were read."""
         return self._rows(None if columns is None else list(columns), advance)
 
     def refuse_twins(self, names: Iterable[str]) -> None:
@@ -129,13 +133,16 @@ def open_table(
     required: Sequence[str] = (),
     delimiter: str | None = None,
 ) -> Table:
-    """Opens a table and reads its columns' names. `auto`: by the file's name, tsv where that says nothing.
+    """Opens a table and reads its columns' names. `auto`: by the file's name, tsv where that says
+    nothing.
 
     `header` names the columns of a tsv or csv file whose first line does not name all of `required`. ValueError for an
     unknown format, an empty or binary file, and one that is not of its format. `delimiter`: between cells of csv; None:
     a comma, or a tab in a file called .tsv."""
     if file_format not in ("auto", *TABLE_FORMATS):
-        raise ValueError(f"file_format={file_format!r} is unknown; known: auto, {', '.join(TABLE_FORMATS)}")
+        raise ValueError(
+            f"file_format={file_format!r} is unknown; known: auto, {', '.join(TABLE_FORMATS)}",
+        )
     if file_format == "auto":
         file_format = table_format(path) or "tsv"
     if file_format == "jsonl":
@@ -153,7 +160,11 @@ def open_table(
 
 
 def _open_delimited(
-    path: Path, file_format: str, header: Sequence[str] | None, required: Sequence[str], delimiter: str
+    path: Path,
+    file_format: str,
+    header: Sequence[str] | None,
+    required: Sequence[str],
+    delimiter: str,
 ) -> Table:
     number, names = next(_fields_of(path, file_format, ignore, delimiter), (0, None))
     if number == 0:
@@ -208,11 +219,19 @@ def _fields_of(
         yield number, None if line is None else line.split("\t")
 
 
-def _csv_fields(path: Path, advance: Advance, delimiter: str) -> Iterator[tuple[int, list[str] | None]]:
+def _csv_fields(
+    path: Path,
+    advance: Advance,
+    delimiter: str,
+) -> Iterator[tuple[int, list[str] | None]]:
     """A quoted field may hold line breaks, so the csv module reads the file, not single lines."""
     csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL_CHARACTERS))
     with path.open("rb") as file:
-        reader = csv.reader(_csv_lines(path, CountedFile(file, advance)), delimiter=delimiter, strict=True)
+        reader = csv.reader(
+            _csv_lines(path, CountedFile(file, advance)),
+            delimiter=delimiter,
+            strict=True,
+        )
         try:
             for fields in reader:
                 if fields:  # a blank line is no row
@@ -222,7 +241,8 @@ def _csv_fields(path: Path, advance: Advance, delimiter: str) -> Iterator[tuple[
 
 
 def _csv_lines(path: Path, raw: CountedFile) -> Iterator[str]:
-    """Lines with their ends; bytes that are not UTF-8 become surrogates, so that only their row is lost."""
+    """Lines with their ends; bytes that are not UTF-8 become surrogates, so that only their row is
+    lost."""
     num_nuls = 0
     for number, line in enumerate(lines_of(path, raw)):
         if number == 0:
@@ -357,7 +377,8 @@ def _batches(path: Path, file_format: str, columns: list[str] | None) -> Iterato
 
 
 def _arrow_reader(source: Any) -> Any:
-    """Of Arrow's two layouts the one that it is: a file (feather), or a stream (as `datasets` caches it)."""
+    """Of Arrow's two layouts the one that it is: a file (feather), or a stream (as `datasets`
+    caches it)."""
     from pyarrow import ipc
 
     is_file = source.read(len(ARROW_FILE)) == ARROW_FILE
@@ -397,11 +418,16 @@ def _unreadable(path: Path, file_format: str, error: Exception) -> str:
 # Which column is the text?
 
 
-def find_text_column(table: Table, wanted: str = DEFAULT_TEXT_COLUMN, key: str = "text_field") -> str:
-    """The column `wanted`; where none is called DEFAULT_TEXT_COLUMN, the only one that looks like text.
+def find_text_column(
+    table: Table,
+    wanted: str = DEFAULT_TEXT_COLUMN,
+    key: str = "text_field",
+) -> str:
+    """The column `wanted`; where none is called DEFAULT_TEXT_COLUMN, the only one that looks like
+    text.
 
-    ValueError lists the columns where the wanted one is missing or no text, and where several may be it. `key` is the
-    setting that names the column."""
+    ValueError lists the columns where the wanted one is missing or no text, and where several may
+    be it. `key` is the setting that names the column."""
     columns = table.columns
     table.refuse_twins([wanted])
     if wanted in columns:
@@ -409,11 +435,15 @@ def find_text_column(table: Table, wanted: str = DEFAULT_TEXT_COLUMN, key: str =
         return wanted
     listed = ", ".join(map(repr, columns))
     if wanted != DEFAULT_TEXT_COLUMN:
-        raise ValueError(f"{table.path} has no column {wanted!r}; its columns are {listed}: name one by {key}")
+        raise ValueError(
+            f"{table.path} has no column {wanted!r}; its columns are {listed}: name one by {key}",
+        )
     _refuse_missing_header(table)
     plausible = _plausible_columns(table)
     if len(plausible) != 1:
-        raise ValueError(f"{table.path} does not say which column is the text ({listed}): name it by {key}")
+        raise ValueError(
+            f"{table.path} does not say which column is the text ({listed}): name it by {key}",
+        )
     return plausible[0]
 
 
@@ -443,7 +473,8 @@ def _refuse_missing_header(table: Table) -> None:
 
 
 def _plausible_columns(table: Table) -> list[str]:
-    """The only column with text in it; of several, those whose cells are mostly more than a word."""
+    """The only column with text in it; of several, those whose cells are mostly more than a
+    word."""
     candidates = [name for name in table.columns if name not in table.other_types]
     texts = dict[str, list[str]]()
     for name, values in _sampled(table, candidates).items():

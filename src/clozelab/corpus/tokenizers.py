@@ -1,7 +1,7 @@
 """The two kinds of tokenizers, WordPiece and byte-level BPE: learning a vocabulary, and text to ids as released.
 
-These are for prepared corpora, and for folders without a tokenizer.json; other folders have rules of their own
-(folder_tokenizer.py). `read_tokenizer` tells which it is.
+These are for prepared corpora, and for folders without a tokenizer.json; other folders have rules
+of their own (folder_tokenizer.py). `read_tokenizer` tells which it is.
 
 Unusual: training is deterministic. The library numbers WordPiece's `##x` characters in hash-map order and breaks ties
 between merges by those numbers; here every character gets its number first (passed in as special tokens).
@@ -87,7 +87,8 @@ class WordPieceTokenizer(Tokenizer):
 
     @classmethod
     def of_rules(cls, rules: Mapping[str, Any]) -> WordPieceTokenizer | None:
-        """The one with the vocabulary and the rules of a tokenizer.json; None where those are not BERT's."""
+        """The one with the vocabulary and the rules of a tokenizer.json; None where those are not
+        BERT's."""
         model, normalizer, splitter = (rules.get(key) or {} for key in ("model", "normalizer", "pre_tokenizer"))
         if model.get("type") != "WordPiece" or model.get("continuing_subword_prefix") != "##":
             return None
@@ -224,7 +225,8 @@ class ByteBpeTokenizer(Tokenizer):
 
     @classmethod
     def of_rules(cls, rules: Mapping[str, Any]) -> ByteBpeTokenizer | None:
-        """The one with the vocabulary and the rules of a tokenizer.json; None where those are not RoBERTa's."""
+        """The one with the vocabulary and the rules of a tokenizer.json; None where those are not
+        RoBERTa's."""
         model, normalizer, splitter = (rules.get(key) or {} for key in ("model", "normalizer", "pre_tokenizer"))
         if model.get("type") != "BPE" or splitter.get("type") != "ByteLevel" or not splitter.get("use_regex", True):
             return None
@@ -233,7 +235,13 @@ class ByteBpeTokenizer(Tokenizer):
         merges = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in model["merges"]]
         prefix = splitter.get("add_prefix_space", True)
         vocabulary = _listed(model["vocab"])
-        return _or_none(cls, vocabulary, merges, lowercase=bool(normalizer), add_prefix_space=prefix)
+        return _or_none(
+            cls,
+            vocabulary,
+            merges,
+            lowercase=bool(normalizer),
+            add_prefix_space=prefix,
+        )
 
     @classmethod
     def _checked(
@@ -307,7 +315,8 @@ class TokenizerSettings:
     vocab_size: int
     lowercase: bool
     vocab_file: str | None = None
-    """Instead of learning one: a vocab.txt, byte_bpe's folder (vocab.json, merges.txt), or any tokenizer.json."""
+    """Instead of learning one: a vocab.txt, byte_bpe's folder (vocab.json, merges.txt), or any
+    tokenizer.json."""
     add_prefix_space: bool | None = None  # of byte_bpe alone
 
     def __post_init__(self) -> None:
@@ -325,7 +334,8 @@ class TokenizerSettings:
         return {"lowercase": self.lowercase, **prefix}
 
     def given(self, data_dir: str | Path) -> Tokenizer | None:
-        """The tokenizer of `vocab_file`, a path that starts at data_dir; None where one is to be learnt.
+        """The tokenizer of `vocab_file`, a path that starts at data_dir; None where one is to be
+        learnt.
 
         A tokenizer.json is taken as it is. ValueError where `lowercase` is not what it does.
         """
@@ -364,9 +374,9 @@ class TokenizerSettings:
 def read_tokenizer(folder: str | Path) -> Tokenizer:
     """The tokenizer of a model's folder; ValueError where there is none that can be read.
 
-    By `tokenizer.json` as it is, unless one of the two kinds here wrote it. Without that file by `vocab.txt`, or
-    `vocab.json` and `merges.txt`, with BERT's or RoBERTa's rules and what tokenizer_config.json says.
-    """
+    By `tokenizer.json` as it is, unless one of the two kinds here wrote it. Without that file by
+    `vocab.txt`, or `vocab.json` and `merges.txt`, with BERT's or RoBERTa's rules and what
+    tokenizer_config.json says."""
     folder = Path(folder)
     if (folder / TOKENIZER_FILE).is_file():
         return _of_tokenizer_json(folder)
@@ -374,7 +384,11 @@ def read_tokenizer(folder: str | Path) -> Tokenizer:
     if (folder / "vocab.txt").is_file():
         return _of_vocab_txt(folder, config)
     if (folder / "vocab.json").is_file():
-        tokenizer: Tokenizer = ByteBpeTokenizer.from_vocab(folder, False, config.get("add_prefix_space", False))
+        tokenizer: Tokenizer = ByteBpeTokenizer.from_vocab(
+            folder,
+            False,
+            config.get("add_prefix_space", False),
+        )
         return _with_more_tokens(folder, tokenizer, config)
     told = ""
     if models_of := sorted(folder.glob("*.model")):
@@ -396,11 +410,14 @@ def _of_tokenizer_json(folder: Path) -> Tokenizer:
 
 
 def _of_vocab_txt(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
-    """BERT's rules, or those with what tokenizer_config.json says of accents and Chinese characters."""
+    """BERT's rules, or those with what tokenizer_config.json says of accents and Chinese
+    characters."""
     lowercase = config.get("do_lower_case")
     if lowercase is None and (folder / "bert_config.json").is_file():
         # Google's folders do not say it; a vocabulary of lower-cased text has no capital letter.
-        entries = read_text(folder / "vocab.txt", "one entry a line, as in BERT's vocab.txt").split("\n")
+        entries = read_text(folder / "vocab.txt", "one entry a line, as in BERT's vocab.txt").split(
+            "\n",
+        )
         lowercase = not any(entry != entry.lower() for entry in entries if not entry.startswith("["))
     if lowercase is None:
         told = "put do_lower_case into tokenizer_config.json"
@@ -411,7 +428,8 @@ def _of_vocab_txt(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
 
 
 def _with_more_tokens(folder: Path, plain: Tokenizer, config: Mapping[str, Any]) -> Tokenizer:
-    """A tokenizer of a vocabulary alone; as AutoTokenizer makes it where there are added tokens or other rules."""
+    """A tokenizer of a vocabulary alone; as AutoTokenizer makes it where there are added tokens or
+    other rules."""
     place = folder / TOKENIZER_FILE  # which is not there
     written = json.loads(plain.files()[TOKENIZER_FILE])
     rules = settled(place, {**written, **_said_rules(written, config)}, config)
@@ -442,7 +460,8 @@ def _number_of_types(config: Mapping[str, Any]) -> str:
 
 def _wrote(released: Tokenizer, place: Path, rules: Mapping[str, Any]) -> bool:
     """Whether this very tokenizer wrote the file: then text never turns into a special token."""
-    # transformers' tokenizers differ in these at the least, and the comparison of the whole takes a while.
+    # transformers' tokenizers differ in these at the least, and the comparison of the whole takes a
+    # while.
     model = rules["model"]
     if model["type"] == "WordPiece" and model.get("max_input_chars_per_word") != MAX_WORD_CHARACTERS:
         return False
@@ -456,7 +475,8 @@ def _wrote(released: Tokenizer, place: Path, rules: Mapping[str, Any]) -> bool:
 
 
 def _compare_vocabularies(folder: Path, model: Mapping[str, Any]) -> None:
-    """ValueError where a vocabulary beside tokenizer.json gives an id to another entry: which one was trained?"""
+    """ValueError where a vocabulary beside tokenizer.json gives an id to another entry: which one
+    was trained?"""
     path = folder / ("vocab.txt" if model.get("type") == "WordPiece" else "vocab.json")
     if not path.is_file() or not isinstance(model["vocab"], dict):
         return

@@ -1,11 +1,12 @@
-"""Which columns of a table, or keys of a record, are read: named by the caller, or found by their names.
+"""Which columns of a table, or keys of a record, are read: named by the caller, or found by their
+names.
 
     choose_columns(["id", "sentence1", "sentence2"], "classify")    {"text": "sentence1", "pair": "sentence2"}
     choose_columns(["id", "review"], "classify", named=["review"])  {"text": "review"}
 
-A role is what a text is for: `text` and `pair`, the `question` before a passage, the `words` of a tagger, `passages`.
-A second text under a name that nobody knows is refused, for a model that is not shown it answers something else.
-"""
+A role is what a text is for: `text` and `pair`, the `question` before a passage, the `words` of a
+tagger, `passages`. A second text under a name that nobody knows is refused, for a model that is not
+shown it answers something else."""
 
 from __future__ import annotations
 
@@ -26,7 +27,16 @@ ROLES_OF = {
 """Act -> the roles that it reads; of any other act text and pair."""
 FIRST_NAMES = ("text", "sentence")
 SECOND_NAMES = (
-    *("sentence2", "sentence_2", "sentence_b", "text2", "text_2", "text_b", "text_pair", "question2"),
+    *(
+        "sentence2",
+        "sentence_2",
+        "sentence_b",
+        "text2",
+        "text_2",
+        "text_b",
+        "text_pair",
+        "question2",
+    ),
     *("second", "second_text", "hypothesis"),
 )
 PAIRED_NAMES = (
@@ -35,7 +45,8 @@ PAIRED_NAMES = (
 )
 ANSWERED_NAMES = (("question", "context"), ("question", "passage"))
 ALIKE = 0.8  # of 1: a name so much like a role's is a slip of the pen
-PLAIN_NAME_WORDS = 1  # of the only column of a file; more words are a text, and the file has no header
+# of the only column of a file; more words are a text, and the file has no header
+PLAIN_NAME_WORDS = 1
 
 
 def say_on_command_line(names: Sequence[str]) -> str:
@@ -63,9 +74,9 @@ def choose_columns(
 ) -> dict[str, str]:
     """Role -> column of what an act reads.
 
-    `named` are the caller's: one column, or the two of pairs. ValueError where a named one is missing, where none can
-    be told to be the text, and where a column looks like a second text that would not be read.
-    """
+    `named` are the caller's: one column, or the two of pairs. ValueError where a named one is
+    missing, where none can be told to be the text, and where a column looks like a second text that
+    would not be read."""
     if named:
         _refuse_missing(columns, named, place)
         return _by_order(named, act, place)
@@ -92,7 +103,8 @@ def choose_columns(
 
 
 def named_roles(columns: Iterable[str], act: str) -> list[str]:
-    """The roles of an act that columns are called by; of a question's passage there is one name at a time."""
+    """The roles of an act that columns are called by; of a question's passage there is one name at
+    a time."""
     names = list(columns)
     roles = [role for role in roles_of(act) if role in names]
     if act == "answer" and "question" in roles:
@@ -120,7 +132,8 @@ def refuse_unread(
     place: str,
     say: Callable[[Sequence[str]], str] = say_on_command_line,
 ) -> None:
-    """ValueError for a column that looks like a text of the example and is not among the chosen ones."""
+    """ValueError for a column that looks like a text of the example and is not among the chosen
+    ones."""
     read = list(chosen.values())
     for name in columns:
         if name in read:
@@ -133,17 +146,22 @@ def refuse_unread(
                 f"{place} has {name!r}, which nothing reads: did you mean {role!r}? Call it so, "
                 f"or say {say([*read, name])}; {say(read)} leaves it out"
             )
-        raise ValueError(f"{place} has {name!r}, which do={act} does not read: {say(read)} leaves it out")
+        raise ValueError(
+            f"{place} has {name!r}, which do={act} does not read: {say(read)} leaves it out",
+        )
 
 
 def refuse_unknown_keys(record: Mapping[str, object], act: str, place: str) -> None:
-    """ValueError for a key of a request that nothing reads; in a request there are no columns beside the texts."""
+    """ValueError for a key of a request that nothing reads; in a request there are no columns
+    beside the texts."""
     roles = roles_of(act)
     for name in record:
         if name in roles:
             continue
         if name in ROLES:
-            raise ValueError(f"{place} has {name!r}, which do={act} does not read; it reads {', '.join(roles)}")
+            raise ValueError(
+                f"{place} has {name!r}, which do={act} does not read; it reads {', '.join(roles)}",
+            )
         role = _meant_role(name)
         if role in roles:
             advice = f"did you mean {role!r}?"
@@ -172,9 +190,13 @@ def _refuse_missing(columns: Sequence[str], named: Sequence[str], place: str) ->
 def _by_order(names: Sequence[str], act: str, place: str) -> dict[str, str]:
     """Roles of one column, or of two: a text and its pair, a question and its passage."""
     if len(names) > 2:
-        raise ValueError(f"{place}: {len(names)} columns are named; a text is one column, a pair is two")
+        raise ValueError(
+            f"{place}: {len(names)} columns are named; a text is one column, a pair is two",
+        )
     if len(names) == 2 and act in SINGLE:
-        raise ValueError(f"{place}: do={act} takes single texts, and {' and '.join(names)} are a pair")
+        raise ValueError(
+            f"{place}: do={act} takes single texts, and {' and '.join(names)} are a pair",
+        )
     if act == "answer" and len(names) == 2:
         roles = ("question", "text")
     else:

@@ -1,6 +1,8 @@
-"""A caller's texts as sequences for a model that answers; what it cannot read is left out, each with its reason.
+"""A caller's texts as sequences for a model that answers; what it cannot read is left out, each
+with its reason.
 
-Nothing is cut: a text longer than the model reads is one that it cannot read, unless it is read in windows.
+Nothing is cut: a text longer than the model reads is one that it cannot read, unless it is read in
+windows.
 
 Letters: N texts, R readable ones, W windows of them.
 """
@@ -69,7 +71,8 @@ def encode_texts(
 
 
 def unread_reason(ids: Int32s, tokenizer: Tokenizer, name: str = "") -> str | None:
-    """Why nothing can be said of a text with these tokens: it has none, or unknown ones alone. `name`: which side."""
+    """Why nothing can be said of a text with these tokens: it has none, or unknown ones alone.
+    `name`: which side."""
     part = "is"
     if name:
         part = f"its {name} text is"
@@ -133,11 +136,19 @@ def _parts_of(text: Any) -> list[str]:
 
 
 def _assembled(
-    readable: Sequence[Sides], reasons: list[str | None], tokenizer: Tokenizer, max_length: int, stride: int | None
+    readable: Sequence[Sides],
+    reasons: list[str | None],
+    tokenizer: Tokenizer,
+    max_length: int,
+    stride: int | None,
 ) -> Encoded:
     if not readable:
         nothing = np.zeros(0, dtype=np.int32)
-        return Encoded(TokenSequences(nothing, np.zeros(1, dtype=np.int64), nothing), examples.offsets_of([]), reasons)
+        return Encoded(
+            TokenSequences(nothing, np.zeros(1, dtype=np.int64), nothing),
+            examples.offsets_of([]),
+            reasons,
+        )
     if len(readable[0]) == 2:
         firsts, seconds = zip(*readable, strict=True)
         sequences = examples.assemble(tokenizer, firsts, seconds)

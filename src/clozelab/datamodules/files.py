@@ -159,7 +159,8 @@ def cached_folder(folder: Path, write: Callable[[Path], Facts]) -> Facts:
 
 @contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Holds back other processes that want to write there: who waits finds the work of the first one done.
+    """Holds back other processes that want to write there: who waits finds the work of the first
+    one done.
 
     The lock ends with the process that holds it; one that hangs is waited for, and that is said.
     """

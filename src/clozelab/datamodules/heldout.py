@@ -49,12 +49,15 @@ class OfHeldOut(MeasureDataModule):
         self.content = [self.content, max_sentences]
         self.documents = self._take(text, max_sentences)
         if not self.documents:
-            raise ValueError("the held-out text has no sentence: name a longer one, measure.data.sources")
+            raise ValueError(
+                "the held-out text has no sentence: name a longer one, measure.data.sources",
+            )
         self.facts["documents"] = len(self.documents)
         self.facts["sentences"] = sum(len(sentences) for _, sentences in self.documents)
 
     def _take(self, text: Iterator[Document], max_sentences: int) -> list[Document]:
-        """Equally many sentences of each source, and of one document a LARGEST_SHARE of these at most."""
+        """Equally many sentences of each source, and of one document a LARGEST_SHARE of these at
+        most."""
         num_sources = len(self.source_names)
         share = max_sentences // num_sources
         if share < 1:
@@ -171,7 +174,8 @@ class HeldOutText(OfHeldOut, ScoringDataModule):
 def windows(sentences: Sequence[np.ndarray], room: int) -> Iterator[np.ndarray]:
     """A document's sentences behind each other, in pieces of at most `room` tokens.
 
-    Each token is in one piece. Pieces are whole sentences; one of more than `room` tokens is spread over several."""
+    Each token is in one piece. Pieces are whole sentences; one of more than `room` tokens is spread
+    over several."""
     piece = np.zeros(0, dtype=np.int32)
     for part in _parts(sentences, room):
         if len(piece) + len(part) > room:
@@ -202,7 +206,8 @@ def piece_lengths(tokenizer: Tokenizer) -> Ints:
 
 
 def word_starts(tokenizer: Tokenizer) -> np.ndarray:
-    """bool [V]: entries that begin a word of letters; ValueError where entries do not say where words begin."""
+    """bool [V]: entries that begin a word of letters; ValueError where entries do not say where
+    words begin."""
     if tokenizer.kind == "wordpiece":
         return np.array([piece[0].isalnum() for piece in tokenizer.vocabulary])
     if tokenizer.kind not in WORD_MARKS:

@@ -1,4 +1,5 @@
-"""Labelled texts and pairs from tables: the official GLUE files, and anybody's tsv, csv, jsonl, Parquet or Arrow.
+"""Labelled texts and pairs from tables: the official GLUE files, and anybody's tsv, csv, jsonl,
+Parquet or Arrow.
 
 A task is a YAML.
 
@@ -31,7 +32,14 @@ from clozelab.datamodules.examples import (
     join_sequences,
     subset,
 )
-from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview, refuse_wrong_file
+from clozelab.datamodules.files import (
+    Arrays,
+    Facts,
+    Preview,
+    Scores,
+    TaskPreview,
+    refuse_wrong_file,
+)
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.datamodules.labels import (
     ANY,
@@ -143,7 +151,8 @@ class TableFormat:
         return names
 
     def _wanted_columns(self, table: Table, has_labels: bool) -> tuple[list[str], str | None]:
-        """The columns to read, and the one with names; ValueError for one that is missing or stands there twice."""
+        """The columns to read, and the one with names; ValueError for one that is missing or stands
+        there twice."""
         wanted = list(self.text_columns)
         if has_labels:
             wanted.append(self.label_column)
@@ -153,7 +162,9 @@ class TableFormat:
             if missing == [self.label_column]:
                 only = " (a test file without labels can only be predicted)"
             named = ", ".join(map(repr, missing))
-            raise ValueError(f"{table.path} has no column {named}; its columns are {table.columns}{only}")
+            raise ValueError(
+                f"{table.path} has no column {named}; its columns are {table.columns}{only}",
+            )
         id_column = self.id_column
         if id_column is not None and id_column not in table.columns:
             log.warning("%s has no column %r: its rows are numbered from 0", table.path, id_column)
@@ -163,7 +174,11 @@ class TableFormat:
         table.refuse_twins(wanted)
         return list(dict.fromkeys(wanted)), id_column
 
-    def _cells_of(self, record: Record, id_column: str | None) -> tuple[str | None, tuple[str, ...]] | str:
+    def _cells_of(
+        self,
+        record: Record,
+        id_column: str | None,
+    ) -> tuple[str | None, tuple[str, ...]] | str:
         """A row's name and texts; of a damaged one, what is wrong with it."""
         if isinstance(record, str):
             return record

@@ -1,4 +1,5 @@
-"""What a label is, and what is none: the labels of one file are collected, and refused together with their lines.
+"""What a label is, and what is none: the labels of one file are collected, and refused together
+with their lines.
 
 A label is a text, a number or a truth. A list, a dictionary, an empty cell and NaN are none, and no row is skipped for
 them: they mean that the column is wrong, or that somebody's export lost something. Of a file whose classes nobody
@@ -25,20 +26,14 @@ log = logging.getLogger(__name__)
 
 SHOWN_LINES = 3  # of many, that an error names
 SHOWN_CHARACTERS = 40  # of a wrong value
-NOT_A_LABEL = (
-    "nan",
-    "NaN",
-    "NAN",
-    "<NA>",
-    "NaT",
-)  # as libraries write a missing value; nobody calls a class so
+# as libraries write a missing value; nobody calls a class so
+NOT_A_LABEL = ("nan", "NaN", "NAN", "<NA>", "NaT")
 MAYBE_MISSING = ("None", "null", "NULL", "N/A", "NA", "n/a")  # these may be names, too
-MANY_CLASSES_FROM, MANY_CLASSES_FRACTION = (
-    20,
-    0.5,
-)  # so many examples, of which so many have a class of their own
+# so many examples, of which so many have a class of their own
+MANY_CLASSES_FROM, MANY_CLASSES_FRACTION = (20, 0.5)
 CLASSES, NUMBERS, ANY = "classes", "numbers", "any"  # what a column of labels is expected to hold
-LABEL_WORDS = (  # what to do, in messages: where classes are listed, and which key names their column
+# what to do, in messages: where classes are listed, and which key names their column
+LABEL_WORDS = (
     "task.data.labels lists the classes if they are meant so",
     "task.data.label_column",
 )
@@ -73,7 +68,8 @@ def is_missing(value: Any) -> bool:
 
 
 def cell_text(value: Any) -> str:
-    """A cell as text: a number or a truth as JSON writes it, a date as ISO does. ValueError for a list or the like."""
+    """A cell as text: a number or a truth as JSON writes it, a date as ISO does. ValueError for a
+    list or the like."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool | int | float):
@@ -164,7 +160,8 @@ class LabelColumn:
         return label, "", ""
 
     def refuse(self) -> None:
-        """ValueError names the first wrong label's line, and counts the others of its kind; warns of odd classes."""
+        """ValueError names the first wrong label's line, and counts the others of its kind; warns
+        of odd classes."""
         if self._problems:
             (problem, advice), places = next(iter(self._problems.items()))
             others = sum(one.count for one in self._problems.values()) - places.count
@@ -177,7 +174,9 @@ class LabelColumn:
             ending = ""
             if advice:
                 ending = f": {advice}"
-            raise ValueError(f"{self.path}:{places.lines[0]}: {self.kind} {problem}{counted}{more}{ending}")
+            raise ValueError(
+                f"{self.path}:{places.lines[0]}: {self.kind} {problem}{counted}{more}{ending}",
+            )
         if self.names is not None or self.expected == NUMBERS:
             return
         where = f"{self.path}, {self.kind}s"
@@ -201,7 +200,8 @@ def _near(label: str, names: Sequence[str]) -> str:
 
 
 def refuse_twins(where: str, seen: Mapping[str, Places], instead: str) -> None:
-    """ValueError where two labels are one but for spaces. `seen`: label -> its lines; `instead`: what else to do."""
+    """ValueError where two labels are one but for spaces. `seen`: label -> its lines; `instead`:
+    what else to do."""
     for first, second in _twins(seen, _without_spaces):
         raise ValueError(
             f"{where}: {first!r} ({seen[first]}) and {second!r} ({seen[second]}) "
@@ -210,7 +210,8 @@ def refuse_twins(where: str, seen: Mapping[str, Places], instead: str) -> None:
 
 
 def refuse_numbers(where: str, seen: Mapping[str, Places], instead: str) -> None:
-    """ValueError where labels are numbers to be predicted, not classes; and where two are the same number."""
+    """ValueError where labels are numbers to be predicted, not classes; and where two are the same
+    number."""
     for label, places in seen.items():
         number = _number(label)
         if number is not None and not number.is_integer():
@@ -226,7 +227,8 @@ def refuse_numbers(where: str, seen: Mapping[str, Places], instead: str) -> None
 
 
 def refuse_many(where: str, seen: Mapping[str, Places], advice: str) -> None:
-    """ValueError where about every example has a class of its own: a text, a date, a number, its name."""
+    """ValueError where about every example has a class of its own: a text, a date, a number, its
+    name."""
     num_examples = sum(places.count for places in seen.values())
     if num_examples >= MANY_CLASSES_FROM and len(seen) > MANY_CLASSES_FRACTION * num_examples:
         example = shortened(repr(next(iter(seen))), SHOWN_CHARACTERS)
@@ -262,7 +264,12 @@ def warn_of_odd_classes(where: str, seen: Mapping[str, Places]) -> None:
         )
     for label in MAYBE_MISSING:
         if label in seen:
-            log.warning("%s: %r (%s) is a class: or is it a missing value?", where, label, seen[label])
+            log.warning(
+                "%s: %r (%s) is a class: or is it a missing value?",
+                where,
+                label,
+                seen[label],
+            )
 
 
 def _twins(labels: Iterable[str], key: Callable[[str], Hashable]) -> list[tuple[str, str]]:

@@ -1,4 +1,5 @@
-"""Span extraction data, SQuAD 1.1 and 2.0: official articles, or rows of the `datasets` library (jsonl, Parquet).
+"""Span extraction data, SQuAD 1.1 and 2.0: official articles, or rows of the `datasets` library
+(jsonl, Parquet).
 
 A training example is one window of a passage.
 
@@ -79,11 +80,13 @@ class SquadExamples:
 def read_squad(
     path: Path, *, for_training: bool, with_unanswerable: bool = False, needs_answers: bool = True
 ) -> SquadExamples:
-    """Read one file: the official articles (.json), or a question a row as `datasets` writes it (jsonl, Parquet, ...).
+    """Read one file: the official articles (.json), or a question a row as `datasets` writes it
+    (jsonl, Parquet, ...).
 
-    `for_training` skips (and counts) what cannot be learned from, and a question's exact repeat. `with_unanswerable`
-    (2.0): a question without an answer is an example, too. Without `needs_answers` a file may lack them, as a test file
-    does. ValueError names the file for broken JSON, a missing key, a duplicate question id, or no usable question."""
+    `for_training` skips (and counts) what cannot be learned from, and a question's exact repeat.
+    `with_unanswerable` (2.0): a question without an answer is an example, too. Without
+    `needs_answers` a file may lack them, as a test file does. ValueError names the file for broken
+    JSON, a missing key, a duplicate question id, or no usable question."""
     examples = SquadExamples()
     seen: dict[str, Any] = {}
     for passage, question in _questions(path, examples):
@@ -110,13 +113,20 @@ def read_squad(
     return examples
 
 
-def _answers_of(path: Path, question: dict[str, Any], needs_answers: bool) -> tuple[tuple[str, ...], int]:
-    """The gold texts, and where the file says that the first one begins; ValueError for what is no list of answers."""
+def _answers_of(
+    path: Path,
+    question: dict[str, Any],
+    needs_answers: bool,
+) -> tuple[tuple[str, ...], int]:
+    """The gold texts, and where the file says that the first one begins; ValueError for what is no
+    list of answers."""
     where = f"{path}: question {question['id']!r}"
     answers = question.get("answers")
     if answers is None:
         if needs_answers:
-            raise ValueError(f"{where} has no 'answers': a question without an answer has an empty list of them")
+            raise ValueError(
+                f"{where} has no 'answers': a question without an answer has an empty list of them",
+            )
         return (), -1
     if isinstance(answers, dict):
         answers = _answer_list(where, answers)
@@ -128,7 +138,9 @@ def _answers_of(path: Path, question: dict[str, Any], needs_answers: bool) -> tu
     if not golds:
         return (), -1
     if question.get("is_impossible") is True:
-        raise ValueError(f"{where} has answers and is_impossible=true; only one of them can be right")
+        raise ValueError(
+            f"{where} has answers and is_impossible=true; only one of them can be right",
+        )
     start = answers[0].get("answer_start")
     if not isinstance(start, int) or isinstance(start, bool):
         raise ValueError(f"{where}: answer_start is {start!r}, expected a number")
@@ -171,7 +183,8 @@ def _questions(path: Path, examples: SquadExamples) -> Iterator[tuple[int, dict[
 
 
 def _is_jsonl(path: Path) -> bool:
-    """Whether the first line is an object by itself: `datasets` gives its jsonl any name, .json most often."""
+    """Whether the first line is an object by itself: `datasets` gives its jsonl any name, .json
+    most often."""
     _, line = next(text_lines(path), (0, None))
     if line is None:
         return False
@@ -211,7 +224,9 @@ def _value(path: Path, node: Any, key: str, kind: type = str) -> Any:
     name = "text"
     if kind is list:
         name = "list"
-    raise ValueError(f"{path} is not in the SQuAD format: expected a {name} {key!r} in {str(node)[:80]!r}")
+    raise ValueError(
+        f"{path} is not in the SQuAD format: expected a {name} {key!r} in {str(node)[:80]!r}",
+    )
 
 
 def locate_answer(passage: str, text: str, start: int) -> int:

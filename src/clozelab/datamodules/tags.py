@@ -37,7 +37,8 @@ log = logging.getLogger(__name__)
 
 DOCUMENT_START = "-DOCSTART-"
 CONLLU_COLUMNS = 10
-CONLLU_TAG_COLUMNS = (3, 4)  # UPOS and XPOS, of which every word has one; in others `_` is an answer
+# UPOS and XPOS, of which every word has one; in others `_` is an answer
+CONLLU_TAG_COLUMNS = (3, 4)
 Block = list[tuple[int, list[str]]]  # one sentence: (line number, columns) of each word; none where it is not UTF-8
 
 
@@ -90,12 +91,18 @@ class TaggedSentences:
         return len(self.words)
 
 
-def read_conll(path: Path, layout: ColumnFormat, *, require_tags: bool, expected: str = ANY) -> TaggedSentences:
-    """Read one file; without `require_tags` its lines may hold only the word. The tags are `expected` to be ANY, or
-    CLASSES, of which more is known (labels.py).
+def read_conll(
+    path: Path,
+    layout: ColumnFormat,
+    *,
+    require_tags: bool,
+    expected: str = ANY,
+) -> TaggedSentences:
+    """Read one file; without `require_tags` its lines may hold only the word. The tags are
+    `expected` to be ANY, or CLASSES, of which more is known (labels.py).
 
-    ValueError names the file and line for a missing tag column, a tag that is none, no sentences, or too many damaged
-    ones."""
+    ValueError names the file and line for a missing tag column, a tag that is none, no sentences,
+    or too many damaged ones."""
     sentences = TaggedSentences(tags=[])
     found = LabelColumn(path, None, expected, is_tag=True)
     width: int | None = None
@@ -124,7 +131,9 @@ def read_conll(path: Path, layout: ColumnFormat, *, require_tags: bool, expected
         if not has_tags:
             sentences.tags = None
         elif require_tags and sentences.tags is not None:
-            sentences.tags.append([found.add(number, layout.tag_of(fields)) for number, fields in block])
+            sentences.tags.append(
+                [found.add(number, layout.tag_of(fields)) for number, fields in block],
+            )
         elif sentences.tags is not None:
             sentences.tags.append([fields[layout.tag_column] for _, fields in block])
     found.refuse()

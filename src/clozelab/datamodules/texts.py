@@ -7,9 +7,9 @@
     read_texts({"text": "one", "pair": "two"})  one pair, by its keys; lists in it, or dictionaries in a list, are many
     read_texts(frame, columns="review")         a column of a table of pandas or `datasets`
 
-Anything else is a ValueError in one sentence, before a text is read. What cannot be a text in a list is a mistake of
-the program, and refused; an empty cell of a table is a fact about one row, and stands as `Unreadable` in its place.
-"""
+Anything else is a ValueError in one sentence, before a text is read. What cannot be a text in a
+list is a mistake of the program, and refused; an empty cell of a table is a fact about one row, and
+stands as `Unreadable` in its place."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class Unreadable:
 
 
 class UnreadableText(ValueError):
-    """Text number `number` (from 1) cannot be read, for `reason`, and the caller wants no answers then."""
+    """Text number `number` (from 1) cannot be read, for `reason`, and the caller wants no answers
+    then."""
 
     def __init__(self, number: int, reason: str, noun: str = "text") -> None:
         super().__init__(f"{noun} {number} {reason}")
@@ -53,18 +54,23 @@ class UnreadableText(ValueError):
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts in order: each a str, a pair (str, str), a list of words, a question with its passages (str, [str]), or
-    `Unreadable`."""
+    """Texts in order: each a str, a pair (str, str), a list of words, a question with its passages
+    (str, [str]), or `Unreadable`."""
 
     items: list[Any]
     is_single: bool = False  # one text was given by itself
     table: Any = None  # the table whose rows they are
 
 
-def read_texts(given: Any, act: str = "classify", columns: str | Sequence[str] | None = None) -> Texts:
+def read_texts(
+    given: Any,
+    act: str = "classify",
+    columns: str | Sequence[str] | None = None,
+) -> Texts:
     """The texts that `given` holds, as `act` (datamodules/columns.py) takes them.
 
-    `columns`: of a table, the column of the texts or the two of pairs. ValueError says what was expected."""
+    `columns`: of a table, the column of the texts or the two of pairs. ValueError says what was
+    expected."""
     if isinstance(given, Mapping) or is_table(given):
         return _of_columns(given, act, columns)
     if isinstance(given, str | tuple):
@@ -85,7 +91,9 @@ def read_item(value: Any, number: int, act: str) -> Any:
     if isinstance(value, bytes):
         raise ValueError(f"text {number} is bytes: a string was expected; decode it (.decode())")
     if isinstance(value, str) and act == "answer":
-        raise ValueError(f"question {number} is {_shown(value)} alone: (QUESTION, PASSAGE) was expected")
+        raise ValueError(
+            f"question {number} is {_shown(value)} alone: (QUESTION, PASSAGE) was expected",
+        )
     if isinstance(value, str):
         return str(value)  # numpy's strings are their own kind
     if not _is_sequence(value):
@@ -97,7 +105,9 @@ def read_item(value: Any, number: int, act: str) -> Any:
         raise ValueError(f"do={act} takes single texts, and text {number} is a pair, or a list")
     for place, part in enumerate(parts, 1):
         if not isinstance(part, str):
-            raise ValueError(f"text {number}, part {place} is {_shown(part)}: a string was expected")
+            raise ValueError(
+                f"text {number}, part {place} is {_shown(part)}: a string was expected",
+            )
     if act == "tag":
         return [str(word) for word in parts]
     if len(parts) != 2:
@@ -119,7 +129,9 @@ def read_cells(record: Mapping[str, Any], roles: Mapping[str, str], act: str) ->
         if _is_missing(value):
             if role in may_lack:
                 continue
-            return Unreadable(f"has no {column!r}" + (": the cell is empty" if column in record else ""))
+            return Unreadable(
+                f"has no {column!r}" + (": the cell is empty" if column in record else ""),
+            )
         problem = _wrong_cell(value, column, role)
         if problem:
             return Unreadable(problem)
@@ -141,7 +153,8 @@ def is_table(given: Any) -> bool:
 
 
 def with_columns(table: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
-    """A copy of a table with further columns; one of the same name is replaced, and a warning says so."""
+    """A copy of a table with further columns; one of the same name is replaced, and a warning says
+    so."""
     replaced = [name for name in columns if name in _column_names(table)]
     if replaced:
         log.warning("the table's column %s is replaced by the answers'", ", ".join(replaced))
@@ -167,7 +180,9 @@ def _column_names(table: Any) -> list[Any]:
 def _of_columns(given: Any, act: str, columns: str | Sequence[str] | None) -> Texts:
     """The rows of a table, or of a dictionary of lists; a dictionary of single texts is one row."""
     if isinstance(given, Mapping) and hasattr(given, "column_names"):
-        raise ValueError(f"a dictionary of data sets was given: choose one of {', '.join(map(str, given))}")
+        raise ValueError(
+            f"a dictionary of data sets was given: choose one of {', '.join(map(str, given))}",
+        )
     if not isinstance(given, Mapping):
         if not _is_dataset(given) and not hasattr(given, "iloc"):
             given = given.to_pandas()  # a table of Arrow, Polars and others
@@ -187,7 +202,11 @@ def _of_columns(given: Any, act: str, columns: str | Sequence[str] | None) -> Te
     return Texts([_mended(row, number) for number, row in enumerate(rows, 1)])
 
 
-def _of_records(records: Sequence[Mapping[str, Any]], act: str, columns: str | Sequence[str] | None) -> Texts:
+def _of_records(
+    records: Sequence[Mapping[str, Any]],
+    act: str,
+    columns: str | Sequence[str] | None,
+) -> Texts:
     """One dictionary a text; each is read by its own keys."""
     items = []
     for number, record in enumerate(records, 1):
@@ -212,7 +231,12 @@ def _rows_of(cells: Mapping[str, Sequence[Any]], roles: Mapping[str, str], act: 
     return rows
 
 
-def _roles(names: list[Any], act: str, columns: str | Sequence[str] | None, place: str) -> dict[str, str]:
+def _roles(
+    names: list[Any],
+    act: str,
+    columns: str | Sequence[str] | None,
+    place: str,
+) -> dict[str, str]:
     if isinstance(columns, str):
         named = [columns]
     else:
@@ -264,7 +288,9 @@ def _is_missing(value: Any) -> bool:
 def _question(parts: list[Any], number: int) -> tuple[str, list[str]]:
     """A question with its passage, or its passages."""
     if len(parts) != 2 or not isinstance(parts[0], str):
-        raise ValueError(f"question {number}: (QUESTION, PASSAGE) or (QUESTION, [PASSAGES]) was expected")
+        raise ValueError(
+            f"question {number}: (QUESTION, PASSAGE) or (QUESTION, [PASSAGES]) was expected",
+        )
     return str(parts[0]), read_passages(parts[1], f"question {number}")
 
 
@@ -273,11 +299,15 @@ def read_passages(given: Any, place: str) -> list[str]:
     if isinstance(given, str):
         return [str(given)]
     if isinstance(given, Mapping) or not _is_iterable(given):
-        raise ValueError(f"{place}: the passages are {_shown(given)}: a string, or a list of them, was expected")
+        raise ValueError(
+            f"{place}: the passages are {_shown(given)}: a string, or a list of them, was expected",
+        )
     passages = list(given)
     for index, passage in enumerate(passages, 1):
         if not isinstance(passage, str):
-            raise ValueError(f"{place}: passage {index} is {_shown(passage)}: a string was expected")
+            raise ValueError(
+                f"{place}: passage {index} is {_shown(passage)}: a string was expected",
+            )
     return [str(passage) for passage in passages]
 
 
@@ -286,7 +316,9 @@ def _listed(given: Any) -> list[Any]:
     if isinstance(given, bytes):
         raise ValueError("bytes were given: a string was expected; decode them (.decode())")
     if isinstance(given, set | frozenset):
-        raise ValueError("a set has no order, so nobody could tell which answer is whose: give a list of it")
+        raise ValueError(
+            "a set has no order, so nobody could tell which answer is whose: give a list of it",
+        )
     if not _is_iterable(given):
         raise ValueError(f"{_shown(given)} was given: {EXPECTED}")
     values = list(given)
@@ -319,7 +351,9 @@ def _refuse_columns(columns: Any) -> None:
 
 def _refuse_mixture(items: Sequence[Any]) -> None:
     if len({isinstance(item, tuple) for item in items}) > 1:
-        raise ValueError("some texts are pairs and some are not (a tuple has two): give one kind at a time")
+        raise ValueError(
+            "some texts are pairs and some are not (a tuple has two): give one kind at a time",
+        )
 
 
 def _shown(value: Any) -> str:

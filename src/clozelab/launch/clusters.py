@@ -34,7 +34,8 @@ from clozelab.training.host import process_rank, require_package, usable_cores
 from clozelab.training.stopping import die_with_parent
 
 POLL_SECONDS = 0.2
-RESULT_SECONDS = 15.0  # that a file system shared by the nodes may need to show the result of a job that has ended
+# that a file system shared by the nodes may need to show the result of a job that has ended
+RESULT_SECONDS = 15.0
 LOCK_SECONDS = 60.0
 SILENT_HOURS = 6.0  # without an answer of Slurm, after which nobody waits for it any more
 NO_RESULT = 75  # exit status of a job that left no result (EX_TEMPFAIL: it may go well the next time)
@@ -184,7 +185,8 @@ class SlurmLauncher(SweepLauncher):
             executor.update_parameters(**resources)
             remote.log.unlink(missing_ok=True)
             handed = executor.submit(remote)
-            # A cluster that was set up anew counts from 1 again: results of an older job of this number are not ours.
+            # A cluster that was set up anew counts from 1 again: results of an older job of this
+            # number are not ours.
             for result in result_paths(handed):
                 result.unlink(missing_ok=True)
             note = {"job_id": handed.job_id, "tasks": handed.num_tasks, "words": remote.words, "time": time.time()}
@@ -192,7 +194,8 @@ class SlurmLauncher(SweepLauncher):
             return SubmittedJob(handed, self.queue)
 
     def _still_there(self, note: Mapping[str, Any] | None) -> Any:
-        """submitit's job for a note, if Slurm still has it; None otherwise. ValueError where Slurm does not answer."""
+        """submitit's job for a note, if Slurm still has it; None otherwise. ValueError where Slurm
+        does not answer."""
         from submitit.slurm.slurm import SlurmJob
 
         if note is None or self.cluster == "local":
@@ -240,7 +243,8 @@ def result_paths(job: Any) -> list[Path]:
 
 
 class SubmittedJob(RemoteProcess):
-    """A job that submitit has handed over; `queue` is of the real Slurm, None for processes of this machine."""
+    """A job that submitit has handed over; `queue` is of the real Slurm, None for processes of this
+    machine."""
 
     def __init__(self, job: Any, queue: SlurmQueue | None) -> None:
         self.job, self.queue = job, queue
@@ -260,7 +264,8 @@ class SubmittedJob(RemoteProcess):
             )
             return NO_RESULT
 
-        # Results may show late, and a job that has failed may be put in line again: both get a little time.
+        # Results may show late, and a job that has failed may be put in line again: both get a
+        # little time.
         state = self._state()
         if state is None or not state.has_ended:
             self._ended_at = None
@@ -283,7 +288,8 @@ class SubmittedJob(RemoteProcess):
         return JobState("RUNNING")
 
     def _status_of_results(self) -> int:
-        """The first exit status of its ranks that is not 0; NO_RESULT where submitit's own code failed in one."""
+        """The first exit status of its ranks that is not 0; NO_RESULT where submitit's own code
+        failed in one."""
         from submitit.core.utils import FailedJobError
 
         try:
@@ -299,7 +305,8 @@ class SubmittedJob(RemoteProcess):
 
 
 def _refresh(folder: Path) -> None:
-    """Make a network file system look at a folder again; changing a folder's mode, to what it is, does that."""
+    """Make a network file system look at a folder again; changing a folder's mode, to what it is,
+    does that."""
     with suppress(OSError):
         folder.chmod(folder.stat().st_mode)
 
@@ -325,7 +332,11 @@ class RayLauncher(SweepLauncher):
                 remote = RemoteJob(job, self.num_cpus, self.grace_seconds, is_alone=True)
                 job.start = partial(RayTask, ray, task.options(num_cpus=self.num_cpus, num_gpus=gpus), remote)
             console.print(f"{self.verb}: {len(jobs)} jobs for Ray")
-            how: Any = {"at_once": len(jobs), "grace_seconds": self.grace_seconds, "place": self.place}
+            how: Any = {
+                "at_once": len(jobs),
+                "grace_seconds": self.grace_seconds,
+                "place": self.place,
+            }
             ProcessPool(jobs, console=console, **how).run()
         finally:
             ray.shutdown()

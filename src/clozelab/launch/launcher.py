@@ -42,7 +42,8 @@ from clozelab.training.stopping import OUT_OF_TIME, STOPPED, Interrupted
 PLUGIN_PACKAGE = "hydra_plugins.clozelab"
 SKIP_DOCTOR = "CLOZELAB_SKIP_DOCTOR"  # in the environment: sweeps begin without it; `clozelab reproduce` has its own
 REPRODUCING = "reproduce"  # its value there then: the jobs are noted as those of the whole reproduction already
-PLAN_FOLDER = "CLOZELAB_PLAN_FOLDER"  # in the environment of a sweep's pre-flight: where it leaves sizes of the jobs
+# in the environment of a sweep's pre-flight: where it leaves sizes of the jobs
+PLAN_FOLDER = "CLOZELAB_PLAN_FOLDER"
 FEW_JOBS = 3  # so many are sooner run than looked at
 LOOKED_AT = ("pretrain", "finetune")
 DONE = ("complete", "skipped")  # whose scores a sweep ends with
@@ -57,11 +58,15 @@ PASSED_ON = ("hydra.searchpath", "hydra.sweeper.params", "hydra/launcher")  # de
 
 
 def look_before(
-    verb: str, config: DictConfig, first_job: Sequence[str], num_left: int, plan_folder: Path | None = None
+    verb: str,
+    config: DictConfig,
+    first_job: Sequence[str],
+    num_left: int,
+    plan_folder: Path | None = None,
 ) -> None:
-    """Run `clozelab doctor` on a sweep of trainings with so many jobs left, unless they are few or nobody wants it. Of
-    a search it sees the first job. It leaves the sizes of the jobs in `plan_folder`. ValueError: it found an error, or
-    was killed."""
+    """Run `clozelab doctor` on a sweep of trainings with so many jobs left, unless they are few or
+    nobody wants it. Of a search it sees the first job. It leaves the sizes of the jobs in
+    `plan_folder`. ValueError: it found an error, or was killed."""
     is_long = num_left > FEW_JOBS or not is_grid(config)
     if verb not in LOOKED_AT or not is_long or os.environ.get(SKIP_DOCTOR, "0") not in ("", "0"):
         return
@@ -70,11 +75,18 @@ def look_before(
         words = [*config.hydra.overrides.task, *own]
     else:
         words = [*first_job, *(word for word in own if "sweeper" not in key_of(word)), "hydra.sweeper.params=null"]
-    pulse = Pulse(Console(stderr=True), lambda: f"{verb}: the pre-flight still looks at what was composed")
+    pulse = Pulse(
+        Console(stderr=True),
+        lambda: f"{verb}: the pre-flight still looks at what was composed",
+    )
     environment = {}
     if plan_folder:
         environment = {PLAN_FOLDER: str(plan_folder)}
-    status = run_verb(["doctor", verb, *configuration_words(config), *words], environment=environment, pulse=pulse)
+    status = run_verb(
+        ["doctor", verb, *configuration_words(config), *words],
+        environment=environment,
+        pulse=pulse,
+    )
     if status in STOPPED:
         raise SystemExit(status)
     if status:
@@ -132,7 +144,10 @@ class SweepLauncher(Launcher):
         composer = JobComposer(self.context.config_loader, self.config)
         composed, planned = list[DictConfig](), list[PlannedJob]()
         console = Console(stderr=True)
-        pulse = Pulse(console, lambda: f"{self.verb}: {len(planned)} of {len(job_overrides)} jobs composed")
+        pulse = Pulse(
+            console,
+            lambda: f"{self.verb}: {len(planned)} of {len(job_overrides)} jobs composed",
+        )
         for overrides in job_overrides:
             pulse.beat()
             composed.append(composer.compose(overrides))
@@ -146,7 +161,10 @@ class SweepLauncher(Launcher):
             accept_other_code(map(read_record, places), reuse)
         jobs = [self._job(plan, index) for index, plan in enumerate(planned, initial_job_idx)]
         is_part = os.environ.get(SKIP_DOCTOR) == REPRODUCING
-        (self.sweep_dir / plan_file(self.verb)).unlink(missing_ok=True)  # an older sweep's; the pre-flight writes ours
+        # An older sweep's; the pre-flight writes ours.
+        (self.sweep_dir / plan_file(self.verb)).unlink(
+            missing_ok=True,
+        )
         if initial_job_idx == 0 and planned:
             if self.verb in LOOKED_AT and not is_part:  # for `clozelab status`
                 known = {self.verb: names_of(composed) if is_grid(self.config) else None}
@@ -259,9 +277,8 @@ class ProcessLauncher(SweepLauncher):
 def modules_of(verb: str) -> list[str]:
     """What the jobs of a sweep import, for a server to import once.
 
-    Task and measure modules are imported by address, after a job has begun. They bring scipy and pandas, which took a
-    sixth of a second of every fine-tuning before its first step.
-    """
+    Task and measure modules are imported by address, after a job has begun. They bring scipy and
+    pandas, which took a sixth of a second of every fine-tuning before its first step."""
     modules = ["clozelab.launch.preloaded", "clozelab.launch.clusters", f"clozelab.stages.{verb}"]
     for place in PRELOADED_PLACES.get(verb, ()):
         for address in allowed()[place]:

@@ -53,7 +53,13 @@ REDRAW_SECONDS = 0.5
 LOOK_AGAIN_SECONDS = 2.0
 TRY_AGAIN_SECONDS = 30.0  # where this machine does not list who holds the folder, and only a new process can find out
 UNFINISHED, WRONG = ("waiting", "running", "held"), ("failed", "stopped", "held", "left")
-KINDS = {"waiting": "waiting", "held": "waiting", "running": "running", "complete": "done", "skipped": "done"}
+KINDS = {
+    "waiting": "waiting",
+    "held": "waiting",
+    "running": "running",
+    "complete": "done",
+    "skipped": "done",
+}
 """How a job's state counts in progress; any other has ended without a result."""
 SHOWN_ROWS = 24
 BAR_WIDTH = 30
@@ -63,12 +69,20 @@ STYLES = {"running": "cyan", "complete": "green", "skipped": "green dim", "faile
 STYLES |= dict.fromkeys(("stopped", "held", "left"), "yellow")
 
 
-def run_verb(words: Sequence[str], environment: Mapping[str, str] | None = None, pulse: Pulse | None = None) -> int:
-    """Exit status of `clozelab WORDS`, 128 + n where signal n has ended it or come to us; it stops when we end.
+def run_verb(
+    words: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    pulse: Pulse | None = None,
+) -> int:
+    """Exit status of `clozelab WORDS`, 128 + n where signal n has ended it or come to us; it stops
+    when we end.
 
     `pulse` beats while it runs, for a verb that may be silent for long.
     """
-    process = subprocess.Popen([sys.executable, "-m", "clozelab", *words], **bound_to_us(environment or {}))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "clozelab", *words],
+        **bound_to_us(environment or {}),
+    )
     with taken_signals(lambda number: process.send_signal(number)) as came:
         if pulse is None:
             status = process.wait()
@@ -319,7 +333,13 @@ class ProcessPool:
     def _states(self) -> list[JobState]:
         """The jobs as their progress is counted."""
         return [
-            JobState(job.name, KINDS.get(job.state, "failed"), job.seconds, job.planned, self._steps(job))
+            JobState(
+                job.name,
+                KINDS.get(job.state, "failed"),
+                job.seconds,
+                job.planned,
+                self._steps(job),
+            )
             for job in self.jobs
         ]
 

@@ -1,7 +1,9 @@
-"""How far a sweep or a whole reproduction is: jobs done of all, what runs, and how long the rest takes.
+"""How far a sweep or a whole reproduction is: jobs done of all, what runs, and how long the rest
+takes.
 
-Jobs count by their planned seconds, not by their number: a plan beside the logs has them, and says what comes
-before and after each sweep. Finished jobs correct the plan. Where nothing was planned all jobs count alike.
+Jobs count by their planned seconds, not by their number: a plan beside the logs has them, and says
+what comes before and after each sweep. Finished jobs correct the plan. Where nothing was planned
+all jobs count alike.
 
 Where nobody watches a terminal, a Pulse prints such a line at least every 30 seconds.
 """
@@ -26,12 +28,14 @@ from clozelab.suggestions import duration
 PULSE_SECONDS = 25.0  # between two lines; with what a line waits for, never more than 30
 SHOWN_RUNNING = 2  # jobs that a line names
 STEP = re.compile(r"\bstep (\d+)/(\d+)")  # as training logs it
-TRUSTED_SHARE = 0.1  # of a job's steps: before that its own start weighs too much to say how long it takes
+# of a job's steps: before that its own start weighs too much to say how long it takes
+TRUSTED_SHARE = 0.1
 
 
 @dataclass(frozen=True)
 class JobState:
-    """What is known of one job: its name, whether it ended, waits or runs, and its seconds so far."""
+    """What is known of one job: its name, whether it ended, waits or runs, and its seconds so
+    far."""
 
     name: str
     state: str
@@ -47,13 +51,15 @@ class JobState:
 
 @dataclass(frozen=True)
 class Outlook:
-    """The place of one sweep in all that runs: jobs before and after it, and seconds planned for what comes after."""
+    """The place of one sweep in all that runs: jobs before and after it, and seconds planned for
+    what comes after."""
 
     planned: Mapping[str, float] = field(default_factory=dict)  # the words of a job -> its seconds
     jobs_before: int = 0
     jobs_after: int = 0
     seconds_after: float = 0.0
-    is_relative: bool = False  # what is planned says how large jobs are beside each other, and not how long
+    # what is planned says how large jobs are beside each other, and not how long
+    is_relative: bool = False
 
     @classmethod
     def read(cls, folder: Path, stage: str, *, is_part: bool) -> Outlook:
@@ -74,10 +80,11 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a plan: its name (a stage, `doctor`, `report`), wall seconds in all, and seconds of each job.
+    """One part of a plan: its name (a stage, `doctor`, `report`), wall seconds in all, and seconds
+    of each job.
 
-    `is_relative`: no speed is known, and those of the jobs only say how large they are beside each other.
-    """
+    `is_relative`: no speed is known, and those of the jobs only say how large they are beside each
+    other."""
 
     name: str
     seconds: float
@@ -133,9 +140,9 @@ def seconds_left(
 ) -> float | None:
     """How long the jobs that are left take, and what comes after them; None where nothing says so.
 
-    Jobs without a plan are taken to be as long as the planned ones are on average, or all alike. What finished jobs
-    took, beside what was planned for them, scales the others; so does a job that takes longer than that already.
-    """
+    Jobs without a plan are taken to be as long as the planned ones are on average, or all alike.
+    What finished jobs took, beside what was planned for them, scales the others; so does a job that
+    takes longer than that already."""
     left = [job for job in jobs if job.is_left]
     if not left:
         if seconds_after > 0.0:
@@ -151,7 +158,8 @@ def seconds_left(
 
     is_planned = bool(known) and not is_relative
     pace = _pace(jobs, planned, is_planned=is_planned)
-    in_order = sorted(left, key=lambda job: job.state)  # those that run have begun before those that wait
+    # those that run have begun before those that wait
+    in_order = sorted(left, key=lambda job: job.state)
     remaining = [_remaining(job, pace * planned[id(job)]) for job in in_order]
     own = makespan(remaining, min(at_once, len(left)))
     if is_planned:
@@ -166,7 +174,8 @@ def seconds_left(
 
 
 def _pace(jobs: Sequence[JobState], planned: Mapping[int, float], *, is_planned: bool) -> float:
-    """How much slower than planned the jobs are; without a plan, and so without a unit, seconds a job (0: unknown)."""
+    """How much slower than planned the jobs are; without a plan, and so without a unit, seconds a
+    job (0: unknown)."""
     ended = [job for job in jobs if job.state == "done" and job.seconds > 0.0]
     of_ended = sum(planned[id(job)] for job in ended)
     pace = 0.0
@@ -181,7 +190,8 @@ def _pace(jobs: Sequence[JobState], planned: Mapping[int, float], *, is_planned:
 
 
 def _remaining(job: JobState, expected: float) -> float:
-    """Seconds that one job still takes; 0 where it has taken longer than expected and does not say how far it is."""
+    """Seconds that one job still takes; 0 where it has taken longer than expected and does not say
+    how far it is."""
     if job.steps and job.steps[0] >= TRUSTED_SHARE * job.steps[1]:
         taken, of_all = job.steps
         return job.seconds * (of_all - taken) / taken
@@ -232,12 +242,18 @@ def steps_in(lines: Sequence[str]) -> tuple[int, int] | None:
 
 
 class Pulse:
-    """Prints a line wherever PULSE_SECONDS have passed since the last one, unless a terminal shows more anyway.
+    """Prints a line wherever PULSE_SECONDS have passed since the last one, unless a terminal shows
+    more anyway.
 
-    Whoever prints for other reasons says so by `spoken`. `beat` is called from a loop; `in_background` beats by itself.
-    """
+    Whoever prints for other reasons says so by `spoken`. `beat` is called from a loop;
+    `in_background` beats by itself."""
 
-    def __init__(self, console: Console, line: Callable[[], str], seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        console: Console,
+        line: Callable[[], str],
+        seconds: float | None = None,
+    ) -> None:
         self.console, self.line = console, line
         if seconds is None:
             self.seconds = PULSE_SECONDS

@@ -1,4 +1,5 @@
-"""What Slurm knows of our jobs, for example that job 17 is RUNNING, or that nobody knows it any more.
+"""What Slurm knows of our jobs, for example that job 17 is RUNNING, or that nobody knows it any
+more.
 
 Three commands are asked, each only where the one before it knows nothing:
 
@@ -6,8 +7,8 @@ Three commands are asked, each only where the one before it knows nothing:
 2. `sacct`: older ones, on a cluster that keeps accounts. Many small ones do not.
 3. `scontrol show job`: the controller's last word, before a job is called lost.
 
-submitit asks `sacct` alone: without accounts its jobs stay "unknown" for ever, and each question leaves a warning.
-"""
+submitit asks `sacct` alone: without accounts its jobs stay "unknown" for ever, and each question
+leaves a warning."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ NEVER_STARTS = (
     "PartitionNodeLimit",
     "PartitionTimeLimit",
 )
-NO_SUCH_JOB = "Invalid job id"  # in what squeue and scontrol say of a job that the controller does not know
+# in what squeue and scontrol say of a job that the controller does not know
+NO_SUCH_JOB = "Invalid job id"
 
 
 class JobState(NamedTuple):
@@ -70,11 +72,13 @@ class JobState(NamedTuple):
 
 
 class SlurmSilentError(Exception):
-    """Slurm gave no answer; that says nothing about the jobs, which go on without its controller."""
+    """Slurm gave no answer; that says nothing about the jobs, which go on without its
+    controller."""
 
 
 def ask_slurm(job_ids: Collection[str]) -> dict[str, JobState]:
-    """The state of each of these jobs. Raises SlurmSilentError where the controller does not answer."""
+    """The state of each of these jobs. Raises SlurmSilentError where the controller does not
+    answer."""
     states = _from_squeue(job_ids)
     unknown = [job_id for job_id in job_ids if job_id not in states]
     if unknown:
@@ -93,9 +97,18 @@ def _from_squeue(job_ids: Collection[str]) -> dict[str, JobState]:
 
 
 def _from_sacct(job_ids: Sequence[str]) -> dict[str, JobState]:
-    """Empty on a cluster without accounts, and where their database is down: then the controller's word counts."""
+    """Empty on a cluster without accounts, and where their database is down: then the controller's
+    word counts."""
     try:
-        done = _run(["sacct", "--noheader", "--parsable2", "--format=JobID,State", f"--jobs={','.join(job_ids)}"])
+        done = _run(
+            [
+                "sacct",
+                "--noheader",
+                "--parsable2",
+                "--format=JobID,State",
+                f"--jobs={','.join(job_ids)}",
+            ],
+        )
     except SlurmSilentError:
         return {}
     if done.returncode:
@@ -116,7 +129,8 @@ def _from_scontrol(job_id: str) -> JobState:
 
 
 def _parse_states(output: str, job_ids: Collection[str]) -> dict[str, JobState]:
-    """Lines of JOB|STATE or JOB|STATE|REASON; those of a job's steps (17.batch) and of other jobs are left out."""
+    """Lines of JOB|STATE or JOB|STATE|REASON; those of a job's steps (17.batch) and of other jobs
+    are left out."""
     states = {}
     for line in output.splitlines():
         job_id, *words = line.split("|")
@@ -228,4 +242,6 @@ class SlurmQueue:
             if state.never_starts and job_id not in self._stuck:
                 self._stuck.add(job_id)
                 choices = f"scontrol release {job_id} where it is held, or scancel {job_id}"
-                self.report(f"Slurm job {job_id} will not start by itself ({state.reason}): {choices}")
+                self.report(
+                    f"Slurm job {job_id} will not start by itself ({state.reason}): {choices}",
+                )

@@ -4,10 +4,10 @@ Sizes are in Hugging Face's spelling. A part is a class below `clozelab.models`,
 a class and a line of YAML, and nobody lists it. How a family of models spells all this in its config.json is in
 families/.
 
-Unusual: a causal encoder pools its last token, because under a causal mask the first one sees only itself. A pooled
-head that transformers' classes have trained on such an encoder read the first one all the same (`pools_first_token`).
-`max_position_embeddings` are the positions that a text can have; RoBERTa's two unused ones are not among them.
-"""
+Unusual: a causal encoder pools its last token, because under a causal mask the first one sees only
+itself. A pooled head that transformers' classes have trained on such an encoder read the first one
+all the same (`pools_first_token`). `max_position_embeddings` are the positions that a text can
+have; RoBERTa's two unused ones are not among them."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ class EncoderConfig:
     layer_norm_eps: float
     position_embedding_init: str
     is_causal: bool = False
-    pools_first_token: bool = False  # of a causal encoder, as transformers' classes do; others always do
+    # of a causal encoder, as transformers' classes do; others always do
+    pools_first_token: bool = False
     pad_token_id: int = 0
     embedding_size: int = 0  # width of the embeddings; 0: the hidden size
     num_hidden_groups: int = 0  # sets of weights that the layers share among them; 0: each layer has its own

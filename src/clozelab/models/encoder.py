@@ -214,8 +214,8 @@ class Encoder(nn.Module):
         return contexts
 
     def token_states(self, sequence_output: Tensor, layout: Layout) -> Tensor:
-        """[T, H] -> [B, H]: the state of each sequence's first token or, of a causal encoder, of its last real one
-        (unless its configuration says `pools_first_token`)."""
+        """[T, H] -> [B, H]: the state of each sequence's first token or, of a causal encoder, of
+        its last real one (unless its configuration says `pools_first_token`)."""
         if self.config.pools_last_token:
             rows = layout.last_rows
         else:

@@ -1,13 +1,13 @@
 """Model folders: reading and writing weights in the Hugging Face layout, under the names of their family.
 
-`config.json`, `model.safetensors`, tokenizer files, and `checksums.json` (sha256 of every file: a flipped byte loads
-silently otherwise). Written to a temporary folder and renamed, so a folder is whole or absent. Read: folders of ours
-and of others, with or without the family's prefix, with the old gamma/beta names, behind a wrapper's prefix such as
-`module.`; safetensors or pytorch_model.bin, in one file or in shards; a folder of Google's BERT
-(models/tensorbundle.py). Every encoder tensor must be there; only the pooler may be missing, and is then fresh, with a
-log line. Query, key and value are one matrix here and three tensors in the file. A vocabulary projection that the file
-has apart from the word embeddings stays apart.
-"""
+`config.json`, `model.safetensors`, tokenizer files, and `checksums.json` (sha256 of every file: a
+flipped byte loads silently otherwise). Written to a temporary folder and renamed, so a folder is
+whole or absent. Read: folders of ours and of others, with or without the family's prefix, with the
+old gamma/beta names, behind a wrapper's prefix such as `module.`; safetensors or pytorch_model.bin,
+in one file or in shards; a folder of Google's BERT (models/tensorbundle.py). Every encoder tensor
+must be there; only the pooler may be missing, and is then fresh, with a log line. Query, key and
+value are one matrix here and three tensors in the file. A vocabulary projection that the file has
+apart from the word embeddings stays apart."""
 
 from __future__ import annotations
 
@@ -40,9 +40,13 @@ PICKLED_WEIGHTS_FILE, GOOGLE_CONFIG_FILE = "pytorch_model.bin", "bert_config.jso
 WEIGHTS = (WEIGHTS_FILE, f"{WEIGHTS_FILE}.index.json", PICKLED_WEIGHTS_FILE, f"{PICKLED_WEIGHTS_FILE}.index.json")
 """What holds a folder's weights; the first that is there."""
 _HARMLESS = ("embeddings.position_ids", "embeddings.token_type_ids", "n_averaged")
-"""Buffers that hold nothing of a model: numbers of positions, zeros, and the count of an average of weights."""
-_LANDMARK = "embeddings.word_embeddings.weight"  # every encoder has it, so what stands before it is a wrapper's prefix
-_OTHER_MODELS = frozenset(("bert", "roberta", "albert", "electra", "distilbert", "deberta", "mpnet", "ernie"))
+"""Buffers that hold nothing of a model: numbers of positions, zeros, and the count of an average of
+weights."""
+# every encoder has it, so what stands before it is a wrapper's prefix
+_LANDMARK = "embeddings.word_embeddings.weight"
+_OTHER_MODELS = frozenset(
+    ("bert", "roberta", "albert", "electra", "distilbert", "deberta", "mpnet", "ernie"),
+)
 """What encoders are called in their classes: such a prefix is no wrapper's."""
 _WEIGHT_TYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 _NESTED = ("state_dict", "model_state_dict", "model")  # where checkpoints of training programs keep the tensors
@@ -199,8 +203,9 @@ def read_tensors(path: Path | str) -> dict[str, Tensor]:
 
 
 def _unwrapped(tensors: dict[str, Tensor], family: Family, file: Path) -> dict[str, Tensor]:
-    """The tensors without what a wrapper put before their names: DataParallel's `module.`, torch.compile's
-    `_orig_mod.`, a class of somebody's own. ValueError where the file holds several models."""
+    """The tensors without what a wrapper put before their names: DataParallel's `module.`,
+    torch.compile's `_orig_mod.`, a class of somebody's own. ValueError where the file holds several
+    models."""
     prefixes = {
         name.removesuffix(_LANDMARK).removesuffix(family.prefix) for name in tensors if name.endswith(_LANDMARK)
     }
@@ -260,7 +265,10 @@ def _read_file(path: Path) -> dict[str, Tensor]:
         why = str(error).partition("\n")[0]
         raise ValueError(f"{path} cannot be read, it is damaged or not a weights file: {why}") from error
     if isinstance(tensors, dict):
-        tensors = next((tensors[key] for key in _NESTED if isinstance(tensors.get(key), dict)), tensors)
+        tensors = next(
+            (tensors[key] for key in _NESTED if isinstance(tensors.get(key), dict)),
+            tensors,
+        )
     if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
         raise ValueError(f"{path} is not a weights file: it holds something else than tensors by their names")
     return tensors

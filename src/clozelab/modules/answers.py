@@ -27,7 +27,8 @@ class Result:
 
 @dataclass(frozen=True)
 class Unanswered(Result):
-    """Stands for the answer to a text that the model cannot read; `error` says why: "is empty: ..."."""
+    """Stands for the answer to a text that the model cannot read; `error` says why: "is empty:
+    ..."."""
 
     error: str
 
@@ -35,7 +36,9 @@ class Unanswered(Result):
         # Only names that it lacks come here; copying and pickling ask for some before it has any.
         if name.startswith("__") or name == "error":
             raise AttributeError(name)
-        raise AttributeError(f"there is no {name}: this text was not answered, because it {self.error}")
+        raise AttributeError(
+            f"there is no {name}: this text was not answered, because it {self.error}",
+        )
 
 
 @dataclass(frozen=True)
@@ -62,12 +65,15 @@ class Classified(Result):
     probabilities: dict[str, float]
 
     def to_columns(self) -> dict[str, Any]:
-        return {"prediction": self.label, "probability": self.probability} | _by_label(self.probabilities)
+        return {"prediction": self.label, "probability": self.probability} | _by_label(
+            self.probabilities,
+        )
 
 
 @dataclass(frozen=True)
 class Labelled(Result):
-    """Of a model whose labels do not exclude each other: those more probable than the threshold, perhaps none."""
+    """Of a model whose labels do not exclude each other: those more probable than the threshold,
+    perhaps none."""
 
     labels: tuple[str, ...]
     probabilities: dict[str, float]  # each label's own, so that they do not add up to 1
@@ -138,7 +144,8 @@ class Scored(Result):
 
 
 def columns_of(results: Sequence[Any], array_name: str = "embedding") -> dict[str, list[Any]]:
-    """The columns that a table gets: name -> a value of each row, None where a row has none; `error` comes last.
+    """The columns that a table gets: name -> a value of each row, None where a row has none;
+    `error` comes last.
 
     A result is a `Result`, or an array that stands in the column `array_name`."""
     rows: list[dict[str, Any]] = []
@@ -152,7 +159,8 @@ def columns_of(results: Sequence[Any], array_name: str = "embedding") -> dict[st
 
 
 def summary_of(problems: Sequence[tuple[str, str]], total: int) -> str:
-    """`2 of 90 texts were not answered: text 7 is empty; text 9 has ...`; of (which text, why) the first three."""
+    """`2 of 90 texts were not answered: text 7 is empty; text 9 has ...`; of (which text, why) the
+    first three."""
     shown = "; ".join(f"{place} {reason}" for place, reason in problems[:SHOWN_PROBLEMS])
     others = len(problems) - SHOWN_PROBLEMS
     more = ""

@@ -136,7 +136,8 @@ def _target(
         raise ValueError(f"target={target}: this model gives a {'span' if act == 'answer' else 'number'}: leave it out")
     if act == "answer":
         tokenizer, last = predictor.tokenizer, len(ids) - 1
-        first = 1 + len(tokenizer.encode_batch([text[0]])[0]) + tokenizer.pair_separators  # of the passage
+        # of the passage
+        first = 1 + len(tokenizer.encode_batch([text[0]])[0]) + tokenizer.pair_separators
         sums = own[first:last, None] + own[len(ids) :][first:last]
         rules = predictor.model.config.get("clozelab", {}).get("answers", {})
         spans = torch.ones_like(sums).triu().tril(rules.get("max_answer_length", 30) - 1) > 0

@@ -261,9 +261,11 @@ class FineTuning(TrainingModule):
         return {}
 
     def recall(self, remembered: Mapping[str, Any]) -> dict[str, Any]:
-        """Predict by what a model's folder says, so that nothing is chosen on the file that is scored.
+        """Predict by what a model's folder says, so that nothing is chosen on the file that is
+        scored.
 
-        `remembered` is what its fine-tuning left there. Returns what the run's record says of it."""
+        `remembered` is what its fine-tuning left there. Returns what the run's record says of
+        it."""
         return {}
 
     def restore_best(self) -> None:

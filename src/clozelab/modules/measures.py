@@ -232,7 +232,13 @@ def logistic_regression(
     return weights.detach().numpy()
 
 
-def largest_gradient(weights: np.ndarray, x: np.ndarray, labels: np.ndarray, *, strength: float) -> float:
+def largest_gradient(
+    weights: np.ndarray,
+    x: np.ndarray,
+    labels: np.ndarray,
+    *,
+    strength: float,
+) -> float:
     """Largest entry of the gradient of what `logistic_regression` minimises; 0 at the optimum."""
     num_classes = weights.shape[1]
     scores = (x @ weights[:-1] + weights[-1]).astype(np.float64)

@@ -47,13 +47,15 @@ class Model:
     config: Mapping[str, Any]  # config.json as it is
     architecture: str
     task: str | None
-    """classification, multi_label, regression, tags, choices, spans or embedding; None: not fine-tuned."""
+    """classification, multi_label, regression, tags, choices, spans or embedding; None: not
+    fine-tuned."""
     labels: tuple[str, ...]  # of classification and tags, by the order of the outputs
     max_length: int  # of a sequence with its special tokens: the longest that was trained, as far as it is recorded
 
     @property
     def texts_per_example(self) -> int | None:
-        """Of classification: 1 where single texts were trained on, 2 where pairs; None where that is not recorded."""
+        """Of classification: 1 where single texts were trained on, 2 where pairs; None where that
+        is not recorded."""
         recorded = self.config.get("clozelab", {}).get("texts_per_example")
         if recorded is None:
             return None
@@ -245,14 +247,17 @@ def _refuse_twins(labels: Sequence[str], place: Path) -> None:
     """ValueError for two classes of one name, whose probabilities nobody could tell apart."""
     for label in labels:
         if labels.count(label) > 1:
-            raise ValueError(f"{place}: id2label calls two classes {label!r}; give each a name of its own")
+            raise ValueError(
+                f"{place}: id2label calls two classes {label!r}; give each a name of its own",
+            )
 
 
 def named_labels(config: Mapping[str, Any], place: Path | str) -> list[str]:
-    """The names that a config.json gives the outputs, in their order: by id2label, else by label2id; empty for none.
+    """The names that a config.json gives the outputs, in their order: by id2label, else by
+    label2id; empty for none.
 
-    ValueError where they are no names by numbers, where an output in between has none, and where the two say different
-    numbers of a name."""
+    ValueError where they are no names by numbers, where an output in between has none, and where
+    the two say different numbers of a name."""
     id2label, label2id = config.get("id2label") or {}, config.get("label2id") or {}
     try:
         numbers = {str(name): int(number) for name, number in label2id.items()}
@@ -265,14 +270,21 @@ def named_labels(config: Mapping[str, Any], place: Path | str) -> list[str]:
     for number in range(len(names)):
         if number not in names:
             known = ", ".join(map(str, sorted(names)))
-            raise ValueError(f"{place}: id2label has no name for output {number} (it names {known}); add it")
+            raise ValueError(
+                f"{place}: id2label has no name for output {number} (it names {known}); add it",
+            )
     return [names[number] for number in range(len(names))]
 
 
-def _refuse_contradiction(names: Mapping[int, str], numbers: Mapping[str, int], place: Path | str) -> None:
+def _refuse_contradiction(
+    names: Mapping[int, str],
+    numbers: Mapping[str, int],
+    place: Path | str,
+) -> None:
     """ValueError where id2label and label2id say different numbers of a name.
 
-    Names of label2id alone are what a library leaves there by itself (LABEL_0): they contradict nothing."""
+    Names of label2id alone are what a library leaves there by itself (LABEL_0): they contradict
+    nothing."""
     labels = list(names.values())
     for number, name in sorted(names.items()):
         if numbers.get(name, number) != number and labels.count(name) == 1:
@@ -285,7 +297,8 @@ def _refuse_contradiction(names: Mapping[int, str], numbers: Mapping[str, int], 
 def renamed_labels(labels: Sequence[str], names: Any, place: Path | str) -> list[str]:
     """A model's labels, some under other names (label -> name).
 
-    ValueError for what is no such mapping, for a label that the model lacks, and for two labels of one name."""
+    ValueError for what is no such mapping, for a label that the model lacks, and for two labels of
+    one name."""
     if not isinstance(names, Mapping):
         raise ValueError(f"label_names={names}: write {{MODEL_NAME: NAME, ...}}, a name of each label to be renamed")
     if not names:

@@ -1,13 +1,14 @@
 """What a finished model says of texts: it fills masks, classifies, answers, tags, embeds and scores.
 
-One text gives one result, a list gives a list in its order, a table comes back with columns beside its own
-(datamodules/texts.py says what else is read). All texts are encoded and checked before the first is read; then they go
-through the encoder in streams of similar lengths, without padding. The encoder runs in bf16 where the processor
-multiplies that, heads and probabilities in fp32.
+One text gives one result, a list gives a list in its order, a table comes back with columns beside
+its own (datamodules/texts.py says what else is read). All texts are encoded and checked before the
+first is read; then they go through the encoder in streams of similar lengths, without padding. The
+encoder runs in bf16 where the processor multiplies that, heads and probabilities in fp32.
 
-A text that the model cannot read (empty, too long, of unknown tokens alone) takes no other one along: `Unanswered`
-stands in its place with the reason, and a warning counts them. `errors="raise"` makes it a ValueError, as it is of one
-text given by itself. An empty text has a vector, that of the special tokens.
+A text that the model cannot read (empty, too long, of unknown tokens alone) takes no other one
+along: `Unanswered` stands in its place with the reason, and a warning counts them. `errors="raise"`
+makes it a ValueError, as it is of one text given by itself. An empty text has a vector, that of the
+special tokens.
 
 Letters: N texts, T tokens of a batch, P places that are asked for, H hidden size, V vocabulary, L layers.
 """
@@ -54,7 +55,8 @@ from clozelab.modules.model import Model, find_model, read_model, renamed_labels
 from clozelab.modules.spans import NBestSettings, predict_answers, token_logits
 from clozelab.training.runtime import MAX_FP32_ERROR, choose_precision, onednn_fp32, onednn_fp32_error
 
-ERRORS = ("mark", "raise")  # what a text that cannot be read is: an answer that says so, or a ValueError
+# what a text that cannot be read is: an answer that says so, or a ValueError
+ERRORS = ("mark", "raise")
 THRESHOLD = 0.5  # of a label's own probability, where labels do not exclude each other
 BATCH_TOKENS = 4096
 TEXTS_PER_SCORING = 256  # a masked model reads a text once for each of its tokens
@@ -82,9 +84,8 @@ class Predictor:
         precision: of the encoder: auto, bf16-mixed or 32-true.
         label_names: the model's names of its labels -> what answers call them.
 
-    `progress` is put around the batches: rich.progress.track shows a bar. `warns`: whether texts that were not answered
-    are counted in a warning.
-    """
+    `progress` is put around the batches: rich.progress.track shows a bar. `warns`: whether texts
+    that were not answered are counted in a warning."""
 
     def __init__(
         self,
@@ -114,7 +115,12 @@ class Predictor:
     # What it does. Everywhere `columns` names columns of a table, and `errors` is one of ERRORS.
 
     def fill_mask(
-        self, texts: Any, top_k: int = 5, *, columns: str | Sequence[str] | None = None, errors: str = "mark"
+        self,
+        texts: Any,
+        top_k: int = 5,
+        *,
+        columns: str | Sequence[str] | None = None,
+        errors: str = "mark",
     ) -> Any:
         """`Filled`: for each mask (the tokenizer's own mask token in the text) the `top_k` most probable tokens."""
         head, given = self._head("lm", "fill a mask"), read_texts(texts, "fill", columns)
@@ -125,7 +131,9 @@ class Predictor:
         counts = [len(own) for own in places]
         # What a causal encoder says of a token stands at the token before it.
         positions = np.concatenate([np.zeros(0, dtype=np.int64), *places]) - self.encoder.config.is_causal
-        owners, ends, nothing = np.repeat(np.arange(len(counts)), counts), examples.offsets_of(counts), positions * 0
+        owners = np.repeat(np.arange(len(counts)), counts)
+        ends = examples.offsets_of(counts)
+        nothing = positions * 0
         asked = scoring.Questions(sequences, ends, positions, nothing, owners)
 
         def best(hidden: Tensor, batch: Batch) -> Part:
@@ -155,9 +163,11 @@ class Predictor:
         columns: str | Sequence[str] | None = None,
         errors: str = "mark",
     ) -> Any:
-        """`Classified`; `Labelled` where labels do not exclude each other, `Number` of a regression. With `stride` a
-        longer text is read in windows so many tokens apart, and the mean of their logits counts."""
-        head, given = self._head("classification", "classify"), read_texts(texts, "classify", columns)
+        """`Classified`; `Labelled` where labels do not exclude each other, `Number` of a
+        regression. With `stride` a longer text is read in windows so many tokens apart, and the
+        mean of their logits counts."""
+        head = self._head("classification", "classify")
+        given = read_texts(texts, "classify", columns)
         self.require_kind(given.items)
         encoded = self._encode(given, errors, stride=stride)
         logits = self._sequence_logits(head, encoded)
@@ -170,7 +180,13 @@ class Predictor:
             found = _classified(logits, self.labels)
         return self._returned(given, encoded.reasons, found)
 
-    def next_sentence(self, pairs: Any, *, columns: str | Sequence[str] | None = None, errors: str = "mark") -> Any:
+    def next_sentence(
+        self,
+        pairs: Any,
+        *,
+        columns: str | Sequence[str] | None = None,
+        errors: str = "mark",
+    ) -> Any:
         """`Classified` as "next" or "other": whether the second text follows the first."""
         given = read_texts(pairs, "next", columns)
         if any(isinstance(text, str) for text in given.items):
@@ -190,9 +206,10 @@ class Predictor:
         columns: str | Sequence[str] | None = None,
         errors: str = "mark",
     ) -> Any:
-        """float32 [N, H]; [H] for one text. The mean over all tokens, the first token's state (`cls`; of a causal
-        encoder the last one's), or the mean of the last four layers side by side (`last4`, [N, 4 H]). None: what the
-        model's embeddings were trained with, else the mean. A text that cannot be read is a row of NaN.
+        """float32 [N, H]; [H] for one text. The mean over all tokens, the first token's state
+        (`cls`; of a causal encoder the last one's), or the mean of the last four layers side by
+        side (`last4`, [N, 4 H]). None: what the model's embeddings were trained with, else the
+        mean. A text that cannot be read is a row of NaN.
 
         `layer`: 0 is what goes into the first layer, -1 the last one's output. `stride`: see `classify`.
         """
@@ -242,11 +259,21 @@ class Predictor:
                 hidden = batch["hidden_states"][layer]
             return batch["example_index"], self.encoder.sentence_states(hidden, batch["layout"], pooling)
 
-        parts = self._run(encoded.sequences, pooled, hidden_states=pooling == "last4" or is_inner_layer)
+        parts = self._run(
+            encoded.sequences,
+            pooled,
+            hidden_states=pooling == "last4" or is_inner_layer,
+        )
         values = _mean_of_windows(_in_order(parts, len(encoded.sequences)), encoded.window_offsets)
         return self._merged(encoded.reasons, list(values))
 
-    def score(self, texts: Any, *, columns: str | Sequence[str] | None = None, errors: str = "mark") -> Any:
+    def score(
+        self,
+        texts: Any,
+        *,
+        columns: str | Sequence[str] | None = None,
+        errors: str = "mark",
+    ) -> Any:
         """`Scored`: by the chain rule where the encoder is causal, else the pseudo-log-likelihood (Salazar 2020)."""
         head, given = self._head("lm", "score a text"), read_texts(texts, "score", columns)
         encoded = self._encode(given, errors)
@@ -256,7 +283,13 @@ class Predictor:
             found += self._scored(head, encoded.sequences, np.arange(first, last))
         return self._returned(given, encoded.reasons, found)
 
-    def hidden_states(self, texts: Any, *, columns: str | Sequence[str] | None = None, errors: str = "mark") -> Any:
+    def hidden_states(
+        self,
+        texts: Any,
+        *,
+        columns: str | Sequence[str] | None = None,
+        errors: str = "mark",
+    ) -> Any:
         """float32 [L + 1, tokens, H] of each text: what goes into the first layer, and what comes out of each."""
         given = read_texts(texts, "states", columns)
         encoded = self._encode(given, errors, reads_empty=True)
@@ -270,15 +303,30 @@ class Predictor:
             return batch["example_index"], batch["example_index"]
 
         self._run(encoded.sequences, keep, hidden_states=True)
-        return self._returned(given, encoded.reasons, [found[number] for number in range(len(found))])
+        return self._returned(
+            given,
+            encoded.reasons,
+            [found[number] for number in range(len(found))],
+        )
 
-    def attention(self, texts: Any, *, columns: str | Sequence[str] | None = None, errors: str = "mark") -> Any:
+    def attention(
+        self,
+        texts: Any,
+        *,
+        columns: str | Sequence[str] | None = None,
+        errors: str = "mark",
+    ) -> Any:
         """float32 [L, heads, tokens, tokens] of each text: what share of its look each token (the third axis) gives to
         each other one. A text of a masked model may have masks."""
         from clozelab.modules.explaining import noted_attention
 
         given = read_texts(texts, "attention", columns)
-        encoded = self._encode(given, errors, reads_empty=True, has_masks=self._may_have_masks(given.items))
+        encoded = self._encode(
+            given,
+            errors,
+            reads_empty=True,
+            has_masks=self._may_have_masks(given.items),
+        )
         found, layers = {}, list[Tensor]()
 
         def keep(hidden: Tensor, batch: Batch) -> Part:  # noqa: ARG001
@@ -290,7 +338,11 @@ class Predictor:
 
         with noted_attention(self.encoder, layers.append):
             self._run(encoded.sequences, keep, max_tokens=1)
-        return self._returned(given, encoded.reasons, [found[number] for number in range(len(found))])
+        return self._returned(
+            given,
+            encoded.reasons,
+            [found[number] for number in range(len(found))],
+        )
 
     def answer(
         self, question: str, passages: str | Sequence[str], *, top_k: int = 1, null_answer: bool | None = None
@@ -312,10 +364,10 @@ class Predictor:
     ) -> Any:
         """Answers to many questions, each with its passages, by the rules of SQuAD's released code (modules/spans.py).
 
-        `questions`: (question, passage or passages) of each, or a table with a column of questions and one of passages.
-        `null_answer`: whether "no answer" may be the best; None: where the model was trained with such questions. It is
-        where the null odds are above the threshold that was best in training. `top_k`: answers in all.
-        """
+        `questions`: (question, passage or passages) of each, or a table with a column of questions
+        and one of passages. `null_answer`: whether "no answer" may be the best; None: where the
+        model was trained with such questions. It is where the null odds are above the threshold
+        that was best in training. `top_k`: answers in all."""
         head, made = self._head("spans", "answer a question"), self.model.config.get("clozelab", {})
         given = read_texts(questions, "answer", columns)
         _check_top_k(top_k)
@@ -336,9 +388,16 @@ class Predictor:
         found = [answers.best_answer(own, null, top_k, threshold) for own, null in candidates]
         return self._returned(given, reasons, found)
 
-    def tag(self, texts: Any, *, columns: str | Sequence[str] | None = None, errors: str = "mark") -> Any:
-        """`Tagged`: a tag for every word, and the entities that B- and I- tags make. A text that is a list of words is
-        taken as it is; of any other, words are runs of letters and digits, and single marks. Any length."""
+    def tag(
+        self,
+        texts: Any,
+        *,
+        columns: str | Sequence[str] | None = None,
+        errors: str = "mark",
+    ) -> Any:
+        """`Tagged`: a tag for every word, and the entities that B- and I- tags make. A text that is
+        a list of words is taken as it is; of any other, words are runs of letters and digits, and
+        single marks. Any length."""
         head, given = self._head("tags", "tag words"), read_texts(texts, "tag", columns)
         reasons: list[str | None] = []
         readable: list[tuple[str, list[tuple[int, int]]]] = []
@@ -357,12 +416,16 @@ class Predictor:
     # How it does it
 
     def sequences_of(self, texts: Sequence[Any]) -> TokenSequences:
-        """Of texts in which masks are masks, where the model fills them; ValueError for what cannot be read."""
-        given = Texts([read_item(text, number, "attention") for number, text in enumerate(texts, 1)])
+        """Of texts in which masks are masks, where the model fills them; ValueError for what cannot
+        be read."""
+        given = Texts(
+            [read_item(text, number, "attention") for number, text in enumerate(texts, 1)],
+        )
         return self._encode(given, "raise", has_masks=self._may_have_masks(given.items)).sequences
 
     def require_kind(self, items: Sequence[Any]) -> None:
-        """ValueError for single texts where the classifier was trained on pairs, and the other way round."""
+        """ValueError for single texts where the classifier was trained on pairs, and the other way
+        round."""
         expected = self.model.texts_per_example
         for number, item in enumerate(items, 1):
             if isinstance(item, Unreadable) or expected is None:
@@ -382,14 +445,19 @@ class Predictor:
         return "lm" in self.heads and any(isinstance(item, str) and has_mask(item) for item in items)
 
     def _with_masks(self, given: Texts) -> Texts:
-        """The same, with those unreadable that have no mask, or one where the encoder does not look."""
+        """The same, with those unreadable that have no mask, or one where the encoder does not
+        look."""
         tokenizer = self.tokenizer
         items: list[Any] = []
         for item in given.items:
             if not isinstance(item, str):
                 items.append(item)
             elif not tokenizer.has_mask(item):
-                items.append(Unreadable(f"has no {tokenizer.mask_token}: write it where a token is to be filled in"))
+                items.append(
+                    Unreadable(
+                        f"has no {tokenizer.mask_token}: write it where a token is to be filled in",
+                    ),
+                )
             elif self.encoder.config.is_causal and not self._ends_with_its_mask(item):
                 reason = (
                     f"has a mask before its end, and {self.model.folder} reads from left to right: it fills one mask, "
@@ -442,7 +510,8 @@ class Predictor:
         flat, lengths = some["input_ids"].astype(np.int32), some["lengths"]
         part = TokenSequences(flat, examples.offsets_of(lengths), lengths)
         text, position = scoring.inner_tokens(part)
-        each = np.arange(len(text)), position  # a masked model reads a text once for each token, with that hidden
+        # a masked model reads a text once for each token, with that hidden
+        each = (np.arange(len(text)), position)
         which: tuple[Any, Any, Any]
         if is_causal:
             which = (np.arange(len(part)), (text, position), None)
@@ -484,7 +553,8 @@ class Predictor:
         windows: squad.WindowSettings,
         settings: NBestSettings,
     ) -> list[tuple[list[tuple[float, answers.Answer]], float]]:
-        """Of each question its candidates (sum of logits, answer), and what "no answer" has at least."""
+        """Of each question its candidates (sum of logits, answer), and what "no answer" has at
+        least."""
         passages: list[tuple[int, int, str]] = []  # (question, passage of it, text)
         for number, (_, texts) in enumerate(questions):
             passages += [(number, place, text) for place, text in enumerate(texts)]
@@ -502,15 +572,25 @@ class Predictor:
         found: list[list[tuple[float, answers.Answer]]] = [[] for _ in questions]
         nulls: list[float] = [np.inf] * len(questions)
         for i, (number, passage, _) in enumerate(passages):
-            for candidate, place in zip(predicted.nbest[str(i)], predicted.places[str(i)], strict=True):
+            for candidate, place in zip(
+                predicted.nbest[str(i)],
+                predicted.places[str(i)],
+                strict=True,
+            ):
                 total = candidate["start_logit"] + candidate["end_logit"]
                 if place is not None:
-                    found[number].append((total, answers.Answer(candidate["text"], 0.0, passage, *place)))
+                    found[number].append(
+                        (total, answers.Answer(candidate["text"], 0.0, passage, *place)),
+                    )
                 elif candidate["text"] == "":
                     nulls[number] = min(nulls[number], total)
         return list(zip(found, nulls, strict=True))
 
-    def _tagged(self, head: Any, texts: Sequence[tuple[str, list[tuple[int, int]]]]) -> list[answers.Tagged]:
+    def _tagged(
+        self,
+        head: Any,
+        texts: Sequence[tuple[str, list[tuple[int, int]]]],
+    ) -> list[answers.Tagged]:
         """Of texts with the places of their words."""
         words = []
         for text, places in texts:
@@ -535,13 +615,24 @@ class Predictor:
             return batch["word_index"], torch.stack([top.values.double(), top.indices.double()], dim=1)
 
         sequences, has_mix = tags.TaggedSequences(tokens, *own), bool(layers)
-        values = _in_order(self._run(sequences, of_words, reads_bilstm=not has_mix, hidden_states=has_mix), total)
+        values = _in_order(
+            self._run(sequences, of_words, reads_bilstm=not has_mix, hidden_states=has_mix),
+            total,
+        )
         ends = np.cumsum([len(one) for one in words])[:-1]
         results = []
         for (text, places), predicted in zip(texts, np.split(values, ends), strict=True):
             spans = []
             for (start, end), (probability, tag) in zip(places, predicted, strict=True):
-                spans.append(answers.Span(text[start:end], start, end, self.labels[int(tag)], float(probability)))
+                spans.append(
+                    answers.Span(
+                        text[start:end],
+                        start,
+                        end,
+                        self.labels[int(tag)],
+                        float(probability),
+                    ),
+                )
             results.append(answers.Tagged(text, tuple(spans), answers.entities_of(text, spans)))
         return results
 
@@ -602,15 +693,15 @@ def load(
 ) -> Predictor:
     """The model of a run (a fine-tuned one, or a pre-training's encoder with its heads), of a folder or of a file.
 
-    With `hub` a NAME@COMMIT of the Hugging Face hub is taken as well; it is never asked otherwise. `label_names`: the
-    model's names of its labels -> what answers call them.
-    """
+    With `hub` a NAME@COMMIT of the Hugging Face hub is taken as well; it is never asked otherwise.
+    `label_names`: the model's names of its labels -> what answers call them."""
     model = read_model(find_model(str(place), from_hub=hub))
     return Predictor(model, device=device, precision=precision, label_names=label_names)
 
 
 def _refuse(reasons: Sequence[str | None], given: Texts, errors: str, noun: str = "text") -> None:
-    """ValueError for the first text that cannot be read, where that is an error or it is the only one."""
+    """ValueError for the first text that cannot be read, where that is an error or it is the only
+    one."""
     if errors not in ERRORS:
         raise ValueError(f"errors={errors}: choose one of {', '.join(ERRORS)}")
     if errors != "raise" and not given.is_single:
@@ -667,7 +758,9 @@ def _mean_of_windows(values: NDArray[Any], offsets: Ints) -> NDArray[Any]:
     """[windows, ...] -> [N, ...]."""
     if len(offsets) == len(values) + 1:
         return values
-    return np.add.reduceat(values, offsets[:-1], axis=0) / np.diff(offsets)[:, None].astype(values.dtype)
+    return np.add.reduceat(values, offsets[:-1], axis=0) / np.diff(offsets)[:, None].astype(
+        values.dtype,
+    )
 
 
 def _word_spans(text: str | Sequence[str]) -> list[tuple[int, int]]:

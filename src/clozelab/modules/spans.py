@@ -32,7 +32,8 @@ from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, Part
 log = logging.getLogger(__name__)
 Floats = NDArray[np.float32]
 SURELY_NULL = 1e6
-DEFAULT_THRESHOLD = 0.0  # of the null odds, as in transformers: a text stands unless "no answer" scores higher
+# of the null odds, as in transformers: a text stands unless "no answer" scores higher
+DEFAULT_THRESHOLD = 0.0
 
 
 @dataclass(frozen=True)
@@ -143,10 +144,10 @@ V2_SCORES = (
 class SpanExtraction(FineTuning):
     """SQuAD 1.1 and, `with_unanswerable`, 2.0: one start and one end score a token, softmax over a window's tokens.
 
-    Unusual: of 2.0 exact and f1 are those at the threshold of the null odds that is best on the validation split, as in
-    the paper; f1_untuned: that at 0. A model that is only measured keeps its own threshold (`recall`); best_f1 is the
-    highest one then, too. `n_best_size` and `max_answer_length` (tokens) are of the released n-best rules.
-    """
+    Unusual: of 2.0 exact and f1 are those at the threshold of the null odds that is best on the
+    validation split, as in the paper; f1_untuned: that at 0. A model that is only measured keeps
+    its own threshold (`recall`); best_f1 is the highest one then, too. `n_best_size` and
+    `max_answer_length` (tokens) are of the released n-best rules."""
 
     head_kind: ClassVar[str] = "spans"
     scores_are_shares = False
@@ -224,7 +225,11 @@ class SpanExtraction(FineTuning):
             is_collapsed=len(set(texts.values())) <= 1,
         )
 
-    def _at_threshold(self, golds: squad.Answers, answers: Answers) -> tuple[float, dict[str, float]]:
+    def _at_threshold(
+        self,
+        golds: squad.Answers,
+        answers: Answers,
+    ) -> tuple[float, dict[str, float]]:
         """The threshold of the null odds, and the scores at it."""
         if self.fixed_threshold is None:
             return squad.tuned_threshold(golds, answers.texts, answers.null_odds)
@@ -245,7 +250,10 @@ class SpanExtraction(FineTuning):
         if own is None:
             source = "the default: the model records none"
             self.fixed_threshold = DEFAULT_THRESHOLD
-            log.warning("the model records no threshold of no answer: %g is taken", DEFAULT_THRESHOLD)
+            log.warning(
+                "the model records no threshold of no answer: %g is taken",
+                DEFAULT_THRESHOLD,
+            )
         else:
             source = "the model's own, from its fine-tuning"
             self.fixed_threshold = float(own)

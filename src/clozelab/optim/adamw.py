@@ -46,8 +46,9 @@ def build_adamw(
 ) -> Optimizer:
     """AdamW over `module.named_parameters()` with decay groups; fused where every parameter's device has the kernel.
 
-    With a `matrix_learning_rate`, Muon takes the matrices of the layers, and AdamW all else, embeddings and
-    heads too (Jordan et al. 2024). ValueError where there is no such matrix, as where a strategy shards them."""
+    With a `matrix_learning_rate`, Muon takes the matrices of the layers, and AdamW all else,
+    embeddings and heads too (Jordan et al. 2024). ValueError where there is no such matrix, as
+    where a strategy shards them."""
     beta1, beta2 = (float(beta) for beta in betas)
     check_hyperparameters(learning_rate, (beta1, beta2), eps, weight_decay)
     named = list(named_parameters)
@@ -65,7 +66,12 @@ def build_adamw(
     check_hyperparameters(matrix_learning_rate, (momentum, 0.0), eps, weight_decay)
     if not matrices:
         raise ValueError("optimizer: Muon finds no whole matrix of a layer; with trainer=fsdp say optimizer=adamw")
-    muon = Muon(matrices, learning_rate=matrix_learning_rate, weight_decay=weight_decay, momentum=momentum)
+    muon = Muon(
+        matrices,
+        learning_rate=matrix_learning_rate,
+        weight_decay=weight_decay,
+        momentum=momentum,
+    )
     return Together(adamw, muon)
 
 

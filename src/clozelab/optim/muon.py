@@ -65,9 +65,8 @@ def fused_matrices(name: str) -> int:
 class Muon(Optimizer):
     """Muon over named matrices; each of `named_matrices` is a parameter [rows, columns].
 
-    A group of parameters has `lr`, `weight_decay`, `momentum`, and `matrices`: how many of them each
-    parameter stacks.
-    """
+    A group of parameters has `lr`, `weight_decay`, `momentum`, and `matrices`: how many of them
+    each parameter stacks."""
 
     def __init__(
         self,

@@ -1,4 +1,5 @@
-"""A forked job that says what processor time it took. It imports next to nothing: all would count as the job's."""
+"""A forked job that says what processor time it took. It imports next to nothing: all would count
+as the job's."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from pathlib import Path
 
 
 def main(words: Sequence[str]) -> int:
-    """Run `clozelab WORDS`; the first word is the file for its processor seconds, and its server's until then."""
+    """Run `clozelab WORDS`; the first word is the file for its processor seconds, and its server's
+    until then."""
     clock, *rest = words
     of_server = processor_seconds(os.getppid())
     status = int(importlib.import_module("clozelab.cli").main(rest))

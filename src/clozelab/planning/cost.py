@@ -88,7 +88,14 @@ class Pool:
         num_seeds = len(sweep.groups(lambda key: key == seed))
         is_forkable = len(sweep.jobs) > 1 and is_one_cpu_process(sweep.master)
         forks = sweep.runs_here and bool(launcher.get("fork")) and is_forkable
-        return cls(len(sweep.jobs), num_seeds, at_once, threads, at_once if sweep.runs_here else 1, forks)
+        return cls(
+            len(sweep.jobs),
+            num_seeds,
+            at_once,
+            threads,
+            at_once if sweep.runs_here else 1,
+            forks,
+        )
 
 
 class TaskFiles:
@@ -181,11 +188,19 @@ def assemble(
     measures = []
     if evaluations:
         measures = measure_jobs(evaluations, arms, files, past_of["evaluate"])
-    return Costing(arms, tasks, {verb: Pool.of(step) for verb, step in sweeps.items()}, measures=measures)
+    return Costing(
+        arms,
+        tasks,
+        {verb: Pool.of(step) for verb, step in sweeps.items()},
+        measures=measures,
+    )
 
 
 def measure_jobs(
-    kinds: Iterable[Kind], arms: Sequence[Arm], files: TaskFiles, past_of: Callable[..., tuple[int, list[float]]]
+    kinds: Iterable[Kind],
+    arms: Sequence[Arm],
+    files: TaskFiles,
+    past_of: Callable[..., tuple[int, list[float]]],
 ) -> list[MeasureJob]:
     """Every measure on every size of encoder, over rows and seeds."""
     groups: dict[tuple[Any, ...], list[tuple[EncoderConfig, Corpus | None, Kind]]] = {}
@@ -210,8 +225,12 @@ def measure_jobs(
     return made
 
 
-def _measured_encoder(settings: Mapping[str, Any], arms: Sequence[Arm]) -> tuple[EncoderConfig | None, Corpus | None]:
-    """The shape of the encoder of an evaluation and the corpus it was trained on; Nones where it is not there yet."""
+def _measured_encoder(
+    settings: Mapping[str, Any],
+    arms: Sequence[Arm],
+) -> tuple[EncoderConfig | None, Corpus | None]:
+    """The shape of the encoder of an evaluation and the corpus it was trained on; Nones where it is
+    not there yet."""
     if arms:
         arm = next((arm for arm in arms if arm.name == str(settings["encoder_arm"])), arms[0])
         return arm.config, arm.corpus
@@ -313,9 +332,15 @@ def past_runs(step: Step, runs: Runs | None) -> Callable[[Mapping[str, Any], Seq
 
 
 def with_speeds(
-    costing: Costing, cache_dir: Path, *, measure: bool, anew: bool = False, say: Callable[[str], None] = lambda _: None
+    costing: Costing,
+    cache_dir: Path,
+    *,
+    measure: bool,
+    anew: bool = False,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Costing:
-    """The same with the speeds and start-ups that the cache has, or (`measure`) will then have; see measured_speeds."""
+    """The same with the speeds and start-ups that the cache has, or (`measure`) will then have; see
+    measured_speeds."""
     # What runs alike is timed together: it costs seconds to start the timing processes.
     groups: dict[tuple[int, int], list[str]] = {}
     for verb, pool in costing.pools.items():
@@ -325,7 +350,13 @@ def with_speeds(
     told: list[tuple[Request, Speed | None]] = []
     for (at_once, threads), verbs in groups.items():
         requests = [request for verb in verbs for shape in costing.of(verb) for request in shape.requests()]
-        how: dict[str, Any] = {"at_once": at_once, "threads": threads, "measure": measure, "anew": anew, "say": say}
+        how: dict[str, Any] = {
+            "at_once": at_once,
+            "threads": threads,
+            "measure": measure,
+            "anew": anew,
+            "say": say,
+        }
         speeds = []
         if requests:
             speeds = measured_speeds(requests, cache_dir, **how)
@@ -338,11 +369,20 @@ def with_speeds(
                 timed[verb].append(replace(shape, speeds=own, starts=starts))
     problems = dict.fromkeys(f"{one.title}: {speed.problem}" for one, speed in told if speed and speed.problem)
     return replace(
-        costing, arms=timed["pretrain"], tasks=timed["finetune"], measures=timed["evaluate"], problems=tuple(problems)
+        costing,
+        arms=timed["pretrain"],
+        tasks=timed["finetune"],
+        measures=timed["evaluate"],
+        problems=tuple(problems),
     )
 
 
-def _starts(costing: Costing, verbs: Sequence[str], cache_dir: Path, how: Mapping[str, Any]) -> Starts:
+def _starts(
+    costing: Costing,
+    verbs: Sequence[str],
+    cache_dir: Path,
+    how: Mapping[str, Any],
+) -> Starts:
     """Start-ups of the jobs of some stages, which run alike."""
     shape = next((shape for verb in verbs for shape in costing.of(verb)), None)
     if shape is None:
@@ -396,8 +436,14 @@ def divide(arms: Sequence[Arm], wall_seconds: float, at_once: int, matched_by: s
     return shares.assign(arm=planned.arm, seconds=start + planned.time * factor, factor=factor)
 
 
-def parts_of(costing: Costing, steps: Sequence[Step], opening: float, preparing: float) -> list[Part] | None:
-    """The parts of a reproduction, or of one sweep, with what each takes by the clock; None where a speed is unknown.
+def parts_of(
+    costing: Costing,
+    steps: Sequence[Step],
+    opening: float,
+    preparing: float,
+) -> list[Part] | None:
+    """The parts of a reproduction, or of one sweep, with what each takes by the clock; None where a
+    speed is unknown.
 
     Args:
         opening: seconds that it took to open the experiment here, imports included; the other steps open it again.
@@ -429,7 +475,8 @@ def job_seconds(shapes: Iterable[Shape]) -> dict[str, float]:
 
 
 def sizes(costing: Costing, verb: str) -> Part:
-    """How long the jobs of one stage take or, where no speed is known, how large they are beside each other."""
+    """How long the jobs of one stage take or, where no speed is known, how large they are beside
+    each other."""
     shapes = costing.of(verb)
     seconds = costing.wall(verb, only_left=True)
     if seconds is not None:

@@ -35,9 +35,10 @@ MAX_BOUND_TOKENS = 100_000_000  # finding instances takes a second or two for as
 Words = tuple[str, ...]  # of one job of a sweep, as the sweeper gives them
 Kind = tuple[Mapping[str, Any], Sequence[Words]]  # a composed configuration, and the jobs that repeat it over seeds
 PARTS = ("start", "steps", "forward", "fit", "saving")
-"""Of the seconds of a job: start-up and end; training steps; validations or an evaluation's passes; a probe's
-classifiers; checkpoints and encoders."""
-CHARACTERS_A_TOKEN = 4.2  # of English prose in a vocabulary of thousands of word pieces, special tokens included
+"""Of the seconds of a job: start-up and end; training steps; validations or an evaluation's passes;
+a probe's classifiers; checkpoints and encoders."""
+# of English prose in a vocabulary of thousands of word pieces, special tokens included
+CHARACTERS_A_TOKEN = 4.2
 FORWARD_SHARE = 1 / 3  # of a training step's work: what a validation pass costs per token
 FLOAT_BYTES = 4
 SENTENCE_WORDS = 15.0  # of a tagged sentence whose file is not there
@@ -95,7 +96,8 @@ class Shape:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the machine had other work while one of the speeds, or the start-up, was measured."""
+        """Whether the machine had other work while one of the speeds, or the start-up, was
+        measured."""
         return self.starts.is_busy or any(one.is_busy for one in self.speeds if one)
 
     @property
@@ -112,7 +114,8 @@ class Shape:
         return sum(parts.values())
 
     def parts(self) -> dict[str, float] | None:
-        """Seconds of one run by its speeds, by what they go into (some of PARTS); None where its length is unknown."""
+        """Seconds of one run by its speeds, by what they go into (some of PARTS); None where its
+        length is unknown."""
         raise NotImplementedError
 
     def requests(self) -> Iterator[Request]:
@@ -146,7 +149,8 @@ class Corpus:
     unk_id: int
     tokenizer: Tokenizer | None
     folder: Path | None = None
-    sampled: float | None = None  # it is a sample of one that is not prepared yet, which is so many times as large
+    # it is a sample of one that is not prepared yet, which is so many times as large
+    sampled: float | None = None
     sampled_held_out: int = 0  # sentences that the whole one will hold out
     _instances: dict[str, Instances] = field(default_factory=dict, repr=False)
 
@@ -434,7 +438,10 @@ class TaskJob(Shape):
     @property
     def validations(self) -> int:
         """Of one run."""
-        return max(1, round(float(self.settings["epochs"]) * float(self.settings["evaluations_per_epoch"])))
+        return max(
+            1,
+            round(float(self.settings["epochs"]) * float(self.settings["evaluations_per_epoch"])),
+        )
 
     def parts(self) -> dict[str, float] | None:
         (speed,) = self.speeds

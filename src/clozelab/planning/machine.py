@@ -1,8 +1,8 @@
 """Whether this machine is busy with something else, so that a speed measured now is not its own.
 
-Linux says it twice: how many threads want a core (before a measurement), and how long each of our threads has waited
-for one (during it). Elsewhere the processor's clock beside the wall's says it of a process with one thread.
-"""
+Linux says it twice: how many threads want a core (before a measurement), and how long each of our
+threads has waited for one (during it). Elsewhere the processor's clock beside the wall's says it of
+a process with one thread."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import os
 import time
 from pathlib import Path
 
-LOOKS, LOOK_SECONDS = 5, 0.1  # at the run queue: a single look may meet a thread that is gone at once
+# at the run queue: a single look may meet a thread that is gone at once
+LOOKS, LOOK_SECONDS = (5, 0.1)
 BUSY_SHARE = 0.1  # of its wall time that a measurement may have waited for a core
 
 
 def others_running() -> float:
-    """Threads of others that run or want to, as their median over half a second; 0 where the system does not say."""
+    """Threads of others that run or want to, as their median over half a second; 0 where the system
+    does not say."""
     counts = []
     for _ in range(LOOKS):
         try:
@@ -33,10 +35,13 @@ def is_busy_for(num_threads: int) -> bool:
 
 
 class Stopwatch:
-    """Wall time, processor time and the time that this process's threads have waited for a core, since it was made."""
+    """Wall time, processor time and the time that this process's threads have waited for a core,
+    since it was made."""
 
     def __init__(self) -> None:
-        self._wall, self._processor, self._waited = time.perf_counter(), time.process_time(), waited_seconds()
+        self._wall = time.perf_counter()
+        self._processor = time.process_time()
+        self._waited = waited_seconds()
 
     @property
     def wall(self) -> float:
@@ -47,7 +52,8 @@ class Stopwatch:
         return time.process_time() - self._processor
 
     def waited_share(self, num_threads: int) -> float:
-        """Of the wall time of so many busy threads, the part in which they waited for a core; 0 where nothing says."""
+        """Of the wall time of so many busy threads, the part in which they waited for a core; 0
+        where nothing says."""
         wall, after = self.wall, waited_seconds()
         if wall <= 0.0:
             return 0.0
@@ -59,7 +65,8 @@ class Stopwatch:
 
 
 def waited_seconds() -> float | None:
-    """What all threads of this process have waited for a core so far; None where the system does not say."""
+    """What all threads of this process have waited for a core so far; None where the system does
+    not say."""
     total = 0
     try:
         for task in Path("/proc/self/task").iterdir():

@@ -1,7 +1,8 @@
-"""How long an evaluation takes: what a measure reads, in tokens that pass forward, and the fits of a probe.
+"""How long an evaluation takes: what a measure reads, in tokens that pass forward, and the fits of
+a probe.
 
-A measure's data class decides how much that is. Texts are counted in its files, or in the held-out part of the corpus.
-"""
+A measure's data class decides how much that is. Texts are counted in its files, or in the held-out
+part of the corpus."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from clozelab.planning.starts import constants
 from clozelab.targets import locate
 
 MOST_READ = 2000  # texts of a file whose lengths are looked at
-SHORTEST = 4  # tokens of a request; lengths are rounded up to powers of two, so that like measures share one
+# tokens of a request; lengths are rounded up to powers of two, so that like measures share one
+SHORTEST = 4
 
 
 class Reading(NamedTuple):
@@ -34,7 +36,8 @@ class Reading(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """The classifiers of a probe: training examples, width of a state, classes, and how many are fitted."""
+    """The classifiers of a probe: training examples, width of a state, classes, and how many are
+    fitted."""
 
     examples: int
     width: int
@@ -103,23 +106,38 @@ class MeasureJob(Shape):
             "kind": "forward",
             "head": "linear",
             "tokens_each": length,
-            "model": self.encoder.to_dict() | {"is_causal": False},  # a mask of attention costs nothing
+            # a mask of attention costs nothing
+            "model": self.encoder.to_dict() | {"is_causal": False},
             "max_tokens": self.encoder.max_position_embeddings,
             "evaluation_tokens": tokens,
             "hardware": self.hardware(),
         }
         size = f"{self.encoder.num_hidden_layers} layers of {self.encoder.hidden_size}"
-        yield Request(question, f"evaluating {size}, inputs of {length} tokens", tokens, tokens * self._flops_a_token)
+        yield Request(
+            question,
+            f"evaluating {size}, inputs of {length} tokens",
+            tokens,
+            tokens * self._flops_a_token,
+        )
         if self.fit is not None:
             iterations = int(self.settings["measure"]["module"]["max_iterations"])
             asked = {key: value for key, value in self.fit._asdict().items() if key != "fits"}
             asked["max_iterations"] = iterations
             # A product with the states forward and one backward, an iteration.
             flops = 4.0 * self.fit.examples * self.fit.width * self.fit.classes * iterations
-            yield Request({"kind": "fit", "hardware": self.hardware()} | asked, "a probe's classifier", 1.0, flops)
+            yield Request(
+                {"kind": "fit", "hardware": self.hardware()} | asked,
+                "a probe's classifier",
+                1.0,
+                flops,
+            )
 
 
-def measure_reading(settings: Mapping[str, Any], encoder: EncoderConfig, corpus: Corpus | None) -> Reading | None:
+def measure_reading(
+    settings: Mapping[str, Any],
+    encoder: EncoderConfig,
+    corpus: Corpus | None,
+) -> Reading | None:
     """What one evaluation by a measure of its own data reads; None where that is not known."""
     data = settings["measure"]["data"]
     kind = locate(data["_target_"])
@@ -139,9 +157,13 @@ def measure_reading(settings: Mapping[str, Any], encoder: EncoderConfig, corpus:
         return Reading(copies * inputs, min(room, sentences * words / inputs + 2))
     if issubclass(kind, ClozeBySide):
         sides = len(data["sides"] or (["left"] if encoder.is_causal else ClozeBySide.SIDES))
-        return Reading(sides * min(sentences, int(data["max_words"])), max(words, float(data["min_tokens"])) + 2)
+        return Reading(
+            sides * min(sentences, int(data["max_words"])),
+            max(words, float(data["min_tokens"])) + 2,
+        )
     if issubclass(kind, SentencePairs):
-        # A document's sentences make half as many first ones, each with a right and a wrong second one.
+        # A document's sentences make half as many first ones, each with a right and a wrong second
+        # one.
         texts = sentences / int(data["sentences"])
         pairs = [
             min(float(data["max_train_pairs"]), texts * 2 / 3),
@@ -220,12 +242,15 @@ def _of_task(
     if is_probe:
         number += min(train.examples, measure["max_train_examples"] or train.examples)
     length = validation.characters / CHARACTERS_A_TOKEN + 2
-    return Reading(number * validation.inputs, min(float(measure["task"]["data"]["max_seq_length"]), length))
+    return Reading(
+        number * validation.inputs,
+        min(float(measure["task"]["data"]["max_seq_length"]), length),
+    )
 
 
 def _fit_of_task(measure: Mapping[str, Any], train: Sample, layers: int, width: int) -> Fit:
-    """Of words there are as many examples as words, and control labels beside the real ones; of texts the pooled state
-    is one more."""
+    """Of words there are as many examples as words, and control labels beside the real ones; of
+    texts the pooled state is one more."""
     examples = min(train.examples, measure["max_train_examples"] or train.examples)
     classes = max(2, len(measure["task"]["data"].get("labels") or ()))
     if "tags" in str(measure["task"]["data"]["_target_"]):

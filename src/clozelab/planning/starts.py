@@ -1,9 +1,10 @@
-"""What a job takes besides its steps: its start and its end, measured by tiny jobs that run as those of a sweep do.
+"""What a job takes besides its steps: its start and its end, measured by tiny jobs that run as
+those of a sweep do.
 
-`python -m clozelab.planning.starts` runs them in a temporary folder: a pre-training of four steps, a fine-tuning of
-two, one with many validations, and an evaluation, as many side by side as jobs will run. All of their time counts as
-start-up, since the model and the text are next to nothing. Kept in the cache, unless the machine was busy.
-"""
+`python -m clozelab.planning.starts` runs them in a temporary folder: a pre-training of four steps,
+a fine-tuning of two, one with many validations, and an evaluation, as many side by side as jobs
+will run. All of their time counts as start-up, since the model and the text are next to nothing.
+Kept in the cache, unless the machine was busy."""
 
 from __future__ import annotations
 
@@ -92,7 +93,8 @@ def measured_starts(
     anew: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Starts:
-    """Start-ups on this machine, from the cache or measured now; the usual ones where neither is to be had.
+    """Start-ups on this machine, from the cache or measured now; the usual ones where neither is to
+    be had.
 
     Args:
         trainer: a job's trainer settings.
@@ -139,10 +141,20 @@ def measured_starts(
 
 def _ask_worker(question: Mapping[str, Any]) -> Starts | None:
     """The answer of a process of its own; None where it failed or took too long."""
-    environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "RAYON_NUM_THREADS"), str(question["threads"]))
+    environment = os.environ | dict.fromkeys(
+        ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"),
+        str(question["threads"]),
+    )
     command = [sys.executable, "-m", WORKER, json.dumps(question)]
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=MAX_SECONDS, check=True)
+        done = subprocess.run(
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=MAX_SECONDS,
+            check=True,
+        )
         lines = [line for line in done.stdout.splitlines() if line.startswith(ANSWER)]
         return Starts(**json.loads(lines[-1].removeprefix(ANSWER)))
     except (subprocess.SubprocessError, OSError, ValueError, IndexError, TypeError):
@@ -163,7 +175,8 @@ class Rehearsal:
             f"trainer.accelerator={question['accelerator']}",
             f"trainer.precision={question['precision']}",
         ]
-        self.waited: list[float] = []  # of each job, the share of its wall time in which it had no core
+        # of each job, the share of its wall time in which it had no core
+        self.waited: list[float] = []
         self.server: ForkServer | None = None
         self.server_seconds = 0.0
         write_texts(folder)
@@ -185,17 +198,31 @@ class Rehearsal:
             self.server_seconds = wall
 
     def seconds(self, stage: str, *words: str) -> float:
-        """Of one job of a stage, where as many run side by side as in a sweep. ValueError: one has failed."""
+        """Of one job of a stage, where as many run side by side as in a sweep. ValueError: one has
+        failed."""
         jobs = []
         for seed in range(1, self.at_once + 1):
             name = f"{stage}-{digest(list(words))[:8]}-{seed}"
-            run = [stage, *self.words, *words, f"seed={seed}", f"run_dir={self.folder}/runs/{name}", "hydra.mode=RUN"]
+            run = [
+                stage,
+                *self.words,
+                *words,
+                f"seed={seed}",
+                f"run_dir={self.folder}/runs/{name}",
+                "hydra.mode=RUN",
+            ]
             clock = self.folder / f"{name}.clock"
             job = Job(name, [sys.executable, "-m", "clozelab", *run], self.folder / f"{name}.log")
             job.words = [str(clock), *run]
             jobs.append(job)
         console = Console(file=io.StringIO())
-        ProcessPool(jobs, at_once=self.at_once, grace_seconds=1.0, console=console, server=self.server).run()
+        ProcessPool(
+            jobs,
+            at_once=self.at_once,
+            grace_seconds=1.0,
+            console=console,
+            server=self.server,
+        ).run()
         failed = [job for job in jobs if job.state != "complete"]
         if failed:
             raise ValueError(f"{stage}: {failed[0].message}")
@@ -204,7 +231,9 @@ class Rehearsal:
     def _time_of(self, job: Job) -> float:
         """Wall time; where other work took its core away, and it says so, processor time."""
         try:
-            processor = float((self.folder / f"{job.name}.clock").read_text(encoding="utf-8").split()[0])
+            processor = float(
+                (self.folder / f"{job.name}.clock").read_text(encoding="utf-8").split()[0],
+            )
         except OSError:  # a process of its own, with children perhaps
             return job.seconds
         waited = max(0.0, 1.0 - processor / job.seconds)
@@ -245,23 +274,55 @@ def rehearse(question: Mapping[str, Any], folder: Path) -> Starts:
     corpus = ["corpus=text", text, "corpus.validation_fraction=0.1", "tokenizer.vocab_size=200"]
     phase = "{seq_length: 32, steps: 4, global_batch_size: 8, micro_batch_size: 8}"
     model = [f"phases=[{phase}]", *TINY_MODEL, "objective=mlm", "keep_encoders=[]"]
-    jobs.seconds("pretrain", *corpus, *model, "arm=first")  # prepares the corpus, which in a sweep is done before
+    # Prepares the corpus, which in a sweep is done before.
+    jobs.seconds(
+        "pretrain",
+        *corpus,
+        *model,
+        "arm=first",
+    )
     pretrain = jobs.seconds("pretrain", *corpus, *model, "arm=second")
 
     encoder = next(folder.glob("runs/pretrain-*/encoder"))
-    tuned = ["task=sst2", f"encoder={encoder}", "row=tiny", "epochs=1", "global_batch_size=2", "max_train_examples=40"]
+    tuned = [
+        "task=sst2",
+        f"encoder={encoder}",
+        "row=tiny",
+        "epochs=1",
+        "global_batch_size=2",
+        "max_train_examples=40",
+    ]
     finetune = jobs.seconds("finetune", *tuned, "evaluations_per_epoch=1")
     often = jobs.seconds("finetune", *tuned, f"evaluations_per_epoch={1 + VALIDATIONS}")
 
-    pairs = ["measure=minimal_pairs", "measure.data.files=pairs.jsonl", "measure.data.columns.field=null"]
-    evaluate = jobs.seconds("evaluate", *pairs, f"encoder={encoder}", "row=tiny", "max_unknown_share=1.0")
+    pairs = [
+        "measure=minimal_pairs",
+        "measure.data.files=pairs.jsonl",
+        "measure.data.columns.field=null",
+    ]
+    evaluate = jobs.seconds(
+        "evaluate",
+        *pairs,
+        f"encoder={encoder}",
+        "row=tiny",
+        "max_unknown_share=1.0",
+    )
     is_busy = bool(jobs.waited) and fmean(jobs.waited) > 2 * BUSY_SHARE
     validation = max(0.0, (often - finetune) / VALIDATIONS)
-    return Starts(jobs.server_seconds, pretrain, finetune, evaluate, validation, is_measured=True, is_busy=is_busy)
+    return Starts(
+        jobs.server_seconds,
+        pretrain,
+        finetune,
+        evaluate,
+        validation,
+        is_measured=True,
+        is_busy=is_busy,
+    )
 
 
 def answer() -> int:
-    """As a process: print the start-ups for the question of the command line; returns the exit status."""
+    """As a process: print the start-ups for the question of the command line; returns the exit
+    status."""
     die_with_parent()
     with tempfile.TemporaryDirectory(prefix="clozelab-starts-") as folder:
         found = rehearse(json.loads(sys.argv[1]), Path(folder))

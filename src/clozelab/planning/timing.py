@@ -4,9 +4,9 @@ As many processes are timed side by side as jobs will run, because cores share t
 one thread is timed by processor time, which other work of the machine hardly changes. It does change it a little: a
 speed that was measured on a busy machine is used and not kept.
 
-Pre-training and fine-tuning go through the modules, loaders and trainer of a run, on made-up inputs of the right
-lengths. On a frozen encoder's features the BiLSTM alone is trained. A probe is its classifier's fit.
-"""
+Pre-training and fine-tuning go through the modules, loaders and trainer of a run, on made-up inputs
+of the right lengths. On a frozen encoder's features the BiLSTM alone is trained. A probe is its
+classifier's fit."""
 
 from __future__ import annotations
 
@@ -64,11 +64,13 @@ ANSWER = "answer: "  # before each line of a process that is one; anything else 
 USUAL_SHARE = 0.4  # of the speed of a matrix product: what training a large model reaches
 ceiling = cache(matmul_ceiling)
 WARM_UP_TICKS = 3  # left out: the first steps allocate memory and compile kernels
-QUICK_STEP_SECONDS, STEPS_A_TICK = 0.02, 10  # so short a step takes notably longer where each one is logged
+# so short a step takes notably longer where each one is logged
+QUICK_STEP_SECONDS, STEPS_A_TICK = (0.02, 10)
 MIN_TICKS, SLOW_TICKS = 4, 2  # steps timed at least; a large model's first step is hardly slower than its second
 MAX_SECONDS = 180.0  # of one shape on a machine that is much slower than its matrix products, or busy
 NUM_DOCUMENTS, NUM_SENTENCES = 400, 40  # of the made-up corpus; sentences a document
-MADE_UP_BATCHES, MADE_UP_STEPS = 200, 100_000  # of the made-up task: batches an epoch, steps at most
+# of the made-up task: batches an epoch, steps at most
+MADE_UP_BATCHES, MADE_UP_STEPS = (200, 100_000)
 
 
 def measured_speeds(
@@ -198,8 +200,8 @@ def main() -> int:
 
 
 def answer(request: dict[str, Any], hardware: Hardware) -> dict[str, Any]:
-    """The speed of one shape and the share of its time that it waited for a core; or how long its step would take, if
-    that is too long."""
+    """The speed of one shape and the share of its time that it waited for a core; or how long its
+    step would take, if that is too long."""
     step_seconds = request["step_flops"] / (USUAL_SHARE * ceiling(hardware.precision, hardware.device))
     if step_seconds > request["max_step_seconds"]:
         return {"step_seconds": step_seconds}
@@ -316,7 +318,8 @@ def _fit(module: Any, data: Any, hardware: Hardware, request: Mapping[str, Any])
 
 
 class MadeUpTask(LightningDataModule):
-    """Training batches of random sequences as a task has them: of unequal lengths, similar ones in a batch."""
+    """Training batches of random sequences as a task has them: of unequal lengths, similar ones in
+    a batch."""
 
     def __init__(self, request: Mapping[str, Any], vocab_size: int) -> None:
         super().__init__()
@@ -329,7 +332,11 @@ class MadeUpTask(LightningDataModule):
         everything = slice(0, len(lengths))
         self.data: Any = SimpleNamespace(train_sequences=sequences, plan=plan)
         self.data.train_targets = {"labels": np.zeros(len(lengths), dtype=np.int64)}
-        self.data.place_of = lambda step: (step // MADE_UP_BATCHES, step % MADE_UP_BATCHES, everything)
+        self.data.place_of = lambda step: (
+            step // MADE_UP_BATCHES,
+            step % MADE_UP_BATCHES,
+            everything,
+        )
 
     def train_dataloader(self) -> Any:
         return DataLoader(TrainingBatches(self.data, range(MADE_UP_STEPS), 0, 1), batch_size=None)
@@ -341,8 +348,12 @@ def _lengths(rng: np.random.Generator, mean: float, number: int, longest: int) -
 
 
 def finetuning_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
-    """Train a classifier on made-up sequences, through the module, the loader and the trainer of a run."""
-    from clozelab.modules.classification import SequenceClassification  # here: who asks for speeds trains nothing
+    """Train a classifier on made-up sequences, through the module, the loader and the trainer of a
+    run."""
+    # Here: who asks for speeds trains nothing.
+    from clozelab.modules.classification import (
+        SequenceClassification,
+    )
 
     config = EncoderConfig(**request["model"])
     no_ids = np.zeros(0, dtype=np.int32)
@@ -378,8 +389,8 @@ def finetuning_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
 def fitting_ticks(request: Mapping[str, Any]) -> list[Tick]:
     """Fit a probe's classifier to made-up states, again and again; a "token" is a fit.
 
-    States of encoders depend on each other, so that a fit takes many iterations: of these most of the variance is in a
-    sixth of the directions. The labels can be told apart in part."""
+    States of encoders depend on each other, so that a fit takes many iterations: of these most of
+    the variance is in a sixth of the directions. The labels can be told apart in part."""
     from clozelab.modules.measures import logistic_regression
 
     rng, width = np.random.default_rng(0), request["width"]
@@ -392,13 +403,25 @@ def fitting_ticks(request: Mapping[str, Any]) -> list[Tick]:
     ticks = [Tick(0, time.perf_counter(), time.process_time())]
     end = time.process_time() + request["seconds"] / 4
     while time.process_time() < end or len(ticks) < 2:
-        logistic_regression(states, labels, request["classes"], strength=1.0, max_iterations=request["max_iterations"])
+        logistic_regression(
+            states,
+            labels,
+            request["classes"],
+            strength=1.0,
+            max_iterations=request["max_iterations"],
+        )
         ticks.append(Tick(len(ticks), time.perf_counter(), time.process_time()))
     return ticks
 
 
-def plain_ticks(request: dict[str, Any], hardware: Hardware, *, is_evaluation: bool = False) -> list[Tick]:
-    """The training of a BiLSTM on features, without a trainer around it; or the forward of an evaluation's batches.
+def plain_ticks(
+    request: dict[str, Any],
+    hardware: Hardware,
+    *,
+    is_evaluation: bool = False,
+) -> list[Tick]:
+    """The training of a BiLSTM on features, without a trainer around it; or the forward of an
+    evaluation's batches.
 
     On a frozen encoder's features (in fp32 on every device) the BiLSTM is trained on words; the encoder only passes."""
     config, device = EncoderConfig(**request["model"]), hardware.device

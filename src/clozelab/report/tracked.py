@@ -39,7 +39,8 @@ def tracked_job(cfg: DictConfig, run: Run, *, arm: str, name: str) -> Any:
 
 
 def job_of_record(cfg: DictConfig, record: Record) -> TrackedJob:
-    """The same of a run that has ended; one that had no tracker has an id that is always the same."""
+    """The same of a run that has ended; one that had no tracker has an id that is always the
+    same."""
     from clozelab.training.tracking import TrackedJob
 
     made = hashlib.sha256(f"{record.fingerprint} {record.started}".encode()).hexdigest()[:16]
@@ -92,7 +93,13 @@ def track_report(cfg: DictConfig, report: Report, *, experiment: str, scale: str
         tracker.close()
 
 
-def _wandb(cfg: DictConfig, stage: str, folder: Path, name: str, experiment: str) -> BackgroundLogger | None:
+def _wandb(
+    cfg: DictConfig,
+    stage: str,
+    folder: Path,
+    name: str,
+    experiment: str,
+) -> BackgroundLogger | None:
     """W&B for something that is not a job; None where it is not chosen."""
     node = next((node for node in (cfg.get("logger") or {}).values() if node and node["_target_"] == WANDB), None)
     if node is None:

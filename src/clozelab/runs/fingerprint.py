@@ -93,8 +93,9 @@ def digested(value: Any) -> str:
 
 
 RESULTS_VERSIONS = {"pretrain": 6, "finetune": 5, "evaluate": 4}
-"""Of each stage; raised when a change of code changes its results: then no older run is taken for the same, and no
-comparison mixes both (docs/decisions/0019). Older runs and packs are still read."""
+"""Of each stage; raised when a change of code changes its results: then no older run is taken for
+the same, and no comparison mixes both (docs/decisions/0019). Older runs and packs are still
+read."""
 
 SEED_KEYS = ("seed", "pretrain_seed")
 # What cannot change a result while the option behind it is off.

@@ -73,19 +73,25 @@ def begin(cfg: DictConfig, check: Callable[[DictConfig], None]) -> tuple[Hardwar
 
 @contextmanager
 def said_again(record: Record, more: Sequence[str] = ()) -> Iterator[DictConfig]:
-    """The configuration that a run's command line composes, with `more` overrides, in the folder it was said in."""
+    """The configuration that a run's command line composes, with `more` overrides, in the folder it
+    was said in."""
     if not record.config_name:
         raise ValueError(f"{record.folder} was not made by a command line")
     with chdir(record.started_in or "."):  # paths may be relative
         folder = Path(record.config_dir) if record.config_dir else None
-        with hydra_config(compose(record.config_name, [*record.overrides, *more], folder=folder)) as cfg:
+        with hydra_config(
+            compose(record.config_name, [*record.overrides, *more], folder=folder),
+        ) as cfg:
             check_targets(cfg)
             yield cfg
 
 
 def check_trackers(cfg: DictConfig) -> None:
     """ValueError for a tracker or a callback whose package is missing, and for settings of theirs that are wrong."""
-    build_trackers(cfg, TrackedJob(folder=Path(), run_id="", experiment="", arm="", stage="", name=""))
+    build_trackers(
+        cfg,
+        TrackedJob(folder=Path(), run_id="", experiment="", arm="", stage="", name=""),
+    )
     if "callbacks" in cfg:
         chosen_callbacks(cfg)
     if wrong := next((key for key in cfg.trainer.lightning if key not in LIGHTNINGS), None):
@@ -100,14 +106,18 @@ def build_loggers(cfg: DictConfig, run: Run, *, arm: str, name: str) -> list[Log
     job = tracked_job(cfg, run, arm=arm, name=name)
     for label, tracker in build_trackers(cfg, job).items():
         logger = BackgroundLogger(tracker, label, run.dir)
-        if not isinstance(tracker, WandbTracker | TensorBoardTracker):  # W&B has it from the job, TensorBoard never
+        if not isinstance(
+            tracker,
+            WandbTracker | TensorBoardTracker,
+        ):  # W&B has it from the job, TensorBoard never
             logger.log_hyperparams(dict(job.config))
         loggers.append(logger)
     return loggers
 
 
 def build_trackers(cfg: DictConfig, job: TrackedJob) -> dict[str, Logger]:
-    """The chosen trackers by their names in `logger`. Ours are told of the job; Lightning's are whole already."""
+    """The chosen trackers by their names in `logger`. Ours are told of the job; Lightning's are
+    whole already."""
     trackers = {}
     for label, made in build("logger", cfg.logger or {}).items():
         if made:

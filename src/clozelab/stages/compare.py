@@ -184,7 +184,11 @@ def caution(records: Sequence[Record], console: Console) -> None:
     versions = sorted({record.results_version for record in records})
     if len(versions) > 1:
         shown = listed(map(str, versions))
-        say(console, f"They are of results versions {shown}: their figures cannot be compared.", style="yellow")
+        say(
+            console,
+            f"They are of results versions {shown}: their figures cannot be compared.",
+            style="yellow",
+        )
     if records[0].stage == "pretrain" and len({record.predicts for record in records}) > 1:
         say(console, "The objectives predict other tokens: their losses cannot be compared.", style="yellow")
 

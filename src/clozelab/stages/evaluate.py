@@ -102,17 +102,23 @@ def build_data(cfg: DictConfig, folder: Path, encoder: Encoder) -> Any:
     if measure["task"] is None:
         return build("measure.data", cfg.measure.data)(inputs=inputs, is_causal=encoder.config.is_causal)
     plan = dict.fromkeys(("global_batch_size", "epochs", "evaluations_per_epoch"), 1)
-    data = building.build_task_data(plan | {key: measure[key] for key in ("task", "max_train_examples")}, inputs)
+    data = building.build_task_data(
+        plan | {key: measure[key] for key in ("task", "max_train_examples")},
+        inputs,
+    )
     if names is not None:
         check_labels(data, names, folder)
     return data
 
 
 def label_names_of(cfg: DictConfig, folder: Path) -> list[str] | None:
-    """A fine-tuned model's classes in the order of its outputs, as the file calls them; None: in the task's order."""
+    """A fine-tuned model's classes in the order of its outputs, as the file calls them; None: in
+    the task's order."""
     config, place = folders.read_config_dict(folder), folders.config_path(folder)
     if config.get("problem_type") == MULTI_LABEL:
-        raise ValueError(f"{place}: problem_type is {MULTI_LABEL}, and only one label an example can be scored")
+        raise ValueError(
+            f"{place}: problem_type is {MULTI_LABEL}, and only one label an example can be scored",
+        )
     names = named_labels(config, place)
     if cfg.measure.label_names:
         given = cfg.measure.label_names
@@ -132,7 +138,8 @@ def label_names_of(cfg: DictConfig, folder: Path) -> list[str] | None:
 
 
 def check_labels(data: Any, names: Sequence[str], folder: Path) -> None:
-    """ValueError where a file's label is none of the model's, with what to type where only letters' case differs."""
+    """ValueError where a file's label is none of the model's, with what to type where only letters'
+    case differs."""
     if not isinstance(data, LabelledDataModule) or data.numeric_labels:
         return
     labels = sorted(set(data.preview().validation.labels or ()))
@@ -152,7 +159,8 @@ def check_labels(data: Any, names: Sequence[str], folder: Path) -> None:
 
 
 def recall(cfg: DictConfig, folder: Path, module: Any) -> dict[str, Any]:
-    """Let a fine-tuned model predict as its folder says; what the record says of that, nothing for an encoder."""
+    """Let a fine-tuned model predict as its folder says; what the record says of that, nothing for
+    an encoder."""
     if cfg.measure.module is not None:
         return {}
     made = folders.read_config_dict(folder).get("clozelab", {})

@@ -1,4 +1,5 @@
-"""Answers as files and lines: plain text, JSON lines, tables beside the given columns, arrays of numpy.
+"""Answers as files and lines: plain text, JSON lines, tables beside the given columns, arrays of
+numpy.
 
 Letters: N rows, H hidden size.
 """
@@ -23,12 +24,14 @@ ARRAYS = {".npy": ("embed",), ".npz": ("embed", "states", "attention")}
 """Suffix of an array file -> the acts whose answers it holds."""
 TABLES = (".csv", ".tsv", ".parquet")
 DELIMITER_OF = {".csv": ",", ".tsv": "\t"}
-MAIN_KEYS = ("label", "text", "value", "log_probability")  # of an answer, what a line of text says first
+# of an answer, what a line of text says first
+MAIN_KEYS = ("label", "text", "value", "log_probability")
 Answered = Iterable[tuple[Row, Any]]
 
 
 def write_answers(out: Path, file: RowFile, answered: Answered, array_name: str) -> None:
-    """Writes one file, whole or not at all; its suffix says what it is: a line of text each, where it is no other."""
+    """Writes one file, whole or not at all; its suffix says what it is: a line of text each, where
+    it is no other."""
     if out.suffix in ARRAYS:
         write_arrays(out, [answer for _, answer in answered])
     elif out.suffix == ".parquet":
@@ -40,7 +43,10 @@ def write_answers(out: Path, file: RowFile, answered: Answered, array_name: str)
             text.detach()
     else:
         is_json = out.suffix == ".jsonl"
-        write_whole(out, (shown(answer, row.record if is_json else None) for row, answer in answered))
+        write_whole(
+            out,
+            (shown(answer, row.record if is_json else None) for row, answer in answered),
+        )
 
 
 def print_answers(file: RowFile, answered: Answered, array_name: str, *, is_json: bool) -> None:
@@ -66,7 +72,8 @@ def plain(answer: Any) -> Any:
 
 
 def shown(answer: Any, record: Mapping[str, Any] | None) -> str:
-    """An answer as one line: its parts between tabs or, with the record that it is of, a JSON object of both."""
+    """An answer as one line: its parts between tabs or, with the record that it is of, a JSON
+    object of both."""
     if record is not None:
         return _json_line(answer, record)
     if isinstance(answer, Unanswered):
@@ -107,8 +114,15 @@ def _json_line(answer: Any, record: Mapping[str, Any]) -> str:
 # Tables
 
 
-def write_delimited(target: IO[str], file: RowFile, answered: Answered, array_name: str, suffix: str) -> None:
-    """The given columns, then those of the answers. Given cells stay as they are; a table is written as it was read."""
+def write_delimited(
+    target: IO[str],
+    file: RowFile,
+    answered: Answered,
+    array_name: str,
+    suffix: str,
+) -> None:
+    """The given columns, then those of the answers. Given cells stay as they are; a table is
+    written as it was read."""
     is_same_form = file.form == suffix[1:]
     if is_same_form:
         delimiter = file.delimiter
@@ -129,7 +143,9 @@ def _write_line(target: IO[str], cells: list[str], delimiter: str, is_quoted: bo
         csv.writer(target, delimiter=delimiter, lineterminator="\n").writerow(cells)
         return
     # In a table without quoting a tab or a line break inside an answer would be another cell.
-    target.write(delimiter.join(" ".join(cell.split()) if _breaks(cell) else cell for cell in cells) + "\n")
+    target.write(
+        delimiter.join(" ".join(cell.split()) if _breaks(cell) else cell for cell in cells) + "\n",
+    )
 
 
 def _breaks(cell: str) -> bool:
@@ -148,7 +164,8 @@ def cell_text(value: Any) -> str:
 
 
 def _flat(answered: Answered, array_name: str) -> Iterator[tuple[Row, dict[str, Any], list[str]]]:
-    """(row, cells of its answer, all names of answers' columns); rows before the first answer wait for its names."""
+    """(row, cells of its answer, all names of answers' columns); rows before the first answer wait
+    for its names."""
     waiting: list[tuple[Row, Any]] = []
     names: list[str] | None = None
     for row, answer in answered:
@@ -176,7 +193,10 @@ def _given_columns(file: RowFile, answer_names: Iterable[str]) -> list[str]:
     """Columns that stay; one that is called as an answer's is replaced, and stderr says so."""
     replaced = [name for name in file.columns if name in set(answer_names)]
     if replaced:
-        print(f"{file.name}: the column {', '.join(replaced)} is replaced by the answers'", file=sys.stderr)
+        print(
+            f"{file.name}: the column {', '.join(replaced)} is replaced by the answers'",
+            file=sys.stderr,
+        )
     return [name for name in file.columns if name not in replaced]
 
 
@@ -219,8 +239,8 @@ def _types_of(file: RowFile) -> dict[str, Any]:
 
 
 def write_arrays(path: Path, vectors: list[Any]) -> None:
-    """Embeddings [N, H] as one array, a row of NaN for a text that was not answered; of .npz each array as text_1, ...,
-    and none for such a text."""
+    """Embeddings [N, H] as one array, a row of NaN for a text that was not answered; of .npz each
+    array as text_1, ..., and none for such a text."""
     import numpy as np
 
     with whole_file(path) as file:
@@ -230,4 +250,7 @@ def write_arrays(path: Path, vectors: list[Any]) -> None:
             return
         known = next(array for array in vectors if not isinstance(array, Unanswered))
         nothing = np.full_like(known, np.nan)
-        np.save(file, np.stack([nothing if isinstance(array, Unanswered) else array for array in vectors]))
+        np.save(
+            file,
+            np.stack([nothing if isinstance(array, Unanswered) else array for array in vectors]),
+        )

@@ -71,8 +71,15 @@ Exit status: 0, or 1 where a finding is an error."""
 
 Table = tuple[list[Heading], list[list[str]]]
 MATCHINGS = ("steps", "tokens", "flops", "time")
-SHORT_PARTS = {"prepare": "preparing", "doctor": "pre-flight", "report": "report"}  # of a reproduction, beside its jobs
-PART_HEADINGS = {"start": "start-up", "steps": "steps", "forward": "passes", "fit": "fits", "saving": "saving"}
+# of a reproduction, beside its jobs
+SHORT_PARTS = {"prepare": "preparing", "doctor": "pre-flight", "report": "report"}
+PART_HEADINGS = {
+    "start": "start-up",
+    "steps": "steps",
+    "forward": "passes",
+    "fit": "fits",
+    "saving": "saving",
+}
 
 
 @verb(
@@ -155,10 +162,12 @@ def costs(steps: Sequence[Step], runs: Runs, said: Words) -> tuple[Costing, list
 
     progress, measure = Console(stderr=True), "no-measure" not in said.flags
     with TemporaryDirectory(prefix="clozelab-plan-") as folder:
-        # A generated world that is not there yet is written small, to count what it and its tasks hold.
+        # A generated world that is not there yet is written small, to count what it and its tasks
+        # hold.
         corpora = Corpora(strict=False, world=Path(folder) if measure else None)
         costing = analyse(steps, corpora, runs)
-        # All until here is what opening the experiment takes: imports, and composing each kind of job.
+        # All until here is what opening the experiment takes: imports, and composing each kind of
+        # job.
         opening = time.process_time() - corpora.sampling
         step = next(step for step in steps if step.is_sweep)
         cache_dir = Path(step.sweep.settings(step.sweep.jobs[0])["cache_dir"])
@@ -173,7 +182,8 @@ def costs(steps: Sequence[Step], runs: Runs, said: Words) -> tuple[Costing, list
 
 
 def keep_plan(folder: Path, parts: Sequence[Part] | None) -> None:
-    """Leave a plan for the sweeps of a reproduction to count by, or none where the time is not known."""
+    """Leave a plan for the sweeps of a reproduction to count by, or none where the time is not
+    known."""
     from clozelab.launch.progress import plan_file, write_plan
 
     if parts is None:
@@ -375,7 +385,8 @@ def disk(costing: Costing, room: tuple[str, int, int, int]) -> str:
 
 
 def sums(costing: Costing, parts: Sequence[Part] | None = None) -> list[str]:
-    """Jobs and time in words, of all runs and of those that are left; `parts` has what comes beside the jobs."""
+    """Jobs and time in words, of all runs and of those that are left; `parts` has what comes beside
+    the jobs."""
     lines, whole, left = list[str](), list[float | None](), list[float | None]()
     for stage, pool in costing.pools.items():
         whole.append(costing.wall(stage))
@@ -386,7 +397,8 @@ def sums(costing: Costing, parts: Sequence[Part] | None = None) -> list[str]:
         lines.append(f"{jobs}, {shared_out}: {_about(whole[-1])}{beside}")
     if not lines or None in whole:
         return lines
-    jobs_left, number = sum(map(costing.left, costing.pools)), sum(pool.num_jobs for pool in costing.pools.values())
+    jobs_left = sum(map(costing.left, costing.pools))
+    number = sum(pool.num_jobs for pool in costing.pools.values())
     of_jobs = sum(seconds or 0.0 for seconds in whole)
     of_left = sum(seconds or 0.0 for seconds in left)
     others = 0.0
@@ -515,7 +527,13 @@ def _pre_flight(said: Words) -> int:
             plan_folder = None
             if PLAN_FOLDER in os.environ:
                 plan_folder = Path(os.environ[PLAN_FOLDER])
-            subject = gather_sweep(name, folder, said.options.get("config-name", name), said.overrides, plan_folder)
+            subject = gather_sweep(
+                name,
+                folder,
+                said.options.get("config-name", name),
+                said.overrides,
+                plan_folder,
+            )
         else:
             subject = gather(find_experiment(name), said.overrides)
         findings = list(examine(subject))

@@ -72,9 +72,15 @@ folders above them; of several runs on one test set the best on its validation s
 What the server would turn away is refused, and nothing is written then."""
 TEXTS = ("text", "pair", "question")
 CONSTANTS = ("pair", "question")  # which the command line may say for every row of a file
-ROLES_BY_ROW = ("answer", "tag")  # acts whose objects may differ in their keys: words or text, passages or text
+# acts whose objects may differ in their keys: words or text, passages or text
+ROLES_BY_ROW = ("answer", "tag")
 ACTS = ("fill", "classify", "answer", "tag", "next", "score", "embed", "states", "attention")
-METHODS = {"fill": "fill_mask", "next": "next_sentence", "states": "hidden_states", "answer": "answer_all"}
+METHODS = {
+    "fill": "fill_mask",
+    "next": "next_sentence",
+    "states": "hidden_states",
+    "answer": "answer_all",
+}
 METHODS |= {"embed": "embed_each"}
 """Act -> the predictor's method, where that is called otherwise."""
 OF_TASK = {"classification": "classify", "multi_label": "classify", "regression": "classify"}
@@ -118,7 +124,9 @@ def main(said: Words) -> int:
         raise ValueError(f"question= is nothing for do={act}")
     if out is not None and act not in ARRAYS.get(out.suffix, (act,)):
         able = ", ".join(ARRAYS[out.suffix])
-        raise ValueError(f"output={out}: only do={able} gives what a {out.suffix} file holds; take .jsonl")
+        raise ValueError(
+            f"output={out}: only do={able} gives what a {out.suffix} file holds; take .jsonl",
+        )
     options = options_of(act, values)
     if "input" in values:
         roles = roles_of_file(file, act, values)
@@ -139,7 +147,8 @@ def main(said: Words) -> int:
 
 
 def say_what_is_read(file: RowFile, roles: Mapping[str, str], values: Mapping[str, str]) -> None:
-    """Which columns were taken by their names, where the command line names none and they are called otherwise."""
+    """Which columns were taken by their names, where the command line names none and they are
+    called otherwise."""
     if "text" not in values and set(roles) != set(roles.values()):
         print(f"{file.name}: {say_on_command_line(list(roles.values()))}", file=sys.stderr)
 
@@ -153,7 +162,12 @@ def predictor_of(said: Words) -> Predictor:
 
     where: Any = {key: said.values[key] for key in ("device", "precision") if key in said.values}
     names = label_names_of(said.values)
-    predictor = load(said.names[0], hub=said.values.get("hub") == "true", label_names=names, **where)
+    predictor = load(
+        said.names[0],
+        hub=said.values.get("hub") == "true",
+        label_names=names,
+        **where,
+    )
     predictor.warns = False  # counted at the end, over all batches
     if sys.stderr.isatty() and {"input", "in"} & said.values.keys():
         predictor.progress = partial(track, description="reading", console=Console(stderr=True), transient=True)
@@ -212,11 +226,14 @@ def said_row(values: Mapping[str, str]) -> RowFile:
 
 
 def roles_said(file: RowFile, act: str) -> dict[str, str]:
-    """What the words of a command line are read as; ValueError where one is missing or nothing for the act."""
+    """What the words of a command line are read as; ValueError where one is missing or nothing for
+    the act."""
     roles = {role: role for role in named_roles(file.columns, act)}
     for key in file.columns:
         if key not in roles:
-            raise ValueError(f"{key}= is nothing for do={act}, which reads {', '.join(roles_of(act))}")
+            raise ValueError(
+                f"{key}= is nothing for do={act}, which reads {', '.join(roles_of(act))}",
+            )
     if not is_enough(roles, act):
         needs = "pair= beside text="
         if act == "answer":
@@ -228,12 +245,14 @@ def roles_said(file: RowFile, act: str) -> dict[str, str]:
 def roles_of_file(file: RowFile, act: str, values: Mapping[str, str]) -> dict[str, str]:
     """Role -> column of a file, or -> key of the command line that says it for every row.
 
-    ValueError where a column is missing, where none is named and none can be told to be the text, and where a key would
-    hide a column."""
+    ValueError where a column is missing, where none is named and none can be told to be the text,
+    and where a key would hide a column."""
     constants = {key: values[key] for key in CONSTANTS if key in values}
     for key, value in constants.items():
         if key in file.columns:
-            raise ValueError(f"{file.name} has {key!r}, which {key}= would replace: leave one of them out")
+            raise ValueError(
+                f"{file.name} has {key!r}, which {key}= would replace: leave one of them out",
+            )
         if file.is_table and value in file.columns:
             raise ValueError(
                 f"{key}={value} would be that very text for every row, and {file.name} has a column {value!r}: "
@@ -247,15 +266,23 @@ def roles_of_file(file: RowFile, act: str, values: Mapping[str, str]) -> dict[st
     roles = choose_columns(file.columns, act, named=named, place=file.name)
     for key in constants:
         if key in roles:
-            raise ValueError(f"{key}= and text={values['text']} are {len(named) + 1} texts: name one column")
+            raise ValueError(
+                f"{key}= and text={values['text']} are {len(named) + 1} texts: name one column",
+            )
         roles[key] = key
     return roles
 
 
 def rows_of(
-    file: RowFile, roles: Mapping[str, str], act: str, values: Mapping[str, str], *, skips_empty: bool = False
+    file: RowFile,
+    roles: Mapping[str, str],
+    act: str,
+    values: Mapping[str, str],
+    *,
+    skips_empty: bool = False,
 ) -> Iterator[Row]:
-    """A file's rows, each with what the command line says for all; `skips_empty` leaves out those without text."""
+    """A file's rows, each with what the command line says for all; `skips_empty` leaves out those
+    without text."""
     constants = {key: values[key] for key in CONSTANTS if key in values}
     has_own_keys = file.form == "jsonl" and "text" not in values
     for row in file.rows():
@@ -286,7 +313,8 @@ def is_empty(record: Mapping[str, Any], roles: Mapping[str, str]) -> bool:
 
 
 def _unread_key(record: Mapping[str, Any], roles: Mapping[str, str], act: str) -> str | None:
-    """What is wrong with an object that has a text under a key that nothing reads; the first one's keys count."""
+    """What is wrong with an object that has a text under a key that nothing reads; the first one's
+    keys count."""
     if act not in ROLES_BY_ROW and "pair" in record and "pair" not in roles:
         return "has 'pair', which the first object has not"
     try:
@@ -297,7 +325,8 @@ def _unread_key(record: Mapping[str, Any], roles: Mapping[str, str], act: str) -
 
 
 def counted(answered: Iterator[tuple[Row, Any]]) -> Iterator[tuple[Row, Any]]:
-    """The same; says on stderr at the end how many rows were not answered, and why. ValueError where none was."""
+    """The same; says on stderr at the end how many rows were not answered, and why. ValueError
+    where none was."""
     total = 0
     problems: list[tuple[str, str]] = []
     for row, answer in answered:
@@ -328,9 +357,8 @@ def predictions(
 ) -> Iterator[tuple[Row, Any]]:
     """(row, what the model says of it) in order; a stretch of rows is held at a time.
 
-    A row that cannot be read has `Unanswered`; with errors="raise" it is a ValueError that names its place. `roles`:
-    role -> column; None: by each row's own keys.
-    """
+    A row that cannot be read has `Unanswered`; with errors="raise" it is a ValueError that names
+    its place. `roles`: role -> column; None: by each row's own keys."""
     left = iter(rows)
     while some := [*islice(left, TEXTS_AT_ONCE)]:
         yield from zip(some, _answers_of(predictor, act, some, options, roles, errors), strict=True)
@@ -381,7 +409,8 @@ def _text_of(row: Row, act: str, roles: Mapping[str, str] | None) -> Any:
 def predict_task(
     run: Path, file: str | None, output: str | None, label_names: Mapping[str, str] | None = None
 ) -> list[Path]:
-    """Predict a task's test files (or one `file` like them) with a complete run's model, and nothing trained again.
+    """Predict a task's test files (or one `file` like them) with a complete run's model, and
+    nothing trained again.
 
     `label_names`: the task's names of classes -> what the predictions call them."""
     from clozelab.runs.record import read_record

@@ -107,7 +107,10 @@ def run_round(
         brief = ("--brief", *(("--no-measure",) if "--no-measure" in words else ()))
         steps[before:before] = [Step("plan", "", None, (str(folder), *overrides, *brief)), *checks]
         launcher = Path(str(last.sweep.master.hydra.sweep.dir))
-        (launcher / plan_file(None)).unlink(missing_ok=True)  # an older reproduction's, perhaps of other settings
+        # An older reproduction's, perhaps of other settings.
+        (launcher / plan_file(None)).unlink(
+            missing_ok=True,
+        )
         status, is_stopped = run_steps(steps, console, launcher)
         if is_stopped:
             return status, None
@@ -207,7 +210,8 @@ def all_complete(steps: Sequence[Step]) -> bool:
 
 
 def run_steps(steps: Sequence[Step], console: Console, launcher: Path = Path()) -> tuple[int, bool]:
-    """(status, whether nothing more is to be done): one process a step, up to the first that must not be passed.
+    """(status, whether nothing more is to be done): one process a step, up to the first that must
+    not be passed.
 
     `launcher`: the folder in which a plan of all steps may lie.
     """

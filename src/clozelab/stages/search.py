@@ -34,7 +34,17 @@ them; the latter are counted.
   errors=raise   end at the first line that cannot be read
 
 pooling=, layer=, stride=, device=, precision=, hub=true are as for predict do=embed."""
-KEYS = ("query", "in", "text", "format", "errors", "output", "top_k", *predict.PLACED, *predict.OPTIONS["embed"])
+KEYS = (
+    "query",
+    "in",
+    "text",
+    "format",
+    "errors",
+    "output",
+    "top_k",
+    *predict.PLACED,
+    *predict.OPTIONS["embed"],
+)
 
 
 @verb("search", HELP, names=(1, 1), keys=KEYS, flags=("json",))
@@ -100,7 +110,12 @@ class Embedding:
         from clozelab.runs.fingerprint import encoder_fingerprint
 
         folder = self.predictor.model.folder
-        settings = {"layer": None, "stride": None, "pooling": trained_pooling(folder), **self.options}
+        settings = {
+            "layer": None,
+            "stride": None,
+            "pooling": trained_pooling(folder),
+            **self.options,
+        }
         # In a folder there may be one of several.
         weights = []
         if self.place.is_file():
@@ -113,8 +128,8 @@ class Embedding:
         return " ".join([file_sha256(Path(self.file.name)), self.file.form, *self.roles.values()])
 
     def kept_in(self, kept: Path) -> Any:
-        """float32 [rows, H]: what is kept, where that is of these lines and this model; a row of NaN for one that
-        cannot be read."""
+        """float32 [rows, H]: what is kept, where that is of these lines and this model; a row of
+        NaN for one that cannot be read."""
         import numpy as np
 
         beside, made_by, source = kept.with_name(f"{kept.name}.json"), self.made_by, self.source
@@ -133,11 +148,19 @@ class Embedding:
                 )
             if known["file"] == source and known["sha256"] == file_sha256(kept):
                 return np.load(kept)
-            print(f"{kept} is not of these lines as they are now: they are embedded again", file=sys.stderr)
+            print(
+                f"{kept} is not of these lines as they are now: they are embedded again",
+                file=sys.stderr,
+            )
         about = {"made_by": made_by, "file": source}
         write_whole(beside, [json.dumps(about | {"sha256": ""}, indent=1)])
         answered = predict.predictions(
-            self.predictor, "embed", self.rows, dict(self.options), roles=self.roles, errors=self.errors
+            self.predictor,
+            "embed",
+            self.rows,
+            dict(self.options),
+            roles=self.roles,
+            errors=self.errors,
         )
         write_arrays(kept, [vector for _, vector in predict.counted(answered)])
         write_whole(beside, [json.dumps(about | {"sha256": file_sha256(kept)}, indent=1)])

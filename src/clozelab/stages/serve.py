@@ -164,7 +164,8 @@ def _answers(predictor: Predictor, asks: Sequence[Ask]) -> list[Any]:
 
 
 def _told(ask: Ask, answered: Sequence[tuple[Row, Any]]) -> Any:
-    """The answers of one request; the error that it is, where a record cannot be read and that is one, or none can."""
+    """The answers of one request; the error that it is, where a record cannot be read and that is
+    one, or none can."""
     problems = [(row, answer) for row, answer in answered if isinstance(answer, Unanswered)]
     if problems and (not ask.marks or len(problems) == len(answered)):
         row, answer = problems[0]

@@ -33,7 +33,8 @@ from clozelab.suggestions import STAGE_NAMES
 from clozelab.targets import build, check_targets
 from clozelab.training.trainer import Hardware
 
-SAMPLED_DOCUMENTS = {"num_documents": 1000, "entropy_documents": 10}  # of a generated world that is not there yet
+# of a generated world that is not there yet
+SAMPLED_DOCUMENTS = {"num_documents": 1000, "entropy_documents": 10}
 USER_ERRORS: tuple[type[Exception], ...] = (ValueError, FileNotFoundError, PermissionError, *CONFIGURATION_ERRORS)
 
 
@@ -45,11 +46,13 @@ def kinds(sweep: Sweep) -> dict[Words, list[Words]]:
 
 
 class Corpora:
-    """The corpus of each pre-training configuration, opened once; made-up text where it is not prepared yet or, unless
-    `strict`, cannot be. `awaits_world`: one of those not prepared is generated, and brings its tasks along.
+    """The corpus of each pre-training configuration, opened once; made-up text where it is not
+    prepared yet or, unless `strict`, cannot be. `awaits_world`: one of those not prepared is
+    generated, and brings its tasks along.
 
-    `world`: a folder to generate a small one into, for what it and its tasks hold. `preparing`: seconds that it will
-    take to prepare what is not prepared yet; `sampling`: processor seconds that the small worlds took."""
+    `world`: a folder to generate a small one into, for what it and its tasks hold. `preparing`:
+    seconds that it will take to prepare what is not prepared yet; `sampling`: processor seconds
+    that the small worlds took."""
 
     def __init__(self, *, strict: bool, world: Path | None = None) -> None:
         self.strict, self.awaits_world = strict, False
@@ -85,7 +88,8 @@ class Corpora:
         started = time.process_time()
         corpus = copy.deepcopy(dict(settings["corpus"]))
         generator = corpus["generator"]
-        # What text and time grow with; a bound of the loss, which is computed on a few documents, is not needed here.
+        # What text and time grow with; a bound of the loss, which is computed on a few documents,
+        # is not needed here.
         of_all = max(1.0, generator.get("num_documents", 1) / SAMPLED_DOCUMENTS["num_documents"])
         for key in SAMPLED_DOCUMENTS.keys() & generator.keys():
             generator[key] = min(int(generator[key]), SAMPLED_DOCUMENTS[key])
@@ -100,7 +104,8 @@ class Corpora:
         return replace(small, folder=None, sampled=of_all, sampled_held_out=held_out)
 
     def read_preview(self, settings: Mapping[str, Any]) -> TaskPreview:
-        """Texts and labels of a task's files; of a world that is not there yet, those of its small one."""
+        """Texts and labels of a task's files; of a world that is not there yet, those of its small
+        one."""
         try:
             return read_preview(settings)
         except (OSError, ValueError):
@@ -109,7 +114,8 @@ class Corpora:
             return read_preview(self.where_it_is(settings))
 
     def where_it_is(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Settings whose files are looked for in the small world, where the real one is not there yet."""
+        """Settings whose files are looked for in the small world, where the real one is not there
+        yet."""
         if self.world is None or not self.sampling:
             return settings
         return {**settings, "data_dir": str(self.world)}
@@ -173,9 +179,14 @@ def gather(folder: Path, words: Sequence[str]) -> Subject:
 
 
 def gather_sweep(
-    verb: str, folder: Path | None, config_name: str, words: Sequence[str], plan_folder: Path | None = None
+    verb: str,
+    folder: Path | None,
+    config_name: str,
+    words: Sequence[str],
+    plan_folder: Path | None = None,
 ) -> Subject:
-    """The same of one stage's sweep, or of a single run, as `clozelab VERB` would start it with these overrides.
+    """The same of one stage's sweep, or of a single run, as `clozelab VERB` would start it with
+    these overrides.
 
     `plan_folder`: where the sizes of its jobs are left for the sweep that asked.
     """

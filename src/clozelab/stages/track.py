@@ -1,4 +1,5 @@
-"""`clozelab track`: the numbers that a tracker is missing, sent from metrics.csv once it answers again."""
+"""`clozelab track`: the numbers that a tracker is missing, sent from metrics.csv once it answers
+again."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ command where its tracker was away.
 MLflow is asked which steps it has, and gets the others. The server is the one that MLFLOW_TRACKING_URI names."""
 LOCAL = ("tensorboard", "csv")  # they write files in the run folder
 NUMBERS_A_CALL = 200
-MEASURED = ("tokens", "flops", "training_seconds", "tokens_per_second", "mfu")  # facts of a training
+# facts of a training
+MEASURED = ("tokens", "flops", "training_seconds", "tokens_per_second", "mfu")
 
 
 @verb("track", HELP, names=(1, None), keys=("logger",))
@@ -50,7 +52,8 @@ def main(said: Words) -> int:
 
 
 def _run_folders(places: Iterator[Path]) -> Iterator[Path]:
-    """A run folder is itself; of any other folder those below it that lack something. ValueError: no such folder."""
+    """A run folder is itself; of any other folder those below it that lack something. ValueError:
+    no such folder."""
     from clozelab.training.background import UNSENT_FILE
 
     for place in places:
@@ -85,7 +88,9 @@ def send(record: Record, wanted: str, console: Console) -> None:
             _end(tracker, record)
         except Exception as error:  # whatever a tracker's package raises
             why = f"{type(error).__name__}: {reason(error)}"
-            raise ValueError(f"{label} did not take the numbers of {folder} ({why}); try again later") from error
+            raise ValueError(
+                f"{label} did not take the numbers of {folder} ({why}); try again later",
+            ) from error
         note_unsent(folder, label, 0)
         say(console, f"{label} was sent {several(count, 'value')} of {folder}")
 
@@ -136,12 +141,16 @@ def _end(tracker: Any, record: Record) -> None:
 
 
 def _calls(folder: Path, record: Record) -> Iterator[Numbers]:
-    """What the trackers were told in training, from metrics.csv: one call a step, then the final scores."""
+    """What the trackers were told in training, from metrics.csv: one call a step, then the final
+    scores."""
     from clozelab.training.background import Numbers
 
     began = datetime.fromisoformat(record.started).timestamp()
     seconds = 0.0
-    for step, rows in itertools.groupby(read_rows(folder / "metrics.csv"), key=lambda row: row.step):
+    for step, rows in itertools.groupby(
+        read_rows(folder / "metrics.csv"),
+        key=lambda row: row.step,
+    ):
         metrics: dict[str, float] = {}
         for row in rows:
             metrics |= {TOKENS_KEY: float(row.tokens), SECONDS_KEY: row.seconds, row.key: row.value}

@@ -308,7 +308,8 @@ class Parcel:
 
 
 def open_parcel(path: Path, folder: Path) -> tuple[Parcel, list[str]]:
-    """(a pack, its files that are not what its manifest says). ValueError: it is none, or newer code made it."""
+    """(a pack, its files that are not what its manifest says). ValueError: it is none, or newer
+    code made it."""
     manifest, wrong = unpack(path, folder)
     parcel = Parcel(path, folder, manifest, find(folder / RUNS).records)
     for one in parcel.records:
@@ -378,7 +379,8 @@ def _check_cells(parcels: Iterable[Parcel], target: Path, present: Sequence[Reco
 
 
 def _check_versions(parcels: Iterable[Parcel], target: Path, present: Sequence[Record]) -> None:
-    """ValueError where a pack would bring a second results version into a column or among encoders."""
+    """ValueError where a pack would bring a second results version into a column or among
+    encoders."""
     first = {_column_of(one): (target, one) for one in present if one.is_complete}
     packed = [(parcel.path, one) for parcel in parcels for one in parcel.records if one.is_complete]
     for path, one in packed:

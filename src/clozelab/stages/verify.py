@@ -28,7 +28,13 @@ from omegaconf import OmegaConf
 from clozelab.corpus.files import digest, file_sha256
 from clozelab.launch.experiments import check_file
 from clozelab.metrics.glue import CORRELATIONS
-from clozelab.runs.fingerprint import HIDDEN, RESULTS_VERSIONS, encoder_fingerprint, flatten, identity_of
+from clozelab.runs.fingerprint import (
+    HIDDEN,
+    RESULTS_VERSIONS,
+    encoder_fingerprint,
+    flatten,
+    identity_of,
+)
 from clozelab.runs.record import CONFIG_FILE, Record, Score, changes, read_record, write_record
 from clozelab.stages.compare import open_run
 from clozelab.stages.travel import RESULTS, Parcel, open_parcel, results_of
@@ -102,16 +108,21 @@ def refuse_other_version(record: Record) -> None:
 
 
 def make_again(record: Record, place: Path) -> tuple[str, list[str]]:
-    """The same for a complete run that has no checkpoint to go on from: all of it, from its beginning."""
+    """The same for a complete run that has no checkpoint to go on from: all of it, from its
+    beginning."""
     if not record.is_complete:
-        raise ValueError(f"{record.folder} is {record.status}, not complete: there is nothing to compare")
+        raise ValueError(
+            f"{record.folder} is {record.status}, not complete: there is nothing to compare",
+        )
     if not record.config_name:
         raise ValueError(f"{record.folder} was not made by a command line")
     say(make_console(), f"making {record.folder} again; it took {duration(record.seconds)}")
     done = run_again(record, place / "run")
     ours = read_record(place / "run")
     if done.returncode or ours is None or not ours.is_complete:
-        raise ValueError(f"{record.folder} cannot be made again: {done.stderr.strip()[-SHOWN_CHARACTERS:]}")
+        raise ValueError(
+            f"{record.folder} cannot be made again: {done.stderr.strip()[-SHOWN_CHARACTERS:]}",
+        )
     what = "trained again from its beginning"
     if record.stage == "evaluate":
         what = "measured again"
@@ -128,7 +139,12 @@ def run_again(record: Record, folder: Path, *more: str) -> subprocess.CompletedP
     words += ["logger=none", f"run_dir={folder}", *more]
     if "threads" in record.facts:
         words.append(f"trainer.threads={record.facts['threads']}")
-    options: Any = {"cwd": record.started_in or None, "stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    options: Any = {
+        "cwd": record.started_in or None,
+        "stdin": subprocess.DEVNULL,
+        "capture_output": True,
+        "text": True,
+    }
     command = [sys.executable, "-m", "clozelab", *words]
     return subprocess.run(command, errors="replace", preexec_fn=die_with_parent, **options)
 
@@ -192,7 +208,8 @@ def is_same_state(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 Found = tuple[str, list[str], list[str]]
 """Of one kind of check: how much was looked at, what is wrong, what could not be looked at."""
 RETRAINED_TOLERANCE = 0.05  # of a headline score, on another kind of machine
-MADE_FILES = ("encoder*/**/checksums.json", "predictions*.json*", "null_odds.json")  # equal to the byte, if all is
+# equal to the byte, if all is
+MADE_FILES = ("encoder*/**/checksums.json", "predictions*.json*", "null_odds.json")
 ROUNDED = 1e-4  # of correlations: predicted numbers are kept with five decimals
 PLAIN_WORD = re.compile(r"\+{0,2}(?!hydra)[\w./]+=[^$]*")
 PLACES = (*OWN_KEYS, "runs_dir", "data_dir", "cache_dir", "encoder", "reuse", "trainer.progress_bar")
@@ -392,7 +409,8 @@ def train_one_again(parcel: Parcel, place: Path, seed: int, own: Mapping[str, st
 
 
 def _can_be_trained_again(one: Record, parcel: Parcel, encoders: Mapping[str, Path]) -> bool:
-    """Whether this code makes such a run, and the pack has what it takes; `encoders`: those with weights."""
+    """Whether this code makes such a run, and the pack has what it takes; `encoders`: those with
+    weights."""
     if not one.is_complete or one.shared or one.results_version != RESULTS_VERSIONS[one.stage]:
         return False
     # A shared run's experiment is in no pack: nothing says its arm.

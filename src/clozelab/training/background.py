@@ -1,12 +1,12 @@
 """Trackers that are spoken to from a thread of their own, so that none stops or slows a training.
 
-For example, the machine with the MLflow server is switched off in the middle of a run. The training goes on, a warning
-says so once, and what waits is tried again every half minute. If the server is back before the end, nothing is lost;
-otherwise a last line says how much is missing, and the command that sends it from metrics.csv.
+For example, the machine with the MLflow server is switched off in the middle of a run. The training
+goes on, a warning says so once, and what waits is tried again every half minute. If the server is
+back before the end, nothing is lost; otherwise a last line says how much is missing, and the
+command that sends it from metrics.csv.
 
-Unusual: the thread is a daemon, and nobody waits for it longer than `close` says. A call that never comes back costs a
-run ten seconds at its end, and the process nothing.
-"""
+Unusual: the thread is a daemon, and nobody waits for it longer than `close` says. A call that never
+comes back costs a run ten seconds at its end, and the process nothing."""
 
 from __future__ import annotations
 
@@ -95,14 +95,15 @@ class BackgroundLogger(Logger):
     """Any logger of Lightning's, spoken to from one thread; calls return at once.
 
     Args:
-        target: the logger. It may have `log_many(list of Numbers)`, which takes several calls at once,
+        target: the logger. It may have `log_many(list of Numbers)`, which takes several calls at
+            once,
             `summarise(scores)`, `close(exit_code)`, and `is_outage(error)`, which tells an outage (tried again) from a
             refusal (left out). Without that method an OSError is an outage.
         label: its name in messages, for example "mlflow".
         folder: the run folder, which the command for missing values names; None: there is no such command.
 
-    Only the first rank has a thread. Anything else than the methods below goes to the target, in the caller's thread.
-    """
+    Only the first rank has a thread. Anything else than the methods below goes to the target, in
+    the caller's thread."""
 
     def __init__(self, target: Logger, label: str, folder: Path | None = None) -> None:
         super().__init__()
@@ -130,7 +131,8 @@ class BackgroundLogger(Logger):
         return self.target.save_dir
 
     def __getattr__(self, name: str) -> Any:
-        # Lightning asks every logger for its experiment before it trains; only of files is that no wait.
+        # Lightning asks every logger for its experiment before it trains; only of files is that no
+        # wait.
         is_local = isinstance(self.__dict__.get("target"), TensorBoardLogger | CSVLogger)
         if name.startswith("__") or name == "target" or (name == "experiment" and not is_local):
             raise AttributeError(f"{name}; what may wait for a server is logger.target.{name}")
@@ -203,11 +205,16 @@ class BackgroundLogger(Logger):
             self._say_trouble(f"no answer for {SILENT_SECONDS:.0f} s")
 
     def _start(self) -> None:
-        # Packages are imported here and not in the thread: a data worker that is forked in the middle of another
+        # Packages are imported here and not in the thread: a data worker that is forked in the
+        # middle of another
         # thread's import would wait for that import for ever.
         if hasattr(self.target, "load_package"):
             self.target.load_package()
-        self._thread = threading.Thread(target=self._work, name=f"tracker {self.label}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._work,
+            name=f"tracker {self.label}",
+            daemon=True,
+        )
         self._thread.start()
 
     def _wait_for_the_end(self, patience: float) -> None:
@@ -240,7 +247,11 @@ class BackgroundLogger(Logger):
         if self._trouble.is_said:
             return
         self._trouble.is_said = True
-        log.warning("%s: %s. The run goes on without it, and it is tried again until the end", self.label, why)
+        log.warning(
+            "%s: %s. The run goes on without it, and it is tried again until the end",
+            self.label,
+            why,
+        )
 
     # In the thread
 
@@ -278,7 +289,8 @@ class BackgroundLogger(Logger):
         self._calls.extend(ends)
 
     def _next_bundle(self) -> list[Numbers | Call]:
-        """The first call; with those after it where they are numbers and the target takes many at once."""
+        """The first call; with those after it where they are numbers and the target takes many at
+        once."""
         bundle: list[Numbers | Call] = []
         limit = 1
         if hasattr(self.target, "log_many"):
@@ -292,7 +304,8 @@ class BackgroundLogger(Logger):
         return bundle
 
     def _make(self, bundle: Sequence[Numbers | Call]) -> bool:
-        """Whether these calls are over with: taken, or refused, which another try would not change."""
+        """Whether these calls are over with: taken, or refused, which another try would not
+        change."""
         self._clock.call_began = time.monotonic()
         try:
             self._give(bundle)
@@ -341,7 +354,11 @@ class BackgroundLogger(Logger):
         if self._trouble.refusals == 1:
             log.warning("%s did not take something: %s", self.label, why)
         if self._trouble.refusals == REFUSALS:
-            log.warning("%s failed %d times in a row and is off for the rest of this run", self.label, REFUSALS)
+            log.warning(
+                "%s failed %d times in a row and is off for the rest of this run",
+                self.label,
+                REFUSALS,
+            )
             self._trouble.is_off = True
 
     def _wait_for_the_next_try(self) -> None:
@@ -353,7 +370,8 @@ class BackgroundLogger(Logger):
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong, in one short line: of a connection that failed, the operating system's own word."""
+    """What went wrong, in one short line: of a connection that failed, the operating system's own
+    word."""
     inner = error
     while inner.__context__ is not None:
         inner = inner.__context__
@@ -368,7 +386,8 @@ def _size(call: Numbers | Call) -> int:
 
 
 def note_unsent(folder: Path, label: str, count: int) -> None:
-    """Note in a run folder that a tracker is missing so many values more; 0: it has all of them now."""
+    """Note in a run folder that a tracker is missing so many values more; 0: it has all of them
+    now."""
     path = folder / UNSENT_FILE
     notes = unsent(folder)
     if count:

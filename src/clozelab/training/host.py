@@ -36,7 +36,9 @@ def host_facts() -> dict[str, Any]:
     dirty = bool(is_ours and _output(*git, "status", "--porcelain", "--untracked-files=no"))
     numeric = {name: installed[name] for name in ("torch", "numpy", "tokenizers") if name in installed}
     gpu_names = (gpus or "").splitlines()
-    kernels = " ".join([platform.machine(), *sorted(KERNELS & cpu_flags()), *sorted(set(gpu_names))])
+    kernels = " ".join(
+        [platform.machine(), *sorted(KERNELS & cpu_flags()), *sorted(set(gpu_names))],
+    )
     python = platform.python_version()
     host = {
         "cpu": cpuinfo("model name") or platform.processor() or platform.machine(),

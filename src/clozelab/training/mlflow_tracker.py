@@ -1,8 +1,9 @@
-"""MLflow as a logger of Lightning's: one run folder is one MLflow run, also where it is resumed or sent again.
+"""MLflow as a logger of Lightning's: one run folder is one MLflow run, also where it is resumed or
+sent again.
 
-Lightning's own asks the server when it is made, makes a new MLflow run at each resumption, and sends each number by a
-request of its own. This one begins at the first call, finds its run by a tag, and sends many numbers at once.
-"""
+Lightning's own asks the server when it is made, makes a new MLflow run at each resumption, and
+sends each number by a request of its own. This one begins at the first call, finds its run by a
+tag, and sends many numbers at once."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ RUN_TAG = "clozelab.run"  # of an MLflow run: the id of the run folder that it s
 METRICS_A_REQUEST, PARAMETERS_A_REQUEST = 1000, 100  # at most, says MLflow
 MAX_PARAMETER_CHARACTERS = 500
 LOCK_SECONDS = 60.0
-# Usually MLflow waits for two minutes and tries seven times more: a quarter of an hour for one call.
+# Usually MLflow waits for two minutes and tries seven times more: a quarter of an hour for one
+# call.
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # BackgroundLogger tries again, and says so once
@@ -45,9 +47,19 @@ class MlflowTracker(Logger):
 
     name, version = "mlflow", ""
 
-    def __init__(self, *, experiment_name: str, run_name: str, tracking_uri: str, job: TrackedJob, lock: Path) -> None:
+    def __init__(
+        self,
+        *,
+        experiment_name: str,
+        run_name: str,
+        tracking_uri: str,
+        job: TrackedJob,
+        lock: Path,
+    ) -> None:
         super().__init__()
-        self.experiment_name, self.run_name, self.tracking_uri = experiment_name, run_name, tracking_uri
+        self.experiment_name = experiment_name
+        self.run_name = run_name
+        self.tracking_uri = tracking_uri
         self.job, self.lock = job, lock
         self.run_id = ""  # of MLflow's run, once it has begun
         self._client: Any = None
@@ -72,7 +84,8 @@ class MlflowTracker(Logger):
         return self._client
 
     def is_outage(self, error: Exception) -> bool:
-        """Whether the server is away, or in trouble of its own; what it refuses it refuses again."""
+        """Whether the server is away, or in trouble of its own; what it refuses it refuses
+        again."""
         from mlflow.exceptions import MlflowException, RestException
 
         if isinstance(error, RestException):
@@ -86,20 +99,25 @@ class MlflowTracker(Logger):
 
     @rank_zero_only
     def log_many(self, calls: Sequence[Numbers]) -> None:
-        """Sent twice they are kept once: a value with the same key, step and time is the same to MLflow."""
+        """Sent twice they are kept once: a value with the same key, step and time is the same to
+        MLflow."""
         from mlflow.entities import Metric
 
         client = self.client()
         metrics = []
         for call in calls:
-            where = {"timestamp": int(1000 * call.time), "step": 0 if call.step is None else call.step}
+            where = {
+                "timestamp": int(1000 * call.time),
+                "step": 0 if call.step is None else call.step,
+            }
             metrics += [Metric(key, value, **where) for key, value in call.metrics.items()]
         for begin in range(0, len(metrics), METRICS_A_REQUEST):
             client.log_batch(self.run_id, metrics=metrics[begin : begin + METRICS_A_REQUEST])
 
     @rank_zero_only
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Of a run that goes on they are there already, with the same values or with those of its new machine."""
+        """Of a run that goes on they are there already, with the same values or with those of its
+        new machine."""
         from mlflow.entities import Param
 
         client = self.client()
@@ -120,7 +138,8 @@ class MlflowTracker(Logger):
             self._client.set_terminated(self.run_id, "FAILED" if exit_code else "FINISHED")
 
     def _begin(self) -> None:
-        """Find this folder's run, or make it and the experiment. Raises MlflowException; the next call tries again."""
+        """Find this folder's run, or make it and the experiment. Raises MlflowException; the next
+        call tries again."""
         self.load_package()
         from mlflow.tracking import MlflowClient
         from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME, MLFLOW_USER
@@ -154,7 +173,8 @@ class MlflowTracker(Logger):
 
     @contextmanager
     def _one_at_a_time(self) -> Iterator[None]:
-        """Two processes that make a store of SQLite, or an experiment in it, at once break each other."""
+        """Two processes that make a store of SQLite, or an experiment in it, at once break each
+        other."""
         if self._is_server:
             yield
             return

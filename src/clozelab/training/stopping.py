@@ -187,7 +187,8 @@ class Watch:
                 self._end(asked, idle, log, leave)
 
     def _notice(self, log: Path | None) -> None:
-        """Say that nothing moves: a data worker, another rank or a disk does not answer, or a step is slow."""
+        """Say that nothing moves: a data worker, another rank or a disk does not answer, or a step
+        is slow."""
         end = "nothing ends it (trainer.hang_seconds)"
         if self.hang_seconds is not None:
             end = f"it ends after {self.hang_seconds:.0f} s (trainer.hang_seconds)"

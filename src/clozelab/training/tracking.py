@@ -1,4 +1,5 @@
-"""Where a run's numbers go: metrics.csv, and guests: Weights & Biases (offline without a key), MLflow, TensorBoard.
+"""Where a run's numbers go: metrics.csv, and guests: Weights & Biases (offline without a key),
+MLflow, TensorBoard.
 
 Each guest is spoken to from a thread of its own (BackgroundLogger), so that none ends or slows a training. Its run
 stays open after the Trainer is done, for the final scores: `tracked` closes it.
@@ -34,7 +35,8 @@ WANDB_SETTINGS = {
     "console": "off",  # the run folder has the output, and jobs may be forked
     "disable_code": True,
     "init_timeout": 30.0,
-    "finish_timeout": 30.0,  # a network that has gone must not hold a finished job; `wandb sync` sends what is left
+    # a network that has gone must not hold a finished job; `wandb sync` sends what is left
+    "finish_timeout": 30.0,
 }
 
 
@@ -164,7 +166,8 @@ class WandbTracker(Logger):
         try:
             self._tell(lambda _, run: run.finish(exit_code=exit_code))
         finally:
-            # Its service writes on behind our back, and a forked job ends without the clean-up that would wait for it.
+            # Its service writes on behind our back, and a forked job ends without the clean-up that
+            # would wait for it.
             self._tell(lambda wandb, _: wandb.teardown())
         if self.settings["mode"] == "offline":
             log.info("W&B offline; to upload: wandb sync %s", Path(str(getattr(self.run, "dir", ""))).parent)
@@ -177,7 +180,8 @@ class WandbTracker(Logger):
         import wandb  # noqa: F401
 
     def is_outage(self, error: Exception) -> bool:  # noqa: ARG002
-        """Never: W&B keeps its numbers on disk and sends them by itself. What it raises, it raises again."""
+        """Never: W&B keeps its numbers on disk and sends them by itself. What it raises, it raises
+        again."""
         return False
 
     def _tell(self, action: Callable[[Any, Any], Any]) -> None:
@@ -185,7 +189,8 @@ class WandbTracker(Logger):
         self.load_package()
         import wandb
 
-        if self._init_error is not None:  # its service keeps the id, and says of a second start that it is in use
+        # its service keeps the id, and says of a second start that it is in use
+        if self._init_error is not None:
             raise self._init_error
         if self.run is None:
             # W&B copies sys.argv when it starts, and has no setting for it.

@@ -106,7 +106,12 @@ def _sides(table: Table, one: str, two: str, tasks: Iterable[str]) -> Iterator[t
         yield "fine-tuned", table.runs_on(one, task), table.runs_on(two, task)
 
 
-def _outdated(table: Table, rows: tuple[str, str], arms: Sequence[str | None], tasks: Iterable[str]) -> str:
+def _outdated(
+    table: Table,
+    rows: tuple[str, str],
+    arms: Sequence[str | None],
+    tasks: Iterable[str],
+) -> str:
     """Why an arm or a row has no run that may be compared, though it has some; else empty."""
     if not table.outdated:
         return ""

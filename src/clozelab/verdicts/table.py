@@ -119,7 +119,8 @@ class Table:
     columns: tuple[DataColumn, ...]
     cells: Mapping[tuple[str, str], Cell]
     strays: tuple[str, ...] = ()  # which runs are in no cell: they saw another data set under their task's name
-    outdated: Outdated = field(default_factory=dict)  # in no cell: newer results versions are beside
+    # in no cell: newer results versions are beside
+    outdated: Outdated = field(default_factory=dict)
 
     @cached_property
     def trained(self) -> dict[str, list[Record]]:

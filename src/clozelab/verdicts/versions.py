@@ -22,9 +22,11 @@ Outdated = Mapping[Path, str]  # folder of a run that is in no cell -> why not
 
 
 def find_outdated(runs: Iterable[Record], free_keys: Iterable[str] = ()) -> Outdated:
-    """The complete runs of an experiment at one scale that are in no cell, since newer ones are beside.
+    """The complete runs of an experiment at one scale that are in no cell, since newer ones are
+    beside.
 
-    With VERSION_KEY among `free_keys` rows may be of different versions; each takes its own newest."""
+    With VERSION_KEY among `free_keys` rows may be of different versions; each takes its own
+    newest."""
     complete = [run for run in runs if run.is_complete]
     is_free = VERSION_KEY in free_keys
 
@@ -81,7 +83,8 @@ def older_runs(outdated: Outdated, runs: Iterable[Record], row: str, task: str) 
 
 
 def why_no_score(outdated: Outdated, runs: Iterable[Record]) -> str:
-    """Why a row or an arm has no score, by all its runs in a column; empty where it may have one."""
+    """Why a row or an arm has no score, by all its runs in a column; empty where it may have
+    one."""
     complete = [run for run in runs if run.is_complete]
     reasons = {outdated.get(run.folder, "") for run in complete}
     if not complete or "" in reasons:
