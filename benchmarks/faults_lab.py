@@ -52,7 +52,7 @@ class Lab:
         write_text(folder)
         here = partial(overrides, folder, folder / "runs" / "whole")
         code_of_results(), host_facts()  # once: forks inherit what is known
-        self.single, self.double = (composed(here(**SETTINGS, **more)) for more in ({}, RANKS))
+        self.single, self.double = (composed("pretrain", here(**SETTINGS, **more)) for more in ({}, RANKS))
 
     def count(self, short: int, long: int) -> int:
         return long if self.is_long else short

@@ -9,18 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from filelock import FileLock, Timeout
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, ThroughputMonitor
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.tuner import Tuner
-from omegaconf import OmegaConf
 from safetensors.torch import load_file
 from tests.test_python import FINETUNE, PRETRAIN, TINY
 
 import clozelab
 from clozelab.models.embeddings import Embeddings
-from clozelab.stages import building
 
 TASKS = {
     "sst2": "accuracy",
@@ -288,21 +285,6 @@ def test_compiling_and_recomputing_are_the_modules_own(places: dict[str, Any], m
     assert [*module.model.encoders] == [encoder for encoder, dynamic in compiled if not dynamic]
     assert [tuned.encoder] == [encoder for encoder, dynamic in compiled if dynamic]
     assert module.model.encoders[0].gradient_checkpointing and not tuned.encoder.gradient_checkpointing
-
-
-def test_trackers_are_made_by_one_job_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two that make one store of MLflow's at the same moment break each other."""
-    made = list[str]()
-
-    def build(key: str, _: Any) -> dict[str, Any]:
-        with pytest.raises(Timeout):
-            FileLock(tmp_path / "runs/.trackers.lock", timeout=0).acquire()
-        made.append(key)
-        return {}
-
-    monkeypatch.setattr(building, "build", build)
-    building._trackers(OmegaConf.create({"runs_dir": str(tmp_path / "runs"), "logger": {"mine": {}}}), None)
-    assert made == ["logger"]
 
 
 def test_averaged_weights_are_kept_with_the_answers_that_they_gave(places: dict[str, Any]) -> None:

@@ -54,10 +54,10 @@ def test_measures_by_what_they_read(costing: Costing) -> None:
     assert masked and causal and causal.inputs == 3200, "1,600 pairs of two sentences, from left to right once each"
     assert masked.inputs == pytest.approx(3200 * (masked.tokens_each - 2)), "masked once for each token"
     document = found["pairs_document", False]
-    assert document.fit == Fit(document.fit.examples, 128, 2, 4), "two layers, embeddings and the pooled state"
+    assert document.fit == Fit(document.fit.examples, 96, 2, 4), "two layers, embeddings and the pooled state"
     assert document.reading and 1800 < document.reading.inputs < 3000, "by the whole world's held-out text"
     assert document.reading.inputs == pytest.approx(1.5 * document.fit.examples, abs=1)
-    assert sum(job.count for job in costing.measures) == 32
+    assert sum(job.count for job in costing.measures) == 40
 
 
 def test_seconds_of_a_measure_by_hand(costing: Costing) -> None:
@@ -81,7 +81,7 @@ def test_the_whole_reproduction_is_in_the_sum(costing: Costing, tmp_path: Path) 
     parts = parts_of(known, steps, 10.0, 5.0)
     assert parts is not None
     assert [part.name for part in parts] == ["prepare", "doctor", "pretrain", "finetune", "evaluate", "report"]
-    assert [len(part.jobs) for part in parts] == [0, 0, 12, 48, 32, 0]
+    assert [len(part.jobs) for part in parts] == [0, 0, 15, 60, 40, 0]
     (seconds,) = {one.seconds for one in known.arms if one.name == "mlm"}
     assert {value for key, value in parts[2].jobs.items() if key.startswith("arm=mlm seed=")} == {seconds}
     assert parts[2].seconds == pytest.approx((known.wall("pretrain") or 0) + usual_starts().server)

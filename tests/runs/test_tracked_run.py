@@ -39,7 +39,7 @@ def stop_at_step_five(self: Any, trainer: Any, *rest: Any) -> None:
 def test_a_stopped_and_resumed_run_is_one_wandb_run(
     workplace: Path, tmp_path: Path, offline: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SECRET_PLACE", str(tmp_path / "s3cret"))
+    monkeypatch.setenv("SECRET_PLACE", "s3cret")
     changes = {"logger": "wandb", "logger.wandb.mode": "offline", "experiment": "${oc.env:SECRET_PLACE}"}
     run_dir = tmp_path / "run"
     with monkeypatch.context() as patch:

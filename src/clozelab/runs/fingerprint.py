@@ -188,7 +188,13 @@ def encoder_fingerprint(folder: str | Path) -> str:
 
 
 ROOMS = ("corpus", "datamodules", "metrics", "models", "modules", "objectives", "optim", "stages", "training")
-WATCHERS = ("host.py", "measuring.py", "tracking.py")  # they watch a training, and change nothing in it
+WATCHERS = (
+    "host.py",
+    "measuring.py",
+    "tracking.py",
+    "background.py",
+    "mlflow_tracker.py",
+)  # they watch a training, and change nothing in it
 
 
 def code_hash(stage: str, config: Mapping[str, Any]) -> str:
