@@ -56,7 +56,7 @@ from clozelab.training.trainer import Hardware, build_trainer, choose_hardware
 
 HOST = ("cpu", "cores", "gpus")  # what a speed depends on of a machine
 TIMING_VERSION = 2  # raised when what is timed changes
-SECONDS = 1.5  # of each measurement; passes without an update get half of it
+SECONDS = 0.8  # of each measurement; passes without an update get half of it
 MAX_STEP_SECONDS = 30.0  # shapes whose steps take longer, by their FLOPs, are not timed
 KEPT = ("tokens_per_second", "forward")  # of a speed, in the cache
 WORKER = "clozelab.planning.timing"
