@@ -2,8 +2,9 @@
 
     python benchmarks/worlds.py --seeds 1-15 --work FOLDER
 
-runs what `make demo` runs, once for each seed of the world, and keeps the verdicts and scores of each in FOLDER. Stop it
-and start it again at any time: a world that is judged is not run again. `--count` only counts what is there.
+runs what `make demo` runs, once for each seed of the world, and keeps the verdicts and scores of
+each in FOLDER. Stop it and start it again at any time: a world that is judged is not run again.
+`--count` only counts what is there.
 """
 
 from __future__ import annotations
@@ -53,9 +54,7 @@ def count(work: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="1-15", help="first and last seed of the worlds")
     parser.add_argument("--work", type=Path, default=Path("runs/worlds"), help="where results lie")
     parser.add_argument("--count", action="store_true", help="only count")
