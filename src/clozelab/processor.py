@@ -8,6 +8,7 @@ autocast, Muon, `predict` and the measured ceilings all ask this module. An expl
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,14 +44,20 @@ def cpuinfo(*names: str) -> str:
 
     "" where there is no such line, or no such file.
     """
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    for line in text.splitlines():
+    for line in _cpuinfo_lines():
         if line.startswith(names):
             return line.partition(":")[2].strip()
     return ""
+
+
+@cache
+def _cpuinfo_lines() -> list[str]:
+    """Read once: an optimizer asks at every step, and the file is long on a large machine."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return text.splitlines()
 
 
 def _is_kept_below_bf16() -> bool:

@@ -6,6 +6,7 @@ parameters, tokens, FLOPs, bytes and, once speeds are known, seconds of one run.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -68,7 +69,7 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class Shape(ABC):
     """Runs that cost the same."""
 
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)  # all that is composed of the first job
@@ -113,24 +114,24 @@ class Shape:
             return None
         return sum(parts.values())
 
+    @abstractmethod
     def parts(self) -> dict[str, float] | None:
         """Seconds of one run by its speeds, by what they go into (some of PARTS); None where its
         length is unknown."""
-        raise NotImplementedError
 
+    @abstractmethod
     def requests(self) -> Iterator[Request]:
         """What has to be timed for it."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def flops(self) -> float | None:
         """Of one run; None where its length is not known."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def result_bytes(self) -> int:
         """Of a run folder."""
-        raise NotImplementedError
 
     def hardware(self) -> dict[str, Any]:
         """The part of the trainer's settings that decides a speed; a measurement has one process."""
