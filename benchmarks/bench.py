@@ -1,8 +1,9 @@
-"""`make bench`: every comparison of this folder in one run, interleaved; an hour or more on two slow cores.
+"""`make bench`: every comparison of this folder in one run, interleaved; an hour or more on two
+slow cores.
 
-Prints each table as it grows and writes docs/results/bench-DATE-COMMIT.md. `--quick` halves the turns, `--smoke` only
-shows that everything runs (its numbers mean nothing, and nothing is written unless --output says where), `--parts`
-chooses. What needs a GPU is benchmarks/gpu.py.
+Prints each table as it grows and writes docs/results/bench-DATE-COMMIT.md. `--quick` halves the
+turns, `--smoke` only shows that everything runs (its numbers mean nothing, and nothing is written
+unless --output says where), `--parts` chooses. What needs a GPU is benchmarks/gpu.py.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ PARTS: dict[str, tuple[str, Callable[[Effort], list[str]]]] = {
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--rounds", type=int, default=5)

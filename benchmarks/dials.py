@@ -1,8 +1,9 @@
 """Verdicts in worlds where theory knows the answer: both dials at nothing, and both at full.
 
-`python benchmarks/dials.py --seeds 101-110 --work FOLDER` runs, for each seed, one world of either kind: three
-pre-training seeds of three arms at `scale=dials`, two fine-tuned tasks and one measure, three claims. Stop it and start
-it again at any time; several may share FOLDER if each has seeds of its own. A world takes six minutes of a fast core.
+`python benchmarks/dials.py --seeds 101-110 --work FOLDER` runs, for each seed, one world of either
+kind: three pre-training seeds of three arms at `scale=dials`, two fine-tuned tasks and one measure,
+three claims. Stop it and start it again at any time; several may share FOLDER if each has seeds of
+its own. A world takes six minutes of a fast core.
 `--count` only counts what is there.
 
 With both dials at nothing no claim is true, so a verdict is a false one. At full all three are.
@@ -23,14 +24,21 @@ import yaml
 
 from interleaved import ROOT
 
-COLUMNS, CLAIMS = ("Tags", "Pairs", "One document"), ("ltr_hurts_tags", "nsp_helps_pairs", "nsp_helps_documents")
+COLUMNS, CLAIMS = (
+    ("Tags", "Pairs", "One document"),
+    ("ltr_hurts_tags", "nsp_helps_pairs", "nsp_helps_documents"),
+)
 DIALS = {"nothing": (0.0, 0.0), "full": (0.75, 1.0)}  # right, following
 
 
 def write_experiment(folder: Path) -> Path:
     """The demo's experiment with these claims, what they need, and nothing else."""
     said = yaml.safe_load((ROOT / "experiments/two_sides/paper.yaml").read_text(encoding="utf-8"))
-    for part, key, kept in (("columns", "name", COLUMNS), ("claims", "id", CLAIMS), ("rows", "row", said["arms"])):
+    for part, key, kept in (
+        ("columns", "name", COLUMNS),
+        ("claims", "id", CLAIMS),
+        ("rows", "row", said["arms"]),
+    ):
         said[part] = [one for one in said[part] if one[key] in kept]
     for row in said["rows"]:
         del row["floor"]
@@ -45,13 +53,22 @@ def run_world(work: Path, kind: str, seed: int) -> None:
     if verdicts.is_file():
         return
     right, following = DIALS[kind]
-    words = [f"corpus.generator.{key}={one}" for key, one in (("right", right), ("following", following))]
-    words += [f"corpus.generator.world_seed={seed}", "scale=dials", "seeds=1,2,3", "hydra.launcher.jobs_at_once=1"]
+    words = [
+        f"corpus.generator.{key}={one}" for key, one in (("right", right), ("following", following))
+    ]
+    words += [
+        f"corpus.generator.world_seed={seed}",
+        "scale=dials",
+        "seeds=1,2,3",
+        "hydra.launcher.jobs_at_once=1",
+    ]
     words += [f"runs_dir={runs}", f"data_dir={runs / 'data'}", f"cache_dir={runs / 'cache'}"]
     experiment = write_experiment(work / "dials_check")
     with (work / f"{kind}-{seed}.log").open("w", encoding="utf-8") as log:
         command = [sys.executable, "-m", "clozelab", "reproduce", str(experiment), *words]
-        subprocess.run(command, check=True, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        subprocess.run(
+            command, check=True, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        )
     (found,) = runs.rglob("claims.csv")
     shutil.copyfile(found, verdicts)
     shutil.rmtree(runs)
@@ -60,18 +77,28 @@ def run_world(work: Path, kind: str, seed: int) -> None:
 def count(work: Path) -> None:
     """Print how many claims of how many worlds got which verdict."""
     for kind in DIALS:
-        tables = [list(csv.DictReader(path.open(encoding="utf-8"))) for path in sorted(work.glob(f"{kind}-*.csv"))]
+        tables = [
+            list(csv.DictReader(path.open(encoding="utf-8")))
+            for path in sorted(work.glob(f"{kind}-*.csv"))
+        ]
         decided = sum(any(one["verdict"] != "inconclusive" for one in table) for table in tables)
         print(f"dials at {kind}: {len(tables)} worlds, {decided} with a verdict")
         for number in range(len(CLAIMS) if tables else 0):
             verdicts = Counter(table[number]["verdict"] for table in tables)
-            print(f"  {tables[0][number]['text']}: {', '.join(f'{times} {one}' for one, times in verdicts.items())}")
+            print(
+                f"  {tables[0][number]['text']}:"
+                f" {', '.join(f'{times} {one}' for one, times in verdicts.items())}"
+            )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", default="1-20", help="first and last seed of the worlds")
-    parser.add_argument("--work", type=Path, default=Path("runs/dials"), help="where runs and verdicts lie")
+    parser.add_argument(
+        "--work", type=Path, default=Path("runs/dials"), help="where runs and verdicts lie"
+    )
     parser.add_argument("--count", action="store_true", help="only count")
     said = parser.parse_args()
     first, _, last = said.seeds.partition("-")

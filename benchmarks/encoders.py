@@ -1,4 +1,5 @@
-"""What is trained on both sides of the benchmarks: the sizes, clozelab's encoder and optimizer, and a step.
+"""What is trained on both sides of the benchmarks: the sizes, clozelab's encoder and optimizer, and
+a step.
 
 torch is imported late: a worker sets its allocator first.
 """

@@ -1,10 +1,12 @@
-"""Pre-training steps of RoBERTa, ALBERT and ELECTRA beside transformers' own classes, in one interleaved run.
+"""Pre-training steps of RoBERTa, ALBERT and ELECTRA beside transformers' own classes, in one
+interleaved run.
 
-`python benchmarks/families.py` times optimizer steps on the same sequences (length 128, 15 % predicted) and prints
-tokens/s as median (min-max) and the ratio, pair by pair. The peers are `RobertaForMaskedLM` and `AlbertForPreTraining`.
-transformers trains no ELECTRA: its peer is `ElectraForMaskedLM` and `ElectraForPreTraining` with shared embeddings, in
-a plain loop that draws the replacements. Each peer runs in bf16 autocast, alone and with torch.compile around it.
-Dropout is each family's own; RoBERTa's vocabulary is 50,265, the others' 30,522.
+`python benchmarks/families.py` times optimizer steps on the same sequences (length 128, 15 %
+predicted) and prints tokens/s as median (min-max) and the ratio, pair by pair. The peers are
+`RobertaForMaskedLM` and `AlbertForPreTraining`. transformers trains no ELECTRA: its peer is
+`ElectraForMaskedLM` and `ElectraForPreTraining` with shared embeddings, in a plain loop that draws
+the replacements. Each peer runs in bf16 autocast, alone and with torch.compile around it. Dropout
+is each family's own; RoBERTa's vocabulary is 50,265, the others' 30,522.
 """
 
 from __future__ import annotations
@@ -16,8 +18,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from encoders import SHAPES, VOCAB_SIZE, clozelab_optimizer, clozelab_precision, shape, size_name, training_step
-from interleaved import Side, rate_rows, rate_table, repeated, report, serve, start_worker, take_turns
+from encoders import (
+    SHAPES,
+    VOCAB_SIZE,
+    clozelab_optimizer,
+    clozelab_precision,
+    shape,
+    size_name,
+    training_step,
+)
+from interleaved import (
+    Side,
+    rate_rows,
+    rate_table,
+    repeated,
+    report,
+    serve,
+    start_worker,
+    take_turns,
+)
 from pretraining import BATCH, SEQ_LENGTH, SIDE_NAMES, clozelab_batch, make_rows
 
 TITLE = "The family beside transformers"
@@ -36,7 +55,9 @@ def generator_width(size: str) -> str:
 
 
 def clozelab_step(family: str, size: str) -> Callable[[], float]:
-    """One optimizer step of our encoder, objective and optimizer, precision chosen as `precision=auto` does."""
+    """One optimizer step of our encoder, objective and optimizer, precision chosen as
+    `precision=auto` does.
+    """
     import torch
 
     from clozelab.corpus.instances import FullSentences, SegmentPairs
@@ -53,9 +74,17 @@ def clozelab_step(family: str, size: str) -> Callable[[], float]:
     own: dict[str, dict[str, Any]] = {
         "roberta": {
             "type_vocab_size": 1,
-            "positions": {"_target_": "clozelab.models.embeddings.LearnedPositions", "after_padding": True},
+            "positions": {
+                "_target_": "clozelab.models.embeddings.LearnedPositions",
+                "after_padding": True,
+            },
         },
-        "albert": {**narrow, "projects_embeddings": True, "num_hidden_groups": 1, "hidden_act": "gelu_new"},
+        "albert": {
+            **narrow,
+            "projects_embeddings": True,
+            "num_hidden_groups": 1,
+            "hidden_act": "gelu_new",
+        },
         "electra": {**narrow, "pooler": None},
     }
     dropout = 0.0 if family == "albert" else 0.1
@@ -72,7 +101,13 @@ def clozelab_step(family: str, size: str) -> Callable[[], float]:
         "model_type": family,
     }
     encoder = Encoder(EncoderConfig(**common | shape(size) | own[family]))
-    masking = {"predict_prob": 0.15, "mask_fraction": 0.8, "random_fraction": 0.1, "same_fraction": 0.1, "weight": 1.0}
+    masking = {
+        "predict_prob": 0.15,
+        "mask_fraction": 0.8,
+        "random_fraction": 0.1,
+        "same_fraction": 0.1,
+        "weight": 1.0,
+    }
     token: Any = MaskedLanguageModel(**masking)
     pair, instances = None, FullSentences() if family == "roberta" else SegmentPairs(0.0, "corpus")
     if family == "albert":
@@ -80,7 +115,9 @@ def clozelab_step(family: str, size: str) -> Callable[[], float]:
     if family == "electra":
         masking |= {"mask_fraction": 0.85, "random_fraction": 0.0, "same_fraction": 0.15}
         masking |= {"weight": DISCRIMINATOR_WEIGHT}
-        token = ReplacedTokenDetection(generator_width=generator_width(size), generator_weight=1.0, **masking)
+        token = ReplacedTokenDetection(
+            generator_width=generator_width(size), generator_weight=1.0, **masking
+        )
     objective = Objective(input=instances, token=token, pair=pair)
     model = PretrainingModel(encoder, [objective])
     optimizer, is_bf16 = clozelab_optimizer(model.named_parameters()), clozelab_precision()
@@ -88,13 +125,17 @@ def clozelab_step(family: str, size: str) -> Callable[[], float]:
     batch["sentence_order_label"] = batch["next_sentence_label"]
 
     def loss() -> Any:
-        return sum(objective.weights[term.name] * term.loss_sum / term.count for term in model(batch))
+        return sum(
+            objective.weights[term.name] * term.loss_sum / term.count for term in model(batch)
+        )
 
     return lambda: training_step(loss, model, optimizer, is_bf16)
 
 
 def transformers_step(family: str, size: str, compiles: bool) -> Callable[[], float]:
-    """One step of the peer in the shortest loop, in bf16 autocast; compiled ones have had two steps."""
+    """One step of the peer in the shortest loop, in bf16 autocast; compiled ones have had two
+    steps.
+    """
     import torch
     import transformers
 
@@ -102,7 +143,11 @@ def transformers_step(family: str, size: str, compiles: bool) -> Callable[[], fl
     sizes = shape(size) | {"vocab_size": VOCABULARY[family]}
     rows = {name: torch.from_numpy(value) for name, value in make_rows(BATCH[size]).items()}
     labels = rows["ids"].masked_fill(~rows["predicted"], -100)
-    inputs = {"input_ids": rows["masked"], "attention_mask": torch.ones_like(rows["ids"]), "labels": labels}
+    inputs = {
+        "input_ids": rows["masked"],
+        "attention_mask": torch.ones_like(rows["ids"]),
+        "labels": labels,
+    }
     wrap: Any = torch.compile if compiles else lambda module: module
     if family == "electra":
         model, loss = electra(sizes, size, inputs, rows, wrap)
@@ -124,14 +169,22 @@ def transformers_step(family: str, size: str, compiles: bool) -> Callable[[], fl
     return step
 
 
-def electra(sizes: dict[str, int], size: str, inputs: Any, rows: Any, wrap: Any) -> tuple[Any, Callable[[], Any]]:
-    """Both halves, and their loss: the generator's, and 50 times the discriminator's on what the generator drew."""
+def electra(
+    sizes: dict[str, int], size: str, inputs: Any, rows: Any, wrap: Any
+) -> tuple[Any, Callable[[], Any]]:
+    """Both halves, and their loss: the generator's, and 50 times the discriminator's on what the
+    generator drew.
+    """
     import torch
     import transformers
     from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
     width = int(generator_width(size)[-1])
-    narrow = {name: value // width for name, value in sizes.items() if name not in ("num_hidden_layers", "vocab_size")}
+    narrow = {
+        name: value // width
+        for name, value in sizes.items()
+        if name not in ("num_hidden_layers", "vocab_size")
+    }
     generator = transformers.ElectraForMaskedLM(
         transformers.ElectraConfig(embedding_size=EMBEDDING_SIZE, **sizes | narrow)
     )
@@ -164,21 +217,30 @@ def work(side: str, family: str, size: str, threads: int) -> None:
     serve(repeated(step, BATCH[size] * SEQ_LENGTH))
 
 
-def compare(sizes: Sequence[str], peers: Sequence[str], threads: int, rounds: int, seconds: float) -> list[str]:
+def compare(
+    sizes: Sequence[str], peers: Sequence[str], threads: int, rounds: int, seconds: float
+) -> list[str]:
     """The table of these sizes, each with all three families."""
     lines = rate_table("tokens/s", rounds, seconds)
     for size in sizes:
         for family in FAMILIES:
             options = ["--sizes", size, "--families", family, "--threads", str(threads)]
-            names = {"clozelab": "clozelab"} | {SIDE_NAMES.get(peer, f"transformers {peer}"): peer for peer in peers}
-            sides = {name: Side([__file__, "--worker", side, *options], threads) for name, side in names.items()}
+            names = {"clozelab": "clozelab"} | {
+                SIDE_NAMES.get(peer, f"transformers {peer}"): peer for peer in peers
+            }
+            sides = {
+                name: Side([__file__, "--worker", side, *options], threads)
+                for name, side in names.items()
+            }
             take_turns(sides, rounds, seconds)
             lines += rate_rows(f"{family} {size_name(size)}, {BATCH[size]} sequences", sides)
     return lines
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SHAPES))
     parser.add_argument("--families", nargs="+", default=list(FAMILIES), help=argparse.SUPPRESS)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
@@ -189,7 +251,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.worker:
         return work(arguments.worker, arguments.families[0], arguments.sizes[0], arguments.threads)
-    part = partial(compare, arguments.sizes, PEERS, arguments.threads, arguments.rounds, arguments.seconds)
+    part = partial(
+        compare, arguments.sizes, PEERS, arguments.threads, arguments.rounds, arguments.seconds
+    )
     report("Benchmarks", arguments.threads, {TITLE: part}, arguments.output)
     return None
 

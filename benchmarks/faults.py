@@ -1,10 +1,13 @@
 """What a run survives: faults are put into real trainings, and each must end as a table says.
 
-`make faults` (six minutes at most) or `make faults LONG=1` (each fault as often as docs/reliability.md says), on Linux.
-It prints the table and writes it into docs/reliability.md. `--only PART...` tries some parts and writes nothing.
+`make faults` (six minutes at most) or `make faults LONG=1` (each fault as often as
+docs/reliability.md says), on Linux. It prints the table and writes it into docs/reliability.md.
+`--only PART...` tries some parts and writes nothing.
 
-A run is killed or stopped several times on its way. That counts where its end is that of an undisturbed run, bit for
-bit: curve, encoder, optimizer state and the digest of its batches. Parts run side by side, one for each core.
+A run is killed or stopped several times on its way. That counts where its end is that of an
+undisturbed run, bit for
+bit: curve, encoder, optimizer state and the digest of its batches. Parts run side by side, one for
+each core.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ from clozelab.training.checkpoints import LAST, PREVIOUS, AtomicCheckpointIO, lo
 from clozelab.training.stopping import SIGNALS, TERMINATED
 
 PAGE = ROOT / "docs" / "reliability.md"
-TABLE = r"(<!-- make faults{form} -->\n).*?(<!-- end -->)"  # one for the short form, one for the long
+# one for the short form, one for the long
+TABLE = r"(<!-- make faults{form} -->\n).*?(<!-- end -->)"
 HOSTILE, OUTSIDE = "faults_hostile", "faults_outside"  # modules beside this one
 KILLS_A_RUN = 5
 NO_DROPOUT = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}
@@ -86,8 +90,13 @@ def die() -> None:
 
 
 def die_in_a_save(number: int, draw: random.Random) -> None:
-    """SIGKILL in the number-th save from here: amid its bytes, before its checksum is safe, or around a rename."""
-    share, moment = draw.random(), draw.choice(["bytes", "bytes", "checksum", "first rename", "last rename", "link"])
+    """SIGKILL in the number-th save from here: amid its bytes, before its checksum is safe, or
+    around a rename.
+    """
+    share, moment = (
+        draw.random(),
+        draw.choice(["bytes", "bytes", "checksum", "first rename", "last rename", "link"]),
+    )
 
     def torn(content: Any, stream: Any) -> None:
         whole = BytesIO()
@@ -103,13 +112,20 @@ def die_in_a_save(number: int, draw: random.Random) -> None:
             at_call(os, "fsync", 0, die)
         else:
             is_link = moment == "link"
-            at_call(Path, "hardlink_to" if is_link else "replace", 0 if moment != "last rename" else 1, die)
+            at_call(
+                Path,
+                "hardlink_to" if is_link else "replace",
+                0 if moment != "last rename" else 1,
+                die,
+            )
 
     at_call(checkpoints, "save_file", number, arm)
 
 
 def kills_in_training(lab: Lab) -> Iterator[Row]:
-    """At any moment: one in five in the first half second, else after a random number of lines of the curve."""
+    """At any moment: one in five in the first half second, else after a random number of lines of
+    the curve.
+    """
     draw = random.Random("training")
 
     def kill(trial: Trial) -> bool:
@@ -132,7 +148,9 @@ def kills_in_saves(lab: Lab) -> Iterator[Row]:
 
 
 def killed(lab: Lab, name: str, wanted: int, kill: Callable[[Trial], bool]) -> tuple[int, int]:
-    """(kills, those of runs that ended as the undisturbed one); some kills a run, which then goes on to its end."""
+    """(kills, those of runs that ended as the undisturbed one); some kills a run, which then goes
+    on to its end.
+    """
     trials = passed = number = 0
     while trials < wanted:
         trial, kills, number = lab.trial(f"{name}-{number}"), 0, number + 1
@@ -145,7 +163,9 @@ def killed(lab: Lab, name: str, wanted: int, kill: Callable[[Trial], bool]) -> t
 
 
 def kills_in_prepare(lab: Lab) -> Iterator[Row]:
-    """Corpora of a text large enough that preparing it takes a while; files are compared by their bytes."""
+    """Corpora of a text large enough that preparing it takes a while; files are compared by their
+    bytes.
+    """
     draw, wanted, trials, passed = random.Random("prepare"), lab.count(10, 30), 0, 0
     write_text(lab.folder / "large", documents=8000)
 
@@ -157,7 +177,11 @@ def kills_in_prepare(lab: Lab) -> Iterator[Row]:
 
     def contents(name: str) -> dict[str, bytes]:
         found = sorted((lab.folder / name / "corpora").rglob("*"))
-        return {str(one.relative_to(lab.folder / name)): one.read_bytes() for one in found if one.is_file()}
+        return {
+            str(one.relative_to(lab.folder / name)): one.read_bytes()
+            for one in found
+            if one.is_file()
+        }
 
     began = time.monotonic()
     expect(end(begun("prepared")) == 0, (lab.folder / "prepared.said").read_text())
@@ -175,7 +199,9 @@ def kills_in_prepare(lab: Lab) -> Iterator[Row]:
 
 
 def stops(lab: Lab) -> Iterator[Row]:
-    """Each signal in training, in a validation and in a save of one run, which then goes on to its end."""
+    """Each signal in training, in a validation and in a save of one run, which then goes on to its
+    end.
+    """
     draw, places = random.Random("stops"), {"training": 0, "validation": 0, "a save": 0}
     rounds = lab.count(1, 20)
     for number, repeat in itertools.product(SIGNALS, range(rounds)):
@@ -191,7 +217,12 @@ def stops(lab: Lab) -> Iterator[Row]:
             places[place] += is_whole and status == 128 + number
     names = ", ".join(signal.Signals(one).name for one in SIGNALS)
     for place, passed in places.items():
-        yield Row(f"{names} in {place}", f"saves, ends with 128 + n, {SAME}", rounds * len(SIGNALS), passed)
+        yield Row(
+            f"{names} in {place}",
+            f"saves, ends with 128 + n, {SAME}",
+            rounds * len(SIGNALS),
+            passed,
+        )
 
 
 def send(number: int) -> None:
@@ -199,7 +230,9 @@ def send(number: int) -> None:
 
 
 def controls(lab: Lab) -> Iterator[Row]:
-    """What a restore leaves out on purpose: a comparison that does not notice it would prove nothing above."""
+    """What a restore leaves out on purpose: a comparison that does not notice it would prove
+    nothing above.
+    """
 
     def no_generator() -> None:
         pretraining.seed_forward = lambda *_: None
@@ -210,7 +243,9 @@ def controls(lab: Lab) -> Iterator[Row]:
 
     def no_schedule() -> None:
         load = AtomicCheckpointIO.load_checkpoint
-        AtomicCheckpointIO.load_checkpoint = lambda *args, **more: load(*args, **more) | {"lr_schedulers": []}
+        AtomicCheckpointIO.load_checkpoint = lambda *args, **more: (
+            load(*args, **more) | {"lr_schedulers": []}
+        )
 
     before = lab.stopped("control", 17)
     same = []
@@ -219,20 +254,36 @@ def controls(lab: Lab) -> Iterator[Row]:
         shutil.copytree(before.run_dir, trial.run_dir)
         expect(trial.train(plant) == 0, trial.said)
         same.append(lab.is_whole(trial))
-    yield Row("control: a run goes on, and nothing is left out", "the comparison says: the same", 1, int(same[0]))
+    yield Row(
+        "control: a run goes on, and nothing is left out",
+        "the comparison says: the same",
+        1,
+        int(same[0]),
+    )
     for name, is_same_run in zip(("random numbers", "sampler", "schedule"), same[1:], strict=True):
-        yield Row(f"control: the restore leaves out the {name}", "the comparison notices", 1, int(not is_same_run))
+        yield Row(
+            f"control: the restore leaves out the {name}",
+            "the comparison notices",
+            1,
+            int(not is_same_run),
+        )
 
 
 def damaged_checkpoints(lab: Lab) -> Iterator[Row]:
-    draw, passed, rounds = random.Random("damage"), {"cut": 0, "emptied": 0, "one bit flipped": 0}, lab.count(1, 10)
+    draw, passed, rounds = (
+        random.Random("damage"),
+        {"cut": 0, "emptied": 0, "one bit flipped": 0},
+        lab.count(1, 10),
+    )
     for number in range(rounds):
         trial, named = lab.stopped(f"damaged-{number}", 12), []
         for damage, stop in ((halve, 22), (empty, 32), (partial(flip_a_bit, draw=draw), None)):
             newest = trial.run_dir / "checkpoints" / LAST
             damage(newest)
             status = trial.train(stop_after_step=stop)
-            is_named = str(newest) in trial.said and "passed over" in trial.said and PREVIOUS in trial.said
+            is_named = (
+                str(newest) in trial.said and "passed over" in trial.said and PREVIOUS in trial.said
+            )
             named.append(is_named and status == (TERMINATED if stop else 0))
         for name, is_named in zip(passed, named, strict=True):
             passed[name] += is_named and lab.is_whole(trial)
@@ -257,11 +308,18 @@ def small_disk(folder: Path) -> Iterator[Callable[[str], None]]:
     if user:
         Path("/proc/self/uid_map").write_text(f"0 {user} 1")
     folder.mkdir()
-    libc.mount(None, b"/", None, 0x4000 | 0x40000, None)  # recursively private: nobody else sees what follows
+    # recursively private: nobody else sees what follows
+    libc.mount(None, b"/", None, 0x4000 | 0x40000, None)
 
     def mount(options: str, flags: int = 0) -> None:
         flags |= read_only if options == "ro" else 0
-        if libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", flags, options.replace("ro", "").encode() or None):
+        if libc.mount(
+            b"tmpfs",
+            os.fsencode(folder),
+            b"tmpfs",
+            flags,
+            options.replace("ro", "").encode() or None,
+        ):
             raise OSError(ctypes.get_errno(), f"mount -o {options} {folder}")
 
     mount("size=64m")
@@ -272,9 +330,11 @@ def small_disk(folder: Path) -> Iterator[Callable[[str], None]]:
 
 
 def disks(lab: Lab) -> Iterator[Row]:
-    """A run stops; its disk has no room for the next save, from none at all to a tenth too little; then room is made.
+    """A run stops; its disk has no room for the next save, from none at all to a tenth too little;
+    then room is made.
 
-    At each size twice: the second time the disk says that it has room, and fails while it is written to.
+    At each size twice: the second time the disk says that it has room, and fails while it is
+    written to.
     """
     full, locked = "disk full, at ten sizes, before a write and in it", "disk read-only"
     must = "one sentence with the path, what was saved stays"
@@ -291,7 +351,11 @@ def disks(lab: Lab) -> Iterator[Row]:
             for tenth, plant in itertools.product(range(10), (lambda: None, liar)):
                 remount(f"size={used + needed * tenth // 10}")
                 status, said = trial.train(plant), trial.said
-                is_said = f"{trial.run_dir}" in said and "No space left" in said and "Traceback" not in said
+                is_said = (
+                    f"{trial.run_dir}" in said
+                    and "No space left" in said
+                    and "Traceback" not in said
+                )
                 kept = load_file(trial.run_dir / "checkpoints" / LAST)["global_step"]
                 is_clean = not [*(trial.run_dir / "checkpoints").glob(".*")]
                 ends.append(status == 1 and is_said and kept == 12 and is_clean)
@@ -328,7 +392,12 @@ def ranks(lab: Lab) -> Iterator[Row]:
         trial = lab.trial("elastic", is_double=is_double, **NO_DROPOUT)
         ends.append(trial.train(stop_after_step=stop))
     is_near = ends == [TERMINATED, TERMINATED, 0] and is_close(trial.run_dir, still.run_dir)
-    yield Row("1, then 2, then 1 ranks", "each instance once, losses and weights within 1e-5", 1, int(is_near))
+    yield Row(
+        "1, then 2, then 1 ranks",
+        "each instance once, losses and weights within 1e-5",
+        1,
+        int(is_near),
+    )
 
 
 def workers(lab: Lab) -> Iterator[Row]:
@@ -344,7 +413,9 @@ def workers(lab: Lab) -> Iterator[Row]:
 
 
 def gradients(lab: Lab) -> Iterator[Row]:
-    """A gradient that is not what it should be, in one step: by default the run ends before it is saved."""
+    """A gradient that is not what it should be, in one step: by default the run ends before it is
+    saved.
+    """
     passed = {"stop": 0, "skip": 0, "roll_back": 0}
     factors = (float("nan"), float("inf"), 1000.0)
     for number, factor in enumerate(factors):
@@ -353,16 +424,30 @@ def gradients(lab: Lab) -> Iterator[Row]:
             trial = lab.trial(f"gradient-{number}-{spike}")
             ends[spike] = (trial, trial.train(partial(multiply_gradient, 27, factor), spike=spike))
         trial, status = ends.pop("stop")
-        passed["stop"] += status == 1 and "step 27" in trial.said and trial.train() == 0 and lab.is_whole(trial)
+        passed["stop"] += (
+            status == 1 and "step 27" in trial.said and trial.train() == 0 and lab.is_whole(trial)
+        )
         for spike, (trial, status) in ends.items():
             is_said = status == 0 and state(trial.run_dir)["facts"].get("steps_left_out") == [27]
-            passed[spike] += is_said and all(bool(one.isfinite().all()) for one in tensors(trial.run_dir).values())
-        weights = [(trial.run_dir / "encoder" / "model.safetensors").read_bytes() for trial, _ in ends.values()]
+            passed[spike] += is_said and all(
+                bool(one.isfinite().all()) for one in tensors(trial.run_dir).values()
+            )
+        weights = [
+            (trial.run_dir / "encoder" / "model.safetensors").read_bytes()
+            for trial, _ in ends.values()
+        ]
         expect(weights[0] == weights[1], "skip and roll_back end in different weights")
     what = "gradient of one step NaN, Inf, x1000"
-    yield Row(f"{what}; spike=stop", f"the run ends, names the step, saves none of it, {SAME}", 3, passed["stop"])
+    yield Row(
+        f"{what}; spike=stop",
+        f"the run ends, names the step, saves none of it, {SAME}",
+        3,
+        passed["stop"],
+    )
     must = "that update alone is left out and recorded; skip and roll_back end in the same bits"
-    yield Row(f"{what}; spike=skip and spike=roll_back", must, 6, passed["skip"] + passed["roll_back"])
+    yield Row(
+        f"{what}; spike=skip and spike=roll_back", must, 6, passed["skip"] + passed["roll_back"]
+    )
 
 
 def multiply_gradient(step: int, factor: float) -> None:
@@ -383,12 +468,23 @@ def launches(lab: Lab) -> Iterator[Row]:
         trial = lab.trial(f"twice-{number}")
         both = [trial.start(), trial.start()]
         passed += sorted(map(end, both)) == [0, 75] and lab.is_whole(trial)
-    yield Row("two launches on one folder at once", "one trains, the other says so and ends with 75", trials, passed)
+    yield Row(
+        "two launches on one folder at once",
+        "one trains, the other says so and ends with 75",
+        trials,
+        passed,
+    )
 
 
 def shards(lab: Lab) -> Iterator[Row]:
-    """Of the training split; a corpus whose sizes are wrong is prepared again, one whose bytes are wrong is refused."""
-    cache, passed, rounds = lab.folder / "shards", {"flipped": 0, "cut": 0, "missing": 0}, lab.count(1, 5)
+    """Of the training split; a corpus whose sizes are wrong is prepared again, one whose bytes are
+    wrong is refused.
+    """
+    cache, passed, rounds = (
+        lab.folder / "shards",
+        {"flipped": 0, "cut": 0, "missing": 0},
+        lab.count(1, 5),
+    )
     shutil.copytree(lab.folder / "cache", cache)
     (folder,) = (cache / "corpora").glob("[!.]*/")
     files = sorted(path.relative_to(folder) for path in (folder / "train").glob("*.bin"))
@@ -399,7 +495,9 @@ def shards(lab: Lab) -> Iterator[Row]:
         damage(folder / file)
         trial = lab.trial(f"shard-{kind}-{file.stem}-{number}", cache_dir=str(cache))
         status, said = trial.train(), trial.said
-        is_right = lab.is_whole(trial) if status == 0 else not (trial.run_dir / "metrics.csv").exists()
+        is_right = (
+            lab.is_whole(trial) if status == 0 else not (trial.run_dir / "metrics.csv").exists()
+        )
         passed[kind] += file.name in said and is_right
         if status:
             (folder / file).write_bytes(whole)
@@ -413,7 +511,9 @@ def halve(path: Path) -> None:
 
 
 def hostile(lab: Lab) -> Iterator[Row]:
-    """What others may have written: configurations, pickles, archives, paths; and a look at the network."""
+    """What others may have written: configurations, pickles, archives, paths; and a look at the
+    network.
+    """
     place = lab.folder / "hostile"
     place.mkdir()
     yield from itertools.starmap(Row, importlib.import_module(HOSTILE).run(lab.is_long, place))
@@ -478,24 +578,36 @@ def write_rows(part: Callable[[Lab], Iterator[Row]], lab: Lab, path: Path) -> in
 
 def table(found: Sequence[Row], seconds: float, is_long: bool) -> str:
     form = "long" if is_long else "short"
-    about = f"{date.today()} · commit {commit()} · {machine()}, {os.cpu_count()} cores · torch {torch.__version__}"
+    about = (
+        f"{date.today()} · commit {commit()} · {machine()}, {os.cpu_count()} cores · torch"
+        f" {torch.__version__}"
+    )
     trials, passed = sum(row.trials for row in found), sum(row.passed for row in found)
     lines = [f"{about} · {form} form, {seconds:.0f} s · {passed} of {trials} as they must be", ""]
     lines += ["| done | must | trials | passed | noticed after |", "|---|---|---|---|---|"]
-    lines += [f"| {row.done} | {row.must} | {row.trials} | {row.passed} | {row.noticed} |" for row in found]
+    lines += [
+        f"| {row.done} | {row.must} | {row.trials} | {row.passed} | {row.noticed} |"
+        for row in found
+    ]
     return "\n".join(lines) + "\n"
 
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--long", action="store_true", help="each fault as often as docs/reliability.md promises")
-    parser.add_argument("--only", nargs="+", choices=PARTS, help="these parts alone; nothing is written")
+    parser.add_argument(
+        "--long", action="store_true", help="each fault as often as docs/reliability.md promises"
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=PARTS, help="these parts alone; nothing is written"
+    )
     said = parser.parse_args(words)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="clozelab-faults-") as place:
         lab = Lab(Path(place), said.long)
         has_hostile = (ROOT / "benchmarks" / f"{HOSTILE}.py").exists()
-        found = try_all(lab, said.only or [name for name in PARTS if name != "hostile" or has_hostile])
+        found = try_all(
+            lab, said.only or [name for name in PARTS if name != "hostile" or has_hostile]
+        )
     text = table(found, time.monotonic() - began, said.long)
     print(text)
     if not said.only:

@@ -1,6 +1,8 @@
-"""What an experiment, a pickle, an archive or a path of somebody else's does here, as lines of `make faults`.
+"""What an experiment, a pickle, an archive or a path of somebody else's does here, as lines of
+`make faults`.
 
-The tests are the trials, each kind with its control; nothing is said twice. They run in a process of their own.
+The tests are the trials, each kind with its control; nothing is said twice. They run in a process
+of their own.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ class Kind(NamedTuple):
 GATE, OFFLINE = "tests/test_gate.py", "tests/test_offline.py"
 NOTHING = "refused in a sentence, nothing run or written"
 KINDS = (
-    Kind(GATE, ("test_no_other_address_is_called",), "hostile `_target_` in an experiment", NOTHING),
+    Kind(
+        GATE, ("test_no_other_address_is_called",), "hostile `_target_` in an experiment", NOTHING
+    ),
     Kind(
         GATE,
         (
@@ -44,7 +48,12 @@ KINDS = (
         "hostile places of it: Hydra's keys, resolvers, packages, sweeps, anchors, paths",
         NOTHING,
     ),
-    Kind(GATE, ("test_the_canary_sings",), "control: the same without the gate", "a canary is written"),
+    Kind(
+        GATE,
+        ("test_the_canary_sings",),
+        "control: the same without the gate",
+        "a canary is written",
+    ),
     Kind(
         GATE,
         ("test_words_that_nobody_may_say", "test_links_do_not_lead_out_of_an_experiment"),
@@ -65,21 +74,40 @@ KINDS = (
     ),
     Kind(GATE, ("test_a_pickle_sings",), "control: a pickle is unpickled", "a canary is written"),
     Kind(GATE, ("test_archives_are_not_unpacked",), "zip and tar whose members climb out", NOTHING),
-    Kind(GATE, ("test_an_archive_climbs",), "control: such an archive is unpacked", "a canary is written"),
-    Kind(GATE, ("test_a_shared_encoder_names_parts_alone",), "an encoder's config.json names other code", NOTHING),
+    Kind(
+        GATE,
+        ("test_an_archive_climbs",),
+        "control: such an archive is unpacked",
+        "a canary is written",
+    ),
+    Kind(
+        GATE,
+        ("test_a_shared_encoder_names_parts_alone",),
+        "an encoder's config.json names other code",
+        NOTHING,
+    ),
     Kind(
         OFFLINE,
         ("test_a_tracked_pretraining_needs_no_network", "test_a_small_demo_needs_no_network"),
         "pre-training without a network, W&B on; in the long form fine-tuning and a report too",
         "all of it runs, no name is looked up",
     ),
-    Kind(OFFLINE, ("test_whoever_asks_is_seen",), "control: a process that asks for a name", "it is seen"),
+    Kind(
+        OFFLINE,
+        ("test_whoever_asks_is_seen",),
+        "control: a process that asks for a name",
+        "it is seen",
+    ),
 )
 
 
 def run(long: bool, scratch: Path) -> list[tuple[str, str, int, int]]:
-    """(what was done, what must happen, trials, passed); a trial that cannot be made on this machine is not counted."""
-    outcomes = outcomes_of([(kind.file, test) for kind in KINDS for test in kind.tests], scratch, slow=long)
+    """(what was done, what must happen, trials, passed); a trial that cannot be made on this
+    machine is not counted.
+    """
+    outcomes = outcomes_of(
+        [(kind.file, test) for kind in KINDS for test in kind.tests], scratch, slow=long
+    )
     rows = []
     for kind in KINDS:
         counts = sum((outcomes[kind.file, test] for test in kind.tests), Counter[bool]())
@@ -87,16 +115,36 @@ def run(long: bool, scratch: Path) -> list[tuple[str, str, int, int]]:
     return rows
 
 
-def outcomes_of(tests: list[tuple[str, str]], scratch: Path, *, slow: bool) -> dict[tuple[str, str], Counter[bool]]:
-    """File and function -> how many of its cases passed, and failed. RuntimeError: pytest did not get so far."""
+def outcomes_of(
+    tests: list[tuple[str, str]], scratch: Path, *, slow: bool
+) -> dict[tuple[str, str], Counter[bool]]:
+    """File and function -> how many of its cases passed, and failed. RuntimeError: pytest did not
+    get so far.
+    """
     found, marks = scratch / "trials.xml", "" if slow else "not slow"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marks, f"--junitxml={found}"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        marks,
+        f"--junitxml={found}",
+    ]
     done = subprocess.run(
         [*command, f"--basetemp={scratch / 'tests'}", *map("::".join, tests)],
-        cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=MOST_SECONDS,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=MOST_SECONDS,
+    )
     if done.returncode not in (0, 1):
-        raise RuntimeError(f"pytest ended with {done.returncode}: {done.stdout[-2000:]} {done.stderr[-2000:]}")
+        raise RuntimeError(
+            f"pytest ended with {done.returncode}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
+        )
     outcomes = {test: Counter[bool]() for test in tests}
     for case in ElementTree.parse(found).iter("testcase"):
         name = str(case.get("name")).partition("[")[0]

@@ -1,7 +1,8 @@
-"""Tiny runs for `faults.py`: where they lie, how they are started, and when two of them are the same.
+"""Tiny runs for `faults.py`: where they lie, how they are started, and when two of them are the
+same.
 
-Unusual: this process imports what a training needs and never trains. Each process of a run is a fork of it that goes in
-by the console script's door, so that a kill costs one second and not ten.
+Unusual: this process imports what a training needs and never trains. Each process of a run is a
+fork of it that goes in by the console script's door, so that a kill costs one second and not ten.
 """
 
 from __future__ import annotations
@@ -45,21 +46,29 @@ RANKS = {"trainer": "ddp", "trainer.accelerator": "cpu"}
 
 
 class Lab:
-    """Where runs lie, and the configurations that they are made of; `scale` multiplies the number of trials."""
+    """Where runs lie, and the configurations that they are made of; `scale` multiplies the number
+    of trials.
+    """
 
     def __init__(self, folder: Path, is_long: bool) -> None:
         self.folder, self.is_long = folder, is_long
         write_text(folder)
         here = partial(overrides, folder, folder / "runs" / "whole")
         code_of_results(), host_facts()  # once: forks inherit what is known
-        self.single, self.double = (composed("pretrain", here(**SETTINGS, **more)) for more in ({}, RANKS))
+        self.single, self.double = (
+            composed("pretrain", here(**SETTINGS, **more)) for more in ({}, RANKS)
+        )
 
     def count(self, short: int, long: int) -> int:
         return long if self.is_long else short
 
-    def trial(self, name: str, is_double: bool = False, place: str = "runs", **changes: Any) -> Trial:
+    def trial(
+        self, name: str, is_double: bool = False, place: str = "runs", **changes: Any
+    ) -> Trial:
         run_dir = self.folder / place / name
-        config = changed(self.double if is_double else self.single, changes | {"run_dir": str(run_dir)})
+        config = changed(
+            self.double if is_double else self.single, changes | {"run_dir": str(run_dir)}
+        )
         return Trial(config, is_double, self.folder / f"{name}.said")
 
     def stopped(self, name: str, step: int, **changes: Any) -> Trial:
@@ -77,7 +86,12 @@ class Trial:
     """One run folder, and the processes that work on it."""
 
     def __init__(self, config: Any, is_double: bool, log: Path) -> None:
-        self.config, self.is_double, self.run_dir, self.log = config, is_double, Path(config.run_dir), log
+        self.config, self.is_double, self.run_dir, self.log = (
+            config,
+            is_double,
+            Path(config.run_dir),
+            log,
+        )
 
     @property
     def said(self) -> str:
@@ -148,11 +162,18 @@ def fork(work: Callable[[], int], log: Path) -> int:
 
 
 def be_two_ranks() -> None:
-    """This process is the first of two ranks, its child the second, as Lightning would start them."""
+    """This process is the first of two ranks, its child the second, as Lightning would start
+    them.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "NODE_RANK": "0"}
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "NODE_RANK": "0",
+    }
     os.environ |= {FIRST_RANK: str(os.getpid()), "LOCAL_RANK": "0"}
     if os.fork() == 0:
         os.environ["LOCAL_RANK"] = "1"
@@ -173,13 +194,19 @@ def end(pid: int) -> int:
 
 
 def is_same(run: Path, other: Path) -> bool:
-    """Whether two complete runs have the same curve, encoder, optimizer state and batches, to the bit."""
+    """Whether two complete runs have the same curve, encoder, optimizer state and batches, to the
+    bit.
+    """
     if not (run / "run.json").exists() or state(run)["status"] != "complete":
         return False
     mine, theirs = (load_file(one / "checkpoints" / LAST) for one in (run, other))
-    weights, expected = ((one / "encoder" / "model.safetensors").read_bytes() for one in (run, other))
+    weights, expected = (
+        (one / "encoder" / "model.safetensors").read_bytes() for one in (run, other)
+    )
     batches = mine["batches_seen"] == theirs["batches_seen"]
-    return batches and rows(run) == rows(other) and weights == expected and is_same_state(mine, theirs)
+    return (
+        batches and rows(run) == rows(other) and weights == expected and is_same_state(mine, theirs)
+    )
 
 
 def expect(is_so: bool, said: str) -> None:
@@ -190,8 +217,13 @@ def expect(is_so: bool, said: str) -> None:
 def is_close(run: Path, other: Path) -> bool:
     """Whether two complete runs read the same batches, and figures and weights are within 1e-5."""
     mine, theirs = ({row[:2]: float(row[2]) for row in rows(one)} for one in (run, other))
-    near = [abs(mine.get(key, 1e9) - value) <= 1e-5 * max(1.0, abs(value)) for key, value in theirs.items()]
+    near = [
+        abs(mine.get(key, 1e9) - value) <= 1e-5 * max(1.0, abs(value))
+        for key, value in theirs.items()
+    ]
     weights, expected = tensors(run), tensors(other)
     near += [bool((weights[name] - value).abs().max() <= 1e-5) for name, value in expected.items()]
-    same = [state(run)["facts"][key] == state(other)["facts"][key] for key in ("batches_seen", "tokens")]
+    same = [
+        state(run)["facts"][key] == state(other)["facts"][key] for key in ("batches_seen", "tokens")
+    ]
     return mine.keys() == theirs.keys() and all(near + same)

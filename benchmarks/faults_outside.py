@@ -1,8 +1,9 @@
-"""Faults of what a run waits for outside of itself, for `faults.py`: a tracker's server, and a real Slurm.
+"""Faults of what a run waits for outside of itself, for `faults.py`: a tracker's server, and a real
+Slurm.
 
-Each row says how soon the fault was noticed: seconds until a line for the user said so. A real MLflow server is tried
-where MLFLOW_SERVER names the `mlflow` that starts one (from an environment of its own: the whole package asks for other
-versions than ours), and Slurm where `sinfo` answers.
+Each row says how soon the fault was noticed: seconds until a line for the user said so. A real
+MLflow server is tried where MLFLOW_SERVER names the `mlflow` that starts one (from an environment
+of its own: the whole package asks for other versions than ours), and Slurm where `sinfo` answers.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ from faults_lab import SETTINGS, Lab, Trial, end, expect, fork, has_ended, is_sa
 from interleaved import ROOT
 
 NOTICED_SECONDS = 60.0  # at most
-TRACKER_MUST = "the run ends as if nothing was; what is missing is said, and the command that sends it"
+TRACKER_MUST = (
+    "the run ends as if nothing was; what is missing is said, and the command that sends it"
+)
 SLURM_MUST = "the job is named as lost, the same command goes on to the same bits"
 SAID = ("goes on without it", "is missing", "did not take something")
 
@@ -115,7 +118,9 @@ def wait_until(is_so: Callable[[], bool], seconds: float) -> bool:
 
 
 def noticed_after(trial: Trial, began: float, pid: int) -> float:
-    """Seconds from a moment until a run's log says that its tracker is away; infinite where it never does."""
+    """Seconds from a moment until a run's log says that its tracker is away; infinite where it
+    never does.
+    """
     while not any(words in trial.said for words in SAID):
         if has_ended(pid) and not any(words in trial.said for words in SAID):
             return float("inf")
@@ -126,7 +131,9 @@ def noticed_after(trial: Trial, began: float, pid: int) -> float:
 def with_tracker(lab: Lab, name: str, port: int) -> tuple[Trial, Callable[[], None]]:
     """A run whose configuration has a tracker, and what plants ours in its place."""
     trial = lab.trial(name)
-    add_logger(trial, "web", {"_target_": "lightning.pytorch.loggers.CSVLogger", "save_dir": "unused"})
+    add_logger(
+        trial, "web", {"_target_": "lightning.pytorch.loggers.CSVLogger", "save_dir": "unused"}
+    )
 
     def plant() -> None:
         building.build_trackers = lambda *_: {"web": WebTracker(port)}
@@ -139,7 +146,9 @@ def add_logger(trial: Trial, label: str, node: dict[str, Any]) -> None:
 
 
 def trackers(lab: Lab) -> Iterator[Outcome]:
-    """A tracker's server that works, is down at the start, is killed, and stops answering in the middle of a run."""
+    """A tracker's server that works, is down at the start, is killed, and stops answering in the
+    middle of a run.
+    """
     log = lab.folder / "served"
     port = free_port()
     server = fork(partial(serve, port, log), lab.folder / "server.said")
@@ -151,13 +160,18 @@ def trackers(lab: Lab) -> Iterator[Outcome]:
     sent = {str(json.loads(line)[0]) for line in log.read_text().splitlines()}
     os.kill(server, signal.SIGKILL)
     end(server)
-    yield Outcome("control: a tracker that works", "it has every step", 1, int(is_right and steps <= sent))
+    yield Outcome(
+        "control: a tracker that works", "it has every step", 1, int(is_right and steps <= sent)
+    )
 
     trial, plant = with_tracker(lab, "tracker-down", free_port())
     began = time.monotonic()
     yield judged(lab, trial, "a tracker's server is down at the start", trial.start(plant), began)
 
-    for number, words in ((signal.SIGKILL, "is killed in training"), (signal.SIGSTOP, "stops answering in training")):
+    for number, words in (
+        (signal.SIGKILL, "is killed in training"),
+        (signal.SIGSTOP, "stops answering in training"),
+    ):
         port = free_port()
         server = fork(partial(serve, port, log), lab.folder / "server.said")
         expect(wait_until(partial(answers, port), 20), "no server")
@@ -181,7 +195,10 @@ def wandb(lab: Lab) -> Outcome:
     with socket.socket() as hole:
         hole.bind(("127.0.0.1", 0))
         hole.listen(64)
-        address = {"WANDB_API_KEY": 40 * "0", "WANDB_BASE_URL": f"http://127.0.0.1:{hole.getsockname()[1]}"}
+        address = {
+            "WANDB_API_KEY": 40 * "0",
+            "WANDB_BASE_URL": f"http://127.0.0.1:{hole.getsockname()[1]}",
+        }
         began = time.monotonic()
         pid = trial.start(lambda: os.environ.update(address))
         return judged(lab, trial, "W&B's server takes connections and answers none", pid, began)
@@ -225,11 +242,18 @@ def mlflow(lab: Lab) -> Outcome:
 @contextmanager
 def mlflow_server(executable: str, port: int, store: Path) -> Iterator[subprocess.Popen[bytes]]:
     words = [executable, "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    words += ["--backend-store-uri", f"sqlite:///{store}/mlflow.db", "--artifacts-destination", str(store)]
+    words += [
+        "--backend-store-uri",
+        f"sqlite:///{store}/mlflow.db",
+        "--artifacts-destination",
+        str(store),
+    ]
     environment = os.environ | {"MLFLOW_DISABLE_TELEMETRY": "true"}
     environment.pop("PYTHONPATH", None)
     with (store / "server.log").open("wb") as log:
-        server = subprocess.Popen(words, stdout=log, stderr=log, env=environment, start_new_session=True)
+        server = subprocess.Popen(
+            words, stdout=log, stderr=log, env=environment, start_new_session=True
+        )
     try:
         expect(wait_until(lambda: answers(port, "health"), 120), (store / "server.log").read_text())
         yield server
@@ -263,17 +287,28 @@ def silence(lab: Lab) -> Iterator[Outcome]:
 
 
 def slurm(lab: Lab) -> Iterator[Outcome]:
-    """All processes of a job are killed, as by a machine without memory, on the Slurm of this machine."""
+    """All processes of a job are killed, as by a machine without memory, on the Slurm of this
+    machine.
+    """
     done = "all processes of a Slurm job killed with -9"
-    if shutil.which("sinfo") is None or subprocess.run(["sinfo", "-h"], capture_output=True).returncode:
+    if (
+        shutil.which("sinfo") is None
+        or subprocess.run(["sinfo", "-h"], capture_output=True).returncode
+    ):
         yield Outcome(f"{done} (not tried: no Slurm answers here)", SLURM_MUST, 0, 0)
         return
     runs, run_dir = lab.folder / "slurm", lab.folder / "slurm" / "run"
     words = overrides(lab.folder, run_dir, **SETTINGS, runs_dir=runs, stop_after_step="null")
-    more = ["hydra/launcher=slurm", "hydra.launcher.cpus_per_task=1", "hydra.launcher.poll_seconds=5"]
+    more = [
+        "hydra/launcher=slurm",
+        "hydra.launcher.cpus_per_task=1",
+        "hydra.launcher.poll_seconds=5",
+    ]
     command = [sys.executable, "-m", "clozelab", "pretrain", "-m", *words, *more]
     launcher = launch(command, lab.folder / "slurm.said")
-    seen = wait_until(lambda: (run_dir / "checkpoints" / "last.ckpt").exists() or launcher.poll() is not None, 120)
+    seen = wait_until(
+        lambda: (run_dir / "checkpoints" / "last.ckpt").exists() or launcher.poll() is not None, 120
+    )
     text = (lab.folder / "slurm.said").read_text()
     expect(seen and launcher.poll() is None, text)
     killed = kill_job(run_dir)
@@ -286,18 +321,32 @@ def slurm(lab: Lab) -> Iterator[Outcome]:
     again = launch(command, lab.folder / "slurm-again.said")
     wait_until(lambda: again.poll() is not None, 240)
     is_whole = again.poll() == 0 and is_same(run_dir, lab.folder / "runs" / "whole")
-    passed = killed and is_named and is_whole and seconds < NOTICED_SECONDS and state(run_dir)["sessions"] == 2
+    passed = (
+        killed
+        and is_named
+        and is_whole
+        and seconds < NOTICED_SECONDS
+        and state(run_dir)["sessions"] == 2
+    )
     yield Outcome(done, SLURM_MUST, 1, int(passed), f"{seconds:.1f} s")
 
 
 def launch(command: list[str], log: Path) -> subprocess.Popen[bytes]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT / "src"),
+        "OMP_NUM_THREADS": "1",
+        "COLUMNS": "200",
+    }
     with log.open("wb") as output:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
+        )
 
 
 def kill_job(run_dir: Path) -> bool:
-    """Kill what trains in a folder, and submitit's worker above it; False where there is nothing."""
+    """Kill what trains in a folder, and submitit's worker above it; False where there is
+    nothing.
+    """
     own = [f"run_dir={run_dir}".encode(), b"hydra.mode=RUN"]
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):

@@ -1,17 +1,19 @@
 """Fine-tuning and prediction throughput beside transformers, in one interleaved run.
 
-`python benchmarks/finetuning.py` takes the rows of SST-2, MRPC and SQuAD 1.1 as they are (their true lengths, with
-BERT's released vocabulary) and times optimizer steps of clozelab, which computes no padding, and of transformers'
-run_glue and run_qa as documented: every row padded to 128 (384) tokens, fp32, AdamW. Both sides count *real* tokens a
-second, special tokens included and padding left out. `predict` times 10,000 sentences from text to answer, beside
-transformers' text-classification pipeline, one sentence at a time (its default) and 32 at once; both sides load the
-very same model, and how many answers agree is printed. Sides take turns (interleaved.py).
+`python benchmarks/finetuning.py` takes the rows of SST-2, MRPC and SQuAD 1.1 as they are (their
+true lengths, with BERT's released vocabulary) and times optimizer steps of clozelab, which computes
+no padding, and of transformers' run_glue and run_qa as documented: every row padded to 128 (384)
+tokens, fp32, AdamW. Both sides count *real* tokens a second, special tokens included and padding
+left out. `predict` times 10,000 sentences from text to answer, beside transformers'
+text-classification pipeline, one sentence at a time (its default) and 32 at once; both sides load
+the very same model, and how many answers agree is printed. Sides take turns (interleaved.py).
 
-Writes docs/results/finetuning-DATE-COMMIT.md; `--smoke` only shows that everything runs (its numbers mean nothing, and
-nothing is written unless --output says where).
+Writes docs/results/finetuning-DATE-COMMIT.md; `--smoke` only shows that everything runs (its
+numbers mean nothing, and nothing is written unless --output says where).
 
-Needs the data in clozelab's layout (`--data-dir`; by default CLOZELAB_SHARED/data or ../shared/data) and BERT's
-uncased vocabulary (`--vocab`; by default vocab/bert-base-uncased-vocab.txt in it).
+Needs the data in clozelab's layout (`--data-dir`; by default CLOZELAB_SHARED/data or
+../shared/data) and BERT's uncased vocabulary (`--vocab`; by default
+vocab/bert-base-uncased-vocab.txt in it).
 """
 
 from __future__ import annotations
@@ -66,7 +68,9 @@ BATCH = {"sst2": 32, "mrpc": 32, "squad": 12, "predict": 32}
 MAX_SEQ_LENGTH = {"sst2": 128, "mrpc": 128, "squad": 384, "predict": 128}
 DOC_STRIDE, MAX_QUERY_LENGTH = 128, 64
 MAX_EXAMPLES = 4096
-"""A fixed pseudo-random choice of the training file: as long as all of it on average, and soon tokenised."""
+"""A fixed pseudo-random choice of the training file: as long as all of it on average, and soon
+tokenised.
+"""
 EVALUATION_TOKENS = 8192
 SIZES = ("tiny", "mini", "base")
 NUM_COMPARED = 512
@@ -94,16 +98,24 @@ def load_rows(task: str, data_dir: Path, vocab: Path) -> tuple[Any, dict[str, An
         windows = WindowSettings(length, DOC_STRIDE, MAX_QUERY_LENGTH)
         features, _ = build_features(chosen, tokenizer, windows)
         names = ("start_positions", "end_positions")
-        return features.sequences, {name: getattr(features, name).astype(np.int64) for name in names}
+        return features.sequences, {
+            name: getattr(features, name).astype(np.int64) for name in names
+        }
     file, columns, label = GLUE[task]
     read = TableFormat(columns, label).read(data_dir / file)
     examples = read.select(subset(len(read), MAX_EXAMPLES))
     texts = [list(part) for part in zip(*examples.texts, strict=True)]
-    return encode_examples(tokenizer, *texts, max_seq_length=length), {"labels": examples.label_values(["0", "1"])}
+    return encode_examples(tokenizer, *texts, max_seq_length=length), {
+        "labels": examples.label_values(["0", "1"])
+    }
 
 
-def clozelab_training(task: str, size: str, rows: Any, targets: dict[str, Any]) -> Callable[[], int]:
-    """A step of clozelab's own pieces on length-bucketed batches of packed rows; it returns the real tokens."""
+def clozelab_training(
+    task: str, size: str, rows: Any, targets: dict[str, Any]
+) -> Callable[[], int]:
+    """A step of clozelab's own pieces on length-bucketed batches of packed rows; it returns the
+    real tokens.
+    """
     import torch
     from torch.nn import functional as F
 
@@ -114,7 +126,11 @@ def clozelab_training(task: str, size: str, rows: Any, targets: dict[str, Any]) 
 
     torch.manual_seed(0)
     encoder = clozelab_encoder(size)
-    head = LinearHead(encoder.config) if task == "squad" else SequenceClassificationHead(encoder.config, 2)
+    head = (
+        LinearHead(encoder.config)
+        if task == "squad"
+        else SequenceClassificationHead(encoder.config, 2)
+    )
     model = torch.nn.ModuleDict({"encoder": encoder, "head": head}).train()
     optimizer, is_bf16 = clozelab_optimizer(model.named_parameters(), 3e-5), clozelab_precision()
 
@@ -145,8 +161,12 @@ def clozelab_training(task: str, size: str, rows: Any, targets: dict[str, Any]) 
     return step
 
 
-def transformers_training(task: str, size: str, rows: Any, targets: dict[str, Any], is_bf16: bool) -> Callable[[], int]:
-    """A step on shuffled batches padded to the longest row there may be, as run_glue and run_qa do by default."""
+def transformers_training(
+    task: str, size: str, rows: Any, targets: dict[str, Any], is_bf16: bool
+) -> Callable[[], int]:
+    """A step on shuffled batches padded to the longest row there may be, as run_glue and run_qa do
+    by default.
+    """
     import numpy as np
     import torch
     from transformers import BertConfig, BertForQuestionAnswering, BertForSequenceClassification
@@ -161,7 +181,10 @@ def transformers_training(task: str, size: str, rows: Any, targets: dict[str, An
     padded = np.zeros((3, len(rows), slots), dtype=np.int64)
     for i in range(len(rows)):
         own = rows.gather(np.array([i]))
-        padded[0, i, : lengths[i]], padded[1, i, : lengths[i]] = own["input_ids"], own["token_type_ids"]
+        padded[0, i, : lengths[i]], padded[1, i, : lengths[i]] = (
+            own["input_ids"],
+            own["token_type_ids"],
+        )
         padded[2, i, : lengths[i]] = 1
 
     def step() -> int:
@@ -175,11 +198,17 @@ def transformers_training(task: str, size: str, rows: Any, targets: dict[str, An
     return step
 
 
-def training(side: str, task: str, size: str, data_dir: Path, vocab: Path) -> Callable[[float], float]:
+def training(
+    side: str, task: str, size: str, data_dir: Path, vocab: Path
+) -> Callable[[float], float]:
     """Measures real tokens/s."""
     data = load_rows(task, data_dir, vocab)
     ours = side == "clozelab"
-    step = clozelab_training(task, size, *data) if ours else transformers_training(task, size, *data, side == "bf16")
+    step = (
+        clozelab_training(task, size, *data)
+        if ours
+        else transformers_training(task, size, *data, side == "bf16")
+    )
     return repeated(step, warm_up=3)
 
 
@@ -226,7 +255,9 @@ def clozelab_prediction(model: Path) -> Callable[[list[str]], list[int]]:
             batch = make_batch(rows, index, {})
             ids = (batch["input_ids"], batch["token_type_ids"], batch["position_ids"])
             with torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
-                pooled = encoder.pool(encoder(*ids, batch["layout"]).sequence_output, batch["layout"])
+                pooled = encoder.pool(
+                    encoder(*ids, batch["layout"]).sequence_output, batch["layout"]
+                )
             answers[index] = head(pooled.float()).argmax(1).numpy()
         return answers.tolist()
 
@@ -238,14 +269,22 @@ def transformers_prediction(model: Path, batch_size: int) -> Callable[[list[str]
 
     ready = pipeline("text-classification", model=str(model), batch_size=batch_size, device="cpu")
     longest = MAX_SEQ_LENGTH["predict"]
-    return lambda texts: [int(one["label"]) for one in ready(texts, truncation=True, max_length=longest)]
+    return lambda texts: [
+        int(one["label"]) for one in ready(texts, truncation=True, max_length=longest)
+    ]
 
 
-def prediction(side: str, model: Path, data_dir: Path, number: int) -> tuple[Callable[[float], float], list[int]]:
+def prediction(
+    side: str, model: Path, data_dir: Path, number: int
+) -> tuple[Callable[[float], float], list[int]]:
     """(measure of sentences/s over all of them, whatever time that takes; the first answers)."""
     lines = (data_dir / GLUE["sst2"][0]).read_text(encoding="utf-8").splitlines()[1 : number + 1]
     texts = [line.split("\t")[0] for line in lines]
-    predict = clozelab_prediction(model) if side == "clozelab" else transformers_prediction(model, int(side))
+    predict = (
+        clozelab_prediction(model)
+        if side == "clozelab"
+        else transformers_prediction(model, int(side))
+    )
     first = predict(texts[:NUM_COMPARED])
 
     def measure(_seconds: float) -> float:
@@ -262,8 +301,14 @@ def data_options(arguments: argparse.Namespace) -> list[str]:
 
 def start_sides(names: dict[str, str], options: list[str], threads: int) -> dict[str, Side]:
     """Processes by the name that the table gives them; `names` says which worker each is."""
-    command, environment = [__file__, "--threads", str(threads), *options], {"TOKENIZERS_PARALLELISM": "true"}
-    return {name: Side([*command, "--worker", worker], threads, environment) for name, worker in names.items()}
+    command, environment = (
+        [__file__, "--threads", str(threads), *options],
+        {"TOKENIZERS_PARALLELISM": "true"},
+    )
+    return {
+        name: Side([*command, "--worker", worker], threads, environment)
+        for name, worker in names.items()
+    }
 
 
 def compare_training(task: str, arguments: argparse.Namespace) -> list[str]:
@@ -287,13 +332,23 @@ def compare_prediction(arguments: argparse.Namespace) -> list[str]:
         with tempfile.TemporaryDirectory() as folder:
             model = Path(folder) / "model"
             save_classifier(model, size, arguments.vocab)
-            options = ["--tasks", "predict", "--model", str(model), "--sentences", str(arguments.sentences)]
+            options = [
+                "--tasks",
+                "predict",
+                "--model",
+                str(model),
+                "--sentences",
+                str(arguments.sentences),
+            ]
             sides = start_sides(names, [*options, *data_options(arguments)], arguments.threads)
             take_turns(sides, arguments.rounds, 0.0)
         lines += rate_rows(size_name(size), sides)
         ours, *others = (side.hello for side in sides.values())
         same = [str(sum(a == b for a, b in zip(ours, other, strict=True))) for other in others]
-        agreement.append(f"{size_name(size)}: {' and '.join(same)} of the first {len(ours)} answers are clozelab's.")
+        agreement.append(
+            f"{size_name(size)}: {' and '.join(same)} of the first {len(ours)} answers are"
+            " clozelab's."
+        )
     return lines + say("", *agreement)
 
 
@@ -308,7 +363,9 @@ def work(arguments: argparse.Namespace) -> None:
 
 def read_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     shared = Path(os.environ.get("CLOZELAB_SHARED", ROOT.parent / "shared"))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tasks", nargs="+", default=list(TITLES), choices=list(TITLES))
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SHAPES))
     parser.add_argument("--peers", nargs="+", default=["fp32"], choices=["fp32", "bf16"])
@@ -327,7 +384,12 @@ def read_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     if not arguments.vocab.is_file():
         parser.error(f"no vocabulary at {arguments.vocab}: give --data-dir and --vocab")
     if arguments.smoke:
-        arguments.sizes, arguments.sentences, arguments.rounds, arguments.seconds = ["smoke"], 40, 1, 0.05
+        arguments.sizes, arguments.sentences, arguments.rounds, arguments.seconds = (
+            ["smoke"],
+            40,
+            1,
+            0.05,
+        )
     return arguments
 
 

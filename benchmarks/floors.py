@@ -2,7 +2,8 @@
 
     python benchmarks/floors.py docs/results/2026-11-2*/
 
-A floor is the row of the same head on random weights. A cell is the mean over the pre-training seeds of their means.
+A floor is the row of the same head on random weights. A cell is the mean over the pre-training
+seeds of their means.
 """
 
 from __future__ import annotations
@@ -27,15 +28,25 @@ def means(folder: Path) -> tuple[str, pd.Series]:
 
 
 def main(folders: list[Path]) -> None:
-    print("| report | cells of rows with pre-training | below their floor | which |\n|---|--:|--:|---|")
+    print(
+        "| report | cells of rows with pre-training | below their floor | which"
+        " |\n|---|--:|--:|---|"
+    )
     for folder in folders:
         name, cells = means(folder)
         experiment = load_experiment(find_experiment(name))
         rows = {row.name: row for row in experiment.rows if row.arm and row.floor}
-        held = [(row, task) for row, task in cells.index if row in rows and (rows[row].floor, task) in cells.index]
-        below = [(row, task) for row, task in held if cells[row, task] < cells[rows[row].floor, task]]
+        held = [
+            (row, task)
+            for row, task in cells.index
+            if row in rows and (rows[row].floor, task) in cells.index
+        ]
+        below = [
+            (row, task) for row, task in held if cells[row, task] < cells[rows[row].floor, task]
+        ]
         which = "; ".join(
-            f"{row} on {task} {cells[row, task]:.1f} ({cells[rows[row].floor, task]:.1f})" for row, task in below
+            f"{row} on {task} {cells[row, task]:.1f} ({cells[rows[row].floor, task]:.1f})"
+            for row, task in below
         )
         print(f"| {folder.name} | {len(held)} | {len(below)} | {which} |")
 

@@ -1,15 +1,20 @@
-"""Everything that only a GPU can show, in one command: `python benchmarks/gpu.py`. `--minutes` bounds it.
+"""Everything that only a GPU can show, in one command: `python benchmarks/gpu.py`. `--minutes`
+bounds it.
 
-1. kernels: variable-length attention equals one attention a sequence, forward and backward, beside what bf16 costs the
+1. kernels: variable-length attention equals one attention a sequence, forward and backward, beside
+what bf16 costs the
    reference itself; dropout takes the padded groups.
 2. losses: the same 30 steps in fp32, bf16 and bf16 compiled end with the same loss.
-3. speed: BERT-Base and -Large at 128 and 512 tokens, bf16, compiled: tokens/s, model-FLOPs utilisation against the
-   measured matmul ceiling, beside transformers with sdpa and torch.compile, taking turns; peak memory of both.
+3. speed: BERT-Base and -Large at 128 and 512 tokens, bf16, compiled: tokens/s, model-FLOPs
+utilisation against the
+   measured matmul ceiling, beside transformers with sdpa and torch.compile, taking turns; peak
+   memory of both.
 4. memory: what gradient checkpointing saves, and the micro-batch finder from far too large a batch.
 5. data: how long the training loop waits for its next batch, with batches from a real corpus.
 
-Each part stands alone: one that fails says so in the report and hides no other. `--smoke` runs all of them on a CPU in
-tiny shapes, to show that the code works; its numbers mean nothing. Writes a Markdown report and prints it.
+Each part stands alone: one that fails says so in the report and hides no other. `--smoke` runs all
+of them on a CPU in tiny shapes, to show that the code works; its numbers mean nothing. Writes a
+Markdown report and prints it.
 """
 
 from __future__ import annotations
@@ -33,7 +38,13 @@ from encoders import VOCAB_SIZE, clozelab_optimizer, finish_step
 from gpu_kernels import check_kernels
 from gpu_plan import Plan, moved
 from interleaved import about, default_report, spread, write_report
-from pretraining import clozelab_batch, clozelab_model, make_rows, transformers_batch, transformers_model
+from pretraining import (
+    clozelab_batch,
+    clozelab_model,
+    make_rows,
+    transformers_batch,
+    transformers_model,
+)
 
 TARGET_MFU, TARGET_STALL = 0.50, 0.01
 
@@ -44,7 +55,11 @@ TARGET_MFU, TARGET_STALL = 0.50, 0.01
 def check_losses(plan: Plan) -> None:
     size, length, count, steps = ("smoke", 16, 2, 4) if plan.smoke else ("mini", 128, 64, 30)
     losses = {}
-    for name, bf16, compiled in (("fp32", False, False), ("bf16", True, False), ("bf16 compiled", True, True)):
+    for name, bf16, compiled in (
+        ("fp32", False, False),
+        ("bf16", True, False),
+        ("bf16 compiled", True, True),
+    ):
         step, _ = build_ours(plan, size, length, count, bf16=bf16, compiled=compiled)
         losses[name] = [float(step()) for _ in range(steps)][-1]
         plan.free()
@@ -63,7 +78,9 @@ def build_ours(
     """(one optimizer step, the model)."""
     model = clozelab_model(size).to(plan.device)
     if compiled:
-        compile_encoder(model.encoder, dynamic=False, **({"backend": "eager"} if plan.smoke else {}))
+        compile_encoder(
+            model.encoder, dynamic=False, **({"backend": "eager"} if plan.smoke else {})
+        )
     optimizer = clozelab_optimizer(model.named_parameters())
     batch = moved(clozelab_batch(make_rows(count, length)), plan.device)
 
@@ -99,7 +116,10 @@ def measure_speed(plan: Plan) -> None:
         try:
             _measure_case(plan, size, length, count)
         except Exception as error:
-            plan.say(f"| {size} | {length} | failed: {type(error).__name__}: {str(error)[:120]} | | | | | |")
+            plan.say(
+                f"| {size} | {length} | failed: {type(error).__name__}: {str(error)[:120]} | | |"
+                " | | |"
+            )
         plan.free()
 
 
@@ -123,9 +143,16 @@ def _measure_case(plan: Plan, size: str, length: int, count: int) -> None:
         except Exception as error:
             if name == "clozelab":
                 raise
-            plan.say(f"| {size} | {length} | {name} failed: {type(error).__name__}: {str(error)[:120]} | | | | | |")
+            plan.say(
+                f"| {size} | {length} | {name} failed: {type(error).__name__}: {str(error)[:120]} |"
+                " | | | | |"
+            )
             continue
-        compile_seconds[name], peaks[name], sides[name] = time.perf_counter() - start, plan.peak_gib(), step
+        compile_seconds[name], peaks[name], sides[name] = (
+            time.perf_counter() - start,
+            plan.peak_gib(),
+            step,
+        )
     rates = take_turns_here(
         plan, sides, count * length, rounds=1 if plan.smoke else 3, seconds=0.1 if plan.smoke else 3
     )
@@ -135,14 +162,25 @@ def _measure_case(plan: Plan, size: str, length: int, count: int) -> None:
         middle = statistics.median(found)
         mfu = middle * per_token / plan.ceiling
         target = ("met" if mfu >= TARGET_MFU else "missed") if name == "clozelab" else ""
-        cells = (size, length, name, spread(found), f"{mfu:.1%}", peaks[name], f"{compile_seconds[name]:.0f}", target)
+        cells = (
+            size,
+            length,
+            name,
+            spread(found),
+            f"{mfu:.1%}",
+            peaks[name],
+            f"{compile_seconds[name]:.0f}",
+            target,
+        )
         plan.say("| " + " | ".join(map(str, cells)) + " |")
 
 
 def take_turns_here(
     plan: Plan, sides: dict[str, Callable[[], Tensor]], tokens: int, rounds: int, seconds: float
 ) -> dict[str, list[float]]:
-    """Tokens/s of each side by round; the sides are in this process, and wait for the device once a turn."""
+    """Tokens/s of each side by round; the sides are in this process, and wait for the device once a
+    turn.
+    """
     rates: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, step in sides.items():
@@ -170,7 +208,10 @@ def measure_memory(plan: Plan) -> None:
         found[checkpointing] = plan.peak_gib()
         del step, model
         plan.free()
-    plan.say(f"Peak of a step, {size}, {count} x {length}, GiB: {found[False]}; with checkpointing {found[True]}.")
+    plan.say(
+        f"Peak of a step, {size}, {count} x {length}, GiB: {found[False]}; with checkpointing"
+        f" {found[True]}."
+    )
     model = clozelab_model(size)
     wanted = 4 if plan.smoke else 4096
 
@@ -186,7 +227,9 @@ def measure_memory(plan: Plan) -> None:
 
 
 def measure_data(plan: Plan) -> None:
-    """The loop's wait for its next batch, with a real corpus, one prefetching thread and the fastest model."""
+    """The loop's wait for its next batch, with a real corpus, one prefetching thread and the
+    fastest model.
+    """
     from clozelab.training.runtime import Prefetched, pinned
 
     size, length, count, steps = ("smoke", 16, 2, 3) if plan.smoke else ("base", 128, 256, 60)
@@ -219,8 +262,9 @@ def measure_data(plan: Plan) -> None:
     share = waited / seconds
     verdict = "met" if share < TARGET_STALL else "missed"
     plan.say(
-        f"{rows / seconds:,.0f} rows/s of {length} trained; the loop waited {share:.2%} of the time for its next batch"
-        f" (target < {TARGET_STALL:.0%}: {verdict}). One thread alone makes {alone:,.0f} rows/s."
+        f"{rows / seconds:,.0f} rows/s of {length} trained; the loop waited {share:.2%} of the time"
+        f" for its next batch (target < {TARGET_STALL:.0%}: {verdict}). One thread alone makes"
+        f" {alone:,.0f} rows/s."
     )
 
 
@@ -230,7 +274,12 @@ def corpus_stream(length: int, count: int, steps: int) -> Any:
 
     from clozelab.corpus.packing import SpecialIds
     from clozelab.corpus.shards import TokenShards, TokenStream
-    from clozelab.datamodules.corpus import ACCELERATOR_PREDICTIONS_MULTIPLE, BoundPhase, Phase, StepStream
+    from clozelab.datamodules.corpus import (
+        ACCELERATOR_PREDICTIONS_MULTIPLE,
+        BoundPhase,
+        Phase,
+        StepStream,
+    )
 
     rng = np.random.default_rng(0)
     sizes = rng.integers(4, 40, 2_000)
@@ -246,7 +295,9 @@ def corpus_stream(length: int, count: int, steps: int) -> Any:
         fingerprint="",
     )
     objective = clozelab_model("smoke").objectives[0]
-    instances = objective.bind(shards, SpecialIds(cls=101, sep=102, pad=0, mask=103, vocab_size=VOCAB_SIZE), length)
+    instances = objective.bind(
+        shards, SpecialIds(cls=101, sep=102, pad=0, mask=103, vocab_size=VOCAB_SIZE), length
+    )
     phase = BoundPhase(0, Phase(length, steps, count, count), objective, 0, instances, 1)
     return StepStream([phase], 0, 0, 1, ACCELERATOR_PREDICTIONS_MULTIPLE)
 
@@ -271,27 +322,51 @@ def run_parts(plan: Plan, names: Sequence[str]) -> list[str]:
             part(plan)
         except Exception as error:
             failed.append(name)
-            plan.say("", f"FAILED: {type(error).__name__}: {error}", "", "```", traceback.format_exc(limit=-6), "```")
+            plan.say(
+                "",
+                f"FAILED: {type(error).__name__}: {error}",
+                "",
+                "```",
+                traceback.format_exc(limit=-6),
+                "```",
+            )
         plan.say("", f"({time.perf_counter() - start:.0f} s)")
         plan.free()
     return failed
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="tiny shapes on the CPU: shows that the code works")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="tiny shapes on the CPU: shows that the code works"
+    )
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
-    parser.add_argument("--minutes", type=float, default=9.0, help="peers are left out when time runs short")
-    parser.add_argument("--output", type=Path, help="default: docs/results/gpu-DATE-COMMIT.md; with --smoke: nowhere")
+    parser.add_argument(
+        "--minutes", type=float, default=9.0, help="peers are left out when time runs short"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="default: docs/results/gpu-DATE-COMMIT.md; with --smoke: nowhere",
+    )
     arguments = parser.parse_args(words)
     if not arguments.smoke and not torch.cuda.is_available():
         parser.error("no CUDA device here; --smoke runs the same code on the CPU in tiny shapes")
     device = torch.device("cpu" if arguments.smoke else "cuda")
     plan = Plan(device, arguments.smoke, time.monotonic() + 60 * arguments.minutes)
-    name = "CPU, smoke test: the numbers mean nothing" if arguments.smoke else torch.cuda.get_device_name()
+    name = (
+        "CPU, smoke test: the numbers mean nothing"
+        if arguments.smoke
+        else torch.cuda.get_device_name()
+    )
     plan.ceiling = matmul_ceiling("bf16-mixed", device, 0.05 if arguments.smoke else 2.0)
     plan.say("# GPU checks", "", about(torch.get_num_threads()), "")
-    plan.say(f"{name} · CUDA {torch.version.cuda} · bf16 matmul ceiling {plan.ceiling / 1e12:,.1f} TFLOP/s")
+    plan.say(
+        f"{name} · CUDA {torch.version.cuda} · bf16 matmul ceiling {plan.ceiling / 1e12:,.1f}"
+        " TFLOP/s"
+    )
     failed = run_parts(plan, arguments.parts)
     plan.say("", f"Failed: {', '.join(failed)}." if failed else "All parts ran.")
     output = arguments.output or (None if arguments.smoke else default_report("gpu"))

@@ -1,4 +1,6 @@
-"""Whether variable-length attention is right on this device; the first part of benchmarks/gpu.py."""
+"""Whether variable-length attention is right on this device; the first part of
+benchmarks/gpu.py.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,14 @@ def check_kernels(plan: Plan) -> None:
     longest, count = (16, 5) if plan.smoke else (512, 64)
     lengths = torch.randint(1, longest + 1, (count,), generator=generator).tolist()
     plan.say(
-        "| layout | causal | D | error forward | error with backward | the reference's own | verdict |",
+        "| layout | causal | D | error forward | error with backward | the reference's own |"
+        " verdict |",
         "|---|---|---|---|---|---|---|",
     )
-    for name, layout in (("ragged", Layout.ragged(lengths)), ("padded", Layout.rectangle(lengths, longest))):
+    for name, layout in (
+        ("ragged", Layout.ragged(lengths)),
+        ("padded", Layout.rectangle(lengths, longest)),
+    ):
         for is_causal in (False, True):
             for head_dim in HEAD_DIMS:
                 _check_kernel(plan, name, layout.to(plan.device), is_causal, head_dim, generator)
@@ -32,19 +38,32 @@ def check_kernels(plan: Plan) -> None:
 
 
 def _check_kernel(
-    plan: Plan, name: str, layout: Layout, is_causal: bool, head_dim: int, generator: torch.Generator
+    plan: Plan,
+    name: str,
+    layout: Layout,
+    is_causal: bool,
+    head_dim: int,
+    generator: torch.Generator,
 ) -> None:
     shape_ = (layout.num_slots, 4, head_dim)
-    exact = [torch.randn(shape_, generator=generator).to(plan.device).bfloat16().float() for _ in range(3)]
+    exact = [
+        torch.randn(shape_, generator=generator).to(plan.device).bfloat16().float()
+        for _ in range(3)
+    ]
     bounds = zip(layout.first_rows.tolist(), layout.lengths_list, strict=True)
-    rows = torch.cat([torch.arange(start, start + length) for start, length in bounds]).to(plan.device)
+    rows = torch.cat([torch.arange(start, start + length) for start, length in bounds]).to(
+        plan.device
+    )
     weights = torch.randn((len(rows), 4, head_dim), generator=generator).to(plan.device)
 
     def run(inputs: Sequence[Tensor], kernel: Callable[..., Tensor]) -> list[Tensor]:
         leaves = [x.detach().clone().requires_grad_() for x in inputs]
         out = kernel(*leaves)[rows]
         (out.float() * weights).sum().backward()
-        return [out.detach().float(), *(leaf.grad[rows].float() for leaf in leaves if leaf.grad is not None)]
+        return [
+            out.detach().float(),
+            *(leaf.grad[rows].float() for leaf in leaves if leaf.grad is not None),
+        ]
 
     def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attention(q, k, v, layout, dropout_prob=0.0, mask=Mask(is_causal), training=True)
@@ -54,24 +73,40 @@ def _check_kernel(
 
     low = [x.bfloat16() for x in exact]
     wanted, found, usual = run(exact, reference), run(low, ours), run(low, reference)
-    errors = [max(float((a - b).abs().max()) for a, b in zip(x, wanted, strict=True)) for x in (found, usual)]
+    errors = [
+        max(float((a - b).abs().max()) for a, b in zip(x, wanted, strict=True))
+        for x in (found, usual)
+    ]
     forward = float((found[0] - wanted[0]).abs().max())
     verdict = "ok" if errors[0] <= 2 * errors[1] + 1e-2 else "WRONG"
-    plan.say(f"| {name} | {is_causal} | {head_dim} | {forward:.1e} | {errors[0]:.1e} | {errors[1]:.1e} | {verdict} |")
+    plan.say(
+        f"| {name} | {is_causal} | {head_dim} | {forward:.1e} | {errors[0]:.1e} | {errors[1]:.1e} |"
+        f" {verdict} |"
+    )
     if verdict != "ok":
         raise AssertionError(
-            f"attention of a {name} stream, D {head_dim}, errs by {errors[0]:.2e}, the reference by {errors[1]:.2e}"
+            f"attention of a {name} stream, D {head_dim}, errs by {errors[0]:.2e}, the reference by"
+            f" {errors[1]:.2e}"
         )
 
 
 def _check_dropout(plan: Plan, layout: Layout) -> None:
-    """Dropout in force is dropout: about that share of a probe's weight is gone, in another place each time."""
+    """Dropout in force is dropout: about that share of a probe's weight is gone, in another place
+    each time.
+    """
     torch.manual_seed(0)
     q = torch.zeros(layout.num_slots, 4, 64, device=plan.device, dtype=torch.bfloat16)
     v = torch.ones_like(q)
-    outs = [attention(q, q, v, layout, dropout_prob=0.5, mask=Mask(), training=True).float() for _ in range(2)]
+    outs = [
+        attention(q, q, v, layout, dropout_prob=0.5, mask=Mask(), training=True).float()
+        for _ in range(2)
+    ]
     mean = float(outs[0].mean())
     different = not torch.equal(outs[0], outs[1])
-    plan.say("", f"Attention dropout of a ragged stream: mean {mean:.3f} (1 expected), anew each time: {different}.")
+    plan.say(
+        "",
+        f"Attention dropout of a ragged stream: mean {mean:.3f} (1 expected), anew each time:"
+        f" {different}.",
+    )
     if not different or abs(mean - 1.0) > 0.25:
         raise AssertionError("attention dropout is not in force")

@@ -1,4 +1,6 @@
-"""What benchmarks/gpu.py runs and where: the device, its clock and memory, and the report as it grows."""
+"""What benchmarks/gpu.py runs and where: the device, its clock and memory, and the report as it
+grows.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ class Plan:
             torch.cuda.reset_peak_memory_stats()
 
 
-def moved(batch: dict[str, Any], device: torch.device, *, non_blocking: bool = False) -> dict[str, Any]:
+def moved(
+    batch: dict[str, Any], device: torch.device, *, non_blocking: bool = False
+) -> dict[str, Any]:
     return {
         key: value.to(device, non_blocking=non_blocking) if hasattr(value, "to") else value
         for key, value in batch.items()

@@ -1,10 +1,13 @@
-"""How large and how deep the house is: lines, modules, the longest chain of imports, what two doors bring with them.
+"""How large and how deep the house is: lines, modules, the longest chain of imports, what two doors
+bring with them.
 
 None of it is limited: a limit on lines was met by writing denser.
 
-Run it at the top of a checkout: `python benchmarks/house.py`. It reads the sources below src/clozelab and runs none.
-An import counts where Python follows it on loading a module: at the top level, not inside a function and not under
-`if TYPE_CHECKING`. An `__init__.py` that holds a docstring alone is the face of its package, not a module.
+Run it at the top of a checkout: `python benchmarks/house.py`. It reads the sources below
+src/clozelab and runs none. An import counts where Python follows it on loading a module: at the top
+level, not inside a function and not under
+`if TYPE_CHECKING`. An `__init__.py` that holds a docstring alone is the face of its package, not a
+module.
 """
 
 from __future__ import annotations
@@ -38,9 +41,16 @@ class House:
     def __init__(self) -> None:
         files = {self._name(path): path for path in sorted((SOURCE / PACKAGE).rglob("*.py"))}
         trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in files.items()}
-        self.lines = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in files.items()}
-        self.modules = {name for name, tree in trees.items() if not self._is_face(files[name], tree)}
-        self.needs = {name: {one for one in self._needed(tree, files) if one != name} for name, tree in trees.items()}
+        self.lines = {
+            name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in files.items()
+        }
+        self.modules = {
+            name for name, tree in trees.items() if not self._is_face(files[name], tree)
+        }
+        self.needs = {
+            name: {one for one in self._needed(tree, files) if one != name}
+            for name, tree in trees.items()
+        }
         self._depths: dict[str, int] = {}
 
     @staticmethod
@@ -114,9 +124,17 @@ def main() -> None:
     for name, lines in house.lines.items():
         room = name.partition(".")[2].partition(".")[0]
         rooms[room if room and (SOURCE / PACKAGE / room).is_dir() else "(top)"] += lines
-    print("lines by room: " + ", ".join(f"{room} {lines:,}" for room, lines in sorted(rooms.items())))
-    large = sorted((name.removeprefix(f"{PACKAGE}."), lines) for name, lines in house.lines.items() if lines > LARGE)
-    print(f"above {LARGE} lines: " + (", ".join(f"{name} {lines}" for name, lines in large) or "none"))
+    print(
+        "lines by room: " + ", ".join(f"{room} {lines:,}" for room, lines in sorted(rooms.items()))
+    )
+    large = sorted(
+        (name.removeprefix(f"{PACKAGE}."), lines)
+        for name, lines in house.lines.items()
+        if lines > LARGE
+    )
+    print(
+        f"above {LARGE} lines: " + (", ".join(f"{name} {lines}" for name, lines in large) or "none")
+    )
 
 
 if __name__ == "__main__":

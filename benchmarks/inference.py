@@ -1,8 +1,9 @@
 """Encoding texts of unequal length beside torch.nn.TransformerEncoder with its nested-tensor path.
 
-Rows of 5 to 128 tokens, 32 on average, in batches of 64 as they come. The peer gets padded rows and a padding mask, and
-its own fast path turns them into nested tensors (inference mode, evaluation, no autocast: it refuses that); bf16 means
-weights in bf16. clozelab gets the packed stream. Both count real tokens. Neither sorts the rows.
+Rows of 5 to 128 tokens, 32 on average, in batches of 64 as they come. The peer gets padded rows and
+a padding mask, and its own fast path turns them into nested tensors (inference mode, evaluation, no
+autocast: it refuses that); bf16 means weights in bf16. clozelab gets the packed stream. Both count
+real tokens. Neither sorts the rows.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from encoders import SHAPES, VOCAB_SIZE, clozelab_encoder, clozelab_precision, shape, size_name
-from interleaved import Side, rate_rows, rate_table, repeated, report, serve, start_worker, take_turns
+from interleaved import (
+    Side,
+    rate_rows,
+    rate_table,
+    repeated,
+    report,
+    serve,
+    start_worker,
+    take_turns,
+)
 
 TITLE = "Encoding beside torch.nn.TransformerEncoder"
 ROWS, BATCHES, LONGEST = 64, 4, 128
@@ -52,7 +62,9 @@ def clozelab_step(size: str) -> Callable[[], float]:
         total = 0.0
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
             for ids, types, positions, lengths in batches:
-                total += float(encoder(ids, types, positions, Layout.ragged(lengths)).sequence_output[0, 0])
+                total += float(
+                    encoder(ids, types, positions, Layout.ragged(lengths)).sequence_output[0, 0]
+                )
         return total
 
     return step
@@ -66,10 +78,22 @@ def nested_step(size: str, is_bf16: bool) -> Callable[[], float]:
     sizes = shape(size)
     hidden, dtype = sizes["hidden_size"], torch.bfloat16 if is_bf16 else torch.float32
     layer = nn.TransformerEncoderLayer(
-        hidden, sizes["num_attention_heads"], sizes["intermediate_size"], activation="gelu", batch_first=True
+        hidden,
+        sizes["num_attention_heads"],
+        sizes["intermediate_size"],
+        activation="gelu",
+        batch_first=True,
     )
-    encoder = nn.TransformerEncoder(layer, sizes["num_hidden_layers"], enable_nested_tensor=True).eval().to(dtype)
-    words, places, norm = nn.Embedding(VOCAB_SIZE, hidden), nn.Embedding(LONGEST, hidden), nn.LayerNorm(hidden)
+    encoder = (
+        nn.TransformerEncoder(layer, sizes["num_hidden_layers"], enable_nested_tensor=True)
+        .eval()
+        .to(dtype)
+    )
+    words, places, norm = (
+        nn.Embedding(VOCAB_SIZE, hidden),
+        nn.Embedding(LONGEST, hidden),
+        nn.LayerNorm(hidden),
+    )
     batches: list[Any] = []
     for lengths in make_lengths():
         width = max(lengths)
@@ -98,14 +122,19 @@ def compare(sizes: Sequence[str], threads: int, rounds: int = 5, seconds: float 
     lines = rate_table("real tokens/s", rounds, seconds)
     for size in sizes:
         options = ["--sizes", size, "--threads", str(threads)]
-        sides = {name: Side([__file__, "--worker", side, *options], threads) for name, side in SIDES.items()}
+        sides = {
+            name: Side([__file__, "--worker", side, *options], threads)
+            for name, side in SIDES.items()
+        }
         take_turns(sides, rounds, seconds)
         lines += rate_rows(size_name(size), sides)
     return lines
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SHAPES))
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=5)

@@ -1,8 +1,11 @@
-"""What every benchmark here shares: sides as living processes that take turns, and reports of median, range and ratio.
+"""What every benchmark here shares: sides as living processes that take turns, and reports of
+median, range and ratio.
 
-Each side is a process of its own (their allocator settings differ), all stay alive, and they take turns: A B A B, so a
-machine that slows down slows all of them. A worker prints one JSON line when it is ready, then answers every line
-`SECONDS` with one JSON number: its rate. Nothing here imports torch before a worker has set its allocator.
+Each side is a process of its own (their allocator settings differ), all stay alive, and they take
+turns: A B A B, so a machine that slows down slows all of them. A worker prints one JSON line when
+it is ready, then answers every line
+`SECONDS` with one JSON number: its rate. Nothing here imports torch before a worker has set its
+allocator.
 """
 
 from __future__ import annotations
@@ -33,10 +36,16 @@ class Side:
         environment: further variables.
     """
 
-    def __init__(self, command: Sequence[str], threads: int, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str], threads: int, environment: Mapping[str, str] | None = None
+    ) -> None:
         variables = os.environ | {"OMP_NUM_THREADS": str(threads)} | dict(environment or {})
         self.process = subprocess.Popen(
-            [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables
+            [sys.executable, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=variables,
         )
         self.hello = self._answer()
         self.rates: list[float] = []
@@ -70,7 +79,9 @@ def take_turns(sides: Mapping[str, Side], rounds: int, seconds: float) -> None:
 
 
 def start_worker(is_clozelab: bool, threads: int) -> None:
-    """To be called before anything imports torch: clozelab's side runs with clozelab's allocator."""
+    """To be called before anything imports torch: clozelab's side runs with clozelab's
+    allocator.
+    """
     if is_clozelab:
         from clozelab.training.host import tune_allocator
 
@@ -87,7 +98,9 @@ def serve(measure: Callable[[float], float], hello: Any = None) -> None:
         print(json.dumps(measure(float(line))), flush=True)
 
 
-def repeated(step: Callable[[], float], units: float | None = None, warm_up: int = 2) -> Callable[[float], float]:
+def repeated(
+    step: Callable[[], float], units: float | None = None, warm_up: int = 2
+) -> Callable[[float], float]:
     """`measure` of a step, warmed up: again and again for the time asked, units a second.
 
     `units` are those of every step; None: the step returns its own.
@@ -176,14 +189,18 @@ def fastest(sides: Mapping[str, Side]) -> str:
 
 
 def commit() -> str:
-    """Short name of the checkout's commit, with + where tracked files differ from it; "unknown" outside one."""
+    """Short name of the checkout's commit, with + where tracked files differ from it; "unknown"
+    outside one.
+    """
     done = subprocess.run(
         ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
     ).stdout.strip()
     if not done:
         return "unknown"
     dirty = subprocess.run(
-        ["git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True
+        ["git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no"],
+        capture_output=True,
+        text=True,
     ).stdout.strip()
     return f"{done}+" if dirty else done
 
@@ -207,7 +224,10 @@ def about(threads: int, packages: Sequence[str] = ("torch", "transformers", "lig
         except PackageNotFoundError:
             found.append(f"{name} is not installed")
     plural = "s" if threads > 1 else ""
-    return f"{date.today()} · commit {commit()} · {machine()}, {threads} thread{plural} · {', '.join(found)}"
+    return (
+        f"{date.today()} · commit {commit()} · {machine()}, {threads} thread{plural} ·"
+        f" {', '.join(found)}"
+    )
 
 
 def default_report(stem: str = "bench") -> Path:
@@ -223,7 +243,9 @@ def write_report(path: Path | None, lines: Sequence[str]) -> None:
     print(f"written to {path}", file=sys.stderr)
 
 
-def report(title: str, threads: int, parts: Mapping[str, Callable[[], list[str]]], output: Path | None) -> None:
+def report(
+    title: str, threads: int, parts: Mapping[str, Callable[[], list[str]]], output: Path | None
+) -> None:
     """Run the parts, each a section that prints and returns its lines, and write what they said."""
     lines = say(f"# {title}", "", about(threads), "")
     for heading, part in parts.items():

@@ -1,11 +1,13 @@
-"""How often the real judge is wrong where seeds are added after a look, and how often its forecasts come true.
+"""How often the real judge is wrong where seeds are added after a look, and how often its forecasts
+come true.
 
-Run it at the top of a checkout: `python benchmarks/looks.py [--tables N] [--cases N]`. It draws the scores of whole
-tables, judges them as `clozelab report` does, follows the report's own forecasts, and prints two Markdown tables.
-docs/results/2026-11-22-looks-and-forecasts.md has a run of it.
+Run it at the top of a checkout: `python benchmarks/looks.py [--tables N] [--cases N]`. It draws the
+scores of whole tables, judges them as `clozelab report` does, follows the report's own forecasts,
+and prints two Markdown tables. docs/results/2026-11-22-looks-and-forecasts.md has a run of it.
 
-A table has pairs of rows and one claim a pair. Both rows of a pair share what a seed does to them; their difference
-varies by one point (a standard deviation) from seed to seed. One fine-tuning seed each.
+A table has pairs of rows and one claim a pair. Both rows of a pair share what a seed does to them;
+their difference varies by one point (a standard deviation) from seed to seed. One fine-tuning seed
+each.
 """
 
 from __future__ import annotations
@@ -37,8 +39,14 @@ METRIC = "validation/accuracy"
 
 
 def make_experiment(folder: Path, claims: int, primary: int = 0, **more: Any) -> Experiment:
-    """Claim i: row `b<i>` is above row `a<i>`; so many of them are primary. `more`: other keys of paper.yaml."""
-    rows = [{"row": f"{side}{i}", "arm": f"{side}{i}", "floor": None} for i in range(claims) for side in "ab"]
+    """Claim i: row `b<i>` is above row `a<i>`; so many of them are primary. `more`: other keys of
+    paper.yaml.
+    """
+    rows = [
+        {"row": f"{side}{i}", "arm": f"{side}{i}", "floor": None}
+        for i in range(claims)
+        for side in "ab"
+    ]
     said = {
         "columns": [{"name": "task", "task": "task", "metric": METRIC}],
         "arms": {row["row"]: {} for row in rows},
@@ -83,9 +91,17 @@ def record(row: str, seed: int, score: float) -> Record:
     """A complete run's record; not validated, since there are many."""
     config = {"row": row, "task": {"name": "task"}, "pretrain_seed": seed, "seed": 1}
     return Record.model_construct(
-        status="complete", stage="finetune", scale="", fingerprint="f", results_version=0, config=config, inputs={},
-        metric=METRIC, scores={METRIC: Score(unit="percent", value=score)}, folder=Path("none"),
-    )  # fmt: skip
+        status="complete",
+        stage="finetune",
+        scale="",
+        fingerprint="f",
+        results_version=0,
+        config=config,
+        inputs={},
+        metric=METRIC,
+        scores={METRIC: Score(unit="percent", value=score)},
+        folder=Path("none"),
+    )
 
 
 def is_false(judgements: Sequence[Judgement]) -> bool:
@@ -94,30 +110,52 @@ def is_false(judgements: Sequence[Judgement]) -> bool:
 
 
 def half_power(one: Judgement, level: float) -> int | None:
-    """The forecast that reports gave before: the seeds at which an interval of this mean and spread excludes zero."""
+    """The forecast that reports gave before: the seeds at which an interval of this mean and spread
+    excludes zero.
+    """
     found = one.difference
     if found is None or not found.sd:
         return None
     sizes = range(found.count + 1, LONGEST + 1)
-    return next((n for n in sizes if found.sd * stats.t.ppf(1 - level / 2, n - 1) < abs(found.mean) * n**0.5), None)
+    return next(
+        (
+            n
+            for n in sizes
+            if found.sd * stats.t.ppf(1 - level / 2, n - 1) < abs(found.mean) * n**0.5
+        ),
+        None,
+    )
 
 
 def former(judgements: Sequence[Judgement]) -> list[int]:
     """Former forecasts of all open claims: each at the step of Holm's that its rank had."""
     order = sorted(judgements, key=lambda one: 1.0 if one.p is None else one.p)
-    found = [half_power(one, 0.05 / (len(order) - i)) for i, one in enumerate(order) if one.verdict == INCONCLUSIVE]
+    found = [
+        half_power(one, 0.05 / (len(order) - i))
+        for i, one in enumerate(order)
+        if one.verdict == INCONCLUSIVE
+    ]
     return [count for count in found if count]
 
 
 def present(judgements: Sequence[Judgement]) -> list[int]:
     """Forecasts of all open claims, as the report says them."""
-    return [one.decisive_seeds for one in judgements if one.decisive_seeds and one.decisive_seeds <= LONGEST]
+    return [
+        one.decisive_seeds
+        for one in judgements
+        if one.decisive_seeds and one.decisive_seeds <= LONGEST
+    ]
 
 
 def looks(
-    experiment: Experiment, differences: Differences, forecast: Callable[[Sequence[Judgement]], list[int]], most: int
+    experiment: Experiment,
+    differences: Differences,
+    forecast: Callable[[Sequence[Judgement]], list[int]],
+    most: int,
 ) -> Iterator[list[Judgement]]:
-    """What somebody sees who adds seeds up to the nearest forecast and looks again, as long as there is one."""
+    """What somebody sees who adds seeds up to the nearest forecast and looks again, as long as
+    there is one.
+    """
     seeds = FIRST
     for _ in range(most):
         yield (found := judged(experiment, differences, seeds))
@@ -155,13 +193,19 @@ def false_verdicts(tables: int, sizes: Sequence[int], folder: Path) -> None:
                 count["any"] += any(map(is_false, seen))
                 count["looks"] += len(seen)
             first, ever = (f"{100 * count[key] / tables:.1f} %" for key in ("first", "any"))
-            print(f"| {claims} | {name.strip()} | {first} | {ever} | {count['looks'] / tables:.2f} |", flush=True)
+            print(
+                f"| {claims} | {name.strip()} | {first} | {ever} | {count['looks'] / tables:.2f} |",
+                flush=True,
+            )
 
 
 def forecasts(cases: int, sizes: Sequence[int], folder: Path) -> None:
     print(f"\n### Forecasts that came true, of up to {cases} a line\n")
-    print("| claims | true difference, sd | seeds so far | forecasts | median forecast | new seeds, at the mean and "
-          "spread that were seen: as it was | as it is | new seeds, at the truth: as it was | as it is |")  # fmt: skip
+    print(
+        "| claims | true difference, sd | seeds so far | forecasts | median forecast | new seeds,"
+        " at the mean and spread that were seen: as it was | as it is | new seeds, at the truth: as"
+        " it was | as it is |"
+    )
     print("|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
     for claims in sizes:
         experiment = make_experiment(folder / f"power-{claims}", claims)
@@ -179,12 +223,16 @@ def forecast_line(experiment: Experiment, claims: int, truth: float, pilot: int,
             break
         seen = draw.normal(truth, 1.0, size=(claims, pilot))
         found = judged(experiment, seen, pilot)
-        rank = {one.claim.text: i for i, one in enumerate(sorted(found, key=lambda one: one.p or 0.0))}
+        rank = {
+            one.claim.text: i for i, one in enumerate(sorted(found, key=lambda one: one.p or 0.0))
+        }
         for i, one in enumerate(found):
             if one.verdict != INCONCLUSIVE:
                 continue
             before = half_power(one, 0.05 / (claims - rank[one.claim.text]))
-            after = one.decisive_seeds if one.decisive_seeds and one.decisive_seeds <= LONGEST else None
+            after = (
+                one.decisive_seeds if one.decisive_seeds and one.decisive_seeds <= LONGEST else None
+            )
             made += [after] if after else []
             for name, count in (("was", before), ("is", after)):
                 if count is None:
@@ -192,8 +240,14 @@ def forecast_line(experiment: Experiment, claims: int, truth: float, pilot: int,
                 tried[name] += 1
                 noise = draw.normal(size=(claims, count))
                 again = seen.mean(1, keepdims=True) + seen.std(1, ddof=1, keepdims=True) * noise
-                true[f"{name} seen"] += judged(experiment, again, count)[i].verdict in (HOLDS, FAILS)
-                true[f"{name} truth"] += judged(experiment, truth + noise, count)[i].verdict in (HOLDS, FAILS)
+                true[f"{name} seen"] += judged(experiment, again, count)[i].verdict in (
+                    HOLDS,
+                    FAILS,
+                )
+                true[f"{name} truth"] += judged(experiment, truth + noise, count)[i].verdict in (
+                    HOLDS,
+                    FAILS,
+                )
     shares = [
         f"{100 * true[f'{name} {world}'] / tried[name]:.0f} %" if tried[name] else "-"
         for world in ("seen", "truth")
@@ -204,8 +258,12 @@ def forecast_line(experiment: Experiment, claims: int, truth: float, pilot: int,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tables", type=int, default=1000, help="without any true difference, a line; 0: none")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--tables", type=int, default=1000, help="without any true difference, a line; 0: none"
+    )
     parser.add_argument("--cases", type=int, default=400, help="forecasts, a line; 0: none")
     parser.add_argument("--claims", type=int, nargs="+", default=[1, 9], help="of a table")
     said = parser.parse_args()

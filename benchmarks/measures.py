@@ -1,11 +1,13 @@
-"""Minimal pairs by `clozelab evaluate`'s module beside the loop that people write around `transformers`.
+"""Minimal pairs by `clozelab evaluate`'s module beside the loop that people write around
+`transformers`.
 
-Sentences of 6 to 14 tokens, 10 on average, as BLiMP's; encoders of all-MiniLM-L6's size, 6 layers of 384 with 30,522
-entries. The loop is in fp32 and takes one reading after the other: a masked sentence is read once for each token, with
-that token hidden; a causal one once, with log-probabilities of all of its tokens. `batched` is the same with a
-sentence's readings (causal: 32 padded sentences) as one batch, which also asks for logits at the hidden places alone.
-clozelab runs with fp32, and with bf16, what `trainer.precision=auto` means on this kind of processor. Before the turns
-the scores of both are compared: fp32 to 1e-4.
+Sentences of 6 to 14 tokens, 10 on average, as BLiMP's; encoders of all-MiniLM-L6's size, 6 layers
+of 384 with 30,522 entries. The loop is in fp32 and takes one reading after the other: a masked
+sentence is read once for each token, with that token hidden; a causal one once, with
+log-probabilities of all of its tokens. `batched` is the same with a sentence's readings (causal: 32
+padded sentences) as one batch, which also asks for logits at the hidden places alone. clozelab runs
+with fp32, and with bf16, what `trainer.precision=auto` means on this kind of processor. Before the
+turns the scores of both are compared: fp32 to 1e-4.
 """
 
 from __future__ import annotations
@@ -20,7 +22,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from interleaved import Side, rate_rows, rate_table, repeated, report, serve, start_worker, take_turns
+from interleaved import (
+    Side,
+    rate_rows,
+    rate_table,
+    repeated,
+    report,
+    serve,
+    start_worker,
+    take_turns,
+)
 
 TITLE = "Minimal pairs beside a loop around transformers"
 KINDS = ("masked", "causal")
@@ -31,11 +42,18 @@ SIDES = {
     "transformers, batched, fp32": "batched",
 }
 PAIRS = 60
-SHAPE = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+SHAPE = {
+    "hidden_size": 384,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 12,
+    "intermediate_size": 1536,
+}
 
 
 def write_inputs(folder: Path, kind: str) -> None:
-    """An encoder of fresh weights with its head and words, and pairs of sentences that differ in a word."""
+    """An encoder of fresh weights with its head and words, and pairs of sentences that differ in a
+    word.
+    """
     import torch
 
     from clozelab.corpus.tokenizers import WordPieceTokenizer
@@ -47,18 +65,38 @@ def write_inputs(folder: Path, kind: str) -> None:
     words = [f"w{i}" for i in range(30_522 - len(special))]
     tokenizer = WordPieceTokenizer([*special, *words], lowercase=True)
     torch.manual_seed(0)
-    fixed: Any = {"hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-    fixed |= {"max_position_embeddings": 512, "type_vocab_size": 2, "initializer_range": 0.05, "layer_norm_eps": 1e-12}
-    fixed |= {"position_embedding_init": "normal", "vocab_size": tokenizer.vocab_size, "is_causal": kind == "causal"}
+    fixed: Any = {
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+    }
+    fixed |= {
+        "max_position_embeddings": 512,
+        "type_vocab_size": 2,
+        "initializer_range": 0.05,
+        "layer_norm_eps": 1e-12,
+    }
+    fixed |= {
+        "position_embedding_init": "normal",
+        "vocab_size": tokenizer.vocab_size,
+        "is_causal": kind == "causal",
+    }
     encoder = Encoder(EncoderConfig(**fixed, **SHAPE))
     heads = {"lm": encoder.config.family.head("lm", encoder)}
-    save_encoder_folder(folder, encoder, heads=heads, tokenizer_files=tokenizer.files(), extra_config={})
+    save_encoder_folder(
+        folder, encoder, heads=heads, tokenizer_files=tokenizer.files(), extra_config={}
+    )
     draw = random.Random(0)
     with (folder / "pairs.jsonl").open("w") as file:
         for _ in range(PAIRS):
             good = draw.choices(words, k=draw.randint(4, 12))
             bad = [*good[:-1], draw.choice(words)]
-            pair = {"sentence_good": " ".join(good), "sentence_bad": " ".join(bad), "UID": "a", "field": "b"}
+            pair = {
+                "sentence_good": " ".join(good),
+                "sentence_bad": " ".join(bad),
+                "UID": "a",
+                "field": "b",
+            }
             file.write(json.dumps(pair) + "\n")
 
 
@@ -73,15 +111,33 @@ def clozelab_step(folder: Path, kind: str, precision: str) -> Callable[[], list[
 
     inputs = TaskInputs("pairs", folder, folder / "cache", read_tokenizer(folder), 512)
     columns = {"good": "sentence_good", "bad": "sentence_bad", "group": "UID", "field": "field"}
-    how: Any = {"columns": columns, "masking": "word", "max_pairs": None, "how_to_get": "", "max_seq_length": 512}
-    data = MinimalPairs(inputs=inputs, is_causal=kind == "causal", files="pairs.jsonl", evaluation_tokens=8192, **how)
+    how: Any = {
+        "columns": columns,
+        "masking": "word",
+        "max_pairs": None,
+        "how_to_get": "",
+        "max_seq_length": 512,
+    }
+    data = MinimalPairs(
+        inputs=inputs,
+        is_causal=kind == "causal",
+        files="pairs.jsonl",
+        evaluation_tokens=8192,
+        **how,
+    )
     encoder = load_encoder(folder)
     head = encoder.config.family.head("lm", encoder)
     load_head(folder, "lm", head)
     data.setup()
-    module = TokenScoring(encoder=encoder, heads={"lm": head}, data=data, metric="validation/accuracy")
-    quiet: Any = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
-    trainer = Trainer(accelerator="cpu", precision="32-true" if precision == "fp32" else "bf16-mixed", **quiet)
+    module = TokenScoring(
+        encoder=encoder, heads={"lm": head}, data=data, metric="validation/accuracy"
+    )
+    quiet: Any = dict.fromkeys(
+        ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False
+    )
+    trainer = Trainer(
+        accelerator="cpu", precision="32-true" if precision == "fp32" else "bf16-mixed", **quiet
+    )
 
     def step() -> list[float]:
         trainer.validate(module, verbose=False)
@@ -96,7 +152,11 @@ def loop_step(folder: Path, kind: str, is_batched: bool) -> Callable[[], list[fl
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = (AutoModelForCausalLM if kind == "causal" else AutoModelForMaskedLM).from_pretrained(folder).eval()
+    model = (
+        (AutoModelForCausalLM if kind == "causal" else AutoModelForMaskedLM)
+        .from_pretrained(folder)
+        .eval()
+    )
     pairs = [json.loads(line) for line in (folder / "pairs.jsonl").read_text().splitlines()]
     texts = [one[f"sentence_{side}"] for side in ("good", "bad") for one in pairs]
 
@@ -116,7 +176,12 @@ def loop_step(folder: Path, kind: str, is_batched: bool) -> Callable[[], list[fl
             hidden = model.base_model(input_ids=shown)[0][torch.arange(len(places)), places]
             logits = model.cls(hidden)
         else:
-            logits = torch.cat([model(input_ids=one[None]).logits[0, i : i + 1] for i, one in zip(places, shown)])  # noqa: B905
+            logits = torch.cat(
+                [
+                    model(input_ids=one[None]).logits[0, i : i + 1]
+                    for i, one in zip(places, shown, strict=False)
+                ]
+            )
         return float(logits.log_softmax(-1).gather(1, ids[0, places][:, None]).sum())
 
     def step() -> list[float]:
@@ -132,7 +197,9 @@ def loop_step(folder: Path, kind: str, is_batched: bool) -> Callable[[], list[fl
 def work(side: str, kind: str, folder: Path, threads: int) -> None:
     is_ours = side in ("fp32", "bf16")
     start_worker(is_ours, threads)
-    step = clozelab_step(folder, kind, side) if is_ours else loop_step(folder, kind, side == "batched")
+    step = (
+        clozelab_step(folder, kind, side) if is_ours else loop_step(folder, kind, side == "batched")
+    )
     scores = step()
     serve(repeated(lambda: float(len(step())), warm_up=1), hello=scores)
 
@@ -144,9 +211,15 @@ def compare(threads: int, rounds: int, seconds: float) -> list[str]:
             folder = Path(place) / "encoder"
             write_inputs(folder, kind)
             options = ["--kind", kind, "--folder", str(folder), "--threads", str(threads)]
-            sides = {name: Side([__file__, "--worker", side, *options], threads) for name, side in SIDES.items()}
+            sides = {
+                name: Side([__file__, "--worker", side, *options], threads)
+                for name, side in SIDES.items()
+            }
             exact = sides["transformers, one reading at a time, fp32"].hello
-            apart = {name: max(map(abs, map(float.__sub__, side.hello, exact))) for name, side in sides.items()}
+            apart = {
+                name: max(map(abs, map(float.__sub__, side.hello, exact)))
+                for name, side in sides.items()
+            }
             assert apart["clozelab, fp32"] < 1e-4, apart
             take_turns(sides, rounds, seconds)
         lines += rate_rows(kind, sides)
@@ -155,7 +228,9 @@ def compare(threads: int, rounds: int, seconds: float) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0)

@@ -1,7 +1,8 @@
 """Peak memory of a pre-training step beside transformers: BERT-Base, micro-batch 32 x 128.
 
-Each side is a process of its own that takes a few steps and reports the largest resident size it ever had (ru_maxrss),
-and that of the same process before its model was built, so that what the libraries take can be told apart.
+Each side is a process of its own that takes a few steps and reports the largest resident size it
+ever had (ru_maxrss), and that of the same process before its model was built, so that what the
+libraries take can be told apart.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ TITLE = "Peak memory of a pre-training step"
 ROWS = 32
 SIDES = ("clozelab", "fp32", "bf16")
 TABLE = [
-    "| size | micro-batch | side | peak GiB | of it before the model | share of transformers fp32 |",
+    (
+        "| size | micro-batch | side | peak GiB | of it before the model | share of transformers"
+        " fp32 |"
+    ),
     "|---|---|---|---|---|---|",
 ]
 
@@ -38,7 +42,11 @@ def work(side: str, size: str, rows: int, steps: int, threads: int) -> None:
     else:
         import transformers.models.bert.modeling_bert  # noqa: F401
     before = peak_gib()
-    step = clozelab_step(size, rows) if side == "clozelab" else transformers_step(size, side == "bf16", rows)
+    step = (
+        clozelab_step(size, rows)
+        if side == "clozelab"
+        else transformers_step(size, side == "bf16", rows)
+    )
     for _ in range(steps):
         step()
     print(json.dumps({"peak": peak_gib(), "before": before}), flush=True)
@@ -79,7 +87,9 @@ def compare(size: str = "base", rows: int = ROWS, threads: int = 1, steps: int =
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", default="base", choices=list(SHAPES))
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--steps", type=int, default=2)
@@ -88,7 +98,9 @@ def main() -> None:
     parser.add_argument("--worker", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        return work(arguments.worker, arguments.size, arguments.rows, arguments.steps, arguments.threads)
+        return work(
+            arguments.worker, arguments.size, arguments.rows, arguments.steps, arguments.threads
+        )
     part = partial(compare, arguments.size, arguments.rows, arguments.threads, arguments.steps)
     report("Benchmarks", arguments.threads, {TITLE: part}, arguments.output)
     return None

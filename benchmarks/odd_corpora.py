@@ -1,6 +1,8 @@
-"""Odd corpora for `prepare`: each is compared with the documents that were written, read back from the shards by numpy.
+"""Odd corpora for `prepare`: each is compared with the documents that were written, read back from
+the shards by numpy.
 
-A document of the shards is compared without white space and accents and in lower case, as WordPiece leaves it.
+A document of the shards is compared without white space and accents and in lower case, as WordPiece
+leaves it.
 """
 
 from __future__ import annotations
@@ -38,7 +40,18 @@ CASES = Cases("corpora")
 NOBODY = 65534  # who may read nothing that root keeps for itself
 
 ADJECTIVES = ("old", "red", "quiet", "small", "warm", "early", "narrow", "plain")
-NOUNS = ("teacher", "garden", "river", "letter", "window", "farmer", "market", "bridge", "winter", "doctor")
+NOUNS = (
+    "teacher",
+    "garden",
+    "river",
+    "letter",
+    "window",
+    "farmer",
+    "market",
+    "bridge",
+    "winter",
+    "doctor",
+)
 VERBS = ("praised", "found", "crossed", "painted", "remembered", "closed", "watched")
 
 
@@ -126,7 +139,9 @@ def decoded(folder: Path, ids: np.ndarray) -> str:
 
 
 def plain(text: str, keep_case: bool = False) -> str:
-    """A text as it stands in the shards: no white space and, of WordPiece, no accents and no capital letters."""
+    """A text as it stands in the shards: no white space and, of WordPiece, no accents and no
+    capital letters.
+    """
     if not keep_case:
         text = unicodedata.normalize("NFD", text.lower())
         text = "".join(char for char in text if unicodedata.category(char) != "Mn")
@@ -192,7 +207,13 @@ files_case(
     "bom_in_the_middle",
     "two files with byte order marks, put together by cat",
     READ,
-    one(codecs.BOM_UTF8 + text_of(FIRST).encode() + b"\n" + codecs.BOM_UTF8 + text_of(SECOND).encode()),
+    one(
+        codecs.BOM_UTF8
+        + text_of(FIRST).encode()
+        + b"\n"
+        + codecs.BOM_UTF8
+        + text_of(SECOND).encode()
+    ),
 )
 files_case("crlf", "Windows line ends", READ, one(text_of(DOCUMENTS, "\r\n")))
 files_case("cr", "line ends of old Macintoshes (CR alone)", EITHER, one(text_of(DOCUMENTS, "\r")))
@@ -204,16 +225,32 @@ files_case(
 )
 files_case("utf16", "UTF-16 with its mark", EITHER, one(TEXT.encode("utf-16")), names=("a.txt",))
 files_case(
-    "utf16_be", "UTF-16, big end first, without a mark", REFUSED, one(TEXT.encode("utf-16-be")), names=("a.txt",)
+    "utf16_be",
+    "UTF-16, big end first, without a mark",
+    REFUSED,
+    one(TEXT.encode("utf-16-be")),
+    names=("a.txt",),
 )
 files_case("utf32", "UTF-32 with its mark", EITHER, one(TEXT.encode("utf-32")), names=("a.txt",))
 files_case("no_last_line_end", "no line end after the last line", READ, one(TEXT.rstrip("\n")))
 files_case(
-    "blanks_between", "blanks and tabs in the lines between documents", READ, one(text_of(DOCUMENTS, "\n", " \t "))
+    "blanks_between",
+    "blanks and tabs in the lines between documents",
+    READ,
+    one(text_of(DOCUMENTS, "\n", " \t ")),
 )
-files_case("many_blank_lines", "five blank lines between documents", READ, one(text_of(DOCUMENTS, "\n", "\n\n\n\n")))
 files_case(
-    "double_spaced", "a blank line after every line", READ, one("\n\n".join(SENTENCES)), [[one] for one in SENTENCES]
+    "many_blank_lines",
+    "five blank lines between documents",
+    READ,
+    one(text_of(DOCUMENTS, "\n", "\n\n\n\n")),
+)
+files_case(
+    "double_spaced",
+    "a blank line after every line",
+    READ,
+    one("\n\n".join(SENTENCES)),
+    [[one] for one in SENTENCES],
 )
 files_case(
     "indented",
@@ -222,7 +259,10 @@ files_case(
     one(TEXT.replace("The", "\t  The").replace(".\n", ".  \n")),
 )
 files_case(
-    "form_feeds", "a form feed after each sentence instead of a line end", READ, one(TEXT.replace(".\nThe", ".\fThe"))
+    "form_feeds",
+    "a form feed after each sentence instead of a line end",
+    READ,
+    one(TEXT.replace(".\nThe", ".\fThe")),
 )
 files_case(
     "unicode_line_ends",
@@ -231,10 +271,23 @@ files_case(
     one(TEXT.replace(".\nThe", ".\u2028The", 20).replace(".\nThe", ".\x85The", 20)),
 )
 files_case(
-    "zero_width", "zero-width characters inside words", READ, one(TEXT.replace("teacher", "tea\u200bch\u200der"))
+    "zero_width",
+    "zero-width characters inside words",
+    READ,
+    one(TEXT.replace("teacher", "tea\u200bch\u200der")),
 )
-files_case("soft_hyphens", "soft hyphens inside words", READ, one(TEXT.replace("remembered", "re\u00admem\u00adbered")))
-files_case("hard_spaces", "no-break and thin spaces between words", READ, one(TEXT.replace(" the ", "\u00a0the\u2009")))
+files_case(
+    "soft_hyphens",
+    "soft hyphens inside words",
+    READ,
+    one(TEXT.replace("remembered", "re\u00admem\u00adbered")),
+)
+files_case(
+    "hard_spaces",
+    "no-break and thin spaces between words",
+    READ,
+    one(TEXT.replace(" the ", "\u00a0the\u2009")),
+)
 files_case(
     "combining",
     "accents as characters of their own",
@@ -247,14 +300,24 @@ files_case(
     READ,
     one(TEXT.replace("old", "<b>old</b>").replace("red", "re&#100;")),
 )
-files_case("stray_nul", "one NUL in the first line", READ, one(TEXT.replace("teacher", "tea\0cher", 1)))
-files_case("late_nul", "one NUL in the last line", READ, one(TEXT.rstrip("\n")[:-3] + "\0" + TEXT.rstrip("\n")[-3:]))
+files_case(
+    "stray_nul", "one NUL in the first line", READ, one(TEXT.replace("teacher", "tea\0cher", 1))
+)
+files_case(
+    "late_nul",
+    "one NUL in the last line",
+    READ,
+    one(TEXT.rstrip("\n")[:-3] + "\0" + TEXT.rstrip("\n")[-3:]),
+)
 files_case("gzip", "packed by gzip", READ, one(gzip.compress(TEXT.encode()), "a.txt.gz"))
 files_case(
     "gzip_members",
     "two gzip files put together by cat",
     READ,
-    one(gzip.compress(text_of(FIRST).encode() + b"\n") + gzip.compress(text_of(SECOND).encode()), "a.txt.gz"),
+    one(
+        gzip.compress(text_of(FIRST).encode() + b"\n") + gzip.compress(text_of(SECOND).encode()),
+        "a.txt.gz",
+    ),
 )
 files_case("zstd", "packed by zstd", READ, one(zstandard.compress(TEXT.encode()), "a.txt.zst"))
 files_case("xz", "packed by xz", EITHER, one(lzma.compress(TEXT.encode()), "a.txt.xz"))
@@ -281,9 +344,15 @@ files_case(
     names=("a.txt.zst",),
 )
 files_case(
-    "gzip_of_other_name", "gzip inside, .txt outside", EITHER, one(gzip.compress(TEXT.encode())), names=("a.txt",)
+    "gzip_of_other_name",
+    "gzip inside, .txt outside",
+    EITHER,
+    one(gzip.compress(TEXT.encode())),
+    names=("a.txt",),
 )
-files_case("not_gzip", "text inside, .gz outside", EITHER, one(TEXT, "a.txt.gz"), names=("a.txt.gz",))
+files_case(
+    "not_gzip", "text inside, .gz outside", EITHER, one(TEXT, "a.txt.gz"), names=("a.txt.gz",)
+)
 files_case(
     "blank_lines_alone",
     "nothing but blank lines",
@@ -292,10 +361,17 @@ files_case(
     names=("0 usable documents", "empty", "no text"),
 )
 files_case(
-    "empty_file", "an empty file and no other", REFUSED, one(""), names=("0 usable documents", "empty", "no text")
+    "empty_file",
+    "an empty file and no other",
+    REFUSED,
+    one(""),
+    names=("0 usable documents", "empty", "no text"),
 )
 files_case(
-    "empty_among_others", "an empty file among others", READ, {"text/a.txt": TEXT, "text/b.txt": "", "text/c.jsonl": ""}
+    "empty_among_others",
+    "an empty file among others",
+    READ,
+    {"text/a.txt": TEXT, "text/b.txt": "", "text/c.jsonl": ""},
 )
 files_case(
     "punctuation",
@@ -304,7 +380,13 @@ files_case(
     one("... !!! ???\n\n" * 40),
     names=("usable documents", "no text", "empty"),
 )
-files_case("binary", "random bytes called .txt", REFUSED, one(random.Random(1).randbytes(5000)), names=("a.txt",))
+files_case(
+    "binary",
+    "random bytes called .txt",
+    REFUSED,
+    one(random.Random(1).randbytes(5000)),
+    names=("a.txt",),
+)
 files_case(
     "other_files",
     "pictures and notes beside the texts",
@@ -315,12 +397,30 @@ files_case(
     "hidden_files",
     "hidden files and folders beside the texts",
     READ,
-    {"text/a.txt": TEXT, "text/.DS_Store": b"\0\1", "text/.hidden.txt": "other text\n", "text/.git/x.txt": "more\n"},
+    {
+        "text/a.txt": TEXT,
+        "text/.DS_Store": b"\0\1",
+        "text/.hidden.txt": "other text\n",
+        "text/.git/x.txt": "more\n",
+    },
 )
-files_case("copies", "the same file three times", READ, {"text/a.txt": TEXT, "text/b.txt": TEXT, "text/c/d.txt": TEXT})
-files_case("nested", "folders four deep", READ, {"text/1/2/3/4/a.txt": text_of(FIRST), "text/1/b.txt": text_of(SECOND)})
 files_case(
-    "capital_suffix", "suffixes in capitals", READ, {"text/A.TXT": text_of(FIRST), "text/B.JSONL": jsonl(ROWS[half:])}
+    "copies",
+    "the same file three times",
+    READ,
+    {"text/a.txt": TEXT, "text/b.txt": TEXT, "text/c/d.txt": TEXT},
+)
+files_case(
+    "nested",
+    "folders four deep",
+    READ,
+    {"text/1/2/3/4/a.txt": text_of(FIRST), "text/1/b.txt": text_of(SECOND)},
+)
+files_case(
+    "capital_suffix",
+    "suffixes in capitals",
+    READ,
+    {"text/A.TXT": text_of(FIRST), "text/B.JSONL": jsonl(ROWS[half:])},
 )
 files_case(
     "odd_names",
@@ -356,7 +456,13 @@ files_case(
     one("<html><body><p>The old teacher.</p></body></html>", "a.html"),
     names=("text",),
 )
-files_case("one_sentence", "a text of one sentence", REFUSED, one(SENTENCES[0]), names=("document", "small", "short"))
+files_case(
+    "one_sentence",
+    "a text of one sentence",
+    REFUSED,
+    one(SENTENCES[0]),
+    names=("document", "small", "short"),
+)
 
 # Rows of JSON
 
@@ -368,7 +474,12 @@ files_case(
     READ,
     one(codecs.BOM_UTF8 + jsonl(ROWS, "\r\n"), "a.jsonl"),
 )
-files_case("jsonl_blank_lines", "blank lines between JSON lines", READ, one(jsonl(ROWS, "\n\n  \n"), "a.jsonl"))
+files_case(
+    "jsonl_blank_lines",
+    "blank lines between JSON lines",
+    READ,
+    one(jsonl(ROWS, "\n\n  \n"), "a.jsonl"),
+)
 files_case(
     "jsonl_line_breaks",
     "line breaks inside the texts of JSON lines",
@@ -395,7 +506,9 @@ files_case(
     one(jsonl([{"body": row["text"]} for row in ROWS]), "a.jsonl"),
     names=("body",),
 )
-ESCAPED_DOCUMENTS = [[s.replace(" on day", " 𐐷𐐷 on day") for s in document] for document in DOCUMENTS]
+ESCAPED_DOCUMENTS = [
+    [s.replace(" on day", " 𐐷𐐷 on day") for s in document] for document in DOCUMENTS
+]
 files_case(
     "jsonl_escapes",
     "letters beyond U+FFFF, written as pairs of \\u escapes",
@@ -419,10 +532,21 @@ files_case(
     "jsonl_mixed_types",
     "numbers, lists and null as every other text",
     REFUSED,
-    one(jsonl([{"text": (row["text"], 7, None, [row["text"]])[i % 4]} for i, row in enumerate(ROWS)]), "a.jsonl"),
+    one(
+        jsonl(
+            [{"text": (row["text"], 7, None, [row["text"]])[i % 4]} for i, row in enumerate(ROWS)]
+        ),
+        "a.jsonl",
+    ),
     names=JSONL_NAMES,
 )
-files_case("jsonl_array", "one JSON array called .jsonl", EITHER, one(json.dumps(ROWS), "a.jsonl"), names=JSONL_NAMES)
+files_case(
+    "jsonl_array",
+    "one JSON array called .jsonl",
+    EITHER,
+    one(json.dumps(ROWS), "a.jsonl"),
+    names=JSONL_NAMES,
+)
 files_case(
     "jsonl_pretty",
     "JSON objects over several lines each",
@@ -430,9 +554,21 @@ files_case(
     one(jsonl(ROWS, indent=1), "a.jsonl"),
     names=JSONL_NAMES,
 )
-files_case("json_file", "a JSON array called .json", EITHER, one(json.dumps(ROWS), "a.json"), names=("json",))
+files_case(
+    "json_file",
+    "a JSON array called .json",
+    EITHER,
+    one(json.dumps(ROWS), "a.json"),
+    names=("json",),
+)
 files_case("jsonl_called_txt", "JSON lines called .txt", EITHER, one(jsonl(ROWS)), names=("a.txt",))
-files_case("jsonl_cut", "the last JSON line cut off", READ, one(jsonl(ROWS)[:-20], "a.jsonl"), DOCUMENTS[:-1])
+files_case(
+    "jsonl_cut",
+    "the last JSON line cut off",
+    READ,
+    one(jsonl(ROWS)[:-20], "a.jsonl"),
+    DOCUMENTS[:-1],
+)
 files_case(
     "jsonl_deep",
     "one line of JSON nested ten thousand deep",
@@ -443,7 +579,10 @@ files_case(
     "jsonl_empty_texts",
     "every other text empty",
     READ,
-    one(jsonl([row for pair in zip(ROWS, [{"text": ""}] * len(ROWS), strict=True) for row in pair]), "a.jsonl"),
+    one(
+        jsonl([row for pair in zip(ROWS, [{"text": ""}] * len(ROWS), strict=True) for row in pair]),
+        "a.jsonl",
+    ),
 )
 
 # Tables
@@ -462,10 +601,15 @@ def table(suffix: str, frame: pandas.DataFrame | None = None) -> bytes:
 
 
 quoted = pandas.DataFrame(
-    {"id": range(len(DOCUMENTS)), "text": ["\n".join(d).replace("the", '"the",') for d in DOCUMENTS]}
+    {
+        "id": range(len(DOCUMENTS)),
+        "text": ["\n".join(d).replace("the", '"the",') for d in DOCUMENTS],
+    }
 )
 QUOTED_DOCUMENTS = [[s.replace("the", '"the",') for s in d] for d in DOCUMENTS]
-unnamed = pandas.DataFrame({"alpha": [row["text"] for row in reversed(ROWS)], "omega": [row["text"] for row in ROWS]})
+unnamed = pandas.DataFrame(
+    {"alpha": [row["text"] for row in reversed(ROWS)], "omega": [row["text"] for row in ROWS]}
+)
 for suffix in (".parquet", ".arrow", ".csv", ".tsv"):
     files_case(
         f"table{suffix.replace('.', '_')}",
@@ -549,7 +693,11 @@ def huge_line(place: Path) -> None:
     write(place, one(f"{TEXT}\n{long}\n"))
     folder = prepare(place)
     got = "".join(sorted(stored(folder)[1], key=len))
-    check(plain(long) in "".join(stored(folder)[0]) or len(got) == len(plain(TEXT)) + len(plain(long)), "text is lost")
+    check(
+        plain(long) in "".join(stored(folder)[0])
+        or len(got) == len(plain(TEXT)) + len(plain(long)),
+        "text is lost",
+    )
 
 
 @CASES.add("prepare", EITHER)
@@ -660,7 +808,9 @@ def warm_up() -> None:
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Without the right of root to read everything. What the verb imports on its way has to be there already."""
+    """Without the right of root to read everything. What the verb imports on its way has to be
+    there already.
+    """
     is_root = os.geteuid() == 0
     warm_up()
     if is_root:
@@ -746,7 +896,18 @@ def chinese(place: Path) -> None:
 @CASES.add("prepare", EITHER, "space", "unk")
 def thai(place: Path) -> None:
     """Thai, which has no spaces between words, in lines of 60 characters"""
-    words = ("ครู", "สวน", "แม่น้ำ", "จดหมาย", "หน้าต่าง", "ชาวนา", "ตลาด", "สะพาน", "ฤดูหนาว", "หมอ")
+    words = (
+        "ครู",
+        "สวน",
+        "แม่น้ำ",
+        "จดหมาย",
+        "หน้าต่าง",
+        "ชาวนา",
+        "ตลาด",
+        "สะพาน",
+        "ฤดูหนาว",
+        "หมอ",
+    )
     lines = ["".join(random.Random(number).choices(words, k=12)) for number in range(200)]
     write(place, one("\n\n".join(lines)))
     holds(prepare(place), [[line] for line in lines])
@@ -755,7 +916,18 @@ def thai(place: Path) -> None:
 @CASES.add("prepare", READ)
 def thai_by_bytes(place: Path) -> None:
     """Thai with tokenizer=byte_bpe: nothing is lost"""
-    words = ("ครู", "สวน", "แม่น้ำ", "จดหมาย", "หน้าต่าง", "ชาวนา", "ตลาด", "สะพาน", "ฤดูหนาว", "หมอ")
+    words = (
+        "ครู",
+        "สวน",
+        "แม่น้ำ",
+        "จดหมาย",
+        "หน้าต่าง",
+        "ชาวนา",
+        "ตลาด",
+        "สะพาน",
+        "ฤดูหนาว",
+        "หมอ",
+    )
     lines = ["".join(random.Random(number).choices(words, k=12)) for number in range(200)]
     write(place, one("\n\n".join(lines)))
     holds(prepare(place, kind="byte_bpe"), [[line] for line in lines], keep_case=True)
@@ -766,14 +938,20 @@ def two_sources(place: Path) -> None:
     """Two sources, one a file and one a glob, with the same text in both: each text once"""
     write(
         place,
-        {"a.txt": TEXT, "b/a.txt": TEXT, "b/c.txt": text_of([["Other words stand here."], ["More of them too."]])},
+        {
+            "a.txt": TEXT,
+            "b/a.txt": TEXT,
+            "b/c.txt": text_of([["Other words stand here."], ["More of them too."]]),
+        },
     )
     folder = clozelab.prepare(
         corpus="text",
         data_dir=place,
         cache_dir=place / "cache",
         tokenizer={"vocab_size": 600},
-        **{"corpus.sources": [{"name": "one", "path": "a.txt"}, {"name": "two", "path": "b/*.txt"}]},
+        **{
+            "corpus.sources": [{"name": "one", "path": "a.txt"}, {"name": "two", "path": "b/*.txt"}]
+        },
     )
     holds(folder, [*DOCUMENTS, ["Other words stand here."], ["More of them too."]])
 

@@ -1,8 +1,10 @@
-"""Give the project folders and files that are odd in one way each, and write down how it takes them.
+"""Give the project folders and files that are odd in one way each, and write down how it takes
+them.
 
-`make odd` (some minutes of one core) runs every case, prints those that do not end well, and writes the table into
-docs/reliability.md; it exits with 1 where a case does not end well. `--only WORD...` runs the cases whose kind or name
-has one of the words, and writes nothing. odd_lab.py says what a case is, and what its ends are called.
+`make odd` (some minutes of one core) runs every case, prints those that do not end well, and writes
+the table into docs/reliability.md; it exits with 1 where a case does not end well. `--only WORD...`
+runs the cases whose kind or name has one of the words, and writes nothing. odd_lab.py says what a
+case is, and what its ends are called.
 """
 
 from __future__ import annotations
@@ -55,9 +57,17 @@ def table(ends: Sequence[End], seconds: float) -> str:
     """The ends as Markdown: a line of totals, then a table for each kind."""
     counts = Counter(end.verdict for end in ends)
     totals = ", ".join(f"{number} {verdict}" for verdict, number in counts.most_common())
-    lines = [f"{date.today()} · commit {commit()} · {len(ends)} cases in {seconds:.0f} s · {totals}"]
+    lines = [
+        f"{date.today()} · commit {commit()} · {len(ends)} cases in {seconds:.0f} s · {totals}"
+    ]
     for kind in dict.fromkeys(end.case.kind for end in ends):
-        lines += ["", f"**{kind}**", "", "| what is odd | verb | end | sentence |", "|---|---|---|---|"]
+        lines += [
+            "",
+            f"**{kind}**",
+            "",
+            "| what is odd | verb | end | sentence |",
+            "|---|---|---|---|",
+        ]
         for end in ends:
             if end.case.kind == kind:
                 cells = (end.case.oddity, end.case.verb, end.verdict, end.sentence)
@@ -72,7 +82,12 @@ def _cell(text: str) -> str:
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", nargs="+", metavar="WORD", help="cases whose kind or name has a word; writes nothing")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        metavar="WORD",
+        help="cases whose kind or name has a word; writes nothing",
+    )
     parser.add_argument("--list", action="store_true", help="name the cases, and run none")
     parser.add_argument("--verbose", action="store_true", help="print the table")
     options = parser.parse_args(words)
@@ -93,7 +108,9 @@ def main(words: Sequence[str] | None = None) -> int:
     if options.only is None and not PACKAGE.is_relative_to(ROOT):
         print(f"not written: {PACKAGE} was tried, and {PAGE} is of another checkout")
     elif options.only is None:
-        PAGE.write_text(TABLE.sub(lambda match: f"{match[1]}\n{text}\n{match[2]}", PAGE.read_text()))
+        PAGE.write_text(
+            TABLE.sub(lambda match: f"{match[1]}\n{text}\n{match[2]}", PAGE.read_text())
+        )
     print(text.partition("\n")[0])
     return int(any(not end.is_good for end in ends))
 

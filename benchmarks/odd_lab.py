@@ -1,7 +1,8 @@
 """Cases for `odd_inputs.py`: what one is, how it is run, and what its end is called.
 
-A case makes one input that is odd in one way, gives it to a verb and compares the result with an answer that was found
-without the project: by transformers, by plain Python, or from a clean twin of the same input. It ends as one of:
+A case makes one input that is odd in one way, gives it to a verb and compares the result with an
+answer that was found without the project: by transformers, by plain Python, or from a clean twin of
+the same input. It ends as one of:
 
     right      the verb did its work, and the comparison agrees
     refused    the project raised an error on purpose, in a sentence that names the place
@@ -63,8 +64,9 @@ class HangError(BaseException):
 class Case:
     """One odd input.
 
-    `act(place)` makes the input below the empty folder `place`, runs the verb and compares; it raises WrongError where
-    the comparison disagrees. An error's sentence has to hold one of `names` (any, where there are none).
+    `act(place)` makes the input below the empty folder `place`, runs the verb and compares; it
+    raises WrongError where the comparison disagrees. An error's sentence has to hold one of `names`
+    (any, where there are none).
     """
 
     kind: str
@@ -100,7 +102,9 @@ class Cases:
     def add(
         self, verb: str, expected: str, *names: str, name: str = "", oddity: str = ""
     ) -> Callable[[Callable[[Path], object]], Callable[[Path], object]]:
-        """A decorator: the function's name and first line of documentation are those of the case, unless given."""
+        """A decorator: the function's name and first line of documentation are those of the case,
+        unless given.
+        """
 
         def register(act: Callable[[Path], object]) -> Callable[[Path], object]:
             called = name if name else act.__name__
@@ -109,7 +113,9 @@ class Cases:
                 raise SystemExit(f"the case {called} does not say what is odd")
             if any(case.name == called for case in self.all):
                 raise SystemExit(f"two cases are called {called}")
-            self.all.append(Case(self.kind, called, said.removesuffix("."), verb, expected, act, names))
+            self.all.append(
+                Case(self.kind, called, said.removesuffix("."), verb, expected, act, names)
+            )
             return act
 
         return register
@@ -178,12 +184,16 @@ class Lines(io.TextIOBase):
 
 
 def heard(words: str) -> bool:
-    """Whether a message of the running case has these words; | stands between words of which any will do."""
+    """Whether a message of the running case has these words; | stands between words of which any
+    will do.
+    """
     return any(word.lower() in line.lower() for word in words.split("|") for line in LOG.lines)
 
 
 def run_case(case: Case, place: Path) -> End:
-    """Run one case in an empty folder. An error outside of the project is the trial's own, and is raised."""
+    """Run one case in an empty folder. An error outside of the project is the trial's own, and is
+    raised.
+    """
     place.mkdir(parents=True)
     began = time.monotonic()
     try:
@@ -217,7 +227,8 @@ def _verdict_of(error: Exception, case: Case) -> tuple[str, str]:
 
 
 def is_on_purpose(error: BaseException) -> bool:
-    """Whether the innermost frame is a `raise` of the project's own, or a file error that names its file.
+    """Whether the innermost frame is a `raise` of the project's own, or a file error that names its
+    file.
 
     So a ValueError of json or numpy that merely passes through is none.
     """
@@ -264,7 +275,11 @@ def _listening(place: Path) -> Iterator[None]:
     root.setLevel(logging.INFO)
     printed = Lines()
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(printed),
+            contextlib.redirect_stderr(printed),
+        ):
             warnings.simplefilter("ignore")
             yield
     finally:

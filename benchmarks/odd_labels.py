@@ -1,8 +1,9 @@
 """Odd label files for `finetune`: two steps of a tiny encoder, compared with those of a clean twin.
 
-The twin is a clean JSON-lines, column or SQuAD file of the rows that plain Python wrote. A run is right where its
-weights equal the twin's byte for byte (so it trained on the same texts and labels in the same order), its classes are
-the true ones, and its predictions name the true labels in the true order.
+The twin is a clean JSON-lines, column or SQuAD file of the rows that plain Python wrote. A run is
+right where its weights equal the twin's byte for byte (so it trained on the same texts and labels
+in the same order), its classes are the true ones, and its predictions name the true labels in the
+true order.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ Row = tuple[str, str]  # text and label
 Files = Mapping[str, bytes | str]
 
 COLOURS = ("red", "blue", "slow", "fast")
-TRAIN: list[Row] = [(f"the {COLOURS[n % 4]} film {n}", ("neg", "pos")[n // 2 % 2]) for n in range(32)]
+TRAIN: list[Row] = [
+    (f"the {COLOURS[n % 4]} film {n}", ("neg", "pos")[n // 2 % 2]) for n in range(32)
+]
 VALIDATION: list[Row] = [(f"a {COLOURS[n % 4]} dog {n}", ("neg", "pos")[n % 2]) for n in range(16)]
 
 
@@ -54,7 +57,9 @@ def encoder() -> Path:
 
 
 def finetune(place: Path, files: Files, words: Sequence[str]) -> Path:
-    """Write files below `place/data` and train on them for one epoch of two steps; returns the run's folder."""
+    """Write files below `place/data` and train on them for one epoch of two steps; returns the
+    run's folder.
+    """
     for name, content in files.items():
         path = place / "data" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,7 +119,9 @@ def jsonl(rows: Sequence[Row]) -> str:
 
 @cache
 def labelled_twin(train: tuple[Row, ...], validation: tuple[Row, ...]) -> Path:
-    place = twins() / f"labelled-{labelled_twin.cache_info().currsize}-{abs(hash((train, validation)))}"
+    place = (
+        twins() / f"labelled-{labelled_twin.cache_info().currsize}-{abs(hash((train, validation)))}"
+    )
     files = {"train.jsonl": jsonl(train), "validation.jsonl": jsonl(validation)}
     run = finetune(place, files, labelled_words("train.jsonl", "validation.jsonl"))
     check_tokens(run, [text for text, _ in train])
@@ -133,10 +140,18 @@ def check_tokens(run: Path, texts: Sequence[str]) -> None:
 def is_labelled_as(run: Path, train: Sequence[Row], validation: Sequence[Row]) -> None:
     """WrongError unless a run has learnt from these rows, and was scored on those."""
     equal(classes(run), sorted({label for _, label in train}), "classes")
-    equal([one["label"] for one in predictions(run)], [label for _, label in validation], "labels that it is scored by")
+    equal(
+        [one["label"] for one in predictions(run)],
+        [label for _, label in validation],
+        "labels that it is scored by",
+    )
     twin = labelled_twin(tuple(train), tuple(validation))
     check(weights(run) == weights(twin), "the weights are not those of the clean twin")
-    equal([one["logits"] for one in predictions(run)], [one["logits"] for one in predictions(twin)], "logits")
+    equal(
+        [one["logits"] for one in predictions(run)],
+        [one["logits"] for one in predictions(twin)],
+        "logits",
+    )
 
 
 def labelled_case(
@@ -168,7 +183,9 @@ def labelled_case(
     CASES.add("finetune", expected, *names, name=name, oddity=oddity)(act)
 
 
-def table(rows: Sequence[Row], separator: str = ",", line_end: str = "\n", header: str = "text,label") -> str:
+def table(
+    rows: Sequence[Row], separator: str = ",", line_end: str = "\n", header: str = "text,label"
+) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, delimiter=separator, lineterminator=line_end)
     if header:
@@ -177,7 +194,9 @@ def table(rows: Sequence[Row], separator: str = ",", line_end: str = "\n", heade
     return buffer.getvalue()
 
 
-def relabelled(new: Callable[[int, str], Any], rows: Sequence[Row] = TRAIN) -> list[tuple[str, Any]]:
+def relabelled(
+    new: Callable[[int, str], Any], rows: Sequence[Row] = TRAIN
+) -> list[tuple[str, Any]]:
     return [(text, new(number, label)) for number, (text, label) in enumerate(rows)]
 
 
@@ -190,12 +209,22 @@ BLANK = relabelled(lambda n, label: "  " if n % 9 == 4 else label)
 
 labelled_case("csv", "nothing: the control of the labelled texts", READ, CLEAN)
 labelled_case(
-    "csv_crlf", "Windows line ends", READ, table(TRAIN, line_end="\r\n"), validation=table(VALIDATION, line_end="\r\n")
+    "csv_crlf",
+    "Windows line ends",
+    READ,
+    table(TRAIN, line_end="\r\n"),
+    validation=table(VALIDATION, line_end="\r\n"),
 )
 labelled_case(
-    "csv_cr", "line ends of old Macintoshes (CR alone)", EITHER, table(TRAIN, line_end="\r"), names=TRAIN_NAMES
+    "csv_cr",
+    "line ends of old Macintoshes (CR alone)",
+    EITHER,
+    table(TRAIN, line_end="\r"),
+    names=TRAIN_NAMES,
 )
-labelled_case("csv_bom", "a byte order mark, as Excel writes it", READ, codecs.BOM_UTF8 + CLEAN.encode())
+labelled_case(
+    "csv_bom", "a byte order mark, as Excel writes it", READ, codecs.BOM_UTF8 + CLEAN.encode()
+)
 labelled_case(
     "csv_utf16",
     "UTF-16, as Excel's “Unicode text”",
@@ -205,7 +234,11 @@ labelled_case(
     names=("train.txt",),
 )
 labelled_case(
-    "csv_quotes", "commas, quotes and line breaks inside quoted texts", READ, table(ODD_TEXTS), rows=ODD_TEXTS
+    "csv_quotes",
+    "commas, quotes and line breaks inside quoted texts",
+    READ,
+    table(ODD_TEXTS),
+    rows=ODD_TEXTS,
 )
 labelled_case(
     "tsv_quotes",
@@ -216,13 +249,28 @@ labelled_case(
     rows=[(f'"{t}', y) for t, y in TRAIN],
 )
 labelled_case(
-    "csv_semicolons", "semicolons between the columns of a .csv", EITHER, table(TRAIN, ";"), names=TRAIN_NAMES
+    "csv_semicolons",
+    "semicolons between the columns of a .csv",
+    EITHER,
+    table(TRAIN, ";"),
+    names=TRAIN_NAMES,
 )
-labelled_case("csv_tabs", "tabs between the columns of a .csv", EITHER, table(TRAIN, "\t"), names=TRAIN_NAMES)
-labelled_case("csv_sep_line", "Excel's line sep=, before the header", EITHER, "sep=,\n" + CLEAN, names=TRAIN_NAMES)
+labelled_case(
+    "csv_tabs", "tabs between the columns of a .csv", EITHER, table(TRAIN, "\t"), names=TRAIN_NAMES
+)
+labelled_case(
+    "csv_sep_line",
+    "Excel's line sep=, before the header",
+    EITHER,
+    "sep=,\n" + CLEAN,
+    names=TRAIN_NAMES,
+)
 labelled_case("csv_gzip", "packed by gzip", READ, gzip.compress(CLEAN.encode()), ".csv.gz")
 labelled_case(
-    "csv_swapped", "the label before the text", READ, "label,text\n" + "".join(f"{y},{t}\n" for t, y in TRAIN)
+    "csv_swapped",
+    "the label before the text",
+    READ,
+    "label,text\n" + "".join(f"{y},{t}\n" for t, y in TRAIN),
 )
 labelled_case(
     "csv_index",
@@ -231,7 +279,10 @@ labelled_case(
     pandas.DataFrame(TRAIN, columns=["text", "label"]).assign(more=1.5).to_csv(),
 )
 labelled_case(
-    "csv_trailing", "a comma at the end of every line", READ, "".join(f"{line},\n" for line in CLEAN.splitlines())
+    "csv_trailing",
+    "a comma at the end of every line",
+    READ,
+    "".join(f"{line},\n" for line in CLEAN.splitlines()),
 )
 labelled_case(
     "csv_trailing_rows",
@@ -240,11 +291,23 @@ labelled_case(
     "text,label\n" + "".join(f"{t},{y},\n" for t, y in TRAIN),
     names=TRAIN_NAMES,
 )
-labelled_case("csv_blanks", "a blank after every comma", EITHER, CLEAN.replace(",", ", "), names=TRAIN_NAMES)
-labelled_case("csv_capitals", "column names in capitals", EITHER, table(TRAIN, header="Text,LABEL"), names=TRAIN_NAMES)
+labelled_case(
+    "csv_blanks", "a blank after every comma", EITHER, CLEAN.replace(",", ", "), names=TRAIN_NAMES
+)
+labelled_case(
+    "csv_capitals",
+    "column names in capitals",
+    EITHER,
+    table(TRAIN, header="Text,LABEL"),
+    names=TRAIN_NAMES,
+)
 labelled_case("csv_no_header", "no header", REFUSED, table(TRAIN, header=""), names=TRAIN_NAMES)
 labelled_case(
-    "csv_no_label", "no column of labels", REFUSED, table(TRAIN, header="text,class"), names=("label", "class")
+    "csv_no_label",
+    "no column of labels",
+    REFUSED,
+    table(TRAIN, header="text,class"),
+    names=("label", "class"),
 )
 labelled_case(
     "csv_two_labels",
@@ -253,7 +316,13 @@ labelled_case(
     "text,label,label\n" + "".join(f"{t},{y},x\n" for t, y in TRAIN),
     names=("two columns",),
 )
-labelled_case("csv_blank_lines", "a blank line after every row", EITHER, CLEAN.replace("\n", "\n\n"), names=TRAIN_NAMES)
+labelled_case(
+    "csv_blank_lines",
+    "a blank line after every row",
+    EITHER,
+    CLEAN.replace("\n", "\n\n"),
+    names=TRAIN_NAMES,
+)
 labelled_case(
     "csv_ragged",
     "one row of 32 with a field too many",
@@ -268,10 +337,14 @@ labelled_case(
     CLEAN.replace("the red film 4", '"the red film 4'),
     names=TRAIN_NAMES,
 )
-labelled_case("csv_cut", "cut in the middle of its last row", REFUSED, CLEAN[:-8], names=TRAIN_NAMES)
+labelled_case(
+    "csv_cut", "cut in the middle of its last row", REFUSED, CLEAN[:-8], names=TRAIN_NAMES
+)
 labelled_case("csv_empty", "an empty file", REFUSED, "", names=TRAIN_NAMES)
 labelled_case("csv_header_alone", "a header and no row", REFUSED, "text,label\n", names=TRAIN_NAMES)
-labelled_case("csv_nul", "a NUL in one text", EITHER, CLEAN.replace("film 7", "fi\0lm 7"), names=TRAIN_NAMES)
+labelled_case(
+    "csv_nul", "a NUL in one text", EITHER, CLEAN.replace("film 7", "fi\0lm 7"), names=TRAIN_NAMES
+)
 labelled_case(
     "csv_latin_1",
     "Latin-1 in every row",
@@ -287,7 +360,9 @@ labelled_case(
     CLEAN.replace(" film", "\u2028film").replace("the ", "the\x0b\x0c"),
     rows=[(t.replace(" film", "\u2028film").replace("the ", "the\x0b\x0c"), y) for t, y in TRAIN],
 )
-labelled_case("labels_empty", "every ninth label is empty", REFUSED, table(EMPTY), names=("train.csv",))
+labelled_case(
+    "labels_empty", "every ninth label is empty", REFUSED, table(EMPTY), names=("train.csv",)
+)
 labelled_case(
     "labels_empty_tsv",
     "every ninth label is empty in a .tsv",
@@ -296,7 +371,9 @@ labelled_case(
     ".tsv",
     names=("train.tsv",),
 )
-labelled_case("labels_blank", "every ninth label is two blanks", REFUSED, table(BLANK), names=("train.csv",))
+labelled_case(
+    "labels_blank", "every ninth label is two blanks", REFUSED, table(BLANK), names=("train.csv",)
+)
 labelled_case(
     "labels_nan",
     "every ninth label is NaN, as pandas writes it",
@@ -349,7 +426,13 @@ labelled_case(
     table(TRAIN, header="label,text"),
     names=("label",),
 )
-labelled_case("labels_only_in_training", "a label that validation does not have", READ, table(THREE), rows=THREE)
+labelled_case(
+    "labels_only_in_training",
+    "a label that validation does not have",
+    READ,
+    table(THREE),
+    rows=THREE,
+)
 labelled_case(
     "labels_only_in_validation",
     "a label that training does not have",
@@ -417,7 +500,9 @@ labelled_case(
 
 
 def objects(rows: Sequence[tuple[Any, Any]], **options: Any) -> str:
-    return "".join(json.dumps({"text": text, "label": label}, **options) + "\n" for text, label in rows)
+    return "".join(
+        json.dumps({"text": text, "label": label}, **options) + "\n" for text, label in rows
+    )
 
 
 BOOLS = relabelled(lambda _, y: y == "pos")
@@ -433,7 +518,11 @@ def jsonl_lists(place: Path) -> None:
     equal(classes(run), ["neg", "pos"], "classes")
     config = json.loads((run / "model" / "config.json").read_text())
     equal(config.get("problem_type"), "multi_label_classification", "problem_type")
-    equal([one["label"] for one in predictions(run)], [y for _, y in asked], "labels that it is scored by")
+    equal(
+        [one["label"] for one in predictions(run)],
+        [y for _, y in asked],
+        "labels that it is scored by",
+    )
 
 
 labelled_case(
@@ -466,7 +555,8 @@ labelled_case(
     "every ninth row has no label",
     REFUSED,
     "".join(
-        json.dumps({"text": t} if n % 9 == 4 else {"text": t, "label": y}) + "\n" for n, (t, y) in enumerate(TRAIN)
+        json.dumps({"text": t} if n % 9 == 4 else {"text": t, "label": y}) + "\n"
+        for n, (t, y) in enumerate(TRAIN)
     ),
     ".jsonl",
     names=("train.jsonl:5",),
@@ -530,7 +620,9 @@ labelled_case(
     EITHER,
     json.dumps({"label": TRAIN[0][1], "text": TRAIN[0][0]})
     + "\n"
-    + "".join(json.dumps({"id": n, "text": t, "label": y}) + "\n" for n, (t, y) in enumerate(TRAIN[1:])),
+    + "".join(
+        json.dumps({"id": n, "text": t, "label": y}) + "\n" for n, (t, y) in enumerate(TRAIN[1:])
+    ),
     ".jsonl",
     names=("train.jsonl",),
 )
@@ -538,7 +630,9 @@ labelled_case(
     "jsonl_keys_twice",
     "a key `label` twice in each object",
     EITHER,
-    "".join(f'{{"text": {json.dumps(t)}, "label": "x", "label": {json.dumps(y)}}}\n' for t, y in TRAIN),
+    "".join(
+        f'{{"text": {json.dumps(t)}, "label": "x", "label": {json.dumps(y)}}}\n' for t, y in TRAIN
+    ),
     ".jsonl",
     names=("train.jsonl",),
 )
@@ -590,11 +684,16 @@ def latin_1_row(place: Path) -> None:
 def ids_twice(place: Path) -> None:
     """Two rows of one id in the validation file: said, whether read or refused"""
     lines = [
-        json.dumps({"text": t, "label": y, "key": "a" if n < 2 else f"b{n}"}) for n, (t, y) in enumerate(VALIDATION)
+        json.dumps({"text": t, "label": y, "key": "a" if n < 2 else f"b{n}"})
+        for n, (t, y) in enumerate(VALIDATION)
     ]
     files = {"train.jsonl": "\n".join(lines), "validation.jsonl": "\n".join(lines)}
     run = finetune(place, files, labelled_words("train.jsonl", "validation.jsonl", id_column="key"))
-    equal(len({one["id"] for one in predictions(run)}), len(VALIDATION), "different ids among the predictions")
+    equal(
+        len({one["id"] for one in predictions(run)}),
+        len(VALIDATION),
+        "different ids among the predictions",
+    )
 
 
 @CASES.add("finetune", READ)
@@ -613,19 +712,29 @@ def ids_of_numbers(place: Path) -> None:
 
 # GLUE's own files
 
-PAIRS = [(f"the {COLOURS[n % 4]} cat {n}", f"a {COLOURS[n // 2 % 4]} cat {n}", str(n // 2 % 2)) for n in range(32)]
+PAIRS = [
+    (f"the {COLOURS[n % 4]} cat {n}", f"a {COLOURS[n // 2 % 4]} cat {n}", str(n // 2 % 2))
+    for n in range(32)
+]
 MRPC_HEADER = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
 
 
-def mrpc(pairs: Sequence[tuple[str, str, str]] = PAIRS, line_end: str = "\n", header: str = MRPC_HEADER) -> str:
+def mrpc(
+    pairs: Sequence[tuple[str, str, str]] = PAIRS, line_end: str = "\n", header: str = MRPC_HEADER
+) -> str:
     lines = [header] if header else []
-    lines += [f"{label}\t{n}\t{n}\t{first}\t{second}" for n, (first, second, label) in enumerate(pairs)]
+    lines += [
+        f"{label}\t{n}\t{n}\t{first}\t{second}" for n, (first, second, label) in enumerate(pairs)
+    ]
     return line_end.join(lines) + line_end
 
 
 @cache
 def mrpc_twin(pairs: tuple[tuple[str, str, str], ...]) -> Path:
-    rows = [{"#2 String": second, "Quality": label, "#1 String": first} for first, second, label in pairs]
+    rows = [
+        {"#2 String": second, "Quality": label, "#1 String": first}
+        for first, second, label in pairs
+    ]
     content = "".join(json.dumps(row) + "\n" for row in rows)
     words = ["task=mrpc", "task.data.train_file=a.jsonl", "task.data.validation_file=a.jsonl"]
     return finetune(twins() / f"mrpc-{abs(hash(pairs))}", {"a.jsonl": content}, words)
@@ -643,7 +752,10 @@ def mrpc_case(
         files = {"glue/MRPC/train.tsv": content, "glue/MRPC/dev.tsv": mrpc(pairs)}
         run = finetune(place, files, ["task=mrpc"])
         equal([one["label"] for one in predictions(run)], [label for *_, label in pairs], "labels")
-        check(weights(run) == weights(mrpc_twin(tuple(pairs))), "the weights are not those of the clean twin")
+        check(
+            weights(run) == weights(mrpc_twin(tuple(pairs))),
+            "the weights are not those of the clean twin",
+        )
 
     CASES.add("finetune", expected, *names, name=name, oddity=oddity)(act)
 
@@ -656,7 +768,9 @@ mrpc_case(
     READ,
     codecs.BOM_UTF8 + mrpc(line_end="\r\n").encode(),
 )
-mrpc_case("mrpc_quotes", "quotation marks that are never closed", READ, mrpc(QUOTED_PAIRS), QUOTED_PAIRS)
+mrpc_case(
+    "mrpc_quotes", "quotation marks that are never closed", READ, mrpc(QUOTED_PAIRS), QUOTED_PAIRS
+)
 mrpc_case("mrpc_no_header", "no header", REFUSED, mrpc(header=""))
 mrpc_case(
     "mrpc_test_labels",
@@ -687,8 +801,14 @@ def cola_with_header(place: Path) -> None:
     rows = [f"gj04\t{n // 2 % 2}\t\tthe {COLOURS[n % 4]} film {n}" for n in range(32)]
     plain = "\n".join(rows) + "\n"
     headed = "source\tlabel\tmark\tsentence\n" + plain
-    first = finetune(place / "plain", {"glue/CoLA/train.tsv": plain, "glue/CoLA/dev.tsv": plain}, ["task=cola"])
-    second = finetune(place / "headed", {"glue/CoLA/train.tsv": headed, "glue/CoLA/dev.tsv": headed}, ["task=cola"])
+    first = finetune(
+        place / "plain", {"glue/CoLA/train.tsv": plain, "glue/CoLA/dev.tsv": plain}, ["task=cola"]
+    )
+    second = finetune(
+        place / "headed",
+        {"glue/CoLA/train.tsv": headed, "glue/CoLA/dev.tsv": headed},
+        ["task=cola"],
+    )
     equal(len(predictions(second)), len(rows), "examples")
     check(weights(first) == weights(second), "the weights are not those without the header")
 
@@ -698,15 +818,25 @@ SCORES = [f"{n % 11 / 2}" for n in range(32)]
 
 def stsb(scores: Sequence[str], name: str = "score") -> str:
     lines = [f"index\tsentence1\tsentence2\t{name}"]
-    lines += [f"{n}\t{a}\t{b}\t{y}" for n, ((a, b, _), y) in enumerate(zip(PAIRS, scores, strict=True))]
+    lines += [
+        f"{n}\t{a}\t{b}\t{y}" for n, ((a, b, _), y) in enumerate(zip(PAIRS, scores, strict=True))
+    ]
     return "\n".join(lines) + "\n"
 
 
 def stsb_case(
-    name: str, oddity: str, expected: str, scores: Sequence[str], names: tuple[str, ...] = ("train.tsv:6",)
+    name: str,
+    oddity: str,
+    expected: str,
+    scores: Sequence[str],
+    names: tuple[str, ...] = ("train.tsv:6",),
 ) -> None:
     def act(place: Path) -> None:
-        run = finetune(place, {"glue/STS-B/train.tsv": stsb(scores), "glue/STS-B/dev.tsv": stsb(SCORES)}, ["task=stsb"])
+        run = finetune(
+            place,
+            {"glue/STS-B/train.tsv": stsb(scores), "glue/STS-B/dev.tsv": stsb(SCORES)},
+            ["task=stsb"],
+        )
         given = [float(one["label"]) for one in predictions(run)]
         equal(given, [float(score) for score in SCORES], "scores")
         check(weights(run) == weights(stsb_twin()), "the weights are not those of the clean twin")
@@ -717,7 +847,9 @@ def stsb_case(
 @cache
 def stsb_twin() -> Path:
     return finetune(
-        twins() / "stsb", {"glue/STS-B/train.tsv": stsb(SCORES), "glue/STS-B/dev.tsv": stsb(SCORES)}, ["task=stsb"]
+        twins() / "stsb",
+        {"glue/STS-B/train.tsv": stsb(SCORES), "glue/STS-B/dev.tsv": stsb(SCORES)},
+        ["task=stsb"],
     )
 
 
@@ -726,13 +858,17 @@ def score_4(value: str) -> list[str]:
 
 
 stsb_case("stsb_blanks", "blanks around the scores", READ, [f" {score} " for score in SCORES])
-stsb_case("stsb_exponents", "scores such as 5e-1", READ, [f"{float(score) * 10:g}e-1" for score in SCORES])
+stsb_case(
+    "stsb_exponents", "scores such as 5e-1", READ, [f"{float(score) * 10:g}e-1" for score in SCORES]
+)
 stsb_case("stsb_nan", "a score is NaN", REFUSED, score_4("NaN"))
 stsb_case("stsb_infinite", "a score is inf", REFUSED, score_4("inf"))
 stsb_case("stsb_comma", "a score with a decimal comma", REFUSED, score_4("2,5"))
 stsb_case("stsb_empty", "a score is empty", REFUSED, score_4(""))
 stsb_case("stsb_word", "a score is a word", REFUSED, score_4("high"))
-stsb_case("stsb_underscore", "a score 1_0, which only Python takes for a number", REFUSED, score_4("1_0"))
+stsb_case(
+    "stsb_underscore", "a score 1_0, which only Python takes for a number", REFUSED, score_4("1_0")
+)
 
 
 @CASES.add("finetune", EITHER, "train.tsv:6")
@@ -798,13 +934,21 @@ def bioes(tags: list[str]) -> list[str]:
     return out
 
 
-TAG_WORDS = ["task=ner_conll2003", "task.data.train_file=train.txt", "task.data.validation_file=dev.txt"]
+TAG_WORDS = [
+    "task=ner_conll2003",
+    "task.data.train_file=train.txt",
+    "task.data.validation_file=dev.txt",
+]
 CLEAN_TAGGED = columns()
 
 
 @cache
 def tagged_twin(train: str) -> Path:
-    return finetune(twins() / f"tags-{abs(hash(train))}", {"train.txt": train, "dev.txt": CLEAN_TAGGED}, TAG_WORDS)
+    return finetune(
+        twins() / f"tags-{abs(hash(train))}",
+        {"train.txt": train, "dev.txt": CLEAN_TAGGED},
+        TAG_WORDS,
+    )
 
 
 def tag_case(
@@ -825,7 +969,10 @@ def tag_case(
             given = [(one["words"], one["label"]) for one in predictions(run)]
             equal(given, TAGGED, "words and tags that it is scored by")
             equal(classes(run), ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"], "classes")
-            check(weights(run) == weights(tagged_twin(twin)), "the weights are not those of the clean twin")
+            check(
+                weights(run) == weights(tagged_twin(twin)),
+                "the weights are not those of the clean twin",
+            )
         check(not said, f"nothing is said of {said}")
 
     CASES.add("finetune", expected, *names, name=name, oddity=oddity)(act)
@@ -834,7 +981,13 @@ def tag_case(
 tag_case("conll", "nothing: the control of the tagged words", READ, CLEAN_TAGGED)
 tag_case("conll_iob1", "IOB1 in training, IOB2 in validation", READ, columns(tags=iob1))
 tag_case("conll_bioes", "BIOES in training, IOB2 in validation", READ, columns(tags=bioes))
-tag_case("conll_iob1_dev", "IOB2 in training, IOB1 in validation", READ, CLEAN_TAGGED, dev=columns(tags=iob1))
+tag_case(
+    "conll_iob1_dev",
+    "IOB2 in training, IOB1 in validation",
+    READ,
+    CLEAN_TAGGED,
+    dev=columns(tags=iob1),
+)
 tag_case("conll_crlf", "Windows line ends", READ, columns(line_end="\r\n"))
 tag_case("conll_tabs", "tabs between the columns", READ, columns(separator="\t"))
 tag_case(
@@ -843,7 +996,12 @@ tag_case(
     READ,
     columns(separator="   ", row=lambda w, t: [w, t, ""]),
 )
-tag_case("conll_blank_between", "blanks and tabs in the lines between sentences", READ, columns(between=" \t"))
+tag_case(
+    "conll_blank_between",
+    "blanks and tabs in the lines between sentences",
+    READ,
+    columns(between=" \t"),
+)
 tag_case(
     "conll_many_between",
     "three blank lines between sentences, and before the first",
@@ -852,7 +1010,12 @@ tag_case(
 )
 tag_case("conll_no_last_line", "no line end after the last word", READ, CLEAN_TAGGED.rstrip("\n"))
 tag_case("conll_bom", "a byte order mark", READ, codecs.BOM_UTF8 + CLEAN_TAGGED.encode())
-tag_case("conll_four_columns", "the four columns of CoNLL-2003", READ, columns(row=lambda w, t: [w, "NN", "B-NP", t]))
+tag_case(
+    "conll_four_columns",
+    "the four columns of CoNLL-2003",
+    READ,
+    columns(row=lambda w, t: [w, "NN", "B-NP", t]),
+)
 tag_case("conll_swapped", "the tag before the word", REFUSED, columns(row=lambda w, t: [t, w]))
 tag_case(
     "conll_swapped_named",
@@ -909,7 +1072,10 @@ tag_case(
     "".join(json.dumps({"tokens": w, "ner_tags": t}) + "\n" for w, t in TAGGED),
 )
 tag_case(
-    "conll_latin_1", "Latin-1 in every sentence", REFUSED, CLEAN_TAGGED.replace("the ", "th\xe9 ").encode("latin-1")
+    "conll_latin_1",
+    "Latin-1 in every sentence",
+    REFUSED,
+    CLEAN_TAGGED.replace("the ", "th\xe9 ").encode("latin-1"),
 )
 ODD_WORDS = [
     ([w.replace("sat", "\u200b").replace("on", "a\u00a0b").replace(".", "😀") for w in words], tags)
@@ -919,9 +1085,13 @@ ODD_WORDS = [
 
 @CASES.add("finetune", READ)
 def conll_odd_words(place: Path) -> None:
-    """Words that are an emoji, a zero-width space, or have a no-break space in them: each still one word"""
+    """Words that are an emoji, a zero-width space, or have a no-break space in them: each still one
+    word
+    """
     text = columns(ODD_WORDS)
-    run = finetune(place, {"train.txt": text, "dev.txt": text}, [*TAG_WORDS, "max_unknown_share=1.0"])
+    run = finetune(
+        place, {"train.txt": text, "dev.txt": text}, [*TAG_WORDS, "max_unknown_share=1.0"]
+    )
     equal([(one["words"], one["label"]) for one in predictions(run)], ODD_WORDS, "words and tags")
 
 
@@ -938,7 +1108,12 @@ def questions(number: int = 32) -> list[dict[str, Any]]:
         context = f"{CONTEXT} {n}"
         answers = [{"text": answer, "answer_start": context.index(answer)}]
         rows.append(
-            {"id": f"q{n}", "context": context, "question": f"what is {COLOURS[n % 4]} {n} ?", "answers": answers}
+            {
+                "id": f"q{n}",
+                "context": context,
+                "question": f"what is {COLOURS[n % 4]} {n} ?",
+                "answers": answers,
+            }
         )
     return rows
 
@@ -948,7 +1123,9 @@ def squad(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         asked = {key: value for key, value in row.items() if key != "context"}
         paragraphs.append({"context": row["context"], "qas": [asked]})
-    return json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}, ensure_ascii=False)
+    return json.dumps(
+        {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}, ensure_ascii=False
+    )
 
 
 @cache
@@ -958,7 +1135,11 @@ def squad_twin(content: str) -> Path:
 
 
 def squad_words(suffix: str, task: str = "squad_v1") -> list[str]:
-    return [f"task={task}", f"task.data.train_file=train.{suffix}", "task.data.validation_file=dev.json"]
+    return [
+        f"task={task}",
+        f"task.data.train_file=train.{suffix}",
+        "task.data.validation_file=dev.json",
+    ]
 
 
 def squad_case(
@@ -974,11 +1155,16 @@ def squad_case(
     """`rows`: what is trained on; `dropped`: how many questions must be counted as left out."""
 
     def act(place: Path) -> None:
-        run = finetune(place, {f"train.{suffix}": content, "dev.json": squad(questions())}, squad_words(suffix))
+        run = finetune(
+            place, {f"train.{suffix}": content, "dev.json": squad(questions())}, squad_words(suffix)
+        )
         clean = squad(questions() if rows is None else rows)
         given = json.loads((run / "predictions.json").read_text())
         equal(list(given), [row["id"] for row in questions()], "ids of the predictions")
-        check(weights(run) == weights(squad_twin(clean)), "the weights are not those of the clean twin")
+        check(
+            weights(run) == weights(squad_twin(clean)),
+            "the weights are not those of the clean twin",
+        )
         counts = facts(run)["data"]["train_counts"]
         left_out = counts.get("answer_not_in_passage", 0) + counts.get("question_without_answer", 0)
         equal(left_out, dropped, "questions that are counted as left out")
@@ -993,7 +1179,9 @@ def with_question(number: int, **changes: Any) -> list[dict[str, Any]]:
 def moved(by: int) -> list[dict[str, Any]]:
     rows = questions()
     for row in rows:
-        row["answers"] = [{"text": a["text"], "answer_start": a["answer_start"] + by} for a in row["answers"]]
+        row["answers"] = [
+            {"text": a["text"], "answer_start": a["answer_start"] + by} for a in row["answers"]
+        ]
     return rows
 
 
@@ -1001,7 +1189,9 @@ def in_bytes() -> list[dict[str, Any]]:
     rows = questions()
     for row in rows:
         text = row["answers"][0]["text"]
-        row["answers"] = [{"text": text, "answer_start": row["context"].encode().index(text.encode())}]
+        row["answers"] = [
+            {"text": text, "answer_start": row["context"].encode().index(text.encode())}
+        ]
     return rows
 
 
@@ -1044,7 +1234,10 @@ squad_case(
     squad([row | {"answers": [{"text": "nowhere", "answer_start": 0}]} for row in questions()]),
 )
 squad_case(
-    "squad_no_answers", "no question has an answer", REFUSED, squad([row | {"answers": []} for row in questions()])
+    "squad_no_answers",
+    "no question has an answer",
+    REFUSED,
+    squad([row | {"answers": []} for row in questions()]),
 )
 squad_case(
     "squad_negative_start",
@@ -1056,23 +1249,46 @@ squad_case(
     "squad_start_text",
     "answer_start is text for one question",
     EITHER,
-    squad(with_question(3, answers=[{"text": ANSWERS[3], "answer_start": str((CONTEXT + " 3").index(ANSWERS[3]))}])),
+    squad(
+        with_question(
+            3,
+            answers=[{"text": ANSWERS[3], "answer_start": str((CONTEXT + " 3").index(ANSWERS[3]))}],
+        )
+    ),
     names=("q3",),
 )
 squad_case(
     "squad_start_float",
     "answer_start is 5.0 for one question",
     EITHER,
-    squad(with_question(3, answers=[{"text": ANSWERS[3], "answer_start": float((CONTEXT + " 3").index(ANSWERS[3]))}])),
+    squad(
+        with_question(
+            3,
+            answers=[
+                {"text": ANSWERS[3], "answer_start": float((CONTEXT + " 3").index(ANSWERS[3]))}
+            ],
+        )
+    ),
     names=("q3",),
 )
-squad_case("squad_same_id", "two questions of one id", REFUSED, squad(with_question(3, id="q2")), names=("q2",))
+squad_case(
+    "squad_same_id",
+    "two questions of one id",
+    REFUSED,
+    squad(with_question(3, id="q2")),
+    names=("q2",),
+)
 squad_case("squad_number_id", "an id is a number", EITHER, squad(with_question(3, id=3)))
 squad_case(
     "squad_no_question",
     "a question without its text",
     REFUSED,
-    squad([{k: v for k, v in row.items() if k != "question"} if n == 3 else row for n, row in enumerate(questions())]),
+    squad(
+        [
+            {k: v for k, v in row.items() if k != "question"} if n == 3 else row
+            for n, row in enumerate(questions())
+        ]
+    ),
 )
 squad_case(
     "squad_empty_question",
@@ -1101,15 +1317,26 @@ squad_case(
     "squad_answers_missing",
     "a question without the key answers",
     EITHER,
-    squad([{k: v for k, v in row.items() if k != "answers"} if n == 3 else row for n, row in enumerate(questions())]),
+    squad(
+        [
+            {k: v for k, v in row.items() if k != "answers"} if n == 3 else row
+            for n, row in enumerate(questions())
+        ]
+    ),
     rows=without_3,
     dropped=1,
 )
 squad_case(
-    "squad_answer_is_text", "answers that are a text", REFUSED, squad([row | {"answers": "ada"} for row in questions()])
+    "squad_answer_is_text",
+    "answers that are a text",
+    REFUSED,
+    squad([row | {"answers": "ada"} for row in questions()]),
 )
 squad_case(
-    "squad_answers_dict", "answers as the datasets library has them, inside SQuAD's layout", EITHER, squad(hub_rows())
+    "squad_answers_dict",
+    "answers as the datasets library has them, inside SQuAD's layout",
+    EITHER,
+    squad(hub_rows()),
 )
 squad_case(
     "squad_hub_rows",
@@ -1135,7 +1362,9 @@ squad_case(
     json.dumps(questions()),
 )
 squad_case("squad_empty_data", "no article", REFUSED, json.dumps({"version": "1.1", "data": []}))
-DECOMPOSED = [row | {"context": unicodedata.normalize("NFD", row["context"])} for row in questions()]
+DECOMPOSED = [
+    row | {"context": unicodedata.normalize("NFD", row["context"])} for row in questions()
+]
 for decomposed in DECOMPOSED:
     decomposed["answers"] = [{"text": "the café", "answer_start": 0}]
 squad_case(
@@ -1148,7 +1377,9 @@ squad_case(
 
 # Choices
 
-CHOICES = [(f"the {COLOURS[n % 4]} cat {n}", f"sat {n}", f"ran {n}", str(n // 2 % 2)) for n in range(32)]
+CHOICES = [
+    (f"the {COLOURS[n % 4]} cat {n}", f"sat {n}", f"ran {n}", str(n // 2 % 2)) for n in range(32)
+]
 CHOICE_WORDS = [
     "task=codah",
     "task.data.columns=null",
@@ -1160,7 +1391,9 @@ Choice = tuple[str, ...]
 
 
 def choices(
-    rows: Sequence[Sequence[str]] = CHOICES, header: str = "prompt,ending0,ending1,label", separator: str = ","
+    rows: Sequence[Sequence[str]] = CHOICES,
+    header: str = "prompt,ending0,ending1,label",
+    separator: str = ",",
 ) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, delimiter=separator, lineterminator="\n")
@@ -1171,7 +1404,9 @@ def choices(
 
 def choice_run(place: Path, train: str | bytes, suffix: str) -> Path:
     places = [f"task.data.train_file=train{suffix}", "task.data.validation_file=dev.csv"]
-    return finetune(place, {f"train{suffix}": train, "dev.csv": choices()}, [*CHOICE_WORDS, *places])
+    return finetune(
+        place, {f"train{suffix}": train, "dev.csv": choices()}, [*CHOICE_WORDS, *places]
+    )
 
 
 @cache
@@ -1192,8 +1427,13 @@ def choice_case(
 ) -> None:
     def act(place: Path) -> None:
         run = choice_run(place, content, suffix)
-        equal([one["label"] for one in predictions(run)], [label for *_, label in CHOICES], "labels")
-        check(weights(run) == weights(choice_twin(tuple(rows))), "the weights are not those of the clean twin")
+        equal(
+            [one["label"] for one in predictions(run)], [label for *_, label in CHOICES], "labels"
+        )
+        check(
+            weights(run) == weights(choice_twin(tuple(rows))),
+            "the weights are not those of the clean twin",
+        )
 
     CASES.add("finetune", expected, *names, name=name, oddity=oddity)(act)
 
@@ -1205,7 +1445,11 @@ def with_label(new: Callable[[str], str]) -> list[Choice]:
 QUOTED_CHOICES = [(f'{a}, "so"', f"{b},\nthen", c, y) for a, b, c, y in CHOICES]
 choice_case("choices", "nothing: the control of the choices", READ, choices())
 choice_case(
-    "choices_quotes", "commas, quotes and line breaks inside endings", READ, choices(QUOTED_CHOICES), QUOTED_CHOICES
+    "choices_quotes",
+    "commas, quotes and line breaks inside endings",
+    READ,
+    choices(QUOTED_CHOICES),
+    QUOTED_CHOICES,
 )
 choice_case(
     "choices_swapped",
@@ -1221,7 +1465,11 @@ choice_case(
     names=("train.csv:4",),
 )
 choice_case(
-    "choices_letters", "labels A and B", REFUSED, choices(with_label(lambda y: "AB"[int(y)])), names=("train.csv:2",)
+    "choices_letters",
+    "labels A and B",
+    REFUSED,
+    choices(with_label(lambda y: "AB"[int(y)])),
+    names=("train.csv:2",),
 )
 choice_case(
     "choices_floats",
@@ -1249,7 +1497,9 @@ choice_case(
     "choices_list",
     "endings as one list, as the datasets library has HellaSwag",
     EITHER,
-    "".join(json.dumps({"prompt": a, "endings": [b, c], "label": y}) + "\n" for a, b, c, y in CHOICES),
+    "".join(
+        json.dumps({"prompt": a, "endings": [b, c], "label": y}) + "\n" for a, b, c, y in CHOICES
+    ),
     suffix=".jsonl",
     names=("ending0",),
 )

@@ -1,7 +1,8 @@
 """Odd model folders for `load`: ids, states and answers are compared with those of transformers.
 
-All models are tiny and random, with every tensor drawn anew, so that no two parts of them are alike. Where transformers
-cannot read an odd folder, or reads it wrongly, it reads the clean folder that the odd one was made from.
+All models are tiny and random, with every tensor drawn anew, so that no two parts of them are
+alike. Where transformers cannot read an odd folder, or reads it wrongly, it reads the clean folder
+that the odd one was made from.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 ENGLISH = "the a cat dog sat on mat ran fast slow blue red film good bad ada bob eve max"
 WORDS = [*ENGLISH.split(), *'.,:!?"-']
-VOCABULARY = list(dict.fromkeys([*SPECIAL, *WORDS, *LETTERS, *(f"##{one}" for one in LETTERS), "中", "文"]))
+VOCABULARY = list(
+    dict.fromkeys([*SPECIAL, *WORDS, *LETTERS, *(f"##{one}" for one in LETTERS), "中", "文"])
+)
 CASED = [*VOCABULARY, *LETTERS[:26].upper(), "é", "##é", "É", "ö", "##ö", "##中", "##文"]
 SIZES: dict[str, Any] = {
     "hidden_size": 16,
@@ -57,7 +60,9 @@ def plain_encoder(folder: Path) -> Path:
 
 
 def wordpiece(vocabulary: Sequence[str] = VOCABULARY, **rules: Any) -> BertTokenizerFast:
-    return BertTokenizerFast(vocab={word: number for number, word in enumerate(vocabulary)}, **rules)
+    return BertTokenizerFast(
+        vocab={word: number for number, word in enumerate(vocabulary)}, **rules
+    )
 
 
 def drawn(model: Any) -> Any:
@@ -70,8 +75,16 @@ def drawn(model: Any) -> Any:
     return model.eval()
 
 
-def bert(place: Path, head: str = "ForMaskedLM", tokenizer: Any = None, rows: int | None = None, **config: Any) -> Path:
-    """A folder `place/model` of a tiny BERT; `rows` of embeddings, by default as many as the vocabulary has."""
+def bert(
+    place: Path,
+    head: str = "ForMaskedLM",
+    tokenizer: Any = None,
+    rows: int | None = None,
+    **config: Any,
+) -> Path:
+    """A folder `place/model` of a tiny BERT; `rows` of embeddings, by default as many as the
+    vocabulary has.
+    """
     folder = place / "model"
     made = wordpiece() if tokenizer is None else tokenizer
     settings = {"vocab_size": len(made) if rows is None else rows, **SIZES, **config}
@@ -82,7 +95,10 @@ def bert(place: Path, head: str = "ForMaskedLM", tokenizer: Any = None, rows: in
 
 
 def classifier(place: Path, labels: Sequence[str] = LABELS, **config: Any) -> Path:
-    named = {"id2label": dict(enumerate(labels)), "label2id": {name: number for number, name in enumerate(labels)}}
+    named = {
+        "id2label": dict(enumerate(labels)),
+        "label2id": {name: number for number, name in enumerate(labels)},
+    }
     return bert(place, "ForSequenceClassification", **named, **config)
 
 
@@ -104,7 +120,11 @@ def drop(folder: Path, *keys: str) -> None:
 def reweight(folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, Any]]) -> None:
     """Change the tensors of a folder."""
     tensors = change(load_file(folder / WEIGHTS))
-    save_file({name: value.clone().contiguous() for name, value in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
+    save_file(
+        {name: value.clone().contiguous() for name, value in tensors.items()},
+        folder / WEIGHTS,
+        {"format": "pt"},
+    )
 
 
 def copy_of(folder: Path) -> Path:
@@ -143,7 +163,9 @@ def theirs(twin: Path, head: str = "", **options: Any) -> Any:
 
 
 @torch.no_grad()
-def same_states(predictor: Any, twin: Path, texts: Sequence[str] = TEXTS, model: Any = None) -> None:
+def same_states(
+    predictor: Any, twin: Path, texts: Sequence[str] = TEXTS, model: Any = None
+) -> None:
     model = theirs(twin) if model is None else model
     for text in texts:
         states = model(**encoded(twin, text), output_hidden_states=True).hidden_states
@@ -175,8 +197,12 @@ def same_classes(predictor: Any, twin: Path, labels: Sequence[str] = LABELS) -> 
         equal(answer.label, labels[int(shares.argmax())], "label")
 
 
-def agrees(folder: Path, twin: Path | None = None, texts: Sequence[str] = TEXTS, place: Path | str = "") -> Any:
-    """Load a masked model; WrongError unless ids, states and filled masks are those of its twin, or of itself."""
+def agrees(
+    folder: Path, twin: Path | None = None, texts: Sequence[str] = TEXTS, place: Path | str = ""
+) -> Any:
+    """Load a masked model; WrongError unless ids, states and filled masks are those of its twin, or
+    of itself.
+    """
     predictor = load(place if place else folder)
     twin = folder if twin is None else twin
     same_ids(predictor, twin, texts)
@@ -225,21 +251,38 @@ def added_without_rows(place: Path) -> None:
 def added_with_blanks(place: Path) -> None:
     """An added token of two words that takes the blanks beside it along"""
     tokenizer = wordpiece()
-    tokenizer.add_tokens([tokenizers.AddedToken("new york", lstrip=True, rstrip=True, single_word=True)])
-    agrees(bert(place, tokenizer=tokenizer), texts=["a cat in new york .", "New York", "new yorkers", *TEXTS])
+    tokenizer.add_tokens(
+        [tokenizers.AddedToken("new york", lstrip=True, rstrip=True, single_word=True)]
+    )
+    agrees(
+        bert(place, tokenizer=tokenizer),
+        texts=["a cat in new york .", "New York", "new yorkers", *TEXTS],
+    )
 
 
 RULES: dict[str, tuple[str, dict[str, Any]]] = {
-    "keeps_accents": ("lower case, but accents are kept", {"do_lower_case": True, "strip_accents": False}),
-    "strips_accents": ("case is kept, but accents are not", {"do_lower_case": False, "strip_accents": True}),
-    "chinese_words": ("Chinese characters are no words", {"do_lower_case": False, "tokenize_chinese_chars": False}),
+    "keeps_accents": (
+        "lower case, but accents are kept",
+        {"do_lower_case": True, "strip_accents": False},
+    ),
+    "strips_accents": (
+        "case is kept, but accents are not",
+        {"do_lower_case": False, "strip_accents": True},
+    ),
+    "chinese_words": (
+        "Chinese characters are no words",
+        {"do_lower_case": False, "tokenize_chinese_chars": False},
+    ),
     "cased": ("case and accents are kept", {"do_lower_case": False}),
 }
 
 
 def rules_case(name: str, oddity: str, rules: Mapping[str, Any]) -> None:
     def act(place: Path) -> None:
-        agrees(bert(place, tokenizer=wordpiece(CASED, **rules)), texts=[*TEXTS, "Éb é wörld 中b文", "É HÉLLO"])
+        agrees(
+            bert(place, tokenizer=wordpiece(CASED, **rules)),
+            texts=[*TEXTS, "Éb é wörld 中b文", "É HÉLLO"],
+        )
 
     CASES.add("load", READ, name=name, oddity=oddity)(act)
 
@@ -249,7 +292,11 @@ for rule, (said, settings) in RULES.items():
 
 
 def tokenizer_case(
-    name: str, oddity: str, expected: str, change: Callable[[Path], object], names: tuple[str, ...] = ()
+    name: str,
+    oddity: str,
+    expected: str,
+    change: Callable[[Path], object],
+    names: tuple[str, ...] = (),
 ) -> None:
     """A clean folder whose tokenizer's files are changed; the ids are those of the clean folder."""
 
@@ -288,22 +335,63 @@ def in_json(name: str, change: Callable[[dict[str, Any]], object]) -> Callable[[
 
 LINES = "".join(f"{word}\n" for word in VOCABULARY)
 JSON, RULES_FILE = "tokenizer.json", "tokenizer_config.json"
-tokenizer_case("json_alone", "tokenizer.json and no other file of it", READ, remove("vocab.txt", RULES_FILE))
-tokenizer_case("vocab_alone", "vocab.txt with tokenizer_config.json, and no tokenizer.json", READ, remove(JSON))
-tokenizer_case("vocab_without_rules", "vocab.txt and no other file of it", EITHER, remove(JSON, RULES_FILE), ("lower",))
-tokenizer_case("vocab_crlf", "vocab.txt with Windows line ends", READ, vocab_alone(LINES.replace("\n", "\r\n")))
-tokenizer_case("vocab_bom", "vocab.txt with a byte order mark", EITHER, vocab_alone("\ufeff" + LINES), ("vocab.txt",))
-tokenizer_case("vocab_no_last_end", "vocab.txt without its last line end", READ, vocab_alone(LINES.rstrip("\n")))
 tokenizer_case(
-    "vocab_blank_end", "vocab.txt with blank lines at its end", EITHER, vocab_alone(LINES + "\n\n"), ("vocab.txt",)
+    "json_alone", "tokenizer.json and no other file of it", READ, remove("vocab.txt", RULES_FILE)
 )
 tokenizer_case(
-    "vocab_twice", "vocab.txt with an entry twice", REFUSED, vocab_alone(LINES.replace("\nmat\n", "\ncat\n")), ("cat",)
+    "vocab_alone", "vocab.txt with tokenizer_config.json, and no tokenizer.json", READ, remove(JSON)
 )
 tokenizer_case(
-    "vocab_no_mask", "vocab.txt without [MASK]", REFUSED, vocab_alone(LINES.replace("[MASK]", "[unused]")), ("[MASK]",)
+    "vocab_without_rules",
+    "vocab.txt and no other file of it",
+    EITHER,
+    remove(JSON, RULES_FILE),
+    ("lower",),
 )
-tokenizer_case("vocab_empty", "an empty vocab.txt and no tokenizer.json", REFUSED, vocab_alone(""), ("vocab.txt",))
+tokenizer_case(
+    "vocab_crlf", "vocab.txt with Windows line ends", READ, vocab_alone(LINES.replace("\n", "\r\n"))
+)
+tokenizer_case(
+    "vocab_bom",
+    "vocab.txt with a byte order mark",
+    EITHER,
+    vocab_alone("\ufeff" + LINES),
+    ("vocab.txt",),
+)
+tokenizer_case(
+    "vocab_no_last_end",
+    "vocab.txt without its last line end",
+    READ,
+    vocab_alone(LINES.rstrip("\n")),
+)
+tokenizer_case(
+    "vocab_blank_end",
+    "vocab.txt with blank lines at its end",
+    EITHER,
+    vocab_alone(LINES + "\n\n"),
+    ("vocab.txt",),
+)
+tokenizer_case(
+    "vocab_twice",
+    "vocab.txt with an entry twice",
+    REFUSED,
+    vocab_alone(LINES.replace("\nmat\n", "\ncat\n")),
+    ("cat",),
+)
+tokenizer_case(
+    "vocab_no_mask",
+    "vocab.txt without [MASK]",
+    REFUSED,
+    vocab_alone(LINES.replace("[MASK]", "[unused]")),
+    ("[MASK]",),
+)
+tokenizer_case(
+    "vocab_empty",
+    "an empty vocab.txt and no tokenizer.json",
+    REFUSED,
+    vocab_alone(""),
+    ("vocab.txt",),
+)
 tokenizer_case(
     "json_cut",
     "tokenizer.json cut in half",
@@ -311,15 +399,21 @@ tokenizer_case(
     lambda folder: (folder / JSON).write_bytes((folder / JSON).read_bytes()[:500]),
     (JSON,),
 )
-tokenizer_case("json_empty", "an empty tokenizer.json beside a whole vocab.txt", EITHER, put(JSON, ""), (JSON,))
+tokenizer_case(
+    "json_empty", "an empty tokenizer.json beside a whole vocab.txt", EITHER, put(JSON, ""), (JSON,)
+)
 tokenizer_case(
     "rules_bom",
     "tokenizer_config.json with a byte order mark",
     EITHER,
-    lambda folder: (folder / RULES_FILE).write_bytes(b"\xef\xbb\xbf" + (folder / RULES_FILE).read_bytes()),
+    lambda folder: (folder / RULES_FILE).write_bytes(
+        b"\xef\xbb\xbf" + (folder / RULES_FILE).read_bytes()
+    ),
     (RULES_FILE,),
 )
-tokenizer_case("rules_list", "tokenizer_config.json holds a list", EITHER, put(RULES_FILE, "[]"), (RULES_FILE,))
+tokenizer_case(
+    "rules_list", "tokenizer_config.json holds a list", EITHER, put(RULES_FILE, "[]"), (RULES_FILE,)
+)
 tokenizer_case(
     "padding",
     "padding and truncation to 8 tokens are left over in tokenizer.json",
@@ -335,7 +429,12 @@ tokenizer_case(
                 "pad_type_id": 0,
                 "pad_token": "[PAD]",
             },
-            truncation={"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0},
+            truncation={
+                "direction": "Right",
+                "max_length": 8,
+                "strategy": "LongestFirst",
+                "stride": 0,
+            },
         ),
     ),
 )
@@ -351,14 +450,26 @@ tokenizer_case(
     READ,
     in_json(
         RULES_FILE,
-        lambda values: values.update(tokenizer_class="BertTokenizer", do_basic_tokenize=True, never_split=None),
+        lambda values: values.update(
+            tokenizer_class="BertTokenizer", do_basic_tokenize=True, never_split=None
+        ),
     ),
 )
-tokenizer_case("no_tokenizer", "no file of a tokenizer", REFUSED, remove("vocab.txt", JSON, RULES_FILE), ("tokenizer",))
+tokenizer_case(
+    "no_tokenizer",
+    "no file of a tokenizer",
+    REFUSED,
+    remove("vocab.txt", JSON, RULES_FILE),
+    ("tokenizer",),
+)
 
 
 def contradiction_case(
-    name: str, oddity: str, change: Callable[[Path], object], names: tuple[str, ...] = (), **more: Any
+    name: str,
+    oddity: str,
+    change: Callable[[Path], object],
+    names: tuple[str, ...] = (),
+    **more: Any,
 ) -> None:
     """A folder whose files contradict each other, or differ from BERT's.
 
@@ -370,7 +481,8 @@ def contradiction_case(
         (folder / "vocab.txt").write_text(LINES)
         change(folder)
         predictor = load(folder)
-        # The classes of transformers build BERT's rules anew; the file says what the library makes of it.
+        # The classes of transformers build BERT's rules anew; the file says what the library makes
+        # of it.
         library = tokenizers.Tokenizer.from_file(str(folder / JSON))
         if ids_of(predictor, TEXTS) != [library.encode(text).ids for text in TEXTS]:
             same_ids(predictor, folder)
@@ -426,7 +538,9 @@ contradiction_case(
 contradiction_case(
     "reads_one_type",
     "a tokenizer without token types",
-    in_json(RULES_FILE, lambda values: values.update(model_input_names=["input_ids", "attention_mask"])),
+    in_json(
+        RULES_FILE, lambda values: values.update(model_input_names=["input_ids", "attention_mask"])
+    ),
 )
 
 
@@ -442,7 +556,9 @@ def other_special_tokens(place: Path) -> None:
     """WordPiece with special tokens called <pad>, <unk>, <s>, </s> and <mask>"""
     names = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
     entries = [*names, *VOCABULARY[5:]]
-    said = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), names, strict=True))
+    said = dict(
+        zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), names, strict=True)
+    )
     folder = bert(place, tokenizer=wordpiece(entries, **said))
     predictor = load(folder)
     same_ids(predictor, folder)
@@ -454,7 +570,11 @@ def other_library(model: Any, place: Path) -> Path:
     library = tokenizers.Tokenizer(model)
     library.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     library.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True))
+    names = dict(
+        zip(
+            ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True
+        )
+    )
     made = transformers.PreTrainedTokenizerFast(tokenizer_object=library, **names)
     return bert(place, tokenizer=made)
 
@@ -463,7 +583,10 @@ def other_library(model: Any, place: Path) -> Path:
 def unigram(place: Path) -> None:
     """A Unigram tokenizer, as SentencePiece makes them"""
     folder = other_library(
-        tokenizers.models.Unigram([(word, -1.0 - n) for n, word in enumerate(VOCABULARY)], unk_id=1), place
+        tokenizers.models.Unigram(
+            [(word, -1.0 - n) for n, word in enumerate(VOCABULARY)], unk_id=1
+        ),
+        place,
     )
     same_ids(load(folder), folder, ["the cat sat"])
 
@@ -521,7 +644,9 @@ def byte_level(place: Path, prefix: bool = False, hole: bool = False, lstrip: bo
     )
     folder = place / "model"
     config = transformers.RobertaConfig(
-        vocab_size=max(entries.values()) + 1, type_vocab_size=1, **(SIZES | {"max_position_embeddings": 66})
+        vocab_size=max(entries.values()) + 1,
+        type_vocab_size=1,
+        **(SIZES | {"max_position_embeddings": 66}),
     )
     drawn(transformers.RobertaForMaskedLM(config)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -555,7 +680,10 @@ def roberta_case(
 roberta_case("roberta", "nothing: the control of byte-level BPE", READ, lambda _: None)
 roberta_case("roberta_prefix", "a blank before the first word", READ, lambda _: None, prefix=True)
 roberta_case(
-    "roberta_json_alone", "tokenizer.json and no other file of it", READ, remove("vocab.json", "merges.txt", RULES_FILE)
+    "roberta_json_alone",
+    "tokenizer.json and no other file of it",
+    READ,
+    remove("vocab.json", "merges.txt", RULES_FILE),
 )
 roberta_case("roberta_hole", "an id that no entry has", EITHER, lambda _: None, ("ids",), hole=True)
 roberta_case(
@@ -566,7 +694,13 @@ roberta_case(
     ("pad",),
     is_own_twin=True,
 )
-roberta_case("roberta_mask", "a mask that does not take the blank before it along", READ, lambda _: None, lstrip=False)
+roberta_case(
+    "roberta_mask",
+    "a mask that does not take the blank before it along",
+    READ,
+    lambda _: None,
+    lstrip=False,
+)
 
 
 # Configurations
@@ -582,7 +716,9 @@ def config_case(
     is_own_twin: bool = False,
     **made: Any,
 ) -> None:
-    """A clean folder whose config.json is changed; compared with itself by transformers, or with the clean one."""
+    """A clean folder whose config.json is changed; compared with itself by transformers, or with
+    the clean one.
+    """
 
     def act(place: Path) -> None:
         folder = bert(place, **made)
@@ -626,11 +762,26 @@ config_case(
     ],
 )
 config_case(
-    "gelu_new", "the activation gelu_new", EITHER, {"hidden_act": "gelu_new"}, is_own_twin=True, names=("gelu_new",)
+    "gelu_new",
+    "the activation gelu_new",
+    EITHER,
+    {"hidden_act": "gelu_new"},
+    is_own_twin=True,
+    names=("gelu_new",),
 )
-config_case("relu", "the activation relu", EITHER, {"hidden_act": "relu"}, is_own_twin=True, names=("relu",))
-config_case("unknown_act", "an activation that nobody knows", REFUSED, {"hidden_act": "gulu"}, names=("gulu",))
-config_case("epsilon", "a layer norm's epsilon of 0.1", READ, {"layer_norm_eps": 0.1}, is_own_twin=True)
+config_case(
+    "relu", "the activation relu", EITHER, {"hidden_act": "relu"}, is_own_twin=True, names=("relu",)
+)
+config_case(
+    "unknown_act",
+    "an activation that nobody knows",
+    REFUSED,
+    {"hidden_act": "gulu"},
+    names=("gulu",),
+)
+config_case(
+    "epsilon", "a layer norm's epsilon of 0.1", READ, {"layer_norm_eps": 0.1}, is_own_twin=True
+)
 config_case(
     "relative_positions",
     "position_embedding_type is relative_key",
@@ -661,10 +812,18 @@ config_case(
     names=("layer.1",),
 )
 config_case(
-    "heads_do_not_divide", "three heads for 16 dimensions", REFUSED, {"num_attention_heads": 3}, names=("head",)
+    "heads_do_not_divide",
+    "three heads for 16 dimensions",
+    REFUSED,
+    {"num_attention_heads": 3},
+    names=("head",),
 )
 config_case(
-    "other_width", "a hidden size of 32, and weights of 16", REFUSED, {"hidden_size": 32}, names=("shape", "16")
+    "other_width",
+    "a hidden size of 32, and weights of 16",
+    REFUSED,
+    {"hidden_size": 32},
+    names=("shape", "16"),
 )
 config_case(
     "other_vocabulary",
@@ -680,8 +839,20 @@ config_case(
     {"hidden_size": "16", "num_hidden_layers": "1"},
     names=("config.json",),
 )
-config_case("negative_size", "a negative number of layers", REFUSED, {"num_hidden_layers": -1}, names=("config.json",))
-config_case("null_size", "hidden_size is null", REFUSED, {"hidden_size": None}, names=("hidden_size", "config.json"))
+config_case(
+    "negative_size",
+    "a negative number of layers",
+    REFUSED,
+    {"num_hidden_layers": -1},
+    names=("config.json",),
+)
+config_case(
+    "null_size",
+    "hidden_size is null",
+    REFUSED,
+    {"hidden_size": None},
+    names=("hidden_size", "config.json"),
+)
 config_case(
     "no_sizes",
     "no sizes at all",
@@ -705,8 +876,16 @@ config_case(
     {"architectures": ["BertForEverything"]},
     names=("BertForEverything",),
 )
-config_case("two_classes", "two architectures", READ, {"architectures": ["BertForMaskedLM", "BertModel"]})
-config_case("other_family", "model_type is distilbert", REFUSED, {"model_type": "distilbert"}, names=("distilbert",))
+config_case(
+    "two_classes", "two architectures", READ, {"architectures": ["BertForMaskedLM", "BertModel"]}
+)
+config_case(
+    "other_family",
+    "model_type is distilbert",
+    REFUSED,
+    {"model_type": "distilbert"},
+    names=("distilbert",),
+)
 config_case(
     "remote_code",
     "auto_map names code of the folder",
@@ -799,7 +978,12 @@ def label_case(
 
 TWELVE = [f"class {number}" for number in range(12)]
 label_case("classifier", "nothing: the control of the classifiers", READ)
-label_case("labels_gap", "id2label has 0, 1 and 3", REFUSED, {"id2label": {"0": "anger", "1": "fear", "3": "joy"}})
+label_case(
+    "labels_gap",
+    "id2label has 0, 1 and 3",
+    REFUSED,
+    {"id2label": {"0": "anger", "1": "fear", "3": "joy"}},
+)
 label_case(
     "labels_contradict",
     "label2id contradicts id2label",
@@ -807,10 +991,20 @@ label_case(
     {"label2id": {"anger": 2, "fear": 1, "joy": 0}},
     names=("label2id",),
 )
-label_case("label2id_alone", "label2id without id2label", EITHER, dropped=["id2label"], names=("label2id",))
-label_case("labels_fewer", "two names for three outputs", REFUSED, {"id2label": {"0": "anger", "1": "fear"}})
 label_case(
-    "labels_more", "four names for three outputs", REFUSED, {"id2label": {"0": "a", "1": "b", "2": "c", "3": "d"}}
+    "label2id_alone", "label2id without id2label", EITHER, dropped=["id2label"], names=("label2id",)
+)
+label_case(
+    "labels_fewer",
+    "two names for three outputs",
+    REFUSED,
+    {"id2label": {"0": "anger", "1": "fear"}},
+)
+label_case(
+    "labels_more",
+    "four names for three outputs",
+    REFUSED,
+    {"id2label": {"0": "a", "1": "b", "2": "c", "3": "d"}},
 )
 label_case(
     "labels_same",
@@ -836,7 +1030,10 @@ label_case(
 )
 label_case("labels_list", "id2label is a list", EITHER, {"id2label": LABELS})
 label_case(
-    "labels_text_keys", "id2label from names to numbers", REFUSED, {"id2label": {"anger": 0, "fear": 1, "joy": 2}}
+    "labels_text_keys",
+    "id2label from names to numbers",
+    REFUSED,
+    {"id2label": {"anger": 0, "fear": 1, "joy": 2}},
 )
 label_case(
     "labels_null",
@@ -860,10 +1057,18 @@ label_case(
     labels=["a\nb", "😀", "  "],
 )
 label_case(
-    "no_class_named", "a classifier, and no architectures", EITHER, dropped=["architectures"], names=("architecture",)
+    "no_class_named",
+    "a classifier, and no architectures",
+    EITHER,
+    dropped=["architectures"],
+    names=("architecture",),
 )
 label_case(
-    "unknown_problem", "a problem_type that nobody knows", EITHER, {"problem_type": "ranking"}, names=("problem_type",)
+    "unknown_problem",
+    "a problem_type that nobody knows",
+    EITHER,
+    {"problem_type": "ranking"},
+    names=("problem_type",),
 )
 label_case(
     "num_labels_contradicts",
@@ -880,7 +1085,11 @@ def multi_label(place: Path) -> None:
     folder = classifier(place, problem_type="multi_label_classification")
     predictor = load(folder)
     with torch.no_grad():
-        shares = theirs(folder, "ForSequenceClassification")(**encoded(folder, TEXTS[0])).logits[0].sigmoid()
+        shares = (
+            theirs(folder, "ForSequenceClassification")(**encoded(folder, TEXTS[0]))
+            .logits[0]
+            .sigmoid()
+        )
     answer = predictor.classify(TEXTS[0])
     close([answer.probabilities[name] for name in LABELS], shares, "probabilities")
 
@@ -900,7 +1109,9 @@ def pair_types(place: Path) -> None:
     folder = classifier(place)
     with torch.no_grad():
         shares = (
-            theirs(folder, "ForSequenceClassification")(**encoded(folder, "the cat sat", "a dog")).logits[0].softmax(-1)
+            theirs(folder, "ForSequenceClassification")(**encoded(folder, "the cat sat", "a dog"))
+            .logits[0]
+            .softmax(-1)
         )
     answer = load(folder).classify(("the cat sat", "a dog"))
     close(list(answer.probabilities.values()), shares, "probabilities")
@@ -928,7 +1139,9 @@ def weight_case(
 
 
 def prefixed(prefix: str) -> Callable[[Path], object]:
-    return lambda folder: reweight(folder, lambda all_: {prefix + name: value for name, value in all_.items()})
+    return lambda folder: reweight(
+        folder, lambda all_: {prefix + name: value for name, value in all_.items()}
+    )
 
 
 def converted(dtype: torch.dtype) -> Callable[[Path], object]:
@@ -944,7 +1157,10 @@ def with_tensor(name: str, value: torch.Tensor) -> Callable[[Path], object]:
 
 def without(*parts: str) -> Callable[[Path], object]:
     def change(folder: Path) -> None:
-        reweight(folder, lambda all_: {k: v for k, v in all_.items() if not any(part in k for part in parts)})
+        reweight(
+            folder,
+            lambda all_: {k: v for k, v in all_.items() if not any(part in k for part in parts)},
+        )
 
     return change
 
@@ -955,7 +1171,9 @@ def as_pickle(folder: Path, name: str = "pytorch_model.bin") -> None:
 
 
 def renamed(old: str, new: str) -> Callable[[Path], object]:
-    return lambda folder: reweight(folder, lambda all_: {k.replace(old, new): v for k, v in all_.items()})
+    return lambda folder: reweight(
+        folder, lambda all_: {k.replace(old, new): v for k, v in all_.items()}
+    )
 
 
 def of_tensorflow(folder: Path) -> None:
@@ -969,7 +1187,9 @@ def module_pickle(folder: Path) -> None:
 
 
 def in_state(folder: Path) -> None:
-    torch.save({"epoch": 3, "state_dict": load_file(folder / WEIGHTS)}, folder / "pytorch_model.bin")
+    torch.save(
+        {"epoch": 3, "state_dict": load_file(folder / WEIGHTS)}, folder / "pytorch_model.bin"
+    )
     (folder / WEIGHTS).unlink()
 
 
@@ -994,8 +1214,20 @@ QUERY = "bert.encoder.layer.0.attention.self.query.weight"
 weight_case("module_prefix", "names begin with module.", READ, prefixed("module."))
 weight_case("module_pickle", "names begin with module., in a pickle", READ, module_pickle)
 weight_case("model_prefix", "names begin with model.", EITHER, prefixed("model."), ("model.",))
-weight_case("compiled_prefix", "names begin with _orig_mod.", EITHER, prefixed("_orig_mod."), ("_orig_mod.",))
-weight_case("doubled_prefix", "names begin with bert.bert.", EITHER, renamed("bert.", "bert.bert."), ("bert.bert.",))
+weight_case(
+    "compiled_prefix",
+    "names begin with _orig_mod.",
+    EITHER,
+    prefixed("_orig_mod."),
+    ("_orig_mod.",),
+)
+weight_case(
+    "doubled_prefix",
+    "names begin with bert.bert.",
+    EITHER,
+    renamed("bert.", "bert.bert."),
+    ("bert.bert.",),
+)
 weight_case(
     "position_ids",
     "a leftover buffer position_ids",
@@ -1041,7 +1273,11 @@ weight_case(
     READ,
     lambda folder: reweight(
         folder,
-        lambda all_: {**all_, "bert.pooler.dense.weight": torch.ones(16, 16), "bert.pooler.dense.bias": torch.ones(16)},
+        lambda all_: {
+            **all_,
+            "bert.pooler.dense.weight": torch.ones(16, 16),
+            "bert.pooler.dense.bias": torch.ones(16),
+        },
     ),
 )
 weight_case(
@@ -1063,16 +1299,27 @@ weight_case("bfloat16", "bfloat16", READ, converted(torch.bfloat16), compare=agr
 weight_case("double", "float64", READ, converted(torch.float64))
 weight_case("integers", "int8, as quantised weights are", REFUSED, converted(torch.int8), ("int8",))
 weight_case("pickle", "pytorch_model.bin alone", READ, as_pickle)
-weight_case("no_layer_tensor", "a tensor of a layer is missing", REFUSED, without("query.bias"), ("query.bias",))
 weight_case(
-    "no_embeddings", "the word embeddings are missing", REFUSED, without("word_embeddings"), ("word_embeddings",)
+    "no_layer_tensor",
+    "a tensor of a layer is missing",
+    REFUSED,
+    without("query.bias"),
+    ("query.bias",),
+)
+weight_case(
+    "no_embeddings",
+    "the word embeddings are missing",
+    REFUSED,
+    without("word_embeddings"),
+    ("word_embeddings",),
 )
 weight_case(
     "transposed",
     "a matrix is transposed",
     REFUSED,
     lambda folder: reweight(
-        folder, lambda all_: {k: v.T if "intermediate.dense.weight" in k else v for k, v in all_.items()}
+        folder,
+        lambda all_: {k: v.T if "intermediate.dense.weight" in k else v for k, v in all_.items()},
     ),
     ("intermediate",),
 )
@@ -1080,10 +1327,14 @@ weight_case(
     "flat",
     "a matrix is flat",
     REFUSED,
-    lambda folder: reweight(folder, lambda all_: {k: v.reshape(-1) if k == QUERY else v for k, v in all_.items()}),
+    lambda folder: reweight(
+        folder, lambda all_: {k: v.reshape(-1) if k == QUERY else v for k, v in all_.items()}
+    ),
     ("query",),
 )
-weight_case("nan", "a NaN in a matrix", REFUSED, tensor_set(QUERY, float("nan")), ("finite", "number"))
+weight_case(
+    "nan", "a NaN in a matrix", REFUSED, tensor_set(QUERY, float("nan")), ("finite", "number")
+)
 weight_case(
     "infinite",
     "an infinity in the embeddings of a word that a text has",
@@ -1112,11 +1363,19 @@ weight_case(
     REFUSED,
     lambda folder: (
         as_pickle(folder),
-        (folder / "pytorch_model.bin").write_bytes((folder / "pytorch_model.bin").read_bytes()[:9000]),
+        (folder / "pytorch_model.bin").write_bytes(
+            (folder / "pytorch_model.bin").read_bytes()[:9000]
+        ),
     ),
     ("pytorch_model.bin",),
 )
-weight_case("state_dict", "a training's state in place of the tensors alone", EITHER, in_state, ("pytorch_model.bin",))
+weight_case(
+    "state_dict",
+    "a training's state in place of the tensors alone",
+    EITHER,
+    in_state,
+    ("pytorch_model.bin",),
+)
 weight_case("no_weights", "no weights", REFUSED, remove(WEIGHTS), ("weights",))
 weight_case(
     "tensorflow_weights",
@@ -1130,17 +1389,24 @@ weight_case(
     "another model's pytorch_model.bin beside model.safetensors",
     READ,
     lambda folder: torch.save(
-        {name: value + 1 for name, value in load_file(folder / WEIGHTS).items()}, folder / "pytorch_model.bin"
+        {name: value + 1 for name, value in load_file(folder / WEIGHTS).items()},
+        folder / "pytorch_model.bin",
     ),
 )
 weight_case(
-    "empty_pickle_beside", "an empty pytorch_model.bin beside model.safetensors", READ, put("pytorch_model.bin", "")
+    "empty_pickle_beside",
+    "an empty pytorch_model.bin beside model.safetensors",
+    READ,
+    put("pytorch_model.bin", ""),
 )
 weight_case(
     "adapter_folder",
     "a LoRA adapter's folder",
     REFUSED,
-    lambda folder: (remove(WEIGHTS, "config.json")(folder), put("adapter_config.json", "{}")(folder)),
+    lambda folder: (
+        remove(WEIGHTS, "config.json")(folder),
+        put("adapter_config.json", "{}")(folder),
+    ),
     ("config.json",),
 )
 
@@ -1172,7 +1438,9 @@ def index_of(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 weight_case("sharded", "weights in two files", READ, sharded)
-weight_case("sharded_pickles", "weights in two pickles", READ, lambda folder: sharded(folder, "bin"))
+weight_case(
+    "sharded_pickles", "weights in two pickles", READ, lambda folder: sharded(folder, "bin")
+)
 weight_case(
     "shard_missing",
     "one of two files of weights is missing",
@@ -1199,7 +1467,10 @@ weight_case(
     "an index that lists a file above the folder",
     REFUSED,
     lambda folder: index_of(
-        folder, lambda values: values.update(weight_map=dict.fromkeys(values["weight_map"], "../x.safetensors"))
+        folder,
+        lambda values: values.update(
+            weight_map=dict.fromkeys(values["weight_map"], "../x.safetensors")
+        ),
     ),
     ("x.safetensors",),
 )

@@ -1,7 +1,8 @@
-"""Odd inputs for `predict` and `embed`: Python objects and files, each text answered as transformers answers it alone.
+"""Odd inputs for `predict` and `embed`: Python objects and files, each text answered as
+transformers answers it alone.
 
-A row that cannot be answered has to be marked with a reason, and every other row has to be answered as if it stood
-alone.
+A row that cannot be answered has to be marked with a reason, and every other row has to be answered
+as if it stood alone.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from odd_models import CASED, bert, classifier, encoded, load, theirs, wordpiece
 CASES = Cases("prediction inputs")
 Text = str | tuple[str, str]
 TEXTS: list[Text] = [
-    f"the {word} film ran {number}" for number, word in enumerate(("red", "slow", "blue", "good", "bad"))
+    f"the {word} film ran {number}"
+    for number, word in enumerate(("red", "slow", "blue", "good", "bad"))
 ]
 
 
@@ -52,13 +54,23 @@ def predictor() -> Any:
 
 @cache
 def tagger() -> Path:
-    names = {"id2label": {0: "O", 1: "B-PER", 2: "I-PER"}, "label2id": {"O": 0, "B-PER": 1, "I-PER": 2}}
-    return bert(twins() / "tagger", "ForTokenClassification", tokenizer=wordpiece(CASED, do_lower_case=False), **names)
+    names = {
+        "id2label": {0: "O", 1: "B-PER", 2: "I-PER"},
+        "label2id": {"O": 0, "B-PER": 1, "I-PER": 2},
+    }
+    return bert(
+        twins() / "tagger",
+        "ForTokenClassification",
+        tokenizer=wordpiece(CASED, do_lower_case=False),
+        **names,
+    )
 
 
 @cache
 def reader() -> Path:
-    return bert(twins() / "reader", "ForQuestionAnswering", tokenizer=wordpiece(CASED, do_lower_case=False))
+    return bert(
+        twins() / "reader", "ForQuestionAnswering", tokenizer=wordpiece(CASED, do_lower_case=False)
+    )
 
 
 @cache
@@ -108,7 +120,9 @@ def rows_of(answers: Any) -> list[Any]:
 
 
 def compare(rows: Sequence[Any], texts: Sequence[Text | None], subject: str) -> None:
-    """WrongError unless each row is answered as transformers answers its text; None: it has to be marked."""
+    """WrongError unless each row is answered as transformers answers its text; None: it has to be
+    marked.
+    """
     equal(len(rows), len(texts), "answers")
     for number, (row, text) in enumerate(zip(rows, texts, strict=True), 1):
         if text is None:
@@ -119,7 +133,11 @@ def compare(rows: Sequence[Any], texts: Sequence[Text | None], subject: str) -> 
 
 def probabilities(row: Any, subject: str) -> list[float]:
     said = row.get("prediction", row) if isinstance(row, dict) else row
-    values = said.get("probabilities") if isinstance(said, dict) else getattr(said, "probabilities", None)
+    values = (
+        said.get("probabilities")
+        if isinstance(said, dict)
+        else getattr(said, "probabilities", None)
+    )
     check(isinstance(values, dict), f"{subject} has no answer: {said!r:.60}")
     return list(values.values())
 
@@ -156,7 +174,14 @@ pairs: list[Text] = [(str(text), "a dog sat") for text in TEXTS]
 
 object_case("object_list", "nothing: the control of the objects", READ, lambda: TEXTS)
 object_case("object_text", "one text, not a list", READ, lambda: TEXTS[0], TEXTS[:1])
-object_case("object_tuple", "a tuple of three texts", EITHER, lambda: tuple(TEXTS[:3]), TEXTS[:3], ("pair", "two"))
+object_case(
+    "object_tuple",
+    "a tuple of three texts",
+    EITHER,
+    lambda: tuple(TEXTS[:3]),
+    TEXTS[:3],
+    ("pair", "two"),
+)
 object_case("object_pairs", "a list of pairs", READ, lambda: pairs, pairs)
 object_case(
     "object_list_pairs",
@@ -168,7 +193,14 @@ object_case(
 )
 object_case("object_generator", "a generator", READ, lambda: (text for text in TEXTS))
 object_case("object_set", "a set, which has no order", REFUSED, lambda: set(TEXTS), None, ("set",))
-object_case("object_dict", "a dict with the key text", EITHER, lambda: {"text": TEXTS[0]}, TEXTS[:1], ("dict", "key"))
+object_case(
+    "object_dict",
+    "a dict with the key text",
+    EITHER,
+    lambda: {"text": TEXTS[0]},
+    TEXTS[:1],
+    ("dict", "key"),
+)
 object_case(
     "object_dict_pair",
     "a dict with the keys text and pair",
@@ -177,7 +209,9 @@ object_case(
     pairs[:1],
     ("dict", "key"),
 )
-object_case("object_dict_lists", "a dict of lists", EITHER, lambda: {"text": TEXTS}, TEXTS, ("dict", "key"))
+object_case(
+    "object_dict_lists", "a dict of lists", EITHER, lambda: {"text": TEXTS}, TEXTS, ("dict", "key")
+)
 object_case(
     "object_dict_other",
     "a dict whose keys nobody knows",
@@ -187,9 +221,21 @@ object_case(
     ("headline", "dict"),
 )
 object_case(
-    "object_dicts", "a list of dicts", EITHER, lambda: [{"text": text} for text in TEXTS], TEXTS, ("dict", "expected")
+    "object_dicts",
+    "a list of dicts",
+    EITHER,
+    lambda: [{"text": text} for text in TEXTS],
+    TEXTS,
+    ("dict", "expected"),
 )
-object_case("object_frame", "a DataFrame with a column text", EITHER, lambda: frame, TEXTS, ("DataFrame", "column"))
+object_case(
+    "object_frame",
+    "a DataFrame with a column text",
+    EITHER,
+    lambda: frame,
+    TEXTS,
+    ("DataFrame", "column"),
+)
 object_case(
     "object_frame_other",
     "a DataFrame without a column text",
@@ -199,11 +245,21 @@ object_case(
     ("DataFrame", "column"),
 )
 object_case(
-    "object_series", "a Series whose index is not 0, 1, 2", READ, lambda: pandas.Series(TEXTS, index=[9, 3, 3, 1, 0])
+    "object_series",
+    "a Series whose index is not 0, 1, 2",
+    READ,
+    lambda: pandas.Series(TEXTS, index=[9, 3, 3, 1, 0]),
 )
-object_case("object_categories", "a Series of categories", READ, lambda: pandas.Series(TEXTS, dtype="category"))
+object_case(
+    "object_categories",
+    "a Series of categories",
+    READ,
+    lambda: pandas.Series(TEXTS, dtype="category"),
+)
 object_case("object_numpy", "an array of numpy", READ, lambda: np.array(TEXTS))
-object_case("object_numpy_objects", "an array of objects", READ, lambda: np.array(TEXTS, dtype=object))
+object_case(
+    "object_numpy_objects", "an array of objects", READ, lambda: np.array(TEXTS, dtype=object)
+)
 object_case(
     "object_numpy_square",
     "an array of two dimensions",
@@ -212,7 +268,14 @@ object_case(
     pairs,
     EXPECTED_WORDS,
 )
-object_case("object_arrow", "an array of pyarrow", EITHER, lambda: pyarrow.array(TEXTS), TEXTS, EXPECTED_WORDS)
+object_case(
+    "object_arrow",
+    "an array of pyarrow",
+    EITHER,
+    lambda: pyarrow.array(TEXTS),
+    TEXTS,
+    EXPECTED_WORDS,
+)
 object_case(
     "object_dataset",
     "a Dataset of the datasets library",
@@ -221,11 +284,25 @@ object_case(
     TEXTS,
     ("Dataset", "column", "expected"),
 )
-object_case("object_dataset_column", "a column of a Dataset", READ, lambda: datasets.Dataset.from_pandas(frame)["text"])
+object_case(
+    "object_dataset_column",
+    "a column of a Dataset",
+    READ,
+    lambda: datasets.Dataset.from_pandas(frame)["text"],
+)
 object_case("object_bytes", "bytes", REFUSED, lambda: b"the red film", None, ("bytes",))
-object_case("object_bytes_list", "bytes among the texts", EITHER, lambda: with_odd(b"the cat"), MARKED, ("text 3",))
+object_case(
+    "object_bytes_list",
+    "bytes among the texts",
+    EITHER,
+    lambda: with_odd(b"the cat"),
+    MARKED,
+    ("text 3",),
+)
 object_case("object_none", "None in place of the texts", REFUSED, lambda: None, None, ("None",))
-object_case("object_none_in", "None among the texts", EITHER, lambda: with_odd(None), MARKED, ("text 3",))
+object_case(
+    "object_none_in", "None among the texts", EITHER, lambda: with_odd(None), MARKED, ("text 3",)
+)
 object_case(
     "object_nan_in",
     "NaN among the texts, as pandas has it",
@@ -242,17 +319,47 @@ object_case(
     MARKED,
     ("text 3",),
 )
-object_case("object_number_in", "a number among the texts", EITHER, lambda: with_odd(7), MARKED, ("text 3",))
-object_case("object_numbers", "numbers alone", REFUSED, lambda: [1, 2], None, ("text 1",))
-object_case("object_number", "a number in place of the texts", REFUSED, lambda: 7, None, ("7", "int"))
-object_case("object_path", "a Path in place of the texts", REFUSED, lambda: Path("a.txt"), None, ("path",))
-object_case("object_counter", "the keys of a Counter", EITHER, lambda: Counter(TEXTS).keys(), TEXTS, EXPECTED_WORDS)
 object_case(
-    "object_nested", "lists in lists in a list", REFUSED, lambda: [[[text] for text in TEXTS]], None, EXPECTED_WORDS
+    "object_number_in", "a number among the texts", EITHER, lambda: with_odd(7), MARKED, ("text 3",)
+)
+object_case("object_numbers", "numbers alone", REFUSED, lambda: [1, 2], None, ("text 1",))
+object_case(
+    "object_number", "a number in place of the texts", REFUSED, lambda: 7, None, ("7", "int")
+)
+object_case(
+    "object_path", "a Path in place of the texts", REFUSED, lambda: Path("a.txt"), None, ("path",)
+)
+object_case(
+    "object_counter",
+    "the keys of a Counter",
+    EITHER,
+    lambda: Counter(TEXTS).keys(),
+    TEXTS,
+    EXPECTED_WORDS,
+)
+object_case(
+    "object_nested",
+    "lists in lists in a list",
+    REFUSED,
+    lambda: [[[text] for text in TEXTS]],
+    None,
+    EXPECTED_WORDS,
 )
 object_case("object_none_at_all", "an empty list", EITHER, list, [], ("empty",))
-object_case("object_numpy_texts", "texts of numpy's own kind", READ, lambda: [np.str_(text) for text in TEXTS])
-object_case("object_mixed", "a pair among texts", EITHER, lambda: with_odd(("a cat", "a dog")), None, ("pair",))
+object_case(
+    "object_numpy_texts",
+    "texts of numpy's own kind",
+    READ,
+    lambda: [np.str_(text) for text in TEXTS],
+)
+object_case(
+    "object_mixed",
+    "a pair among texts",
+    EITHER,
+    lambda: with_odd(("a cat", "a dog")),
+    None,
+    ("pair",),
+)
 object_case(
     "object_pair_none",
     "a pair whose second text is None",
@@ -278,7 +385,13 @@ object_case(
     ("pair", "text 3"),
 )
 object_case("object_empty", "an empty text", READ, lambda: with_odd(""), MARKED)
-object_case("object_blank", "a text of blanks, tabs and line breaks", READ, lambda: with_odd(" \t\n\u00a0"), MARKED)
+object_case(
+    "object_blank",
+    "a text of blanks, tabs and line breaks",
+    READ,
+    lambda: with_odd(" \t\n\u00a0"),
+    MARKED,
+)
 object_case(
     "object_invisible",
     "a text of zero-width and control characters",
@@ -286,8 +399,16 @@ object_case(
     lambda: with_odd("\u200b\u200e\0\x1b"),
     MARKED,
 )
-object_case("object_emoji", "an emoji alone, which the vocabulary does not know", READ, lambda: with_odd("😀"), MARKED)
-object_case("object_long", "a text of a thousand words", READ, lambda: with_odd("the cat " * 500), MARKED)
+object_case(
+    "object_emoji",
+    "an emoji alone, which the vocabulary does not know",
+    READ,
+    lambda: with_odd("😀"),
+    MARKED,
+)
+object_case(
+    "object_long", "a text of a thousand words", READ, lambda: with_odd("the cat " * 500), MARKED
+)
 object_case(
     "object_surrogate",
     "half a surrogate pair inside a text",
@@ -296,7 +417,13 @@ object_case(
     with_odd("the cat sat"),
     ("text 3",),
 )
-object_case("object_nul", "a NUL inside a text", READ, lambda: with_odd("the c\0at sat"), with_odd("the cat sat"))
+object_case(
+    "object_nul",
+    "a NUL inside a text",
+    READ,
+    lambda: with_odd("the c\0at sat"),
+    with_odd("the cat sat"),
+)
 object_case(
     "object_decomposed",
     "accents apart from their letters",
@@ -312,7 +439,11 @@ object_case(
     with_odd("the cat sat"),
 )
 object_case(
-    "object_full_width", "letters of full width", READ, lambda: with_odd("the ｃａｔ sat"), with_odd("the ｃａｔ sat")
+    "object_full_width",
+    "letters of full width",
+    READ,
+    lambda: with_odd("the ｃａｔ sat"),
+    with_odd("the ｃａｔ sat"),
 )
 object_case(
     "object_line_breaks",
@@ -325,7 +456,9 @@ object_case(
 
 @CASES.add("predict", READ)
 def object_special(_: Path) -> None:
-    """Special tokens written in a text: read as letters (BERT's release) or as themselves (transformers)"""
+    """Special tokens written in a text: read as letters (BERT's release) or as themselves
+    (transformers)
+    """
     text = "the [SEP] cat [PAD]"
     answer = predictor().classify([TEXTS[0], text])[1]
     tokenizer = transformers.AutoTokenizer.from_pretrained(model())
@@ -343,7 +476,16 @@ def object_special(_: Path) -> None:
 
 def run_predict(input_path: Path, output: Path, *words: str, place: Path | None = None) -> None:
     source = model() if place is None else place
-    predict.main([str(source), f"input={input_path}", f"output={output}", "precision=32-true", "device=cpu", *words])
+    predict.main(
+        [
+            str(source),
+            f"input={input_path}",
+            f"output={output}",
+            "precision=32-true",
+            "device=cpu",
+            *words,
+        ]
+    )
 
 
 def file_case(
@@ -405,7 +547,12 @@ file_case(
     codecs.BOM_UTF8 + LINES.replace("\n", "\r\n").encode(),
 )
 file_case(
-    "lines_cr", "line ends of old Macintoshes (CR alone)", EITHER, "a.txt", LINES.replace("\n", "\r"), names=("a.txt",)
+    "lines_cr",
+    "line ends of old Macintoshes (CR alone)",
+    EITHER,
+    "a.txt",
+    LINES.replace("\n", "\r"),
+    names=("a.txt",),
 )
 file_case("lines_no_last_end", "no line end after the last line", READ, "a.txt", LINES.rstrip("\n"))
 file_case(
@@ -424,7 +571,9 @@ file_case(
     LINES.replace(" film", "\u2028\x85\f\x0bfilm"),
 )
 file_case("lines_nul", "a NUL inside a line", READ, "a.txt", LINES.replace("slow", "sl\0ow"))
-file_case("lines_utf16", "UTF-16 with its mark", EITHER, "a.txt", LINES.encode("utf-16"), names=("a.txt",))
+file_case(
+    "lines_utf16", "UTF-16 with its mark", EITHER, "a.txt", LINES.encode("utf-16"), names=("a.txt",)
+)
 file_case(
     "lines_latin_1",
     "one line in Latin-1",
@@ -444,8 +593,22 @@ file_case(
     names=("a.txt",),
 )
 file_case("lines_emoji", "a line that is an emoji", READ, "a.txt", LINES + "😀\n", [*TEXTS, None])
-file_case("lines_long", "a line of 4,000 characters", READ, "a.txt", LINES + "the cat " * 500 + "\n", [*TEXTS, None])
-file_case("lines_pairs", "a tab in every line: pairs", READ, "a.txt", LINES.replace("\n", "\ta dog sat\n"), pairs)
+file_case(
+    "lines_long",
+    "a line of 4,000 characters",
+    READ,
+    "a.txt",
+    LINES + "the cat " * 500 + "\n",
+    [*TEXTS, None],
+)
+file_case(
+    "lines_pairs",
+    "a tab in every line: pairs",
+    READ,
+    "a.txt",
+    LINES.replace("\n", "\ta dog sat\n"),
+    pairs,
+)
 file_case(
     "lines_one_pair",
     "a tab in one line of five",
@@ -482,8 +645,22 @@ file_case(
     "{the} cat\n" + LINES,
     ["{the} cat", *TEXTS],
 )
-file_case("lines_json_text", "a first line that is a JSON number", READ, "a.txt", "19\n" + LINES, ["19", *TEXTS])
-file_case("lines_gzip", "packed by gzip", EITHER, "a.txt.gz", gzip.compress(LINES.encode()), names=("a.txt.gz",))
+file_case(
+    "lines_json_text",
+    "a first line that is a JSON number",
+    READ,
+    "a.txt",
+    "19\n" + LINES,
+    ["19", *TEXTS],
+)
+file_case(
+    "lines_gzip",
+    "packed by gzip",
+    EITHER,
+    "a.txt.gz",
+    gzip.compress(LINES.encode()),
+    names=("a.txt.gz",),
+)
 file_case("lines_empty", "an empty file", REFUSED, "a.txt", "", None, ("a.txt",))
 file_case("lines_no_suffix", "a name without a suffix", READ, "lines", LINES)
 
@@ -529,7 +706,15 @@ file_case(
     None,
     ("column",),
 )
-file_case("csv_no_header", "a .csv without a header", REFUSED, "a.csv", table(header=()), None, ("column", "header"))
+file_case(
+    "csv_no_header",
+    "a .csv without a header",
+    REFUSED,
+    "a.csv",
+    table(header=()),
+    None,
+    ("column", "header"),
+)
 file_case(
     "csv_twice",
     "a .csv with two columns text",
@@ -548,7 +733,12 @@ file_case(
     ["007", "1.50", "1e5"],
 )
 file_case(
-    "csv_dates", "texts that are dates", READ, "a.csv", "text\n2020-01-02\n01/02/20\n", ["2020-01-02", "01/02/20"]
+    "csv_dates",
+    "texts that are dates",
+    READ,
+    "a.csv",
+    "text\n2020-01-02\n01/02/20\n",
+    ["2020-01-02", "01/02/20"],
 )
 file_case(
     "csv_missing_words",
@@ -560,7 +750,12 @@ file_case(
 )
 file_case("csv_empty_cell", "an empty cell", READ, "a.csv", table(with_odd("")), MARKED)
 file_case(
-    "csv_trailing", "a comma at the end of every line", EITHER, "a.csv", table().replace("\n", ",\n"), names=("a.csv",)
+    "csv_trailing",
+    "a comma at the end of every line",
+    EITHER,
+    "a.csv",
+    table().replace("\n", ",\n"),
+    names=("a.csv",),
 )
 file_case(
     "csv_ragged",
@@ -588,8 +783,17 @@ file_case(
     table([*TEXTS, "the cat " * 25_000]),
     [*TEXTS, None],
 )
-file_case("csv_nul", "a NUL inside a field", EITHER, "a.csv", table().replace("slow", "sl\0ow"), names=("a.csv",))
-file_case("csv_header_alone", "a header and no row", REFUSED, "a.csv", "id,text\n", None, ("a.csv",))
+file_case(
+    "csv_nul",
+    "a NUL inside a field",
+    EITHER,
+    "a.csv",
+    table().replace("slow", "sl\0ow"),
+    names=("a.csv",),
+)
+file_case(
+    "csv_header_alone", "a header and no row", REFUSED, "a.csv", "id,text\n", None, ("a.csv",)
+)
 file_case("csv_capital_suffix", "a suffix in capitals, .CSV", READ, "A.CSV", table())
 file_case("tsv", "a .tsv with a header and other columns", READ, "a.tsv", table(separator="\t"))
 file_case(
@@ -605,7 +809,8 @@ file_case(
     "a .csv with the columns sentence1 and sentence2",
     EITHER,
     "a.csv",
-    table([]).replace("id,text,label", "sentence1,sentence2") + "".join(f"{a},{b}\n" for a, b in pairs),
+    table([]).replace("id,text,label", "sentence1,sentence2")
+    + "".join(f"{a},{b}\n" for a, b in pairs),
     pairs,
     ("column",),
 )
@@ -702,10 +907,39 @@ file_case(
     [*TEXTS, None],
     ("a.jsonl:6",),
 )
-file_case("jsonl_lists", "lines that are lists", REFUSED, "a.jsonl", jsonl([[t] for t in TEXTS]), None, ("a.jsonl:1",))
-file_case("jsonl_strings", "lines that are JSON texts", EITHER, "a.jsonl", jsonl(TEXTS), names=("a.jsonl:1",))
-file_case("jsonl_array", "one JSON array called .jsonl", EITHER, "a.jsonl", json.dumps(ROWS), names=("a.jsonl",))
-file_case("json_array", "one JSON array called .json", EITHER, "a.json", json.dumps(ROWS, indent=1), names=("a.json",))
+file_case(
+    "jsonl_lists",
+    "lines that are lists",
+    REFUSED,
+    "a.jsonl",
+    jsonl([[t] for t in TEXTS]),
+    None,
+    ("a.jsonl:1",),
+)
+file_case(
+    "jsonl_strings",
+    "lines that are JSON texts",
+    EITHER,
+    "a.jsonl",
+    jsonl(TEXTS),
+    names=("a.jsonl:1",),
+)
+file_case(
+    "jsonl_array",
+    "one JSON array called .jsonl",
+    EITHER,
+    "a.jsonl",
+    json.dumps(ROWS),
+    names=("a.jsonl",),
+)
+file_case(
+    "json_array",
+    "one JSON array called .json",
+    EITHER,
+    "a.json",
+    json.dumps(ROWS, indent=1),
+    names=("a.json",),
+)
 file_case(
     "jsonl_mixed",
     "pairs and single texts",
@@ -768,7 +1002,15 @@ file_case(
     None,
     ("body",),
 )
-file_case("parquet_cut", "a .parquet cut in half", REFUSED, "a.parquet", parquet(frame)[:300], None, ("a.parquet",))
+file_case(
+    "parquet_cut",
+    "a .parquet cut in half",
+    REFUSED,
+    "a.parquet",
+    parquet(frame)[:300],
+    None,
+    ("a.parquet",),
+)
 file_case("binary", "a picture", REFUSED, "a.png", b"\x89PNG\r\n\x1a\n\0\0\xff", None, ("a.png",))
 
 
@@ -843,25 +1085,53 @@ def embed_none(_: Path) -> None:
 
 SETTINGS: dict[str, tuple[str, Callable[[Any], Any], tuple[str, ...]]] = {
     "stride_zero": ("a stride of 0", lambda made: made.classify("the cat", stride=0), ("stride",)),
-    "stride_text": ("a stride that is text", lambda made: made.classify("the cat", stride="3"), ("stride",)),
-    "stride_half": ("a stride of 1.5", lambda made: made.classify("the cat", stride=1.5), ("stride",)),
-    "unknown_pooling": ("a pooling that nobody knows", lambda made: made.embed("the cat", pooling="max"), ("pooling",)),
+    "stride_text": (
+        "a stride that is text",
+        lambda made: made.classify("the cat", stride="3"),
+        ("stride",),
+    ),
+    "stride_half": (
+        "a stride of 1.5",
+        lambda made: made.classify("the cat", stride=1.5),
+        ("stride",),
+    ),
+    "unknown_pooling": (
+        "a pooling that nobody knows",
+        lambda made: made.embed("the cat", pooling="max"),
+        ("pooling",),
+    ),
     "layer_too_high": (
         "a layer that the encoder does not have",
         lambda made: made.embed("the cat", layer=2),
         ("layer",),
     ),
-    "layer_text": ("a layer that is text", lambda made: made.embed("the cat", layer="last"), ("layer",)),
-    "fill_without_head": ("a mask to fill by a classifier", lambda made: made.fill_mask("the [MASK]"), ("lm",)),
-    "tag_without_head": ("words to tag by a classifier", lambda made: made.tag("the cat"), ("tag",)),
+    "layer_text": (
+        "a layer that is text",
+        lambda made: made.embed("the cat", layer="last"),
+        ("layer",),
+    ),
+    "fill_without_head": (
+        "a mask to fill by a classifier",
+        lambda made: made.fill_mask("the [MASK]"),
+        ("lm",),
+    ),
+    "tag_without_head": (
+        "words to tag by a classifier",
+        lambda made: made.tag("the cat"),
+        ("tag",),
+    ),
 }
 
 
-def setting_case(name: str, oddity: str, act_on: Callable[[Any], Any], names: tuple[str, ...]) -> None:
+def setting_case(
+    name: str, oddity: str, act_on: Callable[[Any], Any], names: tuple[str, ...]
+) -> None:
     def act(_: Path) -> None:
         act_on(predictor())
 
-    CASES.add("embed" if "embed" in oddity else "predict", REFUSED, *names, name=name, oddity=oddity)(act)
+    CASES.add(
+        "embed" if "embed" in oddity else "predict", REFUSED, *names, name=name, oddity=oddity
+    )(act)
 
 
 for name, (oddity, act_on, names) in SETTINGS.items():
@@ -899,7 +1169,9 @@ def no_mask(_: Path) -> None:
 
 @CASES.add("predict", READ)
 def tag_odd_words(_: Path) -> None:
-    """Words to tag with emoji, accents apart from their letters and zero-width characters: spans are their own"""
+    """Words to tag with emoji, accents apart from their letters and zero-width characters: spans
+    are their own
+    """
     text = "Ada 😀 sat\u200b on\u00a0a mat, e\u0301 中文.\tBob"
     answer = load(tagger()).tag(text)
     check(len(answer.words) >= 8, f"{len(answer.words)} words")
@@ -926,7 +1198,9 @@ def tag_words_of_numbers(_: Path) -> None:
 
 @CASES.add("predict", READ)
 def answer_odd_passage(_: Path) -> None:
-    """A passage with emoji, accents apart and line breaks: the answer is what stands at its place"""
+    """A passage with emoji, accents apart and line breaks: the answer is what stands at its
+    place
+    """
     passage = "😀 the cäfe\u0301:\r\n the cat sat on\u00a0a \u200bmat and ran. " * 6
     answer = load(reader()).answer("who sat ?", [passage], top_k=5)
     for one in [answer, *answer.others]:

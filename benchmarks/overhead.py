@@ -1,8 +1,9 @@
-"""What Lightning, our callbacks and logging cost a step: the real training loop beside the bare loop on one batch.
+"""What Lightning, our callbacks and logging cost a step: the real training loop beside the bare
+loop on one batch.
 
-The real loop is what `clozelab pretrain` runs: Trainer, all callbacks of the stage, metrics.csv, a log point every 50
-steps; checkpoints and validation are left out, their cost is their own. The bare loop is forward, backward, clip and
-update.
+The real loop is what `clozelab pretrain` runs: Trainer, all callbacks of the stage, metrics.csv, a
+log point every 50 steps; checkpoints and validation are left out, their cost is their own. The bare
+loop is forward, backward, clip and update.
 """
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
@@ -45,7 +46,9 @@ def serve_real_loop(size: str) -> None:
                 yield [batch]
 
     class Answer(Callback):
-        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        def on_train_batch_end(
+            self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+        ) -> None:
             if not answers.after_step():
                 # Without the summary and the last log point that an orderly end would print.
                 os._exit(0)
@@ -83,7 +86,9 @@ def real_trainer(folder: Path, answer: Any) -> Any:
     hardware = choose_hardware(
         accelerator="cpu", devices=1, num_nodes=1, strategy="auto", precision="auto", threads=None
     )
-    callbacks = stage_callbacks(folder / "last.ckpt", TOTAL_STEPS, fingerprint="0" * 64, progress_bar=True)
+    callbacks = stage_callbacks(
+        folder / "last.ckpt", TOTAL_STEPS, fingerprint="0" * 64, progress_bar=True
+    )
     return build_trainer(
         hardware,
         max_steps=TOTAL_STEPS,
@@ -95,22 +100,28 @@ def real_trainer(folder: Path, answer: Any) -> Any:
     )
 
 
-def compare(size: str = "tiny", threads: int = 1, rounds: int = 15, seconds: float = 2.0) -> list[str]:
+def compare(
+    size: str = "tiny", threads: int = 1, rounds: int = 15, seconds: float = 2.0
+) -> list[str]:
     """The table; many short turns, because what is looked for is small."""
     options = ["--size", size, "--threads", str(threads)]
-    sides = {name: Side([__file__, "--worker", name, *options], threads) for name in ("bare", "real")}
+    sides = {
+        name: Side([__file__, "--worker", name, *options], threads) for name in ("bare", "real")
+    }
     take_turns(sides, rounds, seconds)
     costs = [a / b - 1.0 for a, b in zip(sides["bare"].rates, sides["real"].rates, strict=True)]
     verdict = "met" if statistics.median(costs) < TARGET else "missed"
     cost = (
-        f"**{statistics.median(costs):.1%}** ({min(costs):.1%} to {max(costs):.1%}), target < {TARGET:.0%}: {verdict}"
+        f"**{statistics.median(costs):.1%}** ({min(costs):.1%} to {max(costs):.1%}), target <"
+        f" {TARGET:.0%}: {verdict}"
     )
     return say(
         f"{rounds} x {seconds:g} s a loop, in turns; costs are those of neighbouring turns.",
         "",
         *TABLE,
         f"| {size_name(size)} | bare | {spread(sides['bare'].rates)} | |",
-        f"| {size_name(size)} | Lightning, callbacks, logging | {spread(sides['real'].rates)} | {cost} |",
+        f"| {size_name(size)} | Lightning, callbacks, logging | {spread(sides['real'].rates)} |"
+        f" {cost} |",
     )
 
 
@@ -122,7 +133,9 @@ def run_worker(side: str, size: str, threads: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", default="tiny", choices=list(SHAPES))
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=15)

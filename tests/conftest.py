@@ -21,7 +21,8 @@ from clozelab.models.config import EncoderConfig
 from clozelab.runs.fingerprint import RESULTS_VERSIONS
 from clozelab.runs.record import COPY_FILE, Score, read_record, write_record
 
-# Sweeps of the tests are to be run, not to be looked at first; what tests the pre-flight takes it away again.
+# Sweeps of the tests are to be run, not to be looked at first; what tests the pre-flight takes it
+# away again.
 os.environ.setdefault("CLOZELAB_SKIP_DOCTOR", "1")
 OWN = ("", "localhost", "0.0.0.0", "::", "::1", socket.gethostname())
 asked: list[str] = []
@@ -29,7 +30,9 @@ asked: list[str] = []
 
 
 def only_here(function: Callable[..., Any], place: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of sockets that refuses any other machine; `place` finds the host among its arguments."""
+    """A function of sockets that refuses any other machine; `place` finds the host among its
+    arguments.
+    """
 
     def guarded(*arguments: Any, **options: Any) -> Any:
         host = place(*arguments, **options)
@@ -49,7 +52,11 @@ def host_of(_: socket.socket, address: Any, *__: Any) -> Any:
 for method in ("connect", "connect_ex"):
     setattr(socket.socket, method, only_here(getattr(socket.socket, method), host_of))
 for name in ("getaddrinfo", "gethostbyname", "create_connection"):
-    first = (lambda address, *_, **__: address[0]) if name == "create_connection" else (lambda host, *_, **__: host)
+    first = (
+        (lambda address, *_, **__: address[0])
+        if name == "create_connection"
+        else (lambda host, *_, **__: host)
+    )
     setattr(socket, name, only_here(getattr(socket, name), first))
 
 
@@ -86,7 +93,9 @@ def tiny_config() -> Callable[..., EncoderConfig]:
 
 @pytest.fixture(scope="session")
 def shared_dir() -> Path:
-    """The folder with real data and oracles: CLOZELAB_SHARED, or `../shared` beside the checkout; skips without it."""
+    """The folder with real data and oracles: CLOZELAB_SHARED, or `../shared` beside the checkout;
+    skips without it.
+    """
     default = Path(__file__).resolve().parents[1].parent / "shared"
     folder = Path(os.environ.get("CLOZELAB_SHARED", default))
     if not folder.is_dir():
@@ -95,28 +104,65 @@ def shared_dir() -> Path:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What is ignored where the tests are started (nohup, a job in the background) would stay so in each process."""
+    """What is ignored where the tests are started (nohup, a job in the background) would stay so in
+    each process.
+    """
     if forked.ADDRESS not in os.environ:  # else a worker of xdist's: its controller has one
         config.add_cleanup(forked.start_server())
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+            signal.signal(
+                number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            )
 
 
 LONGEST = (
-    *("runs/test_pretrain_run", "test_experiments", "stages/test_doctor", "test_conf", "runs/test_finetune_run"),
-    *("reference/test_frozen", "test_cli", "checks/test_planted_defects", "launch/test_sweep", "planning/test_jobs"),
-    *("benchmarks/test_gpu", "runs/test_stops", "benchmarks/test_bench", "test_offline", "benchmarks/test_faults"),
-    *("microworld/test_documents", "launch/test_experiments", "verdicts/test_rates", "runs/test_verify"),
-    *("planning/test_steps", "runs/test_objective_runs", "stages/test_export", "metrics/test_glue", "test_gate"),
+    *(
+        "runs/test_pretrain_run",
+        "test_experiments",
+        "stages/test_doctor",
+        "test_conf",
+        "runs/test_finetune_run",
+    ),
+    *(
+        "reference/test_frozen",
+        "test_cli",
+        "checks/test_planted_defects",
+        "launch/test_sweep",
+        "planning/test_jobs",
+    ),
+    *(
+        "benchmarks/test_gpu",
+        "runs/test_stops",
+        "benchmarks/test_bench",
+        "test_offline",
+        "benchmarks/test_faults",
+    ),
+    *(
+        "microworld/test_documents",
+        "launch/test_experiments",
+        "verdicts/test_rates",
+        "runs/test_verify",
+    ),
+    *(
+        "planning/test_steps",
+        "runs/test_objective_runs",
+        "stages/test_export",
+        "metrics/test_glue",
+        "test_gate",
+    ),
 )
-"""Files of ten seconds and more: `make test` hands them out first, so that none is left alone at the end.
+"""Files of ten seconds and more: `make test` hands them out first, so that none is left alone at
+the end.
 
-One of those that read the small world is among them, and writes it before the others wait for it."""
+One of those that read the small world is among them, and writes it before the others wait for
+it."""
 
 
 def pytest_collection_finish() -> None:
-    """What is imported stays; configurations are thousands of small objects, and looking through all is slow."""
+    """What is imported stays; configurations are thousands of small objects, and looking through
+    all is slow.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
@@ -129,13 +175,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def own_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the console script sets for its jobs ends with a test: scripts of benchmarks/ import those beside them."""
+    """What the console script sets for its jobs ends with a test: scripts of benchmarks/ import
+    those beside them.
+    """
     monkeypatch.setenv("PYTHONSAFEPATH", "")
 
 
 @pytest.fixture(autouse=True)
 def no_terminal_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables are those of a pipe, however wide the terminal is that the tests run in (pytest-xdist says so to all)."""
+    """Tables are those of a pipe, however wide the terminal is that the tests run in (pytest-xdist
+    says so to all).
+    """
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
@@ -165,11 +215,16 @@ WORDS = [
 @pytest.fixture(scope="session")
 def tokenizer() -> WordPieceTokenizer:
     """Of whole words, so that a test can count tokens by eye."""
-    letters = list(string.ascii_lowercase + string.digits + ".,?!'\"-") + [f"##{c}" for c in string.ascii_lowercase]
-    return WordPieceTokenizer([*SPECIAL_TOKENS, *letters, *(word for word in WORDS if len(word) > 1)], lowercase=True)
+    letters = list(string.ascii_lowercase + string.digits + ".,?!'\"-") + [
+        f"##{c}" for c in string.ascii_lowercase
+    ]
+    return WordPieceTokenizer(
+        [*SPECIAL_TOKENS, *letters, *(word for word in WORDS if len(word) > 1)], lowercase=True
+    )
 
 
-# Run folders as the stages leave them, made up: for finding, judging and reporting without training anything.
+# Run folders as the stages leave them, made up: for finding, judging and reporting without training
+# anything.
 
 ARMS = ("mlm_nsp", "mlm", "ltr")
 SECOND_SCORES = {
@@ -191,13 +246,19 @@ TASKS: dict[str, dict[str, Any]] = {
     "cola": {"title": "CoLA", "stand_in_for": None, "metric": "validation/matthews"},
     "stsb": {"title": "STS-B", "stand_in_for": None, "metric": "validation/spearman"},
     "rte": {"title": "RTE", "stand_in_for": None, "metric": "validation/accuracy"},
-    "qnli_derived": {"title": "QNLI-derived", "stand_in_for": "qnli", "metric": "validation/accuracy"},
+    "qnli_derived": {
+        "title": "QNLI-derived",
+        "stand_in_for": "qnli",
+        "metric": "validation/accuracy",
+    },
     "squad_v1": {"title": "SQuAD F1", "stand_in_for": None, "metric": "validation/f1"},
     "squad_v2": {"title": "SQuAD 2.0 F1", "stand_in_for": None, "metric": "validation/f1"},
 }
 
 
-def write_run(folder: Path, stage: str, config: dict[str, Any], status: str = "complete", **facts: Any) -> None:
+def write_run(
+    folder: Path, stage: str, config: dict[str, Any], status: str = "complete", **facts: Any
+) -> None:
     """A folder with a record; `keys` are what it is scored by."""
     folder.mkdir(parents=True)
     config = {"experiment": "table5_pretraining_tasks"} | config
@@ -235,9 +296,20 @@ def write_scores(folder: Path, saved: Mapping[str, Any], keys: Iterable[str] = (
     assert record is not None
     are_shares = not {"validation/exact_match", "validation/exact"} & saved["scores"].keys()
     keys = keys or saved["scores"]
-    record.metric, record.scores = saved["metric"], {key: Score.of(key, are_shares=are_shares) for key in keys}
+    record.metric, record.scores = (
+        saved["metric"],
+        {key: Score.of(key, are_shares=are_shares) for key in keys},
+    )
     record.take(saved)
-    kept = ("title", "stand_in_for", "synthetic", "num_examples", "collapsed", "best_step", "total_steps")
+    kept = (
+        "title",
+        "stand_in_for",
+        "synthetic",
+        "num_examples",
+        "collapsed",
+        "best_step",
+        "total_steps",
+    )
     record.facts |= {key: saved[key] for key in kept if key in saved}
     record.facts["num_evaluations"] = len(saved.get("evaluations", ()))
     write_record(record)
@@ -256,7 +328,12 @@ def write_pretrain(
 ) -> None:
     folder = root / "pretrain" / arm / f"seed-{seed}"
     shape = model or {"num_hidden_layers": 2, "hidden_size": 128}
-    config = {"arm": arm, "seed": seed, "model": dict(shape), "corpus": {"name": "text", "generator": generator}}
+    config = {
+        "arm": arm,
+        "seed": seed,
+        "model": dict(shape),
+        "corpus": {"name": "text", "generator": generator},
+    }
     config["validation"] = {"seq_length": 64}
     facts = {
         "steps": 100,
@@ -276,24 +353,55 @@ def write_pretrain(
     (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
 
 
-def write_finetune(root: Path, row: str, task: str, seeds: tuple[int, int], score: float, **extra: Any) -> None:
-    """`score` in percent, written in the unit that the task's scorer uses; `config` adds settings, `sub` a folder."""
-    folder = root / "finetune" / row / f"pretrain-seed-{seeds[0]}" / task / extra.pop("sub", "") / f"seed-{seeds[1]}"
+def write_finetune(
+    root: Path, row: str, task: str, seeds: tuple[int, int], score: float, **extra: Any
+) -> None:
+    """`score` in percent, written in the unit that the task's scorer uses; `config` adds settings,
+    `sub` a folder.
+    """
+    folder = (
+        root
+        / "finetune"
+        / row
+        / f"pretrain-seed-{seeds[0]}"
+        / task
+        / extra.pop("sub", "")
+        / f"seed-{seeds[1]}"
+    )
     about = TASKS[task]
-    config = {"row": row, "pretrain_seed": seeds[0], "seed": seeds[1], "task": {"name": task, **about}}
+    config = {
+        "row": row,
+        "pretrain_seed": seeds[0],
+        "seed": seeds[1],
+        "task": {"name": task, **about},
+    }
     config |= extra.pop("config", {})
     status = extra.pop("status", "complete")
     write_run(folder, "finetune", config, status)
     if status != "complete":
         return
     name = about["metric"]
-    scores = {name: score, "validation/exact_match": score / 2} if task == "squad_v1" else {name: score / 100}
-    saved = {"metric": name, "best_step": 10, "scores": scores, "majority_baseline": None, "collapsed": False} | extra
+    scores = (
+        {name: score, "validation/exact_match": score / 2}
+        if task == "squad_v1"
+        else {name: score / 100}
+    )
+    saved = {
+        "metric": name,
+        "best_step": 10,
+        "scores": scores,
+        "majority_baseline": None,
+        "collapsed": False,
+    } | extra
     write_scores(folder, saved)
 
 
-def write_scored(root: Path, row: str, task: str, seeds: tuple[int, int], score: float, **extra: Any) -> None:
-    """A run with every score that its task has: `score` percent and, for the second one, a point less."""
+def write_scored(
+    root: Path, row: str, task: str, seeds: tuple[int, int], score: float, **extra: Any
+) -> None:
+    """A run with every score that its task has: `score` percent and, for the second one, a point
+    less.
+    """
     factor = 1.0 if task == "squad_v1" else 0.01
     scores = {TASKS[task]["metric"]: score * factor}
     if task in SECOND_SCORES:
@@ -301,17 +409,25 @@ def write_scored(root: Path, row: str, task: str, seeds: tuple[int, int], score:
     write_finetune(root, row, task, seeds, score, scores=scores, **extra)
 
 
-def write_evaluation(root: Path, row: str, measure: str, seed: int, scores: Mapping[str, float], **extra: Any) -> None:
+def write_evaluation(
+    root: Path, row: str, measure: str, seed: int, scores: Mapping[str, float], **extra: Any
+) -> None:
     """A complete evaluation; `scores` in shares, the first is the main one."""
     folder = root / "evaluate" / row / f"pretrain-seed-{seed}" / measure / "seed-1"
     about = {"name": measure, "title": f"The {measure}"}
-    write_run(folder, "evaluate", {"row": row, "pretrain_seed": seed, "seed": 1, "measure": about} | extra)
-    write_scores(folder, {"metric": next(iter(scores)), "scores": dict(scores), "title": about["title"]})
+    write_run(
+        folder, "evaluate", {"row": row, "pretrain_seed": seed, "seed": 1, "measure": about} | extra
+    )
+    write_scores(
+        folder, {"metric": next(iter(scores)), "scores": dict(scores), "title": about["title"]}
+    )
 
 
 @pytest.fixture
 def make_runs(tmp_path: Path) -> Callable[..., Path]:
-    """make_runs(means, pretrain_seeds, finetune_seeds) -> root; `means`: {(row, task): score in percent}."""
+    """make_runs(means, pretrain_seeds, finetune_seeds) -> root; `means`: {(row, task): score in
+    percent}.
+    """
 
     def make(
         means: Mapping[tuple[str, str], float],
@@ -329,7 +445,12 @@ def make_runs(tmp_path: Path) -> Callable[..., Path]:
                 for second in finetune_seeds:
                     wobble = 0.2 * ((first * 7 + ROWS.index(row) * 3) % 5 - 2) + 0.1 * (second % 2)
                     write_finetune(
-                        root, row, task, (first, second), mean + wobble, synthetic="text" if generator else None
+                        root,
+                        row,
+                        task,
+                        (first, second),
+                        mean + wobble,
+                        synthetic="text" if generator else None,
                     )
         return root
 

@@ -1,8 +1,10 @@
-"""Processes of `python -m MODULE`, `python -c CODE` or `python FILE` for a tenth of the price: forked, imports done.
+"""Processes of `python -m MODULE`, `python -c CODE` or `python FILE` for a tenth of the price:
+forked, imports done.
 
-A test that needs a process of its own, but does not prove how one starts, calls `run` or `Popen` of this module instead
-of subprocess's. One server a test session imports what jobs import when it is first asked, runs no job itself, and
-forks. What it forks gets a session, command line, folder, environment, path and files of its own.
+A test that needs a process of its own, but does not prove how one starts, calls `run` or `Popen` of
+this module instead of subprocess's. One server a test session imports what jobs import when it is
+first asked, runs no job itself, and forks. What it forks gets a session, command line, folder,
+environment, path and files of its own.
 """
 
 from __future__ import annotations
@@ -39,14 +41,18 @@ IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def start_server() -> Callable[[], None]:
-    """Start it for this process and all that it starts; what it returns ends it. It imports nothing unless asked."""
+    """Start it for this process and all that it starts; what it returns ends it. It imports nothing
+    unless asked.
+    """
     folder = tempfile.TemporaryDirectory(prefix="forks-")
     os.environ[ADDRESS] = f"{folder.name}/socket"
     environment = os.environ | {"PYTHONPATH": SRC, "OMP_NUM_THREADS": "1"}
     # pyarrow's allocator starts a thread when it is imported, unless it is told not to.
     environment["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     command = [sys.executable, __file__, os.environ[ADDRESS]]
-    server = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=True)
+    server = subprocess.Popen(
+        command, stdin=subprocess.PIPE, env=environment, start_new_session=True
+    )
 
     def end() -> None:
         del os.environ[ADDRESS]
@@ -57,10 +63,11 @@ def start_server() -> Callable[[], None]:
 
 
 class Popen(subprocess.Popen[Any]):
-    """subprocess.Popen of a Python command; the process is the server's child, so only the server can wait for it.
+    """subprocess.Popen of a Python command; the process is the server's child, so only the server
+    can wait for it.
 
-    Any other command is started as ever. A second rank must be the first one's child: that has a spare one for it.
-    So must a launcher's own fork server (`own_fork_server`).
+    Any other command is started as ever. A second rank must be the first one's child: that has a
+    spare one for it. So must a launcher's own fork server (`own_fork_server`).
     """
 
     spare: tuple[int, socket.socket] | None = None
@@ -76,13 +83,21 @@ class Popen(subprocess.Popen[Any]):
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
         stdin, _, _, stdout, _, stderr = pipes
-        given = [own if number == -1 else number for own, number in enumerate((stdin, stdout, stderr))]
+        given = [
+            own if number == -1 else number for own, number in enumerate((stdin, stdout, stderr))
+        ]
         words, place = [*map(str, args[1:])], str(cwd or Path.cwd())
         if is_rank and self.spare:
             (self.pid, server), Popen.spare = self.spare, None
         else:
             self._server = server = connected()
-        ask(server, words, place, environment, {**dict(enumerate(given)), **{number: number for number in pass_fds}})
+        ask(
+            server,
+            words,
+            place,
+            environment,
+            {**dict(enumerate(given)), **{number: number for number in pass_fds}},
+        )
         if self._server is not None:
             self._answers = server.makefile("r")
             self.pid = int(self._answers.readline())
@@ -104,9 +119,19 @@ class Popen(subprocess.Popen[Any]):
         return self.returncode
 
 
-def ask(server: socket.socket, words: list[str], cwd: str, environment: dict[str, str], files: dict[int, int]) -> None:
-    """For a process of these words; `files` are its descriptors, each with the one here that it is to be."""
-    text = json.dumps({"words": words, "cwd": cwd, "environment": environment, "numbers": [*files]}).encode()
+def ask(
+    server: socket.socket,
+    words: list[str],
+    cwd: str,
+    environment: dict[str, str],
+    files: dict[int, int],
+) -> None:
+    """For a process of these words; `files` are its descriptors, each with the one here that it is
+    to be.
+    """
+    text = json.dumps(
+        {"words": words, "cwd": cwd, "environment": environment, "numbers": [*files]}
+    ).encode()
     socket.send_fds(server, [len(text).to_bytes(8, "big")], [*files.values()])
     server.sendall(text)
 
@@ -123,9 +148,13 @@ def connected() -> socket.socket:
 
 
 def run(
-    args: Sequence[str], *, capture_output: bool = False, timeout: float | None = None, check: bool = False,
+    args: Sequence[str],
+    *,
+    capture_output: bool = False,
+    timeout: float | None = None,
+    check: bool = False,
     **options: Any,
-) -> subprocess.CompletedProcess[Any]:  # fmt: skip
+) -> subprocess.CompletedProcess[Any]:
     """subprocess.run of a Python command."""
     typed = options.pop("input", None)
     options |= {"stdin": subprocess.DEVNULL if typed is None else subprocess.PIPE}
@@ -174,7 +203,8 @@ def serve(address: str) -> NoReturn:
             os.read(ear, 4096)
             with contextlib.suppress(ChildProcessError):
                 while pid := (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                    with callers.pop(pid) as caller, contextlib.suppress(OSError):  # who has asked may be gone
+                    # who has asked may be gone
+                    with callers.pop(pid) as caller, contextlib.suppress(OSError):
                         caller.sendall(f"{ended[1]}\n".encode())
 
 
@@ -225,12 +255,16 @@ def threads() -> list[str]:
     return ["python" if name.startswith("python") else name for name in sorted(names)]
 
 
-def become(words: list[str], cwd: str, environment: dict[str, str], numbers: list[int], files: list[int]) -> NoReturn:
+def become(
+    words: list[str], cwd: str, environment: dict[str, str], numbers: list[int], files: list[int]
+) -> NoReturn:
     """Be the process of `python WORDS`, to its end."""
     signal.set_wakeup_fd(-1)
     os.setsid()
     for number in (*IGNORED, signal.SIGCHLD):
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        signal.signal(
+            number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        )
     high = [fcntl.fcntl(given, fcntl.F_DUPFD, 1000) for given in files]
     os.closerange(3, 1000)
     for own, given in zip(numbers, high, strict=True):
@@ -248,9 +282,17 @@ def become(words: list[str], cwd: str, environment: dict[str, str], numbers: lis
     if {"-m", "--multirun", "reproduce"} & {*words[1:]}:
         own_fork_server(spare_child())
     kind, *rest = words
-    first = [] if environment.get("PYTHONSAFEPATH") else [{"-c": "", "-m": cwd}.get(kind, str(Path(kind).parent))]
+    first = (
+        []
+        if environment.get("PYTHONSAFEPATH")
+        else [{"-c": "", "-m": cwd}.get(kind, str(Path(kind).parent))]
+    )
     said = [place for place in environment.get("PYTHONPATH", "").split(os.pathsep) if place]
-    sys.path[:] = [*first, *said, *(place for place in sys.path if place not in (SRC, str(Path(__file__).parent)))]
+    sys.path[:] = [
+        *first,
+        *said,
+        *(place for place in sys.path if place not in (SRC, str(Path(__file__).parent))),
+    ]
     status = 0
     try:
         if kind == "-m":
@@ -271,7 +313,8 @@ def become(words: list[str], cwd: str, environment: dict[str, str], numbers: lis
         traceback.print_exc()
         status = 1
     with contextlib.suppress(BaseException):
-        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as an interpreter does at its end
+        # waits for threads, as an interpreter does at its end
+        threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
     try:
         sys.stdout.flush()
@@ -293,7 +336,9 @@ def spare_child() -> tuple[int, socket.socket]:
 
 
 def own_fork_server(spare: tuple[int, socket.socket]) -> None:
-    """Let a launcher's fork server be this child, whose imports are done: a new interpreter takes seven seconds."""
+    """Let a launcher's fork server be this child, whose imports are done: a new interpreter takes
+    seven seconds.
+    """
     start = multiprocessing.util.spawnv_passfds
 
     def spawnv_passfds(path: bytes, args: list[str], passfds: Sequence[int]) -> int:

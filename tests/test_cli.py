@@ -23,7 +23,11 @@ TABLE8 = str(EXPERIMENTS_DIR / "table8_masking")
 @pytest.fixture
 def clozelab(tmp_path: Path):  # type: ignore[no-untyped-def]
     def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        clean = {key: value for key, value in os.environ.items() if key not in ("CLOZELAB_DEBUG", "HYDRA_FULL_ERROR")}
+        clean = {
+            key: value
+            for key, value in os.environ.items()
+            if key not in ("CLOZELAB_DEBUG", "HYDRA_FULL_ERROR")
+        }
         return forked.run(
             [sys.executable, "-m", "clozelab", *words],
             cwd=tmp_path,
@@ -38,13 +42,18 @@ def clozelab(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 def test_help_is_fast_and_light() -> None:
     started = time.perf_counter()
-    done = subprocess.run([sys.executable, "-m", "clozelab", "--help"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "clozelab", "--help"], capture_output=True, text=True
+    )
     assert done.returncode == 0
     assert all(verb in done.stdout for verb in (*HYDRA_VERBS, *PLAIN_VERBS))
     loaded = "{'torch', 'hydra', 'numpy'} & {*sys.modules}"
     code = f"import sys; from clozelab.cli import main; main(['--help']); print({loaded})"
     light = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(SRC)}, capture_output=True, text=True
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(SRC)},
+        capture_output=True,
+        text=True,
     )
     assert light.stdout.strip().endswith("set()")
     assert time.perf_counter() - started < 5.0  # two interpreters on a busy machine
@@ -53,14 +62,22 @@ def test_help_is_fast_and_light() -> None:
 def test_help_of_a_verb_imports_nothing_heavy(tmp_path: Path) -> None:
     code = "import sys; from clozelab.cli import main\n"
     code += (
-        f"for verb in {[*HYDRA_VERBS, *PLAIN_VERBS]}: print('== of', verb); assert main([verb, '--help']) == 0, verb\n"
+        f"for verb in {[*HYDRA_VERBS, *PLAIN_VERBS]}: print('== of', verb); assert main([verb,"
+        " '--help']) == 0, verb\n"
     )
-    code += "loaded = {'torch', 'hydra', 'omegaconf', 'rich', 'numpy', 'pydantic'} & {*sys.modules}; assert not loaded"
+    code += (
+        "loaded = {'torch', 'hydra', 'omegaconf', 'rich', 'numpy', 'pydantic'} & {*sys.modules};"
+        " assert not loaded"
+    )
     told = os.environ | {"PYTHONPATH": str(SRC), "COLUMNS": "80"}
-    done = subprocess.run([sys.executable, "-c", code], env=told, cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=told, cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == 0 and not done.stderr, done.stderr
     said = dict(one.split("\n", 1) for one in done.stdout.split("== of ")[1:])
-    assert [*said] == [*HYDRA_VERBS, *PLAIN_VERBS] and all(f"clozelab {verb}" in said[verb] for verb in said)
+    assert [*said] == [*HYDRA_VERBS, *PLAIN_VERBS] and all(
+        f"clozelab {verb}" in said[verb] for verb in said
+    )
     assert max(map(len, done.stdout.splitlines())) <= 80
     # What a key means stays beside it.
     beside = re.search(r"\n  data_dir=FOLDER   where .*\n {20}(\S.*)\n", said["verify"])
@@ -69,7 +86,9 @@ def test_help_of_a_verb_imports_nothing_heavy(tmp_path: Path) -> None:
 
 
 def test_help_of_the_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
-    """What a stage does, an example, groups and keys: two screens of 80 columns, of files alone and of what is true."""
+    """What a stage does, an example, groups and keys: two screens of 80 columns, of files alone and
+    of what is true.
+    """
     (tmp_path / "task").mkdir()
     (tmp_path / "task/ours.yaml").touch()
     monkeypatch.chdir(tmp_path)
@@ -77,7 +96,11 @@ def test_help_of_the_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         assert main([verb, "--help", "--config-dir", str(tmp_path)]) == 0
         said, err = capsys.readouterr()
         lines, whole = said.splitlines(), " ".join(said.split())
-        assert whole.startswith(f"clozelab {verb}: {text}") and f"\n  clozelab {verb} " in said and not err
+        assert (
+            whole.startswith(f"clozelab {verb}: {text}")
+            and f"\n  clozelab {verb} " in said
+            and not err
+        )
         assert len(lines) <= 70 and max(map(len, lines)) <= 80, max(lines, key=len)
         assert "--cfg job" in lines[-1] and (" ours " in whole) == (verb == "finetune")
         groups, keys = said.partition("Groups (")[2].split("Keys that people set")
@@ -86,18 +109,27 @@ def test_help_of_the_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         # Each key is the schema's, and has its meaning beside it.
         known = {key.replace("*.", "") for key, _ in _meanings(SCHEMAS[verb])}
         for key in USUAL_KEYS[verb].split():
-            assert key in {*known, "optimizer.learning_rate"}, f"{verb} has no key {key}"  # a free node, of torch's too
+            # a free node, of torch's too
+            assert key in {*known, "optimizer.learning_rate"}, f"{verb} has no key {key}"
             assert re.search(rf"^  {re.escape(key)} +[\w\[-]", keys, re.MULTILINE), (verb, key)
 
 
 def test_the_long_help_of_a_stage_is_hydras(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     done = clozelab("pretrain", "--help-all")
-    assert done.returncode == 0 and "== Configuration groups ==" in done.stdout and "Traceback" not in done.stderr
-    assert done.stderr == "pretrain: reading the configuration\n", "the first output, and not on stdout"
+    assert (
+        done.returncode == 0
+        and "== Configuration groups ==" in done.stdout
+        and "Traceback" not in done.stderr
+    )
+    assert done.stderr == "pretrain: reading the configuration\n", (
+        "the first output, and not on stdout"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_begins_is_said_at_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_begins_is_said_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Before anything is imported."""
 
     def verb_of(words: list[str]) -> int:
@@ -130,31 +162,64 @@ def test_cfg_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:  # type
         (["pretrain", "sed=3"], 1, "pretrain has no key 'sed'; did you mean 'seed'?"),
         (["pretrain", "+sed=3"], 1, "did you mean 'seed'?"),
         (["pretrain", "-m", "sed=3,4"], 1, "did you mean 'seed'?"),
-        (["pretrain", "seed=abc"], 1, "error: seed=abc: Value 'abc' of type 'str' could not be converted to Integer"),
-        (["reproduce", "table5_pretraining_tasks", "scale=demo", "sed=3"], 1, "did you mean 'seed'?"),
+        (
+            ["pretrain", "seed=abc"],
+            1,
+            "error: seed=abc: Value 'abc' of type 'str' could not be converted to Integer",
+        ),
+        (
+            ["reproduce", "table5_pretraining_tasks", "scale=demo", "sed=3"],
+            1,
+            "did you mean 'seed'?",
+        ),
         (
             ["reproduce", "table5_pretraining_tasks", "another"],
             1,
             "reproduce takes 1 name, not table5_pretraining_tasks another",
         ),
         (["finetune", "task.epochs=7"], 1, "would change nothing"),
-        (["finetune", "-m", "encoder=nowhere", "row=x", "hydra/launcher=basic"], 1, "BasicLauncher' is not allowed"),
+        (
+            ["finetune", "-m", "encoder=nowhere", "row=x", "hydra/launcher=basic"],
+            1,
+            "BasicLauncher' is not allowed",
+        ),
         (["finetune", "-m", "encoder=F", "seed=1,2"], 1, "say row=NAME too"),
         (["evaluate", "measure=blimp", "encoder=F"], 1, "say row=NAME too"),
         (
-            ["evaluate", "-m", "--config-name", "sweep_evaluate", "--config-dir", TABLE8, "scale=demo", "row=random"],
+            [
+                "evaluate",
+                "-m",
+                "--config-name",
+                "sweep_evaluate",
+                "--config-dir",
+                TABLE8,
+                "scale=demo",
+                "row=random",
+            ],
             1,
             "row: this sweep takes rows as measured=NAME",
         ),
         (["pretrain", "model=tyni"], 1, "there is no model 'tyni'; did you mean 'tiny'?"),
-        (["finetune", "task=intent"], 1, "wnli; one of your own: FOLDER/task/intent.yaml and --config-dir FOLDER)"),
+        (
+            ["finetune", "task=intent"],
+            1,
+            "wnli; one of your own: FOLDER/task/intent.yaml and --config-dir FOLDER)",
+        ),
         (
             ["pretrain", "scale=labtop"],
             1,
             "there is no scale 'labtop'; did you mean 'laptop'? (there are demo, dials, gpu30,",
         ),
-        (["pretrain", "-m", "scale=labtop,demo"], 1, "there is no scale 'labtop'; did you mean 'laptop'?"),
-        (["reproduce", "table5_pretraining_tasks", "scale=labtop"], 1, "there is no scale 'labtop'; did you mean"),
+        (
+            ["pretrain", "-m", "scale=labtop,demo"],
+            1,
+            "there is no scale 'labtop'; did you mean 'laptop'?",
+        ),
+        (
+            ["reproduce", "table5_pretraining_tasks", "scale=labtop"],
+            1,
+            "there is no scale 'labtop'; did you mean",
+        ),
         (["pretrain", "+learning_rat=1"], 1, "learning_rat"),
         (["pretrain", "optimizer._target_=os.system"], 1, "not allowed"),
         (["finetune", "encoder=nowhere", "row=x", "task=mrpc"], 1, "nowhere"),
@@ -164,13 +229,29 @@ def test_cfg_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:  # type
         (["runs"], 1, "give runs_dir=FOLDER"),
         (["compare", "one"], 1, "takes 2 to 26 names"),
         (["gc", "--delte"], 1, "did you mean '--delete'?"),
-        (["plan", "table5_pretraining_tasks", "budget=soon"], 1, "budget=soon: give a time above zero, such as 2h"),
-        (["explain-cell", "table5_pretraining_tasks", "mlm", "QNLI", "scale=demo"], 1, "no run below"),
-        (["plan", "table5_pretraining_tasks", "budget=2h", "matched_by=foo"], 1, "can be matched by steps, tokens"),
+        (
+            ["plan", "table5_pretraining_tasks", "budget=soon"],
+            1,
+            "budget=soon: give a time above zero, such as 2h",
+        ),
+        (
+            ["explain-cell", "table5_pretraining_tasks", "mlm", "QNLI", "scale=demo"],
+            1,
+            "no run below",
+        ),
+        (
+            ["plan", "table5_pretraining_tasks", "budget=2h", "matched_by=foo"],
+            1,
+            "can be matched by steps, tokens",
+        ),
         (["plan", "table5_pretraining_tasks", "matched_by=steps"], 1, "say budget=TIME too"),
         (["plan", "table5"], 1, "no experiment 'table5'"),
         (["pretrain", "-m", "seed=glob(none*)"], 1, "no job at all"),
-        (["pretrain", "-m", "arm=x", "seed=1", "trainer.num_workers=0,1"], 1, "would share the folder"),
+        (
+            ["pretrain", "-m", "arm=x", "seed=1", "trainer.num_workers=0,1"],
+            1,
+            "would share the folder",
+        ),
         (["pretrain", "-m", "hydra.launcher.jobs_at_once=0"], 1, "jobs_at_once is 0"),
     ],
 )
@@ -200,18 +281,29 @@ def test_version(clozelab) -> None:  # type: ignore[no-untyped-def]
 
 def test_list_and_dry_run(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     done = clozelab("list", COLUMNS="60")
-    assert done.returncode == 0 and "table5_pretraining_tasks\n  Ablation over the pre-training tasks" in done.stdout
+    assert (
+        done.returncode == 0
+        and "table5_pretraining_tasks\n  Ablation over the pre-training tasks" in done.stdout
+    )
     assert max(map(len, done.stdout.splitlines())) <= 60
     assert [line for line in done.stdout.splitlines() if line != line.rstrip()] == []
     done = clozelab(
-        "reproduce", "table5_pretraining_tasks", "scale=demo", "finetune.task=mrpc", "finetune.row=mlm", "--dry-run"
+        "reproduce",
+        "table5_pretraining_tasks",
+        "scale=demo",
+        "finetune.task=mrpc",
+        "finetune.row=mlm",
+        "--dry-run",
     )
-    assert done.returncode == 0 and "pretrain/ltr/seed-2" in done.stdout and "6 new" in done.stdout, done.stderr
+    assert (
+        done.returncode == 0 and "pretrain/ltr/seed-2" in done.stdout and "6 new" in done.stdout
+    ), done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failing_sweep_job_fails_the_sweep_and_names_its_log(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    words = ["task=mrpc", "seed=1,2", "-m", "encoder=nowhere", "row=x", "hydra.launcher.fork=false"]  # -m anywhere
+    # -m anywhere
+    words = ["task=mrpc", "seed=1,2", "-m", "encoder=nowhere", "row=x", "hydra.launcher.fork=false"]
     done = clozelab("finetune", *words)
     assert done.returncode == 1
     assert "2 failed" in done.stderr and "nowhere" in done.stderr and "log: " in done.stderr
@@ -220,7 +312,13 @@ def test_a_failing_sweep_job_fails_the_sweep_and_names_its_log(clozelab, tmp_pat
 
 
 def test_a_long_sweep_is_looked_at_before_its_first_job(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    words = ["-m", "objective=mlm", "seed=1,2,3,4", "schedule.warmup_fraction=1.0", "hydra.launcher.fork=false"]
+    words = [
+        "-m",
+        "objective=mlm",
+        "seed=1,2,3,4",
+        "schedule.warmup_fraction=1.0",
+        "hydra.launcher.fork=false",
+    ]
     done = clozelab("pretrain", *words, CLOZELAB_SKIP_DOCTOR="0")
     assert done.returncode == 1 and "warmup_fraction is 1.0" in done.stdout, done.stderr
     assert "pre-flight has found an error, nothing was started" in done.stderr
@@ -234,9 +332,23 @@ def test_a_sweep_leaves_no_secret_behind(clozelab, tmp_path: Path) -> None:  # t
         "logger.wandb.project=sk-abcdefghijklmnop",
         "+logger.wandb.api_key=hunter2",
     ]
-    clozelab("finetune", "-m", "task=mrpc", "seed=7", "encoder=nowhere", "row=x", "hydra.launcher.fork=false", *words)
-    written = "".join(path.read_text() for path in (tmp_path / "runs/adhoc/demo/launcher").rglob("*") if path.is_file())
-    assert "seed=7" in written and "logger.wandb.project=***" in written  # the control: the command line is there
+    clozelab(
+        "finetune",
+        "-m",
+        "task=mrpc",
+        "seed=7",
+        "encoder=nowhere",
+        "row=x",
+        "hydra.launcher.fork=false",
+        *words,
+    )
+    written = "".join(
+        path.read_text()
+        for path in (tmp_path / "runs/adhoc/demo/launcher").rglob("*")
+        if path.is_file()
+    )
+    # the control: the command line is there
+    assert "seed=7" in written and "logger.wandb.project=***" in written
     assert "hunter2" not in written and "sk-abc" not in written
 
 
@@ -244,8 +356,11 @@ def test_a_sweep_leaves_no_secret_behind(clozelab, tmp_path: Path) -> None:  # t
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path, words: list[str]) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "clozelab", *words],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(SRC)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(SRC)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     assert process.stdout is not None and process.stderr is not None
     process.stdout.close()
     assert process.stderr.read() == b""

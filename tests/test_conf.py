@@ -1,4 +1,6 @@
-"""conf/: every choice of every group composes, targets are allowed, a misspelt key is refused wherever it stands."""
+"""conf/: every choice of every group composes, targets are allowed, a misspelt key is refused
+wherever it stands.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def whole(stage: str, *overrides: str) -> DictConfig:
 
 @cache
 def composed(stage: str, *overrides: str) -> DictConfig:
-    """The configuration of a stage, looked at, read-only: a choice is composed once for all tests of it."""
+    """The configuration of a stage, looked at, read-only: a choice is composed once for all tests
+    of it.
+    """
     with sweep.hydra_config(whole(stage, *overrides)) as plain:
         look_at(stage, plain)
     OmegaConf.set_readonly(plain, True)
@@ -49,7 +53,9 @@ def composed(stage: str, *overrides: str) -> DictConfig:
 
 
 def look_at(stage: str, plain: DictConfig) -> None:
-    """Every mandatory value is there, every target's address is allowed, and a record can be written of it."""
+    """Every mandatory value is there, every target's address is allowed, and a record can be
+    written of it.
+    """
     check_config(stage, plain)
     check_targets(plain, signatures=False)
     OmegaConf.to_container(plain, resolve=True, throw_on_missing=True)
@@ -90,7 +96,9 @@ def test_every_member_composes(stage: str, group: str) -> None:
 @pytest.mark.parametrize("scale", members("scale"))
 @pytest.mark.parametrize("trainer", members("trainer"))
 def test_every_scale_on_every_trainer(scale: str, trainer: str) -> None:
-    """The trainer's own composition with the values of another scale, which is what Hydra would put there."""
+    """The trainer's own composition with the values of another scale, which is what Hydra would put
+    there.
+    """
     for stage in ("pretrain", "finetune"):
         with sweep.hydra_config(whole(stage, f"trainer={trainer}")) as config:
             config.scale = composed(stage, f"scale={scale}").scale
@@ -102,7 +110,9 @@ def test_every_scale_on_every_trainer(scale: str, trainer: str) -> None:
 def test_a_scale_brings_its_corpus_and_tasks(scale: str) -> None:
     for stage in ("prepare", "pretrain"):
         config = composed(stage, f"scale={scale}")
-        assert config.corpus.name == {"demo": "microworld", "dials": "dials", "own": "text"}.get(scale, "wiki_books")
+        assert config.corpus.name == {"demo": "microworld", "dials": "dials", "own": "text"}.get(
+            scale, "wiki_books"
+        )
     assert composed("prepare", f"scale={scale}", "corpus=text").corpus.name == "text"
     # A task's own composition with the values of the scale, which is what Hydra would put there.
     finetuning = composed("finetune", f"scale={scale}").scale
@@ -113,14 +123,22 @@ def test_a_scale_brings_its_corpus_and_tasks(scale: str) -> None:
 
 
 OURS = {
-    "negative_scope": "source", "cuts": "ours", "short_seq_prob": 0.0, "put_back_unused": False,
-    "lone_sentences": "left_out", "copies": 1,
-}  # fmt: skip
+    "negative_scope": "source",
+    "cuts": "ours",
+    "short_seq_prob": 0.0,
+    "put_back_unused": False,
+    "lone_sentences": "left_out",
+    "copies": 1,
+}
 PAPER = OURS | {"negative_scope": "corpus"}
 RELEASED = {
-    "negative_scope": "corpus", "cuts": "released", "short_seq_prob": 0.1, "put_back_unused": True,
-    "lone_sentences": "random", "copies": 10,
-}  # fmt: skip
+    "negative_scope": "corpus",
+    "cuts": "released",
+    "short_seq_prob": 0.1,
+    "put_back_unused": True,
+    "lone_sentences": "random",
+    "copies": 10,
+}
 
 
 @pytest.mark.parametrize(
@@ -138,7 +156,12 @@ RELEASED = {
         (["scale=paper", "objective/input=full_sentences", "objective=mlm"], None, 10, True),
         (["fidelity=released", "objective.dupe_factor=4"], RELEASED | {"copies": 4}, 4, True),
         (["fidelity=released", "objective.dupe_factor=null"], RELEASED | {"copies": 1}, None, True),
-        (["fidelity=released", "objective.input.short_seq_prob=0"], RELEASED | {"short_seq_prob": 0}, 10, True),
+        (
+            ["fidelity=released", "objective.input.short_seq_prob=0"],
+            RELEASED | {"short_seq_prob": 0},
+            10,
+            True,
+        ),
         (["fidelity=released", "objective.token.count_specials=false"], RELEASED, 10, False),
         (
             ["fidelity=released", "objective.input.negative_scope=source"],
@@ -152,9 +175,14 @@ RELEASED = {
     ],
 )
 def test_a_fidelity_is_a_name_for_settings(
-    words: list[str], pairs: dict[str, object] | None, dupe_factor: int | None, count_specials: bool | None
+    words: list[str],
+    pairs: dict[str, object] | None,
+    dupe_factor: int | None,
+    count_specials: bool | None,
 ) -> None:
-    """Each can be said by itself, and every combination builds; a phase's own objective has the run's."""
+    """Each can be said by itself, and every combination builds; a phase's own objective has the
+    run's.
+    """
     plain = OmegaConf.to_container(composed("pretrain", *words, "arm=any"), resolve=True)
     assert isinstance(plain, dict)
     plain["phases"].append({**plain["phases"][0], "objective": "mlm_nsp"})
@@ -163,7 +191,9 @@ def test_a_fidelity_is_a_name_for_settings(
     if pairs is not None:
         assert {key: getattr(objective.input, key) for key in pairs} == pairs
     assert count_specials == getattr(objective.token, "count_specials", None)
-    usual = build_objectives(plain | {"phases": [{"objective": None}], "objective": plain["objective"]})[0]
+    usual = build_objectives(
+        plain | {"phases": [{"objective": None}], "objective": plain["objective"]}
+    )[0]
     assert repr(usual.input) == repr(objective.input)
     if len(words) == 1 and words[0].startswith(("scale=", "fidelity=")):
         assert repr(last.input) == repr(objective.input)
@@ -174,8 +204,13 @@ def test_a_fidelity_is_a_name_for_settings(
 def test_own_text_has_to_be_named(stage: str) -> None:
     """Once it was data_dir/corpus, whatever lay there."""
     with pytest.raises(MissingMandatoryValue) as caught:
-        OmegaConf.to_container(sweep.compose(stage, ["corpus=text"]).corpus, resolve=True, throw_on_missing=True)
-    assert explain(caught.value, stage) == "corpus.sources.0.path has no value; give one: corpus.sources.0.path=..."
+        OmegaConf.to_container(
+            sweep.compose(stage, ["corpus=text"]).corpus, resolve=True, throw_on_missing=True
+        )
+    assert (
+        explain(caught.value, stage)
+        == "corpus.sources.0.path has no value; give one: corpus.sources.0.path=..."
+    )
 
 
 def test_targets_fit_their_signatures() -> None:
@@ -191,39 +226,93 @@ def test_targets_fit_their_signatures() -> None:
 
 
 def test_any_task_can_be_probed_and_no_measure_has_its_name() -> None:
-    names = {str(composed("evaluate", f"measure={measure}").measure.name) for measure in members("measure")}
+    names = {
+        str(composed("evaluate", f"measure={measure}").measure.name)
+        for measure in members("measure")
+    }
     for task in members("task"):
         config = composed("evaluate", "measure=probe", f"task@measure.task={task}")
         assert config.measure.name == f"probe_{task}" and config.measure.task.data
-    assert not names & {*members("task")} and names >= {"blimp", "labelled_sst2", "probe_pos_ewt", "pairs_order"}
+    assert not names & {*members("task")} and names >= {
+        "blimp",
+        "labelled_sst2",
+        "probe_pos_ewt",
+        "pairs_order",
+    }
 
 
 @pytest.mark.parametrize(
     ("stage", "override", "message"),
     [
         ("pretrain", "sed=1", "has no key 'sed'; did you mean 'seed'?"),
-        ("pretrain", "trainer.thread=1", "has no key 'trainer.thread'; did you mean 'trainer.threads'?"),
-        ("pretrain", "scale.pretrain.seed=1", "has no key 'scale.pretrain.seed'; did you mean 'scale.pretrain.seeds'?"),
-        ("pretrain", "model.hidden_sise=8", "has no key 'model.hidden_sise'; did you mean 'model.hidden_size'?"),
-        ("pretrain", "+model.hidden_sise=8", "model.hidden_sise: there is no such key; did you mean 'hidden_size'?"),
-        ("pretrain", "validation.interval=1", "'validation.interval'; did you mean 'validation.interval_steps'?"),
+        (
+            "pretrain",
+            "trainer.thread=1",
+            "has no key 'trainer.thread'; did you mean 'trainer.threads'?",
+        ),
+        (
+            "pretrain",
+            "scale.pretrain.seed=1",
+            "has no key 'scale.pretrain.seed'; did you mean 'scale.pretrain.seeds'?",
+        ),
+        (
+            "pretrain",
+            "model.hidden_sise=8",
+            "has no key 'model.hidden_sise'; did you mean 'model.hidden_size'?",
+        ),
+        (
+            "pretrain",
+            "+model.hidden_sise=8",
+            "model.hidden_sise: there is no such key; did you mean 'hidden_size'?",
+        ),
+        (
+            "pretrain",
+            "validation.interval=1",
+            "'validation.interval'; did you mean 'validation.interval_steps'?",
+        ),
         ("pretrain", "phases.0.seq_len=1", "has no key 'phases.0.seq_len'; "),
-        ("pretrain", "objective.token.predict_probb=0.1", "did you mean 'objective.token.predict_prob'?"),
-        ("pretrain", "optimizer.lr=1", "has no key 'optimizer.lr'; optimizer has _target_, _partial_, learning_rate, "),
+        (
+            "pretrain",
+            "objective.token.predict_probb=0.1",
+            "did you mean 'objective.token.predict_prob'?",
+        ),
+        (
+            "pretrain",
+            "optimizer.lr=1",
+            "has no key 'optimizer.lr'; optimizer has _target_, _partial_, learning_rate, ",
+        ),
         ("pretrain", "model=tyni", "there is no model 'tyni'; did you mean 'tiny'?"),
         ("pretrain", "objectiv=mlm", "has no key 'objectiv'; did you mean 'objective'?"),
-        ("prepare", "tokenizer.lower=true", "has no key 'tokenizer.lower'; did you mean 'tokenizer.lowercase'?"),
+        (
+            "prepare",
+            "tokenizer.lower=true",
+            "has no key 'tokenizer.lower'; did you mean 'tokenizer.lowercase'?",
+        ),
         ("prepare", "corpus.sources.0.pth=x", "has no key 'corpus.sources.0.pth'; "),
         ("evaluate", "measure.data.sides=[left]", "has no key 'measure.data.sides'; "),
         ("evaluate", "measure=blip", "there is no measure 'blip'; did you mean 'blimp'?"),
         ("finetune", "task.nam=x", "has no key 'task.nam'; did you mean 'task.name'?"),
-        ("finetune", "task.data.max_seq_len=x", "'task.data.max_seq_len'; did you mean 'task.data.max_seq_length'?"),
-        ("finetune", "+encoder_folder=x", "encoder_folder: there is no such key; did you mean 'encoder_arm'"),
-        ("pretrain", "seed=one", "seed=one: Value 'one' of type 'str' could not be converted to Integer"),
+        (
+            "finetune",
+            "task.data.max_seq_len=x",
+            "'task.data.max_seq_len'; did you mean 'task.data.max_seq_length'?",
+        ),
+        (
+            "finetune",
+            "+encoder_folder=x",
+            "encoder_folder: there is no such key; did you mean 'encoder_arm'",
+        ),
+        (
+            "pretrain",
+            "seed=one",
+            "seed=one: Value 'one' of type 'str' could not be converted to Integer",
+        ),
         ("pretrain", "trainer.devices=many", "trainer.devices=many: Value 'many' of type 'str'"),
     ],
 )
-def test_a_typo_on_the_command_line_is_refused_by_its_key(stage: str, override: str, message: str) -> None:
+def test_a_typo_on_the_command_line_is_refused_by_its_key(
+    stage: str, override: str, message: str
+) -> None:
     with pytest.raises((ConfigCompositionException, ValueError)) as caught:
         composed(stage, override)
     assert message in explain(caught.value, stage)
@@ -239,7 +328,9 @@ def test_a_typo_on_the_command_line_is_refused_by_its_key(stage: str, override: 
         ("objective", "defaults: [mlm]\ntokens: {}\n", "tokens"),
     ],
 )
-def test_a_typo_in_a_group_file_is_refused_by_file_and_key(tmp_path: Path, group: str, text: str, key: str) -> None:
+def test_a_typo_in_a_group_file_is_refused_by_file_and_key(
+    tmp_path: Path, group: str, text: str, key: str
+) -> None:
     (tmp_path / group).mkdir()
     (tmp_path / group / "mine.yaml").write_text(text)
     (tmp_path / "corpus").mkdir(exist_ok=True)
@@ -252,18 +343,26 @@ def test_a_typo_in_a_group_file_is_refused_by_file_and_key(tmp_path: Path, group
 
 def test_a_typo_below_a_target_is_refused(tmp_path: Path) -> None:
     (tmp_path / "objective").mkdir()
-    (tmp_path / "objective" / "mine.yaml").write_text("defaults: [mlm]\ntoken: {predict_probb: 0.3}\n")
+    (tmp_path / "objective" / "mine.yaml").write_text(
+        "defaults: [mlm]\ntoken: {predict_probb: 0.3}\n"
+    )
     mine = sweep.compose("pretrain", ["objective=mine"], folder=tmp_path)
-    with pytest.raises(ValueError, match=r"objective\.token\.predict_probb.*did you mean 'predict_prob'"):
+    with pytest.raises(
+        ValueError, match=r"objective\.token\.predict_probb.*did you mean 'predict_prob'"
+    ):
         check_targets(sweep.without_hydra(mine))
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "albert", "electra"])
 def test_an_architecture_is_what_its_family_writes_and_reads(name: str) -> None:
-    """Its YAML and its file of models/families agree: a folder needs no word of ours to be read again."""
+    """Its YAML and its file of models/families agree: a folder needs no word of ours to be read
+    again.
+    """
     config = composed("pretrain", f"architecture={name}", "model=base")
     check_targets(config)
-    plain = {key: OmegaConf.to_container(config[key], resolve=True) for key in ("model", "architecture")}
+    plain = {
+        key: OmegaConf.to_container(config[key], resolve=True) for key in ("model", "architecture")
+    }
     encoder = EncoderConfig(**plain["model"], **plain["architecture"], vocab_size=100)
     written = encoder.family.to_hf(encoder)
     assert written["model_type"] == name and encoder.family.from_hf(written) == encoder
@@ -271,7 +370,11 @@ def test_an_architecture_is_what_its_family_writes_and_reads(name: str) -> None:
 
 def test_finetuning_values_come_from_the_scale_or_else_the_task() -> None:
     config = composed("finetune", "scale=demo", "task=mrpc")
-    assert config.learning_rate == config.scale.finetune.learning_rate == config.optimizer.learning_rate
+    assert (
+        config.learning_rate
+        == config.scale.finetune.learning_rate
+        == config.optimizer.learning_rate
+    )
     config = composed("finetune", "scale=demo", "task=mrpc", "scale.finetune.learning_rate=null")
     assert config.learning_rate == config.task.learning_rate == config.optimizer.learning_rate
     assert fallback(None, 2) == 2 and fallback(0, 2) == 0 and fallback() is None
@@ -279,7 +382,13 @@ def test_finetuning_values_come_from_the_scale_or_else_the_task() -> None:
 
 @pytest.mark.parametrize(
     ("scale", "scope"),
-    [("demo", "source"), ("laptop", "source"), ("gpu30", "corpus"), ("gpu_day", "corpus"), ("paper", "corpus")],
+    [
+        ("demo", "source"),
+        ("laptop", "source"),
+        ("gpu30", "corpus"),
+        ("gpu_day", "corpus"),
+        ("paper", "corpus"),
+    ],
 )
 def test_where_random_segments_come_from_is_the_scales(scale: str, scope: str) -> None:
     """Also of an objective that a phase names; an arm says otherwise in one word."""

@@ -1,8 +1,9 @@
-"""Every experiment: its paper.yaml is sound, its sweeps expand to the jobs they declare, every job composes.
+"""Every experiment: its paper.yaml is sound, its sweeps expand to the jobs they declare, every job
+composes.
 
-Composing takes a third of a second, and there are hundreds of jobs at five scales. So each sweep is composed once, arms
-and rows that are plain values are merged into it as Hydra merges them, and another scale is put in place of `scale`,
-on which every value of it hangs by interpolation.
+Composing takes a third of a second, and there are hundreds of jobs at five scales. So each sweep is
+composed once, arms and rows that are plain values are merged into it as Hydra merges them, and
+another scale is put in place of `scale`, on which every value of it hangs by interpolation.
 """
 
 from __future__ import annotations
@@ -42,13 +43,17 @@ SMALL_WORLD = "dials"
 """The scale of one experiment, whose tasks are its own."""
 OWN_TEXT = "own"
 """The scale for a text of somebody's own, at which no experiment says what it costs."""
-SCALES = sorted({path.stem for path in (CONF_DIR / "scale").glob("*.yaml")} - {SMALL_WORLD, OWN_TEXT})
+SCALES = sorted(
+    {path.stem for path in (CONF_DIR / "scale").glob("*.yaml")} - {SMALL_WORLD, OWN_TEXT}
+)
 DELTAS = {"pretrain": "arm", "finetune": "row", "evaluate": "measured"}
 
 
 @cache
 def stages_of(folder: Path) -> tuple[str, str]:
-    """Pre-training, and what its rows are scored by first: fine-tuning, or measures where there is none."""
+    """Pre-training, and what its rows are scored by first: fine-tuning, or measures where there is
+    none.
+    """
     return "pretrain", next(stage for stage in sweeps_in(folder) if stage != "pretrain")
 
 
@@ -60,12 +65,16 @@ def loader(folder: Path) -> ConfigLoader:
 @cache
 def master(folder: Path, stage: str, *words: str) -> DictConfig:
     """A sweep's own configuration, with its first arm or row."""
-    return loader(folder).load_configuration(f"sweep_{stage}", ["runs_dir=R", *words], run_mode=RunMode.MULTIRUN)
+    return loader(folder).load_configuration(
+        f"sweep_{stage}", ["runs_dir=R", *words], run_mode=RunMode.MULTIRUN
+    )
 
 
 @cache
 def scale_values(scale: str) -> DictConfig:
-    values = OmegaConf.merge(OmegaConf.structured(ScaleConfig), OmegaConf.load(CONF_DIR / "scale" / f"{scale}.yaml"))
+    values = OmegaConf.merge(
+        OmegaConf.structured(ScaleConfig), OmegaConf.load(CONF_DIR / "scale" / f"{scale}.yaml")
+    )
     assert isinstance(values, DictConfig)
     return values
 
@@ -140,7 +149,9 @@ def resolved(config: DictConfig, stage: str) -> dict[str, Any]:
 def jobs_at(folder: Path, stage: str, scale: DictConfig, *keys: str) -> list[list[str]]:
     """The words of each job of a sweep at a scale; with `keys`, as if it swept these alone."""
     # Rates are chosen by the scale, which only composing anew shows.
-    words = [f"scale={scale.name}"] if (folder / "rates" / f"scale_{scale.name}.yaml").is_file() else []
+    words = (
+        [f"scale={scale.name}"] if (folder / "rates" / f"scale_{scale.name}.yaml").is_file() else []
+    )
     params = master(folder, stage, *words).hydra.sweeper.params
     config = OmegaConf.create({"scale": scale, "params": params})
     words = [f"{key}={config.params[key]}" for key in keys or config.params]
@@ -149,7 +160,9 @@ def jobs_at(folder: Path, stage: str, scale: DictConfig, *keys: str) -> list[lis
 
 
 def tasks_at(scale: DictConfig) -> set[str]:
-    """The tasks that any experiment is fine-tuned on at a scale, and those that the scale names for others."""
+    """The tasks that any experiment is fine-tuned on at a scale, and those that the scale names for
+    others.
+    """
     own = scale.finetune
     named = {*own.tasks.split(","), *own.glue_tasks.split(","), *own.benchmarks.values()}
     folders = [EXPERIMENTS_DIR / name for name in list_experiments()]
@@ -165,14 +178,18 @@ def known_tasks() -> set[str]:
 def cost_table(name: str) -> dict[str, tuple[int, int]]:
     """Scale -> (pre-training runs, fine-tuning runs) that the README declares."""
     text = (EXPERIMENTS_DIR / name / "README.md").read_text()
-    lines = re.findall(r"^\| (\w+) \| (\d+)\b[^|]* \| (\d+)\b[^|]* \|", text.split("## Cost")[1], re.MULTILINE)
+    lines = re.findall(
+        r"^\| (\w+) \| (\d+)\b[^|]* \| (\d+)\b[^|]* \|", text.split("## Cost")[1], re.MULTILINE
+    )
     return {scale: (int(first), int(second)) for scale, first, second in lines}
 
 
 @pytest.mark.parametrize("name", list_experiments())
 def test_paper_yaml_and_readme(name: str) -> None:
     experiment = load_experiment(find_experiment(name))
-    assert {row.name for row in experiment.rows} == {*deltas(experiment.folder, stages_of(experiment.folder)[1])}
+    assert {row.name for row in experiment.rows} == {
+        *deltas(experiment.folder, stages_of(experiment.folder)[1])
+    }
     assert {row.arm for row in experiment.rows} - {None} == {*deltas(experiment.folder, "pretrain")}
     readme = (experiment.folder / "README.md").read_text()
     assert all(row.label in readme for row in experiment.rows)
@@ -181,7 +198,9 @@ def test_paper_yaml_and_readme(name: str) -> None:
 
 @pytest.mark.parametrize("name", list_experiments())
 def test_every_row_of_its_own_has_a_floor(name: str) -> None:
-    """An arm's rows name one: fresh weights, and the head that they have; it is fine-tuned by the same sweep."""
+    """An arm's rows name one: fresh weights, and the head that they have; it is fine-tuned by the
+    same sweep.
+    """
     experiment = load_experiment(find_experiment(name))
     stage = stages_of(experiment.folder)[1]
     swept = str(master(experiment.folder, stage).hydra.sweeper.params[DELTAS[stage]]).split(",")
@@ -206,14 +225,23 @@ def test_no_python_and_no_sizes_in_arms(name: str) -> None:
     assert not list(folder.rglob("*.py"))
     for arm in deltas(folder, "pretrain"):
         said = OmegaConf.to_yaml(group_file(folder, "arm", arm))
-        assert not re.search(r"steps(?!_factor)|hidden_size|num_hidden_layers|batch_size", said), arm
+        assert not re.search(r"steps(?!_factor)|hidden_size|num_hidden_layers|batch_size", said), (
+            arm
+        )
 
 
 @pytest.mark.parametrize("name", list_experiments())
 def test_readme_says_what_a_reader_needs(name: str) -> None:
     text = (EXPERIMENTS_DIR / name / "README.md").read_text()
     assert re.search(r"^\*\*The question\.\*\* \S", text, re.MULTILINE)
-    for heading in ("The paper's numbers", "Protocol", "Where ours differs", "Cost", "Results so far", "Run it"):
+    for heading in (
+        "The paper's numbers",
+        "Protocol",
+        "Where ours differs",
+        "Cost",
+        "Results so far",
+        "Run it",
+    ):
         assert re.search(rf"^## {heading}", text, re.MULTILINE), heading
 
 
@@ -221,18 +249,30 @@ def test_readme_says_what_a_reader_needs(name: str) -> None:
 def test_a_measure_that_a_scale_has_no_files_for_is_left_out(name: str) -> None:
     """BLiMP is not for an embedded world: its sweep runs all others there."""
     swept = {
-        scale: str(at_scale(master(EXPERIMENTS_DIR / name, "evaluate"), scale).hydra.sweeper.params.measure).split(",")
+        scale: (
+            str(
+                at_scale(
+                    master(EXPERIMENTS_DIR / name, "evaluate"), scale
+                ).hydra.sweeper.params.measure
+            ).split(",")
+        )
         for scale in ("demo", "laptop")
     }
     assert "blimp" in swept["laptop"] and "probe_pos_ewt" in swept["laptop"]
     assert swept["demo"] == [
-        {"probe_pos_ewt": "probe_ner_microworld"}.get(one, one) for one in swept["laptop"] if one != "blimp"
+        {"probe_pos_ewt": "probe_ner_microworld"}.get(one, one)
+        for one in swept["laptop"]
+        if one != "blimp"
     ]
 
 
 @pytest.mark.parametrize("name", list_experiments())
 def test_tasks_of_the_paper_exist(name: str) -> None:
-    columns = [one for one in OmegaConf.load(EXPERIMENTS_DIR / name / "paper.yaml").columns if not isinstance(one, str)]
+    columns = [
+        one
+        for one in OmegaConf.load(EXPERIMENTS_DIR / name / "paper.yaml").columns
+        if not isinstance(one, str)
+    ]
     tasks = {path.stem for path in (CONF_DIR / "task").glob("*.yaml")}
     for column in columns:
         if "task" not in column:
@@ -245,7 +285,12 @@ def test_tasks_of_the_paper_exist(name: str) -> None:
         assert not _stand_in_for(column.task)
         for stand_in in column.get("stand_ins", ()):
             # A benchmark of its own may stand in as well (WNUT-17, CODAH); one made for it says so.
-            assert _stand_in_for(stand_in) in (None, column.name, column.task, *column.benchmarks), stand_in
+            assert _stand_in_for(stand_in) in (
+                None,
+                column.name,
+                column.task,
+                *column.benchmarks,
+            ), stand_in
 
 
 def _stand_in_for(task: str) -> str | None:
@@ -254,11 +299,17 @@ def _stand_in_for(task: str) -> str | None:
 
 
 def scales_of(name: str) -> list[str]:
-    worlds = {"two_sides": [SMALL_WORLD], "zero_shot": [scale for scale in SCALES if scale != "demo"]}  # own data alone
+    # own data alone
+    worlds = {
+        "two_sides": [SMALL_WORLD],
+        "zero_shot": [scale for scale in SCALES if scale != "demo"],
+    }
     return worlds.get(name, SCALES)
 
 
-@pytest.mark.parametrize(("name", "scale"), [(name, scale) for name in list_experiments() for scale in scales_of(name)])
+@pytest.mark.parametrize(
+    ("name", "scale"), [(name, scale) for name in list_experiments() for scale in scales_of(name)]
+)
 def test_sweeps_have_the_declared_number_of_jobs(name: str, scale: str) -> None:
     folder = EXPERIMENTS_DIR / name
     counts = tuple(len(jobs_at(folder, stage, scale_values(scale))) for stage in stages_of(folder))
@@ -293,11 +344,18 @@ def test_every_task_of_every_sweep_composes_at_every_scale(scale: str) -> None:
 
 def test_columns_name_measures_as_their_runs_are_named() -> None:
     """Else a column finds no run, and stays empty without a word."""
-    columns = [column for name in list_experiments() for column in load_experiment(find_experiment(name)).columns]
+    columns = [
+        column
+        for name in list_experiments()
+        for column in load_experiment(find_experiment(name)).columns
+    ]
     measures = {column.task for column in columns if column.is_measured}
     assert "probe_pos_ewt" in measures
     for name in measures:
-        assert sweep.compose("evaluate", [f"measure={name}", "encoder=none", "row=one"]).measure.name == name
+        assert (
+            sweep.compose("evaluate", [f"measure={name}", "encoder=none", "row=one"]).measure.name
+            == name
+        )
 
 
 @pytest.mark.parametrize("key", ["tasks", "glue_tasks", "benchmarks.ner", "benchmarks.new"])
@@ -330,7 +388,9 @@ def test_arms_and_rows_differ_in_what_their_lines_say(name: str) -> None:
             free = {*MAY_DIFFER, *differ_in, *meant_to_differ([runs[first]], [runs[second]])}
             one, other = settings[first], settings[second]
             apart = {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
-            assert {key for key in apart if not is_within(key, free)} == set(), f"{first} and {second}"
+            assert {key for key in apart if not is_within(key, free)} == set(), (
+                f"{first} and {second}"
+            )
 
 
 @pytest.mark.parametrize("name", list_experiments())
@@ -340,7 +400,10 @@ def test_every_arm_is_a_model_at_every_scale(name: str) -> None:
         config = delta_at(folder, "pretrain", arm, scale)
         model = OmegaConf.to_container(config.model, resolve=True)
         assert isinstance(model, dict)
-        EncoderConfig(**{str(key): value for key, value in model.items()}, vocab_size=config.tokenizer.vocab_size)
+        EncoderConfig(
+            **{str(key): value for key, value in model.items()},
+            vocab_size=config.tokenizer.vocab_size,
+        )
 
 
 @pytest.mark.parametrize("name", list_experiments())
@@ -360,13 +423,19 @@ def test_what_finetuning_reads_is_what_pretraining_writes(name: str) -> None:
 
 @pytest.mark.parametrize("other_length", ["phases.0.steps=1000", "steps_factor=0.5"])
 def test_a_fraction_is_one_of_the_runs_own_steps(other_length: str, tmp_path: Path) -> None:
-    """Also where an override has made the run another than the scale's: what it was trained with is in its record."""
+    """Also where an override has made the run another than the scale's: what it was trained with is
+    in its record.
+    """
     folder = EXPERIMENTS_DIR / "figure5_training_steps"
     words = ["scale=demo", f"runs_dir={tmp_path}"]
-    run = sweep.without_hydra(sweep.compose("sweep_pretrain", [*words, other_length, "arm=mlm"], folder=folder))
+    run = sweep.without_hydra(
+        sweep.compose("sweep_pretrain", [*words, other_length, "arm=mlm"], folder=folder)
+    )
 
     rows = [f"mlm_{name}" for name in ("05", "10", "25", "50", "75", "100")]
-    composed = [sweep.compose("sweep_finetune", [*words, f"row={row}"], folder=folder) for row in rows]
+    composed = [
+        sweep.compose("sweep_finetune", [*words, f"row={row}"], folder=folder) for row in rows
+    ]
 
     def encoders() -> list[str]:
         return [str(Path(config.encoder).relative_to(run.run_dir)) for config in composed]
@@ -383,7 +452,13 @@ def test_a_fraction_is_one_of_the_runs_own_steps(other_length: str, tmp_path: Pa
 def shared_arms(scale: str) -> set[frozenset[str]]:
     """What experiments/README.md calls shared, as "experiment/arm"."""
     wide = {"table7_feature_based_ner/mlm_nsp", "table8_masking/mask80_same10_random10"}
-    tables = ["table1_glue", "table2_squad_v1", "table3_squad_v2", "table4_swag", "table5_pretraining_tasks"]
+    tables = [
+        "table1_glue",
+        "table2_squad_v1",
+        "table3_squad_v2",
+        "table4_swag",
+        "table5_pretraining_tasks",
+    ]
     default = {
         "roberta_nsp_x_format/pairs_nsp",
         "family/bert",
@@ -442,7 +517,9 @@ def test_a_ratio_that_gives_no_size_is_refused(ratio: str) -> None:
         scaled(4, ratio)
     config = with_delta(EXPERIMENTS_DIR / "table6_model_size", "pretrain", "base").copy()
     config.size.depth = ratio
-    with pytest.raises(OmegaConfBaseException, match=r"(?s)(is no size|give a ratio).*model\.num_hidden_layers"):
+    with pytest.raises(
+        OmegaConfBaseException, match=r"(?s)(is no size|give a ratio).*model\.num_hidden_layers"
+    ):
         _ = config.model.num_hidden_layers
 
 
@@ -454,12 +531,22 @@ def test_the_papers_scale_is_the_paper() -> None:
         (512, 100_000, 256),
     ]
     assert values["schedule"]["warmup_fraction"] * 1_000_000 == 10_000
-    assert (values["optimizer"]["learning_rate"], values["optimizer"]["weight_decay"]) == (1e-4, 0.01)
-    assert (values["optimizer"]["betas"], values["optimizer"]["bias_correction"]) == ([0.9, 0.999], True)
+    assert (values["optimizer"]["learning_rate"], values["optimizer"]["weight_decay"]) == (
+        1e-4,
+        0.01,
+    )
+    assert (values["optimizer"]["betas"], values["optimizer"]["bias_correction"]) == (
+        [0.9, 0.999],
+        True,
+    )
     model = values["model"]
     assert (model["hidden_dropout_prob"], model["initializer_range"]) == (0.1, 0.02)
     assert (model["position_embedding_init"], values["position_growth"]) == ("normal", "none")
-    assert (model["num_hidden_layers"], model["hidden_size"], values["tokenizer"]["vocab_size"]) == (12, 768, 30522)
+    assert (
+        model["num_hidden_layers"],
+        model["hidden_size"],
+        values["tokenizer"]["vocab_size"],
+    ) == (12, 768, 30522)
     assert values["objective"]["dupe_factor"] == 10  # static masking
     tuned = resolved(at_scale(plain(TABLE5, "finetune", "task=squad_v1"), "paper"), "finetune")
     assert (tuned["learning_rate"], tuned["epochs"], tuned["global_batch_size"]) == (5e-5, 3, 32)
@@ -467,16 +554,24 @@ def test_the_papers_scale_is_the_paper() -> None:
 
 
 def test_the_papers_four_learning_rates_are_tried_in_table_1() -> None:
-    """At scale=paper, for both rows of its own encoder; elsewhere the scale's one rate, which is no word of a job."""
+    """At scale=paper, for both rows of its own encoder; elsewhere the scale's one rate, which is no
+    word of a job.
+    """
     folder = EXPERIMENTS_DIR / "table1_glue"
     words = ["task=rte", "seed=1", "pretrain_seed=1", "runs_dir=R"]
     places = [
         job.run_dir.split("/")
-        for job in planned_jobs(sweep.Sweep("sweep_finetune", ["scale=paper", *words], folder=folder))
+        for job in planned_jobs(
+            sweep.Sweep("sweep_finetune", ["scale=paper", *words], folder=folder)
+        )
     ]
     rates = ["rate-5e-05", "rate-4e-05", "rate-3e-05", "rate-2e-05"]
-    assert [(place[4], place[-2]) for place in places] == list(product(["mlm_nsp", "random"], rates))
-    jobs = list(planned_jobs(sweep.Sweep("sweep_finetune", ["scale=gpu_day", *words], folder=folder)))
+    assert [(place[4], place[-2]) for place in places] == list(
+        product(["mlm_nsp", "random"], rates)
+    )
+    jobs = list(
+        planned_jobs(sweep.Sweep("sweep_finetune", ["scale=gpu_day", *words], folder=folder))
+    )
     assert [job.run_dir.split("/")[-2] for job in jobs] == ["rate-3e-05"] * 2
     assert not any(word.startswith("learning_rate=") for job in jobs for word in job.overrides)
 
@@ -489,10 +584,16 @@ def test_only_the_papers_scale_masks_statically() -> None:
 
 
 def test_feature_based_rows_bring_their_own_recipe() -> None:
-    """A scale's recipe for fine-tuning an encoder is not one for a fresh BiLSTM on a frozen encoder."""
+    """A scale's recipe for fine-tuning an encoder is not one for a fresh BiLSTM on a frozen
+    encoder.
+    """
     folder = EXPERIMENTS_DIR / "table7_feature_based_ner"
     row = resolved(delta_at(folder, "finetune", "concat_last_four", "laptop"), "finetune")
-    assert (row["head"], row["epochs"], row["task"]["data"]["features"]) == ("bilstm", 10, "concat_last_four")
+    assert (row["head"], row["epochs"], row["task"]["data"]["features"]) == (
+        "bilstm",
+        10,
+        "concat_last_four",
+    )
     fine_tuned = resolved(delta_at(folder, "finetune", "mlm_nsp", "laptop"), "finetune")
     assert (fine_tuned["head"], fine_tuned["epochs"]) == ("linear", 2)
     assert row["task"]["name"] == fine_tuned["task"]["name"]
@@ -500,21 +601,34 @@ def test_feature_based_rows_bring_their_own_recipe() -> None:
 
 @pytest.mark.parametrize("scale", ["laptop"])
 def test_pretraining_sweep(scale: str) -> None:
-    jobs = list(planned_jobs(sweep.Sweep("sweep_pretrain", [f"scale={scale}", "runs_dir=R"], folder=TABLE5)))
+    jobs = list(
+        planned_jobs(sweep.Sweep("sweep_pretrain", [f"scale={scale}", "runs_dir=R"], folder=TABLE5))
+    )
     seeds = OmegaConf.load(CONF_DIR / "scale" / f"{scale}.yaml").pretrain.seeds.split(",")
     expected = {
-        f"R/table5_pretraining_tasks/{scale}/pretrain/{a}/seed-{s}" for a in ("mlm_nsp", "mlm", "ltr") for s in seeds
+        f"R/table5_pretraining_tasks/{scale}/pretrain/{a}/seed-{s}"
+        for a in ("mlm_nsp", "mlm", "ltr")
+        for s in seeds
     }
     assert {job.run_dir for job in jobs} == expected and len(jobs) == len(expected)
     assert {job.status for job in jobs} == {"new"}
 
 
 def test_finetuning_sweep() -> None:
-    words = ["scale=demo", "runs_dir=R", "task=mrpc", "row=mlm_nsp,random", "pretrain_seed=1,2", "seed=3"]
+    words = [
+        "scale=demo",
+        "runs_dir=R",
+        "task=mrpc",
+        "row=mlm_nsp,random",
+        "pretrain_seed=1,2",
+        "seed=3",
+    ]
     jobs = list(planned_jobs(sweep.Sweep("sweep_finetune", words, folder=TABLE5)))
     rows = ("mlm_nsp", "random")
     root = "R/table5_pretraining_tasks/demo/finetune"
-    expected = [f"{root}/{r}/pretrain-seed-{p}/{t}/seed-3" for r, t, p in product(rows, ("mrpc",), (1, 2))]
+    expected = [
+        f"{root}/{r}/pretrain-seed-{p}/{t}/seed-3" for r, t, p in product(rows, ("mrpc",), (1, 2))
+    ]
     assert sorted(job.run_dir for job in jobs) == sorted(expected)
 
 
@@ -525,7 +639,9 @@ def test_a_sweep_without_jobs_is_an_error() -> None:
 
 
 def test_a_job_twice_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"the same job twice, .*seed=1.*: some value is given twice"):
+    with pytest.raises(
+        ValueError, match=r"the same job twice, .*seed=1.*: some value is given twice"
+    ):
         _ = sweep.Sweep("sweep_finetune", ["seed=1,2,1"], folder=TABLE5).jobs
 
 
@@ -539,7 +655,9 @@ def test_a_job_twice_is_an_error() -> None:
     ],
 )
 def test_rows(row: str, arm: str, head: str, initialisation: str) -> None:
-    composed = sweep.compose("sweep_finetune", [f"row={row}", "runs_dir=R", "pretrain_seed=2"], folder=TABLE5)
+    composed = sweep.compose(
+        "sweep_finetune", [f"row={row}", "runs_dir=R", "pretrain_seed=2"], folder=TABLE5
+    )
     assert (composed.row, composed.encoder_arm, composed.head, composed.initialisation) == (
         row,
         arm,
@@ -547,7 +665,9 @@ def test_rows(row: str, arm: str, head: str, initialisation: str) -> None:
         initialisation,
     )
     # What the pre-training sweep writes is what fine-tuning reads.
-    (job,) = planned_jobs(sweep.Sweep("sweep_pretrain", [f"arm={arm}", "seed=2", "runs_dir=R"], folder=TABLE5))
+    (job,) = planned_jobs(
+        sweep.Sweep("sweep_pretrain", [f"arm={arm}", "seed=2", "runs_dir=R"], folder=TABLE5)
+    )
     assert composed.encoder == f"{job.run_dir}/encoder"
 
 
@@ -570,11 +690,13 @@ def test_folder_of_ones_own(tmp_path: Path) -> None:
     for path in TABLE5.rglob("*.yaml"):
         target = tmp_path / "mine" / path.relative_to(TABLE5)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(path.read_text().replace("experiment: table5_pretraining_tasks", "experiment: mine"))
+        target.write_text(
+            path.read_text().replace("experiment: table5_pretraining_tasks", "experiment: mine")
+        )
     folder = find_experiment(str(tmp_path / "mine"))
-    assert next(planned_jobs(sweep.Sweep("sweep_pretrain", ["runs_dir=R"], folder=folder))).run_dir.startswith(
-        "R/mine/demo/"
-    )
+    assert next(
+        planned_jobs(sweep.Sweep("sweep_pretrain", ["runs_dir=R"], folder=folder))
+    ).run_dir.startswith("R/mine/demo/")
     for kind in ("arm", "row"):
         (tmp_path / "mine" / kind).mkdir()
     (tmp_path / "mine" / "arm" / "mlm.yaml").write_text("# @package _global_\narmm: mlm\n")
@@ -583,6 +705,10 @@ def test_folder_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "mine" / "row" / "mlm.yaml").write_text("# @package _global_\nencoder_armm: mlm\n")
     with pytest.raises(Exception, match=r"(?s)In 'row/mlm'.*Key 'encoder_armm'"):
         list(planned_jobs(sweep.Sweep("sweep_finetune", ["row=mlm"], folder=folder)))
-    (tmp_path / "mine" / "arm" / "ltr.yaml").write_text("# @package _global_\nobjective: {token: {predict_probb: 1}}\n")
-    with pytest.raises(ValueError, match=r"objective\.token\.predict_probb: .*did you mean 'predict_prob'"):
+    (tmp_path / "mine" / "arm" / "ltr.yaml").write_text(
+        "# @package _global_\nobjective: {token: {predict_probb: 1}}\n"
+    )
+    with pytest.raises(
+        ValueError, match=r"objective\.token\.predict_probb: .*did you mean 'predict_prob'"
+    ):
         check_targets(plain(folder, "pretrain", "arm=ltr"))

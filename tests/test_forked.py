@@ -24,7 +24,10 @@ sys.exit({status})
 @pytest.mark.parametrize(("status", "expected"), [("3", 3), ("None", 0), ("'why'", 1)])
 def test_it_is_what_a_new_process_is(tmp_path: Path, status: str, expected: int) -> None:
     words = [sys.executable, "-c", TELL.replace("{status}", status), "a", "b=c"]
-    options: Any = {"cwd": tmp_path, "env": os.environ | {"ONE": "1", "PYTHONSAFEPATH": "", "PYTHONPATH": forked.SRC}}
+    options: Any = {
+        "cwd": tmp_path,
+        "env": os.environ | {"ONE": "1", "PYTHONSAFEPATH": "", "PYTHONPATH": forked.SRC},
+    }
     options |= {"capture_output": True, "text": True, "input": "typed", "start_new_session": True}
     done = forked.run(words, **options)
     assert done.returncode == expected, done.stderr
@@ -34,8 +37,14 @@ def test_it_is_what_a_new_process_is(tmp_path: Path, status: str, expected: int)
 
 
 def test_it_is_killed_as_any_other(tmp_path: Path) -> None:
-    process = forked.Popen([sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"], stdout=-1)
-    assert process.stdout is not None and process.stdout.readline() == b"up\n" and process.poll() is None
+    process = forked.Popen(
+        [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"], stdout=-1
+    )
+    assert (
+        process.stdout is not None
+        and process.stdout.readline() == b"up\n"
+        and process.poll() is None
+    )
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == -signal.SIGTERM
     process.stdout.close()
@@ -44,14 +53,24 @@ def test_it_is_killed_as_any_other(tmp_path: Path) -> None:
 
 
 def test_it_has_the_imports_and_no_run_of_another(tmp_path: Path) -> None:
-    code = "import sys, torch; print('lightning' in sys.modules, torch.initial_seed() == 9); torch.manual_seed(9)"
+    code = (
+        "import sys, torch; print('lightning' in sys.modules, torch.initial_seed() == 9);"
+        " torch.manual_seed(9)"
+    )
     for _ in range(2):
-        assert forked.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "True False\n"
+        assert (
+            forked.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+            == "True False\n"
+        )
 
 
 @pytest.mark.parametrize(("words", "expected"), [(["-m"], "True\n"), ([], "False\n")])
 def test_a_launcher_s_own_fork_server_has_the_imports_too(words: list[str], expected: str) -> None:
-    code = "import multiprocessing\nwith multiprocessing.get_context('forkserver').Pool(1) as pool:\n"
+    code = (
+        "import multiprocessing\nwith multiprocessing.get_context('forkserver').Pool(1) as pool:\n"
+    )
     code += '    print(pool.apply(eval, (\'"lightning" in __import__("sys").modules\',)))'
-    done = forked.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60)
+    done = forked.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60
+    )
     assert done.stdout == expected, done.stderr

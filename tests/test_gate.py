@@ -1,6 +1,8 @@
-"""A shared experiment is data: hostile addresses, paths, names, resolvers, pickles and archives run and write nothing.
+"""A shared experiment is data: hostile addresses, paths, names, resolvers, pickles and archives run
+and write nothing.
 
-Each hostile thing would leave a canary. `test_the_canary_sings` shows that it does where nothing is looked at.
+Each hostile thing would leave a canary. `test_the_canary_sings` shows that it does where nothing is
+looked at.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ RUN, TAG = "torch.utils.collect_env.run", "!!python/object/apply:os.system [touc
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An experiment's folder; commands are given beside it, in a folder of which nothing may come into being."""
+    """An experiment's folder; commands are given beside it, in a folder of which nothing may come
+    into being.
+    """
     (tmp_path / "shared").mkdir()
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
@@ -59,34 +63,64 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def write(place: Path, said: Mapping[str, Any]) -> None:
-    """Files of an experiment: name -> its content, as text or as plain values; paper.yaml is laid over PAPER."""
+    """Files of an experiment: name -> its content, as text or as plain values; paper.yaml is laid
+    over PAPER.
+    """
     for name, content in {"paper.yaml": {}, **said}.items():
         content = PAPER | content if name == "paper.yaml" and isinstance(content, dict) else content
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         text = content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False)
-        (place / name).write_text(text.replace("CANARY", str(place.parent / "canary")).replace("SHARED", str(place)))
+        (place / name).write_text(
+            text.replace("CANARY", str(place.parent / "canary")).replace("SHARED", str(place))
+        )
 
 
 def files_below(folder: Path) -> list[str]:
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if "__pycache__" not in str(path))
+    return sorted(
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if "__pycache__" not in str(path)
+    )
 
 
 VERBS: dict[str, Callable[[Path], list[str]]] = {
     "plan": lambda place: ["plan", str(place), "scale=demo", "--no-measure"],
     "doctor": lambda place: ["doctor", str(place), "scale=demo"],
     "reproduce": lambda place: ["reproduce", str(place), "scale=demo"],
-    "sweep": lambda place: ["pretrain", "--config-dir", str(place), "--config-name", "sweep_pretrain", "-m"],
-    "job": lambda place: [
-        "pretrain", "--config-dir", str(place), "--config-name", "sweep_pretrain", "arm=a", "seed=1", "hydra.mode=RUN",
+    "sweep": lambda place: [
+        "pretrain",
+        "--config-dir",
+        str(place),
+        "--config-name",
+        "sweep_pretrain",
+        "-m",
     ],
-    "finetuning job": lambda place: [
-        "finetune", "--config-dir", str(place), "--config-name", "sweep_finetune", "row=a", "task=mrpc",
+    "job": lambda place: [
+        "pretrain",
+        "--config-dir",
+        str(place),
+        "--config-name",
+        "sweep_pretrain",
+        "arm=a",
+        "seed=1",
         "hydra.mode=RUN",
     ],
-}  # fmt: skip
+    "finetuning job": lambda place: [
+        "finetune",
+        "--config-dir",
+        str(place),
+        "--config-name",
+        "sweep_finetune",
+        "row=a",
+        "task=mrpc",
+        "hydra.mode=RUN",
+    ],
+}
 
 
-def refused(place: Path, capsys: pytest.CaptureFixture[str], *verbs: str, words: tuple[str, ...] = ()) -> str:
+def refused(
+    place: Path, capsys: pytest.CaptureFixture[str], *verbs: str, words: tuple[str, ...] = ()
+) -> str:
     """What the verbs say, each of which fails in a sentence and leaves nothing behind."""
     before, said = files_below(place.parent), ""
     for verb in verbs:
@@ -107,7 +141,13 @@ def not_composed(place: Path, name: str, word: str, *, message: str) -> None:
 
 def arm(**delta: Any) -> dict[str, Any]:
     """paper.yaml with an arm of these settings, `__` for a dot."""
-    return {"paper.yaml": {"arms": {"a": {"objective": "mlm", **{k.replace("__", "."): v for k, v in delta.items()}}}}}
+    return {
+        "paper.yaml": {
+            "arms": {
+                "a": {"objective": "mlm", **{k.replace("__", "."): v for k, v in delta.items()}}
+            }
+        }
+    }
 
 
 def row(**delta: Any) -> dict[str, Any]:
@@ -135,13 +175,23 @@ TARGETS: dict[str, dict[str, Any]] = {
     "logging.FileHandler": {"filename": "canary"},
     "yaml.unsafe_load": {"stream": TAG.replace("CANARY", "canary")},
     "pathlib.Path.touch": {"_args_": [{"_target_": "pathlib.Path", "_args_": ["canary"]}]},
-    "functools.partial": {"_args_": [{"_target_": RUN, "_partial_": True}], "command": "touch canary"},
+    "functools.partial": {
+        "_args_": [{"_target_": RUN, "_partial_": True}],
+        "command": "touch canary",
+    },
     "hydra.utils.instantiate": {"config": {"_target_": RUN, "command": "touch canary"}},
     "hydra.utils.call": {"config": {"_target_": RUN, "command": "touch canary"}},
     # Of our own, which an allow-list of packages would let through.
-    "clozelab.models.folders.save_encoder_folder": {"folder": "canary", "encoder": None, "heads": {}},
+    "clozelab.models.folders.save_encoder_folder": {
+        "folder": "canary",
+        "encoder": None,
+        "heads": {},
+    },
     "clozelab.runs.record.write_json": {"path": "canary", "value": 1},
-    "clozelab.modules.finetuning.write_test_predictions": {"folder": "canary", "files": {"x": ["y"]}},
+    "clozelab.modules.finetuning.write_test_predictions": {
+        "folder": "canary",
+        "files": {"x": ["y"]},
+    },
     "clozelab.training.tracking.MetricsCsv": {"folder": "canary"},
     "clozelab.optim.adamw.torch.load": {"f": "evil.pkl", "weights_only": False},
     "clozelab.cli.main": {"arguments": ["prepare"]},
@@ -151,12 +201,19 @@ TARGETS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_no_other_address_is_called(place: Path, capsys: pytest.CaptureFixture[str], target: str) -> None:
-    """Neither where it is composed nor where it is made; two of them by a whole verb, which takes a second."""
+def test_no_other_address_is_called(
+    place: Path, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    """Neither where it is composed nor where it is made; two of them by a whole verb, which takes a
+    second.
+    """
     node = {"_target_": target, **TARGETS[target]}
     Path("evil.pkl").write_bytes(pickle.dumps(Evil(place.parent / "canary")))
     write_package(Path("evil"))
-    before, message = files_below(place.parent), f"objective.pair._target_: '{target}' is not allowed"
+    before, message = (
+        files_below(place.parent),
+        f"objective.pair._target_: '{target}' is not allowed",
+    )
     with pytest.raises(ValueError, match=re.escape(message)):
         targets.build("objective", {"pair": node})
     with pytest.raises(ValueError, match=re.escape(message)):
@@ -173,7 +230,11 @@ SWEEP = {
     "defaults": ["pretrain", {"arm": "a"}, "_self_"],
     "hydra": {"mode": "MULTIRUN", "sweeper": {"params": {"arm": "a"}}},
 }
-FACTORY = {"version": 1, "root": {"handlers": ["x"]}, "handlers": {"x": {"()": RUN, "command": "touch CANARY"}}}
+FACTORY = {
+    "version": 1,
+    "root": {"handlers": ["x"]},
+    "handlers": {"x": {"()": RUN, "command": "touch CANARY"}},
+}
 HANDLER = {
     "version": 1,
     "root": {"handlers": ["x"]},
@@ -187,7 +248,10 @@ def master(**hydra: Any) -> dict[str, Any]:
 
 def laid_over(defaults: Any, **files: Any) -> dict[str, Any]:
     said = SWEEP | {"defaults": ["pretrain", {"arm": "a"}, "_self_", *defaults]}
-    return {"sweep_pretrain.yaml": said, **{name.replace("__", "/") + ".yaml": text for name, text in files.items()}}
+    return {
+        "sweep_pretrain.yaml": said,
+        **{name.replace("__", "/") + ".yaml": text for name, text in files.items()},
+    }
 
 
 CLASS = {"handlers": {"x": {"class": "logging.FileHandler", "filename": "CANARY"}}}
@@ -205,7 +269,10 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "a corpus's generator": (arm(corpus__generator={**EVIL, "_partial_": False}), NOT_ALLOWED),
     "a phase": (arm(scale__pretrain__phases=[{"objective": {"pair": EVIL}}]), NOT_ALLOWED),
     "where nothing is made": (arm(validation={"x": EVIL}), ""),
-    "a right address in another's place": (arm(optimizer={"_target_": "microworld.world.write_world"}), NOT_ALLOWED),
+    "a right address in another's place": (
+        arm(optimizer={"_target_": "microworld.world.write_world"}),
+        NOT_ALLOWED,
+    ),
     "callbacks": (master(callbacks={"x": EVIL}), ITS),
     "a logging factory": (master(job_logging=FACTORY), ITS),
     "Hydra's own logging": (master(hydra_logging=FACTORY), ITS),
@@ -220,26 +287,60 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "a swept key of Hydra's": (master(sweeper={"params": {"hydra.callbacks.x": TEXT}}), ITS),
     "a swept place": (master(sweeper={"params": {"arm": "a", "++run_dir": "CANARY"}}), ITS),
     "a permission": (arm(allow_targets=["torch"]), ITS),
-    "a swept permission": (master(sweeper={"params": {"arm": "a", "allow_targets": "[torch]"}}), ITS),
-    "a swept word put together": (master(sweeper={"params": {"arm": "a", "run_dir=CANARY": ""}}), ITS),
+    "a swept permission": (
+        master(sweeper={"params": {"arm": "a", "allow_targets": "[torch]"}}),
+        ITS,
+    ),
+    "a swept word put together": (
+        master(sweeper={"params": {"arm": "a", "run_dir=CANARY": ""}}),
+        ITS,
+    ),
     "a swept package": (
-        master(sweeper={"params": {"arm": "a", "+rates@hydra.job_logging": "x"}}) | {"rates/x.yaml": CLASS}, ITS
+        master(sweeper={"params": {"arm": "a", "+rates@hydra.job_logging": "x"}})
+        | {"rates/x.yaml": CLASS},
+        ITS,
     ),
     "swept keys from elsewhere": (master(sweeper={"params": "${optimizer}"}), ITS),
     "a swept path from elsewhere": (
-        arm(optimizer__x="x,/etc") | master(sweeper={"params": {"arm": "a", "encoder": "${optimizer.x}"}}), OUT
+        arm(optimizer__x="x,/etc")
+        | master(sweeper={"params": {"arm": "a", "encoder": "${optimizer.x}"}}),
+        OUT,
     ),
-    "all of Hydra's from elsewhere": ({"sweep_pretrain.yaml": SWEEP | {"hydra": "${optimizer}"}}, ITS),
+    "all of Hydra's from elsewhere": (
+        {"sweep_pretrain.yaml": SWEEP | {"hydra": "${optimizer}"}},
+        ITS,
+    ),
     "a swept path": (master(sweeper={"params": {"arm": "a", "encoder": "x,/etc"}}), OUT),
-    "a swept address": (master(sweeper={"params": {"arm": "a", "+objective.pair": TEXT}}), "_target_"),
-    "a file of Hydra's group": (laid_over([{"override /hydra/launcher": "x"}], hydra__launcher__x=EVIL), "Hydra's own"),
+    "a swept address": (
+        master(sweeper={"params": {"arm": "a", "+objective.pair": TEXT}}),
+        "_target_",
+    ),
+    "a file of Hydra's group": (
+        laid_over([{"override /hydra/launcher": "x"}], hydra__launcher__x=EVIL),
+        "Hydra's own",
+    ),
     "a cluster": (laid_over([{"override /hydra/launcher": "slurm"}]), "Hydra's own"),
     "other logging": (laid_over([{"override /hydra/job_logging": "none"}]), "Hydra's own"),
-    "a class of logging": (laid_over([{"rates@hydra.hydra_logging": "x"}], rates__x=CLASS), "Hydra's own"),
-    "a package": (laid_over([{"rates": "x"}], rates__x="# @package hydra\ncallbacks: {x: {}}\n"), "Hydra's own"),
-    "a package in defaults": (laid_over([{"rates@hydra.callbacks": "x"}], rates__x={"x": EVIL}), "Hydra's own"),
-    "a path to a package": (laid_over(["rates/x@hydra.callbacks"], rates__x={"x": EVIL}), "Hydra's own"),
-    "a package by its name": (laid_over([{"rates": "hydra"}], rates__hydra="# @package _name_\nx: 1\n"), "Hydra's own"),
+    "a class of logging": (
+        laid_over([{"rates@hydra.hydra_logging": "x"}], rates__x=CLASS),
+        "Hydra's own",
+    ),
+    "a package": (
+        laid_over([{"rates": "x"}], rates__x="# @package hydra\ncallbacks: {x: {}}\n"),
+        "Hydra's own",
+    ),
+    "a package in defaults": (
+        laid_over([{"rates@hydra.callbacks": "x"}], rates__x={"x": EVIL}),
+        "Hydra's own",
+    ),
+    "a path to a package": (
+        laid_over(["rates/x@hydra.callbacks"], rates__x={"x": EVIL}),
+        "Hydra's own",
+    ),
+    "a package by its name": (
+        laid_over([{"rates": "hydra"}], rates__hydra="# @package _name_\nx: 1\n"),
+        "Hydra's own",
+    ),
     "oc.create": (arm(objective__pair="${oc.create:" + TEXT + "}"), "oc.create"),
     "oc.decode": (arm(objective__pair="${oc.decode:'" + TEXT + "'}"), "oc.decode"),
     "a resolver's argument": (arm(objective__pair="${fallback:" + TEXT + "}"), "_target_"),
@@ -248,9 +349,15 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "an escaped interpolation": (arm(objective__pair="\\\\${arm}"), "a lone $"),
     "the environment": (arm(arm="${oc.env:CANARY_SECRET}"), "oc.env"),
     "a place": (arm(runs_dir="elsewhere"), ITS),
-    "a run's folder": ({"sweep_pretrain.yaml": SWEEP | {"run_dir": "elsewhere"}}, "is not below runs_dir"),
+    "a run's folder": (
+        {"sweep_pretrain.yaml": SWEEP | {"run_dir": "elsewhere"}},
+        "is not below runs_dir",
+    ),
     "a name": (arm(arm="a/../../../x"), OUT),
-    "a name that is put together": (arm(arm="${hydra:run.dir}${hydra:run.dir}/x"), "it names a folder of ours"),
+    "a name that is put together": (
+        arm(arm="${hydra:run.dir}${hydra:run.dir}/x"),
+        "it names a folder of ours",
+    ),
     "an arm's key": ({"paper.yaml": {"arms": {"../../x": {"objective": "mlm"}, "a": {}}}}, ""),
     "a scale's name": (arm(scale__name="../../x"), OUT),
     "a corpus's name": (arm(corpus__name="/x"), OUT),
@@ -258,18 +365,24 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "a file above": (arm(tokenizer__vocab_file="a/../../x"), OUT),
     "a file at home": (arm(encoder="~/x"), OUT),
     "a file as an argument": (arm(encoder="${fallback: /etc,x}"), OUT),
-    "a file out of pieces": (arm(encoder="${optimizer.a}${optimizer.b}", optimizer__a=".", optimizer__b="./x"), OUT),
+    "a file out of pieces": (
+        arm(encoder="${optimizer.a}${optimizer.b}", optimizer__a=".", optimizer__b="./x"),
+        OUT,
+    ),
     "a file behind a piece": (arm(encoder="${optimizer.a}../x", optimizer__a="a/"), OUT),
     "a line end in a name": (arm(arm="a\ntouch CANARY"), "it names a folder of ours"),
     "anchors without measure": ({"paper.yaml": BOMB + "arms: {a: {}}\n"}, "anchors"),
     "anchors in a file": ({"arm/a.yaml": "# @package _global_\n" + BOMB}, "anchors"),
     "an anchor without end": ({"arm/a.yaml": "# @package _global_\nphases: &a [*a]\n"}, "anchors"),
     "a deep hole": ({"paper.yaml": "arms: " + "[" * 100_000 + "]" * 100_000}, ""),
-    "a choice": (laid_over([{"override /model": "../../x"}]) | {"../x.yaml": {"seed": 1}}, "is no choice"),
+    "a choice": (
+        laid_over([{"override /model": "../../x"}]) | {"../x.yaml": {"seed": 1}},
+        "is no choice",
+    ),
     "another's YAML": (laid_over(["../x"]) | {"../x.yaml": {"seed": 1}}, "is no choice"),
     "a tag in paper.yaml": ({"paper.yaml": f"arms: {{a: {TAG}}}\n"}, ""),
     "a tag in a file": ({"arm/a.yaml": f"# @package _global_\nseed: {TAG}\n"}, ""),
-}  # fmt: skip
+}
 
 
 EVERYWHERE = {"an optimizer", "callbacks", "a logging factory", "oc.create"}
@@ -277,7 +390,9 @@ EVERYWHERE = {"an optimizer", "callbacks", "a logging factory", "oc.create"}
 
 
 @pytest.mark.parametrize("where", PLACES)
-def test_nothing_in_a_file_is_more_than_data(place: Path, capsys: pytest.CaptureFixture[str], where: str) -> None:
+def test_nothing_in_a_file_is_more_than_data(
+    place: Path, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
     said, message = PLACES[where]
     write(place, said)
     write_package(place.parent / "work" / "evil")
@@ -289,14 +404,19 @@ def test_nothing_in_a_file_is_more_than_data(place: Path, capsys: pytest.Capture
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", ["plan", "doctor", "reproduce", "sweep", "job"])
 @pytest.mark.parametrize("where", sorted(PLACES.keys() - EVERYWHERE))
-def test_no_verb_takes_more_than_data(place: Path, capsys: pytest.CaptureFixture[str], where: str, verb: str) -> None:
+def test_no_verb_takes_more_than_data(
+    place: Path, capsys: pytest.CaptureFixture[str], where: str, verb: str
+) -> None:
     write(place, PLACES[where][0])
     refused(place, capsys, verb)
 
 
 ROWS: dict[str, tuple[dict[str, Any], str]] = {
     "a task's reader": (row(task__data___target_=RUN), NOT_ALLOWED),
-    "a task's module": (row(task__module={"_target_": "clozelab.models.folders.save_encoder_folder"}), NOT_ALLOWED),
+    "a task's module": (
+        row(task__module={"_target_": "clozelab.models.folders.save_encoder_folder"}),
+        NOT_ALLOWED,
+    ),
     "a training file": (row(task__data__train_file="/etc/passwd"), OUT),
     "a test file": (row(**{"task.data.test_files": {"x": "../../x"}}), OUT),
     "a prediction's name": (row(**{"task.data.test_files": {"../../x": "a.tsv"}}), ITS),
@@ -308,7 +428,9 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("where", ROWS)
-def test_nothing_in_a_row_is_more_than_data(place: Path, capsys: pytest.CaptureFixture[str], where: str) -> None:
+def test_nothing_in_a_row_is_more_than_data(
+    place: Path, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
     said, message = ROWS[where]
     write(place, said)
     if where == "a task's reader":
@@ -316,7 +438,9 @@ def test_nothing_in_a_row_is_more_than_data(place: Path, capsys: pytest.CaptureF
     not_composed(place, "sweep_finetune", "row=a", message=message)
 
 
-def test_a_swept_address_is_none_of_the_plain_values(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_swept_address_is_none_of_the_plain_values(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Jobs that differ in plain values are composed once; an address is no plain value."""
     write(place, master(sweeper={"params": {"arm": "a", "optimizer._target_": RUN}}))
     assert NOT_ALLOWED in refused(place, capsys, "plan")
@@ -325,7 +449,9 @@ def test_a_swept_address_is_none_of_the_plain_values(place: Path, capsys: pytest
 def write_package(folder: Path) -> None:
     """A module beside the command, that writes the canary when it is imported."""
     folder.mkdir()
-    (folder / "__init__.py").write_text(f"open({str(folder.resolve().parents[1] / 'canary')!r}, 'w')\n")
+    (folder / "__init__.py").write_text(
+        f"open({str(folder.resolve().parents[1] / 'canary')!r}, 'w')\n"
+    )
 
 
 class Evil:
@@ -350,7 +476,11 @@ class Evil:
     ],
 )
 def test_the_canary_sings(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str, said: dict[str, Any]
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    verb: str,
+    said: dict[str, Any],
 ) -> None:
     """The control: without the gate, each of these is run by the verb."""
     write(place, said)
@@ -374,7 +504,9 @@ def test_what_is_made_is_looked_at_once_more(tmp_path: Path) -> None:
 
 
 def test_nothing_is_resolved_twice(tmp_path: Path) -> None:
-    """Hydra resolves what it is given: a text that still holds an interpolation would become a node unseen."""
+    """Hydra resolves what it is given: a text that still holds an interpolation would become a node
+    unseen.
+    """
     text = "${oc.create:" + TEXT.replace("CANARY", str(tmp_path / "canary")) + "}"
     node = {"_target_": "clozelab.objectives.nsp.NextSentencePrediction", "weight": text}
     with pytest.raises(ValueError, match="an interpolation once all are resolved"):
@@ -385,10 +517,16 @@ def test_nothing_is_resolved_twice(tmp_path: Path) -> None:
     assert (tmp_path / "canary").exists()
 
 
-def test_links_do_not_lead_out_of_an_experiment(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_links_do_not_lead_out_of_an_experiment(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(
         place,
-        {"../README.md": "**Question.** Whose is this?", "../a.yaml": "# @package _global_\nseed: 1\n", "arm/x": ""},
+        {
+            "../README.md": "**Question.** Whose is this?",
+            "../a.yaml": "# @package _global_\nseed: 1\n",
+            "arm/x": "",
+        },
     )
     (place / "arm/a.yaml").symlink_to(place.parent / "a.yaml")
     not_composed(place, "sweep_pretrain", "arm=a", message="is a link")
@@ -411,7 +549,9 @@ def test_links_do_not_lead_out_of_an_experiment(place: Path, capsys: pytest.Capt
         ("model=../../x", "is no choice"),
     ],
 )
-def test_words_that_nobody_may_say(place: Path, capsys: pytest.CaptureFixture[str], word: str, message: str) -> None:
+def test_words_that_nobody_may_say(
+    place: Path, capsys: pytest.CaptureFixture[str], word: str, message: str
+) -> None:
     write(place, {"../x.yaml": {"hidden_size": 1}})
     if word.startswith("experiment"):
         assert message in refused(place, capsys, "reproduce", words=(word,))
@@ -422,7 +562,9 @@ def test_words_that_nobody_may_say(place: Path, capsys: pytest.CaptureFixture[st
 def test_a_pickled_job_is_not_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "job.pkl").write_bytes(pickle.dumps(Evil(place.parent / "canary")))
     write(place, {})
-    assert "reading it may run" in refused(place, capsys, "job", words=(f"--experimental-rerun={place / 'job.pkl'}",))
+    assert "reading it may run" in refused(
+        place, capsys, "job", words=(f"--experimental-rerun={place / 'job.pkl'}",)
+    )
 
 
 def test_the_users_own_words_may_name_anything(place: Path) -> None:
@@ -434,20 +576,37 @@ def test_the_users_own_words_may_name_anything(place: Path) -> None:
         "corpus.sources.0.path=/x/../t",
         "tokenizer.vocab_file='${oc.env:CANARY_SECRET}'",
     ]
-    words += ["hydra/launcher=slurm", "hydra.launcher.setup=[module load x]", "runs_dir=../runs", "data_dir='~/d'"]
+    words += [
+        "hydra/launcher=slurm",
+        "hydra.launcher.setup=[module load x]",
+        "runs_dir=../runs",
+        "data_dir='~/d'",
+    ]
     composed = sweep.compose("sweep_pretrain", words, folder=place)
-    assert (composed.run_dir, composed.encoder, composed.tokenizer.vocab_file) == ("/r", "/e", "s3cret-s3cret")
+    assert (composed.run_dir, composed.encoder, composed.tokenizer.vocab_file) == (
+        "/r",
+        "/e",
+        "s3cret-s3cret",
+    )
     assert composed.hydra.launcher.setup == ["module load x"]
 
 
 def test_the_list_of_addresses_is_right() -> None:
-    """Every one is there to be called, and every one that conf/ and the documents name is listed."""
+    """Every one is there to be called, and every one that conf/ and the documents name is
+    listed.
+    """
     listed = {address for addresses in targets.allowed().values() for address in addresses}
     plugins = {address for address in listed if address.startswith("hydra_plugins.")}
     for where, addresses in targets.allowed().items():
-        assert addresses and all(callable(targets.locate(one)) for one in {*addresses} - plugins), where
+        assert addresses and all(callable(targets.locate(one)) for one in {*addresses} - plugins), (
+            where
+        )
     documents = [*CONF_DIR.rglob("*.yaml"), *(CONF_DIR.parent / "docs").glob("*.md")]
-    words = {word.strip("`'\",") for path in documents for word in path.read_text().replace("=", " ").split()}
+    words = {
+        word.strip("`'\",")
+        for path in documents
+        for word in path.read_text().replace("=", " ").split()
+    }
     named = {
         word
         for word in words
@@ -469,7 +628,9 @@ def test_the_list_of_addresses_is_right() -> None:
         {"_target_": "clozelab.models.folders.torch.load"},
     ],
 )
-def test_a_shared_encoder_names_parts_alone(place: Path, tiny_config: Any, part: dict[str, Any]) -> None:
+def test_a_shared_encoder_names_parts_alone(
+    place: Path, tiny_config: Any, part: dict[str, Any]
+) -> None:
     """As its config.json does, for models that no library has."""
     before = files_below(place.parent)
     with pytest.raises(ValueError, match=r"a part is a class below|there is no part"):
@@ -501,7 +662,9 @@ def arrays(place: Path, evil: Evil) -> None:
 
 @pytest.mark.parametrize("read", [weights, zipped_weights, checkpoint, arrays])
 def test_pickles_are_not_unpickled(place: Path, read: Callable[[Path, Evil], None]) -> None:
-    with pytest.raises(Exception, match=r"cannot be read|(?i:weights.only|unsupported)|allow_pickle=False"):
+    with pytest.raises(
+        Exception, match=r"cannot be read|(?i:weights.only|unsupported)|allow_pickle=False"
+    ):
         read(place, Evil(place.parent / "canary"))
     assert not (place.parent / "canary").exists()
 
@@ -520,7 +683,9 @@ def climbing_tar(path: Path) -> None:
 
 
 def test_archives_are_not_unpacked(place: Path) -> None:
-    """Members climb out of the folder; it is read where a compressed text is expected. (Packs: runs/test_travel.py.)"""
+    """Members climb out of the folder; it is read where a compressed text is expected. (Packs:
+    runs/test_travel.py.)
+    """
     climbing_tar(place / "train.tar")
     (place / "train.tsv.gz").write_bytes(gzip.compress((place / "train.tar").read_bytes()))
     before = files_below(place.parent)
@@ -539,10 +704,18 @@ def test_an_archive_climbs(place: Path) -> None:
 
 
 def test_a_module_beside_the_command_is_not_imported(place: Path) -> None:
-    """Jobs are started with the folder of the command as theirs: its torch.py is not the torch that they import."""
+    """Jobs are started with the folder of the command as theirs: its torch.py is not the torch that
+    they import.
+    """
     main(["--version"])
     (place / "evilmodule.py").write_text("open('canary', 'w')")
     command = [sys.executable, "-c", "import evilmodule"]
-    assert subprocess.run(command, cwd=place, capture_output=True).returncode == 1 and not (place / "canary").exists()
+    assert (
+        subprocess.run(command, cwd=place, capture_output=True).returncode == 1
+        and not (place / "canary").exists()
+    )
     control = os.environ | {"PYTHONSAFEPATH": ""}
-    assert subprocess.run(command, cwd=place, env=control).returncode == 0 and (place / "canary").exists()
+    assert (
+        subprocess.run(command, cwd=place, env=control).returncode == 0
+        and (place / "canary").exists()
+    )

@@ -1,4 +1,6 @@
-"""Nothing asks another machine: not the suite, not the demo, and not W&B offline, whose service is no Python."""
+"""Nothing asks another machine: not the suite, not the demo, and not W&B offline, whose service is
+no Python.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,16 @@ sweeps:
 """
 SMALL = (
     *("corpus.generator.num_documents=200", "corpus.generator.train_examples=60"),
-    *("corpus.generator.validation_examples=30", "corpus.generator.entropy_documents=2", "tokenizer.vocab_size=600"),
-    *("pretrain.validation.instances=20", "pretrain.validation.seq_length=32", "pretrain.validation.interval_steps=99"),
+    *(
+        "corpus.generator.validation_examples=30",
+        "corpus.generator.entropy_documents=2",
+        "tokenizer.vocab_size=600",
+    ),
+    *(
+        "pretrain.validation.instances=20",
+        "pretrain.validation.seq_length=32",
+        "pretrain.validation.interval_steps=99",
+    ),
     "pretrain.phases=[{seq_length: 32, steps: 6, global_batch_size: 4, micro_batch_size: 4}]",
     *("finetune.epochs=1", "finetune.max_train_examples=40", "trainer.progress_bar=false"),
 )
@@ -55,7 +65,12 @@ def isolated(cwd: Path, *command: str) -> tuple[subprocess.CompletedProcess[str]
         "OMP_NUM_THREADS": "1",
     }
     done = subprocess.run(
-        [sys.executable, str(ISOLATED), *command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=500
+        [sys.executable, str(ISOLATED), *command],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=500,
     )
     last = (done.stderr.strip().splitlines() or [""])[-1]
     if not last.startswith("asked: "):
@@ -65,20 +80,45 @@ def isolated(cwd: Path, *command: str) -> tuple[subprocess.CompletedProcess[str]
 
 def test_whoever_asks_is_seen(tmp_path: Path) -> None:
     """The control of the next: also what swallows the refusal."""
-    code = "import socket, contextlib\nwith contextlib.suppress(OSError): socket.getaddrinfo('example.org', 443)"
+    code = (
+        "import socket, contextlib\nwith contextlib.suppress(OSError):"
+        " socket.getaddrinfo('example.org', 443)"
+    )
     done, asked = isolated(tmp_path, sys.executable, "-c", code)
     assert done.returncode == 0 and {name for name in asked if name.startswith("example.org")}
 
 
 def test_a_tracked_pretraining_needs_no_network(tmp_path: Path) -> None:
-    """W&B is offline by itself without a key, and looks nothing up; the long form below is a whole demo."""
+    """W&B is offline by itself without a key, and looks nothing up; the long form below is a whole
+    demo.
+    """
     names = map("".join, permutations("abcde"))
-    texts = ("\n".join([f"The {name} cat sat.", f"The {name} dog ran on a mat."] * 3) for name in names)
+    texts = (
+        "\n".join([f"The {name} cat sat.", f"The {name} dog ran on a mat."] * 3) for name in names
+    )
     (tmp_path / "text.txt").write_text("\n\n".join(texts))
-    words = [word.removeprefix("pretrain.") for word in SMALL if word.startswith(("pretrain.", "trainer."))]
-    words += ["corpus=text", "corpus.sources.0.path=text.txt", "data_dir=.", "tokenizer.vocab_size=100"]
+    words = [
+        word.removeprefix("pretrain.")
+        for word in SMALL
+        if word.startswith(("pretrain.", "trainer."))
+    ]
+    words += [
+        "corpus=text",
+        "corpus.sources.0.path=text.txt",
+        "data_dir=.",
+        "tokenizer.vocab_size=100",
+    ]
     words += ["corpus.validation_fraction=0.2"]
-    command = [sys.executable, "-m", "clozelab", "pretrain", "scale=demo", "objective=mlm", "logger=wandb", *words]
+    command = [
+        sys.executable,
+        "-m",
+        "clozelab",
+        "pretrain",
+        "scale=demo",
+        "objective=mlm",
+        "logger=wandb",
+        *words,
+    ]
     done, asked = isolated(tmp_path, *command)
     assert done.returncode == 0, done.stderr
     assert not asked
@@ -87,10 +127,21 @@ def test_a_tracked_pretraining_needs_no_network(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_small_demo_needs_no_network(tmp_path: Path) -> None:
-    """From text to the table with every tracker on: W&B is offline by itself without a key, and looks nothing up."""
+    """From text to the table with every tracker on: W&B is offline by itself without a key, and
+    looks nothing up.
+    """
     (tmp_path / "small").mkdir()
     (tmp_path / "small/paper.yaml").write_text(DEMO)
-    command = [sys.executable, "-m", "clozelab", "reproduce", "small", "scale=demo", "logger=wandb", *SMALL]
+    command = [
+        sys.executable,
+        "-m",
+        "clozelab",
+        "reproduce",
+        "small",
+        "scale=demo",
+        "logger=wandb",
+        *SMALL,
+    ]
     done, asked = isolated(tmp_path, *command)
     assert done.returncode == 0, done.stderr
     assert not asked

@@ -24,11 +24,21 @@ TINY: dict[str, Any] = {
 }
 PRETRAIN: dict[str, Any] = {
     "corpus": {
-        "generator": {"num_documents": 24, "train_examples": 64, "validation_examples": 24, "entropy_documents": 0},
+        "generator": {
+            "num_documents": 24,
+            "train_examples": 64,
+            "validation_examples": 24,
+            "entropy_documents": 0,
+        },
         "validation_fraction": 0.14,
     },
     "tokenizer": {"vocab_size": 500},
-    "model": {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64},
+    "model": {
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+    },
     "phases": [{"seq_length": 64, "steps": 4, "global_batch_size": 8, "micro_batch_size": 8}],
     "validation": {"interval_steps": 4, "instances": 8, "seq_length": 32},
 }
@@ -41,11 +51,18 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     patch = pytest.MonkeyPatch()
     root = tmp_path_factory.mktemp("page")
     places = {name: str(root / name) for name in ("data_dir", "cache_dir", "runs_dir")}
-    names: dict[str, Any] = {"root": root, "places": places, "tiny": TINY | places, "print": lambda *_: None}
+    names: dict[str, Any] = {
+        "root": root,
+        "places": places,
+        "tiny": TINY | places,
+        "print": lambda *_: None,
+    }
     names |= {"of_pretraining": PRETRAIN, "of_finetuning": FINETUNE}
     with patch.context() as here:
         here.chdir(root)
-        for snippet in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
+        for snippet in re.findall(
+            r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
+        ):
             kind = "of_pretraining" if "clozelab.pretrain" in snippet else "of_finetuning"
             code = snippet.replace('scale="demo",', f'scale="demo", **tiny, **{kind},')
             quiet = code.replace("Trainer(\n", "Trainer(logger=False, enable_progress_bar=False,\n")
@@ -56,25 +73,47 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_the_page_runs_as_it_stands(page: dict[str, Any]) -> None:
     pretraining, finetuning = page["runs"][:2]
-    assert (pretraining.stage, pretraining.status, finetuning.stage) == ("pretrain", "complete", "finetune")
-    assert pretraining.folder.is_relative_to(page["root"]) and pretraining.choices["objective"] == "mlm_nsp"
+    assert (pretraining.stage, pretraining.status, finetuning.stage) == (
+        "pretrain",
+        "complete",
+        "finetune",
+    )
+    assert (
+        pretraining.folder.is_relative_to(page["root"])
+        and pretraining.choices["objective"] == "mlm_nsp"
+    )
     assert page["vectors"].shape == (2, 32)
     rules, config = (
-        json.loads((page["encoder"] / name).read_text()) for name in ("tokenizer_config.json", "config.json")
+        json.loads((page["encoder"] / name).read_text())
+        for name in ("tokenizer_config.json", "config.json")
     )
-    assert (rules["model_max_length"], config["architectures"]) == (64, ["BertForPreTraining"]), "the longest trained"
+    assert (rules["model_max_length"], config["architectures"]) == (
+        64,
+        ["BertForPreTraining"],
+    ), "the longest trained"
     assert {path.stat().st_mode & 0o777 for path in page["encoder"].iterdir()} == {0o644 & ~umask()}
     labels = json.loads((page["model"] / "config.json").read_text())["id2label"]
     assert labels == {"0": "0", "1": "1"}, "as the task's files name them"
     # An own Trainer's training is the stage's: the same scores from the same seeds.
-    assert {key: 100 * value for key, value in page["module"].best.scores.items()} == pytest.approx(finetuning.values)
+    assert {key: 100 * value for key, value in page["module"].best.scores.items()} == pytest.approx(
+        finetuning.values
+    )
     assert [path.suffix for path in (page["root"] / "kept").iterdir()] == [".ckpt"]
-    assert page["trainer"].callback_metrics["validation/accuracy"] == page["module"].history[-1]["validation/accuracy"]
+    assert (
+        page["trainer"].callback_metrics["validation/accuracy"]
+        == page["module"].history[-1]["validation/accuracy"]
+    )
 
 
 def test_the_functions_take_what_the_command_line_takes(page: dict[str, Any]) -> None:
     again = clozelab.finetune(
-        "seed=1", scale="demo", encoder=page["encoder"], row="mine", task="sst2", **page["tiny"], **FINETUNE
+        "seed=1",
+        scale="demo",
+        encoder=page["encoder"],
+        row="mine",
+        task="sst2",
+        **page["tiny"],
+        **FINETUNE,
     )
     assert again.finished == page["runs"][1].finished, "complete already"
     assert clozelab.prepare(
@@ -141,14 +180,20 @@ def refused(capsys: pytest.CaptureFixture[str], *words: Any) -> str:
 def test_a_run_predicts_its_own_validation_file_as_it_was_scored(
     page: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    run, score = page["runs"][1].folder, json.loads((page["runs"][1].folder / "scores.json").read_text())
+    run, score = (
+        page["runs"][1].folder,
+        json.loads((page["runs"][1].folder / "scores.json").read_text()),
+    )
     validation = page["root"] / "data_dir/glue/SST-2/dev.tsv"
     table = pandas.read_csv(validation, sep="\t", dtype=str, quoting=3)
     labels = table.label.astype(int).to_numpy()
     # In the benchmark's own format, by the task's module:
     (path,) = said(capsys, run, f"test={validation}", f"output={tmp_path / 'there'}")
     answers = [int(line.split("\t")[1]) for line in Path(path).read_text().splitlines()[1:]]
-    assert glue.score(["accuracy"], np.array(answers), labels)["accuracy"] == score["scores"]["validation/accuracy"]
+    assert (
+        glue.score(["accuracy"], np.array(answers), labels)["accuracy"]
+        == score["scores"]["validation/accuracy"]
+    )
     # As plain lines, by the model alone:
     (tmp_path / "lines.txt").write_text("\n".join(table.sentence) + "\n")
     words = [f"input={tmp_path / 'lines.txt'}", "precision=32-true"]
@@ -158,11 +203,14 @@ def test_a_run_predicts_its_own_validation_file_as_it_was_scored(
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [record["text"] for record in records] == [*table.sentence]
     assert [int(record["prediction"]["label"]) for record in records] == answers
-    # The benchmark's own file as a table: its other columns stay, and a run of single texts wants no pairs.
-    (header, *rows) = said(capsys, run, f"input={validation}", "precision=32-true")
+    # The benchmark's own file as a table: its other columns stay, and a run of single texts wants
+    # no pairs.
+    header, *rows = said(capsys, run, f"input={validation}", "precision=32-true")
     assert header.split("\t")[:3] == [*table.columns, "prediction"]
     assert [int(row.split("\t")[2]) for row in rows] == answers
-    assert "was trained on single texts, and text 1 is a pair" in refused(capsys, run, "text=a", "pair=b")
+    assert "was trained on single texts, and text 1 is a pair" in refused(
+        capsys, run, "text=a", "pair=b"
+    )
     # Classes under other names:
     words = [f"test={validation}", f"output={tmp_path / 'named'}", "label_names={0: bad, 1: good}"]
     (path,) = said(capsys, run, *words)
@@ -173,7 +221,10 @@ def test_a_run_predicts_its_own_validation_file_as_it_was_scored(
 
 
 def test_what_predict_prints_and_writes(
-    page: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     encoder = page["encoder"].parent
     (line,) = said(capsys, encoder, "text=the [MASK] saw the [MASK]", "top_k=2")
@@ -188,14 +239,26 @@ def test_what_predict_prints_and_writes(
     (tmp_path / "in.jsonl").write_text(
         '\ufeff{"text": "a text", "id": 7, "log_probability": 1}\n{"text": "another text"}\n'
     )
-    said(capsys, encoder, f"input={tmp_path / 'in.jsonl'}", "do=embed", f"output={tmp_path / 'v.parquet'}")
+    said(
+        capsys,
+        encoder,
+        f"input={tmp_path / 'in.jsonl'}",
+        "do=embed",
+        f"output={tmp_path / 'v.parquet'}",
+    )
     assert np.array_equal(np.stack(pandas.read_parquet(tmp_path / "v.parquet").embedding), vectors)
-    (line, _) = said(capsys, encoder, f"input={tmp_path / 'in.jsonl'}", "do=score", "--json")
+    line, _ = said(capsys, encoder, f"input={tmp_path / 'in.jsonl'}", "do=score", "--json")
     record = json.loads(line)
-    assert (record["id"], record["log_probability"]) == (7, 1) and record["prediction"]["log_probability"] < 0
+    assert (record["id"], record["log_probability"]) == (7, 1) and record["prediction"][
+        "log_probability"
+    ] < 0
     monkeypatch.setattr("sys.stdin", io.StringIO(line + "\n"))
-    again = json.loads(*said(capsys, encoder, "input=-", "do=score", "--json"))  # what it printed, it reads
-    assert again.keys() == record.keys() and again["prediction"]["tokens"] == record["prediction"]["tokens"]
+    # what it printed, it reads
+    again = json.loads(*said(capsys, encoder, "input=-", "do=score", "--json"))
+    assert (
+        again.keys() == record.keys()
+        and again["prediction"]["tokens"] == record["prediction"]["tokens"]
+    )
 
 
 def test_a_task_is_predicted_as_it_was_trained_alone(
@@ -203,10 +266,20 @@ def test_a_task_is_predicted_as_it_was_trained_alone(
 ) -> None:
     run, data = page["runs"][1].folder, page["root"] / "data_dir/glue/SST-2"
     test = shutil.copy(data / "test.tsv", tmp_path / "SST-2.tsv")
-    assert "is called as the task's own test set: say output=FOLDER" in refused(capsys, run, f"test={test}")
+    assert "is called as the task's own test set: say output=FOLDER" in refused(
+        capsys, run, f"test={test}"
+    )
     for path, change, word in (
-        (data / "train.tsv", lambda text: f"{text}a new line\t1\n", "was trained on other task files"),
-        (run / "run.json", lambda text: text.replace('"epochs": 1.0', '"epochs": 2.0'), "says another configuration"),
+        (
+            data / "train.tsv",
+            lambda text: f"{text}a new line\t1\n",
+            "was trained on other task files",
+        ),
+        (
+            run / "run.json",
+            lambda text: text.replace('"epochs": 1.0', '"epochs": 2.0'),
+            "says another configuration",
+        ),
     ):
         before = path.read_text()
         path.write_text(change(before))
@@ -221,23 +294,43 @@ def test_a_line_of_text_is_one_line() -> None:
     assert shown(Answer("New\nYork\tCity", 0.5, 0, 3, 16), None) == "New York City\t0.5000"
 
 
-def test_what_predict_refuses(page: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_what_predict_refuses(
+    page: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     encoder = page["encoder"].parent
     assert "needs one of text=TEXT and input=FILE" in refused(capsys, encoder)
-    assert "do=dance: choose one of fill, classify" in refused(capsys, encoder, "text=a", "do=dance")
-    assert "stride=3 is nothing for do=fill" in refused(capsys, encoder, "text=a [MASK]", "stride=3")
+    assert "do=dance: choose one of fill, classify" in refused(
+        capsys, encoder, "text=a", "do=dance"
+    )
+    assert "stride=3 is nothing for do=fill" in refused(
+        capsys, encoder, "text=a [MASK]", "stride=3"
+    )
     assert "was never trained" in refused(capsys, encoder, "text=a", "do=classify")
-    assert "do=answer needs question= beside text=" in refused(capsys, encoder, "text=a", "do=answer")
+    assert "do=answer needs question= beside text=" in refused(
+        capsys, encoder, "text=a", "do=answer"
+    )
     assert "is no complete fine-tuning" in refused(capsys, encoder, "--test")
     assert "there is no such file" in refused(capsys, encoder, "input=nowhere.txt")
     lines, where = tmp_path / "in.txt", f"input={tmp_path / 'in.txt'}"
     for content, act, word in (
         ("one\ttwo\n", "score", "has 'pair', which do=score does not read"),
         ("a text\tpositive\t7\n", "embed", "in.txt has lines of three columns and more"),
-        ('{"text": "a"}\n{"text": 7}\n', "embed", "in.txt:2 has 7 as 'text': a string was expected"),
-        ('{"question": "who", "passages": "he"}\n', "answer", "has 'he' as 'passages': a list of strings was"),
+        (
+            '{"text": "a"}\n{"text": 7}\n',
+            "embed",
+            "in.txt:2 has 7 as 'text': a string was expected",
+        ),
+        (
+            '{"question": "who", "passages": "he"}\n',
+            "answer",
+            "has 'he' as 'passages': a list of strings was",
+        ),
         ('{"text": "a"}\n{"id": 7}\n', "embed", "in.txt:2 has no 'text'"),
-        ('{"text": "a", "text_pair": "b"}\n', "embed", "'text_pair', which nothing reads: did you mean 'pair'?"),
+        (
+            '{"text": "a", "text_pair": "b"}\n',
+            "embed",
+            "'text_pair', which nothing reads: did you mean 'pair'?",
+        ),
     ):
         lines.write_text(content)
         words = (where, f"do={act}", f"output={tmp_path / 'out.txt'}", "errors=raise")
@@ -245,10 +338,16 @@ def test_what_predict_refuses(page: dict[str, Any], capsys: pytest.CaptureFixtur
     lines.write_bytes(b"caf\xe9\n")
     assert "in.txt:1 is not UTF-8 text" in refused(capsys, encoder, where, "do=embed")
     assert [path.name for path in tmp_path.iterdir()] == ["in.txt"], "nothing half-written is left"
-    assert "give a file, in a folder that is there" in refused(capsys, encoder, "text=a", f"output={tmp_path}/no/x.npy")
-    assert "question= is nothing for do=embed" in refused(capsys, encoder, "text=a", "do=embed", "question=who")
+    assert "give a file, in a folder that is there" in refused(
+        capsys, encoder, "text=a", f"output={tmp_path}/no/x.npy"
+    )
+    assert "question= is nothing for do=embed" in refused(
+        capsys, encoder, "text=a", "do=embed", "question=who"
+    )
     (tmp_path / "in.jsonl").write_text("[1]\n")
-    assert "in.jsonl:1 is no JSON object" in refused(capsys, encoder, f"input={tmp_path / 'in.jsonl'}")
+    assert "in.jsonl:1 is no JSON object" in refused(
+        capsys, encoder, f"input={tmp_path / 'in.jsonl'}"
+    )
     assert "only do=embed gives what a .npy file holds" in refused(
         capsys, encoder, "text=a [MASK]", f"output={tmp_path / 'x.npy'}"
     )

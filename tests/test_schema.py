@@ -12,7 +12,11 @@ from clozelab.launch import sweep
 from clozelab.schema import IDENTITY, LAYOUT, NEUTRAL, PROTOCOL, SCHEMAS, meaning_of, meanings
 
 REFUSED = [
-    ("pretrain", "trainer.strategy=dpp", "is 'dpp': choose one of auto, ddp, fsdp, xla; did you mean 'ddp'?"),
+    (
+        "pretrain",
+        "trainer.strategy=dpp",
+        "is 'dpp': choose one of auto, ddp, fsdp, xla; did you mean 'ddp'?",
+    ),
     ("pretrain", "trainer.accelerator=cuda", "is 'cuda': choose one of auto, cpu, gpu, mps, tpu"),
     (
         "pretrain",
@@ -21,13 +25,24 @@ REFUSED = [
     ),
     ("pretrain", "trainer.compile=yes please", "is 'yes please': choose one of auto, true, false"),
     ("pretrain", "trainer.micro_batch=half", "is 'half': choose one of as_configured, auto"),
-    ("pretrain", "fidelity=relased", "is 'relased': choose one of released, paper, ours; did you mean 'released'?"),
+    (
+        "pretrain",
+        "fidelity=relased",
+        "is 'relased': choose one of released, paper, ours; did you mean 'released'?",
+    ),
     ("pretrain", "objective.dupe_factor=0", "is 0: it must be greater than or equal to 1"),
-    ("pretrain", "position_growth=tiles", "is 'tiles': choose one of none, tile; did you mean 'tile'?"),
+    (
+        "pretrain",
+        "position_growth=tiles",
+        "is 'tiles': choose one of none, tile; did you mean 'tile'?",
+    ),
     (
         "prepare",
         "corpus.sources.0.format=json",
-        "is 'json': choose one of auto, text, jsonl, csv, tsv, parquet, arrow; did you mean 'jsonl'?",
+        (
+            "is 'json': choose one of auto, text, jsonl, csv, tsv, parquet, arrow; did you mean"
+            " 'jsonl'?"
+        ),
     ),
     (
         "finetune",
@@ -82,20 +97,28 @@ def test_a_value_that_a_key_may_not_have_is_refused_in_one_sentence(stage: str) 
                 continue
             key, _, value = word.partition("=")
             wrong = right.copy()
-            OmegaConf.update(wrong, f"scale.pretrain.{key}" if key.startswith("phases.") else key, value)
+            OmegaConf.update(
+                wrong, f"scale.pretrain.{key}" if key.startswith("phases.") else key, value
+            )
             with pytest.raises(ValueError, match=f"^{re.escape(f'{key} {message}')}"):
                 check_config(stage, wrong)
 
 
 def test_every_mistake_has_a_line() -> None:
-    composed = sweep.compose("pretrain", ["seed=-1", "trainer.strategy=dpp", "steps_factor=0", "+sead=1"])
+    composed = sweep.compose(
+        "pretrain", ["seed=-1", "trainer.strategy=dpp", "steps_factor=0", "+sead=1"]
+    )
     with sweep.hydra_config(composed):
         config = sweep.without_hydra(composed)
-        with pytest.raises(ValueError, match=r"^sead: there is no such key; did you mean 'seed'\?$"):
+        with pytest.raises(
+            ValueError, match=r"^sead: there is no such key; did you mean 'seed'\?$"
+        ):
             check_config("pretrain", config)
         with open_dict(config):
             del config["sead"]
-        with pytest.raises(ValueError, match=r"^seed is -1.*\n.*trainer\.strategy is .*\nsteps_factor is 0\.0"):
+        with pytest.raises(
+            ValueError, match=r"^seed is -1.*\n.*trainer\.strategy is .*\nsteps_factor is 0\.0"
+        ):
             check_config("pretrain", config)
 
 
@@ -137,5 +160,9 @@ def test_a_key_counts_only_while_its_option_is_on() -> None:
         "trainer.lightning": "trainer.lightning",
         "task.data.test_files": "predict_test",
         "task.data.test_id_column": "predict_test",
-    } | {f"measure.{data}.{key}": "predict_test" for data in ("data", "task.data") for key in TEST_KEYS}
+    } | {
+        f"measure.{data}.{key}": "predict_test"
+        for data in ("data", "task.data")
+        for key in TEST_KEYS
+    }
     assert set(SCHEMAS) == {"prepare", "pretrain", "finetune", "evaluate"}

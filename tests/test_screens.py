@@ -1,4 +1,6 @@
-"""The main screens at 80, 100 and 160 columns: no line is wider than the terminal, and none breaks inside a word."""
+"""The main screens at 80, 100 and 160 columns: no line is wider than the terminal, and none breaks
+inside a word.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +24,36 @@ WHOLE = re.compile(r"^(next|run|to go on|from Python|Report|error|  log)\b|cloze
 """Lines that hold a command or a path, which stay whole so that they can be copied."""
 FINDINGS = [
     Finding("corpus", OK, "the text is prepared", "1.2 M tokens"),
-    Finding("arm mlm", WARNING, "the budget may end before the masked model leaves its plateau (about 5.4 M tokens)",
-            "0.7 M tokens", "a rule of thumb: more steps, or a phase of 32 or 64 tokens first"),
-    Finding("task intent", ERROR, "the label column of validation.tsv names a class that training has not",
-            "1 of 200 lines", "give the class to the training file, or leave the line out"),
-]  # fmt: skip
+    Finding(
+        "arm mlm",
+        WARNING,
+        "the budget may end before the masked model leaves its plateau (about 5.4 M tokens)",
+        "0.7 M tokens",
+        "a rule of thumb: more steps, or a phase of 32 or 64 tokens first",
+    ),
+    Finding(
+        "task intent",
+        ERROR,
+        "the label column of validation.tsv names a class that training has not",
+        "1 of 200 lines",
+        "give the class to the training file, or leave the line out",
+    ),
+]
 FACTS = [
     Fact("ceilings", "matmul bf16", "312 GFLOP/s"),
-    Fact("here", "allocator", "glibc", "threshold set so that large blocks are kept and not asked for at every step"),
+    Fact(
+        "here",
+        "allocator",
+        "glibc",
+        "threshold set so that large blocks are kept and not asked for at every step",
+    ),
 ]
 
 
 @pytest.fixture
-def screens(tmp_path: Path, writers: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[[], object]]:
+def screens(
+    tmp_path: Path, writers: Any, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Callable[[], object]]:
     monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
     root = tmp_path / "runs" / "table5_pretraining_tasks" / "demo"
     for arm, loss in (("mlm", 6.36), ("ltr", 4.4)):
@@ -47,7 +66,14 @@ def screens(tmp_path: Path, writers: Any, monkeypatch: pytest.MonkeyPatch) -> di
         f"runs_dir={tmp_path / 'runs'}",
         [str(root / "pretrain" / arm / "seed-1") for arm in ("mlm", "ltr")],
     )
-    words = ["pretrain", "scale=demo", "objective=mlm", "steps_factor=0.1", "--no-measure", runs_dir]
+    words = [
+        "pretrain",
+        "scale=demo",
+        "objective=mlm",
+        "steps_factor=0.1",
+        "--no-measure",
+        runs_dir,
+    ]
     words += [f"{name}={tmp_path}/{name}" for name in ("cache_dir", "data_dir")]
     monkeypatch.chdir(tmp_path)
     return {
@@ -57,14 +83,20 @@ def screens(tmp_path: Path, writers: Any, monkeypatch: pytest.MonkeyPatch) -> di
         "compare": lambda: compare.main(folders),
         "report": lambda: report([str(root / "finetune")]),
         "findings": lambda: print_findings(FINDINGS, make_console(), shows_all=True),
-        "machine": lambda: print_facts(FACTS, {"processor": "Intel(R) Xeon(R) Processor @ 2.70GHz"}, make_console()),
+        "machine": lambda: print_facts(
+            FACTS, {"processor": "Intel(R) Xeon(R) Processor @ 2.70GHz"}, make_console()
+        ),
         "plan": lambda: plan.main(words),
-        "end": lambda: print("\n".join(line for run in find(root).runs if run.is_complete for line in ending(run))),
+        "end": lambda: print(
+            "\n".join(line for run in find(root).runs if run.is_complete for line in ending(run))
+        ),
     }
 
 
 def test_no_line_is_wider_than_the_terminal_or_breaks_inside_a_word(
-    screens: dict[str, Callable[[], object]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    screens: dict[str, Callable[[], object]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def lines(name: str, width: int) -> list[str]:
         monkeypatch.setenv("COLUMNS", str(width))

@@ -1,4 +1,6 @@
-"""Keys and passwords of the environment, of the command line and inside URLs are in no file that a sweep leaves."""
+"""Keys and passwords of the environment, of the command line and inside URLs are in no file that a
+sweep leaves.
+"""
 
 from __future__ import annotations
 
@@ -36,26 +38,48 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def run(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"} | PLANTED
+    environment = (
+        os.environ
+        | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
+        | PLANTED
+    )
     command = [sys.executable, "-m", "clozelab", *words]
-    return forked.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=500)
+    return forked.run(
+        command, cwd=place, env=environment, capture_output=True, text=True, timeout=500
+    )
 
 
 def pretraining(corpus: Path, *words: str) -> tuple[str, ...]:
     phases = "phases=[{seq_length: 16, steps: 3, global_batch_size: 8, micro_batch_size: 4}]"
     return (
-        "pretrain", "-m", "corpus=text", "tokenizer.vocab_size=60",
-        "corpus.validation_fraction=0.2", f"data_dir={corpus}", f"cache_dir={corpus / 'cache'}", "model.hidden_size=16",
-        "model.num_hidden_layers=1", "model.num_attention_heads=2", "model.intermediate_size=32",
-        "model.max_position_embeddings=64", phases, "validation.interval_steps=99", "validation.instances=20",
-        "validation.seq_length=16", "trainer.precision=32-true", "trainer.progress_bar=false", *words,
-    )  # fmt: skip
+        "pretrain",
+        "-m",
+        "corpus=text",
+        "tokenizer.vocab_size=60",
+        "corpus.validation_fraction=0.2",
+        f"data_dir={corpus}",
+        f"cache_dir={corpus / 'cache'}",
+        "model.hidden_size=16",
+        "model.num_hidden_layers=1",
+        "model.num_attention_heads=2",
+        "model.intermediate_size=32",
+        "model.max_position_embeddings=64",
+        phases,
+        "validation.interval_steps=99",
+        "validation.instances=20",
+        "validation.seq_length=16",
+        "trainer.precision=32-true",
+        "trainer.progress_bar=false",
+        *words,
+    )
 
 
 def with_secrets(place: Path) -> dict[str, list[str]]:
     """File -> the secrets that stand in it."""
     found = {}
-    for path in (path for path in place.rglob("*") if path.is_file() and "corpus/text.txt" not in str(path)):
+    for path in (
+        path for path in place.rglob("*") if path.is_file() and "corpus/text.txt" not in str(path)
+    ):
         content = path.read_bytes()
         if here := [secret for secret in SECRETS if secret.encode() in content]:
             found[str(path.relative_to(place))] = here
@@ -66,7 +90,9 @@ def test_a_sweep_leaves_no_secret_in_any_file_or_message(corpus: Path) -> None:
     """One job runs, with a tracker; the other fails, and its error would tell."""
     place = corpus.parent
     sources = f"corpus.sources.0.path=text.txt,'{LITERAL}/x'"
-    done = run(place, *pretraining(corpus, "logger=wandb", "seed=1", sources, "hydra.launcher.fork=false"))
+    done = run(
+        place, *pretraining(corpus, "logger=wandb", "seed=1", sources, "hydra.launcher.fork=false")
+    )
     said = done.stdout + done.stderr
     assert done.returncode == 1 and "no text files at" in said
     assert [secret for secret in SECRETS if secret in said] == []
@@ -78,28 +104,43 @@ def test_a_sweep_leaves_no_secret_in_any_file_or_message(corpus: Path) -> None:
     assert with_secrets(place)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="the extra slurm is missing")
+@pytest.mark.skipif(
+    importlib.util.find_spec("submitit") is None, reason="the extra slurm is missing"
+)
 @pytest.mark.parametrize(
-    "word", [f"hydra.launcher.setup=['export WANDB_API_KEY={'x' * 12}']", f"logger.wandb.project='{LITERAL}'"]
+    "word",
+    [
+        f"hydra.launcher.setup=['export WANDB_API_KEY={'x' * 12}']",
+        f"logger.wandb.project='{LITERAL}'",
+    ],
 )
 def test_a_literal_secret_is_not_handed_to_slurm(corpus: Path, word: str) -> None:
     done = run(
-        corpus.parent, *pretraining(corpus, SOURCE, "seed=1", "logger=wandb", "hydra/launcher=slurm_local", word)
+        corpus.parent,
+        *pretraining(corpus, SOURCE, "seed=1", "logger=wandb", "hydra/launcher=slurm_local", word),
     )
-    assert done.returncode == 1 and "looks like a secret" in done.stderr and HIDDEN in done.stderr, done.stderr
+    assert (
+        done.returncode == 1 and "looks like a secret" in done.stderr and HIDDEN in done.stderr
+    ), done.stderr
     assert with_secrets(corpus.parent) == {} and "x" * 12 not in done.stderr
     assert not [
-        path for path in corpus.parent.rglob("*") if b"x" * 12 in (path.read_bytes() if path.is_file() else b"")
+        path
+        for path in corpus.parent.rglob("*")
+        if b"x" * 12 in (path.read_bytes() if path.is_file() else b"")
     ]
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="the extra slurm is missing")
+@pytest.mark.skipif(
+    importlib.util.find_spec("submitit") is None, reason="the extra slurm is missing"
+)
 def test_submitits_files_hold_no_secret(corpus: Path) -> None:
     words = (SOURCE, "seed=1", "logger=wandb", "hydra/launcher=slurm_local")
     done = run(corpus.parent, *pretraining(corpus, *words))
     assert done.returncode == 0, done.stderr
-    assert list(corpus.parent.rglob("*_submitted.pkl")) and list(corpus.parent.rglob("handed_over.json"))
+    assert list(corpus.parent.rglob("*_submitted.pkl")) and list(
+        corpus.parent.rglob("handed_over.json")
+    )
     assert with_secrets(corpus.parent) == {}
 
 
@@ -117,7 +158,9 @@ def test_submitits_files_hold_no_secret(corpus: Path) -> None:
         ("https://example.org/a:b/c@d, 40 tokens", None),
     ],
 )
-def test_messages_are_scrubbed(monkeypatch: pytest.MonkeyPatch, text: str, shown: str | None) -> None:
+def test_messages_are_scrubbed(
+    monkeypatch: pytest.MonkeyPatch, text: str, shown: str | None
+) -> None:
     monkeypatch.setenv("DB_PASSWORD", "correct-horse-battery")
     assert scrubbed(text) == (text if shown is None else shown)
 

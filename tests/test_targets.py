@@ -11,15 +11,31 @@ from omegaconf import OmegaConf
 
 from clozelab.launch import sweep
 from clozelab.suggestions import CONF_DIR
-from clozelab.targets import GIVEN_BY_STAGE, build, check_targets, locate, parameters_of, take_permission
+from clozelab.targets import (
+    GIVEN_BY_STAGE,
+    build,
+    check_targets,
+    locate,
+    parameters_of,
+    take_permission,
+)
 
-GOOD = {"_target_": "clozelab.optim.schedule.LinearWarmupDecay", "_partial_": True, "warmup_fraction": 0.1}
+GOOD = {
+    "_target_": "clozelab.optim.schedule.LinearWarmupDecay",
+    "_partial_": True,
+    "warmup_fraction": 0.1,
+}
 
 
 def test_good_nodes_pass() -> None:
     check_targets(OmegaConf.create({"schedule": GOOD, "other": {"list": [{"a": 1}, 1]}}))
     token = {"_target_": "clozelab.objectives.ltr.LeftToRight", "weight": 1.0}
-    check_targets({"phases": [{"objective": {"token": token}}], "scale.pretrain.phases.1.objective": {"token": token}})
+    check_targets(
+        {
+            "phases": [{"objective": {"token": token}}],
+            "scale.pretrain.phases.1.objective": {"token": token},
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,7 +62,9 @@ def test_refused_addresses(target: Any) -> None:
         check_targets({"schedule": {"_target_": target}})
 
 
-@pytest.mark.parametrize("where", ["a", "schedule.x", "logger.x.y", "phases.0", "hydra.callbacks.x", "task", ""])
+@pytest.mark.parametrize(
+    "where", ["a", "schedule.x", "logger.x.y", "phases.0", "hydra.callbacks.x", "task", ""]
+)
 def test_nothing_is_made_elsewhere(where: str) -> None:
     node: Any = GOOD
     for key in reversed(where.split(".") if where else []):
@@ -78,11 +96,14 @@ def test_the_user_alone_allows_a_package(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_a_factory_of_logging_is_a_target() -> None:
     with pytest.raises(ValueError, match=r"'os\.system' is not allowed"):
-        check_targets({"hydra": {"job_logging": {"handlers": {"x": {"()": "os.system"}}}}}, signatures=False)
+        check_targets(
+            {"hydra": {"job_logging": {"handlers": {"x": {"()": "os.system"}}}}}, signatures=False
+        )
 
 
 @pytest.mark.parametrize(
-    "node", [{"class": "subprocess.Popen"}, {"_target_": "logging.StreamHandler", "class": "os.open"}]
+    "node",
+    [{"class": "subprocess.Popen"}, {"_target_": "logging.StreamHandler", "class": "os.open"}],
 )
 def test_a_class_of_logging_is_a_target(node: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"'(subprocess\.Popen|os\.open)' is not allowed"):
@@ -90,12 +111,16 @@ def test_a_class_of_logging_is_a_target(node: dict[str, str]) -> None:
 
 
 def test_misspelt_key_has_a_hint() -> None:
-    with pytest.raises(ValueError, match=r"schedule\.warmup_fractoin: .* did you mean 'warmup_fraction'"):
+    with pytest.raises(
+        ValueError, match=r"schedule\.warmup_fractoin: .* did you mean 'warmup_fraction'"
+    ):
         check_targets({"schedule": {**GOOD, "warmup_fractoin": 0.1}})
 
 
 def test_misspelt_target_has_a_hint() -> None:
-    with pytest.raises(ValueError, match=r"did you mean 'clozelab\.optim\.schedule\.LinearWarmupDecay'"):
+    with pytest.raises(
+        ValueError, match=r"did you mean 'clozelab\.optim\.schedule\.LinearWarmupDecay'"
+    ):
         check_targets({"schedule": {"_target_": "clozelab.optim.schedule.LinearWarmupDecai"}})
 
 
@@ -138,7 +163,11 @@ def test_what_a_module_fixes_is_not_taken_from_the_configuration() -> None:
         ("ner_features_conll2003", "input_size"),
     ):
         with pytest.raises(ValueError, match=rf"task\.module\.{key}: the module sets this itself"):
-            check_targets(sweep.without_hydra(sweep.compose("finetune", [f"task={task}", f"+task.module.{key}=3"])))
+            check_targets(
+                sweep.without_hydra(
+                    sweep.compose("finetune", [f"task={task}", f"+task.module.{key}=3"])
+                )
+            )
 
 
 @pytest.mark.parametrize("task", sorted(path.stem for path in (CONF_DIR / "task").glob("*.yaml")))
@@ -157,7 +186,9 @@ def test_what_stages_pass_are_parameters() -> None:
     ]
     seen = set()
     for stage, overrides in words:
-        plain = OmegaConf.to_container(sweep.without_hydra(sweep.compose(stage, overrides)), resolve=False)
+        plain = OmegaConf.to_container(
+            sweep.without_hydra(sweep.compose(stage, overrides)), resolve=False
+        )
         for where, names in GIVEN_BY_STAGE.items():
             node = OmegaConf.select(OmegaConf.create(plain), where)
             if node is not None and "_target_" in node:

@@ -1,4 +1,6 @@
-"""The command line of the plain verbs, tables in a terminal and in a pipe, and what an unknown word was meant to be."""
+"""The command line of the plain verbs, tables in a terminal and in a pipe, and what an unknown word
+was meant to be.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,13 @@ def test_a_heading_of_two_lines_is_as_wide_as_the_longer_one() -> None:
 
 
 def test_hydra_s_words_are_passed_on_as_they_are() -> None:
-    words = ["~logger", "+seed=1", "objective/pair=none", "~task.data={a: 1}", "hydra/launcher=slurm"]
+    words = [
+        "~logger",
+        "+seed=1",
+        "objective/pair=none",
+        "~task.data={a: 1}",
+        "hydra/launcher=slurm",
+    ]
     said = parse("doctor", ["pretrain", *words], names=(0, 1), takes_overrides=True)
     assert said.names == ["pretrain"] and said.overrides == words
 
@@ -63,7 +71,14 @@ def test_the_key_of_a_word(word: str) -> None:
     assert key_of(word) == "seed"
 
 
-NAMES = ["table5_pretraining_tasks", "table6_model_size", "mlm", "mlm_nsp", "ltr", "figure5_training_steps"]
+NAMES = [
+    "table5_pretraining_tasks",
+    "table6_model_size",
+    "mlm",
+    "mlm_nsp",
+    "ltr",
+    "figure5_training_steps",
+]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +99,9 @@ def test_nearest(word: str, meant: str | None) -> None:
 
 
 def test_cutoff_is_how_alike_it_must_be() -> None:
-    assert nearest("abcx", ["abcdef"]) == "abcdef" and nearest("abcx", ["abcdef"], cutoff=0.7) is None
+    assert (
+        nearest("abcx", ["abcdef"]) == "abcdef" and nearest("abcx", ["abcdef"], cutoff=0.7) is None
+    )
 
 
 def test_hint_names_the_nearest_or_all_in_order() -> None:

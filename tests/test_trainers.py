@@ -1,4 +1,6 @@
-"""Our modules and data modules under a plain Trainer: its epochs, defaults, callbacks, limits, tuner and strategies."""
+"""Our modules and data modules under a plain Trainer: its epochs, defaults, callbacks, limits,
+tuner and strategies.
+"""
 
 from __future__ import annotations
 
@@ -28,29 +30,42 @@ TASKS = {
     "ner_microworld": "f1",
     "ner_features_microworld": "f1",
 }
-QUIET: dict[str, Any] = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False}
+QUIET: dict[str, Any] = {
+    "accelerator": "cpu",
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
 
 
 @pytest.fixture(scope="session")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     root = tmp_path_factory.mktemp("trainers")
-    places: dict[str, Any] = {name: str(root / name) for name in ("data_dir", "cache_dir", "runs_dir")}
-    encoder = clozelab.pretrain(scale="demo", objective="mlm_nsp", **places, **TINY, **PRETRAIN).folder / "encoder"
+    places: dict[str, Any] = {
+        name: str(root / name) for name in ("data_dir", "cache_dir", "runs_dir")
+    }
+    encoder = (
+        clozelab.pretrain(scale="demo", objective="mlm_nsp", **places, **TINY, **PRETRAIN).folder
+        / "encoder"
+    )
     return {"scale": "demo", **places, **TINY, "encoder": encoder}
 
 
 @pytest.fixture
 def compose(places: dict[str, Any]) -> Callable[..., Any]:
-    """compose(objective or task, *words) -> module and data module: 4 steps, or 2 epochs of 4 steps."""
+    """compose(objective or task, *words) -> module and data module: 4 steps, or 2 epochs of 4
+    steps.
+    """
 
     def make(name: str, *words: str) -> Any:
         common = {key: value for key, value in places.items() if key != "encoder"}
         if name not in TASKS:
-            return clozelab.compose("pretrain", [f"objective={name}", *words], **common, **PRETRAIN)[:2]
+            return clozelab.compose(
+                "pretrain", [f"objective={name}", *words], **common, **PRETRAIN
+            )[:2]
         words += ("task.data.features=second_to_last",) * ("features" in name)
-        return clozelab.compose("finetune", [f"task={name}", *words], row="mine", **places, **FINETUNE | {"epochs": 2})[
-            :2
-        ]
+        return clozelab.compose(
+            "finetune", [f"task={name}", *words], row="mine", **places, **FINETUNE | {"epochs": 2}
+        )[:2]
 
     return make
 
@@ -75,12 +90,15 @@ def bits(module: torch.nn.Module) -> list[torch.Tensor]:
 
 LONGER = ("ltr", "stsb", "swag", "ner_features_microworld")
 NAMES = [
-    pytest.param(one, marks=[pytest.mark.slow] * (one in LONGER)) for one in ("mlm", "mlm_nsp", "ltr", "rtd", *TASKS)
+    pytest.param(one, marks=[pytest.mark.slow] * (one in LONGER))
+    for one in ("mlm", "mlm_nsp", "ltr", "rtd", *TASKS)
 ]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_plain_trainer_trains_the_plan(name: str, compose: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_plain_trainer_trains_the_plan(
+    name: str, compose: Callable[..., Any], tmp_path: Path
+) -> None:
     module, data = compose(name)
     is_task = name in TASKS
     monitor = f"validation/{TASKS.get(name, 'loss')}"
@@ -92,21 +110,34 @@ def test_a_plain_trainer_trains_the_plan(name: str, compose: Callable[..., Any],
         max_epochs=3,
         log_every_n_steps=1,
         logger=[CSVLogger(tmp_path, "one"), CSVLogger(tmp_path, "two")],
-        callbacks=[counts, saved, EarlyStopping(monitor, mode="max" if is_task else "min", patience=9), speed],
+        callbacks=[
+            counts,
+            saved,
+            EarlyStopping(monitor, mode="max" if is_task else "min", patience=9),
+            speed,
+        ],
     )
     trainer.fit(module, datamodule=data)
-    assert counts.steps == list(range(module.total_steps)), "each step of the plan once, under max_epochs=3"
+    assert counts.steps == list(range(module.total_steps)), (
+        "each step of the plan once, under max_epochs=3"
+    )
     assert counts.validations == len(data.epoch_ends)
     assert {"train/loss", monitor} <= trainer.callback_metrics.keys()
     assert (tmp_path / "two/version_0/metrics.csv").is_file()
     last = dict(trainer.callback_metrics)
-    assert trainer.validate(module, datamodule=data, verbose=False)[0][monitor] == float(last[monitor])
+    assert trainer.validate(module, datamodule=data, verbose=False)[0][monitor] == float(
+        last[monitor]
+    )
     assert float(saved.best_model_score) == float(last[monitor]) or is_task
     held = torch.load(saved.best_model_path, weights_only=True)
     assert held["state_dict"].keys() == module.state_dict().keys()
     again, _ = compose(name)
-    loaded = type(again).load_from_checkpoint(saved.best_model_path, weights_only=True, **again.arguments)
-    assert all(torch.equal(value, held["state_dict"][key]) for key, value in loaded.state_dict().items())
+    loaded = type(again).load_from_checkpoint(
+        saved.best_model_path, weights_only=True, **again.arguments
+    )
+    assert all(
+        torch.equal(value, held["state_dict"][key]) for key, value in loaded.state_dict().items()
+    )
     again, _ = compose(name)
     trainer.validate(again, datamodule=data, ckpt_path=saved.best_model_path, verbose=False)
     assert trainer.callback_metrics[monitor] == saved.best_model_score
@@ -134,7 +165,9 @@ def test_limits(
 ) -> None:
     module, data = compose(name, *["task.data.evaluation_tokens=200"] * (name == "sst2"))
     counts = Counts()
-    trainer = Trainer(**QUIET, logger=False, default_root_dir=tmp_path, callbacks=[counts], **limits)
+    trainer = Trainer(
+        **QUIET, logger=False, default_root_dir=tmp_path, callbacks=[counts], **limits
+    )
     with caplog.at_level(logging.WARNING, "clozelab"):
         trainer.fit(module, datamodule=data)
     assert counts.steps == (steps or list(range(module.total_steps)))
@@ -144,22 +177,31 @@ def test_limits(
 
 
 @pytest.mark.parametrize("name", ["mlm", "sst2"])
-def test_a_stopped_training_goes_on_to_the_same_bits(name: str, compose: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_stopped_training_goes_on_to_the_same_bits(
+    name: str, compose: Callable[..., Any], tmp_path: Path
+) -> None:
     def fit(folder: str, checkpoint: Path | None = None, **options: Any) -> Any:
         module, data = compose(name)
         trainer = Trainer(
-            **QUIET, logger=False, default_root_dir=tmp_path / folder, enable_checkpointing=False, **options
+            **QUIET,
+            logger=False,
+            default_root_dir=tmp_path / folder,
+            enable_checkpointing=False,
+            **options,
         )
         trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
         return module, trainer
 
     whole, _ = fit("whole", max_epochs=2)
-    for stopped in ({"max_steps": 3}, {"max_epochs": 1}):  # in the middle of an epoch of fine-tuning, and at its end
+    # in the middle of an epoch of fine-tuning, and at its end
+    for stopped in ({"max_steps": 3}, {"max_epochs": 1}):
         _, trainer = fit("part", **stopped)
         trainer.save_checkpoint(tmp_path / "part.ckpt")
         module, trainer = fit("part", tmp_path / "part.ckpt", max_epochs=2)
         assert trainer.global_step == whole.total_steps
-        assert all(torch.equal(one, other) for one, other in zip(bits(whole), bits(module), strict=True))
+        assert all(
+            torch.equal(one, other) for one, other in zip(bits(whole), bits(module), strict=True)
+        )
 
 
 @pytest.mark.parametrize("option", [{"accumulate_grad_batches": 2}, {"gradient_clip_val": 1.0}])
@@ -169,12 +211,16 @@ def test_what_would_change_a_step_is_refused(
     for name in ("mlm", "sst2"):
         module, data = compose(name)
         trainer = Trainer(**QUIET, logger=False, default_root_dir=tmp_path, **option)
-        with pytest.raises(Exception, match=r"a batch is a whole optimizer step|not supported for manual"):
+        with pytest.raises(
+            Exception, match=r"a batch is a whole optimizer step|not supported for manual"
+        ):
             trainer.fit(module, datamodule=data)
 
 
 @pytest.mark.parametrize("name", ["mlm", "sst2"])
-def test_the_tuner_finds_a_learning_rate(name: str, compose: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_tuner_finds_a_learning_rate(
+    name: str, compose: Callable[..., Any], tmp_path: Path
+) -> None:
     module, data = compose(name)
     before = bits(module)
     trainer = Trainer(**QUIET, logger=False, default_root_dir=tmp_path, enable_checkpointing=False)
@@ -184,8 +230,12 @@ def test_the_tuner_finds_a_learning_rate(name: str, compose: Callable[..., Any],
     module.learning_rate = 0.25
     rates: list[float] = []
     watch = Counts()
-    watch.on_train_batch_end = lambda trainer, *_: rates.append(trainer.optimizers[0].param_groups[0]["lr"])  # type: ignore[method-assign]
-    Trainer(**QUIET, logger=False, default_root_dir=tmp_path, callbacks=[watch]).fit(module, datamodule=data)
+    watch.on_train_batch_end = lambda trainer, *_: rates.append(
+        trainer.optimizers[0].param_groups[0]["lr"]
+    )  # type: ignore[method-assign]
+    Trainer(**QUIET, logger=False, default_root_dir=tmp_path, callbacks=[watch]).fit(
+        module, datamodule=data
+    )
     assert len(rates) == module.total_steps and 0.1 < max(rates) <= 0.25
     with pytest.raises(Exception, match="batch_size"):
         Tuner(trainer).scale_batch_size(module, datamodule=data)
@@ -206,7 +256,9 @@ def test_two_processes_train_as_one(name: str, compose: Callable[..., Any], tmp_
     off = ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"]
     for folder, options in (("one", {}), ("two", {"strategy": "ddp_fork", "devices": 2})):
         module, data = compose(name, *off * (name not in TASKS))
-        trainer = Trainer(**QUIET, logger=False, default_root_dir=tmp_path / folder, max_epochs=2, **options)
+        trainer = Trainer(
+            **QUIET, logger=False, default_root_dir=tmp_path / folder, max_epochs=2, **options
+        )
         trainer.fit(module, datamodule=data)
         found.append({key: float(value) for key, value in trainer.callback_metrics.items()})
         (path,) = (tmp_path / folder).rglob("*.ckpt")
@@ -224,8 +276,14 @@ def test_chosen_callbacks_and_loggers_work_in_a_run(places: dict[str, Any]) -> N
     plain = clozelab.pretrain("+trainer.lightning.detect_anomaly=true", **common, arm="plain")
     names = "callbacks=[early_stopping,ema,lr_monitor,gradient_statistics,throughput]"
     loose = {"early_stopping": {"min_delta": 100.0, "patience": 1}, "ema": {"decay": 0.5}}
-    run = clozelab.pretrain(names, "logger=[csv,tensorboard]", **common, arm="watched", callbacks=loose)
-    assert (plain.facts["steps"], run.facts["steps"], run.status) == (4, 2, "complete"), "stopped early"
+    run = clozelab.pretrain(
+        names, "logger=[csv,tensorboard]", **common, arm="watched", callbacks=loose
+    )
+    assert (plain.facts["steps"], run.facts["steps"], run.status) == (
+        4,
+        2,
+        "complete",
+    ), "stopped early"
     assert run.fingerprint != plain.fingerprint
     said = (run.folder / "metrics.csv").read_text()
     for key in ("lr-AdamW/pg1", "gradient/grad_2.0_norm_total", "train/samples", "validation/loss"):
@@ -241,9 +299,13 @@ def test_chosen_callbacks_and_loggers_work_in_a_run(places: dict[str, Any]) -> N
 def test_groups_and_their_refusals(places: dict[str, Any]) -> None:
     task: dict[str, Any] = places | FINETUNE | {"row": "mine", "task": "sst2", "seed": 5}
     module, data, trainer = clozelab.compose("finetune", ["callbacks=early_stopping_score"], **task)
-    assert [one.monitor for one in trainer.callbacks if isinstance(one, EarlyStopping)] == ["validation/accuracy"]
+    assert [one.monitor for one in trainer.callbacks if isinstance(one, EarlyStopping)] == [
+        "validation/accuracy"
+    ]
     trainer.fit(module, datamodule=data)
-    assert trainer.callback_metrics["validation/accuracy"] == module.best.scores["validation/accuracy"]
+    assert (
+        trainer.callback_metrics["validation/accuracy"] == module.best.scores["validation/accuracy"]
+    )
     with pytest.raises(SystemExit) as stopped:
         clozelab.finetune("debug=overfit", **task | {"stop_after_step": 3})
     assert stopped.value.code == 143
@@ -252,7 +314,10 @@ def test_groups_and_their_refusals(places: dict[str, Any]) -> None:
     assert tokens == [tokens[0], 2 * tokens[0], 3 * tokens[0]], "the same batch at each step"
     for words, message in (
         (["logger=mlflow"], "mlflow"),
-        (["+trainer.lightning.max_epochs=3"], "trainer.lightning.max_epochs: no such argument is open here"),
+        (
+            ["+trainer.lightning.max_epochs=3"],
+            "trainer.lightning.max_epochs: no such argument is open here",
+        ),
         (["trainer=mps"], "trainer=mps needs Apple's GPU"),
         (["callbacks=ema", "callbacks.ema.decy=1"], "decy"),
         (["+callbacks.mine._target_=os.system"], "is not allowed"),
@@ -261,19 +326,29 @@ def test_groups_and_their_refusals(places: dict[str, Any]) -> None:
             clozelab.compose("finetune", words, **task)
 
 
-def test_positions_grow_under_a_trainer_of_ones_own(places: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_positions_grow_under_a_trainer_of_ones_own(
+    places: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     grown: list[tuple[int, int]] = []
     monkeypatch.setattr(Embeddings, "tile_positions", lambda _, *how: grown.append(how))
     common = {key: value for key, value in places.items() if key != "encoder"} | PRETRAIN
-    common["phases"] = [PRETRAIN["phases"][0] | {"steps": 1, "seq_length": length} for length in (32, 64)]
-    module, data, own = clozelab.compose("pretrain", ["objective=mlm", "position_growth=tile"], **common)
-    Trainer(**QUIET, logger=False, enable_checkpointing=False, max_epochs=1).fit(module, datamodule=data)
+    common["phases"] = [
+        PRETRAIN["phases"][0] | {"steps": 1, "seq_length": length} for length in (32, 64)
+    ]
+    module, data, own = clozelab.compose(
+        "pretrain", ["objective=mlm", "position_growth=tile"], **common
+    )
+    Trainer(**QUIET, logger=False, enable_checkpointing=False, max_epochs=1).fit(
+        module, datamodule=data
+    )
     assert grown == [(32, 64)]
     own.fit(module, datamodule=data)
     assert grown == [(32, 64)] * 2
 
 
-def test_compiling_and_recomputing_are_the_modules_own(places: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiling_and_recomputing_are_the_modules_own(
+    places: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     compiled: list[Any] = []
     for stage in ("pretrain", "finetune"):
         noted = lambda encoder, dynamic: compiled.append((encoder, dynamic))  # noqa: E731
@@ -281,24 +356,40 @@ def test_compiling_and_recomputing_are_the_modules_own(places: dict[str, Any], m
     common = {key: value for key, value in places.items() if key != "encoder"} | PRETRAIN
     words = ["trainer.compile=true", "trainer.gradient_checkpointing=true"]
     module, _, _ = clozelab.compose("pretrain", ["objective=mlm", *words], **common)
-    tuned, _, _ = clozelab.compose("finetune", ["task=sst2", words[0]], row="mine", **places, **FINETUNE)
+    tuned, _, _ = clozelab.compose(
+        "finetune", ["task=sst2", words[0]], row="mine", **places, **FINETUNE
+    )
     assert [*module.model.encoders] == [encoder for encoder, dynamic in compiled if not dynamic]
     assert [tuned.encoder] == [encoder for encoder, dynamic in compiled if dynamic]
-    assert module.model.encoders[0].gradient_checkpointing and not tuned.encoder.gradient_checkpointing
+    assert (
+        module.model.encoders[0].gradient_checkpointing and not tuned.encoder.gradient_checkpointing
+    )
 
 
 def test_averaged_weights_are_kept_with_the_answers_that_they_gave(places: dict[str, Any]) -> None:
-    words = ["callbacks=ema", "callbacks.ema.decay=0.9", "task=sst2", "keep_model=true", "learning_rate=0.01"]
+    words = [
+        "callbacks=ema",
+        "callbacks.ema.decay=0.9",
+        "task=sst2",
+        "keep_model=true",
+        "learning_rate=0.01",
+    ]
     module, data, trainer = clozelab.compose("finetune", words, row="mine", **places, **FINETUNE)
     trainer.fit(module, datamodule=data)
     kept, module.best = module.best, None
     module.load_state_dict(kept.weights)
     Trainer(**QUIET, logger=False).validate(module, datamodule=data, verbose=False)
-    assert [one["logits"] for one in kept.predictions] == [one["logits"] for one in module.best.predictions]
+    assert [one["logits"] for one in kept.predictions] == [
+        one["logits"] for one in module.best.predictions
+    ]
 
 
-def test_a_run_with_averages_goes_on_to_the_same_bits_and_keeps_averages(places: dict[str, Any]) -> None:
-    """With decay 1 the average is that of the first step for ever: in a kept encoder as in the last one."""
+def test_a_run_with_averages_goes_on_to_the_same_bits_and_keeps_averages(
+    places: dict[str, Any],
+) -> None:
+    """With decay 1 the average is that of the first step for ever: in a kept encoder as in the last
+    one.
+    """
     common = {key: value for key, value in places.items() if key != "encoder"} | PRETRAIN
     common |= {"objective": "mlm", "keep_encoders": [0.75], "seed": 7}
     common["validation"] = PRETRAIN["validation"] | {"interval_steps": 1}
@@ -312,23 +403,41 @@ def test_a_run_with_averages_goes_on_to_the_same_bits_and_keeps_averages(places:
         parts = clozelab.pretrain(*words, **of_arm, arm=f"parts{decay}")
         assert (whole.status, parts.status, parts.facts["steps"]) == ("complete", "complete", 4)
         for place in ("encoder", "encoders/step-3"):
-            one, other = (load_file(run.folder / place / "model.safetensors") for run in (whole, parts))
-            assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
-        last, kept = (load_file(whole.folder / place / "model.safetensors") for place in ("encoder", "encoders/step-3"))
+            one, other = (
+                load_file(run.folder / place / "model.safetensors") for run in (whole, parts)
+            )
+            assert one.keys() == other.keys() and all(
+                torch.equal(one[key], other[key]) for key in one
+            )
+        last, kept = (
+            load_file(whole.folder / place / "model.safetensors")
+            for place in ("encoder", "encoders/step-3")
+        )
         assert all(torch.equal(last[key], kept[key]) for key in last) == (decay == 1.0)
     kept = [
-        load_file(clozelab.pretrain(*words, **common, arm=arm).folder / "encoders/step-3/model.safetensors")
+        load_file(
+            clozelab.pretrain(*words, **common, arm=arm).folder
+            / "encoders/step-3/model.safetensors"
+        )
         for arm, words in (("plain", []), ("last", ["callbacks=[ema]", "callbacks.ema.decay=0.0"]))
     ]
-    assert all(torch.equal(one, other) for one, other in zip(*map(dict.values, kept), strict=True)), "of that very step"
+    assert all(
+        torch.equal(one, other) for one, other in zip(*map(dict.values, kept), strict=True)
+    ), "of that very step"
 
 
 def test_a_run_that_reuses_nothing_begins_anew(places: dict[str, Any]) -> None:
     common = {key: value for key, value in places.items() if key != "encoder"} | PRETRAIN
-    common |= {"objective": "mlm", "arm": "again", "trainer": TINY["trainer"] | {"log_interval_steps": 1}}
+    common |= {
+        "objective": "mlm",
+        "arm": "again",
+        "trainer": TINY["trainer"] | {"log_interval_steps": 1},
+    }
     whole = clozelab.pretrain(**common)
     (whole.folder / "of_before").touch()
-    assert (clozelab.pretrain(**common).folder / "of_before").is_file(), "the control: it is complete already"
+    assert (clozelab.pretrain(**common).folder / "of_before").is_file(), (
+        "the control: it is complete already"
+    )
     again = clozelab.pretrain(**common, reuse="never")
     assert (again.status, again.fingerprint) == ("complete", whole.fingerprint)
     assert not (again.folder / "of_before").exists()
@@ -337,7 +446,9 @@ def test_a_run_that_reuses_nothing_begins_anew(places: dict[str, Any]) -> None:
             clozelab.pretrain(f"debug={mode}", **common, stop_after_step=3)
         (folder,) = Path(places["runs_dir"]).glob("debug/*/pretrain/again/*")
         steps = [
-            line.split(",")[0] for line in (folder / "metrics.csv").read_text().splitlines() if ",train/loss" in line
+            line.split(",")[0]
+            for line in (folder / "metrics.csv").read_text().splitlines()
+            if ",train/loss" in line
         ]
         assert steps == ["1", "2", "3"]
     assert (folder / "fit-profile.txt").is_file()

@@ -1,4 +1,6 @@
-"""A built wheel brings conf/ and experiments/ along and works from any folder, without the checkout."""
+"""A built wheel brings conf/ and experiments/ along and works from any folder, without the
+checkout.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("build")
     pytest.importorskip("hatchling")
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(folder),
+        str(ROOT),
+    ]
     subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     (wheel,) = folder.glob("clozelab-*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -27,14 +38,21 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-EACH = "import sys; from clozelab.cli import main; sys.exit(max(main(words.split()) for words in sys.argv[1:]))"
+EACH = (
+    "import sys; from clozelab.cli import main; sys.exit(max(main(words.split()) for words in"
+    " sys.argv[1:]))"
+)
 
 
 def run(site: Path, cwd: Path, *commands: str) -> str:
-    """stdout of `clozelab WORDS` of the wheel, one command after another in a process that is started in `cwd`."""
+    """stdout of `clozelab WORDS` of the wheel, one command after another in a process that is
+    started in `cwd`.
+    """
     # The wheel's folder goes before an editable install's path; a check below makes sure of it.
     environment = os.environ | {"PYTHONPATH": str(site), "HOME": str(cwd)}
-    words = ["-m", "clozelab", *commands[0].split()] if len(commands) == 1 else ["-c", EACH, *commands]
+    words = (
+        ["-m", "clozelab", *commands[0].split()] if len(commands) == 1 else ["-c", EACH, *commands]
+    )
     result = subprocess.run(
         [sys.executable, *words],
         cwd=cwd,
@@ -51,14 +69,21 @@ def test_the_wheel_is_what_runs(site: Path, tmp_path: Path) -> None:
     code = "import clozelab.suggestions as c; print(c.CONF_DIR, c.EXPERIMENTS_DIR)"
     environment = os.environ | {"PYTHONPATH": str(site)}
     out = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.split()
     assert out == [str(site / "clozelab" / "conf"), str(site / "clozelab" / "experiments")]
 
 
 def test_every_stage_composes(site: Path, tmp_path: Path) -> None:
     verbs = ("prepare", "pretrain", "finetune")
-    assert run(site, tmp_path, *(f"{verb} --cfg job" for verb in verbs)).count("data_dir: data\n") == 3
+    assert (
+        run(site, tmp_path, *(f"{verb} --cfg job" for verb in verbs)).count("data_dir: data\n") == 3
+    )
     for verb in verbs:  # Hydra ends a process that it has helped
         assert "Keys that people set" in run(site, tmp_path, f"{verb} --help")
 

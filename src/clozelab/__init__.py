@@ -1,9 +1,12 @@
-"""clozelab: BERT as an experiment platform. Importing this package imports nothing heavy: names come when asked for.
+"""clozelab: BERT as an experiment platform. Importing this package imports nothing heavy: names
+come when asked for.
 
-docs/python.md shows how: pre-train, fine-tune and use a model in ten lines each. The verbs are functions here:
-`pretrain(scale="demo", objective="mlm", seed=2)` does what the command line does. Keywords are keys and group choices,
-nested ones dictionaries (`trainer={"precision": "32-true"}`); words are overrides as the command line has them
-(`"objective/input=full_sentences"`). Wrong ones raise ValueError.
+docs/python.md shows how: pre-train, fine-tune and use a model in ten lines each. The verbs are
+functions here:
+`pretrain(scale="demo", objective="mlm", seed=2)` does what the command line does. Keywords are keys
+and group choices, nested ones dictionaries (`trainer={"precision": "32-true"}`); words are
+overrides as the command line has them (`"objective/input=full_sentences"`). Wrong ones raise
+ValueError.
 """
 
 from __future__ import annotations
@@ -30,9 +33,19 @@ if TYPE_CHECKING:
     from clozelab.runs.record import Record
 
 __all__ = [
-    "CorpusDataModule", "FineTuning", "FinetuningDataModule", "Predictor", "PretrainingModule",
-    "compose", "evaluate", "finetune", "load", "make_report", "prepare", "pretrain",
-]  # fmt: skip
+    "CorpusDataModule",
+    "FineTuning",
+    "FinetuningDataModule",
+    "Predictor",
+    "PretrainingModule",
+    "compose",
+    "evaluate",
+    "finetune",
+    "load",
+    "make_report",
+    "prepare",
+    "pretrain",
+]
 _PLACES = {
     "CorpusDataModule": "datamodules.corpus",
     "FinetuningDataModule": "datamodules.finetuning",
@@ -59,7 +72,9 @@ def prepare(*words: str, **overrides: Any) -> Path:
 
 
 def pretrain(*words: str, **overrides: Any) -> Record:
-    """Pre-train an encoder, or go on; returns the run's record (`folder`, `scores`, `facts`, ...)."""
+    """Pre-train an encoder, or go on; returns the run's record (`folder`, `scores`, `facts`,
+    ...).
+    """
     return _run("pretrain", words, overrides)
 
 
@@ -73,8 +88,12 @@ def evaluate(*words: str, **overrides: Any) -> Record:
     return _run("evaluate", words, overrides)
 
 
-def make_report(name: str | Path, *words: str, report_dir: str | None = None, **overrides: Any) -> Report:
-    """Judge an experiment, or make the table of a folder of runs; returns the report (`page`, `folder`)."""
+def make_report(
+    name: str | Path, *words: str, report_dir: str | None = None, **overrides: Any
+) -> Report:
+    """Judge an experiment, or make the table of a folder of runs; returns the report (`page`,
+    `folder`).
+    """
     from clozelab.stages.report import make
 
     return make(str(name), [*words, *_words(overrides)], report_dir)
@@ -83,13 +102,21 @@ def make_report(name: str | Path, *words: str, report_dir: str | None = None, **
 def compose(
     verb: str, words: Sequence[str] = (), **overrides: Any
 ) -> tuple[TrainingModule, LightningDataModule, Trainer]:
-    """Lightning's objects of a pre-training or a fine-tuning: `trainer.fit(module, datamodule)` trains the plan.
+    """Lightning's objects of a pre-training or a fine-tuning: `trainer.fit(module, datamodule)`
+    trains the plan.
 
     Nothing is claimed or recorded; any other Trainer does as well.
     """
     if verb not in ("pretrain", "finetune"):
-        raise ValueError(f"compose makes what trains, and {verb!r} does not: choose 'pretrain' or 'finetune'")
-    made: Any = _run(verb, tuple(words), overrides, lambda cfg: import_module(f"clozelab.stages.{verb}").parts(cfg))
+        raise ValueError(
+            f"compose makes what trains, and {verb!r} does not: choose 'pretrain' or 'finetune'"
+        )
+    made: Any = _run(
+        verb,
+        tuple(words),
+        overrides,
+        lambda cfg: import_module(f"clozelab.stages.{verb}").parts(cfg),
+    )
     return made
 
 
@@ -130,4 +157,6 @@ def _said(value: Any) -> str:
     if re.fullmatch(r"[A-Za-z_/.][\w./-]*", text, re.ASCII) and text.lower() not in SPELT_VALUES:
         return text
     # In Hydra's grammar a backslash is doubled before a quote alone.
-    return "'" + re.sub(r"(\\*)('|$)", lambda one: one[1] * 2 + one[2].replace("'", "\\'"), text) + "'"
+    return (
+        "'" + re.sub(r"(\\*)('|$)", lambda one: one[1] * 2 + one[2].replace("'", "\\'"), text) + "'"
+    )

@@ -1,6 +1,7 @@
 """A composed configuration: what `${name:...}` means in it, and what its schema does not allow.
 
-`register()` puts the schemas and the resolvers where Hydra finds them; it must run before anything is composed.
+`register()` puts the schemas and the resolvers where Hydra finds them; it must run before anything
+is composed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def fallback(*values: Any) -> Any:
 
 
 def scaled(value: int, *ratios: Any) -> int:
-    """`${scaled:${scale.size_base.hidden_size},4/3}`: a whole number times ratios; ValueError for no whole one."""
+    """`${scaled:${scale.size_base.hidden_size},4/3}`: a whole number times ratios; ValueError for
+    no whole one.
+    """
     try:
         product = math.prod((Fraction(str(ratio)) for ratio in ratios), start=Fraction(value))
     except (ValueError, ZeroDivisionError) as error:
@@ -40,17 +43,21 @@ def scaled(value: int, *ratios: Any) -> int:
     if product.denominator != 1 or product < 1:
         text = " x ".join(map(str, (value, *ratios)))
         raise ValueError(
-            f"{text} = {float(product):g} is no size: it has to be a positive whole number. Choose a scale whose "
-            "size_base this ratio divides (depth a multiple of 4, heads of 12, width of 3), or set scale.size_base"
+            f"{text} = {float(product):g} is no size: it has to be a positive whole number. Choose"
+            " a scale whose size_base this ratio divides (depth a multiple of 4, heads of 12,"
+            " width of 3), or set scale.size_base"
         )
     return int(product)
 
 
-def scaled_phases(phases: Sequence[Mapping[str, Any]], factor: float) -> Sequence[Mapping[str, Any]]:
-    """`${scaled_phases:${scale.pretrain.phases},${steps_factor}}`: phases with a multiple of their steps, at least one.
+def scaled_phases(
+    phases: Sequence[Mapping[str, Any]], factor: float
+) -> Sequence[Mapping[str, Any]]:
+    """`${scaled_phases:${scale.pretrain.phases},${steps_factor}}`: phases with a multiple of their
+    steps, at least one.
 
-    At 1 it is the very node that was given, so that an override of `phases.0.steps` still finds it; otherwise the list
-    refuses one, which would be lost.
+    At 1 it is the very node that was given, so that an override of `phases.0.steps` still finds it;
+    otherwise the list refuses one, which would be lost.
     """
     if float(factor) == 1.0:
         return phases
@@ -59,23 +66,29 @@ def scaled_phases(phases: Sequence[Mapping[str, Any]], factor: float) -> Sequenc
 
 
 def kept_step(fraction: float, total_steps: int) -> int:
-    """The step after which the encoder of a fraction of the run is kept; ValueError where there is none."""
+    """The step after which the encoder of a fraction of the run is kept; ValueError where there is
+    none.
+    """
     step = round(float(fraction) * total_steps)
     if not 0.0 < float(fraction) < 1.0 or not 0 < step < total_steps:
         raise ValueError(
-            f"{fraction} of {total_steps} steps: an encoder is kept after a fraction above 0 and below 1 that is at "
-            "least one step (the last one is always there)"
+            f"{fraction} of {total_steps} steps: an encoder is kept after a fraction above 0 and"
+            " below 1 that is at least one step (the last one is always there)"
         )
     return step
 
 
 def encoder_place(run_dir: str, fraction: float, phases: Sequence[Mapping[str, Any]]) -> str:
-    """`${encoder_place:RUN_DIR,${encoder_fraction},${scale.pretrain.phases}}`: an encoder of a pre-training run, after
-    a fraction of its own steps, as its record says, or of these phases' where it has not begun."""
+    """`${encoder_place:RUN_DIR,${encoder_fraction},${scale.pretrain.phases}}`: an encoder of a
+    pre-training run, after a fraction of its own steps, as its record says, or of these phases'
+    where it has not begun."""
     if float(fraction) == 1.0:
         return f"{run_dir}/encoder"
     with suppress(OSError, ValueError, KeyError, TypeError):  # it has not begun
-        phases = json.loads((Path(run_dir) / "run.json").read_text(encoding="utf-8"))["config"]["phases"] or phases
+        phases = (
+            json.loads((Path(run_dir) / "run.json").read_text(encoding="utf-8"))["config"]["phases"]
+            or phases
+        )
     return f"{run_dir}/encoders/step-{kept_step(fraction, total_steps(phases))}"
 
 
@@ -84,24 +97,37 @@ def total_steps(phases: Sequence[Mapping[str, Any]]) -> int:
 
 
 def at_least(least: float, value: float) -> float:
-    """`${at_least:4,${scale.model.num_hidden_layers}}`: the value, or the least where it is below."""
+    """`${at_least:4,${scale.model.num_hidden_layers}}`: the value, or the least where it is
+    below.
+    """
     return max(least, value)
 
 
 def listed(*names: str) -> str:
-    """`${listed:a,,b}`: the measures that are not empty, as the values of a sweep; ValueError where all are."""
+    """`${listed:a,,b}`: the measures that are not empty, as the values of a sweep; ValueError where
+    all are.
+    """
     if not any(names):
-        raise ValueError("the experiment's measures have no files at this scale: evaluate=none leaves them out")
+        raise ValueError(
+            "the experiment's measures have no files at this scale: evaluate=none leaves them out"
+        )
     return ",".join(filter(None, names))
 
 
-RESOLVERS: tuple[Callable[..., Any], ...] = (fallback, at_least, listed, scaled, scaled_phases, encoder_place)
+RESOLVERS: tuple[Callable[..., Any], ...] = (
+    fallback,
+    at_least,
+    listed,
+    scaled,
+    scaled_phases,
+    encoder_place,
+)
 """Known to configurations by their own names (config.register)."""
 
 
 def check_config(stage: str, config: DictConfig) -> None:
-    """Refuse what a stage's schema does not allow, a sentence for each key; a value that has to be given may be
-    missing."""
+    """Refuse what a stage's schema does not allow, a sentence for each key; a value that has to be
+    given may be missing."""
     try:
         mistakes = _mistakes(stage, OmegaConf.to_container(config, resolve=True))
     except OmegaConfBaseException:  # a resolver's refusal, perhaps of what is wrong where it stands
@@ -113,13 +139,19 @@ def check_config(stage: str, config: DictConfig) -> None:
 
 
 def _mistakes(stage: str, plain: Any) -> list[str]:
-    """A sentence for each key that Hydra lets past its own check as `+key=value`; without one, for each wrong value."""
+    """A sentence for each key that Hydra lets past its own check as `+key=value`; without one, for
+    each wrong value.
+    """
     try:
         adapter(SCHEMAS[stage]).validate_python(plain)
     except ValidationError as error:
         found = error.errors(include_url=False)
         unknown = [one for one in found if one["type"] == "unexpected_keyword_argument"]
-        wrong = [one for one in found if one["loc"][0] != "scale" and not re.search(r"^\?{3}$|\$\{", str(one["input"]))]
+        wrong = [
+            one
+            for one in found
+            if one["loc"][0] != "scale" and not re.search(r"^\?{3}$|\$\{", str(one["input"]))
+        ]
         return [_sentence(one, plain) for one in unknown or wrong]
     return []
 
@@ -130,12 +162,17 @@ def _sentence(mistake: ErrorDetails, plain: Any) -> str:
     key, value = ".".join(map(str, mistake["loc"])), mistake["input"]
     if mistake["type"] == "unexpected_keyword_argument":
         known = functools.reduce(lambda node, part: node[part], above, plain)
-        return f"{key}: there is no such key; {hint(str(last), (one for one in known if one != last))}"
+        return (
+            f"{key}: there is no such key; {hint(str(last), (one for one in known if one != last))}"
+        )
     if choices := mistake.get("ctx", {}).get("choices"):
         near = nearest(value, choices)
         meant = f"; did you mean {near!r}?" if near else ""
         return f"{key} is {value!r}: choose one of {', '.join(choices)}{meant}"
-    return f"{key} is {value}: {mistake['msg'].removeprefix('Value error, ').replace('Input should', 'it must')}"
+    return (
+        f"{key} is {value}:"
+        f" {mistake['msg'].removeprefix('Value error, ').replace('Input should', 'it must')}"
+    )
 
 
 parsed = functools.cache(grammar_parser.parse)
@@ -156,7 +193,8 @@ def register() -> None:
         ConfigStore.instance().store(name=f"{stage}_schema", node=schema, provider="clozelab")
     for resolver in RESOLVERS:
         OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)
-    # OmegaConf parses an interpolation at each look, a fifth of the time to compose; its trees are only read.
+    # OmegaConf parses an interpolation at each look, a fifth of the time to compose; its trees are
+    # only read.
     omegaconf.base.parse = omegaconf._utils.parse = parsed  # type: ignore[attr-defined]
     _compose_quickly(ConfigStore)
 
@@ -165,11 +203,12 @@ def _compose_quickly(store: type) -> None:
     """Spare Hydra two kinds of work whose results nobody reads: a third of the time to compose."""
     from hydra._internal import defaults_list  # lazy: as above
 
-    # Each composition copies its sources, and so the one store of schemas. What is loaded from it is copied again.
+    # Each composition copies its sources, and so the one store of schemas. What is loaded from it
+    # is copied again.
     store.__deepcopy__ = lambda self, _: self  # type: ignore[attr-defined]
 
-    # Each configuration file gets a node of all choices so far, for defaults such as `tokenizer: ${corpus}`.
-    # Hardly any file has such a default.
+    # Each configuration file gets a node of all choices so far, for defaults such as `tokenizer:
+    # ${corpus}`. Hardly any file has such a default.
     make_choices = defaults_list._create_interpolation_map
 
     @functools.wraps(make_choices)

@@ -1,8 +1,8 @@
 """The schema of every stage's configuration: names, types, ranges, and what a key means for a run.
 
-A root dataclass per stage refuses a misspelt key wherever it stands. Values live in `conf/`, so nearly every field is
-MISSING here. A free-form node carries a `_target_`, which `check_targets` looks at. Hydra reads the types, pydantic
-their ranges (config.check_config).
+A root dataclass per stage refuses a misspelt key wherever it stands. Values live in `conf/`, so
+nearly every field is MISSING here. A free-form node carries a `_target_`, which `check_targets`
+looks at. Hydra reads the types, pydantic their ranges (config.check_config).
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ class Meaning(NamedTuple):
     """What a difference in a key means for two runs; with `option`, only while that key is set."""
 
     kind: str
-    """protocol: another experiment; so is a key that says nothing. neutral: no other result. identity: what a run is
-    found by, written down as it is. layout: the same work laid out otherwise on a machine, with other rounding and
-    other draws of dropout; in no fingerprint: a run may go on in another one, and two runs may be compared."""
+    """protocol: another experiment; so is a key that says nothing. neutral: no other result.
+    identity: what a run is found by, written down as it is. layout: the same work laid out
+    otherwise on a machine, with other rounding and other draws of dropout; in no fingerprint: a run
+    may go on in another one, and two runs may be compared."""
     option: str = ""
 
 
@@ -68,7 +69,9 @@ class PhaseConfig:
     global_batch_size: Count = MISSING  # sequences per optimizer step, over all devices
     micro_batch_size: Annotated[Count, LAYOUT] = MISSING  # sequences per forward and device
     objective: Any = None
-    """None: the run's; the name of another one in conf/objective; or settings in which it differs from the run's."""
+    """None: the run's; the name of another one in conf/objective; or settings in which it differs
+    from the run's.
+    """
 
 
 @dataclass
@@ -91,14 +94,17 @@ class ScaleModelConfig(ScaleSizeConfig):
 
 @dataclass
 class ModelConfig(ScaleModelConfig):
-    """Encoder shape, in Hugging Face's spelling; the vocabulary size comes from the prepared corpus."""
+    """Encoder shape, in Hugging Face's spelling; the vocabulary size comes from the prepared
+    corpus.
+    """
 
     hidden_act: str = MISSING
     max_position_embeddings: int = MISSING
     type_vocab_size: int = MISSING
     layer_norm_eps: float = MISSING
     embedding_size: int | None = MISSING  # None: the hidden size
-    num_hidden_groups: int | None = MISSING  # sets of weights that the layers share; None: each has its own
+    # sets of weights that the layers share; None: each has its own
+    num_hidden_groups: int | None = MISSING
 
 
 @dataclass
@@ -115,9 +121,13 @@ class ScalePretrainConfig:
     checkpoint_interval_steps: int = MISSING
     fidelity: Annotated[str, one_of("released", "paper", "ours")] = MISSING
     negative_scope: Annotated[str, one_of("corpus", "source")] = MISSING
-    """Of fidelity=ours: where a random second segment comes from, the whole corpus or the first one's own source."""
+    """Of fidelity=ours: where a random second segment comes from, the whole corpus or the first
+    one's own source.
+    """
     keep_encoders: list[float] = MISSING
-    """Fractions of the steps after which experiments about the course of training keep the encoder."""
+    """Fractions of the steps after which experiments about the course of training keep the
+    encoder.
+    """
     seeds: str = MISSING  # comma-separated, as a Hydra sweep wants them
 
 
@@ -133,12 +143,16 @@ class ScaleFinetuneConfig:
     tasks: str = MISSING  # comma-separated: the tasks an experiment is judged on at this scale
     glue_tasks: str = MISSING  # what the experiment on the whole benchmark uses at this scale
     benchmarks: dict[str, str] = MISSING
-    """Benchmark -> the task that is it, or stands in for it, at this scale: `${scale.finetune.benchmarks.mnli}`."""
+    """Benchmark -> the task that is it, or stands in for it, at this scale:
+    `${scale.finetune.benchmarks.mnli}`.
+    """
 
 
 @dataclass
 class ScaleConfig:
-    """The budget, orthogonal to the arm: sizes and step counts that no arm may name; judged where they are used."""
+    """The budget, orthogonal to the arm: sizes and step counts that no arm may name; judged where
+    they are used.
+    """
 
     name: Annotated[str, IDENTITY] = MISSING
     vocab_size: int = MISSING
@@ -146,14 +160,16 @@ class ScaleConfig:
     size_base: ScaleSizeConfig = field(default_factory=ScaleSizeConfig)
     pretrain: ScalePretrainConfig = field(default_factory=ScalePretrainConfig)
     finetune: ScaleFinetuneConfig = field(default_factory=ScaleFinetuneConfig)
-    measures: dict[str, str] = field(default_factory=dict)  # measure -> what stands in for it here; '': nothing
+    # measure -> what stands in for it here; '': nothing
+    measures: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class ArchitectureConfig:
     """What an encoder is made of: parts, each a node with `_target_` (models/config.py)."""
 
-    model_type: str = MISSING  # the family whose names a saved encoder has: a file of models/families
+    # the family whose names a saved encoder has: a file of models/families
+    model_type: str = MISSING
     positions: dict[str, Any] = MISSING
     block: dict[str, Any] = MISSING
     attention: dict[str, Any] = MISSING
@@ -174,7 +190,9 @@ class SizeConfig:
 class SourceConfig:
     name: str = MISSING
     path: str = MISSING  # a file, a folder or a glob; relative paths start at data_dir
-    format: Annotated[str, one_of("auto", "text", "jsonl", "csv", "tsv", "parquet", "arrow")] = "auto"
+    format: Annotated[str, one_of("auto", "text", "jsonl", "csv", "tsv", "parquet", "arrow")] = (
+        "auto"
+    )
     text_field: str = "text"  # of jsonl a field, of a table a column
 
 
@@ -183,9 +201,13 @@ class CorpusConfig:
     name: str = MISSING
     sources: list[SourceConfig] = MISSING
     generator: dict[str, Any] | None = None
-    """A node with `_target_` that writes the sources' files below data_dir first (embedded corpora)."""
+    """A node with `_target_` that writes the sources' files below data_dir first (embedded
+    corpora).
+    """
     validation_fraction: Share = MISSING
-    """Of each source's text, held out in stretches of some 16,000 characters; a shorter document is one stretch."""
+    """Of each source's text, held out in stretches of some 16,000 characters; a shorter document is
+    one stretch.
+    """
 
 
 @dataclass
@@ -211,16 +233,23 @@ class TrainerConfig:
     num_workers: Annotated[int, Field(ge=0), NEUTRAL] = MISSING
     log_interval_steps: Annotated[Count, NEUTRAL] = MISSING
     progress_bar: Annotated[bool, NEUTRAL] = MISSING
-    compile: Annotated[str, one_of("auto", "true", "false"), LAYOUT] = MISSING  # auto: in pre-training on a GPU
+    # auto: in pre-training on a GPU
+    compile: Annotated[str, one_of("auto", "true", "false"), LAYOUT] = MISSING
     deterministic: Annotated[bool, LAYOUT] = MISSING
     """Only algorithms whose bits do not depend on timing, on a GPU too."""
     tf32: bool = MISSING  # fp32 matrix products on a GPU may round their factors to 10 bits
     gradient_checkpointing: Annotated[bool, NEUTRAL] = MISSING
-    """Pre-training: compute activations twice instead of keeping them; less memory, a third more work."""
+    """Pre-training: compute activations twice instead of keeping them; less memory, a third more
+    work.
+    """
     micro_batch: Annotated[str, one_of("as_configured", "auto"), NEUTRAL] = MISSING
-    """Pre-training, auto: halve phases.*.micro_batch_size until a step fits; the choice is recorded and kept."""
-    hang_seconds: Annotated[Positive | None, NEUTRAL] = MISSING  # nothing moved: a training ends with its stacks
-    grace_seconds: Annotated[Positive | None, NEUTRAL] = MISSING  # nothing moved after a signal: it ends unsaved
+    """Pre-training, auto: halve phases.*.micro_batch_size until a step fits; the choice is recorded
+    and kept.
+    """
+    # nothing moved: a training ends with its stacks
+    hang_seconds: Annotated[Positive | None, NEUTRAL] = MISSING
+    # nothing moved after a signal: it ends unsaved
+    grace_seconds: Annotated[Positive | None, NEUTRAL] = MISSING
     max_time: Annotated[str | None, AfterValidator(seconds_of), NEUTRAL] = MISSING
     lightning: Annotated[dict[str, Any], Meaning("protocol", "trainer.lightning")] = MISSING
     """Further arguments of Lightning's Trainer."""
@@ -239,21 +268,24 @@ class StageConfig:
     run_dir: Annotated[str, NEUTRAL] = MISSING
     scale: Annotated[ScaleConfig, NEUTRAL] = field(default_factory=ScaleConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
-    max_unknown_share: Annotated[float, Field(ge=0, le=1), NEUTRAL] = MISSING  # of [UNK] in a text; more is refused
+    # of [UNK] in a text; more is refused
+    max_unknown_share: Annotated[float, Field(ge=0, le=1), NEUTRAL] = MISSING
     logger: Annotated[dict[str, Any] | None, NEUTRAL] = None
     reuse: Annotated[str, one_of("ask", "same_code", "any", "never"), NEUTRAL] = MISSING
-    """Of a run that other code has made. ask: a question in a terminal, else a warning, and never shared with another
-    experiment. same_code: it is refused. any: it is taken, and shared, with a warning. never: the
-    run that the folder holds, of whatever code, is removed and trained anew."""
+    """Of a run that other code has made. ask: a question in a terminal, else a warning, and never
+    shared with another experiment. same_code: it is refused. any: it is taken, and shared, with a
+    warning. never: the run that the folder holds, of whatever code, is removed and trained anew."""
 
 
 @dataclass
 class TrainingConfig(StageConfig):
     optimizer: dict[str, Any] = MISSING
     schedule: dict[str, Any] = MISSING
-    callbacks: Annotated[dict[str, Any] | None, Meaning("protocol", "callbacks")] = None  # name -> one of Lightning's
+    # name -> one of Lightning's
+    callbacks: Annotated[dict[str, Any] | None, Meaning("protocol", "callbacks")] = None
     gradient_clip_norm: Annotated[float, Field(ge=0)] = MISSING  # 0: gradients are not cut
-    stop_after_step: Annotated[Count | None, NEUTRAL] = MISSING  # as SIGTERM would: the same command goes on
+    # as SIGTERM would: the same command goes on
+    stop_after_step: Annotated[Count | None, NEUTRAL] = MISSING
 
 
 @dataclass
@@ -263,14 +295,20 @@ class EncoderStageConfig(StageConfig):
     """Folder in the Hugging Face layout; what it holds is among the inputs."""
     encoder_arm: Annotated[str | None, IDENTITY] = MISSING
     encoder_fraction: Annotated[float, Field(gt=0, le=1)] = MISSING
-    """After which fraction of its steps the arm's encoder is taken; below 1 it has to have been kept."""
+    """After which fraction of its steps the arm's encoder is taken; below 1 it has to have been
+    kept.
+    """
     pretrain_seed: Annotated[int, Field(ge=0), IDENTITY] = MISSING
     initialisation: Annotated[str, one_of("pretrained", "random")] = MISSING
     """random: the no-pre-training floor, of the same shape and vocabulary, with fresh weights."""
     pooling: Annotated[str, one_of("auto", "mean", "cls"), NEUTRAL] = MISSING
-    """Of sentence embeddings: what a text's vector is; auto (evaluate): as they were trained, else the mean."""
+    """Of sentence embeddings: what a text's vector is; auto (evaluate): as they were trained, else
+    the mean.
+    """
     token_types: Annotated[str, one_of("auto", "one", "two")] = MISSING
-    """Of pairs. auto: as many as the encoder was trained with, by its folder (tokenizer_config.json)."""
+    """Of pairs. auto: as many as the encoder was trained with, by its folder
+    (tokenizer_config.json).
+    """
 
 
 @dataclass
@@ -278,7 +316,8 @@ class PrepareConfig:
     __pydantic_config__ = ConfigDict(extra="forbid")
     data_dir: str = MISSING
     cache_dir: str = MISSING
-    runs_dir: str = MISSING  # only a sweep's logs lie there; here so that one list of paths suits every stage
+    # only a sweep's logs lie there; here so that one list of paths suits every stage
+    runs_dir: str = MISSING
     max_unknown_share: Annotated[float, Field(ge=0, le=1)] = MISSING
     scale: ScaleConfig = field(default_factory=ScaleConfig)
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
@@ -293,7 +332,9 @@ class ObjectiveConfig:
     token: dict[str, Any] = MISSING
     pair: dict[str, Any] | None = None
     dupe_factor: Count | None = MISSING
-    """Static masking: the corpus is seen in so many ways before all repeats; None: every epoch is new."""
+    """Static masking: the corpus is seen in so many ways before all repeats; None: every epoch is
+    new.
+    """
 
 
 @dataclass
@@ -307,21 +348,29 @@ class ValidationConfig:
 class PretrainConfig(TrainingConfig):
     arm: Annotated[str, IDENTITY] = MISSING
     encoder: Annotated[str | None, NEUTRAL] = MISSING
-    """A folder to go on from, instead of fresh weights; its shape counts, and what it holds is among the inputs."""
+    """A folder to go on from, instead of fresh weights; its shape counts, and what it holds is
+    among the inputs.
+    """
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     architecture: ArchitectureConfig = field(default_factory=ArchitectureConfig)
     size: Annotated[SizeConfig, NEUTRAL] = field(default_factory=SizeConfig)
     fidelity: Annotated[str, one_of("released", "paper", "ours"), NEUTRAL] = MISSING
-    """Whose instances and masks: the released code's, the paper's text's, ours; a name for settings of `objective`."""
+    """Whose instances and masks: the released code's, the paper's text's, ours; a name for settings
+    of `objective`.
+    """
     fidelities: Annotated[dict[str, Any], NEUTRAL] = MISSING  # name -> those settings
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     steps_factor: Annotated[float, Field(gt=0, allow_inf_nan=False), NEUTRAL] = MISSING
-    """Times the steps of every phase of the scale: how an arm trains for longer or shorter than others."""
+    """Times the steps of every phase of the scale: how an arm trains for longer or shorter than
+    others.
+    """
     phases: list[PhaseConfig] = MISSING
     position_growth: Annotated[str, one_of("none", "tile")] = MISSING
-    """What the positions that a longer phase adds start as: their initialisation, or copies of trained ones."""
+    """What the positions that a longer phase adds start as: their initialisation, or copies of
+    trained ones.
+    """
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     checkpoint_interval_steps: Annotated[Count, NEUTRAL] = MISSING
     spike: Annotated[str, one_of("off", "stop", "skip", "roll_back"), NEUTRAL] = MISSING
@@ -336,7 +385,9 @@ class PretrainConfig(TrainingConfig):
 
 @dataclass
 class TaskAlwaysConfig:
-    """What a task wants whatever the scale's fine-tuning recipe is; None: the scale's, the row's."""
+    """What a task wants whatever the scale's fine-tuning recipe is; None: the scale's, the
+    row's.
+    """
 
     head: str | None = None
     learning_rate: float | None = None
@@ -345,7 +396,12 @@ class TaskAlwaysConfig:
 
 
 TEST = Meaning("protocol", "predict_test")
-PARTS_OF_DATA = {"how_to_get": NEUTRAL, "evaluation_tokens": LAYOUT, "test_files": TEST, "test_id_column": TEST}
+PARTS_OF_DATA = {
+    "how_to_get": NEUTRAL,
+    "evaluation_tokens": LAYOUT,
+    "test_files": TEST,
+    "test_id_column": TEST,
+}
 
 
 @dataclass
@@ -355,10 +411,15 @@ class TaskConfig:
     name: Annotated[str, IDENTITY] = MISSING
     title: Annotated[str, NEUTRAL] = MISSING
     stand_in_for: str | None = None
-    """Name of the benchmark this data set stands in for; shown in every table, never beside the paper's number."""
-    metric: str = MISSING  # the key that selects the best checkpoint and stands in the table, e.g. validation/accuracy
+    """Name of the benchmark this data set stands in for; shown in every table, never beside the
+    paper's number.
+    """
+    # the key that selects the best checkpoint and stands in the table, e.g. validation/accuracy
+    metric: str = MISSING
     hub: Annotated[dict[str, Any] | None, Meaning("protocol", "hub")] = None
-    """Where the `datasets` library finds the same data (datamodules/files.py); read only with hub=true."""
+    """Where the `datasets` library finds the same data (datamodules/files.py); read only with
+    hub=true.
+    """
     module: dict[str, Any] = MISSING
     data: Annotated[dict[str, Any], PARTS_OF_DATA] = MISSING
     learning_rate: float = MISSING
@@ -376,9 +437,11 @@ class FinetuneConfig(EncoderStageConfig, TrainingConfig):
     global_batch_size: Count = MISSING
     max_train_examples: Count | None = MISSING
     evaluations_per_epoch: Count = MISSING
-    keep_model: Annotated[bool, NEUTRAL] = MISSING  # the best checkpoint as RUN_DIR/model: encoder, head, tokenizer
+    # the best checkpoint as RUN_DIR/model: encoder, head, tokenizer
+    keep_model: Annotated[bool, NEUTRAL] = MISSING
     hub: bool = MISSING  # take the task's files from the Hugging Face hub instead of data_dir
-    predict_test: bool = MISSING  # also predict the task's test files, as `clozelab submit` wants them
+    # also predict the task's test files, as `clozelab submit` wants them
+    predict_test: bool = MISSING
 
 
 @dataclass
@@ -386,9 +449,14 @@ class MeasureConfig:
     name: Annotated[str, IDENTITY] = MISSING
     title: Annotated[str, NEUTRAL] = MISSING
     metric: str = MISSING  # the key of the main score, e.g. validation/accuracy
-    encoder: Annotated[str | None, NEUTRAL] = MISSING  # where fine-tuned models lie; None: an encoder is measured
-    task: Annotated[dict[str, Any] | None, {f"data.{key}": meaning for key, meaning in PARTS_OF_DATA.items()}] = MISSING
-    """The task (a choice of conf/task) whose files, and whose scorer, are taken; None: the measure has its own."""
+    # where fine-tuned models lie; None: an encoder is measured
+    encoder: Annotated[str | None, NEUTRAL] = MISSING
+    task: Annotated[
+        dict[str, Any] | None, {f"data.{key}": meaning for key, meaning in PARTS_OF_DATA.items()}
+    ] = MISSING
+    """The task (a choice of conf/task) whose files, and whose scorer, are taken; None: the measure
+    has its own.
+    """
     max_train_examples: Count | None = MISSING  # of the task; what a probe is fitted to
     # A fine-tuned model's name of a class -> what the file calls it.
     label_names: Annotated[Any, Meaning("protocol", "measure.label_names")] = None
@@ -401,14 +469,18 @@ class EvaluateConfig(EncoderStageConfig):
     measure: MeasureConfig = field(default_factory=MeasureConfig)
 
 
-SCHEMAS: dict[str, type] = {"prepare": PrepareConfig, "pretrain": PretrainConfig, "finetune": FinetuneConfig}
+SCHEMAS: dict[str, type] = {
+    "prepare": PrepareConfig,
+    "pretrain": PretrainConfig,
+    "finetune": FinetuneConfig,
+}
 SCHEMAS["evaluate"] = EvaluateConfig
 
 
 @cache
 def meanings() -> dict[str, Meaning]:
-    """Dotted key (with `*` for a list's places) -> what it means for a run, where that is not part of the protocol; any
-    other key means what the nearest one above it does."""
+    """Dotted key (with `*` for a list's places) -> what it means for a run, where that is not part
+    of the protocol; any other key means what the nearest one above it does."""
     found = (pair for schema in SCHEMAS.values() for pair in _meanings(schema))
     return {"hydra": NEUTRAL} | {name: meaning for name, meaning in found if meaning != PROTOCOL}
 
@@ -422,9 +494,11 @@ def meaning_of(name: str) -> Meaning:
     return meanings().get(key, PROTOCOL)
 
 
-def _meanings(schema: type, where: str = "", *, named_alone: bool = False) -> Iterator[tuple[str, Meaning]]:
-    """Every dotted key of a dataclass with its meaning, parents first. Below a neutral part only what a run is named by
-    has one: the other values are judged where they are used."""
+def _meanings(
+    schema: type, where: str = "", *, named_alone: bool = False
+) -> Iterator[tuple[str, Meaning]]:
+    """Every dotted key of a dataclass with its meaning, parents first. Below a neutral part only
+    what a run is named by has one: the other values are judged where they are used."""
     for name, hint in get_type_hints(schema, include_extras=True).items():
         said = getattr(hint, "__metadata__", ())
         meaning = next((one for one in said if isinstance(one, Meaning)), PROTOCOL)
@@ -434,6 +508,9 @@ def _meanings(schema: type, where: str = "", *, named_alone: bool = False) -> It
         for inner in (one for one in said if isinstance(one, dict)):
             yield from ((f"{where}{name}.{part}", of_part) for part, of_part in inner.items())
         kind = get_args(hint)[0] if said else hint
-        for part, below in [(kind, f"{where}{name}."), *((one, f"{where}{name}.*.") for one in get_args(kind))]:
+        for part, below in [
+            (kind, f"{where}{name}."),
+            *((one, f"{where}{name}.*.") for one in get_args(kind)),
+        ]:
             if is_dataclass(part) and isinstance(part, type):
                 yield from _meanings(part, below, named_alone=meaning == NEUTRAL)

@@ -1,7 +1,7 @@
 """What is said to people: which known word was meant, and numbers as tables and reports write them.
 
-Also where the files that ship with the project lie, whose names are most of the known words, and how a file of an
-experiment is read, which may be anybody's.
+Also where the files that ship with the project lie, whose names are most of the known words, and
+how a file of an experiment is read, which may be anybody's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def _shipped(name: str) -> Path:
-    """A folder of YAML: inside the package in a wheel, at the top of the repository in an editable checkout."""
+    """A folder of YAML: inside the package in a wheel, at the top of the repository in an editable
+    checkout.
+    """
     package = Path(__file__).resolve().parent
     inside = package / name
     return inside if inside.is_dir() else package.parents[1] / name
@@ -36,23 +38,34 @@ MOST_VALUES, MOST_LEVELS = 100_000, 50
 MOST_PASSES = 40
 
 
-class UniqueKeys(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the fast one where it is built
-    """Refuses a key that a mapping has twice, as Hydra does: the first one's value would be lost without a word."""
+# the fast one where it is built
+class UniqueKeys(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Refuses a key that a mapping has twice, as Hydra does: the first one's value would be lost
+    without a word.
+    """
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         if twice := [key for number, key in enumerate(keys) if key in keys[:number]]:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]!r} is there twice", node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the key {twice[0]!r} is there twice", node.start_mark
+            )
         return super().construct_mapping(node, deep)
 
 
 def own_text(file: Path, folder: Path) -> str:
-    """What a file of an experiment holds. ValueError: a link out of its folder, or YAML whose anchors make it huge."""
+    """What a file of an experiment holds. ValueError: a link out of its folder, or YAML whose
+    anchors make it huge.
+    """
     if not file.resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"{file} is a link that leads out of {folder}; put the file itself there")
     text = file.read_text(encoding="utf-8")
     values, begun, anchored = 0, list[tuple[str | None, int]](), dict[str | None, int]()
-    for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if file.suffix == ".yaml" else ():
+    for event in (
+        yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        if file.suffix == ".yaml"
+        else ()
+    ):
         if isinstance(event, yaml.CollectionStartEvent):
             begun.append((event.anchor, values))
             anchored[event.anchor] = MOST_VALUES  # an alias inside of it would have no end
@@ -62,16 +75,17 @@ def own_text(file: Path, folder: Path) -> str:
         values += anchored.get(event.anchor, 1) if isinstance(event, yaml.AliasEvent) else 1
         if values > MOST_VALUES or len(begun) > MOST_LEVELS:
             raise ValueError(
-                f"{file} holds more than {MOST_VALUES} values, or {MOST_LEVELS} levels, with its anchors written out;"
-                " no experiment is as large"
+                f"{file} holds more than {MOST_VALUES} values, or {MOST_LEVELS} levels, with its"
+                " anchors written out; no experiment is as large"
             )
     return text
 
 
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """The known word that was probably meant: in other letters' case, the only one that begins so (`table5` of
-    `table5_pretraining_tasks`), or the most alike of those at least `cutoff` alike (0 to 1, difflib's ratio); or
-    None."""
+    """The known word that was probably meant: in other letters' case, the only one that begins so
+    (`table5` of
+    `table5_pretraining_tasks`), or the most alike of those at least `cutoff` alike (0 to 1,
+    difflib's ratio); or None."""
     words = list(known)
     said = word.casefold()
     if len(said) > 2:
@@ -83,10 +97,16 @@ def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | No
 
 
 def hint(word: str, known: Iterable[str], *, cutoff: float = 0.6, prefix: str = "") -> str:
-    """What to say after the refusal of a word: the nearest, else all that there are, each with `prefix` before it."""
+    """What to say after the refusal of a word: the nearest, else all that there are, each with
+    `prefix` before it.
+    """
     words = sorted(known)
     near = nearest(word, words, cutoff=cutoff)
-    return f"did you mean '{prefix}{near}'?" if near else f"there are {', '.join(prefix + w for w in words) or 'none'}"
+    return (
+        f"did you mean '{prefix}{near}'?"
+        if near
+        else f"there are {', '.join(prefix + w for w in words) or 'none'}"
+    )
 
 
 def shortened(text: str, most_characters: int) -> str:
@@ -104,16 +124,22 @@ def percent(estimate: Estimate | None, decimals: int = 1) -> str:
 
 
 def half_width(estimate: Estimate | None, decimals: int = 1) -> str:
-    """`± 1.7`, of two seeds `(65.7, 69.1)`; empty where there is but one, in words where seeds happen to agree."""
+    """`± 1.7`, of two seeds `(65.7, 69.1)`; empty where there is but one, in words where seeds
+    happen to agree.
+    """
     if estimate is None or estimate.half_width is None:
         return ""
     if len(estimate.values) == 2 and not estimate.has_no_spread:
         return f"({', '.join(f'{one:.{decimals}f}' for one in estimate.values)})"
-    return "(equal)" if estimate.has_no_spread else f"{PLUS_MINUS} {estimate.half_width:.{decimals}f}"
+    return (
+        "(equal)" if estimate.has_no_spread else f"{PLUS_MINUS} {estimate.half_width:.{decimals}f}"
+    )
 
 
 def interval(estimate: Estimate | None, decimals: int = 1) -> str:
-    """`[−1.2, +0.4]`; empty where there is none, and in words where there is no spread to make one of."""
+    """`[−1.2, +0.4]`; empty where there is none, and in words where there is no spread to make one
+    of.
+    """
     if estimate is None or estimate.low is None or estimate.high is None:
         return ""
     ends = f"[{signed(estimate.low, decimals)}, {signed(estimate.high, decimals)}]"
@@ -144,13 +170,16 @@ def rough(value: float) -> str:
 def span(values: Iterable[float], show: Callable[[float], str] = rough) -> str:
     """`957 k to 2.72 M` of several, `1.53 M` of one (or of what looks alike); empty for none."""
     found = sorted(values)
-    return " to ".join(dict.fromkeys(show(one) for one in (found[:1] + found[-1:])))
+    return " to ".join(dict.fromkeys(show(one) for one in found[:1] + found[-1:]))
 
 
 def passes(read: float, text: int) -> tuple[str, bool]:
     """How often a pre-training reads its text, in words; whether that is too often."""
     said = f"{read / text:.1f} passes over {rough(text)} tokens of text"
-    advice = f"; beyond {MOST_PASSES} an encoder learns the text by heart: more text, or fewer steps (steps_factor=)"
+    advice = (
+        f"; beyond {MOST_PASSES} an encoder learns the text by heart: more text, or fewer steps"
+        " (steps_factor=)"
+    )
     return (said + advice, True) if read > MOST_PASSES * text else (said, False)
 
 
@@ -168,12 +197,17 @@ def duration(seconds: float) -> str:
 
 
 def fitted(text: str) -> str:
-    """A help text in the terminal's columns (at most 100): paragraphs filled, what a key means beside the key."""
+    """A help text in the terminal's columns (at most 100): paragraphs filled, what a key means
+    beside the key.
+    """
     width, lines = min(shutil.get_terminal_size().columns, 100) - 1, list[str]()
-    flowing = re.sub(r"(?<!\n)\n(?: {8,}|(?! |\n|clozelab ))", " ", text)  # one line a paragraph, a key, a command
+    # one line a paragraph, a key, a command
+    flowing = re.sub(r"(?<!\n)\n(?: {8,}|(?! |\n|clozelab ))", " ", text)
     for line in flowing.split("\n"):
         beside = re.match(r" {2}\S.*?  +", line)  # "  seed=1            which run is drawn"
-        indent = " " * (min(beside.end(), width // 2) if beside else 4 * line.startswith("clozelab "))
+        indent = " " * (
+            min(beside.end(), width // 2) if beside else 4 * line.startswith("clozelab ")
+        )
         lines.append(textwrap.fill(line, width, subsequent_indent=indent, break_on_hyphens=False))
     return "\n".join(lines)
 
@@ -190,11 +224,15 @@ def listed(names: Iterable[str]) -> str:
 
 
 def in_units(common: str, units: Mapping[str, str]) -> str:
-    """`percent (LM perplexity: perplexity)`: the unit of most columns, and each other column's (name -> unit) own."""
+    """`percent (LM perplexity: perplexity)`: the unit of most columns, and each other column's
+    (name -> unit) own.
+    """
     others = {name: unit for name, unit in units.items() if unit != common}
     if others and len(others) == len(units):
         return distinct(others.values())
-    return common + (f" ({'; '.join(f'{name}: {unit}' for name, unit in others.items())})" if others else "")
+    return common + (
+        f" ({'; '.join(f'{name}: {unit}' for name, unit in others.items())})" if others else ""
+    )
 
 
 def with_direction(metric: str) -> str:

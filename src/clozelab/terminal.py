@@ -1,6 +1,8 @@
-"""The command line of the verbs that are no Hydra applications: names, `key=value`, `--flag`, `--option VALUE`.
+"""The command line of the verbs that are no Hydra applications: names, `key=value`, `--flag`,
+`--option VALUE`.
 
-Tables for terminals of any width: what does not fit is left out by importance, and a pipe gets every column.
+Tables for terminals of any width: what does not fit is left out by importance, and a pipe gets
+every column.
 """
 
 from __future__ import annotations
@@ -23,25 +25,35 @@ from clozelab.suggestions import CONF_DIR, fitted, hint
 
 @dataclass(frozen=True)
 class Words:
-    """What was said: `names` in order, `values` by key (a later one wins), `flags` without their dashes."""
+    """What was said: `names` in order, `values` by key (a later one wins), `flags` without their
+    dashes.
+    """
 
     names: list[str] = field(default_factory=list)
     values: dict[str, str] = field(default_factory=dict)
     flags: set[str] = field(default_factory=set)
     options: dict[str, str] = field(default_factory=dict)
     words: list[str] = field(default_factory=list)  # all of it, as it was said
-    overrides: list[str] = field(default_factory=list)  # every `key=value` whose key is not the verb's own, for Hydra
+    # every `key=value` whose key is not the verb's own, for Hydra
+    overrides: list[str] = field(default_factory=list)
 
 
 def parse(
-    verb: str, words: Sequence[str], *, names: tuple[int, int | None], keys: Sequence[str] = (),
-    flags: Sequence[str] = (), options: Sequence[str] = (), takes_overrides: bool = False,
-) -> Words:  # fmt: skip
-    """Sort the words of a command line after its verb. ValueError: a wrong one; names the nearest that there is.
+    verb: str,
+    words: Sequence[str],
+    *,
+    names: tuple[int, int | None],
+    keys: Sequence[str] = (),
+    flags: Sequence[str] = (),
+    options: Sequence[str] = (),
+    takes_overrides: bool = False,
+) -> Words:
+    """Sort the words of a command line after its verb. ValueError: a wrong one; names the nearest
+    that there is.
 
     Args:
-        names: how many words may stand without `=` and dashes: (at least, at most; None: any number).
-        keys, flags, options: of `key=value`, `--flag` and `--option VALUE`.
+        names: how many words may stand without `=` and dashes: (at least, at most; None: any
+        number). keys, flags, options: of `key=value`, `--flag` and `--option VALUE`.
         takes_overrides: other keys are Hydra's rather than wrong.
     """
     said = Words(words=[*words])
@@ -73,17 +85,27 @@ def parse(
             said.names.append(word)
     least, most = names
     if len(said.names) < least or (most is not None and len(said.names) > most):
-        wanted = f"at least {least}" if most is None else f"{least} to {most}" if most > least else str(least)
+        wanted = (
+            f"at least {least}"
+            if most is None
+            else f"{least} to {most}"
+            if most > least
+            else str(least)
+        )
         got = " ".join(said.names) or "none"
         noun = "name" if wanted == "1" else "names"
         raise ValueError(f"{verb} takes {wanted} {noun}, not {got}; see `clozelab {verb} --help`")
     return said
 
 
-def verb(name: str, text: str, **taken: Any) -> Callable[[Callable[[Words], int]], Callable[[Sequence[str]], int]]:
-    """Make a verb of what is to be done with its words, which it parses; `taken` is what `parse` is told of them.
+def verb(
+    name: str, text: str, **taken: Any
+) -> Callable[[Callable[[Words], int]], Callable[[Sequence[str]], int]]:
+    """Make a verb of what is to be done with its words, which it parses; `taken` is what `parse` is
+    told of them.
 
-    It prints its help, `text`, where it is said alone and wants names; `clozelab VERB --help` is the command line's.
+    It prints its help, `text`, where it is said alone and wants names; `clozelab VERB --help` is
+    the command line's.
     """
     least = taken["names"][0]
 
@@ -105,16 +127,25 @@ def path_of(name: str, values: Mapping[str, str]) -> str:
     return values.get(name) or str(OmegaConf.select(OmegaConf.load(CONF_DIR / "paths.yaml"), name))
 
 
-PIPE_WIDTH = 10_000  # characters: no line that anybody prints is longer, so none is folded where a program reads it
+# characters: no line that anybody prints is longer, so none is folded where a program reads it
+PIPE_WIDTH = 10_000
 GAP = 2
 FOLDED = 20  # characters: a column that folds is no narrower, if its text is not
-STYLES = {"complete": "green", "ok": "green", "running": "cyan", "interrupted": "yellow", "warning": "yellow"}
+STYLES = {
+    "complete": "green",
+    "ok": "green",
+    "running": "cyan",
+    "interrupted": "yellow",
+    "warning": "yellow",
+}
 STYLES |= {"killed": "red", "failed": "bold red", "damaged": "bold red", "error": "bold red"}
 
 
 @dataclass(frozen=True)
 class Heading:
-    """A column: its name, how it is set, and how soon it is left out (0: never; the highest goes first)."""
+    """A column: its name, how it is set, and how soon it is left out (0: never; the highest goes
+    first).
+    """
 
     name: str
     is_number: bool = False
@@ -123,7 +154,9 @@ class Heading:
 
 
 def make_console() -> Console:
-    """A console as wide as the terminal; in a pipe as wide as its longest line: one row is one line there."""
+    """A console as wide as the terminal; in a pipe as wide as its longest line: one row is one line
+    there.
+    """
     is_pipe = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return Console(width=PIPE_WIDTH if is_pipe else None, highlight=False)
 
@@ -134,7 +167,9 @@ def make_table(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP, 0, 0))
     for index in shown:
         heading = headings[index]
-        fit: Any = {"overflow": "fold"} if heading.folds else {"overflow": "ellipsis", "no_wrap": True}
+        fit: Any = (
+            {"overflow": "fold"} if heading.folds else {"overflow": "ellipsis", "no_wrap": True}
+        )
         table.add_column(heading.name, justify="right" if heading.is_number else "left", **fit)
     for row in rows:
         table.add_row(*(Text(row[index], style=STYLES.get(row[index], "")) for index in shown))
@@ -142,15 +177,22 @@ def make_table(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width
 
 
 def fitting(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Indices of the columns that stand side by side in `width` characters, the less important ones left out."""
+    """Indices of the columns that stand side by side in `width` characters, the less important ones
+    left out.
+    """
     needed = []
     for heading, *cells in zip(headings, *rows, strict=True):
         texts = [*heading.name.split("\n"), *cells]
-        texts = [word for text in texts for word in (text[:FOLDED], *text.split())] if heading.folds else texts
+        texts = (
+            [word for text in texts for word in (text[:FOLDED], *text.split())]
+            if heading.folds
+            else texts
+        )
         needed.append(max(map(len, texts), default=0))
     shown = list(range(len(headings)))
     empty = [not any(row[index] for row in rows) for index in shown]
-    while sum(needed[index] + GAP + 1 for index in shown) - 1 > width:  # rich draws a blank beside each
+    # rich draws a blank beside each
+    while sum(needed[index] + GAP + 1 for index in shown) - 1 > width:
         droppable = [index for index in shown if headings[index].drop]
         if not droppable:
             break
@@ -159,5 +201,7 @@ def fitting(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: i
 
 
 def say(console: Console, text: str, style: str = "") -> None:
-    """A line of plain text that is never wrapped in a pipe or cut: paths and commands stay whole."""
+    """A line of plain text that is never wrapped in a pipe or cut: paths and commands stay
+    whole.
+    """
     console.print(Text(text, style=style), soft_wrap=True)

@@ -1,10 +1,11 @@
 """What the surface of a world's tasks gives away, from the files as they are written.
 
-Methods and scorers are those of `clozelab` for real files. Beside the bag of words there is the overlap alone: a
-threshold on (or, for SWAG, the largest) share of the second text's words found in the first.
+Methods and scorers are those of `clozelab` for real files. Beside the bag of words there is the
+overlap alone: a threshold on (or, for SWAG, the largest) share of the second text's words found in
+the first.
 
-`baselines.json` beside a task's files holds them: validation file -> baseline -> score of scores.json, in the unit of
-the task's scorer (shares of one, SQuAD's in percent).
+`baselines.json` beside a task's files holds them: validation file -> baseline -> score of
+scores.json, in the unit of the task's scorer (shares of one, SQuAD's in percent).
 """
 
 from __future__ import annotations
@@ -53,26 +54,37 @@ TASK_FILES: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def surface_baselines(files: Mapping[str, str]) -> dict[str, Scores]:
-    """Validation file -> its baselines, from all files of a world (path -> content). With "majority", where that means
+    """Validation file -> its baselines, from all files of a world (path -> content). With
+    "majority", where that means
     something: the most frequent label of the validation split; for SQuAD, to answer nothing."""
     train, validation = (_read_cola(files[f"glue/CoLA/{name}.tsv"]) for name in ("train", "dev"))
     results = {"glue/CoLA/dev.tsv": _classify(train, validation)}
     for name, (columns, label) in TASK_FILES.items():
         train = _read_tsv(files[f"glue/{name.split('/')[0]}/train.tsv"], columns, label)
         validation = _read_tsv(files[f"glue/{name}.tsv"], columns, label)
-        results[f"glue/{name}.tsv"] = (_regress if name == "STS-B/dev" else _classify)(train, validation)
-    results["swag/val.csv"] = _choose(_read_swag(files["swag/train.csv"]), _read_swag(files["swag/val.csv"]))
+        results[f"glue/{name}.tsv"] = (_regress if name == "STS-B/dev" else _classify)(
+            train, validation
+        )
+    results["swag/val.csv"] = _choose(
+        _read_swag(files["swag/train.csv"]), _read_swag(files["swag/val.csv"])
+    )
     for version in ("v1.1", "v2.0"):
         train_text, text = (files[f"squad/{split}-{version}.json"] for split in ("train", "dev"))
         abstain = float(np.mean([not qa["answers"] for _, qa in _questions(text)]))
         found = {MAJORITY: abstain, OVERLAP: span_overlap_f1(train_text, text)}
-        results[f"squad/dev-{version}.json"] = {name: {"f1": 100.0 * value} for name, value in found.items()}
-    results["ner/dev.txt"] = {TAGS: {"f1": word_tag_f1(files["ner/train.txt"], files["ner/dev.txt"])}}
+        results[f"squad/dev-{version}.json"] = {
+            name: {"f1": 100.0 * value} for name, value in found.items()
+        }
+    results["ner/dev.txt"] = {
+        TAGS: {"f1": word_tag_f1(files["ner/train.txt"], files["ner/dev.txt"])}
+    }
     return results
 
 
 def baseline_files(files: Mapping[str, str]) -> dict[str, str]:
-    """Path -> content of every task folder's `baselines.json`, without the majority (each run knows its own)."""
+    """Path -> content of every task folder's `baselines.json`, without the majority (each run knows
+    its own).
+    """
     folders: dict[str, dict[str, Scores]] = {}
     for path, scores in surface_baselines(files).items():
         folder, _, name = path.rpartition("/")
@@ -82,14 +94,20 @@ def baseline_files(files: Mapping[str, str]) -> dict[str, str]:
             if key != MAJORITY
         }
         folders.setdefault(folder, {})[name] = kept
-    return {f"{folder}/{BASELINES_FILE}": json.dumps(content, indent=1) + "\n" for folder, content in folders.items()}
+    return {
+        f"{folder}/{BASELINES_FILE}": json.dumps(content, indent=1) + "\n"
+        for folder, content in folders.items()
+    }
 
 
-# ---- reading ---------------------------------------------------------------------------------------------------------
+# ---- reading
+# ------------------------------------------------------------------------------
 
 
 def _read_tsv(text: str, columns: Sequence[str], label: str) -> tuple[Texts, list[str]]:
-    rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter="\t", quoting=csv.QUOTE_NONE))
+    rows = list(
+        csv.DictReader(io.StringIO(text, newline=""), delimiter="\t", quoting=csv.QUOTE_NONE)
+    )
     texts = [(row[columns[0]], row[columns[1]] if len(columns) > 1 else "") for row in rows]
     return texts, [row[label] for row in rows]
 
@@ -101,15 +119,21 @@ def _read_cola(text: str) -> tuple[Texts, list[str]]:
 
 def _read_swag(text: str) -> list[tuple[str, list[str], int]]:
     rows = csv.DictReader(io.StringIO(text, newline=""))
-    return [(row["startphrase"], [row[f"ending{n}"] for n in range(4)], int(row["label"])) for row in rows]
+    return [
+        (row["startphrase"], [row[f"ending{n}"] for n in range(4)], int(row["label"]))
+        for row in rows
+    ]
 
 
-# ---- words -----------------------------------------------------------------------------------------------------------
+# ---- words
+# ------------------------------------------------------------------------------
 
 
 def _classify(train: tuple[Texts, list[str]], validation: tuple[Texts, list[str]]) -> Scores:
     labels = sorted({*train[1], *validation[1]})
-    y, truth = (np.array([labels.index(label) for label in part[1]]) for part in (train, validation))
+    y, truth = (
+        np.array([labels.index(label) for label in part[1]]) for part in (train, validation)
+    )
     guesses = {
         MAJORITY: np.full(len(truth), np.bincount(truth).argmax()),
         BAG: guess_classes(train[0], y, validation[0], len(labels)),
@@ -140,10 +164,14 @@ def _regress(train: tuple[Texts, list[str]], validation: tuple[Texts, list[str]]
         BAG: guess_numbers(train[0], y, validation[0]),
         OVERLAP: np.array([overlap(*pair) for pair in validation[0]]),
     }
-    return {name: glue.score(["spearman", "pearson"], guess, truth) for name, guess in guesses.items()}
+    return {
+        name: glue.score(["spearman", "pearson"], guess, truth) for name, guess in guesses.items()
+    }
 
 
-def _choose(train: list[tuple[str, list[str], int]], validation: list[tuple[str, list[str], int]]) -> Scores:
+def _choose(
+    train: list[tuple[str, list[str], int]], validation: list[tuple[str, list[str], int]]
+) -> Scores:
     """The ending that looks most like a right one, or shares most words with the beginning."""
     asked = [(start, endings) for start, endings, _ in validation]
     labels, truth = (np.array([label for _, _, label in part]) for part in (train, validation))
@@ -156,7 +184,8 @@ def _choose(train: list[tuple[str, list[str], int]], validation: list[tuple[str,
     return {name: glue.score(["accuracy"], guess, truth) for name, guess in guesses.items()}
 
 
-# ---- spans and entities ----------------------------------------------------------------------------------------------
+# ---- spans and entities
+# ------------------------------------------------------------------------------
 
 
 def _questions(text: str) -> list[tuple[str, dict[str, Any]]]:
@@ -170,13 +199,20 @@ def _questions(text: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def span_overlap_f1(train: str, validation: str) -> float:
-    """Mean token F1 (0 to 1) of the overlap baseline; in 2.0 an unanswerable question counts as wrong."""
+    """Mean token F1 (0 to 1) of the overlap baseline; in 2.0 an unanswerable question counts as
+    wrong.
+    """
     learnt = [qa for _, qa in _questions(train)]
     guesser = PhraseGuesser(
-        [qa["question"] for qa in learnt], [[answer["text"] for answer in qa["answers"]] for qa in learnt]
+        [qa["question"] for qa in learnt],
+        [[answer["text"] for answer in qa["answers"]] for qa in learnt],
     )
     scores = [
-        f1(guesser.guess(context, qa["question"]), qa["answers"][0]["text"]) if qa["answers"] else 0.0
+        (
+            f1(guesser.guess(context, qa["question"]), qa["answers"][0]["text"])
+            if qa["answers"]
+            else 0.0
+        )
         for context, qa in _questions(validation)
     ]
     return float(np.mean(scores))
@@ -185,8 +221,15 @@ def span_overlap_f1(train: str, validation: str) -> float:
 def _read_conll(text: str) -> list[tuple[list[str], list[str]]]:
     """(words, tags) of each sentence."""
     blocks = text.split("\n\n")
-    lines = ([line.split(" ") for line in block.splitlines() if not line.startswith("-DOCSTART-")] for block in blocks)
-    return [([cells[0] for cells in sentence], [cells[-1] for cells in sentence]) for sentence in lines if sentence]
+    lines = (
+        [line.split(" ") for line in block.splitlines() if not line.startswith("-DOCSTART-")]
+        for block in blocks
+    )
+    return [
+        ([cells[0] for cells in sentence], [cells[-1] for cells in sentence])
+        for sentence in lines
+        if sentence
+    ]
 
 
 def word_tag_f1(train: str, validation: str) -> float:

@@ -1,18 +1,21 @@
-"""Every random decision of the world goes through one object, by name; from that follows the best reachable loss.
+"""Every random decision of the world goes through one object, by name; from that follows the best
+reachable loss.
 
-A document is a deterministic function of its decisions. So it can be told again with one decision changed, and the
-probability of every telling is the product of its decisions' probabilities. Only `random.Random.random` is used, whose
-sequence Python guarantees across versions; so bytes are the same everywhere.
+A document is a deterministic function of its decisions. So it can be told again with one decision
+changed, and the probability of every telling is the product of its decisions' probabilities. Only
+`random.Random.random` is used, whose sequence Python guarantees across versions; so bytes are the
+same everywhere.
 
-**Left to right** the loss is exact: no decision is hidden, so the decisions' entropy is the text's own (a mean over
-documents, hence the error bar), for a reader who sees the document from its beginning. An instance that begins inside a
-document shows less, so no model gets below it on average.
+**Left to right** the loss is exact: no decision is hidden, so the decisions' entropy is the text's
+own (a mean over documents, hence the error bar), for a reader who sees the document from its
+beginning. An instance that begins inside a document shows less, so no model gets below it on
+average.
 
-**Masked** it is a lower bound. A document told again with one decision changed is one alternative reading, which and
-it differs at known positions. A masked word's posterior is the sum over the alternatives that differ only where the
-reader cannot see: at masked words, and outside the reader's window. Two things make the bound low: alternatives with
-two or more changed decisions are left out (the test counts pairs of them), and the reader is given the structure of
-what it sees.
+**Masked** it is a lower bound. A document told again with one decision changed is one alternative
+reading, which and it differs at known positions. A masked word's posterior is the sum over the
+alternatives that differ only where the reader cannot see: at masked words, and outside the reader's
+window. Two things make the bound low: alternatives with two or more changed decisions are left out
+(the test counts pairs of them), and the reader is given the structure of what it sees.
 """
 
 from __future__ import annotations
@@ -33,7 +36,9 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Unreachable(Exception):
-    """The forced decisions cannot be made here: such a document has probability zero, or another structure."""
+    """The forced decisions cannot be made here: such a document has probability zero, or another
+    structure.
+    """
 
 
 @dataclass(frozen=True)
@@ -46,18 +51,23 @@ class Decision:
 class Choices:
     """Random decisions, each under an address that is unique in its document.
 
-    `seed` names the stream. With `forced` (address -> value) nothing is random: every decision takes its forced value,
-    and `Unreachable` is raised where that value is not on offer. `record=True` keeps the decisions in `decisions`.
+    `seed` names the stream. With `forced` (address -> value) nothing is random: every decision
+    takes its forced value, and `Unreachable` is raised where that value is not on offer.
+    `record=True` keeps the decisions in `decisions`.
     """
 
-    def __init__(self, seed: str, forced: Mapping[Hashable, Any] | None = None, record: bool = False) -> None:
+    def __init__(
+        self, seed: str, forced: Mapping[Hashable, Any] | None = None, record: bool = False
+    ) -> None:
         self._random = random.Random(seed).random
         self._forced = forced
         self._record = record
         self.decisions: dict[Hashable, Decision] = {}
         self.log_probability = 0.0
 
-    def pick(self, address: Hashable, options: Sequence[T], weights: Sequence[float] | None = None) -> T:
+    def pick(
+        self, address: Hashable, options: Sequence[T], weights: Sequence[float] | None = None
+    ) -> T:
         """One of `options`, uniformly or by `weights` (positive, any scale)."""
         if self._forced is not None:
             value = self._take_forced(address, options)
@@ -94,20 +104,27 @@ class Choices:
             raise Unreachable(address)
         return value
 
-    def _note(self, address: Hashable, options: Sequence[Any], weights: Sequence[float] | None, value: Any) -> None:
+    def _note(
+        self, address: Hashable, options: Sequence[Any], weights: Sequence[float] | None, value: Any
+    ) -> None:
         assert address not in self.decisions, f"decision {address} is made twice"
         total = float(len(options)) if weights is None else sum(weights)
-        probabilities = tuple((1.0 if weights is None else weights[index]) / total for index in range(len(options)))
+        probabilities = tuple(
+            (1.0 if weights is None else weights[index]) / total for index in range(len(options))
+        )
         self.decisions[address] = Decision(tuple(options), probabilities, value)
         self.log_probability += math.log(probabilities[options.index(value)])
 
 
-# ---- the best reachable loss -----------------------------------------------------------------------------------------
+# ---- the best reachable loss
+# -----------------------------------------------------------------------------------------
 
 WINDOW = 62
 """Words that a row of 64 tokens can show of one document: no more, with [CLS] and one [SEP]."""
 HIDDEN_FRACTION = 0.135
-"""Of 15 % of the words that are predicted, a tenth stands in view with BERT's 80/10/10 corruption."""
+"""Of 15 % of the words that are predicted, a tenth stands in view with BERT's 80/10/10
+corruption.
+"""
 DRAWS = 8
 """Random masks a document."""
 LEFT_TO_RIGHT_DOCUMENTS = 50
@@ -149,8 +166,12 @@ def read_document(tell: Teller, seed: str) -> Reading:
     return Reading(text, choices.log_probability, by_position)
 
 
-def retell(tell: Teller, forced: dict[Hashable, Any], text: list[str], log_probability: float) -> Alternative | None:
-    """The document under `forced` decisions, against `text`; None where it cannot be or has another length."""
+def retell(
+    tell: Teller, forced: dict[Hashable, Any], text: list[str], log_probability: float
+) -> Alternative | None:
+    """The document under `forced` decisions, against `text`; None where it cannot be or has another
+    length.
+    """
     choices = Choices("", forced=forced, record=True)
     try:
         other = _tell(tell, choices)
@@ -158,8 +179,14 @@ def retell(tell: Teller, forced: dict[Hashable, Any], text: list[str], log_proba
         return None
     if len(other) != len(text) or len(choices.decisions) != len(forced):
         return None
-    words = {index: new for index, (old, new) in enumerate(zip(text, other, strict=True)) if old != new}
-    return Alternative(frozenset(words), words, math.exp(choices.log_probability - log_probability)) if words else None
+    words = {
+        index: new for index, (old, new) in enumerate(zip(text, other, strict=True)) if old != new
+    }
+    return (
+        Alternative(frozenset(words), words, math.exp(choices.log_probability - log_probability))
+        if words
+        else None
+    )
 
 
 def _tell(tell: Teller, choices: Choices) -> list[str]:
@@ -178,17 +205,24 @@ def word_posterior(reading: Reading, position: int, hidden: Iterable[int]) -> di
     return {word: weight / total for word, weight in weights.items()}
 
 
-def _losses(reading: Reading, targets: Iterable[int], hidden: set[int]) -> list[tuple[float, float]]:
+def _losses(
+    reading: Reading, targets: Iterable[int], hidden: set[int]
+) -> list[tuple[float, float]]:
     """(loss in nats, expected accuracy of the best guess) of each target."""
-    posteriors = [(reading.words[position], word_posterior(reading, position, hidden)) for position in targets]
+    posteriors = [
+        (reading.words[position], word_posterior(reading, position, hidden)) for position in targets
+    ]
     return [(-math.log(posterior[word]), max(posterior.values())) for word, posterior in posteriors]
 
 
-def _masked(reading: Reading, hidden_fraction: float, window: int, draws: int) -> list[tuple[float, float]]:
-    """Losses of hidden words, the reader seeing `window` words on end (fewer where the document is shorter).
+def _masked(
+    reading: Reading, hidden_fraction: float, window: int, draws: int
+) -> list[tuple[float, float]]:
+    """Losses of hidden words, the reader seeing `window` words on end (fewer where the document is
+    shorter).
 
-    Windows are laid side by side from a random beginning, so every word is a target equally often; one that would reach
-    over an end of the document is moved inside, and only its own words count.
+    Windows are laid side by side from a random beginning, so every word is a target equally often;
+    one that would reach over an end of the document is moved inside, and only its own words count.
     """
     random_01 = random.Random(f"{window}/{reading.words[:20]}").random
     count = len(reading.words)
@@ -214,7 +248,9 @@ def left_to_right(tell: Teller, seed: str, num_documents: int) -> dict[str, floa
         choices = Choices(f"{seed}/{index}", record=True)
         words[index] = len(_tell(tell, choices))
         length = choices.decisions["length"]
-        nats[index] = -choices.log_probability + math.log(length.probabilities[length.options.index(length.value)])
+        nats[index] = -choices.log_probability + math.log(
+            length.probabilities[length.options.index(length.value)]
+        )
     return {
         "left_to_right_loss": float(nats.sum() / words.sum()),
         "left_to_right_standard_error": _standard_error(nats / words),
@@ -223,20 +259,25 @@ def left_to_right(tell: Teller, seed: str, num_documents: int) -> dict[str, floa
 
 
 def _standard_error(of_documents: np.ndarray) -> float:
-    return float(of_documents.std(ddof=min(1, len(of_documents) - 1)) / math.sqrt(len(of_documents)))
+    return float(
+        of_documents.std(ddof=min(1, len(of_documents) - 1)) / math.sqrt(len(of_documents))
+    )
 
 
 def known_entropy(tell: Teller, seed: str, num_documents: int) -> dict[str, float]:
     """Best reachable losses in nats a word, on documents that are not in the corpus.
 
-    `left_to_right_*`: see there, on `LEFT_TO_RIGHT_DOCUMENTS` times as many documents. Of a hidden word, and the share
-    of them that the best guess gets right: `masked_one_*`, a single one, all else visible; `masked_document_*`, a
-    fraction of `HIDDEN_FRACTION` hidden at once, the whole document in view; `masked_window_*`, the same in windows of
+    `left_to_right_*`: see there, on `LEFT_TO_RIGHT_DOCUMENTS` times as many documents. Of a hidden
+    word, and the share of them that the best guess gets right: `masked_one_*`, a single one, all
+    else visible; `masked_document_*`, a fraction of `HIDDEN_FRACTION` hidden at once, the whole
+    document in view; `masked_window_*`, the same in windows of
     `WINDOW` words.
     """
     readings = [read_document(tell, f"{seed}/{index}") for index in range(num_documents)]
     kinds = {
-        "masked_one": [[_losses(r, [place], {place})[0] for place in range(len(r.words))] for r in readings],
+        "masked_one": [
+            [_losses(r, [place], {place})[0] for place in range(len(r.words))] for r in readings
+        ],
         "masked_document": [_masked(r, HIDDEN_FRACTION, len(r.words), DRAWS) for r in readings],
         "masked_window": [_masked(r, HIDDEN_FRACTION, WINDOW, DRAWS) for r in readings],
     }
@@ -250,8 +291,8 @@ def known_entropy(tell: Teller, seed: str, num_documents: int) -> dict[str, floa
 
 
 def unigram_entropy(texts: Iterable[str]) -> float:
-    """Entropy of the words alone, in nats: the plateau a model sits on before it has learnt anything but
-    frequencies."""
+    """Entropy of the words alone, in nats: the plateau a model sits on before it has learnt
+    anything but frequencies."""
     counts = Counter(word for text in texts for word in words_of(text))
     frequencies = np.array(list(counts.values())) / sum(counts.values())
     return float(-(frequencies * np.log(frequencies)).sum())

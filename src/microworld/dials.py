@@ -4,14 +4,16 @@ Every sentence has four words and a full stop: a person, a verb, an article and 
 
     Anna peels ki plum .        plum ki peels Anna .
 
-Things belong to eight kinds, and so do most verbs and the tastes of people. Each thing takes one of three articles.
+Things belong to eight kinds, and so do most verbs and the tastes of people. Each thing takes one of
+three articles.
 
-- `right` is the share of sentences in the first order. There, what decides the person, the verb and the article stands
+- `right` is the share of sentences in the first order. There, what decides the person, the verb and
+the article stands
   to their right. In the second order it stands to their left.
 - `following` is how often a sentence is about the same kind as the one before it.
 
-The tasks use things that fine-tuning never saw, so only text can have told their kinds. Bayes' rule can be followed to
-the end: `entropy` says how low each loss can be.
+The tasks use things that fine-tuning never saw, so only text can have told their kinds. Bayes' rule
+can be followed to the end: `entropy` says how low each loss can be.
 """
 
 from __future__ import annotations
@@ -31,24 +33,68 @@ from numpy.typing import NDArray
 from microworld.world import Sample, is_written, refuse_foreign_files, write_files
 
 KINDS = {
-    "fruit": "apple pear plum cherry peach grape lemon lime melon fig date orange mango quince olive berry",
+    "fruit": (
+        "apple pear plum cherry peach grape lemon lime melon fig date orange mango quince olive"
+        " berry"
+    ),
     "animal": "dog cat horse cow sheep goat pig hen duck goose fox wolf bear deer hare mouse",
-    "tool": "hammer saw axe spade rake drill file knife chisel plane wrench shovel hoe pick needle anvil",
-    "dish": "soup stew pie cake bread roast salad omelette pudding porridge sauce curry pancake dumpling noodle waffle",
+    "tool": (
+        "hammer saw axe spade rake drill file knife chisel plane wrench shovel hoe pick needle"
+        " anvil"
+    ),
+    "dish": (
+        "soup stew pie cake bread roast salad omelette pudding porridge sauce curry pancake"
+        " dumpling noodle waffle"
+    ),
     "cloth": "coat hat shirt scarf glove sock shoe boot dress skirt belt cap cloak apron vest tie",
-    "toy": "ball doll kite puppet marble drum whistle top block puzzle rocket train robot swing sled balloon",
-    "plant": "oak pine birch elm rose tulip daisy lily fern moss ivy clover thistle willow maple cedar",
-    "stone": "flint slate granite chalk ruby pearl amber quartz jade opal basalt topaz coal onyx gravel garnet",
+    "toy": (
+        "ball doll kite puppet marble drum whistle top block puzzle rocket train robot swing sled"
+        " balloon"
+    ),
+    "plant": (
+        "oak pine birch elm rose tulip daisy lily fern moss ivy clover thistle willow maple cedar"
+    ),
+    "stone": (
+        "flint slate granite chalk ruby pearl amber quartz jade opal basalt topaz coal onyx gravel"
+        " garnet"
+    ),
 }
 THINGS = [text.split() for text in KINDS.values()]
 GROUPS = ["FOOD", "LIFE", "CRAFT", "FOOD", "HOME", "HOME", "LIFE", "CRAFT"]
 """Of the kinds, in order: what a person in the tagging task is concerned with."""
 MADE = ("tool", "dish", "cloth", "toy")
 OWN_VERBS = (
-    "peels picks feeds strokes sharpens wields tastes serves wears sews winds throws waters prunes polishes carves"
+    "peels picks feeds strokes sharpens wields tastes serves wears sews winds throws waters prunes"
+    " polishes carves"
 )
-PEOPLE = ["Anna", "Olga", "Mark", "Leo", "Niels", "Julia", "Irene", "Emma", "Karl", "Lars", "Jonas", "Marta"]
-PEOPLE += ["Tomas", "Harald", "David", "Eric", "Greta", "Ida", "Nora", "Otto", "Paul", "Ruth", "Vera", "Hugo"]
+PEOPLE = [
+    "Anna",
+    "Olga",
+    "Mark",
+    "Leo",
+    "Niels",
+    "Julia",
+    "Irene",
+    "Emma",
+    "Karl",
+    "Lars",
+    "Jonas",
+    "Marta",
+]
+PEOPLE += [
+    "Tomas",
+    "Harald",
+    "David",
+    "Eric",
+    "Greta",
+    "Ida",
+    "Nora",
+    "Otto",
+    "Paul",
+    "Ruth",
+    "Vera",
+    "Hugo",
+]
 PLAIN_VERBS = ["sees", "has", "finds"]
 """Of any kind: they say nothing of the thing."""
 VERBS = [*OWN_VERBS.split(), *PLAIN_VERBS]
@@ -74,17 +120,26 @@ class World:
 
     @cached_property
     def articles(self) -> dict[str, str]:
-        """Of each thing; six, five and five of a kind's sixteen, in both halves alike, so that no kind tells."""
+        """Of each thing; six, five and five of a kind's sixteen, in both halves alike, so that no
+        kind tells.
+        """
         found = {}
         for things in THINGS:
             for start in (0, 8):
-                half, draw = things[start : start + 8], random.Random(f"{self.seed}/articles/{things[start]}").random
+                half, draw = (
+                    things[start : start + 8],
+                    random.Random(f"{self.seed}/articles/{things[start]}").random,
+                )
                 for place, thing in enumerate(sorted(half, key=lambda _: draw())):
                     found[thing] = ARTICLES[(place + start // 8) % 3]
         return found
 
-    def sentence(self, draw: random.Random, kind: int, things: Sequence[str], is_plain: bool = False) -> list[str]:
-        """Five words of one kind. `is_plain`: neither the verb nor the person says anything of it."""
+    def sentence(
+        self, draw: random.Random, kind: int, things: Sequence[str], is_plain: bool = False
+    ) -> list[str]:
+        """Five words of one kind. `is_plain`: neither the verb nor the person says anything of
+        it.
+        """
         thing = _one_of(draw, things)
         plain_verb = is_plain or draw.random() < PLAIN_SHARE
         verb = _one_of(draw, PLAIN_VERBS if plain_verb else VERBS[2 * kind : 2 * kind + 2])
@@ -116,11 +171,12 @@ def _one_of(draw: random.Random, choices: Sequence[str]) -> str:
 
 
 def task_files(world: World, train: int, validation: int) -> dict[str, str]:
-    """Path -> content of three tasks: what each person is concerned with (tags), whether the thing is natural or made
-    (kinds), and whether two texts are about one kind (pairs).
+    """Path -> content of three tasks: what each person is concerned with (tags), whether the thing
+    is natural or made (kinds), and whether two texts are about one kind (pairs).
 
-    Training shows the first half of each kind's things, validation the second. An eighth of the pairs is enough: with
-    many, an encoder learns here to compare two texts, and nothing is left to be shown.
+    Training shows the first half of each kind's things, validation the second. An eighth of the
+    pairs is enough: with many, an encoder learns here to compare two texts, and nothing is left to
+    be shown.
     """
     files: dict[str, str] = {}
     for split, count, half in (("train", train, slice(0, 8)), ("dev", validation, slice(8, 16))):
@@ -135,9 +191,14 @@ def task_files(world: World, train: int, validation: int) -> dict[str, str]:
             kind = int(draw.random() * len(THINGS))
             text = " ".join(world.sentence(draw, kind, THINGS[kind][half], is_plain=True))
             kinds.append(f"{text}\t{'made' if list(KINDS)[kind] in MADE else 'natural'}")
-            other = (kind + (index % 2) * (1 + int(draw.random() * (len(THINGS) - 1)))) % len(THINGS)
+            other = (kind + (index % 2) * (1 + int(draw.random() * (len(THINGS) - 1)))) % len(
+                THINGS
+            )
             texts = [
-                " ".join(" ".join(world.sentence(draw, one, THINGS[one][half], is_plain=True)) for _ in range(2))
+                " ".join(
+                    " ".join(world.sentence(draw, one, THINGS[one][half], is_plain=True))
+                    for _ in range(2)
+                )
                 for one in (kind, other)
             ]
             if index < max(2, count // (8 if split == "train" else 1)):
@@ -149,9 +210,11 @@ def task_files(world: World, train: int, validation: int) -> dict[str, str]:
 
 
 def minimal_pairs(world: World, count: int) -> str:
-    """Lines of JSON as BLiMP's: two sentences that differ in one word, of which one cannot be, or hardly.
+    """Lines of JSON as BLiMP's: two sentences that differ in one word, of which one cannot be, or
+    hardly.
 
-    Groups say what is wrong and on which side of it stands what decides: `article_right`, `article_left`, `verb_right`,
+    Groups say what is wrong and on which side of it stands what decides: `article_right`,
+    `article_left`, `verb_right`,
     `verb_left`. The person's taste is the thing's kind.
     """
     draw, lines = random.Random(f"{world.seed}/minimal pairs"), []
@@ -160,15 +223,33 @@ def minimal_pairs(world: World, count: int) -> str:
         other = (kind + 1 + int(draw.random() * (len(THINGS) - 1))) % len(THINGS)
         thing, person = _one_of(draw, THINGS[kind]), _one_of(draw, PEOPLE[3 * kind : 3 * kind + 3])
         verbs = [_one_of(draw, VERBS[2 * one : 2 * one + 2]) for one in (kind, other)]
-        articles = [world.articles[thing], _one_of(draw, [one for one in ARTICLES if one != world.articles[thing]])]
+        articles = [
+            world.articles[thing],
+            _one_of(draw, [one for one in ARTICLES if one != world.articles[thing]]),
+        ]
         for group, good, bad in (
-            ("article", [person, verbs[0], articles[0], thing], [person, verbs[0], articles[1], thing]),
-            ("verb", [person, verbs[0], articles[0], thing], [person, verbs[1], articles[0], thing]),
+            (
+                "article",
+                [person, verbs[0], articles[0], thing],
+                [person, verbs[0], articles[1], thing],
+            ),
+            (
+                "verb",
+                [person, verbs[0], articles[0], thing],
+                [person, verbs[1], articles[0], thing],
+            ),
         ):
             is_right = index % 2 == 0
-            texts = [" ".join([*(words if is_right else words[::-1]), "."]) for words in (good, bad)]
+            texts = [
+                " ".join([*(words if is_right else words[::-1]), "."]) for words in (good, bad)
+            ]
             side = "right" if is_right else "left"
-            found = {"sentence_good": texts[0], "sentence_bad": texts[1], "UID": f"{group}_{side}", "field": side}
+            found = {
+                "sentence_good": texts[0],
+                "sentence_bad": texts[1],
+                "UID": f"{group}_{side}",
+                "field": side,
+            }
             lines.append(json.dumps(found))
     return "\n".join(lines) + "\n"
 
@@ -178,13 +259,17 @@ def minimal_pairs(world: World, count: int) -> str:
 
 @dataclass(frozen=True)
 class Reader:
-    """Bayes' rule over a world: exact, because a sentence depends on the others through its kind alone."""
+    """Bayes' rule over a world: exact, because a sentence depends on the others through its kind
+    alone.
+    """
 
     world: World
 
     @cached_property
     def tables(self) -> dict[str, Floats]:
-        """Probability of each person, verb and article, given the kind of the sentence: [kinds, words] each."""
+        """Probability of each person, verb and article, given the kind of the sentence: [kinds,
+        words] each.
+        """
         kinds, articles = range(len(THINGS)), self.world.articles
         people = np.full((len(kinds), len(PEOPLE)), (1 - OWN_PERSON_SHARE) / len(PEOPLE))
         verbs = np.zeros((len(kinds), len(VERBS)))
@@ -203,13 +288,17 @@ class Reader:
         found = np.ones(len(THINGS))
         for name, word, choices in (("person", person, PEOPLE), ("verb", verb, VERBS)):
             if word is not None:
-                found = found * (self.tables[name][:, choices.index(word)] if word in choices else 0.0)
+                found = found * (
+                    self.tables[name][:, choices.index(word)] if word in choices else 0.0
+                )
         if article is not None and article not in ARTICLES:
             return np.zeros(len(THINGS))
         if thing is not None:
             fits = thing in self.world.articles and article in (None, self.world.articles[thing])
             return found * [fits * (thing in things) / len(things) for things in THINGS]
-        return found * (1.0 if article is None else self.tables["article"][:, ARTICLES.index(article)])
+        return found * (
+            1.0 if article is None else self.tables["article"][:, ARTICLES.index(article)]
+        )
 
     def likelihood(self, words: Sequence[str | None]) -> Floats:
         right = self.world.right
@@ -234,7 +323,9 @@ class Reader:
             belief = self.step(belief * self.likelihood(words))
         return costs
 
-    def masked(self, document: Sequence[Sequence[str]], hidden: Sequence[Sequence[bool]]) -> list[float]:
+    def masked(
+        self, document: Sequence[Sequence[str]], hidden: Sequence[Sequence[bool]]
+    ) -> list[float]:
         """-log P(word | all words of the document in view), for every hidden word."""
         seen = [
             [None if gone else word for word, gone in zip(*pair, strict=True)]
@@ -246,14 +337,17 @@ class Reader:
         for one in evidence[:-1]:
             before.append(self.step(before[-1] * one))
         for one in reversed(evidence[1:]):
-            after.insert(0, self.step(after[0] * one) * kinds)  # the step is its own mirror image: it is symmetric
+            # the step is its own mirror image: it is symmetric
+            after.insert(0, self.step(after[0] * one) * kinds)
         costs = []
         for place, words in enumerate(document):
             belief = before[place] * after[place]
             for at, gone in enumerate(hidden[place]):
                 if gone and at < 4:
                     filled = [*seen[place][:at], words[at], *seen[place][at + 1 :]]
-                    share = (belief * self.likelihood(filled)).sum() / (belief * evidence[place]).sum()
+                    share = (belief * self.likelihood(filled)).sum() / (
+                        belief * evidence[place]
+                    ).sum()
                     costs.append(-float(np.log(share)))
                 elif gone:
                     costs.append(0.0)
@@ -261,23 +355,40 @@ class Reader:
 
 
 def known_losses(world: World, documents: int) -> list[dict[str, Any]]:
-    """What no model gets below on average, from documents outside the corpus (clozelab/corpus/generated.py)."""
+    """What no model gets below on average, from documents outside the corpus
+    (clozelab/corpus/generated.py).
+    """
     reader, draw = Reader(world), random.Random(f"{world.seed}/hidden")
     left, masked = [], []
     for index in range(documents):
         document = world.document(f"held out/{index}")
         left.append(reader.left_to_right(document))
-        masked.append(reader.masked(document, [[draw.random() < HIDDEN_FRACTION for _ in words] for words in document]))
+        masked.append(
+            reader.masked(
+                document, [[draw.random() < HIDDEN_FRACTION for _ in words] for words in document]
+            )
+        )
     bounds = []
     for name, view, costs, more in (
         ("left_to_right", "its document from the beginning", left, {}),
-        ("masked", "all unmasked words of its document", masked, {"hidden_fraction": HIDDEN_FRACTION}),
+        (
+            "masked",
+            "all unmasked words of its document",
+            masked,
+            {"hidden_fraction": HIDDEN_FRACTION},
+        ),
     ):
         sums, counts = np.array([sum(one) for one in costs]), np.array([len(one) for one in costs])
         mean = sums.sum() / counts.sum()
         error = np.std(sums - mean * counts, ddof=1) / counts.mean() / np.sqrt(len(costs))
         bounds.append(
-            {"reader": name, "view": view, "nats_per_word": float(mean), "standard_error": float(error), **more}
+            {
+                "reader": name,
+                "view": view,
+                "nats_per_word": float(mean),
+                "standard_error": float(error),
+                **more,
+            }
         )
     return bounds
 
@@ -296,12 +407,16 @@ def write_world(
     entropy_documents: int,
     only_look: bool = False,
 ) -> Path | None:
-    """Writes the world below `output_dir` and returns it; does nothing where the same world already lies there.
+    """Writes the world below `output_dir` and returns it; does nothing where the same world already
+    lies there.
 
-    `right` and `following` are the dials, from 0 to 1. `only_look`: writes nothing; None where the world is not there.
-    ValueError where a setting is impossible, or where the folder holds another world or files this would overwrite.
+    `right` and `following` are the dials, from 0 to 1. `only_look`: writes nothing; None where the
+    world is not there. ValueError where a setting is impossible, or where the folder holds another
+    world or files this would overwrite.
     """
-    settings = {key: value for key, value in locals().items() if key not in ("output_dir", "only_look")}
+    settings = {
+        key: value for key, value in locals().items() if key not in ("output_dir", "only_look")
+    }
     settings["world_version"] = WORLD_VERSION
     for name in ("right", "following"):
         if not 0 <= settings[name] <= 1:
@@ -315,23 +430,34 @@ def write_world(
     if only_look:
         return None
     world = World(world_seed, right, following)
-    documents = ["\n".join(" ".join(words) for words in world.document(f"corpus/{n}")) for n in range(num_documents)]
-    files = {CORPUS: "\n\n".join(documents) + "\n"} | task_files(world, train_examples, validation_examples)
+    documents = [
+        "\n".join(" ".join(words) for words in world.document(f"corpus/{n}"))
+        for n in range(num_documents)
+    ]
+    files = {CORPUS: "\n\n".join(documents) + "\n"} | task_files(
+        world, train_examples, validation_examples
+    )
     files[f"{FOLDER}/minimal_pairs.jsonl"] = minimal_pairs(world, validation_examples)
     refuse_foreign_files(folder, files)
     manifest = {
-        "about": "Synthetic: text and tasks made by microworld.dials. No real person, place or event.",
+        "about": (
+            "Synthetic: text and tasks made by microworld.dials. No real person, place or event."
+        ),
         "generator": "dials",
         "settings": settings,
         "facts_version": FACTS_VERSION,
         "known_loss": known_losses(world, entropy_documents),
-        "sha256": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(files.items())},
+        "sha256": {
+            name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(files.items())
+        },
     }
     write_files(folder, files, manifest)
     return folder
 
 
-def samples(num_documents: int, world_seed: int, right: float = 1.0, following: float = 1.0) -> Iterator[Sample]:
+def samples(
+    num_documents: int, world_seed: int, right: float = 1.0, following: float = 1.0
+) -> Iterator[Sample]:
     """What `clozelab show` prints."""
     world = World(world_seed, right, following)
     for number in range(num_documents):

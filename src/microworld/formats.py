@@ -1,7 +1,9 @@
-"""Where each task lies and how its file looks: the official layouts of GLUE, SQuAD, SWAG and CoNLL-2003.
+"""Where each task lies and how its file looks: the official layouts of GLUE, SQuAD, SWAG and
+CoNLL-2003.
 
-GLUE's TSV has no quoting and CoLA no header; test files carry no labels. Entities are people, towns (LOC) and houses of
-trade (ORG). Many surnames are also towns or the first word of a house's name, so the word alone does not decide.
+GLUE's TSV has no quoting and CoLA no header; test files carry no labels. Entities are people, towns
+(LOC) and houses of trade (ORG). Many surnames are also towns or the first word of a house's name,
+so the word alone does not decide.
 """
 
 from __future__ import annotations
@@ -46,7 +48,12 @@ _PARSES = "sentence1_binary_parse=-|sentence2_binary_parse=-|sentence1_parse=-|s
 _NLI = f"index|promptID=index|pairID=index|genre|{_PARSES}|sentence1|sentence2"
 _STSB = "index|genre|filename=microworld|year=-|old_index=index|source1=none|source2=none|sentence1|sentence2"
 TABLES: dict[str, Table] = {
-    "CoLA": Table(pairs.cola, _columns("source=mw|label|mark|sentence"), _columns("index|sentence"), has_header=False),
+    "CoLA": Table(
+        pairs.cola,
+        _columns("source=mw|label|mark|sentence"),
+        _columns("index|sentence"),
+        has_header=False,
+    ),
     "SST-2": Table(pairs.sst2, _columns("sentence|label"), _columns("index|sentence")),
     "MRPC": Table(
         pairs.mrpc,
@@ -55,12 +62,22 @@ TABLES: dict[str, Table] = {
     ),
     "QQP": Table(
         pairs.qqp,
-        _columns("id=index|qid1=index|qid2=index|question1=sentence1|question2=sentence2|is_duplicate=label"),
+        _columns(
+            "id=index|qid1=index|qid2=index|question1=sentence1|question2=sentence2|is_duplicate=label"
+        ),
         _columns("id=index|question1=sentence1|question2=sentence2"),
     ),
     "STS-B": Table(pairs.stsb, _columns(f"{_STSB}|score=label"), _columns(_STSB)),
-    "RTE": Table(pairs.rte, _columns("index|sentence1|sentence2|label"), _columns("index|sentence1|sentence2")),
-    "QNLI": Table(passages.qnli, _columns("index|question|sentence|label"), _columns("index|question|sentence")),
+    "RTE": Table(
+        pairs.rte,
+        _columns("index|sentence1|sentence2|label"),
+        _columns("index|sentence1|sentence2"),
+    ),
+    "QNLI": Table(
+        passages.qnli,
+        _columns("index|question|sentence|label"),
+        _columns("index|question|sentence"),
+    ),
     "MNLI": Table(pairs.mnli, _columns(f"{_NLI}|label1=label|gold_label=label"), _columns(_NLI)),
 }
 SWAG_COLUMNS = _columns(
@@ -69,7 +86,9 @@ SWAG_COLUMNS = _columns(
 SPLIT_FILES = {"train": "train", "validation": "dev", "test": "test"}
 
 
-def make_rows(maker: Maker, stream: str, split: str, scenes: Sequence[Scene], count: int) -> list[Row]:
+def make_rows(
+    maker: Maker, stream: str, split: str, scenes: Sequence[Scene], count: int
+) -> list[Row]:
     """`count` examples; each depends on its stream and number alone."""
     rows = []
     for index in range(count):
@@ -82,7 +101,9 @@ def make_rows(maker: Maker, stream: str, split: str, scenes: Sequence[Scene], co
 def shuffle_column(rows: Sequence[Row], key: str, choices: Choices) -> list[Row]:
     """The rows with one column's values permuted: the control in which nothing can be learnt."""
     values = choices.shuffled(key, [row[key] for row in rows])
-    return [row | {key: value, "mark": _mark(value)} for row, value in zip(rows, values, strict=True)]
+    return [
+        row | {key: value, "mark": _mark(value)} for row, value in zip(rows, values, strict=True)
+    ]
 
 
 def _mark(label: str) -> str:
@@ -106,14 +127,20 @@ def glue_files(seed: str, sizes: Mapping[str, int], shuffle_labels: bool) -> dic
                 rows = shuffle_column(rows, "label", Choices(f"{seed}/{name}/shuffled"))
             columns = table.test if split == "test" else table.labelled
             if name == "MNLI" and split == "validation":
-                columns = (*columns[:-1], *((f"label{number}", "label") for number in range(2, 6)), columns[-1])
+                columns = (
+                    *columns[:-1],
+                    *((f"label{number}", "label") for number in range(2, 6)),
+                    columns[-1],
+                )
             files[path] = tsv(rows, columns, table.has_header or split == "test")
     return files
 
 
 def _glue_splits(name: str) -> list[tuple[str, Sequence[Scene], str]]:
     if name != "MNLI":
-        return [(split, HOME_SCENES, f"glue/{name}/{file}.tsv") for split, file in SPLIT_FILES.items()]
+        return [
+            (split, HOME_SCENES, f"glue/{name}/{file}.tsv") for split, file in SPLIT_FILES.items()
+        ]
     result: list[tuple[str, Sequence[Scene], str]] = [("train", HOME_SCENES, "glue/MNLI/train.tsv")]
     for split in ("validation", "test"):
         for suffix, scenes in (("matched", HOME_SCENES), ("mismatched", AWAY_SCENES)):
@@ -135,12 +162,19 @@ def squad_files(seed: str, sizes: Mapping[str, int], shuffle_labels: bool) -> di
 def _shuffle_answers(content: dict[str, Any], choices: Choices) -> None:
     """Every answer becomes some word of its passage; which questions have one is permuted too."""
     paragraphs = [paragraph for article in content["data"] for paragraph in article["paragraphs"]]
-    entries = [(paragraph["context"], entry) for paragraph in paragraphs for entry in paragraph["qas"]]
-    impossible = choices.shuffled("impossible", [entry.get("is_impossible") for _, entry in entries])
+    entries = [
+        (paragraph["context"], entry) for paragraph in paragraphs for entry in paragraph["qas"]
+    ]
+    impossible = choices.shuffled(
+        "impossible", [entry.get("is_impossible") for _, entry in entries]
+    )
     for (context, entry), flag in zip(entries, impossible, strict=True):
         words = context.split(" ")
         index = choices.pick((entry["id"], "word"), range(len(words)))
-        answer = {"text": words[index].rstrip(".,"), "answer_start": len(" ".join([*words[:index], ""]))}
+        answer = {
+            "text": words[index].rstrip(".,"),
+            "answer_start": len(" ".join([*words[:index], ""])),
+        }
         entry["answers"] = [] if flag else [answer]
         entry.pop("plausible_answers", None)
         if flag is not None:
@@ -157,13 +191,17 @@ def swag_files(seed: str, sizes: Mapping[str, int], shuffle_labels: bool) -> dic
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerow([column for column, _ in SWAG_COLUMNS])
         for row in rows:
-            extra = {"video-id": f"microworld~{split}-{row['index']}", "startphrase": f"{row['sent1']} {row['sent2']}"}
+            extra = {
+                "video-id": f"microworld~{split}-{row['index']}",
+                "startphrase": f"{row['sent1']} {row['sent2']}",
+            }
             writer.writerow([(row | extra).get(key, key) for _, key in SWAG_COLUMNS])
         files[f"swag/{name}.csv"] = buffer.getvalue()
     return files
 
 
-# ---- entities --------------------------------------------------------------------------------------------------------
+# ---- entities
+# ------------------------------------------------------------------------------
 
 Tagged = list[tuple[str, str]]
 """(token, IOB2 tag) of each token of a sentence."""
@@ -199,7 +237,9 @@ def tagged_document(choices: Choices, split: str, scenes: Sequence[Scene]) -> li
 
 
 def ner_files(seed: str, sizes: Mapping[str, int], shuffle_labels: bool) -> dict[str, str]:
-    """`sizes` counts sentences. Four columns as CoNLL-2003; part of speech and chunk are placeholders."""
+    """`sizes` counts sentences. Four columns as CoNLL-2003; part of speech and chunk are
+    placeholders.
+    """
     files = {}
     for split, name in SPLIT_FILES.items():
         documents: list[list[Tagged]] = []
@@ -218,7 +258,10 @@ def _shuffle_tags(documents: list[list[Tagged]], choices: Choices) -> list[list[
     names, counts = tuple(weights), tuple(weights.values())
     return [
         [
-            [(token, choices.pick((d, s, t), names, counts)) for t, (token, _) in enumerate(sentence)]
+            [
+                (token, choices.pick((d, s, t), names, counts))
+                for t, (token, _) in enumerate(sentence)
+            ]
             for s, sentence in enumerate(document)
         ]
         for d, document in enumerate(documents)
@@ -226,5 +269,7 @@ def _shuffle_tags(documents: list[list[Tagged]], choices: Choices) -> list[list[
 
 
 def _conll_document(document: list[Tagged]) -> str:
-    sentences_text = ("".join(f"{token} -X- O {tag}\n" for token, tag in sentence) for sentence in document)
+    sentences_text = (
+        "".join(f"{token} -X- O {tag}\n" for token, tag in sentence) for sentence in document
+    )
     return "-DOCSTART- -X- -X- O\n\n" + "".join(text + "\n" for text in sentences_text)

@@ -1,9 +1,10 @@
 """Facts and the sentences and questions that tell them.
 
-A fact is a kind with arguments; each kind has several templates, about half of which put what is told (a place, a
-thing, a person) *before* the words that say whose it is. That is unusual for generated text and meant: a reader from
-left to right meets such a word before knowing what it answers. Slots: `P`, `Q` are people as subjects, `P_obj`, `Q_obj`
-as objects, `P_he` a pronoun for `P` inside its own sentence, `obj` a definite phrase; the rest are arguments by name.
+A fact is a kind with arguments; each kind has several templates, about half of which put what is
+told (a place, a thing, a person) *before* the words that say whose it is. That is unusual for
+generated text and meant: a reader from left to right meets such a word before knowing what it
+answers. Slots: `P`, `Q` are people as subjects, `P_obj`, `Q_obj` as objects, `P_he` a pronoun for
+`P` inside its own sentence, `obj` a definite phrase; the rest are arguments by name.
 """
 
 from __future__ import annotations
@@ -146,7 +147,13 @@ QUESTIONS: dict[str, tuple[Question, ...]] = {
     "did": (
         ("place", ("Where did {P} {base} {obj}?", "In which place was {obj} {part} by {P}?")),
         ("P", ("Who {past} {obj} {prep} {place}?", "By whom was {obj} {part} {prep} {place}?")),
-        ("obj", ("What did {P} {base} {prep} {place}?", "Which thing was {part} {prep} {place} by {P}?")),
+        (
+            "obj",
+            (
+                "What did {P} {base} {prep} {place}?",
+                "Which thing was {part} {prep} {place} by {P}?",
+            ),
+        ),
         ("day", ("When did {P} {base} {obj}?", "On which day was {obj} {part} by {P}?")),
     ),
     "transfer": (
@@ -158,7 +165,9 @@ QUESTIONS: dict[str, tuple[Question, ...]] = {
         ("town", ("Where does {P} live?", "In which town does {P} work?")),
         ("job", ("What is the job of {P}?", "As what does {P} work?")),
     ),
-    "employ": (("org", ("Who pays {P} every {day}?", "For which house does {P} work every {day}?")),),
+    "employ": (
+        ("org", ("Who pays {P} every {day}?", "For which house does {P} work every {day}?")),
+    ),
     "own": (
         ("P", ("Who owns the {adj} {noun}?", "To whom does the {adj} {noun} belong?")),
         ("noun", ("What does {P} own?", "What belongs to {P}?")),
@@ -208,7 +217,9 @@ def plain_values(fact: Fact) -> dict[str, str]:
 
 
 def article_for(fact: Fact) -> str:
-    """a/an of the phrase after the slot `a`: an adjective, a job, a classifier or a kind, by the fact's kind."""
+    """a/an of the phrase after the slot `a`: an adjective, a job, a classifier or a kind, by the
+    fact's kind.
+    """
     head = {"own": "adj", "home": "job", "group": "group", "need": "kind_of"}.get(fact.kind)
     return article(fact[head]) if head else "a"
 

@@ -1,8 +1,9 @@
-"""The words of the world and what they select: about 700 types, nearly all of them whole in 2,048 WordPieces.
+"""The words of the world and what they select: about 700 types, nearly all of them whole in 2,048
+WordPieces.
 
-Selection runs in both directions on purpose: a place selects its preposition, a plural its classifier, an object its
-verb, a food its quantifier. Some surnames are also jobs, colours or towns, so a word list alone does not find the
-entities.
+Selection runs in both directions on purpose: a place selects its preposition, a plural its
+classifier, an object its verb, a food its quantifier. Some surnames are also jobs, colours or
+towns, so a word list alone does not find the entities.
 """
 
 from __future__ import annotations
@@ -18,25 +19,27 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 WOMEN = _words(
-    "Anna Maria Rose June Ivy Lily Clara Emma Nora Ruth Alice Edith Greta Helen Irene Julia Karen Laura Marta Olga"
+    "Anna Maria Rose June Ivy Lily Clara Emma Nora Ruth Alice Edith Greta Helen Irene Julia Karen"
+    " Laura Marta Olga"
 )
 MEN = _words(
-    "Tomas Peter Mark Jack Frank Adam Boris Carl David Eric Felix Georg Harald Ivan Jonas Kurt Leo Martin Niels Oscar"
+    "Tomas Peter Mark Jack Frank Adam Boris Carl David Eric Felix Georg Harald Ivan Jonas Kurt Leo"
+    " Martin Niels Oscar"
 )
 SURNAMES = _words(
-    "Baker Miller Carter Smith Weaver Potter Fisher Hunter Cook Judge Brown White Green Black Grey Hill Bridge Marsh "
-    "Ashby Selby Fenwick Marston Bellow Harrow Tamm Lind Berg Holm Stone Wood Field Winter Summer Frost Snow Rivers "
-    "Lake Moss Reed Thorn Birch Hawk Swan Drake Finch Crane Wolf Lamb Bird Cross King Bishop Knight Page Sharp Long "
-    "Young Short Strong Noble"
+    "Baker Miller Carter Smith Weaver Potter Fisher Hunter Cook Judge Brown White Green Black Grey"
+    " Hill Bridge Marsh Ashby Selby Fenwick Marston Bellow Harrow Tamm Lind Berg Holm Stone Wood"
+    " Field Winter Summer Frost Snow Rivers Lake Moss Reed Thorn Birch Hawk Swan Drake Finch Crane"
+    " Wolf Lamb Bird Cross King Bishop Knight Page Sharp Long Young Short Strong Noble"
 )
 TOWNS = _words(
-    "Ashby Selby Fenwick Marston Torvik Elmsford Norham Kelby Wexton Dunmore Halden Brixen Lorne Ostby Calder "
-    "Rivermouth Greyport Oakdale Stanmore Velden Arnholt Eastwick Millbrook Ironside"
+    "Ashby Selby Fenwick Marston Torvik Elmsford Norham Kelby Wexton Dunmore Halden Brixen Lorne"
+    " Ostby Calder Rivermouth Greyport Oakdale Stanmore Velden Arnholt Eastwick Millbrook Ironside"
 )
 ORGANISATIONS = ("Company", "Guild", "Bank", "Press")
 JOBS = _words(
-    "baker miller carter smith weaver potter fisher hunter cook judge teacher doctor sailor farmer painter nurse "
-    "artist actor engineer organist"
+    "baker miller carter smith weaver potter fisher hunter cook judge teacher doctor sailor farmer"
+    " painter nurse artist actor engineer organist"
 )
 
 KINDS: dict[str, tuple[str, ...]] = {
@@ -66,7 +69,11 @@ KIND_VERBS: dict[str, tuple[Verb, ...]] = {
     "animal": (("feed", "fed", "fed"), ("wash", "washed", "washed"), ("chase", "chased", "chased")),
     "garment": (("wear", "wore", "worn"), ("sew", "sewed", "sewn"), ("iron", "ironed", "ironed")),
     "instrument": (("play", "played", "played"), ("tune", "tuned", "tuned")),
-    "vehicle": (("steer", "steered", "steered"), ("load", "loaded", "loaded"), ("drive", "drove", "driven")),
+    "vehicle": (
+        ("steer", "steered", "steered"),
+        ("load", "loaded", "loaded"),
+        ("drive", "drove", "driven"),
+    ),
     "piece of furniture": (("carve", "carved", "carved"), ("polish", "polished", "polished")),
     "piece of writing": (("copy", "copied", "copied"), ("write", "wrote", "written")),
     "treasure": (("steal", "stole", "stolen"), ("bury", "buried", "buried")),
@@ -92,10 +99,14 @@ PREPOSITION_OF: dict[str, str] = {
     for place in places.split()
 }
 PLACES = tuple(PREPOSITION_OF)
-ADJECTIVES = _words("red blue green yellow white black brown grey orange old new small large heavy ancient enormous")
+ADJECTIVES = _words(
+    "red blue green yellow white black brown grey orange old new small large heavy ancient enormous"
+)
 WEATHER = _words("cold warm icy wet dry windy foggy sunny")
 DAY_PARTS = ("morning", "afternoon", "evening", "night")
-MONTHS = _words("January February March April May June July August September October November December")
+MONTHS = _words(
+    "January February March April May June July August September October November December"
+)
 DAYS = _words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -115,13 +126,24 @@ COUNT_FOODS = ("eggs", "apples", "onions", "nails", "candles", "pears", "carrots
 MASS_QUANTIFIERS = ("much", "little", "less")
 COUNT_QUANTIFIERS = ("many", "few", "two", "three", "five", "ten")
 
-GOOD = _words("splendid lovely fine excellent charming delightful superb pleasant perfect brilliant good wonderful")
+GOOD = _words(
+    "splendid lovely fine excellent charming delightful superb pleasant perfect brilliant good"
+    " wonderful"
+)
 BAD = _words("awful dull terrible nasty poor bad boring horrible dreadful useless weak miserable")
 GLAD_REACTIONS = (
     *("smiled", "laughed", "asked for more", "thanked everyone"),
     *("danced and sang", "clapped", "praised the maker"),
 )
-SORRY_REACTIONS = ("frowned", "sighed", "asked for money", "complained", "left in anger", "wept", "scolded the maker")
+SORRY_REACTIONS = (
+    "frowned",
+    "sighed",
+    "asked for money",
+    "complained",
+    "left in anger",
+    "wept",
+    "scolded the maker",
+)
 COMPARISONS = {
     # the one who has more: the other one, the property
     "older": ("younger", "old"),
@@ -132,24 +154,41 @@ COMPARISONS = {
 }
 Cause = tuple[tuple[str, ...], tuple[str, ...]]
 CAUSES: tuple[Cause, ...] = (
-    (("the storm had broken the ferry", "the river was too high"), ("could not cross the river", "waited on the bank")),
-    (("the snow was deep", "the roads were frozen"), ("stayed by the fire", "did not leave the house")),
-    (("the well was dry", "there was no rain"), ("carried water from the lake", "looked for a spring")),
+    (
+        ("the storm had broken the ferry", "the river was too high"),
+        ("could not cross the river", "waited on the bank"),
+    ),
+    (
+        ("the snow was deep", "the roads were frozen"),
+        ("stayed by the fire", "did not leave the house"),
+    ),
+    (
+        ("the well was dry", "there was no rain"),
+        ("carried water from the lake", "looked for a spring"),
+    ),
     (("the fire had gone out", "the oven was cold"), ("gathered dry wood", "called for matches")),
     (("the lamp was broken", "the room was dark"), ("lit a candle", "opened the curtains")),
-    (("the door was locked", "the key was missing"), ("climbed through the window", "knocked ten times")),
+    (
+        ("the door was locked", "the key was missing"),
+        ("climbed through the window", "knocked ten times"),
+    ),
     (("the clock had stopped", "nobody rang the hour"), ("came too late", "missed the supper")),
     (("the wheel was loose", "the horse was lame"), ("walked home", "went on foot")),
     (("the wine was sour", "the beer was gone"), ("drank water", "made some tea")),
     (("the harvest was good", "the fields were full"), ("sold much grain", "filled the sacks")),
-    (("the baby was asleep", "the patient was ill"), ("spoke in a low voice", "closed the door softly")),
+    (
+        ("the baby was asleep", "the patient was ill"),
+        ("spoke in a low voice", "closed the door softly"),
+    ),
     (("the wind was strong", "the sail was torn"), ("turned back to land", "tied up the ropes")),
 )
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Where a document plays: its favourite words come up more often there, and everywhere else too."""
+    """Where a document plays: its favourite words come up more often there, and everywhere else
+    too.
+    """
 
     name: str
     favourites: frozenset[str]
@@ -184,9 +223,13 @@ school: instrument|piece of writing: crowd stack
     library hill attic wall station garden teacher artist doctor Marston Elmsford Stanmore Eastwick"""
 SCENES = tuple(_scene(block) for block in _SCENES.split("\n\n"))
 SCENE_WEIGHT = 8.0
-"""How much likelier a scene's favourite words are than others of their sort: a soft topic, never a giveaway."""
+"""How much likelier a scene's favourite words are than others of their sort: a soft topic, never a
+giveaway.
+"""
 HELD_OUT_SCENES = ("castle", "school")
-"""The mismatched domain of the three-way entailment task; every other task is spared them in training."""
+"""The mismatched domain of the three-way entailment task; every other task is spared them in
+training.
+"""
 
 SPLITS = ("corpus", "train", "validation", "test")
 

@@ -1,8 +1,9 @@
 """The GLUE-like tasks: one function makes one example's columns.
 
-Each example has its own decisions (seed, task, split, number), people of its own split, and a label drawn first, so
-classes are even and nothing but the label's own reason tells them apart. Wrong versions are made by changing what is
-said, seldom how: word order, roles, negation and agreement decide, not the bag of words.
+Each example has its own decisions (seed, task, split, number), people of its own split, and a label
+drawn first, so classes are even and nothing but the label's own reason tells them apart. Wrong
+versions are made by changing what is said, seldom how: word order, roles, negation and agreement
+decide, not the bag of words.
 """
 
 from __future__ import annotations
@@ -11,7 +12,15 @@ from collections.abc import Callable, Sequence
 
 from microworld import lexicon as words
 from microworld.decisions import Choices
-from microworld.grammar import QUESTIONS, TEMPLATES, Fact, Sentence, plain_values, render, tell_alone
+from microworld.grammar import (
+    QUESTIONS,
+    TEMPLATES,
+    Fact,
+    Sentence,
+    plain_values,
+    render,
+    tell_alone,
+)
 from microworld.lexicon import Scene
 from microworld.stories import Story
 
@@ -26,7 +35,10 @@ NEGATIONS = {
         "{P} did not {base} {obj} {prep} {place} on {day}.",
         "{obj} was not {part} {prep} {place} on {day} by {P_obj}.",
     ),
-    "transfer": ("{P} did not {base} {obj} to {Q_obj} on {day}.", "{Q} never {rpast} {obj} from {P_obj} on {day}."),
+    "transfer": (
+        "{P} did not {base} {obj} to {Q_obj} on {day}.",
+        "{Q} never {rpast} {obj} from {P_obj} on {day}.",
+    ),
 }
 NLI_LABELS = ("entailment", "neutral", "contradiction")
 
@@ -35,7 +47,9 @@ def with_decoy(choices: Choices, fact: Fact) -> Fact:
     """A `did` fact that also knows a place where it did not happen."""
     if fact.kind != "did":
         return fact
-    place = choices.pick("decoy", [place for place in words.PLACES if f"the {place}" != fact["place"]])
+    place = choices.pick(
+        "decoy", [place for place in words.PLACES if f"the {place}" != fact["place"]]
+    )
     decoy = (("prep2", words.PREPOSITION_OF[place]), ("place2", f"the {place}"))
     return Fact(fact.kind, fact.people, fact.args + decoy)
 
@@ -55,7 +69,9 @@ def moved(choices: Choices, fact: Fact, address: str, near: Sequence[str] = ()) 
 
 def other_verb(choices: Choices, fact: Fact, address: str) -> Fact:
     if fact.kind == "transfer":
-        base, past, part, rbase, rpast = choices.pick(address, [v for v in words.TRANSFERS if v[0] != fact["base"]])
+        base, past, part, rbase, rpast = choices.pick(
+            address, [v for v in words.TRANSFERS if v[0] != fact["base"]]
+        )
         return fact.replace(base=base, past=past, part=part, rbase=rbase, rpast=rpast)
     verbs = words.ANY_VERBS + words.KIND_VERBS[words.KIND_OF[fact["noun"]]]
     base, past, part = choices.pick(address, [verb for verb in verbs if verb[0] != fact["base"]])
@@ -69,13 +85,16 @@ def other_noun(choices: Choices, fact: Fact, address: str) -> Fact:
 
 
 def other_day(choices: Choices, fact: Fact, address: str) -> Fact:
-    return fact.replace(day=choices.pick(address, [day for day in words.DAYS if day != fact["day"]]))
+    return fact.replace(
+        day=choices.pick(address, [day for day in words.DAYS if day != fact["day"]])
+    )
 
 
 CHANGES = {"noun": other_noun, "verb": other_verb, "day": other_day}
 
 
-# ---- single sentences ------------------------------------------------------------------------------------------------
+# ---- single sentences
+# ------------------------------------------------------------------------------------------------
 
 
 def cola(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
@@ -84,16 +103,23 @@ def cola(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
     kind = choices.pick("kind", ("did", "there", "group", "bought", "own", "home"))
     story = Story(choices, split, scenes, cast_size=2)
     fact = with_decoy(choices, story.new_fact(kind))
-    plain = tell_alone(fact, choices.pick("template", TEMPLATES[kind]), day=choices.pick("any day", words.DAYS))
+    plain = tell_alone(
+        fact, choices.pick("template", TEMPLATES[kind]), day=choices.pick("any day", words.DAYS)
+    )
     text = plain.text if acceptable else _broken(choices, fact, plain.text)
     return {"sentence": text, "label": str(int(acceptable))}
 
 
 def _broken(choices: Choices, fact: Fact, text: str) -> str:
-    """`text` with one word exchanged for one that its right or left context forbids, or two words in the wrong
-    order."""
+    """`text` with one word exchanged for one that its right or left context forbids, or two words
+    in the wrong order."""
     tokens = text[:-1].split(" ")
-    wrong: dict[str, tuple[str, ...]] = {"a": ("an",), "an": ("a",), "was": ("were",), "were": ("was",)}
+    wrong: dict[str, tuple[str, ...]] = {
+        "a": ("an",),
+        "an": ("a",),
+        "was": ("were",),
+        "were": ("was",),
+    }
     prepositions = tuple(sorted(set(words.PREPOSITION_OF.values())))
     if "prep" in dict(fact.args):
         wrong[fact["prep"]] = tuple(word for word in prepositions if word != fact["prep"])
@@ -120,7 +146,9 @@ def _broken(choices: Choices, fact: Fact, text: str) -> str:
 
 
 def sst2(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
-    """Sentiment: polarity of the word times negation, and which of two opposite judgements is the last."""
+    """Sentiment: polarity of the word times negation, and which of two opposite judgements is the
+    last.
+    """
     good = choices.chance("label", 0.5)
     story = Story(choices, split, scenes, cast_size=2)
     fact = story.new_fact("quality")
@@ -131,7 +159,8 @@ def sst2(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
     return {"sentence": text, "label": str(int(good))}
 
 
-# ---- sentence pairs --------------------------------------------------------------------------------------------------
+# ---- sentence pairs
+# --------------------------------------------------------------------------------------------------
 
 
 def _pair(first: Sentence, second: Sentence, label: str) -> Row:
@@ -139,32 +168,45 @@ def _pair(first: Sentence, second: Sentence, label: str) -> Row:
 
 
 def mrpc(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
-    """Paraphrase: one fact in two wordings, or with one to three parts changed, or roles or places exchanged."""
+    """Paraphrase: one fact in two wordings, or with one to three parts changed, or roles or places
+    exchanged.
+    """
     same = choices.chance("label", 0.5)
     story = Story(choices, split, scenes, cast_size=2)
-    fact = with_decoy(choices, story.new_fact(choices.pick("kind", ("did", "transfer", "compare"), (3, 2, 1))))
+    fact = with_decoy(
+        choices, story.new_fact(choices.pick("kind", ("did", "transfer", "compare"), (3, 2, 1)))
+    )
     first, second = choices.shuffled("templates", TEMPLATES[fact.kind])[:2]
     if same:
         other = fact
     elif fact.kind == "compare" or (fact.kind == "transfer" and choices.chance("exchange", 0.4)):
         other = swapped(fact)
     elif "place2" in first + second and choices.chance("exchange", 0.4):
-        other = fact.replace(place=fact["place2"], prep=fact["prep2"], place2=fact["place"], prep2=fact["prep"])
+        other = fact.replace(
+            place=fact["place2"], prep=fact["prep2"], place2=fact["place"], prep2=fact["prep"]
+        )
     else:
         other = fact
-        for change in choices.shuffled("changes", tuple(CHANGES))[: choices.pick("how many", (1, 2, 3))]:
+        for change in choices.shuffled("changes", tuple(CHANGES))[
+            : choices.pick("how many", (1, 2, 3))
+        ]:
             other = CHANGES[change](choices, other, f"other {change}")
     return _pair(tell_alone(fact, first), tell_alone(other, second), str(int(same)))
 
 
 def qqp(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
-    """Duplicate questions. Mostly about gifts, where giver's and receiver's verb and the order of the people decide
-    together; else another thing asked with the same words, or one word changed."""
+    """Duplicate questions. Mostly about gifts, where giver's and receiver's verb and the order of
+    the people decide together; else another thing asked with the same words, or one word
+    changed."""
     same = choices.chance("label", 0.5)
     story = Story(choices, split, scenes, cast_size=2)
     fact = story.new_fact(choices.pick("kind", ("transfer", "did"), (3, 2)))
-    first, second, other = (_gift_questions if fact.kind == "transfer" else _deed_questions)(choices, fact, same)
-    one, two = (render(text, plain_values(asked), None) for text, asked in ((first, fact), (second, other)))
+    first, second, other = (_gift_questions if fact.kind == "transfer" else _deed_questions)(
+        choices, fact, same
+    )
+    one, two = (
+        render(text, plain_values(asked), None) for text, asked in ((first, fact), (second, other))
+    )
     return _pair(one, two, str(int(same)))
 
 
@@ -193,7 +235,11 @@ def _changed(choices: Choices, fact: Fact, slot: str) -> Fact:
         return other_noun(choices, fact, "other")
     if slot == "{place}":
         return moved(choices, fact, "other")
-    return other_verb(choices, fact, "other") if slot == "{base}" else other_day(choices, fact, "other")
+    return (
+        other_verb(choices, fact, "other")
+        if slot == "{base}"
+        else other_day(choices, fact, "other")
+    )
 
 
 def stsb(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
@@ -209,15 +255,20 @@ def stsb(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
         if part != "role":
             other = CHANGES[part](choices, other, f"other {part}")
         else:
-            other = swapped(other) if fact.kind == "transfer" else moved(choices, other, "role", (fact["place2"],))
-    if other.kind == "did" and other["place"] == other["place2"]:  # its decoy cannot be where it happened
+            other = (
+                swapped(other)
+                if fact.kind == "transfer"
+                else moved(choices, other, "role", (fact["place2"],))
+            )
+    # its decoy cannot be where it happened
+    if other.kind == "did" and other["place"] == other["place2"]:
         other = other.replace(place2=fact["place"], prep2=fact["prep"])
     return _pair(tell_alone(fact, first), tell_alone(other, second), f"{score:.3f}")
 
 
 def mnli(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
-    """Three-way entailment over a premise of two sentences. One thing is in one place, and a gift has one direction, on
-    one day; another verb or another thing is open."""
+    """Three-way entailment over a premise of two sentences. One thing is in one place, and a gift
+    has one direction, on one day; another verb or another thing is open."""
     label = choices.pick("label", NLI_LABELS)
     return _entailment(choices, split, scenes, label) | {"label": label}
 
@@ -244,7 +295,11 @@ def _entailment(choices: Choices, split: str, scenes: Sequence[Scene], label: st
         said = moved(choices, target, "moved", places) if target.kind == "did" else swapped(target)
     else:
         said = target
-    templates = [t for t in TEMPLATES[said.kind] if "place2" not in t and t not in story.told[facts.index(target)]]
+    templates = [
+        t
+        for t in TEMPLATES[said.kind]
+        if "place2" not in t and t not in story.told[facts.index(target)]
+    ]
     template = choices.pick("hypothesis", NEGATIONS[said.kind] if negated else templates)
     return {"sentence1": premise, "sentence2": tell_alone(said, template, **first_names(said)).text}
 

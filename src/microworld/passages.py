@@ -1,4 +1,6 @@
-"""Tasks about passages and what fits them: spans (SQuAD), question and sentence (QNLI), four endings (SWAG)."""
+"""Tasks about passages and what fits them: spans (SQuAD), question and sentence (QNLI), four
+endings (SWAG).
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,22 @@ from typing import Any
 
 from microworld import lexicon as words
 from microworld.decisions import Choices
-from microworld.grammar import QUESTIONS, TEMPLATES, Fact, Sentence, plain_values, render, slots_of, tell_alone
+from microworld.grammar import (
+    QUESTIONS,
+    TEMPLATES,
+    Fact,
+    Sentence,
+    plain_values,
+    render,
+    slots_of,
+    tell_alone,
+)
 from microworld.lexicon import Person, Scene
 from microworld.pairs import Row, moved, other_day, other_noun, story_text
 from microworld.stories import Story
 
-# ---- spans: a story about two people who do the same kinds of things, so every question has a rival answer -----------
+# ---- spans: a story about two people who do the same kinds of things, so every question has a
+# rival answer -----------
 
 PASSAGES_PER_ARTICLE = 5
 QUESTIONS_PER_PASSAGE = 3
@@ -32,8 +44,8 @@ class Passage:
 
 
 def tell_passage(choices: Choices, split: str, scenes: Sequence[Scene]) -> Passage:
-    """Three or four sentences: both people do something (half of the time the same to the same object, elsewhere and on
-    another day), and a fact of another kind is told of one or both."""
+    """Three or four sentences: both people do something (half of the time the same to the same
+    object, elsewhere and on another day), and a fact of another kind is told of one or both."""
     story = Story(choices, split, scenes, cast_size=2)
     other = choices.pick("kind", ("transfer", "own", "home", "employ"))
     kinds = ["did", "did"] + [other] * choices.pick("others", (1, 2))
@@ -42,7 +54,9 @@ def tell_passage(choices: Choices, split: str, scenes: Sequence[Scene]) -> Passa
     for index in choices.shuffled("order", range(len(kinds))):
         person = story.cast[index % 2]
         if kinds[index] == "did" and deed and same_deed:
-            fact = other_day(choices, moved(choices, deed, "same deed"), "same deed day").replace(people=(person,))
+            fact = other_day(choices, moved(choices, deed, "same deed"), "same deed day").replace(
+                people=(person,)
+            )
             story.step += 1
             story.facts.append(fact)
         else:
@@ -64,7 +78,9 @@ class Asked:
 
 
 def _answer(passage: Passage, index: int, slot: str) -> tuple[str, int] | None:
-    """The answer's text and offset, or None where the sentence has only a pronoun or a job in its place."""
+    """The answer's text and offset, or None where the sentence has only a pronoun or a job in its
+    place.
+    """
     sentence, offset = passage.told[index]
     span = sentence.span(slot) or sentence.span(f"{slot}_obj")
     if span is None:
@@ -86,7 +102,9 @@ def ask_text(choices: Choices, fact: Fact, template: str, address: Any) -> str:
 def _matches(fact: Fact, other: Fact, template: str) -> bool:
     """Whether `other` fits everything the question says of `fact`."""
     mine, theirs = plain_values(fact), plain_values(other)
-    return other.kind == fact.kind and all(mine[slot] == theirs[slot] for slot in slots_of(template))
+    return other.kind == fact.kind and all(
+        mine[slot] == theirs[slot] for slot in slots_of(template)
+    )
 
 
 def questions(choices: Choices, passage: Passage) -> list[Asked]:
@@ -103,21 +121,39 @@ def questions(choices: Choices, passage: Passage) -> list[Asked]:
 
 
 def unanswerable(choices: Choices, passage: Passage, asked: Asked, address: Any) -> str | None:
-    """The question with one key exchanged for another of the passage, so that nothing answers it."""
+    """The question with one key exchanged for another of the passage, so that nothing answers
+    it.
+    """
     facts = [fact for fact in passage.facts if fact != asked.fact]
-    changes = [asked.fact.replace(people=asked.fact.people[::-1])] if len(asked.fact.people) == 2 else []
-    same_kind = [fact for fact in facts if fact.kind == asked.fact.kind and fact.people != asked.fact.people]
+    changes = (
+        [asked.fact.replace(people=asked.fact.people[::-1])] if len(asked.fact.people) == 2 else []
+    )
+    same_kind = [
+        fact for fact in facts if fact.kind == asked.fact.kind and fact.people != asked.fact.people
+    ]
     changes += [asked.fact.replace(people=fact.people) for fact in same_kind]
-    changes += [asked.fact.replace(noun=fact["noun"]) for fact in facts if "noun" in dict(fact.args)]
-    good = [fact for fact in changes if not any(_matches(fact, other, asked.template) for other in passage.facts)]
+    changes += [
+        asked.fact.replace(noun=fact["noun"]) for fact in facts if "noun" in dict(fact.args)
+    ]
+    good = [
+        fact
+        for fact in changes
+        if not any(_matches(fact, other, asked.template) for other in passage.facts)
+    ]
     good = [fact for fact in good if not _matches(asked.fact, fact, asked.template)]
     if not good:
         return None
-    return ask_text(choices, choices.pick((address, "change"), good), asked.template, (address, "changed"))
+    return ask_text(
+        choices, choices.pick((address, "change"), good), asked.template, (address, "changed")
+    )
 
 
-def squad(seed: str, split: str, scenes: Sequence[Scene], num_questions: int, version: str) -> dict[str, Any]:
-    """A SQuAD file (`version` "1.1" or "v2.0"); in 2.0 about 40 % of the questions have no answer."""
+def squad(
+    seed: str, split: str, scenes: Sequence[Scene], num_questions: int, version: str
+) -> dict[str, Any]:
+    """A SQuAD file (`version` "1.1" or "v2.0"); in 2.0 about 40 % of the questions have no
+    answer.
+    """
     articles: list[dict[str, Any]] = []
     count = number = 0
     while count < num_questions:
@@ -127,41 +163,67 @@ def squad(seed: str, split: str, scenes: Sequence[Scene], num_questions: int, ve
             articles.append({"title": f"Story_{split}_{len(articles)}", "paragraphs": []})
         asked = questions(choices, passage)[: min(QUESTIONS_PER_PASSAGE, num_questions - count)]
         name = f"{split}-{number}"
-        entries = [_entry(choices, passage, one, f"{name}-{index}", version) for index, one in enumerate(asked)]
+        entries = [
+            _entry(choices, passage, one, f"{name}-{index}", version)
+            for index, one in enumerate(asked)
+        ]
         articles[-1]["paragraphs"].append({"context": passage.text, "qas": entries})
         number += 1
         count += len(entries)
     return {"version": version, "data": articles}
 
 
-def _entry(choices: Choices, passage: Passage, asked: Asked, name: str, version: str) -> dict[str, Any]:
+def _entry(
+    choices: Choices, passage: Passage, asked: Asked, name: str, version: str
+) -> dict[str, Any]:
     answers = [{"text": asked.answer, "answer_start": asked.start}]
     if version == "1.1":
         return {"id": name, "question": asked.question, "answers": answers}
-    wrong = unanswerable(choices, passage, asked, name) if choices.chance((name, "impossible"), 0.45) else None
+    wrong = (
+        unanswerable(choices, passage, asked, name)
+        if choices.chance((name, "impossible"), 0.45)
+        else None
+    )
     if wrong is None:
         return {"id": name, "question": asked.question, "answers": answers, "is_impossible": False}
-    return {"id": name, "question": wrong, "answers": [], "is_impossible": True, "plausible_answers": answers}
+    return {
+        "id": name,
+        "question": wrong,
+        "answers": [],
+        "is_impossible": True,
+        "plausible_answers": answers,
+    }
 
 
-# ---- a question and a sentence, and four endings ---------------------------------------------------------------------
+# ---- a question and a sentence, and four endings
+# ---------------------------------------------------------------------
 
 
 def qnli(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
-    """Does the sentence answer the question? What does not: another thing, another person, the answer left out, or two
-    clauses with their people exchanged."""
+    """Does the sentence answer the question? What does not: another thing, another person, the
+    answer left out, or two clauses with their people exchanged."""
     label = choices.pick("label", ("entailment", "not_entailment"))
     story = Story(choices, split, scenes, cast_size=2)
     fact = story.new_fact("did", story.cast[0])
     rival = story.new_fact("did", story.cast[1])
-    slot, wordings = choices.pick("slot", [question for question in QUESTIONS["did"] if question[0] != "P"])
+    slot, wordings = choices.pick(
+        "slot", [question for question in QUESTIONS["did"] if question[0] != "P"]
+    )
     template = choices.pick("wording", wordings)
     if label == "entailment":
-        sentence = _two_clauses(choices, fact, rival) if choices.chance("two", 0.4) else _alone(choices, fact)
+        sentence = (
+            _two_clauses(choices, fact, rival)
+            if choices.chance("two", 0.4)
+            else _alone(choices, fact)
+        )
     else:
         reason = choices.pick("reason", ("person", "thing", "missing", "exchanged"))
         sentence = _no_answer(choices, fact, rival, slot, reason)
-    return {"question": ask_text(choices, fact, template, "question"), "sentence": sentence, "label": label}
+    return {
+        "question": ask_text(choices, fact, template, "question"),
+        "sentence": sentence,
+        "label": label,
+    }
 
 
 def _alone(choices: Choices, fact: Fact) -> str:
@@ -182,7 +244,9 @@ def _two_clauses(choices: Choices, fact: Fact, rival: Fact) -> str:
 def _no_answer(choices: Choices, fact: Fact, rival: Fact, slot: str, reason: str) -> str:
     """A sentence that shares the question's words and does not answer it."""
     if reason == "exchanged":
-        return _two_clauses(choices, fact.replace(people=rival.people), rival.replace(people=fact.people))
+        return _two_clauses(
+            choices, fact.replace(people=rival.people), rival.replace(people=fact.people)
+        )
     if reason == "missing":
         return _without(choices, fact, slot)
     if reason == "person":
@@ -215,8 +279,8 @@ def _without(choices: Choices, fact: Fact, slot: str) -> str:
 
 
 def continuation(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
-    """SWAG: a judgement and its reaction, a cause and its effect, or a need and what is taken; three endings of the
-    wrong sort."""
+    """SWAG: a judgement and its reaction, a cause and its effect, or a need and what is taken;
+    three endings of the wrong sort."""
     story = Story(choices, split, scenes, cast_size=2)
     kind = choices.pick("kind", ("quality", "cause", "need"))
     fact = story.new_fact(kind)
@@ -231,7 +295,9 @@ def continuation(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
     elif kind == "cause":
         first, begin = f"{person.full} saw that {fact['cause']}.", f"So {person.first}"
         right = next(cause[1] for cause in words.CAUSES if fact["cause"] in cause[0])
-        wrong = tuple(effect for cause in words.CAUSES for effect in cause[1] if effect not in right)
+        wrong = tuple(
+            effect for cause in words.CAUSES for effect in cause[1] if effect not in right
+        )
     else:
         kind_of = fact["kind_of"]
         first, begin = f"{person.full} wanted {words.article(kind_of)} {kind_of}.", person.first

@@ -1,9 +1,10 @@
 """Stories: a scene, two or three people, facts about them made one by one, and how each is told.
 
-`Story` is used twice: for the corpus (`tell_document`) and for the short passages of the tasks. No new fact contradicts
-what was told. What was mentioned is likelier to come up again, a fact may be told a second time in other words, and a
-person who was just spoken of may be a pronoun or a job; so a word is often decided by what stands elsewhere in the
-document. Only what a sentence shows is ever decided (no hidden variables), so a document is as likely as its decisions.
+`Story` is used twice: for the corpus (`tell_document`) and for the short passages of the tasks. No
+new fact contradicts what was told. What was mentioned is likelier to come up again, a fact may be
+told a second time in other words, and a person who was just spoken of may be a pronoun or a job; so
+a word is often decided by what stands elsewhere in the document. Only what a sentence shows is ever
+decided (no hidden variables), so a document is as likely as its decisions.
 """
 
 from __future__ import annotations
@@ -13,22 +14,43 @@ from collections.abc import Callable, Hashable, Sequence
 from microworld import grammar
 from microworld import lexicon as words
 from microworld.decisions import Choices
-from microworld.grammar import QUESTIONS, TEMPLATES, Fact, Sentence, article_for, in_frame, render, slots_of
+from microworld.grammar import (
+    QUESTIONS,
+    TEMPLATES,
+    Fact,
+    Sentence,
+    article_for,
+    in_frame,
+    render,
+    slots_of,
+)
 from microworld.lexicon import Person, Scene
 
 FOCUS_WEIGHT = 3.0
 """How much likelier the person just spoken of is to be the next subject than another one."""
 COMPANY_WEIGHT = 8.0
-"""How much likelier the other people of a document are of the first one's gender: a coarse thread through it."""
+"""How much likelier the other people of a document are of the first one's gender: a coarse thread
+through it.
+"""
 MENTIONED_WEIGHT = 20.0
 """How much likelier a thing or place already mentioned is to come up again than a new one."""
-KIND_WEIGHTS = {"did": 5.0, "transfer": 3.0, "own": 2.0, "home": 1.5, "employ": 1.0, "compare": 1.0, "group": 1.2}
+KIND_WEIGHTS = {
+    "did": 5.0,
+    "transfer": 3.0,
+    "own": 2.0,
+    "home": 1.5,
+    "employ": 1.0,
+    "compare": 1.0,
+    "group": 1.2,
+}
 KIND_WEIGHTS |= {"there": 1.2, "bought": 1.0, "need": 1.0, "quality": 2.5, "cause": 1.2}
 RETELLABLE = frozenset({"did", "transfer", "own", "home", "employ", "compare"})
 RETELL_PROB = 0.25
 REACTION_PROB = 0.6
 ASK_PROB = 0.2
-"""How often the next sentence is asked for first, so that the words of the tasks' questions are not foreign."""
+"""How often the next sentence is asked for first, so that the words of the tasks' questions are not
+foreign.
+"""
 MENTION_WEIGHTS = {"name": 0.5, "pronoun": 0.4, "job": 0.2}
 MIN_FACTS, MAX_FACTS = 7, 12
 
@@ -39,7 +61,9 @@ class Story:
     `split` names whose people they may be.
     """
 
-    def __init__(self, choices: Choices, split: str, scenes: Sequence[Scene], cast_size: int | None = None) -> None:
+    def __init__(
+        self, choices: Choices, split: str, scenes: Sequence[Scene], cast_size: int | None = None
+    ) -> None:
         self.pick = choices.pick
         self.chance = choices.chance
         self.scene = self.pick("scene", scenes)
@@ -63,12 +87,20 @@ class Story:
     def _newcomer(self, index: int, split: str) -> Person:
         taken = {person.first for person in self.cast}
         options = [name for name in words.first_names(split) if name not in taken]
-        company = words.WOMEN if self.cast and self.cast[0].is_woman else words.MEN if self.cast else ()
-        first = self.pick(("first", index), options, [COMPANY_WEIGHT if name in company else 1.0 for name in options])
+        company = (
+            words.WOMEN if self.cast and self.cast[0].is_woman else words.MEN if self.cast else ()
+        )
+        first = self.pick(
+            ("first", index),
+            options,
+            [COMPANY_WEIGHT if name in company else 1.0 for name in options],
+        )
         return Person(first, self.pick(("surname", index), words.surnames_of(first, split)))
 
     def new_fact(self, kind: str, subject: Person | None = None) -> Fact:
-        """A fact of `kind` that nothing told so far contradicts, about `subject` or somebody of the cast."""
+        """A fact of `kind` that nothing told so far contradicts, about `subject` or somebody of the
+        cast.
+        """
         self.step += 1
         people = self._people(kind, subject)
         self.subject = people[0]
@@ -78,9 +110,15 @@ class Story:
         return fact
 
     def _people(self, kind: str, subject: Person | None) -> list[Person]:
-        """`P`, and `Q` where the kind has two. Picked by number, so that a decision survives another name."""
+        """`P`, and `Q` where the kind has two. Picked by number, so that a decision survives
+        another name.
+        """
         if subject is None:
-            cast = [number for number, person in enumerate(self.cast) if (kind, person.full) not in self.used]
+            cast = [
+                number
+                for number, person in enumerate(self.cast)
+                if (kind, person.full) not in self.used
+            ]
             weights = [FOCUS_WEIGHT if self.cast[number] == self.focus else 1.0 for number in cast]
             subject = self.cast[self.pick((self.step, "subject"), cast, weights)]
         if kind not in ("transfer", "compare"):
@@ -95,7 +133,9 @@ class Story:
         return any((kind, person.full) not in self.used for person in self.cast)
 
     def _topical(self, name: Hashable, options: Sequence[str], mentioned: float = 1.0) -> str:
-        """One of `options`: the scene's favourites and what was mentioned (by the factor `mentioned`) are likelier."""
+        """One of `options`: the scene's favourites and what was mentioned (by the factor
+        `mentioned`) are likelier.
+        """
         weights = [
             (words.SCENE_WEIGHT if option in self.scene.favourites else 1.0)
             * (mentioned if option in self.mentioned else 1.0)
@@ -124,7 +164,9 @@ class Story:
 
     def _did(self) -> dict[str, str]:
         noun = self._noun("did")
-        verb = self.pick((self.step, "verb"), words.ANY_VERBS + words.KIND_VERBS[words.KIND_OF[noun]])
+        verb = self.pick(
+            (self.step, "verb"), words.ANY_VERBS + words.KIND_VERBS[words.KIND_OF[noun]]
+        )
         prep, place = self._place()
         base, past, part = verb
         deed = {"noun": noun, "base": base, "past": past, "part": part}
@@ -149,7 +191,10 @@ class Story:
     def _employ(self) -> dict[str, str]:
         self.used.add(("employ", self.subject.full))
         owner = self.pick((self.step, "owner"), words.SURNAMES)
-        return {"org": f"{owner} {self.pick((self.step, 'organisation'), words.ORGANISATIONS)}", "day": self._day()}
+        return {
+            "org": f"{owner} {self.pick((self.step, 'organisation'), words.ORGANISATIONS)}",
+            "day": self._day(),
+        }
 
     def _compare(self) -> dict[str, str]:
         self.used.add(("compare", ""))
@@ -161,7 +206,13 @@ class Story:
         nouns = self._topical("nouns", tuple(words.CLASSIFIER_OF))
         prep, place = self._place()
         group = words.CLASSIFIER_OF[nouns]
-        return {"nouns": nouns, "group": group, "adj": self._adjective(), "prep": prep, "place": place}
+        return {
+            "nouns": nouns,
+            "group": group,
+            "adj": self._adjective(),
+            "prep": prep,
+            "place": place,
+        }
 
     def _there(self) -> dict[str, str]:
         things = self._topical("things", words.OBJECTS + tuple(words.CLASSIFIER_OF))
@@ -170,17 +221,27 @@ class Story:
         if things in words.KIND_OF:
             was, quantity = "was", words.article(adjective)
         else:
-            was, quantity = "were", self.pick((self.step, "quantity"), ("two", "three", "five", "ten", "many", "few"))
+            was, quantity = (
+                "were",
+                self.pick((self.step, "quantity"), ("two", "three", "five", "ten", "many", "few")),
+            )
         what = {"things": things, "adj": adjective, "was": was, "quantity": quantity}
         return what | {"prep": prep, "place": place}
 
     def _bought(self) -> dict[str, str]:
         args: dict[str, str] = {}
         for index in "123":
-            left = [food for food in words.MASS_FOODS + words.COUNT_FOODS if food not in args.values()]
+            left = [
+                food for food in words.MASS_FOODS + words.COUNT_FOODS if food not in args.values()
+            ]
             food = self.pick((self.step, "food", index), left)
-            quantifiers = words.MASS_QUANTIFIERS if food in words.MASS_FOODS else words.COUNT_QUANTIFIERS
-            args |= {f"food{index}": food, f"q{index}": self.pick((self.step, "quantifier", index), quantifiers)}
+            quantifiers = (
+                words.MASS_QUANTIFIERS if food in words.MASS_FOODS else words.COUNT_QUANTIFIERS
+            )
+            args |= {
+                f"food{index}": food,
+                f"q{index}": self.pick((self.step, "quantifier", index), quantifiers),
+            }
         return args
 
     def _need(self) -> dict[str, str]:
@@ -201,17 +262,27 @@ class Story:
         self.used.add(("cause", cause[0][0]))
         return {"cause": wording, "effect": self.pick((self.step, "effect"), cause[1])}
 
-    # ---- how a fact is told ------------------------------------------------------------------------------------------
+    # ---- how a fact is told
+    # ------------------------------------------------------------------------------------------
 
-    def tell(self, fact: Fact, templates: Sequence[str] | None = None, framed: bool = True) -> Sentence:
-        """The fact as the next sentence. `templates`: the wordings to choose from; all of the kind's where None."""
+    def tell(
+        self, fact: Fact, templates: Sequence[str] | None = None, framed: bool = True
+    ) -> Sentence:
+        """The fact as the next sentence. `templates`: the wordings to choose from; all of the
+        kind's where None.
+        """
         number = self.facts.index(fact)
         before = self.told.setdefault(number, [])
-        template = self.pick((self.step, "template"), [t for t in templates or TEMPLATES[fact.kind] if t not in before])
+        template = self.pick(
+            (self.step, "template"),
+            [t for t in templates or TEMPLATES[fact.kind] if t not in before],
+        )
         before.append(template)
         values, people = self._values(fact, template)
         if framed and fact.kind != "react":
-            template = in_frame(self.pick((self.step, "frame"), grammar.FRAMES, grammar.FRAME_WEIGHTS), template)
+            template = in_frame(
+                self.pick((self.step, "frame"), grammar.FRAMES, grammar.FRAME_WEIGHTS), template
+            )
         self.focus, self.last_people = fact.people[0], people
         if fact.kind == "quality":
             self.last_is_good = values["polarity"] == "good"
@@ -236,13 +307,17 @@ class Story:
             if slot[0] in "PQ":
                 person = fact.people["PQ".index(slot[0])]
                 name_only = "{P_h" in template or template.endswith("?")
-                forms = self._forms(person, name_only or person in people, name_only or fact.kind == "home")
+                forms = self._forms(
+                    person, name_only or person in people, name_only or fact.kind == "home"
+                )
                 values[slot] = self._mention(person, slot, index, forms)
                 people.add(person)
             elif slot == "obj":
                 values["obj"] = self._object(fact["noun"])
             elif slot == "prep2":
-                values["prep2"], values["place2"] = self._place("decoy", fact["place"].removeprefix("the "))
+                values["prep2"], values["place2"] = self._place(
+                    "decoy", fact["place"].removeprefix("the ")
+                )
             elif slot == "day" and "day" not in values:
                 values["day"] = self._day()
             elif slot in ("good", "bad"):
@@ -250,19 +325,28 @@ class Story:
         return values, people
 
     def _praise(self, slot: str, polarity: str | None) -> dict[str, str]:
-        """The first adjective decides the fact's polarity (`good` agrees with it, `bad` is what it is not)."""
+        """The first adjective decides the fact's polarity (`good` agrees with it, `bad` is what it
+        is not).
+        """
         if polarity is None:
             word = self.pick((self.step, "praise"), words.GOOD + words.BAD)
-            return {slot: word, "polarity": "good" if (word in words.GOOD) == (slot == "good") else "bad"}
+            return {
+                slot: word,
+                "polarity": "good" if (word in words.GOOD) == (slot == "good") else "bad",
+            }
         agrees = (polarity == "good") == (slot == "good")
         return {slot: self.pick((self.step, "contrast"), words.GOOD if agrees else words.BAD)}
 
     def _forms(self, person: Person, no_pronoun: bool, no_job: bool) -> list[str]:
-        """The ways to mention somebody who has been introduced. A pronoun is for the last subject, where nobody rivals
-        it."""
+        """The ways to mention somebody who has been introduced. A pronoun is for the last subject,
+        where nobody rivals it."""
         forms = ["name"]
         if person == self.focus and not no_pronoun:
-            rivals = [other for other in self.last_people if other != person and other.is_woman == person.is_woman]
+            rivals = [
+                other
+                for other in self.last_people
+                if other != person and other.is_woman == person.is_woman
+            ]
             forms += [] if rivals else ["pronoun"]
         if person in self.jobs and not no_job:
             forms.append("job")
@@ -276,7 +360,9 @@ class Story:
         if person not in self.introduced:
             self.introduced.add(person)
             return person.full
-        form = self.pick((self.step, "mention", index), forms, [MENTION_WEIGHTS[form] for form in forms])
+        form = self.pick(
+            (self.step, "mention", index), forms, [MENTION_WEIGHTS[form] for form in forms]
+        )
         if form == "name":
             return person.first
         if form == "job":
@@ -302,8 +388,11 @@ class Story:
         return render(self.pick("opening", grammar.OPENINGS), values, None)
 
 
-def tell_document(choices: Choices, split: str = "corpus", scenes: Sequence[Scene] = words.SCENES) -> list[Sentence]:
-    """A whole document of the corpus: an opening and `MIN_FACTS` to `MAX_FACTS` facts, asked for or reacted to.
+def tell_document(
+    choices: Choices, split: str = "corpus", scenes: Sequence[Scene] = words.SCENES
+) -> list[Sentence]:
+    """A whole document of the corpus: an opening and `MIN_FACTS` to `MAX_FACTS` facts, asked for or
+    reacted to.
 
     The first facts are about one of the cast each, so nobody is decided on without being shown.
     """

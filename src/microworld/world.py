@@ -1,7 +1,8 @@
-"""The whole world: written to disk as a corpus, every task in its official format and `generated.json`, or shown.
+"""The whole world: written to disk as a corpus, every task in its official format and
+`generated.json`, or shown.
 
-Everything is a pure function of the settings, so the bytes are the same on every machine. The text is synthetic; it
-tests machinery and mechanisms and says nothing about English.
+Everything is a pure function of the settings, so the bytes are the same on every machine. The text
+is synthetic; it tests machinery and mechanisms and says nothing about English.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ WORLD_VERSION = 2
 """Raise when the same settings give other bytes."""
 CORPUS = "corpus/microworld.txt"
 FACTS_VERSION = 3
-"""Raise when the manifest or the baselines say something else of the same world: then they alone are written anew."""
+"""Raise when the manifest or the baselines say something else of the same world: then they alone
+are written anew.
+"""
 
 
 def write_world(
@@ -41,14 +44,15 @@ def write_world(
     shuffle_labels: bool = False,
     only_look: bool = False,
 ) -> Path | None:
-    """Writes the world below `output_dir` and returns it; does nothing where the same world already lies there.
+    """Writes the world below `output_dir` and returns it; does nothing where the same world already
+    lies there.
 
     `only_look`: writes nothing at all; None where the world does not lie there, or not whole.
     `train_examples` and `validation_examples` are per task (test files have as many as validation).
-    `entropy_documents`: how many documents the known entropy is measured on. Controls: `shuffle_sentences` puts every
-    sentence of the corpus in a random document; `shuffle_labels` permutes the training labels of every task. ValueError
-    where a setting is impossible, or where the folder holds another world or files this would overwrite; then nothing
-    is written.
+    `entropy_documents`: how many documents the known entropy is measured on. Controls:
+    `shuffle_sentences` puts every sentence of the corpus in a random document; `shuffle_labels`
+    permutes the training labels of every task. ValueError where a setting is impossible, or where
+    the folder holds another world or files this would overwrite; then nothing is written.
     """
     settings: dict[str, Any] = {
         "world_version": WORLD_VERSION,
@@ -84,10 +88,13 @@ def is_written(folder: Path, settings: dict[str, Any], facts_version: int = FACT
     before = manifest.get("settings", {})
     if before != settings:
         pairs = ", ".join(
-            f"{key} {before.get(key)} -> {new}" for key, new in settings.items() if before.get(key) != new
+            f"{key} {before.get(key)} -> {new}"
+            for key, new in settings.items()
+            if before.get(key) != new
         )
         raise ValueError(
-            f"{folder} holds another generated world ({pairs}): choose another data_dir or delete this one"
+            f"{folder} holds another generated world ({pairs}): choose another data_dir or delete"
+            " this one"
         )
     missing = manifest.get("facts_version") != facts_version
     for name, checksum in manifest["sha256"].items():
@@ -95,7 +102,8 @@ def is_written(folder: Path, settings: dict[str, Any], facts_version: int = FACT
             missing = True
         elif hashlib.sha256((folder / name).read_bytes()).hexdigest() != checksum:
             raise ValueError(
-                f"{folder / name} was changed since this world was written: delete it to have it written again"
+                f"{folder / name} was changed since this world was written: delete it to have it"
+                " written again"
             )
     return not missing
 
@@ -105,7 +113,10 @@ def _check_settings(settings: dict[str, Any]) -> None:
         if settings[name] < 1:
             raise ValueError(f"microworld: {name} must be at least 1, not {settings[name]}")
     if settings["entropy_documents"] < 0:
-        raise ValueError(f"microworld: entropy_documents must not be negative, not {settings['entropy_documents']}")
+        raise ValueError(
+            "microworld: entropy_documents must not be negative, not"
+            f" {settings['entropy_documents']}"
+        )
 
 
 def corpus_documents(world_seed: int, num_documents: int) -> Iterator[list[str]]:
@@ -145,23 +156,34 @@ def _manifest(settings: dict[str, Any], files: dict[str, str]) -> dict[str, Any]
     lines = [line for line in files[CORPUS].splitlines() if line]
     entropy = {"unigram_entropy": unigram_entropy(lines)}
     if settings["entropy_documents"]:
-        entropy |= known_entropy(tell_document, f"{settings['world_seed']}/held out", settings["entropy_documents"])
-    known = settings["entropy_documents"] and not settings["shuffle_sentences"]  # of shuffled text nothing is known
+        entropy |= known_entropy(
+            tell_document, f"{settings['world_seed']}/held out", settings["entropy_documents"]
+        )
+    # of shuffled text nothing is known
+    known = settings["entropy_documents"] and not settings["shuffle_sentences"]
     num_words = sum(len(line.split()) for line in lines)
     return {
         "about": "Synthetic: text and tasks made by microworld. No real person, place or event.",
         "generator": "microworld",
         "settings": settings,
         "facts_version": FACTS_VERSION,
-        "counts": {"documents": settings["num_documents"], "sentences": len(lines), "words": num_words},
+        "counts": {
+            "documents": settings["num_documents"],
+            "sentences": len(lines),
+            "words": num_words,
+        },
         "entropy_nats_per_word": entropy,
         "known_loss": known_loss(entropy) if known else [],
-        "sha256": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(files.items())},
+        "sha256": {
+            name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(files.items())
+        },
     }
 
 
 def known_loss(entropy: dict[str, float]) -> list[dict[str, Any]]:
-    """The bounds that a reader of `generated.json` may use, the tightest first (clozelab/corpus/generated.py)."""
+    """The bounds that a reader of `generated.json` may use, the tightest first
+    (clozelab/corpus/generated.py).
+    """
     kinds: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("left_to_right", "its document from the beginning", {}),
         ("masked_window", f"the unmasked words of {WINDOW} on end", {"max_seq_length": WINDOW + 2}),
@@ -171,7 +193,10 @@ def known_loss(entropy: dict[str, float]) -> list[dict[str, Any]]:
     bounds = []
     for name, view, where in kinds:
         reader = "left_to_right" if name == "left_to_right" else "masked"
-        nats = {"nats_per_word": entropy[f"{name}_loss"], "standard_error": entropy[f"{name}_standard_error"]}
+        nats = {
+            "nats_per_word": entropy[f"{name}_loss"],
+            "standard_error": entropy[f"{name}_standard_error"],
+        }
         hidden = {} if reader == "left_to_right" else {"hidden_fraction": HIDDEN_FRACTION}
         bounds.append({"reader": reader, "view": view, **nats, **hidden, **where})
     return bounds
@@ -183,14 +208,15 @@ def refuse_foreign_files(folder: Path, files: dict[str, str]) -> None:
     existing = [name for name in files if (folder / name).exists()]
     if existing:
         raise ValueError(
-            f"{folder / existing[0]} ({len(existing)} such files) exists and was not written by a generator: "
-            "choose an empty data_dir, or say corpus=text for text of your own"
+            f"{folder / existing[0]} ({len(existing)} such files) exists and was not written by a"
+            " generator: choose an empty data_dir, or say corpus=text for text of your own"
         )
 
 
 def write_files(folder: Path, files: dict[str, str], manifest: dict[str, Any]) -> None:
-    """Complete in a temporary folder, then renamed. The manifest comes first: a run that is killed between two renames
-    leaves a world whose missing files the next run writes. A file that is there already keeps its time."""
+    """Complete in a temporary folder, then renamed. The manifest comes first: a run that is killed
+    between two renames leaves a world whose missing files the next run writes. A file that is there
+    already keeps its time."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".microworld-") as temporary:
         ordered = {MANIFEST: json.dumps(manifest, indent=1) + "\n"} | files
@@ -208,7 +234,8 @@ def _holds(path: Path, text: str) -> bool:
     return path.is_file() and path.read_bytes() == text.encode()
 
 
-# ---- shown instead of written ----------------------------------------------------------------------------------------
+# ---- shown instead of written
+# ----------------------------------------------------------------------------------------
 
 Parts = list[tuple[str, str]]
 """(text, mark) one after the other: mark is "right" for the answer, an entity's type, or empty."""
@@ -227,7 +254,9 @@ INNER_KEYS = ("index", "genre", "mark")
 
 @dataclass(frozen=True)
 class Sample:
-    """A document or one task's example: its name, what is asked, and (name, text) of each of its lines."""
+    """A document or one task's example: its name, what is asked, and (name, text) of each of its
+    lines.
+    """
 
     name: str
     question: str
@@ -235,12 +264,22 @@ class Sample:
 
 
 def samples(num_documents: int, world_seed: int) -> Iterator[Sample]:
-    """What `python -m microworld` prints: documents of the corpus and the first training example of every task."""
+    """What `python -m microworld` prints: documents of the corpus and the first training example of
+    every task.
+    """
     for number, sentences in enumerate(corpus_documents(world_seed, num_documents)):
-        yield Sample(f"document {number}", "of the corpus", [("", [(sentence, "")]) for sentence in sentences])
+        yield Sample(
+            f"document {number}",
+            "of the corpus",
+            [("", [(sentence, "")]) for sentence in sentences],
+        )
     for name, table in TABLES.items():
         row = make_rows(table.maker, f"{world_seed}/{name}", "train", HOME_SCENES, 1)[0]
-        lines = [(key, [(text, _mark(key == "label"))]) for key, text in row.items() if key not in INNER_KEYS]
+        lines = [
+            (key, [(text, _mark(key == "label"))])
+            for key, text in row.items()
+            if key not in INNER_KEYS
+        ]
         yield Sample(name, ASKED[name], lines)
     yield _endings(make_rows(continuation, f"{world_seed}/SWAG", "train", HOME_SCENES, 1)[0])
     for version in ("1.1", "v2.0"):
@@ -256,7 +295,9 @@ def _mark(is_right: bool) -> str:
 
 def _endings(row: Row) -> Sample:
     lines: list[tuple[str, Parts]] = [("begins", [(f"{row['sent1']} {row['sent2']}", "")])]
-    lines += [(f"ending{n}", [(row[f"ending{n}"], _mark(row["label"] == str(n)))]) for n in range(4)]
+    lines += [
+        (f"ending{n}", [(row[f"ending{n}"], _mark(row["label"] == str(n)))]) for n in range(4)
+    ]
     lines.append(("label", [(row["label"], "right")]))
     return Sample("SWAG", "which ending fits?", lines)
 
@@ -270,8 +311,16 @@ def _passage(world_seed: int, version: str) -> Sample:
     for one in asked["answers"]:
         answer, start = one["text"], one["answer_start"]
         passage = [(text[:start], ""), (answer, "right"), (text[start + len(answer) :], "")]
-    lines = [("passage", passage), ("question", [(asked["question"], "")]), ("answer", [(answer, "right")])]
-    return Sample(f"SQuAD {version.removeprefix('v')}", "which words of the passage answer the question?", lines)
+    lines = [
+        ("passage", passage),
+        ("question", [(asked["question"], "")]),
+        ("answer", [(answer, "right")]),
+    ]
+    return Sample(
+        f"SQuAD {version.removeprefix('v')}",
+        "which words of the passage answer the question?",
+        lines,
+    )
 
 
 def _entities(sentence: Tagged) -> Parts:

@@ -16,15 +16,30 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def bench(output: Path, *words: str) -> str:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "benchmarks/bench.py", "--smoke", "--threads", "1", "--output", str(output), *words]
-    done = forked.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
+    command = [
+        sys.executable,
+        "benchmarks/bench.py",
+        "--smoke",
+        "--threads",
+        "1",
+        "--output",
+        str(output),
+        *words,
+    ]
+    done = forked.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return output.read_text()
 
 
-def test_the_peer_to_quote_is_the_strongest_of_those_that_fit_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_peer_to_quote_is_the_strongest_of_those_that_fit_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    pretraining, interleaved = (importlib.import_module(name) for name in ("pretraining", "interleaved"))
+    pretraining, interleaved = (
+        importlib.import_module(name) for name in ("pretraining", "interleaved")
+    )
     without, with_bf16 = pretraining.usual_peers(False), pretraining.usual_peers(True)
     assert "fp32-compiled" in without and not [peer for peer in without if "bf16" in peer]
     assert "bf16-compiled" in with_bf16 and {*without, *with_bf16} <= {*pretraining.PEERS}

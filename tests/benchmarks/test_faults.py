@@ -16,7 +16,13 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_controls_and_damages() -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "benchmarks/faults.py", "--only", "controls"]
-    done = forked.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    done = forked.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    lines = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| control")]
+    lines = [
+        line.strip("| ").split(" | ")
+        for line in done.stdout.splitlines()
+        if line.startswith("| control")
+    ]
     assert [line[2:] for line in lines] == [["1", "1"]] * 4

@@ -35,7 +35,9 @@ def test_every_trial_is_there(hostile: Any) -> None:
         assert {*kind.tests} <= {one.name for one in written if isinstance(one, ast.FunctionDef)}
 
 
-def test_failures_are_counted(hostile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_are_counted(
+    hostile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is skipped is no trial; what breaks before it begins has failed."""
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow\n")
     (tmp_path / "test_x.py").write_text(OUTCOMES)

@@ -1,4 +1,6 @@
-"""`make bench-finetuning` on generated files and tiny shapes: every task runs and its table is whole."""
+"""`make bench-finetuning` on generated files and tiny shapes: every task runs and its table is
+whole.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,19 @@ NUM_ROWS = 48
 
 def sentence(number: int) -> str:
     """3 to 20 words, another sentence for every number."""
-    return " ".join(WORDS[(number * 7 + place * (1 + number % 3)) % len(WORDS)] for place in range(3 + number % 18))
+    return " ".join(
+        WORDS[(number * 7 + place * (1 + number % 3)) % len(WORDS)]
+        for place in range(3 + number % 18)
+    )
 
 
 def passage(number: int) -> dict[str, object]:
     context = sentence(number + 8)
     answer = {"text": context.split()[0], "answer_start": 0}
-    return {"context": context, "qas": [{"id": str(number), "question": sentence(number), "answers": [answer]}]}
+    return {
+        "context": context,
+        "qas": [{"id": str(number), "question": sentence(number), "answers": [answer]}],
+    }
 
 
 @pytest.fixture
@@ -40,7 +48,12 @@ def data_dir(tmp_path: Path) -> Path:
             *(f"{n % 2}\t{n}\t{n}\t{sentence(n)}\t{sentence(n + 5)}" for n in numbers),
         ],
         "squad/train-v1.1.json": [
-            json.dumps({"version": "1.1", "data": [{"title": "songs", "paragraphs": [passage(n) for n in numbers]}]})
+            json.dumps(
+                {
+                    "version": "1.1",
+                    "data": [{"title": "songs", "paragraphs": [passage(n) for n in numbers]}],
+                }
+            )
         ],
     }
     for name, lines in files.items():
@@ -52,8 +65,18 @@ def data_dir(tmp_path: Path) -> Path:
 
 def run(data_dir: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "benchmarks/finetuning.py", "--smoke", "--threads", "1", "--data-dir", str(data_dir)]
-    return forked.run([*command, *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
+    command = [
+        sys.executable,
+        "benchmarks/finetuning.py",
+        "--smoke",
+        "--threads",
+        "1",
+        "--data-dir",
+        str(data_dir),
+    ]
+    return forked.run(
+        [*command, *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500
+    )
 
 
 def bench(data_dir: Path, *words: str) -> str:
@@ -67,7 +90,10 @@ def bench(data_dir: Path, *words: str) -> str:
 
 def rates(text: str, side: str) -> list[int]:
     """Medians of a side's rows."""
-    return [int(rate.replace(",", "")) for rate in re.findall(rf"\| L1 H128 \| {side} \| ([\d,]+) \(", text)]
+    return [
+        int(rate.replace(",", ""))
+        for rate in re.findall(rf"\| L1 H128 \| {side} \| ([\d,]+) \(", text)
+    ]
 
 
 def test_one_task(data_dir: Path) -> None:
@@ -81,13 +107,20 @@ def test_one_task(data_dir: Path) -> None:
 def test_missing_data_is_named(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     done = run(tmp_path)
-    assert done.returncode == 2 and "no vocabulary at" in done.stderr and str(tmp_path) in done.stderr
+    assert (
+        done.returncode == 2 and "no vocabulary at" in done.stderr and str(tmp_path) in done.stderr
+    )
 
 
 @pytest.mark.slow
 def test_all_tasks(data_dir: Path) -> None:
     pytest.importorskip("transformers")
     text = bench(data_dir, "--peers", "fp32", "bf16")
-    for side, count in (("clozelab", 4), ("transformers fp32", 3), ("transformers bf16", 3), ("pipeline", 1)):
+    for side, count in (
+        ("clozelab", 4),
+        ("transformers fp32", 3),
+        ("transformers bf16", 3),
+        ("pipeline", 1),
+    ):
         assert len(rates(text, side)) == count and min(rates(text, side)) > 0
     assert re.search(r"L1 H128: \d+ and \d+ of the first 40 answers are clozelab's\.", text)

@@ -40,24 +40,32 @@ def test_every_part_runs(gpu: Any, tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.slow
-def test_a_part_that_fails_hides_no_other(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_fails_hides_no_other(
+    gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(plan: Any) -> None:
         raise RuntimeError("no such kernel")
 
     monkeypatch.setitem(gpu.PARTS, "losses", ("Losses", broken))
     report = tmp_path / "report.md"
-    assert gpu.main(["--smoke", "--parts", "memory", "losses", "data", "--output", str(report)]) == 1
+    assert (
+        gpu.main(["--smoke", "--parts", "memory", "losses", "data", "--output", str(report)]) == 1
+    )
     text = report.read_text()
     assert "FAILED: RuntimeError: no such kernel" in text and "Failed: losses." in text
     assert "the loop waited" in text, "the part behind the broken one ran"
     assert "Micro-batch finder, smoke at 16: 4 rows fit" in text and text.count("FAILED") == 1
 
 
-def test_a_wrong_kernel_is_noticed(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_kernel_is_noticed(
+    gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernels = sys.modules["gpu_kernels"]
     right = kernels.attention
     monkeypatch.setattr(
-        kernels, "attention", lambda q, k, v, layout, **options: 1.3 * right(q, k, v, layout, **options)
+        kernels,
+        "attention",
+        lambda q, k, v, layout, **options: 1.3 * right(q, k, v, layout, **options),
     )
     report = tmp_path / "report.md"
     assert gpu.main(["--smoke", "--parts", "kernels", "--output", str(report)]) == 1

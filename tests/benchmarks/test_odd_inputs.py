@@ -1,4 +1,6 @@
-"""`make odd` on five of its cases, and its judge: what is wrong in silence, and what nobody raised, is called so."""
+"""`make odd` on five of its cases, and its judge: what is wrong in silence, and what nobody raised,
+is called so.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,12 @@ def disagrees(_: Path) -> None:
     ],
 )
 def test_the_judge(
-    lab: Any, tmp_path: Path, act: Callable[[Path], object], expected: str, names: tuple[str, ...], verdict: str
+    lab: Any,
+    tmp_path: Path,
+    act: Callable[[Path], object],
+    expected: str,
+    names: tuple[str, ...],
+    verdict: str,
 ) -> None:
     case = lab.Case("kind", "name", "what is odd", "load", expected, act, names)
     assert lab.run_case(case, tmp_path / "place").verdict == verdict
@@ -68,6 +75,8 @@ def test_an_error_of_the_trial_itself_is_no_verdict(lab: Any, tmp_path: Path) ->
 def test_a_sample() -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "benchmarks/odd_inputs.py", "--only", *SAMPLE]
-    done = forked.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    done = forked.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "5 cases" in done.stdout and "4 right, 1 refused" in done.stdout

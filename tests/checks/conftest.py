@@ -1,4 +1,6 @@
-"""A sound experiment in memory: three arms on a small corpus with a real tokenizer, and three tasks."""
+"""A sound experiment in memory: three arms on a small corpus with a real tokenizer, and three
+tasks.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def make_shards(seed: int, num_documents: int, vocab_size: int) -> TokenShards:
     sizes = rng.integers(4, 16, num_documents)
     lengths = rng.integers(4, 21, sizes.sum())
     return TokenShards(
-        tokens=TokenStream([rng.integers(len(SPECIAL_TOKENS), vocab_size, lengths.sum()).astype("<u2")]),
+        tokens=TokenStream(
+            [rng.integers(len(SPECIAL_TOKENS), vocab_size, lengths.sum()).astype("<u2")]
+        ),
         sentence_offsets=np.append(0, np.cumsum(lengths)),
         document_offsets=np.append(0, np.cumsum(sizes)),
         document_source=np.zeros(num_documents, dtype=np.uint8),
@@ -58,7 +62,13 @@ def corpus(tokenizer: WordPieceTokenizer) -> Corpus:
 
 
 def make_mlm(**changes: float) -> MaskedLanguageModel:
-    settings = {"predict_prob": 0.15, "mask_fraction": 0.8, "random_fraction": 0.1, "same_fraction": 0.1, "weight": 1.0}
+    settings = {
+        "predict_prob": 0.15,
+        "mask_fraction": 0.8,
+        "random_fraction": 0.1,
+        "same_fraction": 0.1,
+        "weight": 1.0,
+    }
     return MaskedLanguageModel(**{**settings, **changes})
 
 
@@ -83,13 +93,25 @@ def drawn_texts(seed: int, number: int, num_labels: int) -> tuple[list[str], lis
     rng = np.random.default_rng(seed)
     label = rng.integers(0, num_labels, number).tolist()
     first = [" ".join(rng.choice(WORDS, 12)) for _ in range(number)]
-    second = [" ".join([*rng.choice(WORDS, 9), *rng.choice(WORDS[k * 20 : k * 20 + 20], 4)]) for k in label]
+    second = [
+        " ".join([*rng.choice(WORDS, 9), *rng.choice(WORDS[k * 20 : k * 20 + 20], 4)])
+        for k in label
+    ]
     return first, second, label
 
 
-def make_task(tokenizer: WordPieceTokenizer, names: Sequence[str] = ("contradiction", "entailment", "neutral")) -> Task:
+def make_task(
+    tokenizer: WordPieceTokenizer, names: Sequence[str] = ("contradiction", "entailment", "neutral")
+) -> Task:
     train, held_out = make_split(11, 600, names=names), make_split(12, 300, names=names)
-    return Task("nli", TaskPreview(train, held_out, list(names), aligned=True), tokenizer, 48, 48, ["accuracy"])
+    return Task(
+        "nli",
+        TaskPreview(train, held_out, list(names), aligned=True),
+        tokenizer,
+        48,
+        48,
+        ["accuracy"],
+    )
 
 
 def make_numbers(tokenizer: WordPieceTokenizer) -> Task:
@@ -110,14 +132,23 @@ def drawn_numbers() -> list[tuple[list[str], list[str], list[int]]]:
         rng = np.random.default_rng(seed)
         shared = rng.integers(0, 6, 300)
         first = [rng.choice(WORDS, 10, replace=False) for _ in shared]
-        second = [[*a[: 2 * k], *rng.choice(WORDS, 10 - 2 * k)] for a, k in zip(first, shared, strict=True)]
-        splits.append(([" ".join(a) for a in first], [" ".join(b) for b in second], shared.tolist()))
+        second = [
+            [*a[: 2 * k], *rng.choice(WORDS, 10 - 2 * k)]
+            for a, k in zip(first, shared, strict=True)
+        ]
+        splits.append(
+            ([" ".join(a) for a in first], [" ".join(b) for b in second], shared.tolist())
+        )
     return splits
 
 
 def make_questions(tokenizer: WordPieceTokenizer, **counts: int) -> Task:
-    split = Preview({"question": ["bab dab"] * 20, "passage": ["bab dab fab gab"] * 5}, None, 20, counts)
-    return Task("span", TaskPreview(split, split, None, expects_unanswerable=False), tokenizer, 48, 48)
+    split = Preview(
+        {"question": ["bab dab"] * 20, "passage": ["bab dab fab gab"] * 5}, None, 20, counts
+    )
+    return Task(
+        "span", TaskPreview(split, split, None, expects_unanswerable=False), tokenizer, 48, 48
+    )
 
 
 @pytest.fixture
@@ -129,7 +160,9 @@ def subject(corpus: Corpus, tokenizer: WordPieceTokenizer) -> Subject:
 
 @pytest.fixture
 def make() -> Callable[..., Any]:
-    """make("arm" | "task" | "numbers" | "questions" | "split" | "shards" | "mlm", ...): parts of a subject."""
+    """make("arm" | "task" | "numbers" | "questions" | "split" | "shards" | "mlm", ...): parts of a
+    subject.
+    """
     makers: dict[str, Callable[..., Any]] = {
         "arm": make_arm,
         "task": make_task,

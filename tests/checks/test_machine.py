@@ -21,9 +21,18 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_ceiling_and_choice_is_told() -> None:
     facts = list(doctor.look_at_machine(cores=2, allocator_tuned=True))
     names = [fact.name for fact in facts]
-    for name in ("matmul fp32", "matmul bf16", "precision", "threads", "allocator", "fp32 through oneDNN"):
+    for name in (
+        "matmul fp32",
+        "matmul bf16",
+        "precision",
+        "threads",
+        "allocator",
+        "fp32 through oneDNN",
+    ):
         assert name in names
-    assert next(fact.value for fact in facts if fact.name == "threads") == str(torch.get_num_threads())
+    assert next(fact.value for fact in facts if fact.name == "threads") == str(
+        torch.get_num_threads()
+    )
     console = Console(record=True, width=160)
     doctor.print_facts(facts, {"torch": "9.9"}, console)
     text = console.export_text()
@@ -38,7 +47,9 @@ def test_every_ceiling_and_choice_is_told() -> None:
         (3e-3, "off: it really rounds to bf16 here", "relative error 3.0e-03, above 2e-06"),
     ],
 )
-def test_onednn_says_which_it_is(monkeypatch: pytest.MonkeyPatch, error: float | None, value: str, note: str) -> None:
+def test_onednn_says_which_it_is(
+    monkeypatch: pytest.MonkeyPatch, error: float | None, value: str, note: str
+) -> None:
     monkeypatch.setattr(doctor, "onednn_fp32_error", lambda: error)
     (fact,) = [one for one in doctor.chosen_path(2, True) if one.name == "fp32 through oneDNN"]
     assert fact.value == value and note in fact.note
@@ -74,9 +85,16 @@ def test_gpu_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "Made up 9000")
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: SimpleNamespace(total_memory=8 << 30))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda number: SimpleNamespace(total_memory=8 << 30)
+    )
     monkeypatch.setattr(doctor, "matmul_ceiling", lambda *rest: 7.9e14)
-    for error, word in ((None, "not available"), (1e-3, "works"), (0.5, "wrong"), (float("nan"), "wrong")):
+    for error, word in (
+        (None, "not available"),
+        (1e-3, "works"),
+        (0.5, "wrong"),
+        (float("nan"), "wrong"),
+    ):
         monkeypatch.setattr(doctor, "varlen_error", lambda error=error: error)
         facts = {fact.name: fact for fact in doctor.gpu_facts()}
         assert facts["cuda:0"].value == "Made up 9000" and facts["cuda:0"].note == "8 GiB"
@@ -88,4 +106,6 @@ def test_gpu_facts(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(doctor, "varlen_error", breaks)
     (fact,) = [fact for fact in doctor.gpu_facts() if fact.name == "variable-length attention"]
-    assert fact.value == "fails" and fact.note.startswith("no kernel image is available: do not fine-tune")
+    assert fact.value == "fails" and fact.note.startswith(
+        "no kernel image is available: do not fine-tune"
+    )

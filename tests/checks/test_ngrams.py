@@ -48,7 +48,9 @@ def test_what_stands_twice_has_no_only_position(make: Callable[..., Any]) -> Non
     assert (index.only_position(np.zeros(3, dtype=np.uint64)) == -1).all()
 
 
-def test_a_large_corpus_is_searched_in_parts(make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_corpus_is_searched_in_parts(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ngrams, "BLOCK_TOKENS", 100)
     shards = make("shards", 1, 40, 600)
     monkeypatch.setattr(ngrams, "MAX_SEARCHED_TOKENS", shards.num_tokens // 3)

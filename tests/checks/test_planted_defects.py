@@ -1,4 +1,6 @@
-"""The pre-flight finds what is planted, by the check that should find it, and nothing in a sound experiment."""
+"""The pre-flight finds what is planted, by the check that should find it, and nothing in a sound
+experiment.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def levels(findings: Sequence[Finding], level: str) -> set[str]:
 
 
 def caught(subject: Subject, *, warning: bool = False) -> set[str]:
-    """Names of the checks that found an error (or, for a lesser defect, a warning); each says what to do."""
+    """Names of the checks that found an error (or, for a lesser defect, a warning); each says what
+    to do.
+    """
     findings = list(examine(subject))
     found = [one for one in findings if one.level != OK]
     assert all(one.remedy for one in found), found
@@ -55,8 +59,27 @@ def one_arm(subject: Subject) -> Subject:
 def test_a_sound_experiment_has_no_finding(subject: Subject) -> None:
     findings = list(examine(subject))
     assert {one.level for one in findings} == {OK}, [one for one in findings if one.level != OK]
-    expected = {"future", "own label", "neighbours", "masks", "pairs", "duplicates", "held out", "labels", "label map"}
-    expected |= {"contamination", "vocabulary", "unknown tokens", "lengths", "schedule", "disk", "time", "task overlap"}
+    expected = {
+        "future",
+        "own label",
+        "neighbours",
+        "masks",
+        "pairs",
+        "duplicates",
+        "held out",
+        "labels",
+        "label map",
+    }
+    expected |= {
+        "contamination",
+        "vocabulary",
+        "unknown tokens",
+        "lengths",
+        "schedule",
+        "disk",
+        "time",
+        "task overlap",
+    }
     assert {one.check for one in findings} == expected
 
 
@@ -101,11 +124,20 @@ def test_labels_left_in_sight(subject: Subject, monkeypatch: pytest.MonkeyPatch)
 def electra(corpus: Corpus, make: Make) -> Arm:
     """Replaced-token detection on the sound corpus, with a generator half as wide."""
     token = ReplacedTokenDetection(
-        generator_width="1/2", generator_weight=1.0, predict_prob=0.15, mask_fraction=0.85, random_fraction=0.0,
-        same_fraction=0.15, weight=50.0,
-    )  # fmt: skip
+        generator_width="1/2",
+        generator_weight=1.0,
+        predict_prob=0.15,
+        mask_fraction=0.85,
+        random_fraction=0.0,
+        same_fraction=0.15,
+        weight=50.0,
+    )
     arm = make("arm", "mlm", corpus)
-    return replace(arm, name="rtd", objective=Objective(input=SegmentPairs(0.0, "corpus"), token=token, pair=None))
+    return replace(
+        arm,
+        name="rtd",
+        objective=Objective(input=SegmentPairs(0.0, "corpus"), token=token, pair=None),
+    )
 
 
 def test_a_discriminator_that_reads_what_was_replaced(
@@ -142,7 +174,9 @@ def test_arrays_that_leave_more_in_sight_than_the_objective_allows(
 
 
 @pytest.mark.parametrize("kernel", ["dense", "grouped"])
-def test_attention_across_sequences(subject: Subject, monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
+def test_attention_across_sequences(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, kernel: str
+) -> None:
     """The stream as one long sequence, and, in the other form, padding that is seen."""
     if kernel == "dense":
         leave_bias_out(monkeypatch, causal=False)
@@ -150,7 +184,9 @@ def test_attention_across_sequences(subject: Subject, monkeypatch: pytest.Monkey
 
         def one(q: Any, k: Any, v: Any, layout: Layout, prob: float, mask: Any) -> Any:
             single = Layout.rectangle([layout.num_slots], len(q))
-            rows = attention.dense_rows(single, num_heads=q.shape[1], dtype=q.dtype, device=q.device, mask=mask)
+            rows = attention.dense_rows(
+                single, num_heads=q.shape[1], dtype=q.dtype, device=q.device, mask=mask
+            )
             return attention._dense(q, k, v, rows, prob)
 
         monkeypatch.setattr(attention, "_grouped", one)
@@ -165,7 +201,11 @@ def test_nothing_is_masked(subject: Subject, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("fractions", [(1.0, 0.0, 0.0), (0.8, 0.2, 0.0), (0.6, 0.2, 0.2)])
 def test_another_split_than_the_configured_one(
-    subject: Subject, corpus: Corpus, make: Make, monkeypatch: pytest.MonkeyPatch, fractions: tuple[float, ...]
+    subject: Subject,
+    corpus: Corpus,
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    fractions: tuple[float, ...],
 ) -> None:
     whole = Masking.apply
     other = Masking(0.15, *fractions)
@@ -177,7 +217,9 @@ def test_another_split_than_the_configured_one(
 def test_special_tokens_are_masked(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Masking.apply
     monkeypatch.setattr(
-        Masking, "apply", lambda self, rows, *rest: whole(self, replace(rows, special=rows.special & False), *rest)
+        Masking,
+        "apply",
+        lambda self, rows, *rest: whole(self, replace(rows, special=rows.special & False), *rest),
     )
     assert caught(subject) == {"masks"}
 
@@ -194,7 +236,9 @@ def test_pairs_that_are_always_next(subject: Subject, monkeypatch: pytest.Monkey
 
 
 def test_pair_labels_that_lie(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many random pairs as there should be, and lengths as they should be: only the text tells."""
+    """As many random pairs as there should be, and lengths as they should be: only the text
+    tells.
+    """
     whole = PairInstances.pack
 
     def lie(self: PairInstances, seed: int, epoch: Any, index: Any) -> PackedInstances:
@@ -220,14 +264,20 @@ def test_lengths_that_betray_the_label(subject: Subject, monkeypatch: pytest.Mon
 
 
 def test_sources_that_tell_the_label(subject: Subject, corpus: Corpus, make: Make) -> None:
-    """Half of the random segments come from the other source, unless each is drawn inside its own."""
+    """Half of the random segments come from the other source, unless each is drawn inside its
+    own.
+    """
     sources = (np.arange(corpus.train.num_documents) % 2).astype(np.uint8)
     mixed = replace(
-        corpus, train=replace(corpus.train, document_source=sources, source_names=("a", "b")), _instances={}
+        corpus,
+        train=replace(corpus.train, document_source=sources, source_names=("a", "b")),
+        _instances={},
     )
     changed = with_corpus(subject, make, mixed)
     told = [one for one in examine(changed) if one.level == WARNING]
-    assert {one.check for one in told} == {"pairs"} and "of one source is right for 7" in told[0].what
+    assert {one.check for one in told} == {"pairs"} and "of one source is right for 7" in told[
+        0
+    ].what
     inside = [replace(arm, objective=copy(arm.objective)) for arm in changed.arms]
     for arm in inside:
         arm.objective.input = SegmentPairs(0.5, "source")
@@ -235,26 +285,41 @@ def test_sources_that_tell_the_label(subject: Subject, corpus: Corpus, make: Mak
 
 
 RELEASED = SegmentPairs(
-    0.5, "corpus", cuts="released", short_seq_prob=0.1, put_back_unused=True, lone_sentences="random", copies=2
+    0.5,
+    "corpus",
+    cuts="released",
+    short_seq_prob=0.1,
+    put_back_unused=True,
+    lone_sentences="random",
+    copies=2,
 )
 
 
 @pytest.fixture
 def released(corpus: Corpus, make: Make) -> Callable[..., Arm]:
-    """released(**masking) -> an arm on the released builder's instances, over a vocabulary of words and pieces."""
+    """released(**masking) -> an arm on the released builder's instances, over a vocabulary of words
+    and pieces.
+    """
     continues = np.random.default_rng(3).random(corpus.ids.vocab_size) < 0.4
     continues[:5] = False
     pieces = replace(corpus, ids=replace(corpus.ids, continues=continues), _instances={})
 
     def build(**masking: Any) -> Arm:
         arm = make("arm", "mlm_nsp", pieces)
-        return replace(arm, objective=Objective(input=RELEASED, token=make("mlm", **masking), pair=arm.objective.pair))
+        return replace(
+            arm,
+            objective=Objective(
+                input=RELEASED, token=make("mlm", **masking), pair=arm.objective.pair
+            ),
+        )
 
     return build
 
 
 def test_the_released_recipe_is_sound(subject: Subject, released: Callable[..., Arm]) -> None:
-    """More random pairs than half, cuts at the boundary, and masks of words and spans are as the settings say."""
+    """More random pairs than half, cuts at the boundary, and masks of words and spans are as the
+    settings say.
+    """
     for masking in ({}, {"whole_words": True}, {"whole_words": True, "span_weights": [6, 3, 2]}):
         findings = [*examine(replace(subject, arms=[released(count_specials=True, **masking)]))]
         assert {one.level for one in findings} == {OK}, [one for one in findings if one.level != OK]
@@ -264,7 +329,9 @@ def test_the_released_recipe_is_sound(subject: Subject, released: Callable[..., 
 def test_lengths_that_betray_the_label_of_the_released_recipe(
     subject: Subject, released: Callable[..., Arm], monkeypatch: pytest.MonkeyPatch, lies: bool
 ) -> None:
-    """What it is known for is a warning, which hides no error. Here the lengths of true Bs are halved."""
+    """What it is known for is a warning, which hides no error. Here the lengths of true Bs are
+    halved.
+    """
     whole = ReleasedInstances.pack
 
     def betray(self: ReleasedInstances, *rest: Any) -> PackedInstances:
@@ -272,7 +339,11 @@ def test_lengths_that_betray_the_label_of_the_released_recipe(
         assert rows.b_length is not None and rows.next_sentence_label is not None
         is_random = rows.next_sentence_label == 1
         label = 1 - rows.next_sentence_label if lies else rows.next_sentence_label
-        return replace(rows, b_length=np.where(is_random, rows.b_length, rows.b_length // 4), next_sentence_label=label)
+        return replace(
+            rows,
+            b_length=np.where(is_random, rows.b_length, rows.b_length // 4),
+            next_sentence_label=label,
+        )
 
     monkeypatch.setattr(ReleasedInstances, "pack", betray)
     spoilt = replace(subject, arms=[released()])
@@ -280,12 +351,21 @@ def test_lengths_that_betray_the_label_of_the_released_recipe(
     assert any("lengths of segments betray" in one.what for one in examine(spoilt)) != lies
 
 
-def test_words_that_are_torn(subject: Subject, released: Callable[..., Arm], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_that_are_torn(
+    subject: Subject, released: Callable[..., Arm], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
-        "clozelab.corpus.packing.begin_words", lambda packed, _: ~packed.special.reshape(-1, packed.width)
+        "clozelab.corpus.packing.begin_words",
+        lambda packed, _: ~packed.special.reshape(-1, packed.width),
     )
-    found = [one for one in examine(replace(subject, arms=[released(whole_words=True)])) if one.level == ERROR]
-    assert {one.check for one in found} == {"masks"} and "words are predicted in part" in found[0].what
+    found = [
+        one
+        for one in examine(replace(subject, arms=[released(whole_words=True)]))
+        if one.level == ERROR
+    ]
+    assert {one.check for one in found} == {"masks"} and "words are predicted in part" in found[
+        0
+    ].what
 
 
 def test_another_share_than_the_settings_say(
@@ -295,7 +375,9 @@ def test_another_share_than_the_settings_say(
     assert caught(replace(subject, arms=[arm])) == set()
     assert caught(replace(subject, arms=[released(max_predictions_fraction=0.1)])) == set()
     whole = Masking.number
-    monkeypatch.setattr(Masking, "number", lambda self, *rest: whole(replace(self, count_specials=False), *rest))
+    monkeypatch.setattr(
+        Masking, "number", lambda self, *rest: whole(replace(self, count_specials=False), *rest)
+    )
     assert caught(replace(subject, arms=[arm])) == {"masks"}
 
 
@@ -337,20 +419,29 @@ def test_held_out_text_that_is_trained_on(subject: Subject, corpus: Corpus, make
 def test_ids_beyond_the_vocabulary(subject: Subject, corpus: Corpus, make: Make) -> None:
     tokens = corpus.train.tokens[:].astype("<u2")
     tokens[-1] = corpus.ids.vocab_size
-    broken = replace(corpus, train=replace(corpus.train, tokens=TokenStream([tokens])), _instances={})
+    broken = replace(
+        corpus, train=replace(corpus.train, tokens=TokenStream([tokens])), _instances={}
+    )
     assert caught(with_corpus(subject, make, broken)) == {"vocabulary"}
 
 
-def test_a_vocabulary_that_does_not_know_the_text(subject: Subject, corpus: Corpus, make: Make) -> None:
+def test_a_vocabulary_that_does_not_know_the_text(
+    subject: Subject, corpus: Corpus, make: Make
+) -> None:
     tokens = corpus.train.tokens[:].astype("<u2")
     tokens[::4] = corpus.unk_id
-    unknown = replace(corpus, train=replace(corpus.train, tokens=TokenStream([tokens])), _instances={})
+    unknown = replace(
+        corpus, train=replace(corpus.train, tokens=TokenStream([tokens])), _instances={}
+    )
     assert caught(with_corpus(subject, make, unknown)) == {"unknown tokens"}
 
 
 def test_a_task_in_another_case(one_arm: Subject, make: Make, tokenizer: Any) -> None:
     task = make("task", type(tokenizer)(tokenizer.vocabulary, lowercase=False))
-    texts = {part: [text.upper() for text in found] for part, found in task.preview.validation.texts.items()}
+    texts = {
+        part: [text.upper() for text in found]
+        for part, found in task.preview.validation.texts.items()
+    }
     preview = replace(task.preview, validation=replace(task.preview.validation, texts=texts))
     found = caught(replace(one_arm, tasks=[replace(task, preview=preview)]))
     assert found == {"unknown tokens"}
@@ -363,7 +454,9 @@ def test_contaminated_corpus(subject: Subject, corpus: Corpus, make: Make, token
     tokens = corpus.train.tokens[:].astype("<u2")
     for number, ids in enumerate(texts):
         tokens[40 * number : 40 * number + len(ids)] = ids
-    dirty = replace(corpus, train=replace(corpus.train, tokens=TokenStream([tokens])), _instances={})
+    dirty = replace(
+        corpus, train=replace(corpus.train, tokens=TokenStream([tokens])), _instances={}
+    )
     spoilt = replace(with_corpus(subject, make, dirty), tasks=[task])
     assert caught(spoilt, warning=True) == {"contamination"}
     one, other = [found for found in examine(spoilt) if found.check == "contamination"]
@@ -381,7 +474,9 @@ def test_exchanged_labels_between_files(one_arm: Subject, make: Make, tokenizer:
     task = make("task", tokenizer)
     swapped = replace(task, preview=exchanged(task.preview, "entailment", "neutral"))
     assert caught(replace(one_arm, tasks=[swapped])) == {"label map"}
-    (finding,) = [one for one in examine(replace(one_arm, tasks=[swapped])) if one.check == "label map"]
+    (finding,) = [
+        one for one in examine(replace(one_arm, tasks=[swapped])) if one.check == "label map"
+    ]
     assert "entailment -> neutral" in finding.what and "neutral -> entailment" in finding.what
     assert "contradiction ->" not in finding.what
 
@@ -402,12 +497,25 @@ def relabelled(task: Any, split: str, labels: Sequence[str]) -> Any:
     ("split", "change", "message"),
     [
         ("train", lambda labels: ["neutral"] * len(labels), "a single label"),
-        ("train", lambda labels: [label.replace("neutral", "entailment") for label in labels], "no example of"),
-        ("validation", lambda labels: [label.replace("neutral", "2") for label in labels], "not the task's"),
+        (
+            "train",
+            lambda labels: [label.replace("neutral", "entailment") for label in labels],
+            "no example of",
+        ),
+        (
+            "validation",
+            lambda labels: [label.replace("neutral", "2") for label in labels],
+            "not the task's",
+        ),
     ],
 )
 def test_wrong_label_files(
-    one_arm: Subject, make: Make, tokenizer: Any, split: str, change: Callable[..., list[str]], message: str
+    one_arm: Subject,
+    make: Make,
+    tokenizer: Any,
+    split: str,
+    change: Callable[..., list[str]],
+    message: str,
 ) -> None:
     task = make("task", tokenizer)
     wrong = relabelled(task, split, change(getattr(task.preview, split).labels))
@@ -420,10 +528,18 @@ def test_label_maps_out_of_order(one_arm: Subject, make: Make, tokenizer: Any) -
     digits = make("task", tokenizer, names=("1", "0"))
     assert caught(replace(one_arm, tasks=[digits])) == {"labels"}
     assert caught(replace(one_arm, tasks=[make("task", tokenizer, names=("0", "1"))])) == set()
-    stored = replace(make("task", tokenizer), stored_label_names=["entailment", "neutral", "contradiction"])
+    stored = replace(
+        make("task", tokenizer), stored_label_names=["entailment", "neutral", "contradiction"]
+    )
     assert caught(replace(one_arm, tasks=[stored])) == {"labels"}
     assert (
-        caught(replace(one_arm, tasks=[replace(stored, stored_label_names=["LABEL_0", "LABEL_1", "LABEL_2"])])) == set()
+        caught(
+            replace(
+                one_arm,
+                tasks=[replace(stored, stored_label_names=["LABEL_0", "LABEL_1", "LABEL_2"])],
+            )
+        )
+        == set()
     )
 
 
@@ -436,7 +552,9 @@ def test_numbers_on_another_scale(one_arm: Subject, make: Make, tokenizer: Any) 
 
 def test_answers_that_are_not_there(one_arm: Subject, make: Make, tokenizer: Any) -> None:
     for counts in ({"answer_not_in_passage": 10}, {"question_without_answer": 3}):
-        assert caught(replace(one_arm, tasks=[make("questions", tokenizer, **counts)])) == {"labels"}
+        assert caught(replace(one_arm, tasks=[make("questions", tokenizer, **counts)])) == {
+            "labels"
+        }
     repaired = make("questions", tokenizer, answer_offset_repaired=2)
     assert caught(replace(one_arm, tasks=[repaired]), warning=True) == {"labels"}
 
@@ -445,7 +563,12 @@ def test_no_disk(one_arm: Subject) -> None:
     assert caught(replace(one_arm, budget=Budget("runs", 100_000))) == {"disk"}
     # What earlier runs hold already is not wanted a second time.
     assert caught(replace(one_arm, budget=Budget("runs", 2_000_000, run_bytes=10**9))) == {"disk"}
-    assert caught(replace(one_arm, budget=Budget("runs", 2_000_000, run_bytes=10**9, used_bytes=10**9))) == set()
+    assert (
+        caught(
+            replace(one_arm, budget=Budget("runs", 2_000_000, run_bytes=10**9, used_bytes=10**9))
+        )
+        == set()
+    )
 
 
 def told_of_time(subject: Subject, stages: dict[str, float | None]) -> Finding:
@@ -455,9 +578,14 @@ def told_of_time(subject: Subject, stages: dict[str, float | None]) -> Finding:
 def test_days_of_work(one_arm: Subject) -> None:
     hour = 3600.0
     short = told_of_time(one_arm, {"pre-training": 5 * hour, "fine-tuning": 18 * hour})
-    assert (short.level, short.what) == ("ok", "what is left takes: pre-training 5.0 h; fine-tuning 18.0 h")
+    assert (short.level, short.what) == (
+        "ok",
+        "what is left takes: pre-training 5.0 h; fine-tuning 18.0 h",
+    )
     days: dict[str, float | None] = {"pre-training": 10 * hour, "fine-tuning": 20 * hour}
-    assert told_of_time(one_arm, days).remedy == "fewer seeds or tokens", "plan knows experiments alone"
+    assert told_of_time(one_arm, days).remedy == "fewer seeds or tokens", (
+        "plan knows experiments alone"
+    )
     both = told_of_time(replace(one_arm, experiment="sound"), days)
     assert both.level == WARNING and "clozelab plan sound budget=TIME" in both.remedy
     unknown = told_of_time(one_arm, {"pre-training": 10 * hour, "fine-tuning": None})
@@ -485,14 +613,18 @@ def test_texts_that_do_not_fit(one_arm: Subject, make: Make, tokenizer: Any) -> 
 def test_validation_examples_in_training(one_arm: Subject, make: Make, tokenizer: Any) -> None:
     task = make("task", tokenizer)
     preview = replace(task.preview, validation=task.preview.train)
-    assert caught(replace(one_arm, tasks=[replace(task, preview=preview)]), warning=True) == {"task overlap"}
+    assert caught(replace(one_arm, tasks=[replace(task, preview=preview)]), warning=True) == {
+        "task overlap"
+    }
 
 
 def test_what_cannot_be_built_is_an_error(one_arm: Subject) -> None:
     assert caught(replace(one_arm, refusals=[("pre-training mlm", "no such key")])) == {"settings"}
 
 
-def test_a_check_that_fails_is_an_error_of_its_name(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_fails_is_an_error_of_its_name(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: Any) -> Any:
         raise RuntimeError("out of luck")
 

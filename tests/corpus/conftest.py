@@ -25,14 +25,22 @@ def make_shards() -> Callable[..., TokenShards]:
     Token ids are 10 + token position, so that a row tells where it was cut.
     """
 
-    def make(documents: Sequence[Sequence[int]], sources: Sequence[int] | None = None) -> TokenShards:
-        lengths = np.array([length for document in documents for length in document], dtype=np.int64)
+    def make(
+        documents: Sequence[Sequence[int]], sources: Sequence[int] | None = None
+    ) -> TokenShards:
+        lengths = np.array(
+            [length for document in documents for length in document], dtype=np.int64
+        )
         num_tokens = int(lengths.sum())
         return TokenShards(
             tokens=TokenStream([np.arange(FIRST_ID, FIRST_ID + num_tokens)]),
             sentence_offsets=np.append(0, np.cumsum(lengths)).astype(np.int64),
-            document_offsets=np.append(0, np.cumsum([len(document) for document in documents])).astype(np.int64),
-            document_source=np.array(sources if sources is not None else [0] * len(documents), dtype=np.uint8),
+            document_offsets=np.append(
+                0, np.cumsum([len(document) for document in documents])
+            ).astype(np.int64),
+            document_source=np.array(
+                sources if sources is not None else [0] * len(documents), dtype=np.uint8
+            ),
             source_names=("wiki", "books", "other"),
             vocab_size=FIRST_ID + num_tokens,
             unigram_entropy=1.0,
@@ -44,7 +52,9 @@ def make_shards() -> Callable[..., TokenShards]:
 
 @pytest.fixture
 def make_documents() -> Callable[..., list[list[int]]]:
-    """make_documents(count, low, high, seed) -> sentence lengths (mean 12) of documents of low..high sentences."""
+    """make_documents(count, low, high, seed) -> sentence lengths (mean 12) of documents of
+    low..high sentences.
+    """
 
     def make(count: int, low: int, high: int, seed: int) -> list[list[int]]:
         rng = np.random.default_rng(seed)

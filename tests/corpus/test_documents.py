@@ -1,4 +1,6 @@
-"""Text files to cleaned documents: formats, cleaning, sentence splitting, dirt, and bounded time on hostile text."""
+"""Text files to cleaned documents: formats, cleaning, sentence splitting, dirt, and bounded time on
+hostile text.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def split(paragraph: str) -> list[str]:
 
 
 def test_plain_text_keeps_its_lines_and_blank_lines_part_documents(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes("\ufeffMr. A. One here. Two there.\r\nTwo.\r\n\r\n \n\nThree.\nFour.".encode())
+    (tmp_path / "a.txt").write_bytes(
+        "\ufeffMr. A. One here. Two there.\r\nTwo.\r\n\r\n \n\nThree.\nFour.".encode()
+    )
     documents, counts = read(tmp_path, "a.txt")
     assert documents == [["Mr. A. One here. Two there.", "Two."], ["Three.", "Four."]]
     assert (counts.documents, counts.sentences) == (2, 4)
@@ -68,7 +72,11 @@ def test_a_folder_is_read_in_the_order_of_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["rows.jsonl", "lines.txt"])
 def test_compression_changes_nothing(tmp_path: Path, suffix: str, name: str) -> None:
     texts = [f"Sentence number {index} of a document." for index in range(2000)]
-    content = jsonl(*({"text": text} for text in texts)) if name == "rows.jsonl" else "\n\n".join(texts).encode()
+    content = (
+        jsonl(*({"text": text} for text in texts))
+        if name == "rows.jsonl"
+        else "\n\n".join(texts).encode()
+    )
     packed = {
         "": content,
         ".gz": gzip.compress(content),
@@ -117,7 +125,10 @@ def test_nothing_found_says_what_is_expected(tmp_path: Path) -> None:
         ("if a<b and c>d then <EOM>", ["if a<b and c>d then <EOM>"]),
         ("AT&amp;T &lt;br&gt; &nbsp;B", ["AT&T   \xa0B"]),
         ("## A heading\n#hashtag", ["A heading", "#hashtag"]),
-        ("_one_ and **two** and *three*, not a_b_c or 2*3*4", ["one and two and three, not a_b_c or 2*3*4"]),
+        (
+            "_one_ and **two** and *three*, not a_b_c or 2*3*4",
+            ["one and two and three, not a_b_c or 2*3*4"],
+        ),
         ("-----\n* * *\n...\nWord.", ["Word."]),
         ("zero\u200bwidth\ufeff \x93quoted\x94\x00", ["zerowidth quoted"]),
         ("form\x0cfeed\u2028line", ["form", "feed", "line"]),
@@ -135,7 +146,9 @@ def test_abbreviations_do_not_end_a_sentence() -> None:
 
 
 def test_a_long_speech_is_split_inside_its_quotation_marks() -> None:
-    speech = " ".join(f"This is the sentence with number {index} of a long speech." for index in range(20))
+    speech = " ".join(
+        f"This is the sentence with number {index} of a long speech." for index in range(20)
+    )
     parts = split(f'"{speech}"')
     assert len(parts) == 20
     assert " ".join(parts) == f'"{speech}"'
@@ -150,18 +163,25 @@ def test_over_long_sentences_are_cut_between_words() -> None:
 
 
 @pytest.mark.parametrize(
-    "unit", ["word ", "x", '"open quotation ', "(", "etc. ", "a. ", "<b ", "*_ ", "&amp", "A \u200b"]
+    "unit",
+    ["word ", "x", '"open quotation ', "(", "etc. ", "a. ", "<b ", "*_ ", "&amp", "A \u200b"],
 )
 @pytest.mark.parametrize("form", ["jsonl", "text"])
-def test_a_million_characters_without_a_boundary_take_bounded_time(tmp_path: Path, unit: str, form: str) -> None:
+def test_a_million_characters_without_a_boundary_take_bounded_time(
+    tmp_path: Path, unit: str, form: str
+) -> None:
     text = (unit * 1_000_000)[:1_000_000]
     rows = jsonl({"text": text}, {"text": "Another document."})
-    (tmp_path / "file").write_bytes(rows if form == "jsonl" else f"{text}\n\nAnother document.".encode())
+    (tmp_path / "file").write_bytes(
+        rows if form == "jsonl" else f"{text}\n\nAnother document.".encode()
+    )
     started = time.process_time()
     documents, _ = read(tmp_path, "file", format=form)
     assert time.process_time() - started < 5
     assert documents[-1] == ["Another document."]
-    assert all(len(sentence) <= MAX_SENTENCE_CHARACTERS for document in documents for sentence in document)
+    assert all(
+        len(sentence) <= MAX_SENTENCE_CHARACTERS for document in documents for sentence in document
+    )
 
 
 def test_a_text_file_without_blank_lines_becomes_several_documents(tmp_path: Path) -> None:
@@ -187,7 +207,12 @@ def test_duplicates_and_empty_documents_are_dropped_and_counted(tmp_path: Path) 
 
 def test_few_bad_rows_are_skipped_counted_and_named(tmp_path: Path) -> None:
     good = [{"text": f"Good row {index}."} for index in range(500)]
-    content = jsonl(*good[:99]) + b'{"text": "\xff\xfe"}\n' + jsonl(*good[99:]) + b'{"text": 7}\n{"broken\n[1]\n\n'
+    content = (
+        jsonl(*good[:99])
+        + b'{"text": "\xff\xfe"}\n'
+        + jsonl(*good[99:])
+        + b'{"text": 7}\n{"broken\n[1]\n\n'
+    )
     (tmp_path / "a.jsonl").write_bytes(content)
     documents, counts = read(tmp_path, "a.jsonl")
     assert len(documents) == 500
@@ -197,9 +222,12 @@ def test_few_bad_rows_are_skipped_counted_and_named(tmp_path: Path) -> None:
 
 
 def test_many_bad_rows_are_an_error_that_names_the_first(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(jsonl(*({"text": f"Good {index}."} for index in range(50))) + b"{\n{\n")
+    (tmp_path / "a.jsonl").write_bytes(
+        jsonl(*({"text": f"Good {index}."} for index in range(50))) + b"{\n{\n"
+    )
     with pytest.raises(
-        ValueError, match=r"2 of 52 rows cannot be read(?s:.*)a.jsonl:51: invalid JSON(?s:.*)text_field"
+        ValueError,
+        match=r"2 of 52 rows cannot be read(?s:.*)a.jsonl:51: invalid JSON(?s:.*)text_field",
     ):
         read(tmp_path, "a.jsonl")
     with pytest.raises(ValueError, match="no text in field 'body'"):
@@ -231,7 +259,9 @@ def test_a_binary_file_is_an_error(tmp_path: Path) -> None:
         ("a.jsonl", b'{"text": "A sen\0tence here."}\n', 1),
     ],
 )
-def test_stray_nuls_are_removed_and_counted(tmp_path: Path, name: str, content: bytes, number: int) -> None:
+def test_stray_nuls_are_removed_and_counted(
+    tmp_path: Path, name: str, content: bytes, number: int
+) -> None:
     """As BERT's released cleaning does; the same text without them gives the same documents."""
     (tmp_path / "plain").mkdir()
     (tmp_path / name).write_bytes(content)
@@ -260,13 +290,19 @@ def test_many_nuls_or_other_controls_are_binary(tmp_path: Path, content: bytes) 
     ("name", "content", "words"),
     [
         ("a.txt", b"\x89PNG\0" + bytes(range(256)) * 10, "a.txt is binary"),
-        ("a.txt", b"caf\xe9 latin\n" * 40, r"a.txt: 40 of its first 40 rows .*40 x undecodable bytes; first: a.txt:1"),
+        (
+            "a.txt",
+            b"caf\xe9 latin\n" * 40,
+            r"a.txt: 40 of its first 40 rows .*40 x undecodable bytes; first: a.txt:1",
+        ),
         ("a.jsonl", jsonl(*({"body": "x"} for _ in range(40))), "40 x no text in field 'text'"),
         ("a.jsonl", b"plain text\n" * 40, "40 x invalid JSON"),
         ("a.jsonl.gz", b"not compressed", "damaged or incomplete"),
     ],
 )
-def test_a_wrong_file_is_known_by_its_beginning(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+def test_a_wrong_file_is_known_by_its_beginning(
+    tmp_path: Path, name: str, content: bytes, words: str
+) -> None:
     (tmp_path / name).write_bytes(content)
     (file,) = find_files(Source("source", name), 0, tmp_path)
     with pytest.raises(ValueError, match=words):
@@ -317,7 +353,9 @@ def test_the_sample_is_bounded_and_does_not_depend_on_order() -> None:
 
 
 def test_the_sample_is_not_the_held_out_documents() -> None:
-    """Both take the lowest hashes, and a short document is one block: of one hash they would take the same ones."""
+    """Both take the lowest hashes, and a short document is one block: of one hash they would take
+    the same ones.
+    """
     documents = [Document(0, [f"Document {n}."], hash_of(f"Document {n}.")) for n in range(4000)]
     sample, rule = TextSample(max_characters=8_000), SplitRule(0.1)
     for document in documents:
@@ -330,11 +368,15 @@ def test_the_sample_is_not_the_held_out_documents() -> None:
 
 
 @pytest.mark.parametrize(("fraction", "expected"), [(0.1, 20), (1e-9, 1), (1 - 1e-9, 199)])
-def test_the_split_follows_the_hash_and_leaves_no_side_empty(fraction: float, expected: int) -> None:
+def test_the_split_follows_the_hash_and_leaves_no_side_empty(
+    fraction: float, expected: int
+) -> None:
     documents = make_documents(200)
     for order in (documents, documents[::-1]):
         sides = settled(fraction, order)
-        assert all(len(set(side)) == 1 for side in sides.values()), "short documents lie on one side"
+        assert all(len(set(side)) == 1 for side in sides.values()), (
+            "short documents lie on one side"
+        )
         held_out = {number for number, side in sides.items() if side[0]}
         assert len(held_out) == expected
         lowest = sorted(documents, key=lambda one: hash_of("\n".join(one.sentences)))[:expected]
@@ -358,7 +400,10 @@ def make_book(source: int, name: str, characters: int) -> Document:
 def test_every_source_gives_its_share_and_no_book_more_than_its_own() -> None:
     """Whole documents, as it was before, would be five books or none."""
     articles = [make_book(0, f"Article {n}", 3_000) for n in range(300)]
-    books = [make_book(1, f"Book {n}", size) for n, size in enumerate((2_000_000, 900_000, 500_000, 300_000, 200_000))]
+    books = [
+        make_book(1, f"Book {n}", size)
+        for n, size in enumerate((2_000_000, 900_000, 500_000, 300_000, 200_000))
+    ]
     sides = settled(0.05, [*articles, *books])
 
     def held_out(documents: Sequence[Document]) -> int:
@@ -404,5 +449,7 @@ def test_a_source_of_one_stretch_is_trained_on_unless_all_are() -> None:
 @pytest.mark.parametrize("other", ["Alone.", "One more."])
 def test_a_text_that_repeats_itself_leaves_no_side_empty(other: str) -> None:
     """Its stretches are all the same text, and lie on one side."""
-    sides = settled(1e-9, [Document(0, ["The same line again. " * 800] * 5, 1), Document(0, [other], 2)])
+    sides = settled(
+        1e-9, [Document(0, ["The same line again. " * 800] * 5, 1), Document(0, [other], 2)]
+    )
     assert {len(set(side)) for side in sides.values()} == {1} and sides[1][0] != sides[2][0]

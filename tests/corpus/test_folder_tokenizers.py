@@ -14,14 +14,27 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.corpus.test_tokenizers import ODD_TEXTS, TEXTS, make_texts
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from tokenizers import Tokenizer as Library
 
 from clozelab.corpus.encoding import Tokenizer
 from clozelab.corpus.folder_tokenizer import FolderTokenizer
 from clozelab.corpus.packing import Masking, SpecialIds, pack_windows
 from clozelab.corpus.shards import TokenStream
-from clozelab.corpus.tokenizers import ByteBpeTokenizer, TokenizerSettings, WordPieceTokenizer, read_tokenizer
+from clozelab.corpus.tokenizers import (
+    ByteBpeTokenizer,
+    TokenizerSettings,
+    WordPieceTokenizer,
+    read_tokenizer,
+)
 from clozelab.datamodules.examples import assemble
 
 transformers = pytest.importorskip("transformers")
@@ -41,7 +54,10 @@ def added(*names: str) -> list[AddedToken]:
 
 
 EVERY_FLAG = [
-    AddedToken(f"[{number}x]" if number % 3 else f"Wd{number}", **dict(zip(FLAGS, map(bool, bits), strict=True)))
+    AddedToken(
+        f"[{number}x]" if number % 3 else f"Wd{number}",
+        **dict(zip(FLAGS, map(bool, bits), strict=True)),
+    )
     for number, bits in enumerate(np.ndindex(2, 2, 2, 2, 2))
 ]
 
@@ -52,7 +68,9 @@ EVERY_FLAG = [
 def bert(where: Path, tokens: Sequence[Any] = (), **how: Any) -> None:
     lowercase = how.get("do_lower_case", True)
     vocabulary = WordPieceTokenizer.train(TRAINING, 300, lowercase).vocabulary
-    made = transformers.BertTokenizer(vocab={entry: number for number, entry in enumerate(vocabulary)}, **how)
+    made = transformers.BertTokenizer(
+        vocab={entry: number for number, entry in enumerate(vocabulary)}, **how
+    )
     made.add_tokens([*tokens])
     made.save_pretrained(where)
 
@@ -71,7 +89,9 @@ def unigram(special: Sequence[str]) -> list[tuple[str, float]]:
     library = Library(models.Unigram())
     library.normalizer = normalizers.Lowercase()
     library.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=200, special_tokens=[*special], unk_token="<unk>", show_progress=False)
+    trainer = trainers.UnigramTrainer(
+        vocab_size=200, special_tokens=[*special], unk_token="<unk>", show_progress=False
+    )
     library.train_from_iterator(TRAINING, trainer)
     return [(piece, score) for piece, score in json.loads(library.to_str())["model"]["vocab"]]
 
@@ -93,13 +113,19 @@ def xlm_roberta(where: Path, tokens: Sequence[Any] = ()) -> None:
 
 
 def generic(where: Path, tokens: Sequence[Any] = (), **parts: Any) -> None:
-    """A tokenizer.json that no class of transformers builds; `parts`: what differs from lower-cased NFKC words."""
+    """A tokenizer.json that no class of transformers builds; `parts`: what differs from lower-cased
+    NFKC words.
+    """
     names = parts.pop("names", ("<p>", "<?>", "<begin>", "<end>", "<hole>"))
     library = Library(parts.pop("model", None) or models.WordLevel(unk_token=names[1]))
-    library.normalizer = parts.pop("normalizer", normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()]))
+    library.normalizer = parts.pop(
+        "normalizer", normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    )
     library.pre_tokenizer = parts.pop("splitter", pre_tokenizers.Whitespace())
     trainer = parts.pop("trainer", trainers.WordLevelTrainer)
-    library.train_from_iterator(TRAINING, trainer(special_tokens=[*names], vocab_size=300, show_progress=False))
+    library.train_from_iterator(
+        TRAINING, trainer(special_tokens=[*names], vocab_size=300, show_progress=False)
+    )
     begin, end = names[2:4]
     library.post_processor = processors.TemplateProcessing(
         single=f"{begin} $A {end}",
@@ -109,7 +135,9 @@ def generic(where: Path, tokens: Sequence[Any] = (), **parts: Any) -> None:
     library.decoder = parts.pop("decoder", None) or decoders.WordPiece()
     for change in parts.pop("changes", ()):
         change(library)
-    roles = zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), names, strict=True)
+    roles = zip(
+        ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), names, strict=True
+    )
     made = transformers.PreTrainedTokenizerFast(tokenizer_object=library, **dict(roles), **parts)
     made.add_tokens([*tokens])
     made.save_pretrained(where)
@@ -130,7 +158,9 @@ def bpe_of_words(where: Path) -> None:
         added(*MARKED),
         model=models.BPE(unk_token="<?>", end_of_word_suffix="</w>"),
         trainer=lambda **how: trainers.BpeTrainer(end_of_word_suffix="</w>", **how),
-        splitter=pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Digits(True)]),
+        splitter=pre_tokenizers.Sequence(
+            [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Digits(True)]
+        ),
         names=names,
     )
 
@@ -139,12 +169,21 @@ def whole_texts(where: Path) -> None:
     """Metaspace alone, which looks at runs of spaces; nothing can be encoded by words."""
     vocabulary = unigram(["<p>", "<unk>", "<begin>", "<end>", "<hole>"])
     library = Library(models.Unigram(vocabulary, unk_id=1))
-    library.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), normalizers.Lowercase()])
+    library.normalizer = normalizers.Sequence(
+        [normalizers.Nmt(), normalizers.NFKC(), normalizers.Lowercase()]
+    )
     library.pre_tokenizer = pre_tokenizers.Metaspace()
     library.post_processor = processors.TemplateProcessing(
-        single="<begin> $A <end>", pair="<begin> $A <end> $B <end>", special_tokens=[("<begin>", 2), ("<end>", 3)]
+        single="<begin> $A <end>",
+        pair="<begin> $A <end> $B <end>",
+        special_tokens=[("<begin>", 2), ("<end>", 3)],
     )
-    roles = {"unk_token": "<unk>", "cls_token": "<begin>", "sep_token": "<end>", "mask_token": "<hole>"}
+    roles = {
+        "unk_token": "<unk>",
+        "cls_token": "<begin>",
+        "sep_token": "<end>",
+        "mask_token": "<hole>",
+    }
     made = transformers.PreTrainedTokenizerFast(tokenizer_object=library, pad_token="<p>", **roles)
     made.add_tokens(added(*MARKED))
     made.save_pretrained(where)
@@ -155,10 +194,14 @@ def vocabulary_alone(where: Path, **config: Any) -> None:
     vocabulary = WordPieceTokenizer.train(TRAINING, 300, True).vocabulary
     where.mkdir()
     (where / "vocab.txt").write_text("".join(f"{entry}\n" for entry in vocabulary))
-    (where / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer", **config}))
+    (where / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "BertTokenizer", **config})
+    )
     number = len(vocabulary)
     (where / "added_tokens.json").write_text(json.dumps({"covid": number + 1, "[E1]": number}))
-    (where / "special_tokens_map.json").write_text(json.dumps({"additional_special_tokens": ["[E1]"]}))
+    (where / "special_tokens_map.json").write_text(
+        json.dumps({"additional_special_tokens": ["[E1]"]})
+    )
 
 
 def merges_alone(where: Path) -> None:
@@ -166,9 +209,17 @@ def merges_alone(where: Path) -> None:
     where.mkdir()
     for name in ("vocab.json", "merges.txt"):
         (where / name).write_bytes(ours.files()[name])
-    (where / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "RobertaTokenizer"}))
+    (where / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "RobertaTokenizer"})
+    )
     (where / "added_tokens.json").write_text(json.dumps({"covid": ours.vocab_size}))
-    mask = {"content": "<mask>", "lstrip": True, "rstrip": False, "single_word": False, "normalized": False}
+    mask = {
+        "content": "<mask>",
+        "lstrip": True,
+        "rstrip": False,
+        "single_word": False,
+        "normalized": False,
+    }
     (where / "special_tokens_map.json").write_text(json.dumps({"mask_token": mask}))
 
 
@@ -187,14 +238,24 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "bert": bert,
     "bert cased": lambda where: bert(where, do_lower_case=False),
     "bert keeps accents": lambda where: bert(where, added(*MARKED), strip_accents=False),
-    "bert cased, strips accents": lambda where: bert(where, do_lower_case=False, strip_accents=True),
-    "bert without Chinese spacing": lambda where: bert(where, added(*MARKED), tokenize_chinese_chars=False),
+    "bert cased, strips accents": lambda where: bert(
+        where, do_lower_case=False, strip_accents=True
+    ),
+    "bert without Chinese spacing": lambda where: bert(
+        where, added(*MARKED), tokenize_chinese_chars=False
+    ),
     "bert cased, none of them": lambda where: bert(
-        where, added(*MARKED), do_lower_case=False, tokenize_chinese_chars=False, strip_accents=False
+        where,
+        added(*MARKED),
+        do_lower_case=False,
+        tokenize_chinese_chars=False,
+        strip_accents=False,
     ),
     "bert with every flag": lambda where: bert(where, EVERY_FLAG),
     "bert cased with every flag": lambda where: bert(where, EVERY_FLAG, do_lower_case=False),
-    "bert with spaces in tokens": lambda where: bert(where, [AddedToken("new york", lstrip=True), " x "]),
+    "bert with spaces in tokens": lambda where: bert(
+        where, [AddedToken("new york", lstrip=True), " x "]
+    ),
     "roberta": roberta,
     "roberta prefixed": lambda where: roberta(where, prefix=True),
     "roberta with every flag": lambda where: roberta(where, EVERY_FLAG),
@@ -212,13 +273,17 @@ KINDS: dict[str, Callable[[Path], None]] = {
         where,
         added(*MARKED),
         model=models.BPE(),
-        trainer=lambda **how: trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **how),
+        trainer=lambda **how: trainers.BpeTrainer(
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **how
+        ),
         normalizer=normalizers.Lowercase(),
         splitter=pre_tokenizers.ByteLevel(add_prefix_space=True),
         decoder=decoders.ByteLevel(),
     ),
     "vocab.txt and added tokens": lambda where: vocabulary_alone(where, do_lower_case=True),
-    "vocab.txt and other rules": lambda where: vocabulary_alone(where, do_lower_case=True, strip_accents=False),
+    "vocab.txt and other rules": lambda where: vocabulary_alone(
+        where, do_lower_case=True, strip_accents=False
+    ),
     "merges.txt and added tokens": merges_alone,
     "config keeps case": changed(bert, {"do_lower_case": False}),
     "config keeps accents": changed(bert, {"strip_accents": False}),
@@ -249,8 +314,24 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 def lines(number: int = 200) -> list[str]:
     """Odd texts, and ordinary ones that added and special tokens were put into."""
     rng = random.Random(1)
-    marks = [*MARKED, *(token.content for token in EVERY_FLAG), "[MASK]", "<mask>", "[SEP]", "</s>", "<hole>", "[more]"]
-    marks += [mark.upper() for mark in MARKED] + ["new york", " x ", "\u0301", "\u00b4", "\u3000", "İ"]
+    marks = [
+        *MARKED,
+        *(token.content for token in EVERY_FLAG),
+        "[MASK]",
+        "<mask>",
+        "[SEP]",
+        "</s>",
+        "<hole>",
+        "[more]",
+    ]
+    marks += [mark.upper() for mark in MARKED] + [
+        "new york",
+        " x ",
+        "\u0301",
+        "\u00b4",
+        "\u3000",
+        "İ",
+    ]
     made = []
     for text in make_texts(number):
         words = text.split(" ")
@@ -263,7 +344,9 @@ def lines(number: int = 200) -> list[str]:
 
 
 def compare(ours: Tokenizer, theirs: Any, texts: Sequence[str]) -> None:
-    """Ids alone and with special tokens, pairs, token types, character ranges, and words given one by one."""
+    """Ids alone and with special tokens, pairs, token types, character ranges, and words given one
+    by one.
+    """
     flat = ours.encode_batch(texts)
     again = ours.encode_batch(texts)
     aligned = ours.encode_with_offsets(texts)
@@ -272,11 +355,16 @@ def compare(ours: Tokenizer, theirs: Any, texts: Sequence[str]) -> None:
         wanted = expected["input_ids"][number]
         found = [one[number].tolist() for one in (flat, again)] + [aligned[number][0].tolist()]
         assert found == [wanted] * 3, repr(text)
-        for (start, end), (first, last) in zip(aligned[number][1], expected["offset_mapping"][number], strict=True):
+        for (start, end), (first, last) in zip(
+            aligned[number][1], expected["offset_mapping"][number], strict=True
+        ):
             assert first <= start <= end <= last or start == end, repr(text)
             assert text[start:end] == text[first:last].strip(), repr(text)
     single = assemble(ours, flat)
-    assert np.split(single.input_ids, single.offsets[1:-1])[3].tolist() == theirs(texts[3])["input_ids"]
+    assert (
+        np.split(single.input_ids, single.offsets[1:-1])[3].tolist()
+        == theirs(texts[3])["input_ids"]
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -293,7 +381,8 @@ def test_ids_are_those_of_auto_tokenizer(folder_of: Callable[[str], Path], kind:
         types = (np.arange(len(packed.input_ids)) >= packed.second_starts[0]).astype(int).tolist()
         assert types == pair["token_type_ids"]
     words = ["The", "cat's", "covid", "[E1]", "naïve", ",", "日本語"]
-    if kind not in ("roberta", "roberta with every flag", "merges.txt and added tokens"):  # transformers refuses it
+    # transformers refuses it
+    if kind not in ("roberta", "roberta with every flag", "merges.txt and added tokens"):
         split = theirs(words, is_split_into_words=True, add_special_tokens=False)
         ids, lengths = ours.encode_words(words)
         assert ids.tolist() == split["input_ids"]
@@ -313,12 +402,17 @@ def test_ids_of_real_text(folder_of: Callable[[str], Path], shared_dir: Path, ki
     texts = list(real_lines(shared_dir))
     for number in range(0, len(texts), 3):
         words = texts[number].split(" ")
-        words.insert(rng.randrange(len(words) + 1), rng.choice([*MARKED, *(one.content for one in EVERY_FLAG)]))
+        words.insert(
+            rng.randrange(len(words) + 1),
+            rng.choice([*MARKED, *(one.content for one in EVERY_FLAG)]),
+        )
         texts[number] = " ".join(words)
     assert len(texts) == 2000
     theirs = transformers.AutoTokenizer.from_pretrained(str(folder))
     expected = theirs(texts, add_special_tokens=False)["input_ids"]
-    for text, ids, wanted in zip(texts, read_tokenizer(folder).encode_batch(texts), expected, strict=True):
+    for text, ids, wanted in zip(
+        texts, read_tokenizer(folder).encode_batch(texts), expected, strict=True
+    ):
         assert ids.tolist() == wanted, text
 
 
@@ -339,7 +433,14 @@ def real_lines(shared_dir: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    "kind", ["bert with every flag", "roberta prefixed with every flag", "albert", "whole texts", "cut and padded"]
+    "kind",
+    [
+        "bert with every flag",
+        "roberta prefixed with every flag",
+        "albert",
+        "whole texts",
+        "cut and padded",
+    ],
 )
 def test_its_files_give_the_same_tokenizer_here_and_to_auto_tokenizer(
     folder_of: Callable[[str], Path], tmp_path: Path, kind: str
@@ -357,7 +458,9 @@ def test_its_files_give_the_same_tokenizer_here_and_to_auto_tokenizer(
     assert not one.has_token_types and one.fingerprint == ours.fingerprint
     (tmp_path / "tokenizer_config.json").write_bytes(one.files()["tokenizer_config.json"])
     assert not read_tokenizer(tmp_path).has_token_types
-    assert "token_type_ids" not in transformers.AutoTokenizer.from_pretrained(str(tmp_path))("a", "b")
+    assert "token_type_ids" not in transformers.AutoTokenizer.from_pretrained(str(tmp_path))(
+        "a", "b"
+    )
 
 
 def test_a_cache_that_is_always_full_changes_nothing(
@@ -373,7 +476,9 @@ def test_a_cache_that_is_always_full_changes_nothing(
         monkeypatch.undo()
 
 
-@pytest.mark.parametrize("kind", ["bert with every flag", "roberta with every flag", "albert with every flag"])
+@pytest.mark.parametrize(
+    "kind", ["bert with every flag", "roberta with every flag", "albert with every flag"]
+)
 def test_words_of_whole_word_masking(folder_of: Callable[[str], Path], kind: str) -> None:
     """An added token is a word, whatever it looks like."""
     tokenizer, text = read_tokenizer(folder_of(kind)), "the unaffables catrunner [16x] saton"
@@ -385,14 +490,21 @@ def test_words_of_whole_word_masking(folder_of: Callable[[str], Path], kind: str
     assert [word.replace("##", "").lstrip("Ġ▁") for word in shown] == text.split()
 
 
-def test_a_tokenizer_that_does_not_say_where_words_begin_is_not_guessed_at(folder_of: Callable[[str], Path]) -> None:
+def test_a_tokenizer_that_does_not_say_where_words_begin_is_not_guessed_at(
+    folder_of: Callable[[str], Path],
+) -> None:
     unknown = SpecialIds.of(read_tokenizer(folder_of("bpe of words")))
     assert not unknown.knows_words and unknown.continues is None
     masking = Masking(0.15, 0.8, 0.1, 0.1, whole_words=True)
     packed = pack_windows(
-        TokenStream([np.arange(10, 40)]), np.array([0]), np.array([6]), (np.zeros(0, int), np.zeros(0, int)), unknown,
-        8, np.arange(1),
-    )  # fmt: skip
+        TokenStream([np.arange(10, 40)]),
+        np.array([0]),
+        np.array([6]),
+        (np.zeros(0, int), np.zeros(0, int)),
+        unknown,
+        8,
+        np.arange(1),
+    )
     with pytest.raises(ValueError, match="whole_words=true needs a tokenizer whose entries say"):
         masking.apply(packed, unknown, 0, 0)
 
@@ -402,12 +514,16 @@ def test_it_goes_to_another_process(folder_of: Callable[[str], Path]) -> None:
         tokenizer = read_tokenizer(folder_of(kind))
         sent = pickle.loads(pickle.dumps(tokenizer))
         assert sent.fingerprint == tokenizer.fingerprint
-        for ids, expected in zip(sent.encode_batch(lines(20)), tokenizer.encode_batch(lines(20)), strict=True):
+        for ids, expected in zip(
+            sent.encode_batch(lines(20)), tokenizer.encode_batch(lines(20)), strict=True
+        ):
             assert ids.tolist() == expected.tolist()
 
 
 def test_prepared_tokenizers_are_not_taken_for_a_folders_own(tmp_path: Path) -> None:
-    """Their files stay theirs: the same class, ids and fingerprint, and no special token in text."""
+    """Their files stay theirs: the same class, ids and fingerprint, and no special token in
+    text.
+    """
     for number, made in enumerate(
         (
             WordPieceTokenizer.train(TRAINING, 300, True),
@@ -425,7 +541,9 @@ def test_prepared_tokenizers_are_not_taken_for_a_folders_own(tmp_path: Path) -> 
 
 
 def test_an_encoder_of_ours_that_transformers_saved_again_is_known(tmp_path: Path) -> None:
-    """Its config.json still has the fingerprint of the prepared tokenizer, and the vocabulary is that one."""
+    """Its config.json still has the fingerprint of the prepared tokenizer, and the vocabulary is
+    that one.
+    """
     made = WordPieceTokenizer.train(TRAINING, 300, True)
     for name, content in made.files().items():
         (tmp_path / name).write_bytes(content)
@@ -433,16 +551,23 @@ def test_an_encoder_of_ours_that_transformers_saved_again_is_known(tmp_path: Pat
     theirs.add_tokens(["covid"])
     theirs.save_pretrained(tmp_path / "theirs")
     again = read_tokenizer(tmp_path / "theirs")
-    assert isinstance(again, FolderTokenizer) and again.released == made.fingerprint != again.fingerprint
+    assert (
+        isinstance(again, FolderTokenizer)
+        and again.released == made.fingerprint != again.fingerprint
+    )
     assert again.vocab_size == made.vocab_size + 1
 
 
-def test_a_contradiction_is_told(folder_of: Callable[[str], Path], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_contradiction_is_told(
+    folder_of: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING):
         read_tokenizer(folder_of("bert"))
         assert not caplog.text
         read_tokenizer(folder_of("config keeps case"))
-    assert "lowercase=true and tokenizer_config.json do_lower_case=false, which counts" in caplog.text
+    assert (
+        "lowercase=true and tokenizer_config.json do_lower_case=false, which counts" in caplog.text
+    )
 
 
 def test_a_corpus_can_be_prepared_with_a_tokenizer_json(folder_of: Callable[[str], Path]) -> None:
@@ -469,9 +594,12 @@ def rewritten(folder: Path, where: Path, change: Callable[[dict[str, Any]], Any]
 
 
 def drop_token(content: dict[str, Any], name: str) -> None:
-    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != name]
+    content["added_tokens"] = [
+        token for token in content["added_tokens"] if token["content"] != name
+    ]
     content["model"]["vocab"] = {
-        (f"[was {entry}]" if entry == name else entry): index for entry, index in content["model"]["vocab"].items()
+        (f"[was {entry}]" if entry == name else entry): index
+        for entry, index in content["model"]["vocab"].items()
     }
 
 
@@ -481,11 +609,17 @@ def drop_token(content: dict[str, Any], name: str) -> None:
         (lambda x: x.pop("model"), "it has no model with a vocabulary"),
         (lambda x: x["model"].update(type="Magic"), "cannot be read by the tokenizers library"),
         (lambda x: x["post_processor"]["single"].pop(), "its template makes"),
-        (lambda x: x["post_processor"]["single"].pop(0), "needs one token before a text and one behind it"),
+        (
+            lambda x: x["post_processor"]["single"].pop(0),
+            "needs one token before a text and one behind it",
+        ),
     ],
 )
 def test_a_tokenizer_json_that_cannot_be_read_is_refused(
-    folder_of: Callable[[str], Path], tmp_path: Path, change: Callable[[dict[str, Any]], Any], words: str
+    folder_of: Callable[[str], Path],
+    tmp_path: Path,
+    change: Callable[[dict[str, Any]], Any],
+    words: str,
 ) -> None:
     with pytest.raises(ValueError, match=words) as refused:
         read_tokenizer(rewritten(folder_of("bert"), tmp_path / "m", change))
@@ -493,17 +627,29 @@ def test_a_tokenizer_json_that_cannot_be_read_is_refused(
 
 
 def test_dropout_of_merges_is_refused(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
-    folder = rewritten(folder_of("roberta"), tmp_path / "m", lambda content: content["model"].update(dropout=0.1))
+    folder = rewritten(
+        folder_of("roberta"), tmp_path / "m", lambda content: content["model"].update(dropout=0.1)
+    )
     with pytest.raises(ValueError, match=r"dropout 0.1, so a text would have other ids each time"):
         read_tokenizer(folder)
 
 
-def test_what_is_missing_is_said_where_it_is_needed(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+def test_what_is_missing_is_said_where_it_is_needed(
+    folder_of: Callable[[str], Path], tmp_path: Path
+) -> None:
     """A tokenizer without a mask classifies; one whose pairs look otherwise reads single texts."""
-    masked = rewritten(folder_of("bert"), tmp_path / "m", lambda content: drop_token(content, "[MASK]"))
+    masked = rewritten(
+        folder_of("bert"), tmp_path / "m", lambda content: drop_token(content, "[MASK]")
+    )
     tokenizer = read_tokenizer(masked)
-    assert len(tokenizer.encode_batch(["the cat [MASK]"])[0]) > 3 and not tokenizer.has_mask("the [MASK]")
-    for needs in (lambda: tokenizer.mask_id, lambda: tokenizer.mask_token, lambda: SpecialIds.of(tokenizer)):
+    assert len(tokenizer.encode_batch(["the cat [MASK]"])[0]) > 3 and not tokenizer.has_mask(
+        "the [MASK]"
+    )
+    for needs in (
+        lambda: tokenizer.mask_id,
+        lambda: tokenizer.mask_token,
+        lambda: SpecialIds.of(tokenizer),
+    ):
         with pytest.raises(ValueError, match="no mask token"):
             needs()
 
@@ -516,7 +662,9 @@ def test_what_is_missing_is_said_where_it_is_needed(folder_of: Callable[[str], P
         assemble(pairs, *(pairs.encode_batch(["the cat"]) for _ in range(2)))
 
 
-def test_another_vocabulary_beside_tokenizer_json_is_refused(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+def test_another_vocabulary_beside_tokenizer_json_is_refused(
+    folder_of: Callable[[str], Path], tmp_path: Path
+) -> None:
     """Somebody wrote a word of theirs into vocab.txt, which nothing reads."""
     folder = rewritten(folder_of("bert"), tmp_path / "m", lambda content: None)
     vocabulary = [*read_tokenizer(folder).vocabulary]
@@ -524,11 +672,15 @@ def test_another_vocabulary_beside_tokenizer_json_is_refused(folder_of: Callable
     assert read_tokenizer(folder).vocab_size == len(vocabulary)
     vocabulary[50] = "covid"
     (folder / "vocab.txt").write_text("".join(f"{entry}\n" for entry in vocabulary))
-    with pytest.raises(ValueError, match=r"vocab.txt has 'covid' where tokenizer.json has .* \(id 50\)"):
+    with pytest.raises(
+        ValueError, match=r"vocab.txt has 'covid' where tokenizer.json has .* \(id 50\)"
+    ):
         read_tokenizer(folder)
 
 
 def test_a_sentencepiece_file_alone_says_how_to_make_a_tokenizer_json(tmp_path: Path) -> None:
     (tmp_path / "spiece.model").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"expected tokenizer.json, .*of spiece.model transformers makes one"):
+    with pytest.raises(
+        ValueError, match=r"expected tokenizer.json, .*of spiece.model transformers makes one"
+    ):
         read_tokenizer(tmp_path)

@@ -1,4 +1,5 @@
-"""Segment pairs and full-sentence windows: where rows are cut, and that the cuts do not tell the label.
+"""Segment pairs and full-sentence windows: where rows are cut, and that the cuts do not tell the
+label.
 
 Token ids are 10 + token position (see conftest), so a row says where it was cut.
 """
@@ -51,7 +52,10 @@ def cuts(rows: PackedInstances) -> Cut:
 
 
 def document_of(shards: TokenShards, position: np.ndarray) -> np.ndarray:
-    return np.searchsorted(shards.sentence_offsets[shards.document_offsets], position, side="right") - 1
+    return (
+        np.searchsorted(shards.sentence_offsets[shards.document_offsets], position, side="right")
+        - 1
+    )
 
 
 def every_row(instances: Any, epochs: int = 1, seed: int = 1) -> list[PackedInstances]:
@@ -60,14 +64,20 @@ def every_row(instances: Any, epochs: int = 1, seed: int = 1) -> list[PackedInst
 
 @pytest.fixture
 def shards(make_shards: MakeShards, make_documents: MakeDocuments) -> TokenShards:
-    return make_shards(make_documents(60, 2, 60, seed=1), sources=[number % 2 for number in range(60)])
+    return make_shards(
+        make_documents(60, 2, 60, seed=1), sources=[number % 2 for number in range(60)]
+    )
 
 
 @pytest.mark.parametrize("seq_length", [8, 16, 33, 64, 128])
-def test_rows_are_cls_a_sep_b_sep_pad(shards: TokenShards, ids: SpecialIds, seq_length: int) -> None:
+def test_rows_are_cls_a_sep_b_sep_pad(
+    shards: TokenShards, ids: SpecialIds, seq_length: int
+) -> None:
     instances = SegmentPairs(0.5, "corpus").bind(shards, ids, seq_length)
     rows = every_row(instances)[0]
-    input_ids, types, special = (rectangle(rows, v) for v in (rows.input_ids, rows.token_type_ids, rows.special))
+    input_ids, types, special = (
+        rectangle(rows, v) for v in (rows.input_ids, rows.token_type_ids, rows.special)
+    )
     for row, length in enumerate(rows.lengths):
         a = int((~special[row] & (types[row] == 0)).sum())
         b = int((~special[row] & (types[row] == 1)).sum())
@@ -79,7 +89,10 @@ def test_rows_are_cls_a_sep_b_sep_pad(shards: TokenShards, ids: SpecialIds, seq_
         assert (input_ids[row, length:] == ids.pad).all()
     assert (rectangle(rows, rows.position_ids) == np.arange(seq_length)).all()
     assert rows.width == seq_length
-    assert all(values.dtype == np.int64 for values in (rows.input_ids, rows.token_type_ids, rows.position_ids))
+    assert all(
+        values.dtype == np.int64
+        for values in (rows.input_ids, rows.token_type_ids, rows.position_ids)
+    )
 
 
 @pytest.mark.parametrize("seq_length", [16, 64])
@@ -123,17 +136,25 @@ def test_negative_scope(shards: TokenShards, ids: SpecialIds) -> None:
 
 
 @pytest.mark.parametrize(("scope", "expected"), [("corpus", 0.75), ("source", 0.5)])
-def test_what_the_sources_alone_tell(make_shards: MakeShards, ids: SpecialIds, scope: str, expected: float) -> None:
-    """Two sources of one size: over the corpus, half of the random segments are of the other one."""
+def test_what_the_sources_alone_tell(
+    make_shards: MakeShards, ids: SpecialIds, scope: str, expected: float
+) -> None:
+    """Two sources of one size: over the corpus, half of the random segments are of the other
+    one.
+    """
     shards = make_shards([[9] * 20] * 100, sources=[number % 2 for number in range(100)])
     rows = every_row(SegmentPairs(0.5, scope).bind(shards, ids, 32), epochs=5)
     label = np.concatenate([one.next_sentence_label for one in rows])
     one_source = np.concatenate([one.source == one.b_source for one in rows])
-    assert source_rule(label, one_source) == pytest.approx(max((one_source == (label == 0)).mean(), 0.5), abs=0.02)
+    assert source_rule(label, one_source) == pytest.approx(
+        max((one_source == (label == 0)).mean(), 0.5), abs=0.02
+    )
     assert source_rule(label, one_source) == pytest.approx(expected, abs=0.02)
 
 
-def test_a_source_of_one_document_draws_from_the_others(make_shards: MakeShards, ids: SpecialIds) -> None:
+def test_a_source_of_one_document_draws_from_the_others(
+    make_shards: MakeShards, ids: SpecialIds
+) -> None:
     shards = make_shards([[5] * 40, [6] * 40, [7] * 40, [8] * 40, [9]], sources=[0, 0, 0, 1, 1])
     instances = SegmentPairs(1.0, "source").bind(shards, ids, 32)
     assert instances.lonely_sources == ["books"]
@@ -154,14 +175,19 @@ def test_parts_of_one_document_are_no_random_next_segments(
     """A stretch was held out of documents 0 and 1, which leaves two parts of each."""
     shards = replace(make_shards([[5] * 40] * 5), document_origin=np.array([7, 7, 8, 8, 9]))
     for rows in every_row(SegmentPairs(1.0, scope).bind(shards, ids, 32), epochs=5):
-        origins = [shards.document_origin[document_of(shards, at)] for at in (cuts(rows).a_start, cuts(rows).b_start)]
+        origins = [
+            shards.document_origin[document_of(shards, at)]
+            for at in (cuts(rows).a_start, cuts(rows).b_start)
+        ]
         assert rows.next_sentence_label.mean() > 0.8
         assert (origins[0] != origins[1])[rows.next_sentence_label == 1].all()
     with pytest.raises(ValueError, match="single document"):
         SegmentPairs(0.5, scope).bind(replace(shards, document_origin=np.zeros(5)), ids, 32)
 
 
-def test_the_other_document_is_drawn_in_proportion_to_length(make_shards: MakeShards, ids: SpecialIds) -> None:
+def test_the_other_document_is_drawn_in_proportion_to_length(
+    make_shards: MakeShards, ids: SpecialIds
+) -> None:
     shards = make_shards([[8] * 300, [8] * 600, [8] * 100])
     instances = SegmentPairs(1.0, "corpus").bind(shards, ids, 35)
     cut = [cuts(rows) for rows in every_row(instances, epochs=30)]
@@ -171,7 +197,9 @@ def test_the_other_document_is_drawn_in_proportion_to_length(make_shards: MakeSh
 
 
 @pytest.mark.parametrize("seq_length", [16, 64, 256])
-def test_each_document_is_used_in_each_epoch(shards: TokenShards, ids: SpecialIds, seq_length: int) -> None:
+def test_each_document_is_used_in_each_epoch(
+    shards: TokenShards, ids: SpecialIds, seq_length: int
+) -> None:
     rows = every_row(SegmentPairs(0.5, "corpus").bind(shards, ids, seq_length))[0]
     assert set(document_of(shards, cuts(rows).a_start)) == set(range(shards.num_documents))
 
@@ -184,15 +212,21 @@ def test_nearly_every_token_is_seen_over_epochs(shards: TokenShards, ids: Specia
     assert seen.mean() > 0.99
 
 
-def test_rows_fill_the_budget_where_the_document_allows(make_shards: MakeShards, ids: SpecialIds) -> None:
+def test_rows_fill_the_budget_where_the_document_allows(
+    make_shards: MakeShards, ids: SpecialIds
+) -> None:
     shards = make_shards([[7] * 50, [5] * 41, [3, 4]])
     rows = every_row(SegmentPairs(0.5, "corpus").bind(shards, ids, 35), epochs=10)
     long = np.concatenate([r.lengths[document_of(shards, cuts(r).a_start) < 2] for r in rows])
     assert (long == 35).mean() > 0.9
 
 
-def test_single_sentences_are_counted_and_odd_documents_work(make_shards: MakeShards, ids: SpecialIds) -> None:
-    shards = make_shards([[9], [500], [500, 1], [1, 500], [3, 500, 500, 2], [1, 1], [1] * 400, [20, 20, 5]])
+def test_single_sentences_are_counted_and_odd_documents_work(
+    make_shards: MakeShards, ids: SpecialIds
+) -> None:
+    shards = make_shards(
+        [[9], [500], [500, 1], [1, 500], [3, 500, 500, 2], [1, 1], [1] * 400, [20, 20, 5]]
+    )
     instances = SegmentPairs(0.5, "corpus").bind(shards, ids, 32)
     assert instances.num_skipped_documents == 2
     for rows in every_row(instances, epochs=30):
@@ -204,7 +238,9 @@ def test_single_sentences_are_counted_and_odd_documents_work(make_shards: MakeSh
         assert cut.a_length.min() >= 1 and cut.b_length.min() >= 1
 
 
-def test_rows_are_a_pure_function_of_seed_epoch_and_index(shards: TokenShards, ids: SpecialIds) -> None:
+def test_rows_are_a_pure_function_of_seed_epoch_and_index(
+    shards: TokenShards, ids: SpecialIds
+) -> None:
     instances = SegmentPairs(0.5, "corpus").bind(shards, ids, 32)
     index = np.array([5, 0, 17, 3, 99, 5])
     whole = instances.pack(3, np.array([0, 1, 0, 2, 1, 1]), index)
@@ -254,37 +290,62 @@ def test_clear_errors(make_shards: MakeShards, ids: SpecialIds) -> None:
 
 
 def length_features(shards: TokenShards, cut: Cut) -> np.ndarray:
-    """[B, 6]: len A, len B, total, B ends a sentence, length of B's first sentence, sentence ends in B."""
+    """[B, 6]: len A, len B, total, B ends a sentence, length of B's first sentence, sentence ends
+    in B.
+    """
     offsets = shards.sentence_offsets
     end = cut.b_start + cut.b_length
     first_end = offsets[np.searchsorted(offsets, cut.b_start, side="right")]
-    ends = np.searchsorted(offsets, end, side="right") - np.searchsorted(offsets, cut.b_start, side="right")
+    ends = np.searchsorted(offsets, end, side="right") - np.searchsorted(
+        offsets, cut.b_start, side="right"
+    )
     first = np.minimum(first_end - cut.b_start, cut.b_length)
-    features = [cut.a_length, cut.b_length, cut.a_length + cut.b_length, np.isin(end, offsets), first, ends]
+    features = [
+        cut.a_length,
+        cut.b_length,
+        cut.a_length + cut.b_length,
+        np.isin(end, offsets),
+        first,
+        ends,
+    ]
     return np.stack(features, axis=1).astype(np.int64)
 
 
-def length_only_accuracy(features: np.ndarray, labels: np.ndarray, is_training: np.ndarray) -> float:
-    """Held-out accuracy of the best of many classifiers: binned likelihood over each pair of features, and their sum.
+def length_only_accuracy(
+    features: np.ndarray, labels: np.ndarray, is_training: np.ndarray
+) -> float:
+    """Held-out accuracy of the best of many classifiers: binned likelihood over each pair of
+    features, and their sum.
 
     Picking the best on the held-out rows favours finding a leak, never hides one.
     """
     binned = np.empty_like(features)
     for column, values in enumerate(features.T):
-        binned[:, column] = np.searchsorted(np.unique(np.quantile(values, np.linspace(0, 1, 9)[1:-1])), values)
+        binned[:, column] = np.searchsorted(
+            np.unique(np.quantile(values, np.linspace(0, 1, 9)[1:-1])), values
+        )
     total, best = np.zeros(len(labels)), 0.0
     for one in range(binned.shape[1]):
         for two in range(one):
             cell = binned[:, one] * 10 + binned[:, two]
-            counts = [np.bincount(cell[is_training & (labels == k)], minlength=100) + 5.0 for k in (0, 1)]
-            score = np.log(counts[1] / counts[1].sum())[cell] - np.log(counts[0] / counts[0].sum())[cell]
+            counts = [
+                np.bincount(cell[is_training & (labels == k)], minlength=100) + 5.0 for k in (0, 1)
+            ]
+            score = (
+                np.log(counts[1] / counts[1].sum())[cell]
+                - np.log(counts[0] / counts[0].sum())[cell]
+            )
             total += score
             best = max(best, ((score > 0) == labels)[~is_training].mean())
     return max(best, ((total > 0) == labels)[~is_training].mean())
 
 
-def collect(shards: TokenShards, instances: PairInstances, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Features, labels, and which rows train: the others are of other instances, not only of other epochs."""
+def collect(
+    shards: TokenShards, instances: PairInstances, count: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features, labels, and which rows train: the others are of other instances, not only of other
+    epochs.
+    """
     parts = every_row(instances, epochs=-(-count // len(instances)))
     features = np.concatenate([length_features(shards, cuts(rows)) for rows in parts])
     labels = np.concatenate([rows.next_sentence_label for rows in parts])
@@ -312,7 +373,9 @@ def test_lengths_do_not_tell_the_label(
     seq_length: int,
 ) -> None:
     shards = make_shards(make_documents(count, low, high, seed=3))
-    features, labels, is_training = collect(shards, SegmentPairs(0.5, "corpus").bind(shards, ids, seq_length), 40_000)
+    features, labels, is_training = collect(
+        shards, SegmentPairs(0.5, "corpus").bind(shards, ids, seq_length), 40_000
+    )
     accuracy = length_only_accuracy(features, labels, is_training)
     majority = max(labels.mean(), 1 - labels.mean())
     assert majority < 0.515
@@ -328,7 +391,10 @@ def test_the_classifier_detects_a_naive_builder(
     instances = SegmentPairs(0.5, "corpus").bind(shards, ids, 64)
     rows = every_row(instances)[0]
     cut, offsets = cuts(rows), shards.sentence_offsets
-    whole = offsets[np.searchsorted(offsets, cut.b_start + cut.b_length, side="right") - 1] - cut.b_start
+    whole = (
+        offsets[np.searchsorted(offsets, cut.b_start + cut.b_length, side="right") - 1]
+        - cut.b_start
+    )
     cut.b_length = np.where((rows.next_sentence_label == 0) & (whole > 0), whole, cut.b_length)
     features = length_features(shards, cut)
     assert length_only_accuracy(features, rows.next_sentence_label, rows.names % 2 == 0) > 0.8
@@ -344,7 +410,10 @@ def test_the_classifier_detects_a_slight_leak(
     features, labels = [], np.concatenate([rows.next_sentence_label for rows in parts])
     for rows in parts:
         cut, offsets = cuts(rows), shards.sentence_offsets
-        whole = offsets[np.searchsorted(offsets, cut.b_start + cut.b_length, side="right") - 1] - cut.b_start
+        whole = (
+            offsets[np.searchsorted(offsets, cut.b_start + cut.b_length, side="right") - 1]
+            - cut.b_start
+        )
         changed = (rows.next_sentence_label == 0) & (whole > 0) & (rows.names % 10 < 2)
         cut.b_length = np.where(changed, whole, cut.b_length)
         features.append(length_features(shards, cut))
@@ -359,12 +428,19 @@ def windows(rows: PackedInstances) -> list[list[int]]:
     """Text positions of each window, None-free, with -1 for an inner separator."""
     found = []
     for row, length in zip(rectangle(rows, rows.input_ids), rows.lengths, strict=True):
-        found.append([token - FIRST_ID if token >= FIRST_ID else -1 for token in row[1 : length - 1].tolist()])
+        found.append(
+            [
+                token - FIRST_ID if token >= FIRST_ID else -1
+                for token in row[1 : length - 1].tolist()
+            ]
+        )
     return found
 
 
 @pytest.mark.parametrize("seq_length", [16, 40, 128])
-def test_windows_hold_the_corpus_once_in_whole_sentences(shards: TokenShards, ids: SpecialIds, seq_length: int) -> None:
+def test_windows_hold_the_corpus_once_in_whole_sentences(
+    shards: TokenShards, ids: SpecialIds, seq_length: int
+) -> None:
     instances = FullSentences().bind(shards, ids, seq_length)
     rows = every_row(instances)[0]
     input_ids = rectangle(rows, rows.input_ids)
@@ -378,7 +454,11 @@ def test_windows_hold_the_corpus_once_in_whole_sentences(shards: TokenShards, id
     limit = seq_length - 2
     for window in found:
         assert len(window) <= limit and window[0] >= 0 and window[-1] >= 0
-        sentence = int(shards.sentence_offsets[np.searchsorted(shards.sentence_offsets, window[0], side="right")])
+        sentence = int(
+            shards.sentence_offsets[
+                np.searchsorted(shards.sentence_offsets, window[0], side="right")
+            ]
+        )
         assert window[0] in starts or len(window) <= limit < sentence - window[0] + limit
         for before, after in pairwise(window):
             if before >= 0 and after >= 0:
@@ -389,7 +469,9 @@ def test_windows_hold_the_corpus_once_in_whole_sentences(shards: TokenShards, id
     assert (special == (input_ids < FIRST_ID)).all()
 
 
-def test_windows_are_as_full_as_whole_sentences_allow(make_shards: MakeShards, ids: SpecialIds) -> None:
+def test_windows_are_as_full_as_whole_sentences_allow(
+    make_shards: MakeShards, ids: SpecialIds
+) -> None:
     shards = make_shards([[4, 4, 3], [2, 1], [5], [25, 3]])
     rows = every_row(FullSentences().bind(shards, ids, 14))[0]
     assert windows(rows) == [
@@ -402,7 +484,9 @@ def test_windows_are_as_full_as_whole_sentences_allow(make_shards: MakeShards, i
     assert rows.source.tolist() == [0] * 5
 
 
-def test_an_exactly_full_window_and_inner_separators(make_shards: MakeShards, ids: SpecialIds) -> None:
+def test_an_exactly_full_window_and_inner_separators(
+    make_shards: MakeShards, ids: SpecialIds
+) -> None:
     shards = make_shards([[4], [3], [2], [6]], sources=[1, 0, 2, 0])
     rows = every_row(FullSentences().bind(shards, ids, 13))[0]
     assert windows(rows) == [[0, 1, 2, 3, -1, 4, 5, 6, -1, 7, 8], [9, 10, 11, 12, 13, 14]]

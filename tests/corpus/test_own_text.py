@@ -1,4 +1,6 @@
-"""Text of one's own: paths from where one stands, the fields that a file has, how often a run reads it."""
+"""Text of one's own: paths from where one stands, the fields that a file has, how often a run reads
+it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ from clozelab.suggestions import passes
 
 
 def test_a_path_from_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for place, name in ((tmp_path / "here" / "texts", "a.txt"), (tmp_path / "data" / "both", "b.txt")):
+    for place, name in (
+        (tmp_path / "here" / "texts", "a.txt"),
+        (tmp_path / "data" / "both", "b.txt"),
+    ):
         place.mkdir(parents=True)
         (place / name).write_text("one sentence\n")
     (tmp_path / "here" / "both").mkdir()
@@ -29,17 +34,26 @@ def test_a_path_from_where_one_stands(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_fields_that_there_are_are_named(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text("\n".join(json.dumps({"title": "t", "body": "b"}) for _ in range(20)) + "\n")
-    with pytest.raises(ValueError, match=r"x\.jsonl:1: no text in field 'text' \(there are body, title\)"):
+    with pytest.raises(
+        ValueError, match=r"x\.jsonl:1: no text in field 'text' \(there are body, title\)"
+    ):
         check_head(TextFile(path, path.name, 0, "jsonl", "text"))
 
 
 def test_passes_over_the_text() -> None:
     assert passes(4e6, 1_000_000) == ("4.0 passes over 1 M tokens of text", False)
     said, is_much = passes(4.1e7, 1_000_000)
-    assert is_much and said.startswith("41.0 passes over 1 M tokens of text; beyond 40 an encoder learns the text by")
+    assert is_much and said.startswith(
+        "41.0 passes over 1 M tokens of text; beyond 40 an encoder learns the text by"
+    )
 
 
 def test_the_scale_for_it_takes_a_text(tmp_path: Path) -> None:
-    composed = compose("pretrain", ["scale=own", f"corpus.sources.0.path={tmp_path}", "objective=mlm"])
+    composed = compose(
+        "pretrain", ["scale=own", f"corpus.sources.0.path={tmp_path}", "objective=mlm"]
+    )
     assert composed.corpus.name == "text" and composed.tokenizer.vocab_size == 8192
-    assert sum(one.steps * one.global_batch_size * one.seq_length for one in composed.phases) == 7_372_800
+    assert (
+        sum(one.steps * one.global_batch_size * one.seq_length for one in composed.phases)
+        == 7_372_800
+    )

@@ -1,4 +1,6 @@
-"""Instances as one stream, and masking: exact numbers, uniform positions, the 80/10/10 draw, what is never touched."""
+"""Instances as one stream, and masking: exact numbers, uniform positions, the 80/10/10 draw, what
+is never touched.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ def rectangle(lengths: list[int], width: int, ids: SpecialIds) -> PackedInstance
 
 
 def chosen(rows: PackedInstances, prob: float, seed: int, epoch: int) -> np.ndarray:
-    masking, candidates = Masking(prob, 0.8, 0.1, 0.1), (~rows.special).reshape(-1, rows.width).sum(1)
+    masking, candidates = (
+        Masking(prob, 0.8, 0.1, 0.1),
+        (~rows.special).reshape(-1, rows.width).sum(1),
+    )
     return choose_positions(rows, masking.number(rows.lengths, candidates, rows.width), seed, epoch)
 
 
@@ -82,7 +87,8 @@ def test_positions_are_uniform_and_independent_of_the_slot(ids: SpecialIds) -> N
         hits += np.bincount(chosen(rows, 0.15, 3, epoch) % 48, minlength=48)
     assert hits[0] == 0 and not hits[41:].any()
     expected = 10_000 * 6 / 40
-    # Chi-square, about 39 degrees of freedom, p = 1e-4 (without replacement it is slightly smaller).
+    # Chi-square, about 39 degrees of freedom, p = 1e-4 (without replacement it is slightly
+    # smaller).
     assert ((hits[1:41] - expected) ** 2 / expected).sum() < 80
 
 
@@ -106,7 +112,9 @@ def test_eighty_ten_ten(ids: SpecialIds) -> None:
     assert per_row.std() > 1.3
 
 
-@pytest.mark.parametrize("fractions", [(1, 0, 0), (0, 0, 1), (0, 1, 0), (0.8, 0, 0.2), (0.8, 0.2, 0)])
+@pytest.mark.parametrize(
+    "fractions", [(1, 0, 0), (0, 0, 1), (0, 1, 0), (0.8, 0, 0.2), (0.8, 0.2, 0)]
+)
 def test_table_8_arms(ids: SpecialIds, fractions: tuple[float, float, float]) -> None:
     rows = rectangle([64] * 400, 64, ids)
     input_ids, position, labels = Masking(0.15, *fractions).apply(rows, ids, 1, 0)

@@ -1,4 +1,6 @@
-"""Preparation as a whole: the shards hold the text, the cache is addressed by content, a killed run leaves nothing."""
+"""Preparation as a whole: the shards hold the text, the cache is addressed by content, a killed run
+leaves nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def make_text(num_documents: int, first: int = 0) -> str:
     """One sentence a line, a blank line between documents; no two documents alike."""
     documents = []
     for index in range(first, first + num_documents):
-        lines = [f"The {NOUNS[(index + n) % 6]} number {index} has {n} friends." for n in range(1 + index % 4)]
+        lines = [
+            f"The {NOUNS[(index + n) % 6]} number {index} has {n} friends."
+            for n in range(1 + index % 4)
+        ]
         documents.append("\n".join(lines))
     return "\n\n".join(documents) + "\n"
 
@@ -42,7 +47,9 @@ def run(tmp_path: Path, **changes: Any) -> Path:
         "sources": [Source("one", "one.txt"), Source("two", "two.txt")],
         "data_dir": tmp_path / "data",
         "cache_dir": tmp_path / "cache",
-        "tokenizer": TokenizerSettings(**(WORDPIECE | {key: changes.pop(key) for key in [*changes] if key in RULES})),
+        "tokenizer": TokenizerSettings(
+            **(WORDPIECE | {key: changes.pop(key) for key in [*changes] if key in RULES})
+        ),
         "validation_fraction": 0.2,
     }
     return prepare_corpus(**(arguments | changes))
@@ -58,7 +65,11 @@ def data(tmp_path: Path) -> Path:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_the_shards_hold_the_text(tmp_path: Path, data: Path) -> None:
@@ -68,7 +79,9 @@ def test_the_shards_hold_the_text(tmp_path: Path, data: Path) -> None:
         assert split.source_names == ("one", "two")
         for d in range(split.num_documents):
             sentences = [
-                tuple(split.tokens[split.sentence_offsets[s] : split.sentence_offsets[s + 1]].tolist())
+                tuple(
+                    split.tokens[split.sentence_offsets[s] : split.sentence_offsets[s + 1]].tolist()
+                )
                 for s in range(split.document_offsets[d], split.document_offsets[d + 1])
             ]
             documents[tuple(sentences)] = int(split.document_source[d])
@@ -85,7 +98,9 @@ def test_the_shards_hold_the_text(tmp_path: Path, data: Path) -> None:
     assert corpus.train.unigram_entropy == pytest.approx(-(share * np.log(share)).sum())
 
 
-def test_one_corpus_has_one_result(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_corpus_has_one_result(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Bytes do not depend on where the data lie, nor on how it is cut into batches."""
     first = run(tmp_path)
     moved = tmp_path / "elsewhere"
@@ -97,8 +112,12 @@ def test_one_corpus_has_one_result(tmp_path: Path, data: Path, monkeypatch: pyte
     assert str(tmp_path) not in (second / "manifest.json").read_text()
 
 
-def test_long_documents_are_held_out_in_stretches(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every source gives its share, no book lies on one side, and nothing joins text across a cut."""
+def test_long_documents_are_held_out_in_stretches(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every source gives its share, no book lies on one side, and nothing joins text across a
+    cut.
+    """
     monkeypatch.setattr("clozelab.corpus.documents.STRETCH_CHARACTERS", 400)
     books = [[f"Book {NOUNS[book]} says line {line}." for line in range(300)] for book in range(4)]
     (data / "two.txt").write_text("\n\n".join("\n".join(book) for book in books))
@@ -112,14 +131,22 @@ def test_long_documents_are_held_out_in_stretches(tmp_path: Path, data: Path, mo
     for name in ("train", "validation"):
         split = getattr(corpus, name)
         parts = [position_of(split, number, position) for number in range(split.num_documents)]
-        lines = [part for source, part in zip(split.document_source, parts, strict=True) if source == 1]
-        for origin, part in zip(split.document_origin[split.document_source == 1], lines, strict=True):
+        lines = [
+            part for source, part in zip(split.document_source, parts, strict=True) if source == 1
+        ]
+        for origin, part in zip(
+            split.document_origin[split.document_source == 1], lines, strict=True
+        ):
             assert {document for document, _ in part} == {origin}
-            assert [line for _, line in part] == list(range(part[0][1], part[-1][1] + 1)), "without a gap"
+            assert [line for _, line in part] == list(range(part[0][1], part[-1][1] + 1)), (
+                "without a gap"
+            )
         seen += [place for part in lines for place in part]
         tokens = np.diff(split.sentence_offsets[split.document_offsets])
         shares[name] = np.bincount(split.document_source, weights=tokens)
-        assert len({document for part in lines for document, _ in part}) == 4 or name == "validation"
+        assert (
+            len({document for part in lines for document, _ in part}) == 4 or name == "validation"
+        )
         assert len(lines) > 3, "of several places"
         assert name == "train" or max(map(len, lines)) <= 3 * 16, "a stretch is some 15 lines"
     assert sorted(seen) == sorted(position.values()), "all text, each line once"
@@ -222,24 +249,34 @@ def test_the_manifest_says_what_was_skipped(tmp_path: Path, data: Path) -> None:
     assert manifest["first_unusable_rows"] == ["rows.jsonl:302: invalid JSON"]
 
 
-@pytest.mark.parametrize("text", ["", "\n\n", "One document only.", "Twice the same.\n\nTwice the same."])
+@pytest.mark.parametrize(
+    "text", ["", "\n\n", "One document only.", "Twice the same.\n\nTwice the same."]
+)
 def test_a_corpus_too_small_to_split_is_refused(tmp_path: Path, data: Path, text: str) -> None:
     (data / "tiny.txt").write_text(text)
-    with pytest.raises(ValueError, match=r"the corpus has [01] usable documents .*at least 2 are needed"):
+    with pytest.raises(
+        ValueError, match=r"the corpus has [01] usable documents .*at least 2 are needed"
+    ):
         run(tmp_path, sources=[Source("tiny", "tiny.txt")])
 
 
 def test_two_documents_are_enough(tmp_path: Path, data: Path) -> None:
     (data / "tiny.txt").write_text("One document here.\n\nAnd another there.")
-    corpus = PreparedCorpus.open(run(tmp_path, sources=[Source("tiny", "tiny.txt")], validation_fraction=0.001))
+    corpus = PreparedCorpus.open(
+        run(tmp_path, sources=[Source("tiny", "tiny.txt")], validation_fraction=0.001)
+    )
     assert (corpus.train.num_documents, corpus.validation.num_documents) == (1, 1)
 
 
 def test_a_stretch_of_a_single_long_document_is_held_out(tmp_path: Path, data: Path) -> None:
-    """No blank line, as in a novel: what is trained on and what is held out are the whole text, each line once."""
+    """No blank line, as in a novel: what is trained on and what is held out are the whole text,
+    each line once.
+    """
     lines = [f"The {NOUNS[n % 6]} of line {n} is long." for n in range(2000)]
     (data / "novel.txt").write_text("\n".join(lines))
-    corpus = PreparedCorpus.open(run(tmp_path, sources=[Source("novel", "novel.txt")], validation_fraction=0.01))
+    corpus = PreparedCorpus.open(
+        run(tmp_path, sources=[Source("novel", "novel.txt")], validation_fraction=0.01)
+    )
     assert corpus.validation.num_documents == 1 and corpus.train.num_documents <= 2
     assert corpus.train.num_sentences + corpus.validation.num_sentences == 2000
     assert 400 < corpus.validation.num_sentences < 700, "one of four stretches"
@@ -259,23 +296,38 @@ def unspaced(length: int, letters: str = "ACGT") -> str:
 
 
 @pytest.mark.parametrize("letters", ["ACGT", "0123456789abcdef", "กขคงจฉชซ"])
-def test_text_without_spaces_is_for_another_tokenizer(tmp_path: Path, data: Path, letters: str) -> None:
-    """Said at once; byte-level BPE reads it, and so does WordPiece where characters are words or spaces are there."""
+def test_text_without_spaces_is_for_another_tokenizer(
+    tmp_path: Path, data: Path, letters: str
+) -> None:
+    """Said at once; byte-level BPE reads it, and so does WordPiece where characters are words or
+    spaces are there.
+    """
     (data / "one.txt").write_text(unspaced(400, letters))
     source = [Source("one", "one.txt")]
-    with pytest.raises(ValueError, match="there are no spaces between the words; tokenizer=byte_bpe needs none"):
+    with pytest.raises(
+        ValueError, match="there are no spaces between the words; tokenizer=byte_bpe needs none"
+    ):
         run(tmp_path, sources=source)
     assert not list((tmp_path / "cache" / "corpora").glob("small-*"))
     bpe = {"kind": "byte_bpe", "vocab_size": 300, "add_prefix_space": False}
-    assert PreparedCorpus.open(run(tmp_path, sources=source, **bpe)).manifest["unknown_fraction"] == 0
-    (data / "one.txt").write_text("\n\n".join(" ".join([unspaced(9, letters)[:9]] * 3 + [str(n)]) for n in range(30)))
+    assert (
+        PreparedCorpus.open(run(tmp_path, sources=source, **bpe)).manifest["unknown_fraction"] == 0
+    )
+    (data / "one.txt").write_text(
+        "\n\n".join(" ".join([unspaced(9, letters)[:9]] * 3 + [str(n)]) for n in range(30))
+    )
     run(tmp_path, sources=source)
 
 
-def test_long_words_are_warned_of(tmp_path: Path, data: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_long_words_are_warned_of(
+    tmp_path: Path, data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (data / "one.txt").write_text(unspaced(70))
     run(tmp_path, sources=[Source("one", "one.txt")])
-    assert "words have some 70 characters: are there no spaces between the words? tokenizer=byte_bpe" in caplog.text
+    assert (
+        "words have some 70 characters: are there no spaces between the words? tokenizer=byte_bpe"
+        in caplog.text
+    )
     caplog.clear()
     (data / "one.txt").write_text(unspaced(400, "汉语又称中文华唐话"))
     corpus = PreparedCorpus.open(run(tmp_path, sources=[Source("one", "one.txt")]))
@@ -302,7 +354,9 @@ def test_bad_settings_are_refused(tmp_path: Path, data: Path) -> None:
         run(tmp_path, vocab_file="absent.txt")
 
 
-def test_mistakes_are_found_before_anything_slow(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_are_found_before_anything_slow(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before any file is read as a whole: its checksum is the first slow step."""
     monkeypatch.setattr("clozelab.corpus.files.file_sha256", lambda path: pytest.fail("slow step"))
     (data / "picture.txt").write_bytes(b"\x89PNG\0\0")
@@ -314,7 +368,9 @@ def test_mistakes_are_found_before_anything_slow(tmp_path: Path, data: Path, mon
 
 def test_a_vocabulary_of_another_language_is_refused(tmp_path: Path, data: Path) -> None:
     (data / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *"абвгдежз", "."]))
-    with pytest.raises(ValueError, match=r"8\d\.\d% of the tokens of .*tokenizer\.vocab_file.* are \[UNK\]"):
+    with pytest.raises(
+        ValueError, match=r"8\d\.\d% of the tokens of .*tokenizer\.vocab_file.* are \[UNK\]"
+    ):
         run(tmp_path, vocab_file="vocab.txt")
     assert not list((tmp_path / "cache" / "corpora").glob("small-*"))
     run(tmp_path, vocab_file="vocab.txt", max_unknown_share=0.95)
@@ -331,7 +387,9 @@ def test_unknown_tokens_are_counted(tmp_path: Path, data: Path) -> None:
     assert share == pytest.approx((tokens == 1).mean()) and 0.01 < share < 0.5
 
 
-def test_lines_that_are_paragraphs_are_told(tmp_path: Path, data: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_that_are_paragraphs_are_told(
+    tmp_path: Path, data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     run(tmp_path)
     assert "on average" not in caplog.text
     paragraphs = ("The river is long. " * 30 + f"It has number {index}." for index in range(20))
@@ -355,10 +413,15 @@ def _peak_megabytes(tmp_path: Path) -> float:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 @pytest.mark.parametrize(
-    ("few", "many", "megabytes"), [(4_000, 44_000, 30), pytest.param(15_000, 90_000, 30, marks=pytest.mark.slow)]
+    ("few", "many", "megabytes"),
+    [(4_000, 44_000, 30), pytest.param(15_000, 90_000, 30, marks=pytest.mark.slow)],
 )
-def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, few: int, many: int, megabytes: int) -> None:
-    """Of 3.6 MB of text more, and of 6.7 MB more: what a document costs is half a kilobyte, and its text is let go."""
+def test_memory_does_not_grow_with_the_corpus(
+    tmp_path: Path, few: int, many: int, megabytes: int
+) -> None:
+    """Of 3.6 MB of text more, and of 6.7 MB more: what a document costs is half a kilobyte, and its
+    text is let go.
+    """
     context = multiprocessing.get_context("spawn")
     peaks = []
     for num_documents in (few, many):

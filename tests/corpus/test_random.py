@@ -79,7 +79,8 @@ def test_every_bit_is_fair() -> None:
 def test_integers_are_uniform_and_respect_an_array_of_bounds() -> None:
     counts = np.bincount(integers(3, 0, "x", INDEX, high=10), minlength=10)
     expected = len(INDEX) / 10
-    assert ((counts - expected) ** 2 / expected).sum() < 33.7  # chi-square, 9 degrees of freedom, p = 1e-4
+    # chi-square, 9 degrees of freedom, p = 1e-4
+    assert ((counts - expected) ** 2 / expected).sum() < 33.7
     high = 1 + INDEX % 7
     drawn = integers(3, 0, "x", INDEX, high=high)
     assert (drawn < high).all() and (drawn >= 0).all() and (drawn[high == 1] == 0).all()
@@ -109,7 +110,8 @@ def test_positions_are_uniform_over_epochs() -> None:
     size, epochs = 13, 6500
     first = np.array([permute(1, epoch, np.array([0]), size)[0] for epoch in range(epochs)])
     counts = np.bincount(first, minlength=size)
-    assert ((counts - epochs / size) ** 2 / (epochs / size)).sum() < 39.1  # 12 degrees of freedom, p = 1e-4
+    # 12 degrees of freedom, p = 1e-4
+    assert ((counts - epochs / size) ** 2 / (epochs / size)).sum() < 39.1
 
 
 def test_neighbours_are_not_correlated() -> None:

@@ -13,7 +13,9 @@ import pytest
 from clozelab.corpus.rows import open_rows
 
 
-def rows_of(path: Path, content: str | bytes, form: str = "auto") -> list[tuple[int, dict[str, Any], str | None]]:
+def rows_of(
+    path: Path, content: str | bytes, form: str = "auto"
+) -> list[tuple[int, dict[str, Any], str | None]]:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return [(row.number, row.record, row.problem) for row in open_rows(str(path), form).rows()]
 
@@ -36,14 +38,26 @@ def test_tsv_is_quoted_where_a_program_has_quoted_it(tmp_path: Path) -> None:
     file = open_rows(str(tmp_path / "quoted.tsv"))
     assert file.is_quoted and [row.record["text"] for row in file.rows()] == frame.text.tolist()
     glue = 'text\tlabel\n"a film" of note\t1\n"whole"\t0\n'
-    assert [record["text"] for _, record, _ in rows_of(tmp_path / "glue.tsv", glue)] == ['"a film" of note', '"whole"']
+    assert [record["text"] for _, record, _ in rows_of(tmp_path / "glue.tsv", glue)] == [
+        '"a film" of note',
+        '"whole"',
+    ]
 
 
 def test_lines_are_texts_or_pairs(tmp_path: Path) -> None:
     plain = rows_of(tmp_path / "a.txt", "\ufeffone\r\n\n\ttwo\nthree\n")
-    assert [record for _, record, _ in plain] == [{"text": "one"}, {"text": ""}, {"text": "\ttwo"}, {"text": "three"}]
+    assert [record for _, record, _ in plain] == [
+        {"text": "one"},
+        {"text": ""},
+        {"text": "\ttwo"},
+        {"text": "three"},
+    ]
     pairs = rows_of(tmp_path / "b.txt", "one\ttwo\nthree\nfour\tfive\n")
-    assert pairs[0][1] == {"text": "one", "pair": "two"} and "0 tabs" in str(pairs[1][2]) and pairs[2][2] is None
+    assert (
+        pairs[0][1] == {"text": "one", "pair": "two"}
+        and "0 tabs" in str(pairs[1][2])
+        and pairs[2][2] is None
+    )
     assert rows_of(tmp_path / "c.txt", b"one\ncaf\xe9\n")[1][2] == "is not UTF-8 text"
     objects = rows_of(tmp_path / "d.txt", '{"text": "one"}\n[1]\n\n{"text": 2}\n')
     assert [problem for _, _, problem in objects] == [None, "is no JSON object", None]
@@ -65,7 +79,9 @@ def test_what_is_piped_in(monkeypatch: pytest.MonkeyPatch) -> None:
     file = open_rows("-")
     assert [row.record["text"] for row in file.rows()] == ["one", "two\x0cthree"]
     assert len(list(file.rows())) == 2, "they can be gone through again"
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"text": "one"}\n\xe9\n'), encoding="utf-8"))
+    monkeypatch.setattr(
+        "sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"text": "one"}\n\xe9\n'), encoding="utf-8")
+    )
     assert [row.problem for row in open_rows("-").rows()] == [None, "is not UTF-8 text"]
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     with pytest.raises(ValueError, match="input=- has no line to read"):
@@ -80,7 +96,12 @@ def test_what_is_piped_in(monkeypatch: pytest.MonkeyPatch) -> None:
         ("a.csv", "text\n", "auto", "a header and no row below it"),
         ("a.csv", "", "auto", "is empty"),
         ("a.txt", "", "auto", "has no line to read"),
-        ("a.txt", "one\t1\tx\ntwo\t2\ty\n", "auto", "three columns and more: call it .tsv, or say format=tsv"),
+        (
+            "a.txt",
+            "one\t1\tx\ntwo\t2\ty\n",
+            "auto",
+            "three columns and more: call it .tsv, or say format=tsv",
+        ),
         ("a.jsonl", "[1]\n", "auto", "a.jsonl:1 is no JSON object"),
         ("a.json", "[1]", "auto", "a list of objects was expected"),
         ("a.xlsx", "PK\x03\x04" + "\0" * 100, "auto", "is binary"),
@@ -100,13 +121,20 @@ def test_a_form_may_be_said(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("id\ttext\tlabel\n1\tone\tx\n")
     assert open_rows(str(tmp_path / "a.txt"), "tsv").columns == ["id", "text", "label"]
     (tmp_path / "b.txt").write_text(json.dumps({"text": "one"}) + "\n")
-    assert [row.record for row in open_rows(str(tmp_path / "b.txt"), "lines").rows()] == [{"text": '{"text": "one"}'}]
+    assert [row.record for row in open_rows(str(tmp_path / "b.txt"), "lines").rows()] == [
+        {"text": '{"text": "one"}'}
+    ]
 
 
 def test_half_a_character_in_json_can_be_written_again(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    rows = rows_of(path, '{"text": "a \\ud800 b", "more": ["\\udfff"]}\n{"text": "\\ud83d\\ude00"}\n')
-    assert [record for _, record, _ in rows] == [{"text": "a \ufffd b", "more": ["\ufffd"]}, {"text": "\U0001f600"}]
+    rows = rows_of(
+        path, '{"text": "a \\ud800 b", "more": ["\\udfff"]}\n{"text": "\\ud83d\\ude00"}\n'
+    )
+    assert [record for _, record, _ in rows] == [
+        {"text": "a \ufffd b", "more": ["\ufffd"]},
+        {"text": "\U0001f600"},
+    ]
 
 
 def test_lines_that_end_with_carriage_returns_alone(tmp_path: Path) -> None:

@@ -11,9 +11,13 @@ import pytest
 from clozelab.corpus.shards import ShardWriter, TokenShards, token_dtype, unigram_entropy
 
 
-def write(folder: Path, documents: list[list[list[int]]], vocab_size: int = 100, **options: int) -> TokenShards:
+def write(
+    folder: Path, documents: list[list[list[int]]], vocab_size: int = 100, **options: int
+) -> TokenShards:
     """One call a document, so that every document may begin a new file."""
-    with ShardWriter(folder, vocab_size=vocab_size, source_names=["one", "two"], **options) as writer:
+    with ShardWriter(
+        folder, vocab_size=vocab_size, source_names=["one", "two"], **options
+    ) as writer:
         for index, document in enumerate(documents):
             lengths = np.array([len(sentence) for sentence in document])
             about = [np.array([value]) for value in (len(document), index % 2, index // 3)]
@@ -24,14 +28,21 @@ def write(folder: Path, documents: list[list[list[int]]], vocab_size: int = 100,
 @pytest.fixture
 def documents() -> list[list[list[int]]]:
     rng = np.random.default_rng(0)
-    return [[rng.integers(0, 100, n).tolist() for n in rng.integers(1, 9, size)] for size in rng.integers(1, 6, 20)]
+    return [
+        [rng.integers(0, 100, n).tolist() for n in rng.integers(1, 9, size)]
+        for size in rng.integers(1, 6, 20)
+    ]
 
 
 @pytest.mark.parametrize("max_shard_tokens", [1, 50, 10**6])
 @pytest.mark.parametrize("vocab_size", [100, 70_000])
-def test_reads_what_was_written(tmp_path: Path, documents: list, max_shard_tokens: int, vocab_size: int) -> None:
+def test_reads_what_was_written(
+    tmp_path: Path, documents: list, max_shard_tokens: int, vocab_size: int
+) -> None:
     shards = write(tmp_path, documents, vocab_size, max_shard_tokens=max_shard_tokens)
-    flat = np.array([token for document in documents for sentence in document for token in sentence])
+    flat = np.array(
+        [token for document in documents for sentence in document for token in sentence]
+    )
     num_files = len(list(tmp_path.glob("tokens-*.bin")))
     assert num_files == {1: 20, 10**6: 1}.get(max_shard_tokens, num_files)
     assert 1 < num_files < 20 or max_shard_tokens != 50
@@ -40,7 +51,9 @@ def test_reads_what_was_written(tmp_path: Path, documents: list, max_shard_token
     assert shards.tokens[:].tolist() == flat.tolist()
     assert (shards.num_documents, shards.source_names) == (20, ("one", "two"))
     assert shards.document_source.tolist() == [0, 1] * 10
-    assert shards.document_origin is not None and shards.document_origin.tolist() == [i // 3 for i in range(20)]
+    assert shards.document_origin is not None and shards.document_origin.tolist() == [
+        i // 3 for i in range(20)
+    ]
     rebuilt = [
         [
             shards.tokens[shards.sentence_offsets[s] : shards.sentence_offsets[s + 1]].tolist()
@@ -52,9 +65,13 @@ def test_reads_what_was_written(tmp_path: Path, documents: list, max_shard_token
 
 
 @pytest.mark.parametrize("max_shard_tokens", [50, 10**6])
-def test_tokens_are_taken_at_positions_of_any_shape(tmp_path: Path, documents: list, max_shard_tokens: int) -> None:
+def test_tokens_are_taken_at_positions_of_any_shape(
+    tmp_path: Path, documents: list, max_shard_tokens: int
+) -> None:
     tokens = write(tmp_path, documents, max_shard_tokens=max_shard_tokens).tokens
-    flat = np.array([token for document in documents for sentence in document for token in sentence])
+    flat = np.array(
+        [token for document in documents for sentence in document for token in sentence]
+    )
     assert tokens[:].tolist() == flat.tolist()
     starts = np.random.default_rng(1).integers(0, len(flat) - 10, 30)
     taken = tokens.take(starts[:, None] + np.arange(10))
@@ -63,7 +80,9 @@ def test_tokens_are_taken_at_positions_of_any_shape(tmp_path: Path, documents: l
 
 
 @pytest.mark.parametrize("position", [-1, 10**6])
-def test_positions_outside_the_stream_are_refused(tmp_path: Path, documents: list, position: int) -> None:
+def test_positions_outside_the_stream_are_refused(
+    tmp_path: Path, documents: list, position: int
+) -> None:
     with pytest.raises(IndexError, match="outside"):
         write(tmp_path, documents).tokens.take(np.array([position]))
 
@@ -87,7 +106,10 @@ def test_fingerprint_names_the_content(tmp_path: Path, documents: list) -> None:
 
 
 def test_an_unfinished_folder_does_not_open(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), ShardWriter(tmp_path, vocab_size=9, source_names=["one"]) as writer:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        ShardWriter(tmp_path, vocab_size=9, source_names=["one"]) as writer,
+    ):
         writer.add(np.array([1, 2]), np.array([2]), np.array([1]), np.array([0]), np.array([0]))
         raise KeyboardInterrupt
     with pytest.raises(ValueError, match=r"shards.json is missing; run the prepare stage"):

@@ -1,5 +1,5 @@
-"""Tables as corpora: every format gives the same documents, the column of text is found or asked for, and a table that
-is not whole is never taken for a shorter one."""
+"""Tables as corpora: every format gives the same documents, the column of text is found or asked
+for, and a table that is not whole is never taken for a shorter one."""
 
 from __future__ import annotations
 
@@ -23,11 +23,15 @@ from clozelab.corpus.documents import read_documents
 from clozelab.corpus.files import CorpusCounts, Source, check_head, find_files, matching_files
 from clozelab.corpus.tables import DamagedRow, open_table
 
-TEXTS = [f'She said "no, {index}", and left.\nThe second line of number {index}.' for index in range(150)]
+TEXTS = [
+    f'She said "no, {index}", and left.\nThe second line of number {index}.' for index in range(150)
+]
 
 
 def frame(**columns: Sequence[object]) -> pandas.DataFrame:
-    return pandas.DataFrame({"id": [f"d{index}" for index in range(len(TEXTS))], "body": TEXTS, **columns})
+    return pandas.DataFrame(
+        {"id": [f"d{index}" for index in range(len(TEXTS))], "body": TEXTS, **columns}
+    )
 
 
 def write_csv(path: Path) -> None:
@@ -87,7 +91,9 @@ def test_every_table_gives_the_documents_of_its_jsonl(tmp_path: Path, name: str)
 
 @pytest.mark.parametrize("suffix", PACKERS)
 @pytest.mark.parametrize("name", ["x.csv", "x.txt", "x.jsonl"])
-def test_packed_files_hold_the_same_and_cut_off_they_are_refused(tmp_path: Path, name: str, suffix: str) -> None:
+def test_packed_files_hold_the_same_and_cut_off_they_are_refused(
+    tmp_path: Path, name: str, suffix: str
+) -> None:
     write_csv(tmp_path / "x.csv")
     (tmp_path / "x.txt").write_text("\n\n".join(TEXTS))
     (tmp_path / "x.jsonl").write_text(jsonl_of(TEXTS))
@@ -109,7 +115,9 @@ def test_half_of_a_binary_table_is_refused(tmp_path: Path, name: str) -> None:
     WRITERS[name](tmp_path / name)
     content = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(content[: len(content) // 2])
-    with pytest.raises(ValueError, match=r"is no (parquet|arrow) file, or is damaged or incomplete"):
+    with pytest.raises(
+        ValueError, match=r"is no (parquet|arrow) file, or is damaged or incomplete"
+    ):
         read(tmp_path, name)
 
 
@@ -128,7 +136,10 @@ def test_a_stream_whose_writer_was_stopped_is_refused(tmp_path: Path) -> None:
         (
             {"more": TEXTS},
             {},
-            r"does not say which column is the text \('id', 'body', 'more'\): name it by corpus\.sour",
+            (
+                r"does not say which column is the text \('id', 'body', 'more'\): name it by"
+                r" corpus\.sour"
+            ),
         ),
         (
             {},
@@ -156,7 +167,9 @@ def test_a_column_that_is_not_the_text_is_asked_for(
 
 
 def test_the_column_called_text_comes_first(tmp_path: Path) -> None:
-    frame(text=[f"Number {index} is this." for index in range(150)]).to_parquet(tmp_path / "x.parquet")
+    frame(text=[f"Number {index} is this." for index in range(150)]).to_parquet(
+        tmp_path / "x.parquet"
+    )
     assert read(tmp_path, "x.parquet")[0][0] == ["Number 0 is this."]
 
 
@@ -167,8 +180,12 @@ def test_a_list_is_no_text(tmp_path: Path) -> None:
 
 
 def test_a_first_row_is_not_taken_for_names(tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_text("".join(f'"The cat sat on mat number {n}.",{n}\n' for n in range(20)))
-    with pytest.raises(ValueError, match=r"first line names no columns \('The cat sat on mat number 0.'\)"):
+    (tmp_path / "x.csv").write_text(
+        "".join(f'"The cat sat on mat number {n}.",{n}\n' for n in range(20))
+    )
+    with pytest.raises(
+        ValueError, match=r"first line names no columns \('The cat sat on mat number 0.'\)"
+    ):
         read(tmp_path, "x.csv")
 
 
@@ -179,7 +196,9 @@ def test_rows_that_do_not_fit_are_counted_and_empty_cells_are_empty_documents(
     (tmp_path / "x.csv").write_text("\n".join(["id,text", *rows, "torn", "301,", ""]))
     documents, counts = read(tmp_path, "x.csv")
     assert len(documents) == 300
-    assert counts.bad == {"1 fields, expected 2": 1} and counts.first_bad == ["x.csv:302: 1 fields, expected 2"]
+    assert counts.bad == {"1 fields, expected 2": 1} and counts.first_bad == [
+        "x.csv:302: 1 fields, expected 2"
+    ]
     assert counts.dropped == {"empty document": 1}
 
 
@@ -190,7 +209,9 @@ def test_an_open_quotation_mark_is_named(tmp_path: Path) -> None:
 
 
 def test_what_a_folder_is_read_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Texts come first, as they always did: a table beside them says something about them. A LICENSE is no corpus."""
+    """Texts come first, as they always did: a table beside them says something about them. A
+    LICENSE is no corpus.
+    """
     write_csv(tmp_path / "about.csv")
     (tmp_path / "a.txt").write_text("From a.")
     assert read(tmp_path, ".")[0] == [["From a."]]
@@ -237,7 +258,10 @@ def test_memory_does_not_grow_with_a_row_group(tmp_path: Path) -> None:
     for number in (1_000, 20_000):
         texts = [f"{'Some words of a text. ' * 120}{index}" for index in range(number)]
         parquet.write_table(
-            pyarrow.table({"text": texts}), tmp_path / f"{number}.parquet", row_group_size=number, **plain
+            pyarrow.table({"text": texts}),
+            tmp_path / f"{number}.parquet",
+            row_group_size=number,
+            **plain,
         )
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             peaks.append(pool.apply(_peak_megabytes, (tmp_path / f"{number}.parquet",)))
@@ -253,22 +277,28 @@ def test_a_row_of_a_wrong_number_of_cells_keeps_its_cells(tmp_path: Path) -> Non
     assert isinstance(short, DamagedRow) and short.cells == {"id": "2", "text": "short"}
 
 
-def test_a_tsv_of_a_csv_writer_is_noticed_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tsv_of_a_csv_writer_is_noticed_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "x.tsv"
-    pandas.DataFrame({"text": ['"No," she said.', "a film", '"Yes," he said.'], "label": [0, 1, 0]}).to_csv(
-        path, sep="\t", index=False
-    )
+    pandas.DataFrame(
+        {"text": ['"No," she said.', "a film", '"Yes," he said.'], "label": [0, 1, 0]}
+    ).to_csv(path, sep="\t", index=False)
     table = open_table(path)
     for _ in range(2):
         texts = [record["text"] for _, record in table.rows() if isinstance(record, dict)]
         assert texts[0] == '"""No,"" she said."'
     assert caplog.text.count("2 of 3 rows have a cell between quotation marks") == 1
     assert "task.data.file_format=csv" in caplog.text
-    quoted = [record["text"] for _, record in open_table(path, "csv").rows() if isinstance(record, dict)]
+    quoted = [
+        record["text"] for _, record in open_table(path, "csv").rows() if isinstance(record, dict)
+    ]
     assert quoted == ['"No," she said.', "a film", '"Yes," he said.']
 
 
-def test_quotation_marks_of_a_text_are_no_csv_writers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_quotation_marks_of_a_text_are_no_csv_writers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "x.tsv"
     path.write_text('text\tlabel\n" I am , " he said .\t1\n"Yes" and "no"\t0\n' * 3)
     assert len(list(open_table(path).rows())) > 4

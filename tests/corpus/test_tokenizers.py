@@ -1,4 +1,6 @@
-"""WordPiece and byte-level BPE: equal to the released ones, deterministic when trained, loadable by transformers."""
+"""WordPiece and byte-level BPE: equal to the released ones, deterministic when trained, loadable by
+transformers.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +72,14 @@ def wordpiece() -> WordPieceTokenizer:
 @pytest.mark.parametrize(("kind", "lowercase"), [("cased", False), ("uncased", True)])
 def test_equals_the_released_tokenizer(shared_dir: Path, kind: str, lowercase: bool) -> None:
     data = shared_dir / "data"
-    tokenizer = WordPieceTokenizer.from_vocab(data / "vocab" / f"bert-base-{kind}-vocab.txt", lowercase)
-    lines = (data / "oracles" / f"google_tokenization_{kind}.jsonl").read_text(encoding="utf-8").splitlines()
+    tokenizer = WordPieceTokenizer.from_vocab(
+        data / "vocab" / f"bert-base-{kind}-vocab.txt", lowercase
+    )
+    lines = (
+        (data / "oracles" / f"google_tokenization_{kind}.jsonl")
+        .read_text(encoding="utf-8")
+        .splitlines()
+    )
     rows = [json.loads(line) for line in lines]
     assert len(rows) == 612
     texts = [row["text"] for row in rows]
@@ -85,7 +93,13 @@ def test_equals_the_released_tokenizer(shared_dir: Path, kind: str, lowercase: b
 
 def test_special_tokens_come_first(wordpiece: WordPieceTokenizer) -> None:
     assert wordpiece.vocabulary[:5] == SPECIAL_TOKENS
-    assert (wordpiece.pad_id, wordpiece.unk_id, wordpiece.cls_id, wordpiece.sep_id, wordpiece.mask_id) == (
+    assert (
+        wordpiece.pad_id,
+        wordpiece.unk_id,
+        wordpiece.cls_id,
+        wordpiece.sep_id,
+        wordpiece.mask_id,
+    ) == (
         0,
         1,
         2,
@@ -101,9 +115,17 @@ def test_training_is_the_same_in_every_process(wordpiece: WordPieceTokenizer) ->
         "import sys, json; from clozelab.corpus.tokenizers import WordPieceTokenizer as W; "
         "print(W.train(json.load(sys.stdin), 200, True).fingerprint)"
     )
-    options: dict = {"capture_output": True, "text": True, "check": True, "input": json.dumps(make_texts())}
+    options: dict = {
+        "capture_output": True,
+        "text": True,
+        "check": True,
+        "input": json.dumps(make_texts()),
+    }
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    runs = [subprocess.run([sys.executable, "-c", program], env=environment, **options) for _ in range(3)]
+    runs = [
+        subprocess.run([sys.executable, "-c", program], env=environment, **options)
+        for _ in range(3)
+    ]
     found = {run.stdout.strip() for run in runs}
     assert found == {wordpiece.fingerprint}
 
@@ -120,18 +142,29 @@ def test_a_vocabulary_smaller_than_the_alphabet_is_refused() -> None:
 
 
 def test_rare_characters_do_not_fill_the_vocabulary() -> None:
-    texts = ["plain english text and no more of it"] * 5000 + ["".join(map(chr, range(0x1200, 0x1240)))[:10]]
+    texts = ["plain english text and no more of it"] * 5000 + [
+        "".join(map(chr, range(0x1200, 0x1240)))[:10]
+    ]
     tokenizer = WordPieceTokenizer.train(texts, 200, True)
     assert not any("\u1200" <= char <= "\u1240" for token in tokenizer.vocabulary for char in token)
 
 
 def test_text_never_becomes_a_special_token(wordpiece: WordPieceTokenizer) -> None:
     ids = wordpiece.encode_batch(["[MASK] [CLS][SEP] [PAD]"])[0]
-    assert not set(ids.tolist()) & {wordpiece.pad_id, wordpiece.cls_id, wordpiece.sep_id, wordpiece.mask_id}
+    assert not set(ids.tolist()) & {
+        wordpiece.pad_id,
+        wordpiece.cls_id,
+        wordpiece.sep_id,
+        wordpiece.mask_id,
+    }
 
 
-def test_cache_offsets_and_batches_agree(wordpiece: WordPieceTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cached route, the library's own route, one text at a time and a cache that is always full: equal ids."""
+def test_cache_offsets_and_batches_agree(
+    wordpiece: WordPieceTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cached route, the library's own route, one text at a time and a cache that is always
+    full: equal ids.
+    """
     rng = random.Random(2)
     alphabet = "abcde ΣσAÉé.,!?-'日 \u200b\u0301\x85\x0c\u2028\u00a0\tİ"
     texts = AWKWARD + ["".join(rng.choices(alphabet, k=40)) for _ in range(300)]
@@ -170,9 +203,21 @@ def test_too_long_words_are_unknown() -> None:
 
 
 def test_final_sigma_as_python_lowers_it() -> None:
-    tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, "ο", "##δ", "##ο", "##ς", "##σ", "σ", "."], lowercase=True)
+    tokenizer = WordPieceTokenizer(
+        [*SPECIAL_TOKENS, "ο", "##δ", "##ο", "##ς", "##σ", "σ", "."], lowercase=True
+    )
     ids = tokenizer.encode_batch(["ΟΔΟΣ. Σ ΟΣΟ"])[0]
-    assert [tokenizer.vocabulary[index] for index in ids] == ["ο", "##δ", "##ο", "##ς", ".", "σ", "ο", "##σ", "##ο"]
+    assert [tokenizer.vocabulary[index] for index in ids] == [
+        "ο",
+        "##δ",
+        "##ο",
+        "##ς",
+        ".",
+        "σ",
+        "ο",
+        "##σ",
+        "##ο",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -222,7 +267,9 @@ def test_transformers_loads_the_files(tmp_path: Path, wordpiece: WordPieceTokeni
     assert theirs("the", "cat")["token_type_ids"] == [0, 0, 0, 1, 1]
 
 
-def test_a_tokenizer_of_one_token_type_says_so_in_its_files(tmp_path: Path, wordpiece: WordPieceTokenizer) -> None:
+def test_a_tokenizer_of_one_token_type_says_so_in_its_files(
+    tmp_path: Path, wordpiece: WordPieceTokenizer
+) -> None:
     """Here and in transformers, whose models then take type 0 throughout; the ids are the same."""
     for number in ("one", "two"):
         folder = tmp_path / number
@@ -230,12 +277,17 @@ def test_a_tokenizer_of_one_token_type_says_so_in_its_files(tmp_path: Path, word
         for name, content in wordpiece.with_token_types(number).files().items():
             (folder / name).write_bytes(content)
         found = read_tokenizer(folder)
-        assert found.has_token_types == (number == "two") and found.fingerprint == wordpiece.fingerprint
+        assert (
+            found.has_token_types == (number == "two")
+            and found.fingerprint == wordpiece.fingerprint
+        )
         assert found.files() == {path.name: path.read_bytes() for path in folder.iterdir()}
         theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(str(folder))
         assert ("token_type_ids" in theirs("the", "cat")) == (number == "two")
         assert read_tokenizer(folder).with_token_types("two").has_token_types
-    assert wordpiece.with_token_types("auto").has_token_types and wordpiece.has_token_types, "a copy has changed"
+    assert wordpiece.with_token_types("auto").has_token_types and wordpiece.has_token_types, (
+        "a copy has changed"
+    )
 
 
 transformers = pytest.importorskip("transformers")
@@ -269,7 +321,9 @@ ODD_TEXTS = [
 ]
 
 
-def train_bpe(add_prefix_space: bool = True, vocab_size: int = 400, lowercase: bool = False) -> ByteBpeTokenizer:
+def train_bpe(
+    add_prefix_space: bool = True, vocab_size: int = 400, lowercase: bool = False
+) -> ByteBpeTokenizer:
     return ByteBpeTokenizer.train(TEXTS * 5, vocab_size, lowercase, add_prefix_space)
 
 
@@ -291,7 +345,9 @@ def ours(request: pytest.FixtureRequest) -> ByteBpeTokenizer:
 def theirs(tmp_path: Path, ours: ByteBpeTokenizer) -> Any:
     """Made from vocab.json and merges.txt alone."""
     folder = write(tmp_path / "theirs", ours, "vocab.json", "merges.txt")
-    return transformers.RobertaTokenizerFast.from_pretrained(str(folder), add_prefix_space=ours.add_prefix_space)
+    return transformers.RobertaTokenizerFast.from_pretrained(
+        str(folder), add_prefix_space=ours.add_prefix_space
+    )
 
 
 def test_ids_and_offsets_are_robertas(ours: ByteBpeTokenizer, theirs: Any) -> None:
@@ -304,7 +360,9 @@ def test_ids_and_offsets_are_robertas(ours: ByteBpeTokenizer, theirs: Any) -> No
         strict=True,
     ):
         expected = theirs(text, add_special_tokens=False, return_offsets_mapping=True)
-        assert ids.tolist() == again.tolist() == aligned.tolist() == expected["input_ids"], repr(text)
+        assert ids.tolist() == again.tolist() == aligned.tolist() == expected["input_ids"], repr(
+            text
+        )
         assert offsets.tolist() == [list(pair) for pair in expected["offset_mapping"]], repr(text)
         assert ours.decode(ids) == theirs.decode(expected["input_ids"])
 
@@ -337,9 +395,18 @@ def test_auto_tokenizer_reads_the_files(tmp_path: Path, lowercase: bool, prefix:
         if not second:
             continue  # no pair for transformers
         found = theirs(first, second)
-        assert found["input_ids"] == [ours.cls_id, *a, ours.sep_id, ours.sep_id, *b, ours.sep_id], (first, second)
+        assert found["input_ids"] == [ours.cls_id, *a, ours.sep_id, ours.sep_id, *b, ours.sep_id], (
+            first,
+            second,
+        )
         assert not any(found.get("token_type_ids", ()))
-    ids = [theirs.pad_token_id, theirs.unk_token_id, theirs.cls_token_id, theirs.sep_token_id, theirs.mask_token_id]
+    ids = [
+        theirs.pad_token_id,
+        theirs.unk_token_id,
+        theirs.cls_token_id,
+        theirs.sep_token_id,
+        theirs.mask_token_id,
+    ]
     assert ids == [ours.pad_id, ours.unk_id, ours.cls_id, ours.sep_id, ours.mask_id]
 
 
@@ -349,7 +416,9 @@ def test_special_tokens_have_robertas_ids_and_are_never_drawn() -> None:
     assert ours.mask_id == ours.vocab_size - 1 and ours.vocab_size <= 400
     assert ours.undrawn_ids == (0, 1, 2, 3, ours.mask_id)
     assert WordPieceTokenizer.train(["a text"], 50, True).undrawn_ids == ()
-    assert not set(ours.undrawn_ids) & set(ours.encode_flat(["<s> <mask> </s> <pad> <unk>"])[0].tolist())
+    assert not set(ours.undrawn_ids) & set(
+        ours.encode_flat(["<s> <mask> </s> <pad> <unk>"])[0].tolist()
+    )
 
 
 def test_training_is_the_same_in_every_process_and_order(tmp_path: Path) -> None:
@@ -359,22 +428,34 @@ def test_training_is_the_same_in_every_process_and_order(tmp_path: Path) -> None
     )
     found = {
         subprocess.run(
-            [sys.executable, "-c", code], input=json.dumps(texts), capture_output=True, text=True, check=True,
+            [sys.executable, "-c", code],
+            input=json.dumps(texts),
+            capture_output=True,
+            text=True,
+            check=True,
             env=os.environ | {"PYTHONHASHSEED": str(seed)},
         ).stdout.strip()
         for seed, texts in enumerate([TEXTS * 5, list(reversed(TEXTS * 5))])
-    }  # fmt: skip
+    }
     assert found == {train_bpe().fingerprint}
-    assert train_bpe(lowercase=True).fingerprint != train_bpe(False).fingerprint != train_bpe().fingerprint
+    assert (
+        train_bpe(lowercase=True).fingerprint
+        != train_bpe(False).fingerprint
+        != train_bpe().fingerprint
+    )
 
 
-@pytest.mark.parametrize("names", [(), ("vocab.json", "merges.txt", "tokenizer_config.json"), ("tokenizer.json",)])
+@pytest.mark.parametrize(
+    "names", [(), ("vocab.json", "merges.txt", "tokenizer_config.json"), ("tokenizer.json",)]
+)
 def test_folders_round_trip(tmp_path: Path, ours: ByteBpeTokenizer, names: tuple[str, ...]) -> None:
     found = read_tokenizer(write(tmp_path / "one", ours, *names))
     assert isinstance(found, ByteBpeTokenizer) and found.fingerprint == ours.fingerprint
     given = TokenizerSettings("byte_bpe", 400, False, "two", ours.add_prefix_space)
     write(tmp_path / "two", ours)
-    assert (tokenizer := given.given(tmp_path)) is not None and tokenizer.fingerprint == ours.fingerprint
+    assert (
+        tokenizer := given.given(tmp_path)
+    ) is not None and tokenizer.fingerprint == ours.fingerprint
 
 
 def test_an_older_tokenizer_json_writes_merges_as_texts(tmp_path: Path) -> None:
@@ -389,7 +470,10 @@ def test_pairs_of_pre_training_have_two_separators_and_no_token_types() -> None:
     texts = np.arange(10, 40)
     spans = Spans(*(np.array(values) for values in ([0, 4], [3, 2], [20, 9], [4, 1])))
     packed = pack_pairs(TokenStream([texts]), spans, ids, 12, np.arange(2))
-    expected = [[0, 10, 11, 12, 2, 2, 30, 31, 32, 33, 2, 1], [0, 14, 15, 2, 2, 19, 2, 1, 1, 1, 1, 1]]
+    expected = [
+        [0, 10, 11, 12, 2, 2, 30, 31, 32, 33, 2, 1],
+        [0, 14, 15, 2, 2, 19, 2, 1, 1, 1, 1, 1],
+    ]
     assert packed.input_ids.reshape(2, 12).tolist() == expected
     assert packed.special.tolist() == [index < 10 for row in expected for index in row]
     assert packed.lengths.tolist() == [11, 7] and not packed.token_type_ids.any()
@@ -399,9 +483,17 @@ def test_masking_draws_every_token_but_the_special_ones() -> None:
     ids = replace(SpecialIds.of(train_bpe()), vocab_size=12, undrawn=(0, 1, 2, 3, 11))
     tokens, zeros = np.full(500, 6), np.zeros(500, dtype=np.int64)
     packed = PackedInstances(
-        tokens, zeros, np.arange(500), np.array([500]), 500, np.array([1], dtype=np.uint64), zeros.astype(bool)
+        tokens,
+        zeros,
+        np.arange(500),
+        np.array([500]),
+        500,
+        np.array([1], dtype=np.uint64),
+        zeros.astype(bool),
     )
     seen, _, _ = Masking(1.0, 0.0, 1.0, 0.0).apply(packed, ids, seed=1, epoch=0)
     assert set(seen.tolist()) == set(range(4, 11))
-    seen, _, _ = Masking(1.0, 0.0, 1.0, 0.0).apply(packed, replace(ids, undrawn=()), seed=1, epoch=0)
+    seen, _, _ = Masking(1.0, 0.0, 1.0, 0.0).apply(
+        packed, replace(ids, undrawn=()), seed=1, epoch=0
+    )
     assert set(seen.tolist()) == set(range(12))

@@ -34,11 +34,18 @@ TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lower
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """make(task, words, limit): the data module that conf/ describes; files are `write`'s or the real ones."""
+    """make(task, words, limit): the data module that conf/ describes; files are `write`'s or the
+    real ones.
+    """
 
-    def build(task: str, *words: str, limit: int | None = None, data_dir: Path = tmp_path) -> FinetuningDataModule:
+    def build(
+        task: str, *words: str, limit: int | None = None, data_dir: Path = tmp_path
+    ) -> FinetuningDataModule:
         config = sweep.compose("finetune", [f"task={task}", f"data_dir={data_dir}", *words])
-        inputs = TaskInputs(task, data_dir, tmp_path / "cache", TOKENIZER, 64, max_unknown_share=1.0)  # knows letters
+        # knows letters
+        inputs = TaskInputs(
+            task, data_dir, tmp_path / "cache", TOKENIZER, 64, max_unknown_share=1.0
+        )
         plan = TrainingPlan(8, 1, 1, limit, 1, 0)
         with sweep.hydra_config(config):
             data = instantiate(config.task.data, _convert_="all")(inputs=inputs, plan=plan)
@@ -55,13 +62,16 @@ def write(folder: Path, **files: list[str]) -> None:
 
 
 def sentiment(number: int, seed: int, flipped: float = 0.0) -> list[str]:
-    """A good or a bad word among others says the label; `flipped`: of so many labels it says the contrary."""
+    """A good or a bad word among others says the label; `flipped`: of so many labels it says the
+    contrary.
+    """
     rng = np.random.default_rng(seed)
     labels, wrong = rng.integers(0, 2, number), rng.random(number) < flipped
     others = rng.choice(["a", "film", "with", "people"], (number, 3))
     word = [("bad", "good")[label] for label in labels]
     return [
-        f"{' '.join(more)} {w}\t{label ^ bad}" for more, w, label, bad in zip(others, word, labels, wrong, strict=True)
+        f"{' '.join(more)} {w}\t{label ^ bad}"
+        for more, w, label, bad in zip(others, word, labels, wrong, strict=True)
     ]
 
 
@@ -70,7 +80,8 @@ def test_they_are_learnt_from_the_examples_of_the_run(make: Make, tmp_path: Path
     write(tmp_path / "glue/SST-2", train=rows, dev=sentiment(200, 2))
     assert make("sst2").baselines == {"bag of words": {"accuracy": 1.0, "f1": 1.0, "matthews": 1.0}}
     one = make("sst2", limit=1).baselines["bag of words"]
-    assert one["accuracy"] < 0.7 and one["matthews"] == 0.0  # of one example only one label can be learnt
+    # of one example only one label can be learnt
+    assert one["accuracy"] < 0.7 and one["matthews"] == 0.0
 
 
 def test_labels_that_mean_nothing_leave_chance(make: Make, tmp_path: Path) -> None:
@@ -94,7 +105,8 @@ def test_computed_once_and_again_where_it_is_damaged(
 
     monkeypatch.setattr(LabelledDataModule, "compute_baselines", counted)
     modules = [make("sst2") for _ in range(4)]
-    with ThreadPoolExecutor(4) as pool:  # the lock counts by open file, so threads stand for processes
+    # the lock counts by open file, so threads stand for processes
+    with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda one: one.baselines, modules))
     assert len(calls) == 1 and all(one == found[0] for one in found)
     (meta,) = (tmp_path / "cache/baselines").glob("*/meta.json")
@@ -107,7 +119,9 @@ def test_computed_once_and_again_where_it_is_damaged(
 
 def test_a_list_beside_the_files_goes_before(make: Make, tmp_path: Path) -> None:
     write(tmp_path / "glue/SST-2", train=sentiment(40, 1), dev=sentiment(20, 2))
-    (tmp_path / "glue/SST-2/baselines.json").write_text(json.dumps({"dev.tsv": {"mine": {"accuracy": 0.25}}}))
+    (tmp_path / "glue/SST-2/baselines.json").write_text(
+        json.dumps({"dev.tsv": {"mine": {"accuracy": 0.25}}})
+    )
     assert make("sst2").baselines == {"mine": {"accuracy": 0.25}}
     assert not (tmp_path / "cache/baselines").exists()
 
@@ -121,7 +135,12 @@ def test_labels_of_a_test_file_are_not_looked_at(make: Make, tmp_path: Path) -> 
 
 
 def test_a_further_validation_set_has_scores_of_its_own(make: Make, tmp_path: Path) -> None:
-    write(tmp_path / "glue/SST-2", train=sentiment(400, 1), dev=sentiment(200, 2), away=sentiment(200, 3, flipped=1.0))
+    write(
+        tmp_path / "glue/SST-2",
+        train=sentiment(400, 1),
+        dev=sentiment(200, 2),
+        away=sentiment(200, 3, flipped=1.0),
+    )
     data = make("sst2", "+task.data.extra_validation_files={mismatched: glue/SST-2/away.tsv}")
     scores = data.baselines["bag of words"]
     assert (scores["accuracy"], scores["mismatched_accuracy"]) == (1.0, 0.0)
@@ -138,28 +157,43 @@ def test_a_further_validation_set_has_scores_of_its_own(make: Make, tmp_path: Pa
         ("ner_microworld", "most frequent tag", {"f1", "precision", "recall", "accuracy"}),
     ],
 )
-def test_every_kind_of_task_has_one(make: Make, world: Path, task: str, baseline: str, scores: set[str]) -> None:
-    """On the generated world, whose own list is of the same examples; there an answer too many is simply wrong."""
+def test_every_kind_of_task_has_one(
+    make: Make, world: Path, task: str, baseline: str, scores: set[str]
+) -> None:
+    """On the generated world, whose own list is of the same examples; there an answer too many is
+    simply wrong.
+    """
     data = make(task, data_dir=world)
     computed, listed = data.compute_baselines(), data.baselines
     assert set(computed) == {baseline} and set(computed[baseline]) == scores
     for name, value in listed[baseline].items():
         unit = 100.0 if task.startswith("squad") else 1.0
         expected = pytest.approx(value, abs=2e-2 * unit)
-        assert computed[baseline][name] == expected or (task == "squad_v2" and computed[baseline][name] > value), name
+        assert computed[baseline][name] == expected or (
+            task == "squad_v2" and computed[baseline][name] > value
+        ), name
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from microworld.world import write_world
 
-    settings = {"world_seed": 3, "num_documents": 20, "train_examples": 200, "validation_examples": 100}
+    settings = {
+        "world_seed": 3,
+        "num_documents": 20,
+        "train_examples": 200,
+        "validation_examples": 100,
+    }
     return write_world(tmp_path_factory.mktemp("world"), **settings, entropy_documents=1)
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize(("task", "limit", "accuracy"), [("mrpc", None, 0.723), ("sst2", 20000, 0.790)])
-def test_real_files(make: Make, shared_dir: Path, task: str, limit: int | None, accuracy: float) -> None:
+@pytest.mark.parametrize(
+    ("task", "limit", "accuracy"), [("mrpc", None, 0.723), ("sst2", 20000, 0.790)]
+)
+def test_real_files(
+    make: Make, shared_dir: Path, task: str, limit: int | None, accuracy: float
+) -> None:
     data = make(task, limit=limit, data_dir=shared_dir / "data")
     assert data.baselines["bag of words"]["accuracy"] == pytest.approx(accuracy, abs=2e-3)
 
@@ -183,12 +217,15 @@ def plain_features(first: str, second: str) -> set[str]:
     }
 
 
-def dense(train: list[tuple[str, str]], asked: list[tuple[str, str]]) -> tuple[np.ndarray, np.ndarray]:
+def dense(
+    train: list[tuple[str, str]], asked: list[tuple[str, str]]
+) -> tuple[np.ndarray, np.ndarray]:
     bags = [plain_features(*text) for text in train]
     names = sorted({name for bag in bags for name in bag})
     names = [name for name in names if sum(name in bag for bag in bags) >= 2]
     return tuple(  # type: ignore[return-value]
-        np.array([[float(name in plain_features(*text)) for name in names] for text in part]) for part in (train, asked)
+        np.array([[float(name in plain_features(*text)) for name in names] for text in part])
+        for part in (train, asked)
     )
 
 
@@ -200,14 +237,17 @@ def label_of(text: tuple[str, str]) -> int:
 @pytest.mark.parametrize("balanced", [False, True])
 def test_classes_are_those_of_a_plain_logistic_regression(balanced: bool) -> None:
     train, asked = texts(80, 0), texts(300, 1)
-    noise = np.random.default_rng(11).random(len(train)) < 0.5  # so that how often a class occurs decides as well
+    # so that how often a class occurs decides as well
+    noise = np.random.default_rng(11).random(len(train)) < 0.5
     labels = np.where(noise, 2, [label_of(text) for text in train])
     x, x_asked = dense(train, asked)
     weights = speed = np.zeros((x.shape[1], 3))
     for _ in range(200):
         odds = np.exp(x @ weights)
         gradient = np.zeros_like(weights)
-        for row, probabilities, label in zip(x, odds / odds.sum(1, keepdims=True), labels, strict=True):
+        for row, probabilities, label in zip(
+            x, odds / odds.sum(1, keepdims=True), labels, strict=True
+        ):
             share = len(labels) / (3 * np.count_nonzero(labels == label)) if balanced else 1.0
             gradient += share * np.outer(row, probabilities - (np.arange(3) == label)) / len(labels)
         speed = 0.9 * speed - 0.5 * (gradient + 1e-4 * weights)
@@ -216,12 +256,16 @@ def test_classes_are_those_of_a_plain_logistic_regression(balanced: bool) -> Non
     first, second = np.sort(scores, axis=1)[:, -1], np.sort(scores, axis=1)[:, -2]
     clear = first - second > 1e-6
     assert clear.all()
-    np.testing.assert_array_equal(guess_classes(train, labels, asked, 3, balanced=balanced), scores.argmax(1))
+    np.testing.assert_array_equal(
+        guess_classes(train, labels, asked, 3, balanced=balanced), scores.argmax(1)
+    )
 
 
 def test_numbers_are_those_of_a_closed_form_ridge_regression() -> None:
     train, asked = texts(60, 2), texts(20, 3)
-    numbers = np.array([5.0 * len(set(a.split()) & set(b.split())) / len(set(b.split())) for a, b in train])
+    numbers = np.array(
+        [5.0 * len(set(a.split()) & set(b.split())) / len(set(b.split())) for a, b in train]
+    )
     x, x_asked = dense(train, asked)
     weights = np.linalg.solve(x.T @ x + 10.0 * np.eye(x.shape[1]), x.T @ (numbers - numbers.mean()))
     expected = x_asked @ weights + numbers.mean()
@@ -230,7 +274,9 @@ def test_numbers_are_those_of_a_closed_form_ridge_regression() -> None:
 
 def test_it_learns_labels_and_nothing_from_shuffled_ones() -> None:
     train, asked = texts(2000, 4), texts(2000, 5)
-    labels, truth = (np.array(["red" in first for first, _ in part]).astype(int) for part in (train, asked))
+    labels, truth = (
+        np.array(["red" in first for first, _ in part]).astype(int) for part in (train, asked)
+    )
     assert (guess_classes(train, labels, asked, 2) == truth).mean() > 0.99
     shuffled = np.random.default_rng(6).permutation(labels)
     chance = max(truth.mean(), 1 - truth.mean())
@@ -251,12 +297,19 @@ def test_the_ending_that_looks_right_wins() -> None:
     for ending, label in zip(endings, labels, strict=True):
         ending[label] = "cat runs"
     choices = list(zip(["old new here"] * 300, endings, strict=True))
-    np.testing.assert_array_equal(guess_choices(choices[:200], labels[:200], choices[200:]), labels[200:])
+    np.testing.assert_array_equal(
+        guess_choices(choices[:200], labels[:200], choices[200:]), labels[200:]
+    )
 
 
 def test_texts_without_a_word_are_guessed_as_well() -> None:
-    train, labels = [("red", ""), ("", ""), ("red", ""), ("blue", ""), ("blue", "")], np.array([1, 0, 1, 0, 0])
-    np.testing.assert_array_equal(guess_classes(train, labels, [("", ""), ("red", ""), ("", "")], 2), [0, 1, 0])
+    train, labels = (
+        [("red", ""), ("", ""), ("red", ""), ("blue", ""), ("blue", "")],
+        np.array([1, 0, 1, 0, 0]),
+    )
+    np.testing.assert_array_equal(
+        guess_classes(train, labels, [("", ""), ("red", ""), ("", "")], 2), [0, 1, 0]
+    )
 
 
 PASSAGE = "Anna sang in Rome. In the old Town, Bob met a King of France. Bob left"
@@ -272,8 +325,10 @@ def test_the_first_known_phrase_of_the_sentence_most_like_the_question() -> None
     guesser = PhraseGuesser(questions, [["Bob"], ["the King of", "king"], ["Rome", "old town"]])
     # "who did" knows bob, king of and king; in the second sentence two words go before one.
     assert guesser.guess(PASSAGE, "Who did somebody meet in the old town?") == "King of"
-    assert guesser.guess(PASSAGE, "Who did Anna meet in Rome?") == "King of"  # nothing in the first sentence is known
-    assert guesser.guess(PASSAGE, "Who did the king of France meet?") == "Bob"  # what the question says is no answer
+    # nothing in the first sentence is known
+    assert guesser.guess(PASSAGE, "Who did Anna meet in Rome?") == "King of"
+    # what the question says is no answer
+    assert guesser.guess(PASSAGE, "Who did the king of France meet?") == "Bob"
     assert guesser.guess(PASSAGE, "Where was Bob, who met the king?") == "old Town"
     assert guesser.guess(PASSAGE, "Why is it so?") == ""
 

@@ -1,4 +1,6 @@
-"""What meets in a batch: rows, buckets, prefetching, and byte-level BPE's inputs beside transformers' own."""
+"""What meets in a batch: rows, buckets, prefetching, and byte-level BPE's inputs beside
+transformers' own.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def test_longest_first_equals_the_released_loop() -> None:
 
 
 def test_pair_rows(tokenizer: WordPieceTokenizer) -> None:
-    rows = encode_examples(tokenizer, ["the cat", "dog"], ["sat on the mat", "ran"], max_seq_length=8)
+    rows = encode_examples(
+        tokenizer, ["the cat", "dog"], ["sat on the mat", "ran"], max_seq_length=8
+    )
     tokens = [tokenizer.vocabulary[i] for i in rows.input_ids]
     assert " ".join(tokens) == "[CLS] the cat [SEP] sat on the [SEP] [CLS] dog [SEP] ran [SEP]"
     assert rows.lengths.tolist() == [8, 5]
@@ -68,8 +72,12 @@ def test_gather_equals_one_by_one() -> None:
     index = rng.permutation(20)[:7]
     batch = TokenSequences(flat, offsets, starts).gather(index)
     assert batch["input_ids"].tolist() == [token for i in index for token in pieces[i]]
-    assert batch["position_ids"].tolist() == [place for i in index for place in range(len(pieces[i]))]
-    assert batch["token_type_ids"].tolist() == [int(p >= starts[i]) for i in index for p in range(len(pieces[i]))]
+    assert batch["position_ids"].tolist() == [
+        place for i in index for place in range(len(pieces[i]))
+    ]
+    assert batch["token_type_ids"].tolist() == [
+        int(p >= starts[i]) for i in index for p in range(len(pieces[i]))
+    ]
     assert batch["lengths"].tolist() == [len(pieces[i]) for i in index]
 
 
@@ -85,13 +93,17 @@ def test_windows_hold_the_whole_text(tokenizer: WordPieceTokenizer, stride: int)
     assert offsets.tolist() == [0, 1 + -(-6 // stride), *(offsets[1] + np.array([1, 2, 3]))]
     assert rows.lengths.max() == 5 and rows.lengths[offsets[1]] == 2
     assert rows.cut_tokens is not None and not rows.cut_tokens.any()
-    windows = [rows.input_ids[a:b] for a, b in zip(rows.offsets, rows.offsets[1:], strict=False)][: offsets[1]]
+    windows = [rows.input_ids[a:b] for a, b in zip(rows.offsets, rows.offsets[1:], strict=False)][
+        : offsets[1]
+    ]
     assert all(w[0] == tokenizer.cls_id and w[-1] == tokenizer.sep_id for w in windows)
     ids = tokenizer.encode_batch(texts[:1])[0]
     for number, window in enumerate(windows):
         assert window[1:-1].tolist() == ids[number * stride :][:3].tolist()
     assert windows[-1][-2] == ids[-1]
-    with pytest.raises(ValueError, match="window_stride=4 tokens: sequences of 5 hold 3 beside the special tokens"):
+    with pytest.raises(
+        ValueError, match="window_stride=4 tokens: sequences of 5 hold 3 beside the special tokens"
+    ):
         encode_windows(tokenizer, texts, max_seq_length=5, stride=4)
 
 
@@ -118,7 +130,8 @@ def test_lengths_are_similar_inside_a_batch_but_mixed_over_time() -> None:
     padded = sum(LENGTHS[batch].max() * len(batch) for batch in batches)
     assert padded < 1.05 * LENGTHS.sum()
     means = np.array([LENGTHS[batch].mean() for batch in batches])
-    assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.25  # short ones do not come first
+    # short ones do not come first
+    assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.25
 
 
 @pytest.mark.parametrize("budget", [1, 150, 10**6])
@@ -171,8 +184,14 @@ class Pinnable:
 
 
 def test_every_tensor_of_a_step_is_pinned_and_plain_values_stay():
-    step = [{"input_ids": Pinnable(), "num_predictions": 3, "source_names": ("a",)}, {"layout": Pinnable()}]
-    assert pinned(step) == [{"input_ids": "pinned", "num_predictions": 3, "source_names": ("a",)}, {"layout": "pinned"}]
+    step = [
+        {"input_ids": Pinnable(), "num_predictions": 3, "source_names": ("a",)},
+        {"layout": Pinnable()},
+    ]
+    assert pinned(step) == [
+        {"input_ids": "pinned", "num_predictions": 3, "source_names": ("a",)},
+        {"layout": "pinned"},
+    ]
     assert hasattr(torch.zeros(1), "pin_memory") and hasattr(Layout.ragged([1]), "pin_memory")
 
 
@@ -186,8 +205,16 @@ def test_only_a_gpu_has_it():
 transformers = pytest.importorskip("transformers")
 
 FIRST = ["The cat sat on the  mat.", "Naïve café \U0001f600", "", "a b c d e f g h i j k l m"]
-SECOND = ["A dog?", "It's a dog's life, isn't it, all of it and more?", "x", "one two three four five"]
-PASSAGE = "The café's cat \U0001f600  sat on 3.5 mats. A dog, naïve as it was, ran. The end of it all came soon after."
+SECOND = [
+    "A dog?",
+    "It's a dog's life, isn't it, all of it and more?",
+    "x",
+    "one two three four five",
+]
+PASSAGE = (
+    "The café's cat \U0001f600  sat on 3.5 mats. A dog, naïve as it was, ran. The end of it all"
+    " came soon after."
+)
 
 
 @pytest.fixture(params=[False, True], ids=["as released", "prefixed"])
@@ -199,7 +226,9 @@ def ours(request: pytest.FixtureRequest) -> ByteBpeTokenizer:
 def theirs(tmp_path: Path, ours: ByteBpeTokenizer) -> Any:
     for name in ("vocab.json", "merges.txt"):
         (tmp_path / name).write_bytes(ours.files()[name])
-    return transformers.RobertaTokenizerFast.from_pretrained(str(tmp_path), add_prefix_space=ours.add_prefix_space)
+    return transformers.RobertaTokenizerFast.from_pretrained(
+        str(tmp_path), add_prefix_space=ours.add_prefix_space
+    )
 
 
 def rows_of(rows: TokenSequences) -> list[list[int]]:
@@ -217,20 +246,34 @@ def test_pairs(ours: ByteBpeTokenizer, theirs: Any, length: int) -> None:
 
 def test_single_texts(ours: ByteBpeTokenizer, theirs: Any) -> None:
     rows = encode_examples(ours, FIRST, None, max_seq_length=16)
-    assert rows_of(rows) == [theirs(text, truncation=True, max_length=16)["input_ids"] for text in FIRST]
+    assert rows_of(rows) == [
+        theirs(text, truncation=True, max_length=16)["input_ids"] for text in FIRST
+    ]
 
 
-@pytest.mark.parametrize("answer", ["café", "\U0001f600", "cat \U0001f600  sat", "3.5 mats", "naïve as it was"])
-def test_windows_of_a_passage_and_its_answer(ours: ByteBpeTokenizer, theirs: Any, answer: str) -> None:
-    query, settings = "Who sat?", WindowSettings(max_seq_length=40, doc_stride=9, max_query_length=20)
+@pytest.mark.parametrize(
+    "answer", ["café", "\U0001f600", "cat \U0001f600  sat", "3.5 mats", "naïve as it was"]
+)
+def test_windows_of_a_passage_and_its_answer(
+    ours: ByteBpeTokenizer, theirs: Any, answer: str
+) -> None:
+    query, settings = (
+        "Who sat?",
+        WindowSettings(max_seq_length=40, doc_stride=9, max_query_length=20),
+    )
     start = PASSAGE.index(answer)
     question = SquadQuestion("q", query, 0, (answer,), start)
     features, _ = build_features(SquadExamples([PASSAGE], [question]), ours, settings)
     room = 40 - len(ours.encode_batch([query])[0]) - 4
     expected = theirs(
-        query, PASSAGE, truncation="only_second", max_length=40, stride=room - 9,
-        return_overflowing_tokens=True, return_offsets_mapping=True,
-    )  # fmt: skip
+        query,
+        PASSAGE,
+        truncation="only_second",
+        max_length=40,
+        stride=room - 9,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+    )
     assert rows_of(features.sequences) == expected["input_ids"]
     assert not features.sequences.gather(np.arange(len(features.sequences)))["token_type_ids"].any()
     spans, shift = features.passage_spans, features.window_starts - features.passage_starts
@@ -251,8 +294,12 @@ def test_tags_stand_on_the_first_piece_of_a_word(ours: ByteBpeTokenizer, theirs:
     sentences = TaggedSentences(words, [["O"] * len(line) for line in words], [0, 1], [1, 9])
     arrays, _ = build_sequences(sentences, [0, 1], ours, 64, False)
     rows = [part.tolist() for part in np.split(arrays["input_ids"], arrays["offsets"][1:-1])]
-    places = [part.tolist() for part in np.split(arrays["word_positions"], arrays["word_offsets"][1:-1])]
-    assert [ours.decode(row[1:-1]) for row in rows] == ["".join(f" {word}" for word in line) for line in words]
+    places = [
+        part.tolist() for part in np.split(arrays["word_positions"], arrays["word_offsets"][1:-1])
+    ]
+    assert [ours.decode(row[1:-1]) for row in rows] == [
+        "".join(f" {word}" for word in line) for line in words
+    ]
     if ours.add_prefix_space:  # transformers refuses words otherwise
         for line, row, place in zip(words, rows, places, strict=True):
             expected = theirs(line, is_split_into_words=True)

@@ -1,4 +1,6 @@
-"""Multiple choice: official files, folds, and a data module whose choices stay together and unpadded."""
+"""Multiple choice: official files, folds, and a data module whose choices stay together and
+unpadded.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from clozelab.datamodules.choices import ChoiceDataModule, ChoiceFormat, fold_of
 from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
 from clozelab.datamodules.labelled import LabelledSplit
 
-HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
+HEADER = (
+    ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
+)
 ENDINGS = ["ending0", "ending1", "ending2", "ending3"]
 SWAG = ChoiceFormat("sent1", "sent2", ENDINGS, "label")
 CODAH = ChoiceFormat("prompt", None, ENDINGS, "label", ["category", "prompt", *ENDINGS, "label"])
@@ -25,7 +29,19 @@ CODAH = ChoiceFormat("prompt", None, ENDINGS, "label", ["category", "prompt", *E
 def row(number: int, **changes: str) -> str:
     values = {"sent1": "The cat sat.", "sent2": "the cat", "label": str(number % 4)} | changes
     endings = [changes.get(name, f'"ran, fast {i}"') for i, name in enumerate(ENDINGS)]
-    return ",".join([str(number), "v", "1", "x", values["sent1"], values["sent2"], "gold", *endings, values["label"]])
+    return ",".join(
+        [
+            str(number),
+            "v",
+            "1",
+            "x",
+            values["sent1"],
+            values["sent2"],
+            "gold",
+            *endings,
+            values["label"],
+        ]
+    )
 
 
 def write(path: Path, text: str) -> Path:
@@ -59,9 +75,13 @@ def loaded(folder: Path, tokenizer: WordPieceTokenizer, length: int) -> Labelled
 
 
 def test_official_csv(tmp_path: Path) -> None:
-    """Quotes, a comma and a doubled quote in a field, a line break in one, CRLF line ends, a byte order mark."""
+    """Quotes, a comma and a doubled quote in a field, a line break in one, CRLF line ends, a byte
+    order mark.
+    """
     odd = row(1, sent1='"A ""red"" cat,\nsat."', ending2="")
-    path = write(tmp_path / "x.csv", "\ufeff" + (HEADER + row(0) + "\n" + odd + "\n").replace("\n", "\r\n"))
+    path = write(
+        tmp_path / "x.csv", "\ufeff" + (HEADER + row(0) + "\n" + odd + "\n").replace("\n", "\r\n")
+    )
     examples = SWAG.read(path)
     assert examples.ids == ["0", "1"]
     assert [texts[0] for texts in examples.texts] == ["The cat sat.", 'A "red" cat,\r\nsat.']
@@ -76,15 +96,32 @@ def test_tab_separated_without_quoting_or_header(tmp_path: Path) -> None:
     assert (examples.texts, examples.labels) == ([('"I am', 'ran".', "sat", '"', "did")], ["3"])
 
 
-def test_rows_stand_in_order_and_share_their_context(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
+def test_rows_stand_in_order_and_share_their_context(
+    tmp_path: Path, tokenizer: WordPieceTokenizer
+) -> None:
     write(tmp_path / "x.csv", HEADER + "".join(row(i) + "\n" for i in range(3)))
     split = loaded(tmp_path, tokenizer, 64)
     assert (len(split), len(split.sequences), split.label_names) == (3, 12, ["0", "1", "2", "3"])
     first, second = (
-        split.sequences.input_ids[a:b] for a, b in ((0, split.sequences.offsets[1]), split.sequences.offsets[1:3])
+        split.sequences.input_ids[a:b]
+        for a, b in ((0, split.sequences.offsets[1]), split.sequences.offsets[1:3])
     )
     words = [tokenizer.vocabulary[i] for i in first]
-    assert words == ["[CLS]", "the", "cat", "sat", ".", "[SEP]", "the", "cat", "ran", ",", "fast", "0", "[SEP]"]
+    assert words == [
+        "[CLS]",
+        "the",
+        "cat",
+        "sat",
+        ".",
+        "[SEP]",
+        "the",
+        "cat",
+        "ran",
+        ",",
+        "fast",
+        "0",
+        "[SEP]",
+    ]
     assert [tokenizer.vocabulary[i] for i in second[-2:]] == ["1", "[SEP]"]
     assert split.sequences.second_starts[0] == 6
     cut = loaded(tmp_path, tokenizer, 10)
@@ -103,7 +140,10 @@ def test_folds_are_of_like_size_and_keep_a_context_together() -> None:
     [
         ("", "is empty"),
         (HEADER, "has no examples"),
-        (HEADER.replace(",label", "") + "0,v,1,x,a,b,gold,c,d,e,f\n", "no column 'label'.*can only be predicted"),
+        (
+            HEADER.replace(",label", "") + "0,v,1,x,a,b,gold,c,d,e,f\n",
+            "no column 'label'.*can only be predicted",
+        ),
         (HEADER.replace("sent1", "context") + row(0) + "\n", "no column 'sent1'; its columns are"),
         (
             HEADER + row(0) + "\n" + row(1, label="4") + "\n",
@@ -147,7 +187,9 @@ TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lower
 
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[..., ChoiceDataModule]:
-    """make(data changes) on 21 training and 7 validation questions whose choices differ in length."""
+    """make(data changes) on 21 training and 7 validation questions whose choices differ in
+    length.
+    """
     for name, count in (("train", 21), ("val", 7)):
         rows = [f"c{i},{'a ' * (i % 3)}b,{'a ' * (i % 5)}b,b a,{i % 3}" for i in range(count)]
         (tmp_path / f"{name}.csv").write_text("sent1,e0,e1,e2,label\n" + "\n".join(rows) + "\n")
@@ -186,7 +228,8 @@ def test_choices_are_sequences_of_their_own(make: Callable[..., ChoiceDataModule
         index = batch["example_index"].numpy()
         assert batch["layout"].batch_size == 3 * len(index)
         assert batch["labels"].tolist() == (index % 3).tolist()
-        assert batch["layout"].num_tokens == len(batch["input_ids"]) == batch["global_tokens"]  # nothing is padded
+        # nothing is padded
+        assert batch["layout"].num_tokens == len(batch["input_ids"]) == batch["global_tokens"]
         per_choice = np.array(batch["layout"].lengths_list).reshape(-1, 3)
         assert (per_choice[:, 0] - index % 3 == per_choice[:, 2] - 1).all()
         assert (per_choice[:, 1] - index % 5 == per_choice[:, 2] - 1).all()
@@ -201,7 +244,9 @@ def test_folds_of_one_file(make: Callable[..., ChoiceDataModule]) -> None:
     assert len(data.train) + len(data.validation) == 21
     assert not set(data.train.ids) & set(data.validation.ids)
     assert data.facts["train_examples_available"] == len(data.train)
-    assert make(validation_file="train.csv", folds=3, held_out_fold=2).fingerprint != data.fingerprint
+    assert (
+        make(validation_file="train.csv", folds=3, held_out_fold=2).fingerprint != data.fingerprint
+    )
     for wrong in ({"folds": 3}, {"held_out_fold": 0}, {"folds": 5, "held_out_fold": 5}):
         with pytest.raises(ValueError, match=r"held_out_fold=\w+ is not one of folds=\w+"):
             make(**wrong)
@@ -212,33 +257,52 @@ def test_another_set_in_the_same_columns_is_noticed(
 ) -> None:
     make(published_train_examples=21).setup()
     warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert not [text for text in warned if "[UNK]" not in text], "letters are words that the vocabulary lacks"
+    assert not [text for text in warned if "[UNK]" not in text], (
+        "letters are words that the vocabulary lacks"
+    )
     make(published_train_examples=73546, max_seq_length=8).setup()
     assert "train.csv has 21 examples, toy's own has 73546" in caplog.text
-    assert "toy, training:" in caplog.text and "sequences are longer than max_seq_length=8 and were cut" in caplog.text
+    assert (
+        "toy, training:" in caplog.text
+        and "sequences are longer than max_seq_length=8 and were cut" in caplog.text
+    )
 
 
 def test_test_file(make: Callable[..., ChoiceDataModule], tmp_path: Path) -> None:
     """Without a label column, and with labels that mean nothing; whole, whatever the folds."""
     for header, end in (("sent1,e0,e1,e2", ""), ("sent1,e0,e1,e2,label", ",-1")):
-        (tmp_path / "test.csv").write_text(header + "\n" + "".join(f"c{i},a,b,c{end}\n" for i in range(9)))
+        (tmp_path / "test.csv").write_text(
+            header + "\n" + "".join(f"c{i},a,b,c{end}\n" for i in range(9))
+        )
         data = make(validation_file="train.csv", folds=3, held_out_fold=1)
         data.setup()
         sequences, split = data.load_test()["Toy"]
-        assert (len(sequences), len(split), split.ids.tolist()) == (9, 9, [str(i) for i in range(9)])
+        assert (len(sequences), len(split), split.ids.tolist()) == (
+            9,
+            9,
+            [str(i) for i in range(9)],
+        )
     (tmp_path / "test.csv").write_text("sent1,e0,e1,e2\n" + "c,a,b,c\n" * 200 + "c,a\n")
     with pytest.raises(ValueError, match="1 damaged rows; predictions must be made for every row"):
         data.load_test()
 
 
-def test_missing_file_is_said_before_anything_is_read(make: Callable[..., ChoiceDataModule]) -> None:
+def test_missing_file_is_said_before_anything_is_read(
+    make: Callable[..., ChoiceDataModule],
+) -> None:
     with pytest.raises(ValueError, match=r"(?s)nowhere.csv.*how to get it: make it"):
         make(validation_file="nowhere.csv")
 
 
-def test_preview_reads_the_files_and_keeps_the_folds_apart(make: Callable[..., ChoiceDataModule]) -> None:
+def test_preview_reads_the_files_and_keeps_the_folds_apart(
+    make: Callable[..., ChoiceDataModule],
+) -> None:
     whole = make().preview()
-    assert (whole.train.num_examples, whole.validation.num_examples, whole.label_names) == (21, 7, ["0", "1", "2"])
+    assert (whole.train.num_examples, whole.validation.num_examples, whole.label_names) == (
+        21,
+        7,
+        ["0", "1", "2"],
+    )
     assert whole.train.labels == [str(i % 3) for i in range(21)]
     assert [len(whole.validation.texts[part]) for part in ("context", "ending")] == [7, 21]
     parts = make(validation_file="train.csv", folds=3, held_out_fold=1).preview()

@@ -32,20 +32,37 @@ PHASES = [
     {"seq_length": 16, "steps": 5, "global_batch_size": 12, "micro_batch_size": 4},
     {"seq_length": 32, "steps": 3, "global_batch_size": 8, "micro_batch_size": 8},
 ]
-MLM = MaskedLanguageModel(predict_prob=0.15, mask_fraction=0.8, random_fraction=0.1, same_fraction=0.1, weight=1.0)
-MLM_NSP = Objective(input=SegmentPairs(0.5, "corpus"), token=MLM, pair=NextSentencePrediction(weight=1.0))
+MLM = MaskedLanguageModel(
+    predict_prob=0.15, mask_fraction=0.8, random_fraction=0.1, same_fraction=0.1, weight=1.0
+)
+MLM_NSP = Objective(
+    input=SegmentPairs(0.5, "corpus"), token=MLM, pair=NextSentencePrediction(weight=1.0)
+)
 
 
 RELEASED = Objective(
     input=SegmentPairs(
-        *(0.5, "corpus"), cuts="released", short_seq_prob=0.2, put_back_unused=True, lone_sentences="random", copies=2
+        *(0.5, "corpus"),
+        cuts="released",
+        short_seq_prob=0.2,
+        put_back_unused=True,
+        lone_sentences="random",
+        copies=2,
     ),
     token=MaskedLanguageModel(
-        predict_prob=0.15, mask_fraction=0.8, random_fraction=0.1, same_fraction=0.1, weight=1.0,
-        count_specials=True, whole_words=True, span_weights=[6, 3, 2], one_action_a_span=True,
+        predict_prob=0.15,
+        mask_fraction=0.8,
+        random_fraction=0.1,
+        same_fraction=0.1,
+        weight=1.0,
+        count_specials=True,
+        whole_words=True,
+        span_weights=[6, 3, 2],
+        one_action_a_span=True,
     ),
-    pair=NextSentencePrediction(weight=1.0), dupe_factor=2,
-)  # fmt: skip
+    pair=NextSentencePrediction(weight=1.0),
+    dupe_factor=2,
+)
 """All that the released recipe and its family have, at once."""
 
 
@@ -68,7 +85,9 @@ def make_shards(num_documents: int, seed: int) -> TokenShards:
 @pytest.fixture
 def corpus() -> Any:
     tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, *map(str, range(85))], lowercase=True)
-    return SimpleNamespace(tokenizer=tokenizer, train=make_shards(20, 0), validation=make_shards(40, 1))
+    return SimpleNamespace(
+        tokenizer=tokenizer, train=make_shards(20, 0), validation=make_shards(40, 1)
+    )
 
 
 @pytest.fixture
@@ -90,7 +109,11 @@ def make(corpus: Any) -> Callable[..., CorpusDataModule]:
 
 
 def fingerprint(batch: dict[str, Any]) -> tuple[Any, ...]:
-    tensors = [(key, value.tolist()) for key, value in sorted(batch.items()) if isinstance(value, torch.Tensor)]
+    tensors = [
+        (key, value.tolist())
+        for key, value in sorted(batch.items())
+        if isinstance(value, torch.Tensor)
+    ]
     return (*tensors, batch["layout"].lengths_list, batch["layout"].row_slots)
 
 
@@ -104,38 +127,55 @@ def rows_of(batch: dict[str, Any]) -> list[tuple[int, ...]]:
 
 
 def predictions_of(batch: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """(row's ids, slot, label) of each prediction: what must not change when the batch is cut differently."""
+    """(row's ids, slot, label) of each prediction: what must not change when the batch is cut
+    differently.
+    """
     slots, rows = batch["layout"].row_slots, rows_of(batch)
-    pairs = zip(batch["prediction_positions"].tolist(), batch["prediction_labels"].tolist(), strict=True)
+    pairs = zip(
+        batch["prediction_positions"].tolist(), batch["prediction_labels"].tolist(), strict=True
+    )
     return [(rows[slot // slots], slot % slots, label) for slot, label in pairs]
 
 
 def test_steps_and_micro_batches(make: Callable[..., CorpusDataModule]) -> None:
     steps = list(make().train_dataloader())
     assert len(steps) == 8
-    assert [[micro["layout"].batch_size for micro in step] for step in steps] == [[4, 4, 4]] * 5 + [[8]] * 3
+    assert [[micro["layout"].batch_size for micro in step] for step in steps] == [[4, 4, 4]] * 5 + [
+        [8]
+    ] * 3
     assert {micro["layout"].row_slots for step in steps[:5] for micro in step} == {16}
     assert {micro["layout"].row_slots for step in steps[5:] for micro in step} == {32}
-    uneven = make(phases=[{"seq_length": 16, "steps": 1, "global_batch_size": 10, "micro_batch_size": 4}])
-    assert [[micro["layout"].batch_size for micro in step] for step in uneven.train_dataloader()] == [[4, 4, 2]]
+    uneven = make(
+        phases=[{"seq_length": 16, "steps": 1, "global_batch_size": 10, "micro_batch_size": 4}]
+    )
+    assert [
+        [micro["layout"].batch_size for micro in step] for step in uneven.train_dataloader()
+    ] == [[4, 4, 2]]
 
 
 @pytest.mark.parametrize(
-    "objective", [MLM_NSP, Objective(input=FullSentences(), token=LeftToRight(weight=1.0), pair=None), RELEASED]
+    "objective",
+    [MLM_NSP, Objective(input=FullSentences(), token=LeftToRight(weight=1.0), pair=None), RELEASED],
 )
 def test_ranks_and_micro_batches_cut_the_same_global_batch(
     make: Callable[..., CorpusDataModule], objective: Objective
 ) -> None:
-    whole = make(objective, phases=[{**phase, "micro_batch_size": 12} for phase in PHASES]).train_stream(0, 0, 1)
+    whole = make(
+        objective, phases=[{**phase, "micro_batch_size": 12} for phase in PHASES]
+    ).train_stream(0, 0, 1)
     for world_size in (1, 2, 4):
-        ranks = [list(make(objective).train_stream(0, rank, world_size)) for rank in range(world_size)]
+        ranks = [
+            list(make(objective).train_stream(0, rank, world_size)) for rank in range(world_size)
+        ]
         for number, step in enumerate(whole):
             parts = [micro for rank in ranks for micro in rank[number]]
             assert [row for part in parts for row in rows_of(part)] == rows_of(step[0])
             assert [p for part in parts for p in predictions_of(part)] == predictions_of(step[0])
 
 
-def test_same_seed_same_stream_and_other_seed_another(make: Callable[..., CorpusDataModule]) -> None:
+def test_same_seed_same_stream_and_other_seed_another(
+    make: Callable[..., CorpusDataModule],
+) -> None:
     first = stream_fingerprint(make().train_dataloader())
     assert stream_fingerprint(make().train_dataloader()) == first
     assert stream_fingerprint(make(seed=2).train_dataloader()) != first
@@ -143,20 +183,26 @@ def test_same_seed_same_stream_and_other_seed_another(make: Callable[..., Corpus
 
 @pytest.mark.parametrize("objective", [MLM_NSP, RELEASED])
 @pytest.mark.parametrize("start_step", [1, 4, 5, 7, 8])
-def test_a_stream_starts_anywhere(make: Callable[..., CorpusDataModule], start_step: int, objective: Objective) -> None:
+def test_a_stream_starts_anywhere(
+    make: Callable[..., CorpusDataModule], start_step: int, objective: Objective
+) -> None:
     whole = stream_fingerprint(make(objective).train_dataloader())
     assert stream_fingerprint(make(objective).train_stream(start_step, 0, 1)) == whole[start_step:]
 
 
 @pytest.mark.parametrize("objective", [MLM_NSP, RELEASED])
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_workers_change_nothing(make: Callable[..., CorpusDataModule], num_workers: int, objective: Objective) -> None:
+def test_workers_change_nothing(
+    make: Callable[..., CorpusDataModule], num_workers: int, objective: Objective
+) -> None:
     whole = stream_fingerprint(make(objective).train_dataloader())
     assert stream_fingerprint(make(objective, num_workers=num_workers).train_dataloader()) == whole
 
 
 @pytest.mark.parametrize("objective", [MLM_NSP, RELEASED])
-def test_a_stream_can_be_sent_to_a_process(make: Callable[..., CorpusDataModule], objective: Objective) -> None:
+def test_a_stream_can_be_sent_to_a_process(
+    make: Callable[..., CorpusDataModule], objective: Objective
+) -> None:
     stream = make(objective).train_stream(0, 0, 1)
     assert stream_fingerprint(pickle.loads(pickle.dumps(stream))) == stream_fingerprint(stream)
 
@@ -165,7 +211,9 @@ def test_a_stream_can_be_sent_to_a_process(make: Callable[..., CorpusDataModule]
 def test_a_spawned_worker_finds_the_instances_again(make: Callable[..., CorpusDataModule]) -> None:
     stream = make().train_stream(0, 0, 1)
     context = multiprocessing.get_context("spawn")
-    loader: DataLoader[Any] = DataLoader(stream, batch_size=None, num_workers=1, multiprocessing_context=context)
+    loader: DataLoader[Any] = DataLoader(
+        stream, batch_size=None, num_workers=1, multiprocessing_context=context
+    )
     assert stream_fingerprint(loader) == stream_fingerprint(stream)
 
 
@@ -184,7 +232,9 @@ def instance_counts(stream: StepStream, steps: range) -> Counter[int]:
     return seen
 
 
-def test_an_epoch_holds_each_instance_once_and_phases_count_their_own(make: Callable[..., CorpusDataModule]) -> None:
+def test_an_epoch_holds_each_instance_once_and_phases_count_their_own(
+    make: Callable[..., CorpusDataModule],
+) -> None:
     size = len(make().instances("train", 16))
     phases = [
         {"seq_length": 32, "steps": 3, "global_batch_size": 7, "micro_batch_size": 7},
@@ -196,7 +246,9 @@ def test_an_epoch_holds_each_instance_once_and_phases_count_their_own(make: Call
     assert instance_counts(stream, range(3, 3 + 2 * size)) == dict.fromkeys(range(size), 2)
 
 
-def test_a_batch_larger_than_the_corpus_runs_into_the_next_epochs(make: Callable[..., CorpusDataModule]) -> None:
+def test_a_batch_larger_than_the_corpus_runs_into_the_next_epochs(
+    make: Callable[..., CorpusDataModule],
+) -> None:
     phases = [{"seq_length": 64, "steps": 2, "global_batch_size": 150, "micro_batch_size": 50}]
     module = make(phases=phases)
     size = len(module.instances("train", 64))
@@ -206,9 +258,14 @@ def test_a_batch_larger_than_the_corpus_runs_into_the_next_epochs(make: Callable
     assert [len(step) for step in module.train_stream(0, 0, 1)] == [3, 3]
 
 
-def test_validation_rows_are_the_same_for_every_seed_and_phase(make: Callable[..., CorpusDataModule]) -> None:
+def test_validation_rows_are_the_same_for_every_seed_and_phase(
+    make: Callable[..., CorpusDataModule],
+) -> None:
     first = [fingerprint(batch) for batch in make().val_dataloader()]
-    other = make(seed=9, phases=[{"seq_length": 16, "steps": 1, "global_batch_size": 12, "micro_batch_size": 4}])
+    other = make(
+        seed=9,
+        phases=[{"seq_length": 16, "steps": 1, "global_batch_size": 12, "micro_batch_size": 4}],
+    )
     assert [fingerprint(batch) for batch in make(seed=9).val_dataloader()] == first
     assert sorted(row for batch in other.val_dataloader() for row in rows_of(batch)) == sorted(
         row for batch in make().val_dataloader() for row in rows_of(batch)
@@ -225,7 +282,9 @@ def test_validation_is_shared_over_ranks_without_duplicates(
     streams = [module.validation_stream(rank, world_size) for rank in range(world_size)]
     index = np.concatenate([part for stream in streams for part in stream.phases[0][2]])
     assert len(index) == len(set(index.tolist())) == 31
-    assert set(index.tolist()) == set(np.concatenate(module.validation_stream(0, 1).phases[0][2]).tolist())
+    assert set(index.tolist()) == set(
+        np.concatenate(module.validation_stream(0, 1).phases[0][2]).tolist()
+    )
     assert len({len(list(stream)) for stream in streams}) == 1
     assert all(len(part) for stream in streams for part in stream.phases[0][2])
 
@@ -236,9 +295,15 @@ def test_fewer_held_out_rows_than_asked_for(make: Callable[..., CorpusDataModule
     assert total == len(module.instances("validation", 24))
 
 
-def test_held_out_labels_are_what_the_loss_is_over(make: Callable[..., CorpusDataModule], corpus: Any) -> None:
-    """All that is predicted of all instances, but for [SEP], whose place a left-to-right model can count out."""
-    data = make(Objective(input=SegmentPairs(0.5, "corpus"), token=LeftToRight(weight=1.0), pair=None))
+def test_held_out_labels_are_what_the_loss_is_over(
+    make: Callable[..., CorpusDataModule], corpus: Any
+) -> None:
+    """All that is predicted of all instances, but for [SEP], whose place a left-to-right model can
+    count out.
+    """
+    data = make(
+        Objective(input=SegmentPairs(0.5, "corpus"), token=LeftToRight(weight=1.0), pair=None)
+    )
     batches = list(data.val_dataloader())
     asked = np.concatenate([batch["prediction_labels"].numpy() for batch in batches])
     sep = corpus.tokenizer.sep_id
@@ -252,11 +317,22 @@ def test_what_the_sources_tell_is_said_before_training(
 ) -> None:
     with caplog.at_level("INFO"):
         make().setup("fit")
-    found = [float(one) for one in re.findall(r"whether both segments are of one source tells ([\d.]+) %", caplog.text)]
-    assert len(found) == 4 - 1 and all(60 < one < 90 for one in found), "two lengths of training, one of validation"
+    found = [
+        float(one)
+        for one in re.findall(
+            r"whether both segments are of one source tells ([\d.]+) %", caplog.text
+        )
+    ]
+    assert len(found) == 4 - 1 and all(60 < one < 90 for one in found), (
+        "two lengths of training, one of validation"
+    )
     caplog.clear()
     corpus.train = replace(corpus.train, document_source=np.array([0] * 19 + [1], dtype=np.uint8))
-    make(Objective(input=SegmentPairs(0.5, "source"), token=MLM, pair=NextSentencePrediction(weight=1.0))).setup("fit")
+    make(
+        Objective(
+            input=SegmentPairs(0.5, "source"), token=MLM, pair=NextSentencePrediction(weight=1.0)
+        )
+    ).setup("fit")
     assert "source books has a single document to make pairs of" in caplog.text
 
 
@@ -287,10 +363,14 @@ def test_clear_errors(make: Callable[..., CorpusDataModule], corpus: Any) -> Non
     with pytest.raises(ValueError, match="validation split has 4 instances for 8 devices"):
         make(validation_instances=4).validation_stream(0, 8)
     corpus.validation = make_shards(0, 0)
-    with pytest.raises(ValueError, match="The validation split at seq_length 24: there is no document"):
+    with pytest.raises(
+        ValueError, match="The validation split at seq_length 24: there is no document"
+    ):
         make().setup("fit")
     corpus.train = make_shards(1, 0)
-    with pytest.raises(ValueError, match="The train split at seq_length 16: the split has a single document"):
+    with pytest.raises(
+        ValueError, match="The train split at seq_length 16: the split has a single document"
+    ):
         make().setup("fit")
 
 
@@ -316,7 +396,9 @@ class Recorder(LightningModule):
         self.validated += batch["layout"].batch_size
 
 
-def fit(module: Recorder, data: CorpusDataModule, folder: Path, max_steps: int, checkpoint: Path | None) -> Trainer:
+def fit(
+    module: Recorder, data: CorpusDataModule, folder: Path, max_steps: int, checkpoint: Path | None
+) -> Trainer:
     trainer = Trainer(
         accelerator="cpu",
         max_steps=max_steps,
@@ -334,7 +416,9 @@ def fit(module: Recorder, data: CorpusDataModule, folder: Path, max_steps: int, 
     return trainer
 
 
-def test_lightning_stops_and_goes_on_at_the_same_step(make: Callable[..., CorpusDataModule], tmp_path: Path) -> None:
+def test_lightning_stops_and_goes_on_at_the_same_step(
+    make: Callable[..., CorpusDataModule], tmp_path: Path
+) -> None:
     whole = stream_fingerprint(make().train_dataloader())
     first = Recorder()
     trainer = fit(first, make(), tmp_path, 3, None)

@@ -77,7 +77,9 @@ def test_baselines_lie_beside_the_file_they_are_about(tmp_path: Path) -> None:
     path = tmp_path / "dev.tsv"
     path.write_text("rows")
     assert baselines_of(tmp_path, path) == {}
-    (tmp_path / "baselines.json").write_text('{"dev.tsv": {"a bag": {"accuracy": 0.5}}, "other.tsv": {}}')
+    (tmp_path / "baselines.json").write_text(
+        '{"dev.tsv": {"a bag": {"accuracy": 0.5}}, "other.tsv": {}}'
+    )
     assert baselines_of(tmp_path, path) == {"a bag": {"accuracy": 0.5}}
     (tmp_path / "unknown.tsv").write_text("rows")
     assert baselines_of(tmp_path, tmp_path / "unknown.tsv") == {}
@@ -88,13 +90,17 @@ def test_generated_baselines_say_nothing_of_a_real_file(tmp_path: Path) -> None:
     path.write_text("generated")
     listed.write_text('{"dev.tsv": {"a bag": {"accuracy": 0.5}}}')
     sums = {file.name: file_sha256(file) for file in (path, listed)}
-    (tmp_path / MANIFEST).write_text(json.dumps({"generator": "world", "sha256": sums, "known_loss": []}))
+    (tmp_path / MANIFEST).write_text(
+        json.dumps({"generator": "world", "sha256": sums, "known_loss": []})
+    )
     assert baselines_of(tmp_path, path)
     path.write_text("real")
     assert baselines_of(tmp_path, path) == {}
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"dev.tsv": {"a bag": 0.5}}', '{"dev.tsv": {"a bag": {"f1": "high"}}}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"dev.tsv": {"a bag": 0.5}}', '{"dev.tsv": {"a bag": {"f1": "high"}}}']
+)
 def test_damaged_baselines_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "dev.tsv").write_text("rows")
     (tmp_path / "baselines.json").write_text(text)
@@ -118,11 +124,14 @@ def test_second_time_comes_from_the_folder(tmp_path: Path) -> None:
     assert second[1] == first[1] == {"count": 5}
     assert second[0]["names"].tolist() == ["a", "bé"]
     assert second[0]["numbers"].dtype == np.int64
-    assert [path.name for path in (tmp_path / "tasks").iterdir()] == ["x-1"]  # nothing temporary stays
+    # nothing temporary stays
+    assert [path.name for path in (tmp_path / "tasks").iterdir()] == ["x-1"]
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "missing", "meta"])
-def test_damaged_folder_is_built_anew(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_folder_is_built_anew(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
     build, folder = Builder(), tmp_path / "x-1"
     cached_arrays(folder, build)
     path = folder / ("meta.json" if damage == "meta" else "numbers.npy")
@@ -202,21 +211,30 @@ def test_a_row_that_is_cut_at_the_end_of_the_file_is_no_dirt(tmp_path: Path, end
     if end:
         assert table.read(path).num_bad_rows == 1  # the control
     else:
-        with pytest.raises(ValueError, match=r"train\.tsv:502: 1 fields, expected 2: .* it was cut; fetch it again"):
+        with pytest.raises(
+            ValueError, match=r"train\.tsv:502: 1 fields, expected 2: .* it was cut; fetch it again"
+        ):
             table.read(path)
 
 
 @pytest.mark.parametrize("suffix", ["gz", "zst"])
 def test_a_file_that_unpacks_without_end_is_refused(tmp_path: Path, suffix: str) -> None:
     path, line = tmp_path / f"x.txt.{suffix}", b"a word " * 1000 + b"\n"
-    packer: Any = zlib.compressobj(9, wbits=31) if suffix == "gz" else zstandard.ZstdCompressor().compressobj()
+    packer: Any = (
+        zlib.compressobj(9, wbits=31)
+        if suffix == "gz"
+        else zstandard.ZstdCompressor().compressobj()
+    )
     with path.open("wb") as file:
         for _ in range(30):
             file.write(packer.compress(line * 150))
         file.write(packer.flush())
     assert 200 * path.stat().st_size < 30 * 150 * len(line) < 40e6
     tracemalloc.start()
-    with pytest.raises(ValueError, match=rf"{path.name} unpacks to over [\d,]+ bytes, as no text does: leave it out"):
+    with pytest.raises(
+        ValueError,
+        match=rf"{path.name} unpacks to over [\d,]+ bytes, as no text does: leave it out",
+    ):
         for _ in text_lines(path):
             pass
     assert tracemalloc.get_traced_memory()[1] < 100e6

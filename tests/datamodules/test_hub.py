@@ -1,7 +1,8 @@
-"""Hub names: rows with the hub's columns become files that the readers read as they read the originals.
+"""Hub names: rows with the hub's columns become files that the readers read as they read the
+originals.
 
-The hub itself is not reached: `load_dataset` is replaced by one that opens data sets saved to disk, whose columns and
-classes are those of the hub's cards.
+The hub itself is not reached: `load_dataset` is replaced by one that opens data sets saved to disk,
+whose columns and classes are those of the hub's cards.
 """
 
 from __future__ import annotations
@@ -60,15 +61,22 @@ def sentence(rng: random.Random) -> str:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[Any, ...]]]:
-    """hub(name, config, {split: columns}, features) puts a data set there; returns the list of what was asked for."""
+    """hub(name, config, {split: columns}, features) puts a data set there; returns the list of what
+    was asked for.
+    """
     asked: list[tuple[Any, ...]] = []
 
     def load(name: str, config: str | None, *, split: str, revision: str) -> Any:
         asked.append((name, config, split, revision))
         return datasets.load_from_disk(str(tmp_path / "hub" / name / str(config)))[split]
 
-    def put(name: str, config: str, splits: dict[str, dict[str, list[Any]]], features: Any) -> list[tuple[Any, ...]]:
-        parts = {split: datasets.Dataset.from_dict(columns, features=features) for split, columns in splits.items()}
+    def put(
+        name: str, config: str, splits: dict[str, dict[str, list[Any]]], features: Any
+    ) -> list[tuple[Any, ...]]:
+        parts = {
+            split: datasets.Dataset.from_dict(columns, features=features)
+            for split, columns in splits.items()
+        }
         datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "hub" / name / config))
         return asked
 
@@ -78,16 +86,25 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[t
 
 @pytest.mark.parametrize("name", [*CLASSES, "stsb"])
 def test_glue(hub: Any, tmp_path: Path, name: str) -> None:
-    """Texts, labels as the files spell them and row numbers come out as they would from the official files."""
+    """Texts, labels as the files spell them and row numbers come out as they would from the
+    official files.
+    """
     rng = random.Random(name)
     columns = TEXTS.get(name, ["sentence1", "sentence2"])
-    label = datasets.Value("float32") if name == "stsb" else datasets.ClassLabel(names=CLASSES[name])
-    features = datasets.Features({column: datasets.Value("string") for column in columns} | {"label": label})
+    label = (
+        datasets.Value("float32") if name == "stsb" else datasets.ClassLabel(names=CLASSES[name])
+    )
+    features = datasets.Features(
+        {column: datasets.Value("string") for column in columns} | {"label": label}
+    )
     features["idx"] = datasets.Value("int32")
     settings = task(name)
     splits: dict[str, Any] = {}
     for split in [place for place in settings["hub"]["splits"].values() if "/" not in place]:
-        values = [rng.choice([1.25, 5.0]) if name == "stsb" else rng.randrange(len(CLASSES[name])) for _ in range(7)]
+        values = [
+            rng.choice([1.25, 5.0]) if name == "stsb" else rng.randrange(len(CLASSES[name]))
+            for _ in range(7)
+        ]
         values = [-1] * 7 if split.startswith("test") else values
         texts = {column: [sentence(rng) for _ in range(7)] for column in columns}
         splits[split] = {**texts, "label": values, "idx": list(range(100, 107))}
@@ -96,7 +113,9 @@ def test_glue(hub: Any, tmp_path: Path, name: str) -> None:
         hub("nyu-mll/glue", "ax", {"test": splits["test_matched"]}, features)
     source = HubSource.of(settings)
     folder = hub_files(source, tmp_path / "cache")
-    assert {call[3] for call in asked} == {settings["hub"]["revision"]} and len(settings["hub"]["revision"]) == 40
+    assert {call[3] for call in asked} == {settings["hub"]["revision"]} and len(
+        settings["hub"]["revision"]
+    ) == 40
     data, number = settings["data"], len(asked)
     for file, place in source.files.items():
         is_test = place.rpartition("/")[2].startswith("test")
@@ -117,7 +136,8 @@ def test_glue(hub: Any, tmp_path: Path, name: str) -> None:
         else:
             spelling = FILE_LABELS.get(name, ["0", "1"])
             assert found.labels == [spelling[value] for value in expected["label"]]
-    assert hub_files(source, tmp_path / "cache") == folder and len(asked) == number  # the second time from the cache
+    # the second time from the cache
+    assert hub_files(source, tmp_path / "cache") == folder and len(asked) == number
 
 
 @pytest.mark.shared
@@ -137,10 +157,17 @@ def test_equal_to_the_official_files(hub: Any, tmp_path: Path, shared_dir: Path)
             "idx": [int(i) for i in rows.ids],
         }
         splits[split] = columns
-    splits["test"] = {column: values[:3] for column, values in splits["train"].items()} | {"label": [-1] * 3}
+    splits["test"] = {column: values[:3] for column, values in splits["train"].items()} | {
+        "label": [-1] * 3
+    }
     text = datasets.Value("string")
     features = {"sentence1": text, "sentence2": text, "label": datasets.ClassLabel(names=names)}
-    hub("nyu-mll/glue", "rte", splits, datasets.Features({**features, "idx": datasets.Value("int32")}))
+    hub(
+        "nyu-mll/glue",
+        "rte",
+        splits,
+        datasets.Features({**features, "idx": datasets.Value("int32")}),
+    )
     folder = hub_files(HubSource.of(settings), tmp_path / "cache")
     for file in ("train_file", "validation_file"):
         both = [read(layout, base / data[file]) for base in (folder, shared_dir / "data")]
@@ -151,13 +178,23 @@ def test_equal_to_the_official_files(hub: Any, tmp_path: Path, shared_dir: Path)
 def test_squad(hub: Any, tmp_path: Path, name: str) -> None:
     passages = ["Ann was in Oslo.", "Bob went to Rome and on."]
     official = {"data": [{"title": "T", "paragraphs": []}, {"title": "U", "paragraphs": []}]}
-    rows: dict[str, list[Any]] = {key: [] for key in ("id", "title", "context", "question", "answers")}
-    for article, context, text in (("T", 0, "Oslo"), ("T", 0, "Ann"), ("T", 1, "Rome"), ("U", 1, None)):
+    rows: dict[str, list[Any]] = {
+        key: [] for key in ("id", "title", "context", "question", "answers")
+    }
+    for article, context, text in (
+        ("T", 0, "Oslo"),
+        ("T", 0, "Ann"),
+        ("T", 1, "Rome"),
+        ("U", 1, None),
+    ):
         if text is None and name == "squad_v1":
             continue
         passage, key = passages[context], f"q{len(rows['id'])}"
         answers = [{"text": text, "answer_start": passage.index(text)}] * 2 if text else []
-        found = {"text": [one["text"] for one in answers], "answer_start": [one["answer_start"] for one in answers]}
+        found = {
+            "text": [one["text"] for one in answers],
+            "answer_start": [one["answer_start"] for one in answers],
+        }
         for column, value in zip(rows, (key, article, passage, "Who?", found), strict=True):
             rows[column].append(value)
         paragraphs = official["data"][article == "U"]["paragraphs"]
@@ -166,14 +203,20 @@ def test_squad(hub: Any, tmp_path: Path, name: str) -> None:
         paragraphs[-1]["qas"].append({"id": key, "question": "Who?", "answers": answers})  # type: ignore[index]
     settings = task(name)
     text_value = datasets.Value("string")
-    answers_value = {"text": datasets.List(text_value), "answer_start": datasets.List(datasets.Value("int32"))}
+    answers_value = {
+        "text": datasets.List(text_value),
+        "answer_start": datasets.List(datasets.Value("int32")),
+    }
     features = datasets.Features(
         {column: text_value for column in rows if column != "answers"} | {"answers": answers_value}
     )
     where = (settings["hub"]["name"], settings["hub"]["config"])
     hub(*where, {"train": rows, "validation": rows}, features)
     source = HubSource.of(settings)
-    assert list(source.files) == [settings["data"]["train_file"], settings["data"]["validation_file"]]
+    assert list(source.files) == [
+        settings["data"]["train_file"],
+        settings["data"]["validation_file"],
+    ]
     folder = hub_files(source, tmp_path / "cache")
     (tmp_path / "official.json").write_text(json.dumps(official))
     with_unanswerable = settings["data"]["with_unanswerable"]
@@ -192,8 +235,15 @@ def test_swag(hub: Any, tmp_path: Path) -> None:
     texts = [column for column in settings["hub"]["columns"] if column != "label"]
     features = datasets.Features({column: datasets.Value("string") for column in texts})
     features["label"] = datasets.ClassLabel(names=["0", "1", "2", "3"])
-    row = {column: [sentence(rng) + ',"\n' for _ in range(5)] for column in texts} | {"label": [3, 0, 1, 2, 2]}
-    hub("allenai/swag", "regular", {"train": row, "validation": row, "test": row | {"label": [-1] * 5}}, features)
+    row = {column: [sentence(rng) + ',"\n' for _ in range(5)] for column in texts} | {
+        "label": [3, 0, 1, 2, 2]
+    }
+    hub(
+        "allenai/swag",
+        "regular",
+        {"train": row, "validation": row, "test": row | {"label": [-1] * 5}},
+        features,
+    )
     folder = hub_files(HubSource.of(settings), tmp_path / "cache")
     data = settings["data"]
     names = ("context_column", "start_column", "ending_columns", "label_column", "columns")
@@ -201,7 +251,9 @@ def test_swag(hub: Any, tmp_path: Path) -> None:
     with (tmp_path / "official.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["", *row])
-        writer.writerows([str(i), *values] for i, values in enumerate(zip(*row.values(), strict=True)))
+        writer.writerows(
+            [str(i), *values] for i, values in enumerate(zip(*row.values(), strict=True))
+        )
     expected = layout.read(tmp_path / "official.csv")
     assert layout.read(folder / "swag/train.csv") == expected
     test = layout.read(folder / "swag/test.csv", has_labels=False)
@@ -210,17 +262,23 @@ def test_swag(hub: Any, tmp_path: Path) -> None:
 
 
 def test_tabs_become_spaces(hub: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    features = datasets.Features({"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=["0", "1"])})
+    features = datasets.Features(
+        {"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=["0", "1"])}
+    )
     rows = {"sentence": ["a\tb\nc", "d"], "label": [0, 1]}
     hub("nyu-mll/glue", "sst2", {"train": rows, "validation": rows, "test": rows}, features)
     folder = hub_files(HubSource.of(task("sst2")), tmp_path / "cache")
-    assert (folder / "glue/SST-2/train.tsv").read_text() == "index\tsentence\tlabel\n0\ta b c\t0\n1\td\t1\n"
+    assert (
+        folder / "glue/SST-2/train.tsv"
+    ).read_text() == "index\tsentence\tlabel\n0\ta b c\t0\n1\td\t1\n"
     assert "inside the texts of 1 rows became spaces" in caplog.text
 
 
 def test_a_row_without_a_class_is_not_the_last_class(hub: Any, tmp_path: Path) -> None:
     """SNLI says -1 where annotators did not agree."""
-    features = datasets.Features({"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=["0", "1"])})
+    features = datasets.Features(
+        {"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=["0", "1"])}
+    )
     good, bad = ({"sentence": ["a", "b"], "label": [0, last]} for last in (1, -1))
     hub("nyu-mll/glue", "sst2", {"train": good, "validation": bad, "test": bad}, features)
     source = replace(HubSource.of(task("sst2")), labels=("negative", "positive"))
@@ -235,7 +293,10 @@ def test_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         raise ConnectionError("Couldn't reach 'nyu-mll/glue' on the Hub\nRetrying")
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    message = r"(?s)nyu-mll/glue \(sst2, train\) at revision bcdcba\w+ is not to be had from the hub: ConnectionError: "
+    message = (
+        r"(?s)nyu-mll/glue \(sst2, train\) at revision bcdcba\w+ is not to be had from the hub:"
+        r" ConnectionError: "
+    )
     with pytest.raises(ValueError, match=message + r".*Hub\n  without a network, set hub=false"):
         hub_files(HubSource.of(task("sst2")), tmp_path / "cache")
     assert list((tmp_path / "cache/hub").iterdir()) == []
@@ -243,9 +304,13 @@ def test_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_other_columns_are_an_error(hub: Any, tmp_path: Path) -> None:
     rows = {"text": ["a"], "label": [0]}
-    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.Value("int64")})
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.Value("int64")}
+    )
     hub("nyu-mll/glue", "sst2", dict.fromkeys(("train", "validation", "test"), rows), features)
-    with pytest.raises(ValueError, match=r"the rows are not as expected .*another revision has other columns"):
+    with pytest.raises(
+        ValueError, match=r"the rows are not as expected .*another revision has other columns"
+    ):
         hub_files(HubSource.of(task("sst2")), tmp_path / "cache")
     assert list((tmp_path / "cache/hub").iterdir()) == []
 
@@ -257,8 +322,14 @@ def test_other_columns_are_an_error(hub: Any, tmp_path: Path) -> None:
         (["task=codah"], "task 'codah' has no source on the hub"),
         (["task=swag"], r"task.hub.revision=None is no commit of allenai/swag: give one"),
         (["task=sst2", "task.hub.revision=main"], r"task.hub.revision='main' is no commit"),
-        (["task=sst2", "task.hub.format=json"], r"task.hub.format='json' is unknown; known: tsv, csv, squad"),
-        (["task=sst2", "+task.hub.branch=x"], r"task.hub: branch unknown or missing; it takes splits, columns"),
+        (
+            ["task=sst2", "task.hub.format=json"],
+            r"task.hub.format='json' is unknown; known: tsv, csv, squad",
+        ),
+        (
+            ["task=sst2", "+task.hub.branch=x"],
+            r"task.hub: branch unknown or missing; it takes splits, columns",
+        ),
     ],
 )
 def test_sources_that_cannot_be(overrides: list[str], message: str) -> None:

@@ -21,7 +21,12 @@ import zstandard
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.examples import subset
 from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
-from clozelab.datamodules.labelled import LabelledDataModule, LabelledSplit, TableFormat, TextExamples
+from clozelab.datamodules.labelled import (
+    LabelledDataModule,
+    LabelledSplit,
+    TableFormat,
+    TextExamples,
+)
 
 PAIRS = TableFormat(["s1", "s2"], "label", "index")
 SINGLE = TableFormat(["sentence"], "label")
@@ -40,7 +45,9 @@ def write_table(folder: Path, content: str | bytes) -> Path:
 
 
 def test_quotes_are_characters(tmp_path: Path) -> None:
-    path = write_table(tmp_path, 'index\ts1\ts2\tlabel\n7\t"He said\tshe\'s "fine"\tyes\n8\tb\tc"\tno\n')
+    path = write_table(
+        tmp_path, 'index\ts1\ts2\tlabel\n7\t"He said\tshe\'s "fine"\tyes\n8\tb\tc"\tno\n'
+    )
     examples = read_table_of(path, PAIRS, ["yes", "no"])
     assert examples.ids == ["7", "8"]
     assert examples.texts == [('"He said', 'she\'s "fine"'), ("b", 'c"')]
@@ -57,15 +64,23 @@ def test_byte_order_mark_crlf_and_unicode_line_separators(tmp_path: Path) -> Non
 
 def test_file_without_header(tmp_path: Path) -> None:
     layout = TableFormat(["sentence"], "label", None, ["source", "label", "mark", "sentence"])
-    examples = read_table_of(write_table(tmp_path, "gj04\t1\t\tOne.\ngj04\t0\t*\tTwo.\n"), layout, ["0", "1"])
-    assert (examples.ids, examples.texts, examples.labels) == (["0", "1"], [("One.",), ("Two.",)], ["1", "0"])
+    examples = read_table_of(
+        write_table(tmp_path, "gj04\t1\t\tOne.\ngj04\t0\t*\tTwo.\n"), layout, ["0", "1"]
+    )
+    assert (examples.ids, examples.texts, examples.labels) == (
+        ["0", "1"],
+        [("One.",), ("Two.",)],
+        ["1", "0"],
+    )
 
 
 def test_rare_bad_rows_are_counted(tmp_path: Path) -> None:
     rows = [f"text {i}\t{i % 2}" for i in range(300)]
     rows[5] = "torn"
     rows[200] = "a\tb\tc"
-    examples = read_table_of(write_table(tmp_path, "sentence\tlabel\n" + "\n".join(rows)), SINGLE, ["0", "1"])
+    examples = read_table_of(
+        write_table(tmp_path, "sentence\tlabel\n" + "\n".join(rows)), SINGLE, ["0", "1"]
+    )
     assert (len(examples), examples.num_bad_rows) == (298, 2)
     assert examples.ids[5] == "6"  # the row's own number, so that it can be found in the file
 
@@ -111,23 +126,38 @@ CODAH_LIKE = TableFormat(["sentence"], "label", "index", ["source", "label", "ma
     [
         ("gj04\t-1\t\tOne.\ngj04\tmaybe\t*\tTwo.\n", ["0", "1"]),  # as the training file: no header
         ("index\tsentence\n7\tOne.\n9\tTwo.\n", ["7", "9"]),  # the benchmark's own
-        ("sentence\tmark\tlabel\nOne.\t\t?\nTwo.\t\t?\n", ["0", "1"]),  # another order, and labels that are none
+        # another order, and labels that are none
+        ("sentence\tmark\tlabel\nOne.\t\t?\nTwo.\t\t?\n", ["0", "1"]),
     ],
 )
-def test_a_test_file_may_have_labels_a_header_or_neither(tmp_path: Path, content: str, ids: list[str]) -> None:
-    """Its labels are not used, so they are not read either; a header is a first line that names the texts."""
+def test_a_test_file_may_have_labels_a_header_or_neither(
+    tmp_path: Path, content: str, ids: list[str]
+) -> None:
+    """Its labels are not used, so they are not read either; a header is a first line that names the
+    texts.
+    """
     found = read_table_of(write_table(tmp_path, content), CODAH_LIKE, ["0", "1"], has_labels=False)
     assert (found.texts, found.ids, found.labels) == ([("One.",), ("Two.",)], ids, None)
 
 
-def test_a_file_without_its_column_of_names_is_numbered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    found = read_table_of(write_table(tmp_path, "s2\ts1\tlabel\nb\ta\tyes\nd\tc\tno\n"), PAIRS, ["yes", "no"])
-    assert (found.ids, found.texts, found.labels) == (["0", "1"], [("a", "b"), ("c", "d")], ["yes", "no"])
+def test_a_file_without_its_column_of_names_is_numbered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = read_table_of(
+        write_table(tmp_path, "s2\ts1\tlabel\nb\ta\tyes\nd\tc\tno\n"), PAIRS, ["yes", "no"]
+    )
+    assert (found.ids, found.texts, found.labels) == (
+        ["0", "1"],
+        [("a", "b"), ("c", "d")],
+        ["yes", "no"],
+    )
     assert "has no column 'index': its rows are numbered from 0" in caplog.text
 
 
 def test_missing_text_column_names_those_found(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no column 'sentence'; its columns are \['text', 'label'\]"):
+    with pytest.raises(
+        ValueError, match=r"no column 'sentence'; its columns are \['text', 'label'\]"
+    ):
         read_table_of(write_table(tmp_path, "text\tlabel\na\t1\n"), SINGLE)
 
 
@@ -141,25 +171,40 @@ def as_csv(rows: list[tuple[str, str]]) -> str:
 
 
 def as_jsonl(rows: list[tuple[str, str]]) -> str:
-    return "".join(json.dumps({"other": [1], "label": label, "s": text}) + "\n" for text, label in rows)
+    return "".join(
+        json.dumps({"other": [1], "label": label, "s": text}) + "\n" for text, label in rows
+    )
 
 
 @pytest.mark.parametrize("pack", ["", ".gz", ".zst"])
-@pytest.mark.parametrize(("suffix", "content"), [(".csv", as_csv(ROWS)), (".jsonl", as_jsonl(ROWS))])
-def test_every_format_gives_the_same_examples(tmp_path: Path, suffix: str, content: str, pack: str) -> None:
-    packed = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}[pack](content.encode())
+@pytest.mark.parametrize(
+    ("suffix", "content"), [(".csv", as_csv(ROWS)), (".jsonl", as_jsonl(ROWS))]
+)
+def test_every_format_gives_the_same_examples(
+    tmp_path: Path, suffix: str, content: str, pack: str
+) -> None:
+    packed = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}[pack](
+        content.encode()
+    )
     for name, file_format in ((f"x{suffix}{pack}", "auto"), (f"odd{pack}", suffix[1:])):
         (tmp_path / name).write_bytes(packed)
         layout = TableFormat(["s"], "label", file_format=file_format)
         found = read_table_of(tmp_path / name, layout, ["yes", "no"])
-        assert (found.texts, found.labels) == ([(text,) for text, _ in ROWS], [label for _, label in ROWS])
+        assert (found.texts, found.labels) == (
+            [(text,) for text, _ in ROWS],
+            [label for _, label in ROWS],
+        )
 
 
 def test_values_of_json_that_are_no_texts(tmp_path: Path) -> None:
-    """Numbers and truths are labels as JSON writes them; a null text is a damaged row, and so is a broken line."""
+    """Numbers and truths are labels as JSON writes them; a null text is a damaged row, and so is a
+    broken line.
+    """
     good = [{"s": "a", "label": 1}, {"s": "b", "label": True}, {"s": "c", "label": 2.5}] * 100
     lines = [json.dumps(line) for line in good]
-    (tmp_path / "x.jsonl").write_text("\n".join([*lines, '{"s": null, "label": 1}', '{"s": "torn', "[]\n"]))
+    (tmp_path / "x.jsonl").write_text(
+        "\n".join([*lines, '{"s": null, "label": 1}', '{"s": "torn', "[]\n"])
+    )
     found = read_table_of(tmp_path / "x.jsonl", TableFormat(["s"], "label"))
     assert (found.labels or [])[:3] == ["1", "true", "2.5"] and found.num_bad_rows == 3
     with pytest.raises(ValueError, match=r"no column 'text'; its columns are \['s', 'label'\]"):
@@ -167,7 +212,9 @@ def test_values_of_json_that_are_no_texts(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text("no json\n")
     with pytest.raises(ValueError, match=r"x.jsonl:1: no JSON object"):
         read_table_of(tmp_path / "x.jsonl", TableFormat(["s"], "label"))
-    with pytest.raises(ValueError, match="file_format='xml' is unknown; known: auto, tsv, csv, jsonl"):
+    with pytest.raises(
+        ValueError, match="file_format='xml' is unknown; known: auto, tsv, csv, jsonl"
+    ):
         read_table_of(tmp_path / "x.jsonl", TableFormat(["s"], "label", file_format="xml"))
 
 
@@ -185,7 +232,9 @@ def test_official_mnli_columns(tmp_path: Path) -> None:
     values = "0\t1\t1n\tfiction\t( a )\t( b )\t(ROOT a)\t(ROOT b)\tA.\tB."
     for extra in (1, 5):
         labels = "\t".join(f"label{i + 1}" for i in range(extra))
-        path = write_table(tmp_path, f"{common}\t{labels}\tgold_label\n{values}" + "\tneutral" * (extra + 1) + "\n")
+        path = write_table(
+            tmp_path, f"{common}\t{labels}\tgold_label\n{values}" + "\tneutral" * (extra + 1) + "\n"
+        )
         examples = read_table_of(path, layout, ["neutral"])
         assert (examples.texts, examples.labels) == ([("A.", "B.")], ["neutral"])
 
@@ -194,7 +243,11 @@ def test_official_mnli_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "layout", "count"),
     [
-        ("glue/MRPC/train.tsv", TableFormat(["#1 String", "#2 String"], "Quality", None, None), 3668),
+        (
+            "glue/MRPC/train.tsv",
+            TableFormat(["#1 String", "#2 String"], "Quality", None, None),
+            3668,
+        ),
         ("glue/MRPC/dev.tsv", TableFormat(["#1 String", "#2 String"], "Quality", None, None), 408),
         ("glue/SST-2/train.tsv", SINGLE, 67349),
         (
@@ -202,13 +255,27 @@ def test_official_mnli_columns(tmp_path: Path) -> None:
             TableFormat(["sentence"], "label", None, ["source", "label", "mark", "sentence"]),
             8551,
         ),
-        ("glue/RTE/train.tsv", TableFormat(["sentence1", "sentence2"], "label", "index", None), 2490),
+        (
+            "glue/RTE/train.tsv",
+            TableFormat(["sentence1", "sentence2"], "label", "index", None),
+            2490,
+        ),
         ("glue/QNLI/dev.tsv", TableFormat(["question", "sentence"], "label", "index", None), 5463),
-        ("glue/QNLI/train-derived.tsv", TableFormat(["question", "sentence"], "label", "index", None), 87599),
-        ("nli/train.tsv", TableFormat(["sentence1", "sentence2"], "gold_label", "index", None), 95231),
+        (
+            "glue/QNLI/train-derived.tsv",
+            TableFormat(["question", "sentence"], "label", "index", None),
+            87599,
+        ),
+        (
+            "nli/train.tsv",
+            TableFormat(["sentence1", "sentence2"], "gold_label", "index", None),
+            95231,
+        ),
     ],
 )
-def test_real_files_give_the_published_counts(shared_dir: Path, file: str, layout: TableFormat, count: int) -> None:
+def test_real_files_give_the_published_counts(
+    shared_dir: Path, file: str, layout: TableFormat, count: int
+) -> None:
     examples = read_table_of(shared_dir / "data" / file, layout)
     assert (len(examples), examples.num_bad_rows) == (count, 0)
     assert 2 <= len(set(examples.labels or [])) <= 3
@@ -272,7 +339,9 @@ def test_labels_from_the_data_are_sorted(table_folder: Path, tokenizer: WordPiec
     assert load(table_folder, tokenizer, labels=None).label_names == ["no", "yes"]
 
 
-def test_subset_is_fixed_nested_and_in_file_order(table_folder: Path, tokenizer: WordPieceTokenizer) -> None:
+def test_subset_is_fixed_nested_and_in_file_order(
+    table_folder: Path, tokenizer: WordPieceTokenizer
+) -> None:
     small, large = subset(1000, 50), subset(1000, 200)
     assert small == sorted(small) == subset(1000, 50)
     assert set(small) < set(large)
@@ -283,7 +352,9 @@ def test_subset_is_fixed_nested_and_in_file_order(table_folder: Path, tokenizer:
     assert split.ids.tolist() == [str(i) for i in subset(20, 7)]
 
 
-def test_cache_follows_content_and_settings(table_folder: Path, tokenizer: WordPieceTokenizer) -> None:
+def test_cache_follows_content_and_settings(
+    table_folder: Path, tokenizer: WordPieceTokenizer
+) -> None:
     load(table_folder, tokenizer)
     load(table_folder, tokenizer, max_seq_length=4)
     (table_folder / "x.tsv").write_text("text\tlabel\nthe dog\tyes\n")
@@ -292,13 +363,22 @@ def test_cache_follows_content_and_settings(table_folder: Path, tokenizer: WordP
 
 
 def test_numbers_and_files_without_labels(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
-    numbers: dict[str, Any] = {"name": "n.tsv", "label_column": "score", "labels": None, "numeric_labels": True}
+    numbers: dict[str, Any] = {
+        "name": "n.tsv",
+        "label_column": "score",
+        "labels": None,
+        "numeric_labels": True,
+    }
     path = tmp_path / "n.tsv"
     path.write_text("text\tscore\nthe cat\t4.25\nthe dog\t0\n")
     data = module(tmp_path, tokenizer, **numbers)
     data.setup()
     split = data.train
-    assert (split.labels.tolist(), split.labels.dtype, split.label_names) == ([4.25, 0.0], "float32", [])
+    assert (split.labels.tolist(), split.labels.dtype, split.label_names) == (
+        [4.25, 0.0],
+        "float32",
+        [],
+    )
     assert split.is_regression
     (tmp_path / "test.tsv").write_text("text\nthe cat\n")
     assert data.read_test(tmp_path / "test.tsv")[1].labels.tolist() == [-1]
@@ -309,7 +389,11 @@ def test_numbers_and_files_without_labels(tmp_path: Path, tokenizer: WordPieceTo
 
 def test_what_is_unusual_is_counted(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
     path = tmp_path / "x.tsv"
-    rows = ["1\tthe cat\tthe dog\tyes", "3\tthe red cat\tthe green dog ran fast\tyes", "2\t \tthe dog\tno"]
+    rows = [
+        "1\tthe cat\tthe dog\tyes",
+        "3\tthe red cat\tthe green dog ran fast\tyes",
+        "2\t \tthe dog\tno",
+    ]
     path.write_text("id\ta\tb\tlabel\n" + "\n".join(rows) + "\n")
     settings: dict[str, Any] = {"text_columns": ["a", "b"], "id_column": "id", "labels": None}
     for _ in range(2):  # built, and from the cache
@@ -322,11 +406,15 @@ def test_what_is_unusual_is_counted(tmp_path: Path, tokenizer: WordPieceTokenize
 def test_ids_that_stand_twice_are_refused_where_they_are_predicted(
     tmp_path: Path, tokenizer: WordPieceTokenizer
 ) -> None:
-    (tmp_path / "train.tsv").write_text("id\ttext\tlabel\na\tthe cat\tyes\na\tthe cat\tyes\nb\tthe dog\tno\n")
+    (tmp_path / "train.tsv").write_text(
+        "id\ttext\tlabel\na\tthe cat\tyes\na\tthe cat\tyes\nb\tthe dog\tno\n"
+    )
     (tmp_path / "x.tsv").write_text("id\ttext\tlabel\na\tthe cat\tyes\nb\tthe dog\tno\n")
     settings: dict[str, Any] = {"id_column": "id", "train_file": "train.tsv"}
     assert load(tmp_path, tokenizer, **settings).ids.tolist() == ["a", "a", "b"]
-    with pytest.raises(ValueError, match=r"train\.tsv: 1 ids of the column 'id' stand there twice, the first 'a'"):
+    with pytest.raises(
+        ValueError, match=r"train\.tsv: 1 ids of the column 'id' stand there twice, the first 'a'"
+    ):
         load(tmp_path, tokenizer, **settings, validation_file="train.tsv")
 
 
@@ -341,9 +429,13 @@ def test_classes_without_an_example(
     assert "x, training: 1 texts are empty" in caplog.text
 
 
-def test_numbers_out_of_range_are_refused_with_their_line(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
+def test_numbers_out_of_range_are_refused_with_their_line(
+    tmp_path: Path, tokenizer: WordPieceTokenizer
+) -> None:
     (tmp_path / "n.tsv").write_text("text\tscore\nthe cat\t0.1\nthe dog\t0.7\nthe cow\t0.2\n")
-    data = module(tmp_path, tokenizer, name="n.tsv", label_column="score", labels=None, numeric_labels=True)
+    data = module(
+        tmp_path, tokenizer, name="n.tsv", label_column="score", labels=None, numeric_labels=True
+    )
     data.setup()
     data.refuse_outside(None)
     data.refuse_outside([0.1, 0.7])
@@ -356,7 +448,9 @@ FILM_WORDS = ["good", "bad", "film", "dull", "fine"]
 
 @pytest.fixture(scope="module")
 def film_tokenizer() -> WordPieceTokenizer:
-    return WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, *FILM_WORDS], lowercase=True)
+    return WordPieceTokenizer(
+        [*SPECIAL_TOKENS, *string.ascii_lowercase, *FILM_WORDS], lowercase=True
+    )
 
 
 @pytest.fixture
@@ -397,7 +491,9 @@ def make(tmp_path: Path, film_tokenizer: WordPieceTokenizer) -> Callable[..., La
             "evaluation_tokens": 20,
         }
         inputs = TaskInputs("toy", tmp_path, tmp_path / "cache", film_tokenizer, max_positions)
-        return LabelledDataModule(inputs=inputs, plan=TrainingPlan(**(settings | (plan or {}))), **(task | data))
+        return LabelledDataModule(
+            inputs=inputs, plan=TrainingPlan(**(settings | (plan or {}))), **(task | data)
+        )
 
     return build
 
@@ -453,10 +549,17 @@ def test_ranks_share_each_global_batch(make: Callable[..., LabelledDataModule]) 
 def test_rows_are_cut_to_what_the_encoder_takes(make: Callable[..., LabelledDataModule]) -> None:
     data = make(max_positions=5)
     data.setup()
-    assert data.max_seq_length == 5 == data.train_sequences.lengths.max() == data.facts["max_seq_length"]
+    assert (
+        data.max_seq_length
+        == 5
+        == data.train_sequences.lengths.max()
+        == data.facts["max_seq_length"]
+    )
 
 
-def test_missing_file_is_said_before_anything_is_read(make: Callable[..., LabelledDataModule]) -> None:
+def test_missing_file_is_said_before_anything_is_read(
+    make: Callable[..., LabelledDataModule],
+) -> None:
     with pytest.raises(ValueError, match=r"(?s)nowhere.tsv.*how to get it: make it"):
         make(validation_file="nowhere.tsv")
 
@@ -472,7 +575,9 @@ def test_labels_from_the_data_bind_the_validation_split(
         make(labels=None).setup()
 
 
-def test_fingerprint_follows_content_and_settings(make: Callable[..., LabelledDataModule], tmp_path: Path) -> None:
+def test_fingerprint_follows_content_and_settings(
+    make: Callable[..., LabelledDataModule], tmp_path: Path
+) -> None:
     first = make().fingerprint
     assert make().fingerprint == first
     assert make(max_seq_length=8).fingerprint != first
@@ -488,13 +593,18 @@ def test_facts_count_what_was_used(make: Callable[..., LabelledDataModule]) -> N
     assert np.array_equal(data.train_targets["labels"], data.train.labels)
 
 
-def test_further_validation_sets_lie_behind_the_first(make: Callable[..., LabelledDataModule], tmp_path: Path) -> None:
+def test_further_validation_sets_lie_behind_the_first(
+    make: Callable[..., LabelledDataModule], tmp_path: Path
+) -> None:
     (tmp_path / "other.tsv").write_text("sentence\tlabel\nbad\t0\ngood good\t1\n")
     data = make(extra_validation_files={"other": "other.tsv"})
     data.setup()
     assert (len(data.validation), len(data.validation_sequences)) == (9, 11)
     assert data.validation.extra["other"].labels.tolist() == [0, 1]
-    assert data.validation_sequences.lengths[-2:].tolist() == data.validation.extra["other"].sequences.lengths.tolist()
+    assert (
+        data.validation_sequences.lengths[-2:].tolist()
+        == data.validation.extra["other"].sequences.lengths.tolist()
+    )
     assert data.fingerprint != make().fingerprint
 
 
@@ -508,15 +618,21 @@ def test_test_files(make: Callable[..., LabelledDataModule], tmp_path: Path) -> 
     data = make(**files)
     data.setup()
     assert data.require_test_files() and data.load_test()["Toy"][1].ids.tolist() == ["5", "6"]
-    (tmp_path / "test.tsv").write_text("index\tsentence\n" + "".join(f"{n}\tgood\n" for n in range(200)) + "torn\n")
+    (tmp_path / "test.tsv").write_text(
+        "index\tsentence\n" + "".join(f"{n}\tgood\n" for n in range(200)) + "torn\n"
+    )
     data = make(**files)
     data.setup()
     with pytest.raises(ValueError, match="1 damaged rows; predictions must be made for every row"):
         data.load_test()
 
 
-def test_labels_of_a_test_file_are_not_used(make: Callable[..., LabelledDataModule], tmp_path: Path) -> None:
-    """The validation file may be predicted as it is, and so may a file whose labels are the hub's -1."""
+def test_labels_of_a_test_file_are_not_used(
+    make: Callable[..., LabelledDataModule], tmp_path: Path
+) -> None:
+    """The validation file may be predicted as it is, and so may a file whose labels are the hub's
+    -1.
+    """
     (tmp_path / "hub.tsv").write_text("label\tsentence\n-1\tgood\n-1\tbad\n")
     data = make(test_files={"dev": "dev.tsv", "hub": "hub.tsv"}, test_id_column="index")
     data.setup()
@@ -528,10 +644,15 @@ def test_labels_of_a_test_file_are_not_used(make: Callable[..., LabelledDataModu
 def test_a_text_of_unknown_words_is_refused_and_a_limit_lets_it_pass(
     make: Callable[..., LabelledDataModule], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The share is that of the file's own tokens: two of 100 rows, then 46 of 50, with one [UNK] each."""
+    """The share is that of the file's own tokens: two of 100 rows, then 46 of 50, with one [UNK]
+    each.
+    """
     data = make()
     data.setup()
-    assert data.facts["unknown_shares"] == {"training": 0, "validation": 0} and "[UNK]" not in caplog.text
+    assert (
+        data.facts["unknown_shares"] == {"training": 0, "validation": 0}
+        and "[UNK]" not in caplog.text
+    )
     for unknown, count in ((2, 100), (46, 50)):
         rows = [f"{'жук' if i < unknown else 'good'}\t{i % 2}" for i in range(count)]
         (tmp_path / "dev.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
@@ -541,7 +662,8 @@ def test_a_text_of_unknown_words_is_refused_and_a_limit_lets_it_pass(
             assert "2.0% of the tokens of task toy, validation file, are [UNK]" in caplog.text
             continue
         with pytest.raises(
-            ValueError, match=r"92\.0% of the tokens of task toy, validation file, .*max_unknown_share=0\.5"
+            ValueError,
+            match=r"92\.0% of the tokens of task toy, validation file, .*max_unknown_share=0\.5",
         ):
             data.setup()
         data = make()
@@ -551,8 +673,12 @@ def test_a_text_of_unknown_words_is_refused_and_a_limit_lets_it_pass(
 
 
 def test_pairs_of_one_token_type(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
-    """Ids and texts stay; both texts have type 0, the cache keeps them apart, and saved files say it to others."""
-    (tmp_path / "x.tsv").write_text("text\tother\tlabel\nthe cat\tthe dog\tyes\na dog\tthe cat\tno\n")
+    """Ids and texts stay; both texts have type 0, the cache keeps them apart, and saved files say
+    it to others.
+    """
+    (tmp_path / "x.tsv").write_text(
+        "text\tother\tlabel\nthe cat\tthe dog\tyes\na dog\tthe cat\tno\n"
+    )
     two, one = (
         module(tmp_path, tokenizer.with_token_types(number), text_columns=["text", "other"])
         for number in ("two", "one")
@@ -566,14 +692,16 @@ def test_pairs_of_one_token_type(tmp_path: Path, tokenizer: WordPieceTokenizer) 
     assert two.fingerprint != one.fingerprint and two.source_fingerprint == one.source_fingerprint
 
 
-def test_cut_rows_are_said_aloud(make: Callable[..., LabelledDataModule], caplog: pytest.LogCaptureFixture) -> None:
+def test_cut_rows_are_said_aloud(
+    make: Callable[..., LabelledDataModule], caplog: pytest.LogCaptureFixture
+) -> None:
     data = make(max_positions=5)
     data.setup()
     cut = data.facts["train_counts"]
     assert cut["truncated_sequences"] > 0
     assert (
-        f"toy, training: {cut['truncated_sequences']} sequences are longer than max_seq_length=5 and were cut"
-        in caplog.text
+        f"toy, training: {cut['truncated_sequences']} sequences are longer than max_seq_length=5"
+        " and were cut" in caplog.text
     )
     assert f"{cut['truncated_tokens']} tokens were lost with them" in caplog.text
     caplog.clear()
@@ -594,7 +722,9 @@ def test_damaged_rows_are_said_aloud(
 
 
 def test_a_label_named_twice_is_refused(make: Callable[..., LabelledDataModule]) -> None:
-    with pytest.raises(ValueError, match=r"task.data.labels names a label twice: \['0', '0', '1'\]"):
+    with pytest.raises(
+        ValueError, match=r"task.data.labels names a label twice: \['0', '0', '1'\]"
+    ):
         make(labels=[0, 0, 1])
     data = make(labels=[0, 1])  # as YAML reads them
     data.setup()
@@ -602,8 +732,13 @@ def test_a_label_named_twice_is_refused(make: Callable[..., LabelledDataModule])
 
 
 def test_long_documents_in_windows(make: Callable[..., LabelledDataModule]) -> None:
-    """Nothing is cut; windows are training examples with their text's label, and each text is in its windows whole."""
-    cut, data = make(max_positions=5), make(max_positions=5, long_documents="windows", window_stride=2)
+    """Nothing is cut; windows are training examples with their text's label, and each text is in
+    its windows whole.
+    """
+    cut, data = (
+        make(max_positions=5),
+        make(max_positions=5, long_documents="windows", window_stride=2),
+    )
     for one in (cut, data):
         one.setup()
     assert data.fingerprint != cut.fingerprint == make(max_positions=5, window_stride=2).fingerprint
@@ -612,7 +747,9 @@ def test_long_documents_in_windows(make: Callable[..., LabelledDataModule]) -> N
     words = 1 + np.arange(53) % 7
     windows = 1 + np.maximum(0, -(-(words - 3) // 2))  # 3 words fit a row
     unusual = {key: number for key, number in data.facts["train_counts"].items() if number}
-    assert unusual == {"windows": windows.sum()} and cut.facts["train_counts"]["truncated_sequences"]
+    assert (
+        unusual == {"windows": windows.sum()} and cut.facts["train_counts"]["truncated_sequences"]
+    )
     assert data.facts["train_examples"] == 53
     assert len(data.train_sequences) == windows.sum() > data.train_sequences.lengths.max() == 5
     owner = np.repeat(np.arange(53), windows)
@@ -626,13 +763,21 @@ def test_long_documents_in_windows(make: Callable[..., LabelledDataModule]) -> N
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"long_documents": "split"}, "long_documents='split' is unknown; known: truncate, windows"),
+        (
+            {"long_documents": "split"},
+            "long_documents='split' is unknown; known: truncate, windows",
+        ),
         ({"window_pooling": "sum"}, "window_pooling='sum' is unknown; known: mean, max"),
         ({"text_columns": ["sentence", "label"]}, "long_documents=windows is for single texts"),
-        ({"window_stride": 15}, r"window_stride=15 tokens: sequences of 16 hold 14 .* give 1 to 14"),
+        (
+            {"window_stride": 15},
+            r"window_stride=15 tokens: sequences of 16 hold 14 .* give 1 to 14",
+        ),
         ({"window_stride": 0}, "window_stride=0 tokens"),
     ],
 )
-def test_windows_that_cannot_be(make: Callable[..., LabelledDataModule], changes: dict[str, Any], message: str) -> None:
+def test_windows_that_cannot_be(
+    make: Callable[..., LabelledDataModule], changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         make(**({"long_documents": "windows"} | changes)).setup()

@@ -1,4 +1,6 @@
-"""What is no label is refused with its lines, in every format; and sets of classes that nobody can have meant."""
+"""What is no label is refused with its lines, in every format; and sets of classes that nobody can
+have meant.
+"""
 
 from __future__ import annotations
 
@@ -61,13 +63,16 @@ def test_an_empty_label_is_counted_with_its_lines(
         labels[index] = nothing
     first = 2 if kind in ("csv", "tsv") else 1
     where = (
-        rf"x\.{kind}:{first}: label is empty \(9 rows, lines {first}, {first + 9}, {first + 18}, \.\.\.\): give each"
+        rf"x\.{kind}:{first}: label is empty \(9 rows, lines {first}, {first + 9}, {first + 18},"
+        r" \.\.\.\): give each"
     )
     with pytest.raises(ValueError, match=where):
         read(write(tmp_path, kind, labels), expected=expected)
     one = ["1", "2"] * 400
     one[3] = ""
-    with pytest.raises(ValueError, match=rf"x\.{kind}:{first + 3}: label is empty: give each row one label"):
+    with pytest.raises(
+        ValueError, match=rf"x\.{kind}:{first + 3}: label is empty: give each row one label"
+    ):
         read(write(tmp_path, kind, one), names=["1", "2"])
 
 
@@ -111,7 +116,10 @@ def test_nan_is_no_label(tmp_path: Path, kind: str) -> None:
         ([1, 1.0, 0], "'1' .* and '1.0' .* are the same number"),
         (
             [0.5, 1.5, 0.5],
-            r"'0\.5' \(2 rows, lines 1, 3\) is a number with a fraction: task\.data\.numeric_labels=true",
+            (
+                r"'0\.5' \(2 rows, lines 1, 3\) is a number with a fraction:"
+                r" task\.data\.numeric_labels=true"
+            ),
         ),
         (
             [f"2024-01-{day:02d}" for day in range(1, 31)],
@@ -123,13 +131,20 @@ def test_classes_that_nobody_can_have_meant(tmp_path: Path, labels: list[Any], w
     path = write(tmp_path, "jsonl", labels)
     with pytest.raises(ValueError, match=words):
         read(path)
-    names = list(dict.fromkeys(label if isinstance(label, str) else json.dumps(label) for label in labels))
+    names = list(
+        dict.fromkeys(label if isinstance(label, str) else json.dumps(label) for label in labels)
+    )
     assert len(read(path, names=names)) == len(labels), "whoever names them means them"
 
 
-def test_labels_that_differ_by_case_are_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_labels_that_differ_by_case_are_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     assert len(read(write(tmp_path, "jsonl", ["Yes", "yes", "No", "no"]))) == 4
-    assert "2 pairs differ by case alone, and each is two classes; the first: 'Yes' (line 1) and 'yes'" in caplog.text
+    assert (
+        "2 pairs differ by case alone, and each is two classes; the first: 'Yes' (line 1) and 'yes'"
+        in caplog.text
+    )
     caplog.clear()
     read(write(tmp_path, "jsonl", ["yes", "no", "none"]))
     assert not caplog.records
@@ -148,16 +163,26 @@ def test_a_known_label_that_is_near_is_named(tmp_path: Path) -> None:
 
 def test_what_is_no_text_is_a_damaged_row(tmp_path: Path) -> None:
     """A number is a text as it is written; a list, null and NaN are none."""
-    found = read(write(tmp_path, "jsonl", ["a", "b"] * 200, {0: 7, 1: ["x"], 2: None, 3: float("nan")}))
+    found = read(
+        write(tmp_path, "jsonl", ["a", "b"] * 200, {0: 7, 1: ["x"], 2: None, 3: float("nan")})
+    )
     assert (found.num_bad_rows, found.texts[0], len(found)) == (3, ("7",), 397)
-    with pytest.raises(ValueError, match=r"x\.jsonl:2: text is a list \(\['x'\]\), and a text was expected"):
+    with pytest.raises(
+        ValueError, match=r"x\.jsonl:2: text is a list \(\['x'\]\), and a text was expected"
+    ):
         read(write(tmp_path, "jsonl", ["a", "b"] * 5, {1: ["x"]}))
 
 
-def test_a_stray_nul_makes_no_label_of_its_own(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stray_nul_makes_no_label_of_its_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for name in ("x.tsv", "x.csv", "x.jsonl"):
         caplog.clear()
-        rows = "text\tlabel\na b\ty\0es\nc d\tyes\n" if name == "x.tsv" else "text,label\na b,y\0es\nc d,yes\n"
+        rows = (
+            "text\tlabel\na b\ty\0es\nc d\tyes\n"
+            if name == "x.tsv"
+            else "text,label\na b,y\0es\nc d,yes\n"
+        )
         if name == "x.jsonl":
             rows = '{"text": "a b", "label": "y\0es"}\n{"text": "c d", "label": "yes"}\n'
         (tmp_path / name).write_text(rows)
@@ -169,7 +194,9 @@ def test_a_stray_nul_makes_no_label_of_its_own(tmp_path: Path, caplog: pytest.Lo
 def test_what_only_some_readers_take_for_a_number(tmp_path: Path, number: str) -> None:
     with pytest.raises(ValueError, match="is not a number"):
         read(write(tmp_path, "tsv", ["1", number, " -.5e1 "]), expected=NUMBERS)
-    assert read(write(tmp_path, "tsv", ["1", "+1.", " -.5e1 "]), expected=NUMBERS).labels is not None
+    assert (
+        read(write(tmp_path, "tsv", ["1", "+1.", " -.5e1 "]), expected=NUMBERS).labels is not None
+    )
 
 
 def test_a_listed_class_may_be_empty(tmp_path: Path) -> None:
@@ -184,7 +211,9 @@ def class_label_file(folder: Path, labels: list[int]) -> Path:
     """As the datasets library writes a column of classes."""
     feature = {"names": ["sad", "glad"], "_type": "ClassLabel"}
     noted = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
-    table = pyarrow.table({"text": [f"text {index}" for index in range(len(labels))], "label": labels})
+    table = pyarrow.table(
+        {"text": [f"text {index}" for index in range(len(labels))], "label": labels}
+    )
     path = folder / "x.parquet"
     parquet.write_table(table.replace_schema_metadata(noted), path)
     return path

@@ -33,19 +33,34 @@ CONTEXT = "A cat sat. A cat ran."
 
 
 def question(identifier: str, text: str = "cat", start: Any = 2) -> dict[str, Any]:
-    return {"id": identifier, "question": "Who sat?", "answers": [{"text": text, "answer_start": start}]}
+    return {
+        "id": identifier,
+        "question": "Who sat?",
+        "answers": [{"text": text, "answer_start": start}],
+    }
 
 
 def write_articles(folder: Path, questions: list[dict[str, Any]], context: str = CONTEXT) -> Path:
     path = folder / "train.json"
-    content = {"version": "1.1", "data": [{"title": "t", "paragraphs": [{"context": context, "qas": questions}]}]}
+    content = {
+        "version": "1.1",
+        "data": [{"title": "t", "paragraphs": [{"context": context, "qas": questions}]}],
+    }
     path.write_text(json.dumps(content))
     return path
 
 
 @pytest.mark.parametrize(
     ("text", "start", "expected"),
-    [("cat", 2, 2), ("cat", 3, 2), ("cat", 12, 13), ("cat", 999, 13), ("cat", -1, 2), ("dog", 2, -1), ("", 0, -1)],
+    [
+        ("cat", 2, 2),
+        ("cat", 3, 2),
+        ("cat", 12, 13),
+        ("cat", 999, 13),
+        ("cat", -1, 2),
+        ("dog", 2, -1),
+        ("", 0, -1),
+    ],
 )
 def test_nearest_occurrence(text: str, start: int, expected: int) -> None:
     assert locate_answer(CONTEXT, text, start) == expected
@@ -57,11 +72,17 @@ def test_training_skips_and_counts_what_cannot_be_learned(tmp_path: Path) -> Non
     path = write_articles(tmp_path, [question("a"), question("b", "ran", 0), lost, none])
     examples = read_squad(path, for_training=True)
     assert [(q.id, q.answer_start) for q in examples.questions] == [("a", 2), ("b", 17)]
-    assert +examples.counts == {"answer_offset_repaired": 1, "answer_not_in_passage": 1, "question_without_answer": 1}
+    assert +examples.counts == {
+        "answer_offset_repaired": 1,
+        "answer_not_in_passage": 1,
+        "question_without_answer": 1,
+    }
 
 
 def test_scoring_keeps_every_question(tmp_path: Path) -> None:
-    examples = read_squad(write_articles(tmp_path, [question("a"), question("c", "zebra")]), for_training=False)
+    examples = read_squad(
+        write_articles(tmp_path, [question("a"), question("c", "zebra")]), for_training=False
+    )
     assert [(q.id, q.answers, q.answer_start) for q in examples.questions] == [
         ("a", ("cat",), 2),
         ("c", ("zebra",), -1),
@@ -79,9 +100,12 @@ def test_duplicate_id(questions: list[dict[str, Any]], for_training: bool, tmp_p
 
 def test_training_takes_an_exact_repeat_once(tmp_path: Path) -> None:
     examples = read_squad(
-        write_articles(tmp_path, [question("a"), question("b", "ran", 17), question("a")]), for_training=True
+        write_articles(tmp_path, [question("a"), question("b", "ran", 17), question("a")]),
+        for_training=True,
     )
-    assert [one.id for one in examples.questions] == ["a", "b"] and examples.counts["question_repeated"] == 1
+    assert [one.id for one in examples.questions] == ["a", "b"] and examples.counts[
+        "question_repeated"
+    ] == 1
 
 
 @pytest.mark.parametrize(
@@ -91,7 +115,10 @@ def test_training_takes_an_exact_repeat_once(tmp_path: Path) -> None:
         ("[]", "not in the SQuAD format"),
         ('{"data": [{"title": "x"}]}', "expected a list 'paragraphs'"),
         ('{"data": [{"paragraphs": [{"qas": []}]}]}', "expected a text 'context'"),
-        ('{"data": [{"paragraphs": [{"context": "c", "qas": [{"id": 7}]}]}]}', "expected a text 'id'"),
+        (
+            '{"data": [{"paragraphs": [{"context": "c", "qas": [{"id": 7}]}]}]}',
+            "expected a text 'id'",
+        ),
         ('{"data": []}', "no usable question"),
     ],
 )
@@ -113,17 +140,28 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     for article in json.loads(path.read_text())["data"]:
         for paragraph in article["paragraphs"]:
             for asked in paragraph["qas"]:
-                columns = {key: [answer[key] for answer in asked["answers"]] for key in ("text", "answer_start")}
-                row = {"id": asked["id"], "title": article["title"], "context": paragraph["context"]}
+                columns = {
+                    key: [answer[key] for answer in asked["answers"]]
+                    for key in ("text", "answer_start")
+                }
+                row = {
+                    "id": asked["id"],
+                    "title": article["title"],
+                    "context": paragraph["context"],
+                }
                 rows.append(row | {"question": asked["question"], "answers": columns})
     return rows
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "json", "list.json", "parquet", "feather"])
 def test_rows_are_read_as_their_articles(tmp_path: Path, kind: str) -> None:
-    """Also 2.0's questions without an answer; `datasets` gives its jsonl the name that one likes, .json most often."""
+    """Also 2.0's questions without an answer; `datasets` gives its jsonl the name that one likes,
+    .json most often.
+    """
     none = {"id": "d", "question": "?", "answers": []}
-    path = write_articles(tmp_path, [question("a"), question("b", "ran", 0), question("c", "zebra"), none])
+    path = write_articles(
+        tmp_path, [question("a"), question("b", "ran", 0), question("c", "zebra"), none]
+    )
     rows, other = rows_of(path), tmp_path / f"x.{kind}"
     if kind == "list.json":
         other.write_text(json.dumps(rows))
@@ -132,7 +170,11 @@ def test_rows_are_read_as_their_articles(tmp_path: Path, kind: str) -> None:
     else:
         frame = pandas.DataFrame(rows)
         frame.to_parquet(other) if kind == "parquet" else frame.to_feather(other)
-    for options in ({"for_training": True}, {"for_training": False}, {"for_training": True, "with_unanswerable": True}):
+    for options in (
+        {"for_training": True},
+        {"for_training": False},
+        {"for_training": True, "with_unanswerable": True},
+    ):
         expected, found = read_squad(path, **options), read_squad(other, **options)
         assert (found.questions, found.passages) == (expected.questions, expected.passages)
         assert +found.counts == +expected.counts
@@ -141,23 +183,36 @@ def test_rows_are_read_as_their_articles(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"answers": None}, "question 'a' has no 'answers': a question without an answer has an empty list"),
+        (
+            {"answers": None},
+            "question 'a' has no 'answers': a question without an answer has an empty list",
+        ),
         ({"answers": "cat"}, "question 'a': answers are 'cat', expected a list"),
         ({"answers": {"text": ["cat"], "answer_start": []}}, "answers need two equally long lists"),
         ({"is_impossible": True}, "question 'a' has answers and is_impossible=true"),
-        ({"answers": {"text": ["cat"], "answer_start": [True]}}, "answer_start is True, expected a number"),
+        (
+            {"answers": {"text": ["cat"], "answer_start": [True]}},
+            "answer_start is True, expected a number",
+        ),
         ({"context": None}, "expected a text 'context'"),
     ],
 )
 def test_what_is_no_answer(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    row = {"id": "a", "context": CONTEXT, "question": "Who?", "answers": {"text": ["cat"], "answer_start": [2]}}
+    row = {
+        "id": "a",
+        "context": CONTEXT,
+        "question": "Who?",
+        "answers": {"text": ["cat"], "answer_start": [2]},
+    }
     (tmp_path / "x.jsonl").write_text(json.dumps(row | changes) + "\n")
     with pytest.raises(ValueError, match=message):
         read_squad(tmp_path / "x.jsonl", for_training=False, with_unanswerable=True)
 
 
 def test_a_test_file_of_rows_needs_no_answers(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_text(json.dumps({"id": "a", "context": CONTEXT, "question": "Who?"}) + "\n")
+    (tmp_path / "x.jsonl").write_text(
+        json.dumps({"id": "a", "context": CONTEXT, "question": "Who?"}) + "\n"
+    )
     assert len(read_squad(tmp_path / "x.jsonl", for_training=False, needs_answers=False)) == 1
 
 
@@ -174,7 +229,10 @@ def test_unanswerable_questions_are_examples_of_2_0(tmp_path: Path) -> None:
     none = {"id": "d", "question": "?", "answers": [], "is_impossible": True}
     path = write_articles(tmp_path, [question("a"), question("c", "zebra"), none])
     examples = read_squad(path, for_training=True, with_unanswerable=True)
-    assert [(q.id, q.answers, q.answer_start) for q in examples.questions] == [("a", ("cat",), 2), ("d", (), -1)]
+    assert [(q.id, q.answers, q.answer_start) for q in examples.questions] == [
+        ("a", ("cat",), 2),
+        ("d", (), -1),
+    ]
     assert +examples.counts == {"answer_not_in_passage": 1, "question_without_answer": 1}
 
 
@@ -195,7 +253,9 @@ def released_max_context(ranges: list[tuple[int, int]], window: int, position: i
 @pytest.mark.parametrize("stride", [1, 3, 8, 20])
 def test_windows_cover_and_max_context_is_the_released_rule(num_tokens: int, stride: int) -> None:
     ranges = window_ranges(num_tokens, 8, stride)
-    assert {token for start, length in ranges for token in range(start, start + length)} == set(range(num_tokens))
+    assert {token for start, length in ranges for token in range(start, start + length)} == set(
+        range(num_tokens)
+    )
     for window, flags in enumerate(max_context_flags(ranges, num_tokens)):
         start, length = ranges[window]
         expected = [released_max_context(ranges, window, start + i) for i in range(length)]
@@ -204,14 +264,23 @@ def test_windows_cover_and_max_context_is_the_released_rule(num_tokens: int, str
 
 @pytest.mark.parametrize(
     ("characters", "expected"),
-    [((0, 3), (0, 0)), ((4, 7), (1, 1)), ((1, 6), (0, 1)), ((3, 4), (-1, -1)), ((8, 9), (2, 2)), ((-1, 4), (-1, -1))],
+    [
+        ((0, 3), (0, 0)),
+        ((4, 7), (1, 1)),
+        ((1, 6), (0, 1)),
+        ((3, 4), (-1, -1)),
+        ((8, 9), (2, 2)),
+        ((-1, 4), (-1, -1)),
+    ],
 )
 def test_answer_tokens(characters: tuple[int, int], expected: tuple[int, int]) -> None:
     spans = np.array([[0, 3], [4, 7], [7, 12]])
     assert answer_tokens(spans, *characters) == expected
 
 
-def features_of(tokenizer: WordPieceTokenizer, passage: str, answer: str, **settings: int) -> tuple[Any, Any]:
+def features_of(
+    tokenizer: WordPieceTokenizer, passage: str, answer: str, **settings: int
+) -> tuple[Any, Any]:
     start = passage.find(answer)
     examples = SquadExamples([passage], [SquadQuestion("q", "who ran?", 0, (answer,), start)])
     lengths = {"max_seq_length": 14, "doc_stride": 3, "max_query_length": 4} | settings
@@ -224,7 +293,9 @@ def test_every_window_that_holds_the_answer_points_at_it(tokenizer: WordPieceTok
     spans = features.passage_spans
     found = 0
     for window in range(len(features.question)):
-        row = features.sequences.input_ids[features.sequences.offsets[window] : features.sequences.offsets[window + 1]]
+        row = features.sequences.input_ids[
+            features.sequences.offsets[window] : features.sequences.offsets[window + 1]
+        ]
         assert len(row) <= 14
         assert row[features.passage_starts[window] - 1] == tokenizer.sep_id == row[-1]
         first, last = features.start_positions[window], features.end_positions[window]
@@ -240,7 +311,15 @@ def test_question_is_cut_and_a_short_passage_has_one_window(tokenizer: WordPiece
     features, counts = features_of(tokenizer, "a cat", "cat", max_query_length=2)
     tokens = [tokenizer.vocabulary[i] for i in features.sequences.input_ids]
     assert " ".join(tokens) == "[CLS] who ran [SEP] a cat [SEP]"
-    assert features.sequences.gather(np.array([0]))["token_type_ids"].tolist() == [0, 0, 0, 0, 1, 1, 1]
+    assert features.sequences.gather(np.array([0]))["token_type_ids"].tolist() == [
+        0,
+        0,
+        0,
+        0,
+        1,
+        1,
+        1,
+    ]
     assert features.max_context.tolist() == [False] * 4 + [True, True, False]
     assert counts["windows"] == counts["questions_cut"] == 1
 
@@ -261,18 +340,24 @@ def test_arrays_round_trip(tokenizer: WordPieceTokenizer) -> None:
 def test_settings_follow_the_length_of_rows(length: int) -> None:
     fitted = WindowSettings.fitted(length, 128, 64)
     assert fitted.max_seq_length == length
-    assert length - fitted.max_query_length - 3 >= length / 2  # the passage has half of the row, at least
+    # the passage has half of the row, at least
+    assert length - fitted.max_query_length - 3 >= length / 2
     assert 1 <= fitted.doc_stride <= length / 2
     if length >= 256:
-        assert (fitted.doc_stride, fitted.max_query_length) == (128, 64)  # the released settings, where there is room
+        # the released settings, where there is room
+        assert (fitted.doc_stride, fitted.max_query_length) == (128, 64)
 
 
 def test_rows_too_short_for_any_question() -> None:
-    with pytest.raises(ValueError, match=r"sequences of 7 tokens are too short.*trained on longer sequences"):
+    with pytest.raises(
+        ValueError, match=r"sequences of 7 tokens are too short.*trained on longer sequences"
+    ):
         WindowSettings.fitted(7, 128, 64)
 
 
-def load_split(path: Path, tokenizer: WordPieceTokenizer, largest: int | None = None) -> tuple[SquadSplit, SquadSplit]:
+def load_split(
+    path: Path, tokenizer: WordPieceTokenizer, largest: int | None = None
+) -> tuple[SquadSplit, SquadSplit]:
     """Training and validation split, both from one file."""
     data = SquadDataModule(
         inputs=TaskInputs("s", path.parent, path.parent / "cache", tokenizer, 64),
@@ -294,31 +379,50 @@ def load_split(path: Path, tokenizer: WordPieceTokenizer, largest: int | None = 
 
 def write_split(folder: Path, num_answered: int, num_unanswerable: int) -> Path:
     questions: list[dict[str, Any]] = [
-        {"id": str(i), "question": "who?", "answers": [{"text": "cat", "answer_start": 4}]} for i in range(num_answered)
+        {"id": str(i), "question": "who?", "answers": [{"text": "cat", "answer_start": 4}]}
+        for i in range(num_answered)
     ]
-    questions += [{"id": f"n{i}", "question": "who?", "answers": []} for i in range(num_unanswerable)]
+    questions += [
+        {"id": f"n{i}", "question": "who?", "answers": []} for i in range(num_unanswerable)
+    ]
     path = folder / "s.json"
-    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": "The cat sat.", "qas": questions}]}]}))
+    path.write_text(
+        json.dumps({"data": [{"paragraphs": [{"context": "The cat sat.", "qas": questions}]}]})
+    )
     return path
 
 
-def test_cache_gives_the_same_windows_and_texts_only_for_scoring(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
+def test_cache_gives_the_same_windows_and_texts_only_for_scoring(
+    tmp_path: Path, tokenizer: WordPieceTokenizer
+) -> None:
     path = write_split(tmp_path, 5, 0)
-    (first, scoring), (again, scored) = load_split(path, tokenizer, 3), load_split(path, tokenizer, 3)
+    (first, scoring), (again, scored) = (
+        load_split(path, tokenizer, 3),
+        load_split(path, tokenizer, 3),
+    )
     assert not first.examples
     assert (again.num_questions, again.num_available, again.counts) == (3, 5, first.counts)
     assert np.array_equal(first.features.sequences.input_ids, again.features.sequences.input_ids)
     assert [len(split.examples) for split in (scoring, scored)] == [5, 5]
 
 
-def test_unanswerable_questions_are_another_data_set(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
+def test_unanswerable_questions_are_another_data_set(
+    tmp_path: Path, tokenizer: WordPieceTokenizer
+) -> None:
     with pytest.raises(ValueError, match=r"4 questions have no answer .*needs SQuAD 1\.1"):
         load_split(write_split(tmp_path, 5, 4), tokenizer)
 
 
-TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, "who", "cat", "sat"], lowercase=True)
+TOKENIZER = WordPieceTokenizer(
+    [*SPECIAL_TOKENS, *string.ascii_lowercase, "who", "cat", "sat"], lowercase=True
+)
 PLAN = TrainingPlan(
-    global_batch_size=4, epochs=1, evaluations_per_epoch=1, max_train_examples=None, seed=1, num_workers=0
+    global_batch_size=4,
+    epochs=1,
+    evaluations_per_epoch=1,
+    max_train_examples=None,
+    seed=1,
+    num_workers=0,
 )
 FILES = {
     "test_files": {"test": "test.json"},
@@ -330,9 +434,16 @@ FILES = {
 
 
 def build_module(
-    folder: Path, max_positions: int = 64, question: str = "who", max_seq_length: int = 8, **changes: Any
+    folder: Path,
+    max_positions: int = 64,
+    question: str = "who",
+    max_seq_length: int = 8,
+    **changes: Any,
 ) -> SquadDataModule:
-    qas = [{"id": str(i), "question": question, "answers": [{"text": "cat", "answer_start": 8}]} for i in range(6)]
+    qas = [
+        {"id": str(i), "question": question, "answers": [{"text": "cat", "answer_start": 8}]}
+        for i in range(6)
+    ]
     content = {"data": [{"paragraphs": [{"context": "sat sat cat sat sat", "qas": qas}]}]}
     (folder / "s.json").write_text(json.dumps(content))
     return SquadDataModule(
@@ -351,19 +462,24 @@ def test_windows_are_the_training_examples(tmp_path: Path) -> None:
     data = build_module(tmp_path)
     data.setup()
     assert data.facts["train_examples"] == 6
-    assert (len(data.train_sequences), data.total_steps) == (12, 3)  # two windows a question: tokens 0-2 and 2-4
+    # two windows a question: tokens 0-2 and 2-4
+    assert (len(data.train_sequences), data.total_steps) == (12, 3)
     for batch in TrainingBatches(data, range(3), 0, 1):
         starts = batch["layout"].first_rows + batch["start_positions"]
         assert {TOKENIZER.vocabulary[i] for i in batch["input_ids"][starts]} <= {"cat", "[CLS]"}
     assert data.validation.examples.questions[0].answers == ("cat",)
 
 
-def test_a_short_encoder_shortens_the_question(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_short_encoder_shortens_the_question(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     data = build_module(tmp_path, question="who sat who")
     data.setup()
     facts = data.facts
     assert (facts["max_seq_length"], facts["max_query_length"], facts["doc_stride"]) == (8, 1, 2)
-    assert facts["train_counts"]["questions_cut"] == facts["validation_counts"]["questions_cut"] == 6
+    assert (
+        facts["train_counts"]["questions_cut"] == facts["validation_counts"]["questions_cut"] == 6
+    )
     assert data.train_sequences.lengths.max() <= 8
     assert "questions are cut at 1 tokens (not 3)" in caplog.text
     assert "s, training: 6 questions are longer than max_query_length and were cut" in caplog.text
@@ -371,12 +487,16 @@ def test_a_short_encoder_shortens_the_question(tmp_path: Path, caplog: pytest.Lo
 
 def test_test_file_needs_no_answers(tmp_path: Path) -> None:
     qas = [{"id": str(i), "question": "who"} for i in range(3)]
-    (tmp_path / "test.json").write_text(json.dumps({"data": [{"paragraphs": [{"context": "sat cat", "qas": qas}]}]}))
+    (tmp_path / "test.json").write_text(
+        json.dumps({"data": [{"paragraphs": [{"context": "sat cat", "qas": qas}]}]})
+    )
     data = build_module(tmp_path)
     data.setup()
     sequences, split = data.load_test()["test"]
     assert split.num_questions == len(sequences) == 3
-    with pytest.raises(ValueError, match="question '0' has no 'answers': a question without an answer has an empty"):
+    with pytest.raises(
+        ValueError, match="question '0' has no 'answers': a question without an answer has an empty"
+    ):
         build_module(tmp_path, validation_file="test.json").setup()
 
 
@@ -386,14 +506,27 @@ def test_encoder_too_short_for_any_question(tmp_path: Path) -> None:
 
 
 def test_extra_training_files_come_first_and_once(tmp_path: Path) -> None:
-    qas = [{"id": str(i), "question": "cat", "answers": [{"text": "who", "answer_start": 0}]} for i in range(5)]
-    (tmp_path / "extra.json").write_text(json.dumps({"data": [{"paragraphs": [{"context": "who sat", "qas": qas}]}]}))
+    qas = [
+        {"id": str(i), "question": "cat", "answers": [{"text": "who", "answer_start": 0}]}
+        for i in range(5)
+    ]
+    (tmp_path / "extra.json").write_text(
+        json.dumps({"data": [{"paragraphs": [{"context": "who sat", "qas": qas}]}]})
+    )
     data = build_module(tmp_path, train_extra=["extra.json"])
     data.setup()
-    assert (data.num_first_sequences, data.first_steps, data.steps_per_epoch, data.total_steps) == (5, 2, 3, 5)
+    assert (data.num_first_sequences, data.first_steps, data.steps_per_epoch, data.total_steps) == (
+        5,
+        2,
+        3,
+        5,
+    )
     assert data.evaluation_steps == [5]
     batches = list(TrainingBatches(data, range(5), 0, 1))
-    first, rest = [torch.cat([b["example_index"] for b in part]).tolist() for part in (batches[:2], batches[2:])]
+    first, rest = [
+        torch.cat([b["example_index"] for b in part]).tolist()
+        for part in (batches[:2], batches[2:])
+    ]
     assert (sorted(first), sorted(rest)) == (list(range(5)), list(range(5, 17)))
     who, cat = (TOKENIZER.vocabulary.index(word) for word in ("who", "cat"))
     assert {int(b["input_ids"][b["layout"].first_rows + 1][0]) for b in batches[:2]} == {cat}
@@ -402,16 +535,31 @@ def test_extra_training_files_come_first_and_once(tmp_path: Path) -> None:
 
 
 def test_questions_without_answer(tmp_path: Path) -> None:
-    content = {"data": [{"paragraphs": [{"context": "sat", "qas": [{"id": "n", "question": "who", "answers": []}]}]}]}
+    content = {
+        "data": [
+            {
+                "paragraphs": [
+                    {"context": "sat", "qas": [{"id": "n", "question": "who", "answers": []}]}
+                ]
+            }
+        ]
+    }
     (tmp_path / "none.json").write_text(json.dumps(content))
     files = {"train_file": "none.json", "validation_file": "none.json"}
     with pytest.raises(ValueError, match=r"no usable question"):
         build_module(tmp_path, **files).setup()
     data = build_module(tmp_path, with_unanswerable=True, **files)
     data.setup()
-    assert data.train_targets["start_positions"].tolist() == data.train_targets["end_positions"].tolist() == [0]
+    assert (
+        data.train_targets["start_positions"].tolist()
+        == data.train_targets["end_positions"].tolist()
+        == [0]
+    )
 
 
 def test_fingerprint_follows_the_shortened_settings(tmp_path: Path) -> None:
-    assert build_module(tmp_path).fingerprint == build_module(tmp_path, max_positions=9).fingerprint  # 8 tokens both
-    assert build_module(tmp_path, max_seq_length=12).fingerprint != build_module(tmp_path).fingerprint
+    # 8 tokens both
+    assert build_module(tmp_path).fingerprint == build_module(tmp_path, max_positions=9).fingerprint
+    assert (
+        build_module(tmp_path, max_seq_length=12).fingerprint != build_module(tmp_path).fingerprint
+    )

@@ -1,4 +1,6 @@
-"""Tagged words: column files and conllu, rows with context, the data module, and features of a frozen encoder."""
+"""Tagged words: column files and conllu, rows with context, the data module, and features of a
+frozen encoder.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ TREE = """# newdoc id = a
 """
 
 
-def read(tmp_path: Path, text: str | bytes, layout: ColumnFormat = CONLL, tags: bool = True) -> TaggedSentences:
+def read(
+    tmp_path: Path, text: str | bytes, layout: ColumnFormat = CONLL, tags: bool = True
+) -> TaggedSentences:
     path = tmp_path / "x.txt"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return read_conll(path, layout, require_tags=tags)
@@ -72,7 +76,8 @@ def test_conll_2003(tmp_path: Path, change: str) -> None:
         "plain": NEWS,
         "crlf_bom": "\ufeff" + NEWS.replace("\n", "\r\n"),
         "no_end": NEWS.rstrip("\n"),
-        "tabs": NEWS.replace(" ", "\t").replace("\n\n", "\n\t\n"),  # WNUT-17 ends sentences with a lone tab
+        # WNUT-17 ends sentences with a lone tab
+        "tabs": NEWS.replace(" ", "\t").replace("\n\n", "\n\t\n"),
     }[change]
     sentences = read(tmp_path, text)
     assert sentences.words == [["EU", "rejects"], ["Peter"], ["#", "1"]]
@@ -121,7 +126,9 @@ def test_damaged_sentences_are_left_out_and_counted(tmp_path: Path) -> None:
         ("a O\n", UPOS, r"x.txt:1: 2 columns, expected 10"),
     ],
 )
-def test_bad_files_are_refused(tmp_path: Path, text: str, layout: ColumnFormat, message: str) -> None:
+def test_bad_files_are_refused(
+    tmp_path: Path, text: str, layout: ColumnFormat, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         read(tmp_path, text, layout)
 
@@ -142,8 +149,14 @@ def test_shared_files(shared_dir: Path) -> None:
     for name, count in names.items():
         sentences = read_conll(shared_dir / "data/ner" / name, CONLL, require_tags=True)
         assert (len(sentences), sentences.counts["damaged_sentences"]) == (count, 0)
-    sentences = read_conll(shared_dir / "data/pos/en_ewt-ud-dev.conllu.zst", UPOS, require_tags=True)
-    assert (len(sentences), sum(map(len, sentences.words)), sentences.has_documents) == (2001, 25147, True)
+    sentences = read_conll(
+        shared_dir / "data/pos/en_ewt-ud-dev.conllu.zst", UPOS, require_tags=True
+    )
+    assert (len(sentences), sum(map(len, sentences.words)), sentences.has_documents) == (
+        2001,
+        25147,
+        True,
+    )
 
 
 @pytest.mark.parametrize("blank", [" ", "\t"])
@@ -153,7 +166,10 @@ def test_predictions_are_a_last_column(tmp_path: Path, blank: str) -> None:
     sentences = read(tmp_path, text)
     tags = [f"T{i}" for i in range(sum(map(len, sentences.words)))]
     (tmp_path / "new.txt").write_text("\n".join(predicted_lines(tmp_path / "x.txt", CONLL, tags)))
-    before, after = (path.read_text().rstrip("\n").split("\n") for path in (tmp_path / "x.txt", tmp_path / "new.txt"))
+    before, after = (
+        path.read_text().rstrip("\n").split("\n")
+        for path in (tmp_path / "x.txt", tmp_path / "new.txt")
+    )
     assert [line.rpartition(blank)[0] if line else "" for line in after] == before
     again = read_conll(tmp_path / "new.txt", CONLL, require_tags=True)
     assert again.words == sentences.words and again.documents == sentences.documents
@@ -170,18 +186,30 @@ def test_predictions_of_words_alone(tmp_path: Path) -> None:
 def test_predictions_take_the_tags_place_in_conllu(tmp_path: Path) -> None:
     sentences = read(tmp_path, TREE, UPOS)
     tags = ["T" + str(i) for i in range(4)]
-    (tmp_path / "new.txt").write_text("\n".join(predicted_lines(tmp_path / "x.txt", UPOS, tags)) + "\n")
-    before, after = (path.read_text().split("\n") for path in (tmp_path / "x.txt", tmp_path / "new.txt"))
-    assert len(before) == len(after) and sum(a != b for a, b in zip(before, after, strict=True)) == 4
+    (tmp_path / "new.txt").write_text(
+        "\n".join(predicted_lines(tmp_path / "x.txt", UPOS, tags)) + "\n"
+    )
+    before, after = (
+        path.read_text().split("\n") for path in (tmp_path / "x.txt", tmp_path / "new.txt")
+    )
+    assert (
+        len(before) == len(after) and sum(a != b for a, b in zip(before, after, strict=True)) == 4
+    )
     again = read_conll(tmp_path / "new.txt", UPOS, require_tags=True)
     assert again.words == sentences.words
     assert [tag for sentence in again.tags or [] for tag in sentence] == tags
 
 
 def make(
-    tokenizer: WordPieceTokenizer, texts: list[list[str]], length: int, context: bool, chosen: list[int] | None = None
+    tokenizer: WordPieceTokenizer,
+    texts: list[list[str]],
+    length: int,
+    context: bool,
+    chosen: list[int] | None = None,
 ) -> tuple[TaggedSequences, list[list[str]], list[list[str]], dict[str, int]]:
-    """Documents of sentences of words -> rows_of_texts, each row's tokens, each row's scored tokens, counts."""
+    """Documents of sentences of words -> rows_of_texts, each row's tokens, each row's scored
+    tokens, counts.
+    """
     words = [text.split(" ") for document in texts for text in document]
     documents = [number for number, document in enumerate(texts) for _ in document]
     sentences = TaggedSentences(words, None, documents, list(range(len(words))), True)
@@ -191,9 +219,13 @@ def make(
         arrays["input_ids"], arrays["offsets"], np.diff(arrays["offsets"]).astype(np.int32)
     )
     labels = np.arange(len(arrays["word_positions"]))
-    rows_of_texts = TaggedSequences(token_sequences, arrays["word_offsets"], arrays["word_positions"], labels)
+    rows_of_texts = TaggedSequences(
+        token_sequences, arrays["word_offsets"], arrays["word_positions"], labels
+    )
     names = np.array(tokenizer.vocabulary)[arrays["input_ids"]]
-    tokens = [names[a:b].tolist() for a, b in zip(arrays["offsets"], arrays["offsets"][1:], strict=False)]
+    tokens = [
+        names[a:b].tolist() for a, b in zip(arrays["offsets"], arrays["offsets"][1:], strict=False)
+    ]
     places = [
         rows_of_texts.word_positions[a:b]
         for a, b in zip(rows_of_texts.word_offsets, rows_of_texts.word_offsets[1:], strict=False)
@@ -224,19 +256,25 @@ def test_context_fills_the_window_inside_the_document(tokenizer: WordPieceTokeni
     assert scored == [text.split() for document in STORY for text in document]
 
 
-def test_a_small_window_takes_from_both_sides_and_whole_words(tokenizer: WordPieceTokenizer) -> None:
+def test_a_small_window_takes_from_both_sides_and_whole_words(
+    tokenizer: WordPieceTokenizer,
+) -> None:
     _, tokens, scored, _ = make(tokenizer, STORY, 9, True)  # 7 words
-    assert tokens[0] == ["[CLS]", "the", "cat", "sat", "a", "dog", "ran", "fast", "[SEP]"]  # nothing before: all behind
+    # nothing before: all behind
+    assert tokens[0] == ["[CLS]", "the", "cat", "sat", "a", "dog", "ran", "fast", "[SEP]"]
     assert tokens[1] == ["[CLS]", "sat", "a", "dog", "ran", "fast", "who", "did", "[SEP]"]
     assert tokens[2] == ["[CLS]", "sat", "a", "dog", "ran", "fast", "who", "did", "[SEP]"]
     assert scored[1] == ["a", "dog", "ran", "fast"]
     _, tokens, _, _ = make(tokenizer, [["the zzz sat", "a dog"]], 7, True)
-    assert tokens[1] == ["[CLS]", "sat", "a", "dog", "[SEP]"]  # z ##z ##z does not fit and is not cut
+    # z ##z ##z does not fit and is not cut
+    assert tokens[1] == ["[CLS]", "sat", "a", "dog", "[SEP]"]
 
 
 @pytest.mark.parametrize("length", [6, 9, 12, 120])
 @pytest.mark.parametrize("context", [True, False])
-def test_every_word_is_scored_once(tokenizer: WordPieceTokenizer, length: int, context: bool) -> None:
+def test_every_word_is_scored_once(
+    tokenizer: WordPieceTokenizer, length: int, context: bool
+) -> None:
     rng = np.random.default_rng(length)
     words = np.array(["the", "cat", "zzz", "aaaaaaa", "sat"])
     texts = [[" ".join(rng.choice(words, rng.integers(1, 15))) for _ in range(4)] for _ in range(3)]
@@ -250,7 +288,9 @@ def test_every_word_is_scored_once(tokenizer: WordPieceTokenizer, length: int, c
     assert [token for row in scored for token in row] == expected
     assert rows_of_texts.sequences.lengths.max() <= length
     assert (counts["split_sentences"] > 0) == (length < 120)
-    assert all(row[0] == "[CLS]" and row[-1] == "[SEP]" and "[SEP]" not in row[1:-1] for row in tokens)
+    assert all(
+        row[0] == "[CLS]" and row[-1] == "[SEP]" and "[SEP]" not in row[1:-1] for row in tokens
+    )
 
 
 def test_words_without_tokens_and_endless_words(tokenizer: WordPieceTokenizer) -> None:
@@ -258,13 +298,29 @@ def test_words_without_tokens_and_endless_words(tokenizer: WordPieceTokenizer) -
     assert scored[0] == ["the", "[UNK]", "cat"]
     assert tokens[1] == ["[CLS]", "z", "##z", "##z", "##z", "[SEP]"]
     assert scored[1:] == [["z"], ["a"]]
-    assert (counts["words_without_tokens"], counts["cut_words"], counts["split_sentences"]) == (1, 1, 1)
+    assert (counts["words_without_tokens"], counts["cut_words"], counts["split_sentences"]) == (
+        1,
+        1,
+        1,
+    )
 
 
 def test_a_part_of_the_sentences_keeps_its_context(tokenizer: WordPieceTokenizer) -> None:
     _, tokens, scored, _ = make(tokenizer, STORY, 20, True, chosen=[1, 4])
     assert scored == [["a", "dog", "ran", "fast"], ["the", "red", "hill"]]
-    assert tokens[0] == ["[CLS]", "the", "cat", "sat", "a", "dog", "ran", "fast", "who", "did", "[SEP]"]
+    assert tokens[0] == [
+        "[CLS]",
+        "the",
+        "cat",
+        "sat",
+        "a",
+        "dog",
+        "ran",
+        "fast",
+        "who",
+        "did",
+        "[SEP]",
+    ]
 
 
 def test_gather_finds_the_words_in_the_stream(tokenizer: WordPieceTokenizer) -> None:
@@ -332,7 +388,11 @@ def test_batches_count_words_as_targets(make_tags: Callable[..., TagDataModule])
     data.setup()
     batches = list(TrainingBatches(data, range(2), 0, 1))
     assert sum(batch["global_examples"] for batch in batches) == 4
-    assert sum(batch["global_targets"] for batch in batches) == 6 == sum(len(batch["labels"]) for batch in batches)
+    assert (
+        sum(batch["global_targets"] for batch in batches)
+        == 6
+        == sum(len(batch["labels"]) for batch in batches)
+    )
     for batch in batches:
         assert (data.train.labels[batch["word_index"]] == batch["labels"].numpy()).all()
 
@@ -357,15 +417,22 @@ def test_test_file_needs_no_tags(make_tags: Callable[..., TagDataModule], tmp_pa
         data.load_test()
 
 
-def test_cut_words_are_said_aloud(make_tags: Callable[..., TagDataModule], caplog: pytest.LogCaptureFixture) -> None:
+def test_cut_words_are_said_aloud(
+    make_tags: Callable[..., TagDataModule], caplog: pytest.LogCaptureFixture
+) -> None:
     make_tags("a" + "b" * 40 + " B-PER\nc O\n", "a O\n").setup()
     assert "toy, training: 1 words are longer than a sequence and were cut" in caplog.text
 
 
 def test_refusals(make_tags: Callable[..., TagDataModule]) -> None:
-    with pytest.raises(ValueError, match=r"dev.txt:1: tag 'B-ORG' does not occur in the training file; its tags are"):
+    with pytest.raises(
+        ValueError,
+        match=r"dev.txt:1: tag 'B-ORG' does not occur in the training file; its tags are",
+    ):
         make_tags(validation="a I-ORG\n").setup()
-    with pytest.raises(ValueError, match=r"train.txt: 'NOUN' is not an entity tag.*tag_column=-1 the right one"):
+    with pytest.raises(
+        ValueError, match=r"train.txt: 'NOUN' is not an entity tag.*tag_column=-1 the right one"
+    ):
         make_tags("a NOUN\n").setup()
     with pytest.raises(ValueError, match=r"(?s)nowhere.*how to get it: make_tags it"):
         make_tags(train_file="nowhere")
@@ -387,17 +454,24 @@ def test_fingerprint_follows_content_and_settings(make_tags: Callable[..., TagDa
     assert len({first, *others}) == 1 + len(CHANGES)
 
 
-def test_preview_has_types_of_entities_whatever_the_scheme(make_tags: Callable[..., TagDataModule]) -> None:
+def test_preview_has_types_of_entities_whatever_the_scheme(
+    make_tags: Callable[..., TagDataModule],
+) -> None:
     found = make_tags().preview()
     assert found.label_names == ["LOC", "O", "PER"]
     assert found.train.labels == ["PER", "PER", "PER", "O", "LOC", "O"]
     assert found.validation.labels == ["PER", "PER", "LOC"]
-    assert found.train.texts == {"sentence": ["a bb c", "d", "a", "ab"]} and found.train.num_examples == 4
+    assert (
+        found.train.texts == {"sentence": ["a bb c", "d", "a", "ab"]}
+        and found.train.num_examples == 4
+    )
     assert make_tags(entity_tags=False).preview().label_names == ["B-PER", "I-LOC", "I-PER", "O"]
 
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, "##b"], lowercase=True)
-FEATURE_TRAIN = "-DOCSTART- O\n\na I-PER\nbb I-PER\nc B-PER\n\nd O\n\na I-LOC\n\n-DOCSTART- O\n\nab O\nc O\n"
+FEATURE_TRAIN = (
+    "-DOCSTART- O\n\na I-PER\nbb I-PER\nc B-PER\n\nd O\n\na I-LOC\n\n-DOCSTART- O\n\nab O\nc O\n"
+)
 
 
 class CountedEncoder(Encoder):
@@ -409,7 +483,9 @@ class CountedEncoder(Encoder):
 
 
 @pytest.fixture
-def make_features(tmp_path: Path, tiny_config: Callable[..., Any]) -> Callable[..., FeatureDataModule]:
+def make_features(
+    tmp_path: Path, tiny_config: Callable[..., Any]
+) -> Callable[..., FeatureDataModule]:
     """make_features(features, fingerprint, seed) with a fresh count of encoder calls."""
     CountedEncoder.calls = 0
     config = tiny_config(
@@ -433,7 +509,9 @@ def make_features(tmp_path: Path, tiny_config: Callable[..., Any]) -> Callable[.
             FEATURE_TRAIN if name == "train" else FEATURE_TRAIN.replace("d O", "d O\ne O")
         )
 
-    def build(features: str = "last", fingerprint: str = "weights", seed: int = 1) -> FeatureDataModule:
+    def build(
+        features: str = "last", fingerprint: str = "weights", seed: int = 1
+    ) -> FeatureDataModule:
         source = EncoderSource(fingerprint, encoder, torch.device("cpu"))
         inputs = TaskInputs("toy", tmp_path, tmp_path / "cache", TOKENIZER, 16, source)
         data = FeatureDataModule(
@@ -463,29 +541,40 @@ def live_features(data: FeatureDataModule, sentence: int, layers: list[int]) -> 
     """[words, layers, H] of one sentence, its row encoded alone."""
     model, rows = data.source.load().eval(), data.train.sequences
     arrays = rows.gather(np.array([sentence]))
-    ids = (torch.from_numpy(arrays[name]) for name in ("input_ids", "token_type_ids", "position_ids"))
+    ids = (
+        torch.from_numpy(arrays[name]) for name in ("input_ids", "token_type_ids", "position_ids")
+    )
     states = model(*ids, Layout.ragged(arrays["lengths"]), output_hidden_states=True).hidden_states
     return np.stack([states[layer].numpy()[arrays["word_slots"]] for layer in layers], axis=1)
 
 
 @pytest.mark.parametrize("features", FEATURES)
-def test_cache_equals_live_features(make_features: Callable[..., FeatureDataModule], features: str) -> None:
+def test_cache_equals_live_features(
+    make_features: Callable[..., FeatureDataModule], features: str
+) -> None:
     data = make_features(features)
     layers = feature_layers(features, 5)
     for sentence in range(len(data.train_sequences)):
         cached = data.train_sequences.gather(np.array([sentence]))
         live = live_features(data, sentence, layers)
         assert cached["features"].shape == live.shape
-        # To 1e-6 of the largest feature: a sentence alone and one of a batch take other matrix kernels.
+        # To 1e-6 of the largest feature: a sentence alone and one of a batch take other matrix
+        # kernels.
         np.testing.assert_allclose(cached["features"], live, rtol=0, atol=1e-6 * np.abs(live).max())
         assert cached["lengths"].tolist() == [len(live)]
 
 
-def test_the_encoder_runs_once_for_all_choices_and_seeds(make_features: Callable[..., FeatureDataModule]) -> None:
+def test_the_encoder_runs_once_for_all_choices_and_seeds(
+    make_features: Callable[..., FeatureDataModule],
+) -> None:
     first = make_features(next(iter(FEATURES)))
     calls = CountedEncoder.calls
     splits = [split.sequences.lengths for split in (first.train, first.validation)]
-    assert calls == sum(len(token_budget_batches(lengths, first.evaluation_tokens)) for lengths in splits) > 0
+    assert (
+        calls
+        == sum(len(token_budget_batches(lengths, first.evaluation_tokens)) for lengths in splits)
+        > 0
+    )
     for features in FEATURES:
         for seed in (1, 2):
             make_features(features, seed=seed)
@@ -516,7 +605,9 @@ def test_batches_bring_sentences(make_features: Callable[..., FeatureDataModule]
     assert isinstance(data.train_sequences.layers[0], np.memmap)
 
 
-def test_damaged_features_are_computed_anew(make_features: Callable[..., FeatureDataModule], tmp_path: Path) -> None:
+def test_damaged_features_are_computed_anew(
+    make_features: Callable[..., FeatureDataModule], tmp_path: Path
+) -> None:
     expected = make_features().train_sequences.gather(np.arange(4))["features"]
     calls = CountedEncoder.calls
     files = sorted((tmp_path / "cache/features").glob("*/layer_05.npy"))
@@ -548,7 +639,11 @@ def test_a_broken_pass_leaves_nothing(
     ("content", "expected", "words"),
     [
         ("a\tNN\nb\t\nc\tVB\n", CLASSES, r"x\.conll:2: tag is empty: give each row one tag"),
-        ("a\tB-PER\nb\tB-PER \n", ANY, r"'B-PER' \(line 1\) and 'B-PER ' \(line 2\) differ by spaces alone"),
+        (
+            "a\tB-PER\nb\tB-PER \n",
+            ANY,
+            r"'B-PER' \(line 1\) and 'B-PER ' \(line 2\) differ by spaces alone",
+        ),
         (
             "\n".join(f"w x{n}" for n in range(30)),
             CLASSES,
@@ -559,13 +654,22 @@ def test_a_broken_pass_leaves_nothing(
 def test_what_is_no_tag(tmp_path: Path, content: str, expected: str, words: str) -> None:
     (tmp_path / "x.conll").write_text(content)
     with pytest.raises(ValueError, match=words):
-        read_conll(tmp_path / "x.conll", ColumnFormat("columns", 0, -1), require_tags=True, expected=expected)
+        read_conll(
+            tmp_path / "x.conll",
+            ColumnFormat("columns", 0, -1),
+            require_tags=True,
+            expected=expected,
+        )
 
 
 def test_a_part_of_speech_that_nobody_gave(tmp_path: Path) -> None:
-    """conllu writes `_`; of features it is an answer, and of a file that is predicted nobody asks."""
+    """conllu writes `_`; of features it is an answer, and of a file that is predicted nobody
+    asks.
+    """
     path = tmp_path / "x.conllu"
-    path.write_text("".join(f"{n}\tw\t_\t{tag}" + "\t_" * 6 + "\n" for n, tag in enumerate(("NN", "_"), 1)))
+    path.write_text(
+        "".join(f"{n}\tw\t_\t{tag}" + "\t_" * 6 + "\n" for n, tag in enumerate(("NN", "_"), 1))
+    )
     with pytest.raises(ValueError, match=r"x\.conllu:2: tag is empty"):
         read_conll(path, ColumnFormat("conllu", 1, 3), require_tags=True)
     assert read_conll(path, ColumnFormat("conllu", 1, 5), require_tags=True).tags == [["_", "_"]]

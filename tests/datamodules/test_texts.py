@@ -12,7 +12,9 @@ import pytest
 from clozelab.datamodules.columns import choose_columns, refuse_unknown_keys
 from clozelab.datamodules.texts import Unreadable, read_texts, with_columns
 
-FRAME = pandas.DataFrame({"id": [7, 8, 9], "review": ["a", None, "b"], "stars": [1.0, float("nan"), 3.0]}, [5, 6, 7])
+FRAME = pandas.DataFrame(
+    {"id": [7, 8, 9], "review": ["a", None, "b"], "stars": [1.0, float("nan"), 3.0]}, [5, 6, 7]
+)
 
 
 @pytest.mark.parametrize(
@@ -45,13 +47,21 @@ def test_one_text(given: Any, act: str, items: Any) -> None:
         (pandas.Series(["one", "two"]), "classify", ["one", "two"]),
         (np.array(["one", "two"]), "classify", ["one", "two"]),
         ([["one", "two"]], "classify", [("one", "two")]),
-        (np.array([["one", "two"], ["three", "four"]]), "classify", [("one", "two"), ("three", "four")]),
+        (
+            np.array([["one", "two"], ["three", "four"]]),
+            "classify",
+            [("one", "two"), ("three", "four")],
+        ),
         ([["one", "two"]], "tag", [["one", "two"]]),
         ({"text": ["one", "two"]}, "classify", ["one", "two"]),
         ({"text": ["one"], "pair": ["two"]}, "classify", [("one", "two")]),
         ({"words": [["one", "two"]]}, "tag", [["one", "two"]]),
         ([{"text": "one"}, {"text": "two"}], "classify", ["one", "two"]),
-        ([("who", "he"), ("what", ["this", "that"])], "answer", [("who", ["he"]), ("what", ["this", "that"])]),
+        (
+            [("who", "he"), ("what", ["this", "that"])],
+            "answer",
+            [("who", ["he"]), ("what", ["this", "that"])],
+        ),
     ],
 )
 def test_many_texts(given: Any, act: str, items: list[Any]) -> None:
@@ -73,7 +83,9 @@ def test_a_column_of_a_table() -> None:
     assert read_texts(asked, "answer").items == [("who", ["he"])]
 
 
-def test_a_table_comes_back_with_its_own_columns_unchanged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_table_comes_back_with_its_own_columns_unchanged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     answered = with_columns(FRAME, {"prediction": ["x", None, "y"]})
     pandas.testing.assert_frame_equal(answered[FRAME.columns], FRAME)
     assert answered.prediction[5] == "x" and "prediction" not in FRAME.columns and not caplog.text
@@ -82,7 +94,10 @@ def test_a_table_comes_back_with_its_own_columns_unchanged(caplog: pytest.LogCap
     datasets = pytest.importorskip("datasets")
     data = datasets.Dataset.from_dict({"text": ["a", "b"], "n": [1, 2]})
     assert read_texts(data).items == ["a", "b"]
-    assert with_columns(data, {"error": [None, "is empty"]}).to_dict()["error"] == [None, "is empty"]
+    assert with_columns(data, {"error": [None, "is empty"]}).to_dict()["error"] == [
+        None,
+        "is empty",
+    ]
     assert read_texts(data.data.table).items == ["a", "b"], "a table of Arrow"
 
 
@@ -106,12 +121,20 @@ def test_a_table_comes_back_with_its_own_columns_unchanged(caplog: pytest.LogCap
         ([["Ann", 3]], "tag", "text 1, part 2 is 3"),
         (["a", ("a", "b")], "classify", "some texts are pairs and some are not"),
         ([("a", "b")], "score", "do=score takes single texts"),
-        ({"text": "a", "text_pair": "b"}, "classify", "'text_pair', which nothing reads; did you mean 'pair'?"),
+        (
+            {"text": "a", "text_pair": "b"},
+            "classify",
+            "'text_pair', which nothing reads; did you mean 'pair'?",
+        ),
         ({"txt": "a"}, "classify", "'txt', which nothing reads; did you mean 'text'?"),
         ({"text": "a", "question": "b"}, "classify", "'question', which do=classify does not read"),
         ({"text": ["a"], "pair": ["b", "c"]}, "classify", "different lengths"),
         ([{"text": "a"}, {"text": None}], "classify", "text 2 has no 'text'"),
-        (FRAME, "classify", r"'id', 'review', 'stars', and nobody can tell .* columns=\['COLUMN'\]"),
+        (
+            FRAME,
+            "classify",
+            r"'id', 'review', 'stars', and nobody can tell .* columns=\['COLUMN'\]",
+        ),
         ([("who", 3)], "answer", "the passages are 3"),
         ([("who", ["a", None])], "answer", "passage 2 is None"),
         (["who"], "answer", "question 1 is 'who' alone"),
@@ -123,7 +146,9 @@ def test_what_is_no_text_is_named(given: Any, act: str, message: str) -> None:
 
 
 def test_columns_belong_to_tables() -> None:
-    with pytest.raises(ValueError, match="columns='a' names columns of a table, and no table was given"):
+    with pytest.raises(
+        ValueError, match="columns='a' names columns of a table, and no table was given"
+    ):
         read_texts(["a"], columns="a")
     with pytest.raises(ValueError, match="no column 'reviw'; did you mean 'review'"):
         read_texts(FRAME, columns="reviw")
@@ -131,7 +156,9 @@ def test_columns_belong_to_tables() -> None:
         read_texts(pandas.DataFrame([["x", "y"]], columns=["a", "a"]), columns="a")
     datasets = pytest.importorskip("datasets")
     splits = datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": ["a"]})})
-    with pytest.raises(ValueError, match="a dictionary of data sets was given: choose one of train"):
+    with pytest.raises(
+        ValueError, match="a dictionary of data sets was given: choose one of train"
+    ):
         read_texts(splits)
 
 
@@ -141,9 +168,17 @@ def test_columns_belong_to_tables() -> None:
         (["id", "text", "label"], "classify", {"text": "text"}),
         (["text", "pair"], "classify", {"text": "text", "pair": "pair"}),
         (["idx", "Sentence", "label"], "classify", {"text": "Sentence"}),
-        (["question1", "question2", "label"], "classify", {"text": "question1", "pair": "question2"}),
+        (
+            ["question1", "question2", "label"],
+            "classify",
+            {"text": "question1", "pair": "question2"},
+        ),
         (["review"], "classify", {"text": "review"}),
-        (["id", "question", "context", "answers"], "answer", {"question": "question", "text": "context"}),
+        (
+            ["id", "question", "context", "answers"],
+            "answer",
+            {"question": "question", "text": "context"},
+        ),
         (["question", "text"], "answer", {"text": "text", "question": "question"}),
         (["id", "words"], "tag", {"words": "words"}),
         (["a great film", "label"], "classify", "nobody can tell"),
@@ -164,5 +199,7 @@ def test_columns_are_found_by_name_or_asked_for(columns: list[str], act: str, ro
 
 def test_keys_of_a_request_are_known() -> None:
     refuse_unknown_keys({"text": "a", "pair": "b"}, "classify", "record 1")
-    with pytest.raises(ValueError, match="record 1 has 'sentence2', which nothing reads; did you mean 'pair'"):
+    with pytest.raises(
+        ValueError, match="record 1 has 'sentence2', which nothing reads; did you mean 'pair'"
+    ):
         refuse_unknown_keys({"text": "a", "sentence2": "b"}, "classify", "record 1")

@@ -2,11 +2,12 @@
 
 They are sbatch, srun, squeue, sacct, scontrol requeue, scontrol show job, scancel.
 
-Called by the name of the command (see the fixture in test_slurm_launcher.py). FAKE_SLURM is the folder with its state:
-ID.json holds a job's options, ID.state its state, ID.pids its tasks, ID.N.place where its task N stood; where there is
-ID.forgotten, nobody knows the job. As in Slurm a
-signal reaches all processes of a task, a batch script and its children have SLURM_PROCID=0, only srun sets
-SLURM_STEP_NUM_TASKS, and tasks fill one node after the other. Nodes are addresses of this machine: 127.0.0.[1-2].
+Called by the name of the command (see the fixture in test_slurm_launcher.py). FAKE_SLURM is the
+folder with its state: ID.json holds a job's options, ID.state its state, ID.pids its tasks,
+ID.N.place where its task N stood; where there is ID.forgotten, nobody knows the job. As in Slurm a
+signal reaches all processes of a task, a batch script and its children have SLURM_PROCID=0, only
+srun sets SLURM_STEP_NUM_TASKS, and tasks fill one node after the other. Nodes are addresses of this
+machine: 127.0.0.[1-2].
 """
 
 from __future__ import annotations
@@ -33,8 +34,14 @@ def sbatch(words: list[str]) -> int:
     if os.environ.get("FAKE_SLURM_ONLY") == "sbatch":  # for a look at what is handed over
         print(f"Submitted batch job {number}")
         return 0
-    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.Popen([sys.executable, __file__, "run", str(number)], start_new_session=True, **quiet)
+    quiet = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.DEVNULL,
+    }
+    subprocess.Popen(
+        [sys.executable, __file__, "run", str(number)], start_new_session=True, **quiet
+    )
     print(f"Submitted batch job {number}")
     return 0
 
@@ -44,12 +51,19 @@ def run(words: list[str]) -> int:
     options = json.loads((STATE / f"{number}.json").read_text())
     nodes, each = options.get("nodes", "1"), options.get("ntasks-per-node", "1")
     step = {
-        "SLURM_JOB_ID": number, "SLURM_JOB_NAME": options["job-name"], "SLURM_NTASKS": str(int(nodes) * int(each)),
-        "SLURM_NTASKS_PER_NODE": each, "SLURM_JOB_NUM_NODES": nodes, "SLURM_PROCID": "0", "SLURM_NODEID": "0",
-        "SLURM_LOCALID": "0", "SLURM_NNODES": nodes,
-    }  # fmt: skip
+        "SLURM_JOB_ID": number,
+        "SLURM_JOB_NAME": options["job-name"],
+        "SLURM_NTASKS": str(int(nodes) * int(each)),
+        "SLURM_NTASKS_PER_NODE": each,
+        "SLURM_JOB_NUM_NODES": nodes,
+        "SLURM_PROCID": "0",
+        "SLURM_NODEID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_NNODES": nodes,
+    }
     step |= dict.fromkeys(
-        ("SLURM_NODELIST", "SLURM_JOB_NODELIST"), f"127.0.0.[1-{nodes}]" if nodes > "1" else "localhost"
+        ("SLURM_NODELIST", "SLURM_JOB_NODELIST"),
+        f"127.0.0.[1-{nodes}]" if nodes > "1" else "localhost",
     )
     while True:
         state.write_text("RUNNING")
@@ -70,12 +84,20 @@ def srun(words: list[str]) -> int:
     each = int(os.environ["SLURM_NTASKS_PER_NODE"])
     started = []
     for rank in range(tasks):
-        place = {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank % each), "SLURM_STEP_NUM_TASKS": str(tasks)}
+        place = {
+            "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": str(rank % each),
+            "SLURM_STEP_NUM_TASKS": str(tasks),
+        }
         place |= {"SLURM_NODEID": str(rank // each)}
         (STATE / f"{number}.{rank}.place").write_text(json.dumps(place | {"words": words}))
         with Path(output.replace("%j", number).replace("%t", str(rank))).open("ab") as log:
             environment = os.environ | place
-            started.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True))
+            started.append(
+                subprocess.Popen(
+                    command, env=environment, stdout=log, stderr=log, start_new_session=True
+                )
+            )
     (STATE / f"{number}.pids").write_text(" ".join(str(process.pid) for process in started))
     return max(abs(process.wait()) for process in started)
 
@@ -86,7 +108,9 @@ def is_known(number: str) -> bool:
 
 def squeue(words: list[str]) -> int:
     """Of a job that is not known, as Slurm says it of one that is asked for alone."""
-    numbers = next(word.removeprefix("--jobs=") for word in words if word.startswith("--jobs=")).split(",")
+    numbers = next(
+        word.removeprefix("--jobs=") for word in words if word.startswith("--jobs=")
+    ).split(",")
     for number in filter(is_known, numbers):
         print(f"{number}|{(STATE / f'{number}.state').read_text()}|None")
     if len(numbers) == 1 and not is_known(numbers[0]):
@@ -110,7 +134,11 @@ def scontrol(words: list[str]) -> int:
 
 
 def scancel(words: list[str]) -> int:
-    number = signal.Signals[f"SIG{words[2].removeprefix('SIG')}"] if "--signal" in words else signal.SIGTERM
+    number = (
+        signal.Signals[f"SIG{words[2].removeprefix('SIG')}"]
+        if "--signal" in words
+        else signal.SIGTERM
+    )
     for pid in (STATE / f"{words[0]}.pids").read_text().split():
         with suppress(ProcessLookupError):
             os.killpg(int(pid), number)

@@ -1,4 +1,6 @@
-"""The sweep of an experiment with measured columns: which encoders, which measures, which overrides reach it."""
+"""The sweep of an experiment with measured columns: which encoders, which measures, which overrides
+reach it.
+"""
 
 from __future__ import annotations
 
@@ -51,10 +53,21 @@ def test_rows_and_seeds_of_trainings_do_not_rename_what_is_measured(tmp_path: Pa
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/paper.yaml").write_text(PAPER)
     found = sweeps_of(
-        tmp_path / "mine", f"runs_dir={tmp_path}/runs", "row=mlm,random", "finetune.seed=3", "pretrain_seed=1"
+        tmp_path / "mine",
+        f"runs_dir={tmp_path}/runs",
+        "row=mlm,random",
+        "finetune.seed=3",
+        "pretrain_seed=1",
     )
-    assert [name.split("/")[-4] for name in measured(found["evaluate"])] == ["mlm", "mlm", "random", "random"]
-    found = sweeps_of(tmp_path / "mine", f"runs_dir={tmp_path}/runs", "evaluate.measure=pairs_order", "seed=4")
+    assert [name.split("/")[-4] for name in measured(found["evaluate"])] == [
+        "mlm",
+        "mlm",
+        "random",
+        "random",
+    ]
+    found = sweeps_of(
+        tmp_path / "mine", f"runs_dir={tmp_path}/runs", "evaluate.measure=pairs_order", "seed=4"
+    )
     places = measured(found["evaluate"])
     assert {name.split("/")[-1] for name in places} == {"seed-1"} and len(places) == 6
 

@@ -44,36 +44,67 @@ def test_an_ablation_of_one_number_is_one_file(place: Path) -> None:
     assert sweeps_in(place) == {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune"}
     jobs = list(planned_jobs(Sweep("sweep_pretrain", ["runs_dir=R", "scale=demo"], folder=place)))
     assert [job.run_dir for job in jobs] == [
-        f"R/rates/demo/pretrain/{arm}/seed-{seed}" for arm in ("rate15", "rate30") for seed in (7, 8)
+        f"R/rates/demo/pretrain/{arm}/seed-{seed}"
+        for arm in ("rate15", "rate30")
+        for seed in (7, 8)
     ]
-    tuned = Sweep("sweep_finetune", ["runs_dir=R", "scale=laptop", "seed=1", "pretrain_seed=1"], folder=place).jobs
+    tuned = Sweep(
+        "sweep_finetune", ["runs_dir=R", "scale=laptop", "seed=1", "pretrain_seed=1"], folder=place
+    ).jobs
     assert [job[:2] for job in tuned] == [
-        (f"row={row}", f"task={task}") for row in ("rate15", "half", "random") for task in ("snli_95k", "mrpc")
+        (f"row={row}", f"task={task}")
+        for row in ("rate15", "half", "random")
+        for task in ("snli_95k", "mrpc")
     ]
 
 
 def test_what_a_delta_says_is_what_a_run_gets(place: Path) -> None:
-    first, second = (compose("sweep_pretrain", [f"arm={arm}"], folder=place) for arm in ("rate15", "rate30"))
-    assert (first.arm, first.objective.token.predict_prob, first.hydra.runtime.choices.objective) == (
+    first, second = (
+        compose("sweep_pretrain", [f"arm={arm}"], folder=place) for arm in ("rate15", "rate30")
+    )
+    assert (
+        first.arm,
+        first.objective.token.predict_prob,
+        first.hydra.runtime.choices.objective,
+    ) == (
         "rate15",
         0.15,
         "mlm_nsp",
     )
     assert (second.objective.token.predict_prob, second.objective.pair) == (0.3, None)
     assert second.hydra.runtime.choices["objective/input"] == "full_sentences"
-    assert (second.model.hidden_size, second.gradient_clip_norm, second.share_runs) == (128, 0.5, True)
-    half, random = (compose("sweep_finetune", [f"row={row}"], folder=place) for row in ("half", "random"))
-    assert (half.encoder_arm, half.encoder_fraction, half.initialisation) == ("rate30", 0.5, "pretrained")
+    assert (second.model.hidden_size, second.gradient_clip_norm, second.share_runs) == (
+        128,
+        0.5,
+        True,
+    )
+    half, random = (
+        compose("sweep_finetune", [f"row={row}"], folder=place) for row in ("half", "random")
+    )
+    assert (half.encoder_arm, half.encoder_fraction, half.initialisation) == (
+        "rate30",
+        0.5,
+        "pretrained",
+    )
     assert half.learning_rate == half.task.learning_rate and half.max_train_examples is None
-    assert (random.encoder_arm, random.initialisation, random.experiment) == ("rate15", "random", "rates")
+    assert (random.encoder_arm, random.initialisation, random.experiment) == (
+        "rate15",
+        "random",
+        "rates",
+    )
 
 
 def test_rows_may_be_left_out(tmp_path: Path) -> None:
     (tmp_path / "paper.yaml").write_text("arms: {a: {seed: 1}, b: {seed: 2}}\ncolumns: [mnli]\n")
     configs = inline_configs(tmp_path)
     assert [name for name in configs if name.startswith("row/")] == ["row/a", "row/b", "row/random"]
-    assert configs["row/random"]["encoder_arm"] == "a" and configs["row/random"]["initialisation"] == "random"
-    (tmp_path / "paper.yaml").write_text("arms: {a: {seed: 1}}\ncolumns: [{from: pretrain, metric: x, name: y}]\n")
+    assert (
+        configs["row/random"]["encoder_arm"] == "a"
+        and configs["row/random"]["initialisation"] == "random"
+    )
+    (tmp_path / "paper.yaml").write_text(
+        "arms: {a: {seed: 1}}\ncolumns: [{from: pretrain, metric: x, name: y}]\n"
+    )
     assert sweeps_in(tmp_path) == {"pretrain": "sweep_pretrain"}  # nothing to fine-tune on
 
 
@@ -94,14 +125,33 @@ def test_a_slip_in_an_arm_is_refused_by_name_and_key(tmp_path: Path) -> None:
 
 
 def test_one_file_on_the_command_line(place: Path) -> None:
-    words = [sys.executable, "-m", "clozelab", "reproduce", str(place), "scale=demo", "runs_dir=R", "--dry-run"]
+    words = [
+        sys.executable,
+        "-m",
+        "clozelab",
+        "reproduce",
+        str(place),
+        "scale=demo",
+        "runs_dir=R",
+        "--dry-run",
+    ]
     words += ["finetune.task=mrpc", "finetune.pretrain_seed=7", "finetune.seed=1"]
     done = forked.run(words, capture_output=True, text=True, cwd=place.parent)
     assert done.returncode == 0, done.stderr
     assert "rate30" in done.stdout and "half" in done.stdout
-    words = [*words[:3], "pretrain", "--config-dir", str(place), "--config-name", "sweep_pretrain", "arm=rate30"]
+    words = [
+        *words[:3],
+        "pretrain",
+        "--config-dir",
+        str(place),
+        "--config-name",
+        "sweep_pretrain",
+        "arm=rate30",
+    ]
     done = forked.run([*words, "--cfg", "job"], capture_output=True, text=True, cwd=place.parent)
-    assert done.returncode == 0 and OmegaConf.create(done.stdout).objective.token.predict_prob == 0.3
+    assert (
+        done.returncode == 0 and OmegaConf.create(done.stdout).objective.token.predict_prob == 0.3
+    )
 
 
 def test_only_a_file_is_taken_from_the_command_line(tmp_path: Path) -> None:
@@ -115,22 +165,46 @@ def test_only_a_file_is_taken_from_the_command_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("verb", "words", "names"),
     [
-        ("pretrain", ["objective.token.predict_prob=0.15,0.3", "seed=1,2"], ["predict_prob-0.15", "predict_prob-0.3"]),
+        (
+            "pretrain",
+            ["objective.token.predict_prob=0.15,0.3", "seed=1,2"],
+            ["predict_prob-0.15", "predict_prob-0.3"],
+        ),
         ("pretrain", ["objective=mlm,ltr", "seed=1,2"], ["mlm", "ltr"]),
-        ("pretrain", ["objective=mlm,ltr", "steps_factor=2,1"],
-         [f"{a}+steps_factor-{b}" for a in ("mlm", "ltr") for b in (2, 1)]),
+        (
+            "pretrain",
+            ["objective=mlm,ltr", "steps_factor=2,1"],
+            [f"{a}+steps_factor-{b}" for a in ("mlm", "ltr") for b in (2, 1)],
+        ),
         ("pretrain", ["model=tiny,mini"], ["model-tiny", "model-mini"]),
-        ("pretrain", ["scale.model.hidden_size=64,128", "seed=3"], ["hidden_size-64", "hidden_size-128"]),
-        ("pretrain", ["objective.token.weight=1,2", "objective.pair.weight=3,4"],
-         [f"objective.token.weight-{a}.0+objective.pair.weight-{b}.0" for a in (1, 2) for b in (3, 4)]),
+        (
+            "pretrain",
+            ["scale.model.hidden_size=64,128", "seed=3"],
+            ["hidden_size-64", "hidden_size-128"],
+        ),
+        (
+            "pretrain",
+            ["objective.token.weight=1,2", "objective.pair.weight=3,4"],
+            [
+                f"objective.token.weight-{a}.0+objective.pair.weight-{b}.0"
+                for a in (1, 2)
+                for b in (3, 4)
+            ],
+        ),
         ("pretrain", ["scale=demo,laptop", "seed=1,2"], ["mlm_nsp"]),
         ("finetune", ["head=linear,bilstm", "task=mrpc,rte"], ["head-linear", "head-bilstm"]),
         ("finetune", ["encoder=/a/b,/a/c"], ["encoder-a_b", "encoder-a_c"]),
         ("finetune", ["encoder_arm=a,b", "pretrain_seed=1,2"], ["a", "b"]),
-        ("finetune", ["encoder_arm=a,b", "epochs=1,2"], [f"{a}+epochs-{b}" for a in "ab" for b in (1, 2)]),
+        (
+            "finetune",
+            ["encoder_arm=a,b", "epochs=1,2"],
+            [f"{a}+epochs-{b}" for a in "ab" for b in (1, 2)],
+        ),
     ],
-)  # fmt: skip
-def test_a_sweep_without_an_experiment_is_named_by_what_differs(verb: str, words: list[str], names: list[str]) -> None:
+)
+def test_a_sweep_without_an_experiment_is_named_by_what_differs(
+    verb: str, words: list[str], names: list[str]
+) -> None:
     jobs = list(planned_jobs(Sweep(verb, ["runs_dir=R", *words])))
     assert len({job.run_dir for job in jobs}) == len(jobs)
     found = dict.fromkeys(Path(job.run_dir).parts[4] for job in jobs)

@@ -22,7 +22,9 @@ def sweeper(*words: str) -> Any:
     with open_dict(config.hydra):
         config.hydra.sweeper.params = None
     context = HydraContext(config_loader=loader, callbacks=None)  # type: ignore[arg-type]
-    return Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=lambda _: None, config=config)
+    return Plugins.instance().instantiate_sweeper(
+        hydra_context=context, task_function=lambda _: None, config=config
+    )
 
 
 def test_grid_is_the_usual_sweeper_and_leaves_checking_to_our_launcher() -> None:

@@ -17,10 +17,19 @@ from clozelab.launch.processes import Job
 def test_an_exit_status_of_zero_is_not_enough(tmp_path: Path) -> None:
     names = ("complete", "running", "absent", "no folder")
     jobs = [Job(name, [], tmp_path / "log", state="complete") for name in names]
-    planned = [PlannedJob((), str(tmp_path / name) if name != "no folder" else "", "new") for name in names]
+    planned = [
+        PlannedJob((), str(tmp_path / name) if name != "no folder" else "", "new") for name in names
+    ]
     for name in names[:2]:
         (tmp_path / name).mkdir()
-        state = {"status": name, "stage": "pretrain", "scale": "", "fingerprint": "", "started": "", "config": {}}
+        state = {
+            "status": name,
+            "stage": "pretrain",
+            "scale": "",
+            "fingerprint": "",
+            "started": "",
+            "config": {},
+        }
         state |= {"inputs": {}, "watched": {}, "results_version": 0}
         (tmp_path / name / "run.json").write_text(json.dumps(state))
     _doubt(jobs, planned)
@@ -28,9 +37,15 @@ def test_an_exit_status_of_zero_is_not_enough(tmp_path: Path) -> None:
     assert "its run folder says running" in jobs[1].message and "says nothing" in jobs[2].message
 
 
-@pytest.mark.parametrize(("given", "expected"), [("16", "4"), ("2", "2"), ("", "4"), ("0", "4"), ("4,2", "4")])
-def test_a_machines_threads_do_not_reach_every_job(monkeypatch: pytest.MonkeyPatch, given: str, expected: str) -> None:
-    """Many shells of clusters set it to all cores; four jobs at a time would take them four times over."""
+@pytest.mark.parametrize(
+    ("given", "expected"), [("16", "4"), ("2", "2"), ("", "4"), ("0", "4"), ("4,2", "4")]
+)
+def test_a_machines_threads_do_not_reach_every_job(
+    monkeypatch: pytest.MonkeyPatch, given: str, expected: str
+) -> None:
+    """Many shells of clusters set it to all cores; four jobs at a time would take them four times
+    over.
+    """
     monkeypatch.setattr(launching, "usable_cores", lambda: 16)
     for name in launching.THREAD_VARIABLES:
         monkeypatch.setenv(name, given)

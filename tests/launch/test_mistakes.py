@@ -34,7 +34,10 @@ def test_a_wrong_key_is_explained_without_hydras_advice() -> None:
     with pytest.raises(ConfigCompositionException) as caught:
         sweep.compose("pretrain", ["sed=3"])
     text = explain(caught.value, "pretrain")
-    assert text == "pretrain has no key 'sed'; did you mean 'seed'? (see `clozelab pretrain --cfg job`)"
+    assert (
+        text
+        == "pretrain has no key 'sed'; did you mean 'seed'? (see `clozelab pretrain --cfg job`)"
+    )
     # verbs without a configuration of their own point to one that has it
     assert "`clozelab pretrain --cfg job`" in explain(caught.value, "report")
 
@@ -42,7 +45,10 @@ def test_a_wrong_key_is_explained_without_hydras_advice() -> None:
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("hydra.launcher.n_jobs", "hydra.launcher has _target_, jobs_at_once, grace_seconds, fork (see"),
+        (
+            "hydra.launcher.n_jobs",
+            "hydra.launcher has _target_, jobs_at_once, grace_seconds, fork (see",
+        ),
         ("hydra.launcher.job_at_once", "did you mean 'hydra.launcher.jobs_at_once'? (see"),
         ("validation.xyzzy", "validation has interval_steps, instances, seq_length (see"),
         ("xyzzy", "see"),
@@ -71,7 +77,9 @@ def test_where_nothing_is_spelt_alike_the_keys_beside_are_named(key: str, messag
         ),
     ],
 )
-def test_a_wrong_key_in_a_file_is_named_with_the_file(tmp_path: Path, file: str, text: str, message: str) -> None:
+def test_a_wrong_key_in_a_file_is_named_with_the_file(
+    tmp_path: Path, file: str, text: str, message: str
+) -> None:
     (tmp_path / "scale").mkdir()
     (tmp_path / file).write_text(text)
     name, words = ("pretrain", ["scale=mine", "corpus=microworld"]) if "/" in file else ("mine", [])
@@ -79,9 +87,9 @@ def test_a_wrong_key_in_a_file_is_named_with_the_file(tmp_path: Path, file: str,
         sweep.compose(name, words, folder=tmp_path)
     said = explain(caught.value, "pretrain", config_name=name, folder=tmp_path)
     assert said.startswith(f"{tmp_path / file}: pretrain {message}")
-    assert explain(caught.value, "pretrain").startswith(f"{file.removesuffix('.yaml')}: pretrain"), (
-        "its folder is not known"
-    )
+    assert explain(caught.value, "pretrain").startswith(
+        f"{file.removesuffix('.yaml')}: pretrain"
+    ), "its folder is not known"
 
 
 def test_a_wrong_value_keeps_its_reason() -> None:

@@ -11,14 +11,19 @@ from clozelab.launch.jobs import check_overrides, plan_job
 from clozelab.suggestions import EXPERIMENTS_DIR
 
 
-@pytest.mark.parametrize(("key", "value"), [("learning_rate", "7.0"), ("epochs", "7.0"), ("global_batch_size", "7")])
+@pytest.mark.parametrize(
+    ("key", "value"), [("learning_rate", "7.0"), ("epochs", "7.0"), ("global_batch_size", "7")]
+)
 def test_a_tasks_value_that_the_scale_replaces_is_refused(key: str, value: str) -> None:
     def check(*words: str) -> None:
         composed = sweep.compose("finetune", ["scale=demo", *words])
         with sweep.hydra_config(composed):
             check_overrides(sweep.without_hydra(composed))
 
-    with pytest.raises(ValueError, match=rf"task\.{key}={value} would change nothing.*scale=demo.*Say {key}={value}"):
+    with pytest.raises(
+        ValueError,
+        match=rf"task\.{key}={value} would change nothing.*scale=demo.*Say {key}={value}",
+    ):
         check(f"task.{key}=7")
     check(f"{key}=7")
     check(f"task.{key}=7", f"scale.finetune.{key}=null")
@@ -32,7 +37,11 @@ def test_a_tasks_value_that_the_scale_replaces_is_refused(key: str, value: str) 
         (["encoder=F", "row=mine"], "", ""),
         (["encoder=F", "encoder_arm=mlm"], "", ""),
         (["encoder_arm=mlm"], "", ""),
-        (["encoder=F", "row=ltr"], "table5_pretraining_tasks", "the row ltr stands for the encoder that the arm ltr"),
+        (
+            ["encoder=F", "row=ltr"],
+            "table5_pretraining_tasks",
+            "the row ltr stands for the encoder that the arm ltr",
+        ),
         (["row=ltr"], "table5_pretraining_tasks", ""),
         (["encoder=F", "row=given", "task=mrpc"], "table1_glue", ""),
         (["encoder=F", "row=mlm_nsp"], "table1_glue", "take row=given"),
@@ -40,7 +49,9 @@ def test_a_tasks_value_that_the_scale_replaces_is_refused(key: str, value: str) 
         (["row=ltr", "encoder='elsewhere/${encoder_arm}'"], "table5_pretraining_tasks", ""),
     ],
 )
-def test_a_given_encoder_needs_a_name_of_its_own(words: list[str], experiment: str, message: str) -> None:
+def test_a_given_encoder_needs_a_name_of_its_own(
+    words: list[str], experiment: str, message: str
+) -> None:
     folder = EXPERIMENTS_DIR / experiment if experiment else None
     name = "sweep_finetune" if experiment else "finetune"
     composed = sweep.compose(name, ["scale=demo", *words], folder=folder)
@@ -78,16 +89,46 @@ MISFILED = [
     ("table5_pretraining_tasks", "row=ltr", "head=linear", ""),
     ("table5_pretraining_tasks", "arm=mlm_nsp", "seed=1", ""),
     ("table5_pretraining_tasks", "row=ltr", "epochs=7", ""),
-    ("table5_pretraining_tasks", "row=ltr", "encoder_fraction=0.5", "the row ltr stands for .*encoder_fraction=1.0,"),
+    (
+        "table5_pretraining_tasks",
+        "row=ltr",
+        "encoder_fraction=0.5",
+        "the row ltr stands for .*encoder_fraction=1.0,",
+    ),
     ("table1_glue", "row=given", "encoder_fraction=1", ""),
-    ("figure5_training_steps", "row=mlm_05", "encoder_fraction=0.5", "stands for .*encoder_fraction=0.05"),
-    ("table7_feature_based_ner", "row=last", "task.data.features=embeddings", "stands for .*task.data.features=last"),
+    (
+        "figure5_training_steps",
+        "row=mlm_05",
+        "encoder_fraction=0.5",
+        "stands for .*encoder_fraction=0.05",
+    ),
+    (
+        "table7_feature_based_ner",
+        "row=last",
+        "task.data.features=embeddings",
+        "stands for .*task.data.features=last",
+    ),
     ("table1_glue", "row=given", "learning_rate=1e-5", ""),
     ("table1_glue", "row=given", "max_train_examples=7", ""),
-    ("masking_rate", "arm=rate40", "objective.token.predict_prob=0.15", "the arm rate40 stands for .*=0.4,"),
+    (
+        "masking_rate",
+        "arm=rate40",
+        "objective.token.predict_prob=0.15",
+        "the arm rate40 stands for .*=0.4,",
+    ),
     ("masking_rate", "arm=rate40", "objective.token.predict_prob=0.40", ""),
-    ("masking_rate", "arm=rate40", "objective/input=segment_pairs", "stands for .*objective/input=full_sentences"),
-    ("table5_pretraining_tasks", "arm=mlm_nsp", "objective=mlm", "objective=mlm: .*stands for .*objective=mlm_nsp"),
+    (
+        "masking_rate",
+        "arm=rate40",
+        "objective/input=segment_pairs",
+        "stands for .*objective/input=full_sentences",
+    ),
+    (
+        "table5_pretraining_tasks",
+        "arm=mlm_nsp",
+        "objective=mlm",
+        "objective=mlm: .*stands for .*objective=mlm_nsp",
+    ),
     (
         "table5_pretraining_tasks",
         "arm=mlm_nsp",
@@ -111,7 +152,9 @@ def test_what_the_file_of_a_row_or_an_arm_says_is_not_undone(
 ) -> None:
     """Its results would be filed under its name, and claims judged on them."""
     name = "sweep_finetune" if choice.startswith("row=") else "sweep_pretrain"
-    composed = sweep.compose(name, ["scale=demo", choice, word, "runs_dir=R"], folder=EXPERIMENTS_DIR / experiment)
+    composed = sweep.compose(
+        name, ["scale=demo", choice, word, "runs_dir=R"], folder=EXPERIMENTS_DIR / experiment
+    )
     if not message:
         plan_job(composed, [])
         return
@@ -123,7 +166,9 @@ def test_a_name_that_no_file_has_may_stand_for_anything(tmp_path: Path) -> None:
     text = "defaults: [sweep_finetune, _self_]\nhead: bilstm\nrow: {}\n"
     (tmp_path / "row").mkdir()
     for name in ("mlm", "mlm_nsp"):
-        (tmp_path / f"row/{name}.yaml").write_text(f"# @package _global_\nrow: {name}\nhead: linear\n")
+        (tmp_path / f"row/{name}.yaml").write_text(
+            f"# @package _global_\nrow: {name}\nhead: linear\n"
+        )
     sweep_file = EXPERIMENTS_DIR / "table5_pretraining_tasks/sweep_finetune.yaml"
     (tmp_path / "sweep_finetune.yaml").write_text(sweep_file.read_text())
     (tmp_path / "one.yaml").write_text(text.format("mine"))
@@ -136,7 +181,10 @@ def test_a_name_that_no_file_has_may_stand_for_anything(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             plan_job(sweep.compose(name, ["runs_dir=R"], folder=tmp_path), [])
-    for words in (["pretrain", "arm=mine", "objective.pair=null"], ["finetune", "row=mine", "head=bilstm"]):
+    for words in (
+        ["pretrain", "arm=mine", "objective.pair=null"],
+        ["finetune", "row=mine", "head=bilstm"],
+    ):
         plan_job(sweep.compose(words[0], [*words[1:], "runs_dir=R"]), [])
 
 
@@ -157,13 +205,19 @@ def test_a_factor_beside_phases_that_it_does_not_reach(words: list[str], refused
         if not refused:
             check_overrides(sweep.without_hydra(composed))
             return
-        with pytest.raises(ValueError, match=r"steps_factor=0\.5 would change nothing.*scale\.pretrain\.phases="):
+        with pytest.raises(
+            ValueError, match=r"steps_factor=0\.5 would change nothing.*scale\.pretrain\.phases="
+        ):
             check_overrides(sweep.without_hydra(composed))
 
 
 @pytest.mark.parametrize(
     ("words", "refused"),
-    [(["size.depth=1/2"], True), (["size.depth=1/2", "model=ratio"], False), (["model=tiny", "size.heads=2"], True)],
+    [
+        (["size.depth=1/2"], True),
+        (["size.depth=1/2", "model=ratio"], False),
+        (["model=tiny", "size.heads=2"], True),
+    ],
 )
 def test_a_ratio_that_the_model_does_not_take(words: list[str], refused: bool) -> None:
     composed = sweep.compose("pretrain", ["scale=demo", *words])
@@ -171,7 +225,9 @@ def test_a_ratio_that_the_model_does_not_take(words: list[str], refused: bool) -
         if not refused:
             check_overrides(sweep.without_hydra(composed))
             return
-        with pytest.raises(ValueError, match=r"size\.\w+ would change nothing: model=\w+ .*model=ratio"):
+        with pytest.raises(
+            ValueError, match=r"size\.\w+ would change nothing: model=\w+ .*model=ratio"
+        ):
             check_overrides(sweep.without_hydra(composed))
 
 
@@ -184,7 +240,9 @@ def test_hardware_settings_that_fine_tuning_does_not_have(key: str) -> None:
             if not is_refused:
                 check_overrides(sweep.without_hydra(composed))
                 continue
-            with pytest.raises(ValueError, match=rf"trainer\.{key}=true would change nothing in fine-tuning"):
+            with pytest.raises(
+                ValueError, match=rf"trainer\.{key}=true would change nothing in fine-tuning"
+            ):
                 check_overrides(sweep.without_hydra(composed))
 
 
@@ -195,10 +253,22 @@ EVALUATED = [
     ([PAIRS, "encoder=F", "encoder_arm=mlm"], ""),
     ([PAIRS, "encoder_fraction=0.5"], ""),
     ([PAIRS], ""),
-    (["measured=mlm", "initialisation=random"], "initialisation=random: the row mlm stands for .* another row"),
-    (["measured=mlm", "encoder_arm=ltr"], "encoder_arm=ltr: the row mlm stands for .*encoder_arm=mlm,"),
-    (["measured=mlm", "encoder=F"], "encoder=F: the row mlm stands for the encoder that the arm mlm has trained"),
-    (["measured=mlm", "encoder_fraction=0.5"], "encoder_fraction=0.5: the row mlm stands for encoder_fraction=1.0,"),
+    (
+        ["measured=mlm", "initialisation=random"],
+        "initialisation=random: the row mlm stands for .* another row",
+    ),
+    (
+        ["measured=mlm", "encoder_arm=ltr"],
+        "encoder_arm=ltr: the row mlm stands for .*encoder_arm=mlm,",
+    ),
+    (
+        ["measured=mlm", "encoder=F"],
+        "encoder=F: the row mlm stands for the encoder that the arm mlm has trained",
+    ),
+    (
+        ["measured=mlm", "encoder_fraction=0.5"],
+        "encoder_fraction=0.5: the row mlm stands for encoder_fraction=1.0,",
+    ),
     (["measured=mlm"], ""),
     (["measured=mlm_25", "encoder_fraction=0.25"], ""),
     (["measured=random", "initialisation=random"], ""),
@@ -208,7 +278,9 @@ EVALUATED = [
 @pytest.mark.parametrize(("words", "message"), EVALUATED)
 def test_an_evaluation_is_filed_as_what_it_is(words: list[str], message: str) -> None:
     """By itself, and among those of an experiment's rows."""
-    name, folder = ("evaluate", None) if PAIRS in words else ("sweep_evaluate", EXPERIMENTS_DIR / "zero_shot")
+    name, folder = (
+        ("evaluate", None) if PAIRS in words else ("sweep_evaluate", EXPERIMENTS_DIR / "zero_shot")
+    )
     composed = sweep.compose(name, ["scale=demo", "runs_dir=R", *words], folder=folder)
     if not message:
         plan_job(composed, [])

@@ -1,4 +1,6 @@
-"""Which sweeps are looked at before they start, with which words, and what a finding does to them."""
+"""Which sweeps are looked at before they start, with which words, and what a finding does to
+them.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +44,16 @@ def sweep(*words: str, folder: Path | None = None) -> DictConfig:
     return compose("sweep_pretrain" if folder else "pretrain", words, folder=folder, sweep=True)
 
 
-def test_a_long_sweep_is_looked_at_with_its_own_words(asked: list[list[str]], tmp_path: Path) -> None:
-    look_before("pretrain", sweep("objective=mlm,ltr", "seed=1,2", f"hydra.searchpath=[{tmp_path}]"), JOB, 4)
+def test_a_long_sweep_is_looked_at_with_its_own_words(
+    asked: list[list[str]], tmp_path: Path
+) -> None:
+    look_before(
+        "pretrain", sweep("objective=mlm,ltr", "seed=1,2", f"hydra.searchpath=[{tmp_path}]"), JOB, 4
+    )
     place = f"hydra.searchpath=[{tmp_path}]"
-    assert asked == [["pretrain", "--config-name", "pretrain", "objective=mlm,ltr", "seed=1,2", place]]
+    assert asked == [
+        ["pretrain", "--config-name", "pretrain", "objective=mlm,ltr", "seed=1,2", place]
+    ]
 
 
 def test_an_experiments_sweep_says_where_it_is(asked: list[list[str]]) -> None:
@@ -64,14 +72,29 @@ def test_of_a_search_the_first_job_is_looked_at(asked: list[list[str]]) -> None:
 def test_what_hydra_is_told_of_jobs_and_launcher_counts(asked: list[list[str]]) -> None:
     folder = EXPERIMENTS_DIR / "table5_pretraining_tasks"
     words = ["hydra/launcher=slurm", "hydra.sweeper.params.seed='1,2,3,4'"]
-    look_before("pretrain", sweep("scale=laptop", *words, "hydra.verbose=true", folder=folder), JOB, 12)
+    look_before(
+        "pretrain", sweep("scale=laptop", *words, "hydra.verbose=true", folder=folder), JOB, 12
+    )
     assert asked == [
-        ["pretrain", "--config-dir", str(folder), "--config-name", "sweep_pretrain", "scale=laptop", *words]
+        [
+            "pretrain",
+            "--config-dir",
+            str(folder),
+            "--config-name",
+            "sweep_pretrain",
+            "scale=laptop",
+            *words,
+        ]
     ]
 
 
 def test_only_trainings_are_looked_at(asked: list[list[str]]) -> None:
-    look_before("prepare", compose("prepare", ["tokenizer.vocab_size=1000,2000,3000,4000"], sweep=True), JOB, 4)
+    look_before(
+        "prepare",
+        compose("prepare", ["tokenizer.vocab_size=1000,2000,3000,4000"], sweep=True),
+        JOB,
+        4,
+    )
     assert not asked
 
 
@@ -115,16 +138,28 @@ def test_a_killed_pre_flight_is_no_wish_to_stop(monkeypatch: pytest.MonkeyPatch)
 def test_reproduce_says_that_it_has_looked(monkeypatch: pytest.MonkeyPatch) -> None:
     environments: list[dict[str, str]] = []
     monkeypatch.delenv(SKIP_DOCTOR)
-    monkeypatch.setattr(reproduce, "run_verb", lambda words, **said: environments.append(said["environment"]) or 0)
-    assert reproduce.run_steps([Step("prepare", "prepare", None, ())], Console(quiet=True)) == (0, False)
+    monkeypatch.setattr(
+        reproduce, "run_verb", lambda words, **said: environments.append(said["environment"]) or 0
+    )
+    assert reproduce.run_steps([Step("prepare", "prepare", None, ())], Console(quiet=True)) == (
+        0,
+        False,
+    )
     assert environments == [{SKIP_DOCTOR: REPRODUCING}]
 
 
-@pytest.mark.parametrize(("status", "goes_on"), [(0, True), (1, True), (85, False), (137, False), (138, False)])
+@pytest.mark.parametrize(
+    ("status", "goes_on"), [(0, True), (1, True), (85, False), (137, False), (138, False)]
+)
 def test_which_ends_of_a_sweep_end_the_reproduction(
     monkeypatch: pytest.MonkeyPatch, status: int, goes_on: bool
 ) -> None:
-    """A job that failed does not; a stop does, also one by trainer.max_time, and a sweep that was killed."""
+    """A job that failed does not; a stop does, also one by trainer.max_time, and a sweep that was
+    killed.
+    """
     monkeypatch.setattr(reproduce, "run_verb", lambda words, **_: status)
-    steps = [Step("pretrain", "sweep_pretrain", None, ()), Step("finetune", "sweep_finetune", None, ())]
+    steps = [
+        Step("pretrain", "sweep_pretrain", None, ()),
+        Step("finetune", "sweep_finetune", None, ()),
+    ]
     assert reproduce.run_steps(steps, Console(quiet=True)) == (status, not goes_on)

@@ -29,7 +29,9 @@ def job(folder: Path, name: str, script: str, **environment: str) -> Job:
 
 
 def pool(jobs: list[Job], at_once: int = 2, grace: float = 5.0) -> ProcessPool:
-    return ProcessPool(jobs, at_once=at_once, grace_seconds=grace, console=Console(file=io.StringIO()))
+    return ProcessPool(
+        jobs, at_once=at_once, grace_seconds=grace, console=Console(file=io.StringIO())
+    )
 
 
 def test_a_failure_does_not_stop_the_others(tmp_path: Path) -> None:
@@ -48,13 +50,17 @@ def test_a_failure_does_not_stop_the_others(tmp_path: Path) -> None:
 
 
 def test_a_job_in_another_launch_is_held_until_that_one_is_done_with_it(tmp_path: Path) -> None:
-    """Others go first; as long as its folder is locked it is not even started (its log is the other launch's)."""
+    """Others go first; as long as its folder is locked it is not even started (its log is the other
+    launch's).
+    """
     run = tmp_path / "run"
     run.mkdir()
     held, other = job(tmp_path, "held", "echo began"), job(tmp_path, "other", "echo began")
     held.folder = str(run)
     said = io.StringIO()
-    others = ProcessPool([held, other], at_once=1, grace_seconds=1, console=Console(file=said, width=200))
+    others = ProcessPool(
+        [held, other], at_once=1, grace_seconds=1, console=Console(file=said, width=200)
+    )
     seen: list[tuple[str, bool]] = []
 
     def let_go() -> None:
@@ -77,7 +83,9 @@ def test_a_job_in_another_launch_is_held_until_that_one_is_done_with_it(tmp_path
     assert held.started > other.started
 
 
-def test_a_job_that_finds_its_folder_taken_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_finds_its_folder_taken_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where nobody here knows who holds a folder (another machine), the job itself finds out."""
     monkeypatch.setattr(processes, "TRY_AGAIN_SECONDS", 0.2)
     script = f'test -e "$DIR" || {{ mkdir "$DIR"; exit {BUSY_STATUS}; }}; echo in'
@@ -113,7 +121,11 @@ def test_at_most_so_many_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 def test_signal_stops_everything(tmp_path: Path, number: int) -> None:
     script = 'trap "echo saved; exit 143" TERM; echo ready; while :; do sleep 0.05; done'
-    jobs = [job(tmp_path, "one", script), job(tmp_path, "two", script), job(tmp_path, "three", script)]
+    jobs = [
+        job(tmp_path, "one", script),
+        job(tmp_path, "two", script),
+        job(tmp_path, "three", script),
+    ]
 
     def send() -> None:
         logs = [one.log for one in jobs[:2]]
@@ -145,11 +157,18 @@ def test_a_job_that_does_not_listen_is_killed(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         pool([deaf], grace=0.3).run()
     thread.join()
-    assert deaf.state == "stopped" and deaf.process is not None and deaf.process.returncode == -signal.SIGKILL
+    assert (
+        deaf.state == "stopped"
+        and deaf.process is not None
+        and deaf.process.returncode == -signal.SIGKILL
+    )
 
 
 def test_a_job_that_is_out_of_its_time_is_stopped_and_did_not_fail(tmp_path: Path) -> None:
-    jobs = [job(tmp_path, "late", f"echo saved; exit {OUT_OF_TIME}"), job(tmp_path, "good", "exit 0")]
+    jobs = [
+        job(tmp_path, "late", f"echo saved; exit {OUT_OF_TIME}"),
+        job(tmp_path, "good", "exit 0"),
+    ]
     pool(jobs).run()
     assert [one.state for one in jobs] == ["stopped", "complete"]
 
@@ -157,7 +176,10 @@ def test_a_job_that_is_out_of_its_time_is_stopped_and_did_not_fail(tmp_path: Pat
 def test_jobs_die_with_a_killed_parent(tmp_path: Path) -> None:
     import subprocess
 
-    code = "import os, time; from clozelab.training.stopping import begin; begin(); print(os.getpid()); time.sleep(60)"
+    code = (
+        "import os, time; from clozelab.training.stopping import begin; begin();"
+        " print(os.getpid()); time.sleep(60)"
+    )
     script = f"""
 import io, sys
 from pathlib import Path
@@ -182,7 +204,9 @@ ProcessPool([job], at_once=1, grace_seconds=1, console=Console(file=io.StringIO(
 
 
 def test_a_job_that_is_forked_as_its_launcher_is_killed_does_not_begin(tmp_path: Path) -> None:
-    """The launcher dies before the job has taken hold of it; without the kill the same job does begin."""
+    """The launcher dies before the job has taken hold of it; without the kill the same job does
+    begin.
+    """
     import subprocess
 
     (tmp_path / "slow_start.py").write_text(
@@ -193,15 +217,17 @@ def test_a_job_that_is_forked_as_its_launcher_is_killed_does_not_begin(tmp_path:
         "def main(words):\n    Path(words[0]).touch()\n    return 0\n"
     )
     script = (
-        "import sys, time\nfrom pathlib import Path\nfrom clozelab.launch.processes import ForkServer\n"
-        "server = ForkServer('slow_start', ['slow_start'], {})\n"
-        f"server.start([sys.argv[1]], Path({str(tmp_path / 'log')!r})).wait()\n"
+        "import sys, time\nfrom pathlib import Path\nfrom clozelab.launch.processes import"
+        " ForkServer\nserver = ForkServer('slow_start', ['slow_start'],"
+        f" {{}})\nserver.start([sys.argv[1]], Path({str(tmp_path / 'log')!r})).wait()\n"
     )
     paths = f"{Path(__file__).parents[2] / 'src'}{os.pathsep}{tmp_path}"
     for kill in (False, True):
         began = tmp_path / f"began-{kill}"
         (tmp_path / "forked").unlink(missing_ok=True)
-        parent = subprocess.Popen([sys.executable, "-c", script, str(began)], env=os.environ | {"PYTHONPATH": paths})
+        parent = subprocess.Popen(
+            [sys.executable, "-c", script, str(began)], env=os.environ | {"PYTHONPATH": paths}
+        )
         while not (tmp_path / "forked").exists():
             assert parent.poll() is None
             time.sleep(0.02)
@@ -213,7 +239,9 @@ def test_a_job_that_is_forked_as_its_launcher_is_killed_does_not_begin(tmp_path:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux's")
-def test_a_server_that_still_imports_leaves_interrupts_to_its_launcher_and_ends_with_it(tmp_path: Path) -> None:
+def test_a_server_that_still_imports_leaves_interrupts_to_its_launcher_and_ends_with_it(
+    tmp_path: Path,
+) -> None:
     import subprocess
 
     importing = tmp_path / "importing"
@@ -228,7 +256,10 @@ def test_a_server_that_still_imports_leaves_interrupts_to_its_launcher_and_ends_
     )
     paths = f"{Path(__file__).parents[2] / 'src'}{os.pathsep}{tmp_path}"
     parent = subprocess.Popen(
-        [sys.executable, "-c", script], env=os.environ | {"PYTHONPATH": paths}, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", script],
+        env=os.environ | {"PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert parent.stdout is not None
     server = int(parent.stdout.readline())
@@ -248,8 +279,12 @@ def test_a_server_that_still_imports_leaves_interrupts_to_its_launcher_and_ends_
 
 
 @pytest.mark.parametrize("forks", [True, False])
-def test_a_signal_to_the_whole_group_and_passed_on_lets_jobs_save(tmp_path: Path, forks: bool) -> None:
-    """As `timeout` and batch systems send it, with `clozelab reproduce` between them and the launcher."""
+def test_a_signal_to_the_whole_group_and_passed_on_lets_jobs_save(
+    tmp_path: Path, forks: bool
+) -> None:
+    """As `timeout` and batch systems send it, with `clozelab reproduce` between them and the
+    launcher.
+    """
     import subprocess
 
     (tmp_path / "slow_save.py").write_text(
@@ -262,12 +297,12 @@ def test_a_signal_to_the_whole_group_and_passed_on_lets_jobs_save(tmp_path: Path
         "if __name__ == '__main__':\n    sys.exit(main(sys.argv[1:]))\n"
     )
     script = (
-        "import io, sys\nfrom pathlib import Path\nfrom rich.console import Console\n"
-        "from clozelab.launch.processes import ForkServer\n"
-        "from clozelab.launch.processes import Job, ProcessPool\n"
-        f"server = ForkServer('slow_save', ['clozelab.launch.preloaded'], {{}}) if {forks} else None\n"
-        "jobs = [Job(n, [sys.executable, 'slow_save.py', n], Path(n + '.log'), words=[n]) for n in 'ab']\n"
-        "ProcessPool(jobs, at_once=2, grace_seconds=20, console=Console(file=io.StringIO()), server=server).run()\n"
+        "import io, sys\nfrom pathlib import Path\nfrom rich.console import Console\nfrom"
+        " clozelab.launch.processes import ForkServer\nfrom clozelab.launch.processes import Job,"
+        " ProcessPool\nserver = ForkServer('slow_save', ['clozelab.launch.preloaded'], {}) if"
+        f" {forks} else None\njobs = [Job(n, [sys.executable, 'slow_save.py', n], Path(n + '.log'),"
+        " words=[n]) for n in 'ab']\nProcessPool(jobs, at_once=2, grace_seconds=20,"
+        " console=Console(file=io.StringIO()), server=server).run()\n"
     )
     paths = f"{Path(__file__).parents[2] / 'src'}{os.pathsep}{tmp_path}"
     launcher = subprocess.Popen(
@@ -297,9 +332,15 @@ def _is_running(pid: int) -> bool:
 def test_forked_jobs(tmp_path: Path) -> None:
     """The standard library's fork server: own logs, exit statuses, and a stop that reaches them."""
     server = ForkServer("clozelab.cli", [], {"CLOZELAB_TEST": "1"})
-    jobs = [job(tmp_path, "version", "exit 9"), job(tmp_path, "wrong", "exit 9"), job(tmp_path, "fresh", "exit 4")]
+    jobs = [
+        job(tmp_path, "version", "exit 9"),
+        job(tmp_path, "wrong", "exit 9"),
+        job(tmp_path, "fresh", "exit 4"),
+    ]
     jobs[0].words, jobs[1].words = ["--version"], ["nonsense"]
-    ProcessPool(jobs, at_once=2, grace_seconds=1, console=Console(file=io.StringIO()), server=server).run()
+    ProcessPool(
+        jobs, at_once=2, grace_seconds=1, console=Console(file=io.StringIO()), server=server
+    ).run()
     assert [one.state for one in jobs] == ["complete", "failed", "failed"]
     assert jobs[0].log.read_text().startswith("clozelab 0.")
     assert jobs[1].message.startswith("exit status 2") and "nonsense" in jobs[1].message
@@ -313,13 +354,21 @@ def test_terminal_table(tmp_path: Path) -> None:
     console = Console(file=screen, force_terminal=True, width=80)
     jobs = [job(tmp_path, "slow" * 13, f"echo 12:00:00 I working {'hard ' * 30}; sleep 1")]
     ProcessPool(jobs, at_once=1, grace_seconds=1, console=console).run()
-    assert "working" in screen.getvalue() and "0 of 1" in screen.getvalue() and "12:00:00" not in screen.getvalue()
+    assert (
+        "working" in screen.getvalue()
+        and "0 of 1" in screen.getvalue()
+        and "12:00:00" not in screen.getvalue()
+    )
     lines = [Text.from_ansi(line).plain.rstrip() for line in screen.getvalue().splitlines()]
     assert max(map(len, lines)) <= 80
-    assert any(re.fullmatch(r"running (slow){13} +\d s work.*…", line) for line in lines), "state, name and time stay"
+    assert any(re.fullmatch(r"running (slow){13} +\d s work.*…", line) for line in lines), (
+        "state, name and time stay"
+    )
 
 
-def test_no_time_is_promised_to_a_job_that_takes_longer_than_those_before_it(tmp_path: Path) -> None:
+def test_no_time_is_promised_to_a_job_that_takes_longer_than_those_before_it(
+    tmp_path: Path,
+) -> None:
     quick, long = job(tmp_path, "quick", ""), job(tmp_path, "long", "")
     waiting = pool([quick, long])
     (quick.state, quick.seconds), (long.state, long.seconds) = ("complete", 2.0), ("running", 1.0)
@@ -330,7 +379,11 @@ def test_no_time_is_promised_to_a_job_that_takes_longer_than_those_before_it(tmp
 
 def test_a_pipe_has_one_line_a_job(tmp_path: Path) -> None:
     screen = io.StringIO()
-    jobs = [job(tmp_path, "one", "sleep 0.1"), job(tmp_path, "two", "exit 3"), job(tmp_path, "three" * 20, "sleep 0.1")]
+    jobs = [
+        job(tmp_path, "one", "sleep 0.1"),
+        job(tmp_path, "two", "exit 3"),
+        job(tmp_path, "three" * 20, "sleep 0.1"),
+    ]
     ProcessPool(jobs, at_once=1, grace_seconds=1, console=Console(file=screen)).run()
     first, second, third = screen.getvalue().splitlines()
     assert first == "complete  one after 0 s  (1 of 3 done, about 0 s left)"
@@ -338,27 +391,40 @@ def test_a_pipe_has_one_line_a_job(tmp_path: Path) -> None:
     assert third.endswith("(3 of 3 done)")
 
 
-def test_a_pipe_hears_of_jobs_that_run_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line as often as the limit says: done of all that belongs together, what runs, and by the plan what is left."""
+def test_a_pipe_hears_of_jobs_that_run_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line as often as the limit says: done of all that belongs together, what runs, and by the
+    plan what is left.
+    """
     monkeypatch.setattr("clozelab.launch.progress.PULSE_SECONDS", 0.2)
     screen = io.StringIO()
-    jobs = [job(tmp_path, "long", "echo 'I step 1,000/0 step 400/1000  loss 2'; sleep 0.7"), job(tmp_path, "next", "")]
+    jobs = [
+        job(tmp_path, "long", "echo 'I step 1,000/0 step 400/1000  loss 2'; sleep 0.7"),
+        job(tmp_path, "next", ""),
+    ]
     for one in jobs:
         one.planned = 60.0
     place = Outlook(jobs_before=3, jobs_after=7, seconds_after=600.0)
     ProcessPool(jobs, at_once=1, grace_seconds=1, console=Console(file=screen), place=place).run()
     lines = screen.getvalue().splitlines()
     assert len(lines) >= 4
-    assert re.fullmatch(r"3 of 12 done, 1 run \(long step 400 of 1,000\), about 11.0 min left", lines[0])
+    assert re.fullmatch(
+        r"3 of 12 done, 1 run \(long step 400 of 1,000\), about 11.0 min left", lines[0]
+    )
     assert lines[-1].startswith("complete  next after 0 s  (5 of 12 done")
 
 
 def test_an_error_of_several_lines_is_kept_whole(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(
-        "12:00 I step 1\nerror: other configuration:\n  epochs: there 1, now 2\n(CLOZELAB_DEBUG=1 shows ...)\n"
+        "12:00 I step 1\nerror: other configuration:\n  epochs: there 1, now 2\n(CLOZELAB_DEBUG=1"
+        " shows ...)\n"
     )
-    assert failure_message(log, 1) == "exit status 1: error: other configuration:\n    epochs: there 1, now 2"
+    assert (
+        failure_message(log, 1)
+        == "exit status 1: error: other configuration:\n    epochs: there 1, now 2"
+    )
     log.write_text("Traceback:\n  File x\nRuntimeError: out of luck\n")
     assert failure_message(log, 1) == "exit status 1: RuntimeError: out of luck"
 
@@ -368,7 +434,9 @@ def test_failure_message_without_output(tmp_path: Path) -> None:
 
 
 def test_the_server_knows_its_commit_before_the_first_job() -> None:
-    """A job runs the code that the server has loaded, also where another commit is checked out meanwhile."""
+    """A job runs the code that the server has loaded, also where another commit is checked out
+    meanwhile.
+    """
     code = (
         "import clozelab.launch.preloaded; from clozelab.training.host import host_facts; "
         "from clozelab.runs.fingerprint import code_of_results; "
@@ -379,7 +447,9 @@ def test_the_server_knows_its_commit_before_the_first_job() -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere jobs are not forked")
 def test_a_forked_job_computes_with_threads_of_its_own() -> None:
-    """What the server imports starts no thread pool of torch's: a fork has none of its threads, and waits for them."""
+    """What the server imports starts no thread pool of torch's: a fork has none of its threads, and
+    waits for them.
+    """
     code = (
         "import os, signal\n"
         "import clozelab.launch.preloaded, clozelab.launch.clusters\n"

@@ -1,4 +1,6 @@
-"""Minutes left by the size of jobs, the place of a sweep in a reproduction, and the lines that a pipe gets."""
+"""Minutes left by the size of jobs, the place of a sweep in a reproduction, and the lines that a
+pipe gets.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def test_jobs_count_by_their_planned_size_and_not_by_their_number() -> None:
     assert seconds_left([*small, *large], 1) == pytest.approx(600.0)
     assert seconds_left([*small, *large], 2) == pytest.approx(300.0)
     alike = [JobState("ended", "done", 10.0)] * 30 + [waits(None)] * 2
-    assert seconds_left(alike, 1) == pytest.approx(20.0), "without a plan they are taken to be alike"
+    assert seconds_left(alike, 1) == pytest.approx(20.0), (
+        "without a plan they are taken to be alike"
+    )
 
 
 def test_what_ended_corrects_the_plan_also_of_what_comes_after() -> None:
@@ -75,17 +79,29 @@ def test_a_line_counts_the_whole_reproduction(tmp_path: Path) -> None:
     ]
     write_plan(tmp_path, parts)
     place = Outlook.read(tmp_path, "pretrain", is_part=True)
-    assert place == Outlook({"arm=a": 60.0, "arm=b": 60.0}, jobs_before=0, jobs_after=1, seconds_after=60.0)
+    assert place == Outlook(
+        {"arm=a": 60.0, "arm=b": 60.0}, jobs_before=0, jobs_after=1, seconds_after=60.0
+    )
     assert Outlook.read(tmp_path, "finetune", is_part=True).jobs_before == 2
-    assert Outlook.read(tmp_path, "pretrain", is_part=False) == Outlook(), "a sweep on its own has a plan of its own"
-    jobs = [JobState("pretrain/a", "running", 30.0, 60.0), JobState("pretrain/b", "waiting", 0.0, 60.0)]
-    assert progress_line(jobs, 1, place) == "0 of 3 done, 1 run (pretrain/a for 30 s), about 2.5 min left"
+    assert Outlook.read(tmp_path, "pretrain", is_part=False) == Outlook(), (
+        "a sweep on its own has a plan of its own"
+    )
+    jobs = [
+        JobState("pretrain/a", "running", 30.0, 60.0),
+        JobState("pretrain/b", "waiting", 0.0, 60.0),
+    ]
+    assert (
+        progress_line(jobs, 1, place)
+        == "0 of 3 done, 1 run (pretrain/a for 30 s), about 2.5 min left"
+    )
     (tmp_path / plan_file(None)).write_text(json.dumps({"parts": [{"wrong": 1}]}))
     assert Outlook.read(tmp_path, "pretrain", is_part=True) == Outlook()
 
 
 def test_many_that_run_are_not_all_named() -> None:
-    line = progress_line([JobState(f"job-{number}", "running", 1.0) for number in range(5)], 5, Outlook())
+    line = progress_line(
+        [JobState(f"job-{number}", "running", 1.0) for number in range(5)], 5, Outlook()
+    )
     assert line == "0 of 5 done, 5 run (job-0 for 1 s, job-1 for 1 s, ...)"
 
 

@@ -1,4 +1,6 @@
-"""Sweeps through Ray: what a job asks for, the missing package, and a real sweep where Ray is installed."""
+"""Sweeps through Ray: what a job asks for, the missing package, and a real sweep where Ray is
+installed.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +44,14 @@ def test_what_ray_cannot_do_is_said_early(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra ray is missing")
 def test_a_sweep_on_ray(corpus: Path, tmp_path: Path) -> None:
-    """One job fails and the other is whole; the complete one is skipped the next time, the failed one tried again."""
+    """One job fails and the other is whole; the complete one is skipped the next time, the failed
+    one tried again.
+    """
     arms = ("schedule.warmup_fraction=0.1,7", "arm=warmup-${schedule.warmup_fraction}")
     words = tiny.pretraining(corpus, tmp_path, "hydra/launcher=ray", *arms)
     for expected in ("1 complete, 1 failed", "1 skipped, 1 failed"):
         text = tiny.said(tiny.start(words), 1)
         assert expected in text and "schedule.warmup_fraction is 7" in text
-    assert {name: one["sessions"] for name, one in tiny.states(tmp_path).items()} == {"warmup-0.1/seed-1": 1}
+    assert {name: one["sessions"] for name, one in tiny.states(tmp_path).items()} == {
+        "warmup-0.1/seed-1": 1
+    }

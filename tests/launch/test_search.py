@@ -1,4 +1,6 @@
-"""The search over learning rate and batch: it composes, repeats itself, lives with failed runs, and names its extra."""
+"""The search over learning rate and batch: it composes, repeats itself, lives with failed runs, and
+names its extra.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ SETTINGS: dict[str, Any] = {
     "direction": "maximize",
     "num_trials": 12,
     "trials_at_once": 3,
-    "params": OmegaConf.create({"rate": "tag(log, interval(1e-5, 1e-1))", "batch": "choice(16, 32)", "fixed": 7}),
+    "params": OmegaConf.create(
+        {"rate": "tag(log, interval(1e-5, 1e-1))", "batch": "choice(16, 32)", "fixed": 7}
+    ),
 }
 
 
@@ -52,7 +56,9 @@ class Launcher:
         return result
 
 
-def searched(folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> list[list[dict[str, str]]]:
+def searched(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any
+) -> list[list[dict[str, str]]]:
     launcher = Launcher()
     monkeypatch.setattr(Plugins, "instantiate_launcher", lambda self, **kwargs: launcher)
     folder.mkdir(exist_ok=True)
@@ -70,20 +76,33 @@ def test_a_search_repeats_itself(
 ) -> None:
     first = searched(tmp_path, monkeypatch)
     assert [len(batch) for batch in first] == [3, 3, 3, 3]
-    assert all(job["fixed"] == "7" and job["batch"] in ("16", "32") for batch in first for job in batch)
-    assert any(float(job["rate"]) > 0.01 for batch in first for job in batch), "no run has failed: no test of that"
+    assert all(
+        job["fixed"] == "7" and job["batch"] in ("16", "32") for batch in first for job in batch
+    )
+    assert any(float(job["rate"]) > 0.01 for batch in first for job in batch), (
+        "no run has failed: no test of that"
+    )
     assert "best of this search: -" in capsys.readouterr().err
     assert searched(tmp_path, monkeypatch) == first
     assert searched(tmp_path, monkeypatch, sampler={"name": "TPESampler", "seed": 2}) != first
 
 
 class Diverging(SweepLauncher):
-    def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:
+    def run_jobs(
+        self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console
+    ) -> None:
         jobs[0].state, jobs[0].message = "failed", "the loss is NaN"
 
 
-def test_a_failed_trial_does_not_end_the_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["hydra/sweeper=search", "hydra.sweeper.params={seed: 'range(1,9)'}", "scale=demo", f"runs_dir={tmp_path}"]
+def test_a_failed_trial_does_not_end_the_search(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "hydra/sweeper=search",
+        "hydra.sweeper.params={seed: 'range(1,9)'}",
+        "scale=demo",
+        f"runs_dir={tmp_path}",
+    ]
     loader, config = sweep.make_loader(), sweep.compose("pretrain", words, sweep=True)
     task: Any = lambda _: None  # noqa: E731
     launcher = Diverging()
@@ -109,14 +128,23 @@ def test_a_search_does_not_maximise_a_loss() -> None:
 
 
 def test_a_missing_extra_is_said() -> None:
-    with pytest.raises(ValueError, match=r"x needs the package 'no_such.package'.*pip install 'clozelab\[extra\]'"):
+    with pytest.raises(
+        ValueError, match=r"x needs the package 'no_such.package'.*pip install 'clozelab\[extra\]'"
+    ):
         require_package("no_such.package", "extra", "x")
 
 
 def test_the_example_composes() -> None:
-    composed = sweep.compose("search_finetune", ["encoder=e", "task=mrpc", "runs_dir=r"], sweep=True)
+    composed = sweep.compose(
+        "search_finetune", ["encoder=e", "task=mrpc", "runs_dir=r"], sweep=True
+    )
     params = composed.hydra.sweeper.params
     assert set(params) == {"learning_rate", "global_batch_size"}
-    job = sweep.make_loader().load_sweep_config(composed, ["learning_rate=0.001", "global_batch_size=32"])
+    job = sweep.make_loader().load_sweep_config(
+        composed, ["learning_rate=0.001", "global_batch_size=32"]
+    )
     with sweep.hydra_config(job):
-        assert job.run_dir.endswith("mrpc/lr-0.001/batch-32/seed-1") and job.optimizer.learning_rate == 0.001
+        assert (
+            job.run_dir.endswith("mrpc/lr-0.001/batch-32/seed-1")
+            and job.optimizer.learning_rate == 0.001
+        )

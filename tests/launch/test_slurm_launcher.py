@@ -1,4 +1,6 @@
-"""Sweeps through Slurm: what a job asks for, and real ones through submitit, locally and with a stand-in for Slurm."""
+"""Sweeps through Slurm: what a job asks for, and real ones through submitit, locally and with a
+stand-in for Slurm.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from clozelab.launch import sweep
 from clozelab.launch.clusters import RemoteJob, SlurmLauncher, job_resources
 from clozelab.launch.processes import Job
 
-needs_submitit = pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="the extra slurm is missing")
+needs_submitit = pytest.mark.skipif(
+    importlib.util.find_spec("submitit") is None, reason="the extra slurm is missing"
+)
 SRC = Path(__file__).parents[2] / "src"
 FAKE = Path(__file__).with_name("fake_slurm.py")
 COMMANDS = ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel")
@@ -36,7 +40,14 @@ def settings(launcher: str, *overrides: str) -> tuple[dict[str, Any], Any]:
     with sweep.hydra_config(composed):
         plain = OmegaConf.to_container(composed.hydra.launcher, resolve=True)
     assert isinstance(plain, dict)
-    own = ("_target_", "cluster", "jobs_at_once", "poll_seconds", "grace_seconds", "max_num_timeout")
+    own = (
+        "_target_",
+        "cluster",
+        "jobs_at_once",
+        "poll_seconds",
+        "grace_seconds",
+        "max_num_timeout",
+    )
     return {str(key): value for key, value in plain.items() if key not in own}, composed
 
 
@@ -45,10 +56,18 @@ def settings(launcher: str, *overrides: str) -> tuple[dict[str, Any], Any]:
     [
         ([], {"nodes": 1, "ntasks_per_node": 1}),
         (["trainer=gpu"], {"nodes": 1, "ntasks_per_node": 1, "gpus_per_node": 1}),
-        (["trainer=ddp", "trainer.devices=4"], {"nodes": 1, "ntasks_per_node": 4, "gpus_per_node": 4}),
+        (
+            ["trainer=ddp", "trainer.devices=4"],
+            {"nodes": 1, "ntasks_per_node": 4, "gpus_per_node": 4},
+        ),
         (["trainer=ddp", "trainer.accelerator=cpu"], {"nodes": 1, "ntasks_per_node": 2}),
         (
-            ["trainer=fsdp", "trainer.devices=8", "trainer.num_nodes=2", "hydra.launcher.mem_gb=64"],
+            [
+                "trainer=fsdp",
+                "trainer.devices=8",
+                "trainer.num_nodes=2",
+                "hydra.launcher.mem_gb=64",
+            ],
             {"nodes": 2, "ntasks_per_node": 8, "gpus_per_node": 8, "mem": "64GB"},
         ),
         (["trainer=gpu", "hydra.launcher.gpus_per_node=null"], {"nodes": 1, "ntasks_per_node": 1}),
@@ -66,8 +85,17 @@ def test_a_job_asks_for_what_it_trains_on(overrides: list[str], expected: dict[s
 def test_submitit_takes_every_resource_that_can_be_asked_for() -> None:
     from submitit.slurm.slurm import _get_default_parameters
 
-    every = ["partition=p", "account=a", "qos=q", "constraint=c", "setup=[module load x]", "mem_gb=3"]
-    parameters, config = settings("slurm", "trainer=ddp", *(f"hydra.launcher.{word}" for word in every))
+    every = [
+        "partition=p",
+        "account=a",
+        "qos=q",
+        "constraint=c",
+        "setup=[module load x]",
+        "mem_gb=3",
+    ]
+    parameters, config = settings(
+        "slurm", "trainer=ddp", *(f"hydra.launcher.{word}" for word in every)
+    )
     asked = job_resources(parameters, config, "slurm")
     assert {"partition", "account", "qos", "constraint", "setup", "mem"} <= asked.keys()
     assert asked.keys() <= _get_default_parameters().keys()
@@ -77,18 +105,33 @@ def test_submitit_takes_every_resource_that_can_be_asked_for() -> None:
 def test_what_is_handed_to_slurm_for_two_nodes(
     tmp_path: Path, slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The batch script, line by line. srun of Slurm 22.05 and later gives a task one core unless it is told more."""
+    """The batch script, line by line. srun of Slurm 22.05 and later gives a task one core unless it
+    is told more.
+    """
     for name, value in (slurm | {"FAKE_SLURM_ONLY": "sbatch"}).items():
         monkeypatch.setenv(name, value)
-    parameters, config = settings("slurm", "trainer=ddp", "trainer.devices=4", "trainer.num_nodes=2")
+    parameters, config = settings(
+        "slurm", "trainer=ddp", "trainer.devices=4", "trainer.num_nodes=2"
+    )
     launcher = SlurmLauncher("slurm", 1, 1.0, 60.0, max_num_timeout=3, **parameters)
     launcher.folder = tmp_path / "handed"
     job = Job("one", [], tmp_path / "one.log", words=["pretrain", "seed=1"], folder="runs/one")
-    launcher._hand_over(job, RemoteJob(job, 8, 60.0, is_alone=False), job_resources(parameters, config, "slurm"))
+    launcher._hand_over(
+        job, RemoteJob(job, 8, 60.0, is_alone=False), job_resources(parameters, config, "slurm")
+    )
     (script,) = Path(slurm["FAKE_SLURM"]).glob("*.sh")
     lines = script.read_text().splitlines()
-    asked = dict(line.removeprefix("#SBATCH --").split("=", 1) for line in lines if line.startswith("#SBATCH"))
-    assert (asked["nodes"], asked["ntasks-per-node"], asked["gpus-per-node"], asked["cpus-per-task"]) == (
+    asked = dict(
+        line.removeprefix("#SBATCH --").split("=", 1)
+        for line in lines
+        if line.startswith("#SBATCH")
+    )
+    assert (
+        asked["nodes"],
+        asked["ntasks-per-node"],
+        asked["gpus-per-node"],
+        asked["cpus-per-task"],
+    ) == (
         "2",
         "4",
         "4",
@@ -96,11 +139,18 @@ def test_what_is_handed_to_slurm_for_two_nodes(
     )
     assert (asked["time"], asked["signal"], asked["open-mode"]) == ("1440", "USR2@180", "append")
     (srun,) = [line for line in lines if line.startswith("srun")]
-    assert "--cpus-per-task=8" in srun.split() and f"{launcher.folder}/%j" in srun and "submitit.core._submit" in srun
+    assert (
+        "--cpus-per-task=8" in srun.split()
+        and f"{launcher.folder}/%j" in srun
+        and "submitit.core._submit" in srun
+    )
     notes = json.loads((launcher.folder / "handed_over.json").read_text())
     assert notes["runs/one"] | {"time": 0} == {
-        "job_id": script.stem, "tasks": 8, "words": ["pretrain", "seed=1"], "time": 0,
-    }  # fmt: skip
+        "job_id": script.stem,
+        "tasks": 8,
+        "words": ["pretrain", "seed=1"],
+        "time": 0,
+    }
 
 
 def test_one_machine_is_one_machine() -> None:
@@ -111,10 +161,14 @@ def test_one_machine_is_one_machine() -> None:
         job_resources(parameters, config, "local")
 
 
-def test_wrong_settings_and_missing_packages_are_said_early(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_settings_and_missing_packages_are_said_early(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     more = {"jobs_at_once": 1, "poll_seconds": 1, "grace_seconds": 10, "signal_delay_s": 20}
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"'submitit', which is not installed: pip install 'clozelab\[slurm\]'"):
+    with pytest.raises(
+        ValueError, match=r"'submitit', which is not installed: pip install 'clozelab\[slurm\]'"
+    ):
         SlurmLauncher(**more | {"cluster": "local"})
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setenv("PATH", "")  # Slurm may be installed here
@@ -140,13 +194,27 @@ def pretraining(corpus: Path, runs: Path, *overrides: str, steps: int = 6) -> li
     """A command line: one sweep of tiny runs."""
     batch = f"steps: {steps}, global_batch_size: 8, micro_batch_size: 4"
     words = [
-        "corpus=text", "corpus.sources.0.path=text.txt", "tokenizer.vocab_size=60", "corpus.validation_fraction=0.2",
-        f"data_dir={corpus}", f"cache_dir={corpus / 'cache'}", f"runs_dir={runs}", "model.hidden_size=16",
-        "model.num_hidden_layers=1", "model.num_attention_heads=2", "model.intermediate_size=32",
-        "model.max_position_embeddings=64", f"phases=[{{seq_length: 16, {batch}}}]", "validation.interval_steps=99999",
-        "validation.instances=20", "validation.seq_length=16", "checkpoint_interval_steps=99999",
-        "trainer.precision=32-true", "trainer.log_interval_steps=1", "trainer.progress_bar=false",
-    ]  # fmt: skip
+        "corpus=text",
+        "corpus.sources.0.path=text.txt",
+        "tokenizer.vocab_size=60",
+        "corpus.validation_fraction=0.2",
+        f"data_dir={corpus}",
+        f"cache_dir={corpus / 'cache'}",
+        f"runs_dir={runs}",
+        "model.hidden_size=16",
+        "model.num_hidden_layers=1",
+        "model.num_attention_heads=2",
+        "model.intermediate_size=32",
+        "model.max_position_embeddings=64",
+        f"phases=[{{seq_length: 16, {batch}}}]",
+        "validation.interval_steps=99999",
+        "validation.instances=20",
+        "validation.seq_length=16",
+        "checkpoint_interval_steps=99999",
+        "trainer.precision=32-true",
+        "trainer.log_interval_steps=1",
+        "trainer.progress_bar=false",
+    ]
     return [sys.executable, "-m", "clozelab", "pretrain", "-m", *words, *overrides]
 
 
@@ -185,7 +253,9 @@ def wait_for(path: Path, launcher: subprocess.Popen[str]) -> None:
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Environment of a machine with the stand-in's commands; what still runs at the end is killed."""
+    """Environment of a machine with the stand-in's commands; what still runs at the end is
+    killed.
+    """
     commands, state = tmp_path / "bin", tmp_path / "slurm"
     commands.mkdir()
     state.mkdir()
@@ -207,12 +277,22 @@ SLURM = ("hydra/launcher=slurm", "hydra.launcher.poll_seconds=1", "hydra.launche
 @needs_submitit
 @pytest.mark.slow
 def test_two_jobs_through_submitit_on_this_machine(corpus: Path, tmp_path: Path) -> None:
-    """One cannot run (its batch does not fit); the other is whole, and is left alone the next time."""
+    """One cannot run (its batch does not fit); the other is whole, and is left alone the next
+    time.
+    """
     arms = "schedule.warmup_fraction=0.1,7"
-    words = pretraining(corpus, tmp_path, "hydra/launcher=slurm_local", arms, "arm=warmup-${schedule.warmup_fraction}")
+    words = pretraining(
+        corpus,
+        tmp_path,
+        "hydra/launcher=slurm_local",
+        arms,
+        "arm=warmup-${schedule.warmup_fraction}",
+    )
     text = said(start(words), 1)
     assert "1 complete, 1 failed" in text and "schedule.warmup_fraction is 7" in text
-    assert {name: state["status"] for name, state in states(tmp_path).items()} == {"warmup-0.1/seed-1": "complete"}
+    assert {name: state["status"] for name, state in states(tmp_path).items()} == {
+        "warmup-0.1/seed-1": "complete"
+    }
     before = states(tmp_path)
     assert "1 skipped, 1 failed" in said(start(words), 1)
     assert states(tmp_path) == before
@@ -220,8 +300,12 @@ def test_two_jobs_through_submitit_on_this_machine(corpus: Path, tmp_path: Path)
 
 @needs_submitit
 @pytest.mark.slow
-def test_a_job_of_two_ranks_out_of_time_goes_on(corpus: Path, tmp_path: Path, slurm: dict[str, str]) -> None:
-    """Ranks are srun's tasks; the warning before the time limit reaches all processes; the same job comes back."""
+def test_a_job_of_two_ranks_out_of_time_goes_on(
+    corpus: Path, tmp_path: Path, slurm: dict[str, str]
+) -> None:
+    """Ranks are srun's tasks; the warning before the time limit reaches all processes; the same job
+    comes back.
+    """
     runs, state = tmp_path / "runs", Path(slurm["FAKE_SLURM"])
     launcher = start(pretraining(corpus, runs, *SLURM, *DDP, "seed=1", steps=250), **slurm)
     run_dir = runs / "adhoc/demo/pretrain/mlm_nsp/seed-1"
@@ -243,10 +327,21 @@ def test_a_job_of_two_ranks_out_of_time_goes_on(corpus: Path, tmp_path: Path, sl
 def test_two_nodes_are_one_training_and_come_back_after_sigusr1(
     corpus: Path, tmp_path: Path, slurm: dict[str, str]
 ) -> None:
-    """Two "nodes" of this machine, one task each: the losses are those of one process, also over the requeue."""
+    """Two "nodes" of this machine, one task each: the losses are those of one process, also over
+    the requeue.
+    """
     still = ("model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0")
     runs, state = tmp_path / "runs", Path(slurm["FAKE_SLURM"])
-    words = pretraining(corpus, runs, *SLURM, *DDP[:2], "trainer.devices=1", "trainer.num_nodes=2", *still, steps=250)
+    words = pretraining(
+        corpus,
+        runs,
+        *SLURM,
+        *DDP[:2],
+        "trainer.devices=1",
+        "trainer.num_nodes=2",
+        *still,
+        steps=250,
+    )
     launcher = start(words, SUBMITIT_PREEMPT_SIGNAL="USR1", **slurm)
     run_dir = runs / "adhoc/demo/pretrain/mlm_nsp/seed-1"
     wait_for(run_dir / "metrics.csv", launcher)
@@ -260,10 +355,15 @@ def test_two_nodes_are_one_training_and_come_back_after_sigusr1(
     asked = json.loads((state / f"{number}.json").read_text())
     assert (asked["nodes"], asked["ntasks-per-node"], asked["signal"]) == ("2", "1", "USR1@180")
     places = [json.loads((state / f"{number}.{rank}.place").read_text()) for rank in (0, 1)]
-    assert [(one["SLURM_NODEID"], one["SLURM_LOCALID"]) for one in places] == [("0", "0"), ("1", "0")]
+    assert [(one["SLURM_NODEID"], one["SLURM_LOCALID"]) for one in places] == [
+        ("0", "0"),
+        ("1", "0"),
+    ]
     one = pretraining(corpus, tmp_path / "one", *still, "trainer.threads=1", steps=250)
     assert "1 complete" in said(start(one), 0)
-    ours, theirs = (losses(place / "adhoc/demo/pretrain/mlm_nsp/seed-1") for place in (runs, tmp_path / "one"))
+    ours, theirs = (
+        losses(place / "adhoc/demo/pretrain/mlm_nsp/seed-1") for place in (runs, tmp_path / "one")
+    )
     assert list(ours) == list(theirs) == list(range(1, 251))
     assert list(ours.values()) == pytest.approx(list(theirs.values()), abs=1e-5, rel=1e-5)
 
@@ -285,17 +385,35 @@ if [ $status -eq 85 -o $status -eq 138 ]; then scontrol requeue $SLURM_JOB_ID; f
 def test_a_batch_script_of_ones_own_is_put_in_line_again(
     corpus: Path, tmp_path: Path, slurm: dict[str, str], stop: str
 ) -> None:
-    """srun alone on two "nodes", without our launcher: a warning, or trainer.max_time, and the script requeues."""
+    """srun alone on two "nodes", without our launcher: a warning, or trainer.max_time, and the
+    script requeues.
+    """
     state, run_dir = Path(slurm["FAKE_SLURM"]), tmp_path / "run"
-    words = [word for word in pretraining(corpus, tmp_path, *DDP[:2], steps=250)[3:] if word != "-m"]
-    words += ["trainer.devices=1", "trainer.num_nodes=2", f"run_dir={run_dir}", "checkpoint_interval_steps=1"]
-    if stop == "max_time":  # by the clock only the first time: nobody but the test changes a job between two starts
-        words += ["trainer.max_time=$(test -e stopped && echo null || echo 00:00:00; touch stopped)"]
+    words = [
+        word for word in pretraining(corpus, tmp_path, *DDP[:2], steps=250)[3:] if word != "-m"
+    ]
+    words += [
+        "trainer.devices=1",
+        "trainer.num_nodes=2",
+        f"run_dir={run_dir}",
+        "checkpoint_interval_steps=1",
+    ]
+    # by the clock only the first time: nobody but the test changes a job between two starts
+    if stop == "max_time":
+        words += [
+            "trainer.max_time=$(test -e stopped && echo null || echo 00:00:00; touch stopped)"
+        ]
     script = tmp_path / "script.sh"
-    text = BATCH_SCRIPT.format(output=tmp_path / "%j.%t.out", python=sys.executable, words=quoted(words))
+    text = BATCH_SCRIPT.format(
+        output=tmp_path / "%j.%t.out", python=sys.executable, words=quoted(words)
+    )
     script.write_text(text)
     done = subprocess.run(
-        ["sbatch", str(script)], env=environment(**slurm), cwd=tmp_path, capture_output=True, text=True
+        ["sbatch", str(script)],
+        env=environment(**slurm),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     number = done.stdout.split()[-1]
     deadline = time.monotonic() + 300
@@ -303,14 +421,17 @@ def test_a_batch_script_of_ones_own_is_put_in_line_again(
         while not (run_dir / "metrics.csv").exists():
             assert time.monotonic() < deadline, (tmp_path / f"{number}.0.out").read_text()
             time.sleep(0.05)
-        subprocess.run(["scancel", number, "--signal", "USR1"], env=environment(**slurm), check=True)
+        subprocess.run(
+            ["scancel", number, "--signal", "USR1"], env=environment(**slurm), check=True
+        )
     while (state / f"{number}.state").read_text() in ("PENDING", "RUNNING"):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     output = (state / f"{number}.out").read_text()
     assert [line for line in output.splitlines() if line.startswith("status")] == [
-        "status 138" if stop == "SIGUSR1" else "status 85", "status 0",
-    ], output + (tmp_path / f"{number}.0.out").read_text()  # fmt: skip
+        "status 138" if stop == "SIGUSR1" else "status 85",
+        "status 0",
+    ], output + (tmp_path / f"{number}.0.out").read_text()
     assert json.loads((run_dir / "run.json").read_text())["sessions"] == 2
     assert trained_steps(run_dir) == list(range(1, 251))
 
@@ -322,13 +443,21 @@ def quoted(words: list[str]) -> str:
 
 def losses(folder: Path) -> dict[int, float]:
     with (folder / "metrics.csv").open(newline="") as stream:
-        return {int(row["step"]): float(row["value"]) for row in csv.DictReader(stream) if row["key"] == "train/loss"}
+        return {
+            int(row["step"]): float(row["value"])
+            for row in csv.DictReader(stream)
+            if row["key"] == "train/loss"
+        }
 
 
 @needs_submitit
 @pytest.mark.slow
-def test_a_killed_launcher_finds_its_jobs_again(corpus: Path, tmp_path: Path, slurm: dict[str, str]) -> None:
-    """Two launchers, one job: the second waits for what the first has handed over, and never hands it over again."""
+def test_a_killed_launcher_finds_its_jobs_again(
+    corpus: Path, tmp_path: Path, slurm: dict[str, str]
+) -> None:
+    """Two launchers, one job: the second waits for what the first has handed over, and never hands
+    it over again.
+    """
     runs, state = tmp_path / "runs", Path(slurm["FAKE_SLURM"])
     words = pretraining(corpus, runs, *SLURM, "seed=1")
     first = start(words, **slurm)
@@ -355,7 +484,9 @@ def test_a_killed_launcher_finds_its_jobs_again(corpus: Path, tmp_path: Path, sl
 def test_a_job_that_was_killed_is_named_and_taken_up_without_accounting(
     corpus: Path, tmp_path: Path, slurm: dict[str, str]
 ) -> None:
-    """All its processes get -9 and Slurm forgets it: the launcher ends, and the same command trains the rest."""
+    """All its processes get -9 and Slurm forgets it: the launcher ends, and the same command trains
+    the rest.
+    """
     runs, state = tmp_path / "runs", Path(slurm["FAKE_SLURM"])
     words = pretraining(corpus, runs, *SLURM, "seed=1", "checkpoint_interval_steps=1", steps=250)
     launcher = start(words, **slurm)

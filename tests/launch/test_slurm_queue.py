@@ -1,4 +1,6 @@
-"""How a job of Slurm's stands: which command is asked, whose word counts, and what is said when nobody answers."""
+"""How a job of Slurm's stands: which command is asked, whose word counts, and what is said when
+nobody answers.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ Commands = Callable[..., Path]
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
-    """Makes stand-ins of Slurm's commands, one line of shell each; every call is noted in the file returned."""
+    """Makes stand-ins of Slurm's commands, one line of shell each; every call is noted in the file
+    returned.
+    """
     folder, calls = tmp_path / "bin", tmp_path / "calls"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
@@ -46,7 +50,11 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
         (("echo '7|RUNNING|None'",), JobState("RUNNING"), ["squeue"]),
         (("echo '7|PENDING|Resources'",), JobState("PENDING", "Resources"), ["squeue"]),
         (("echo '7|FAILED|NonZeroExitCode'",), JobState("FAILED", "NonZeroExitCode"), ["squeue"]),
-        ((UNKNOWN, "echo '7|CANCELLED by 0'; echo '7.batch|CANCELLED'"), JobState("CANCELLED"), ["squeue", "sacct"]),
+        (
+            (UNKNOWN, "echo '7|CANCELLED by 0'; echo '7.batch|CANCELLED'"),
+            JobState("CANCELLED"),
+            ["squeue", "sacct"],
+        ),
         ((UNKNOWN, NO_ACCOUNTS), JobState(LOST), ["squeue", "sacct", "scontrol"]),
         (("true", "true"), JobState(LOST), ["squeue", "sacct", "scontrol"]),
         (
@@ -64,10 +72,16 @@ def test_the_first_that_knows_a_job_says_how_it_stands(
     assert [line.split()[0] for line in calls.read_text().splitlines()] == asked
 
 
-def test_one_question_for_many_jobs_and_only_the_unknown_are_asked_for_again(commands: Commands) -> None:
+def test_one_question_for_many_jobs_and_only_the_unknown_are_asked_for_again(
+    commands: Commands,
+) -> None:
     calls = commands("echo '7|RUNNING|None'; echo '8|PENDING|Priority'", sacct="echo '9|TIMEOUT'")
     states = ask_slurm(["7", "8", "9"])
-    assert {job_id: state.name for job_id, state in states.items()} == {"7": "RUNNING", "8": "PENDING", "9": "TIMEOUT"}
+    assert {job_id: state.name for job_id, state in states.items()} == {
+        "7": "RUNNING",
+        "8": "PENDING",
+        "9": "TIMEOUT",
+    }
     squeue, sacct = calls.read_text().splitlines()
     assert "--jobs=7,8,9" in squeue and "--jobs=9" in sacct
 
@@ -135,11 +149,19 @@ def submitted(folder: Path) -> Any:
     return job
 
 
-def test_a_job_without_a_result_is_lost_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_without_a_result_is_lost_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(clusters, "RESULT_SECONDS", 0.1)
     queue: Any = Queue()
     job = SubmittedJob(submitted(tmp_path), queue)
-    for queue.now in (None, JobState("RUNNING"), JobState("FAILED"), JobState("PENDING"), JobState(LOST)):
+    for queue.now in (
+        None,
+        JobState("RUNNING"),
+        JobState("FAILED"),
+        JobState("PENDING"),
+        JobState(LOST),
+    ):
         assert job.ask() is None
     time.sleep(0.15)
     queue.now = JobState("RUNNING")  # put in line again, and started
@@ -148,12 +170,16 @@ def test_a_job_without_a_result_is_lost_after_a_while(tmp_path: Path, monkeypatc
     assert job.ask() is None, "the clock begins anew"
     time.sleep(0.15)
     assert job.ask() == NO_RESULT
-    assert job.reason == (
-        "job 7 is lost: Slurm does not know it any more, and it left no result; the same command takes it up"
+    assert (
+        job.reason
+        == "job 7 is lost: Slurm does not know it any more, and it left no result; the same command"
+        " takes it up"
     )
 
 
-def test_a_result_counts_whatever_slurm_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_counts_whatever_slurm_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(clusters, "RESULT_SECONDS", 0.0)
     queue: Any = Queue()
     queue.now, queue.silent_seconds = JobState(LOST), 1e9
@@ -171,7 +197,9 @@ def test_nobody_waits_for_a_silent_slurm_without_end(tmp_path: Path) -> None:
     assert job.ask() == NO_RESULT and "Slurm has not answered for 6 hours" in job.reason
 
 
-def test_an_earlier_job_is_waited_for_only_where_slurm_has_it(tmp_path: Path, commands: Commands) -> None:
+def test_an_earlier_job_is_waited_for_only_where_slurm_has_it(
+    tmp_path: Path, commands: Commands
+) -> None:
     pytest.importorskip("submitit")
     launcher: Any = SlurmLauncher.__new__(SlurmLauncher)
     launcher.cluster, launcher.folder = "slurm", tmp_path
@@ -181,5 +209,7 @@ def test_an_earlier_job_is_waited_for_only_where_slurm_has_it(tmp_path: Path, co
     commands(UNKNOWN)
     assert launcher._still_there(note) is None
     commands(AWAY)
-    with pytest.raises(ValueError, match="job 7 for this folder may still run there; try again later"):
+    with pytest.raises(
+        ValueError, match="job 7 for this folder may still run there; try again later"
+    ):
         launcher._still_there(note)

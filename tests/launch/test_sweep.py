@@ -15,7 +15,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from clozelab.launch import experiments
 from clozelab.launch.jobs import plan_job
-from clozelab.launch.sweep import CONFIGURATION_ERRORS, Sweep, compose, hydra_config, make_loader, without_hydra
+from clozelab.launch.sweep import (
+    CONFIGURATION_ERRORS,
+    Sweep,
+    compose,
+    hydra_config,
+    make_loader,
+    without_hydra,
+)
 from clozelab.runs.fingerprint import canonical
 from clozelab.suggestions import CONF_DIR, EXPERIMENTS_DIR
 
@@ -40,14 +47,22 @@ def seen(config: DictConfig) -> tuple[Any, Any, str]:
 @pytest.mark.parametrize(
     ("experiment", "name", "words"),
     [
-        ("table5_pretraining_tasks", "sweep_finetune", ["row=mlm,ltr_bilstm", "task=mrpc,squad_v1"]),
+        (
+            "table5_pretraining_tasks",
+            "sweep_finetune",
+            ["row=mlm,ltr_bilstm", "task=mrpc,squad_v1"],
+        ),
         (
             "table5_pretraining_tasks",
             "sweep_pretrain",
             ["optimizer.betas=[0.9,0.98],[0.9,0.999]", "arm=mlm,ltr", "seed=1"],
         ),
         ("table6_model_size", "sweep_pretrain", ["arm=glob(depth*)", "seed=1"]),
-        ("table7_feature_based_ner", "sweep_finetune", ["row=mlm_nsp,last", "learning_rate=1e-3,2e-3"]),
+        (
+            "table7_feature_based_ner",
+            "sweep_finetune",
+            ["row=mlm_nsp,last", "learning_rate=1e-3,2e-3"],
+        ),
         ("figure5_training_steps", "sweep_finetune", ["task=mrpc", "row=mlm_05,mlm_100"]),
     ],
 )
@@ -89,7 +104,9 @@ def test_groups_that_only_a_searchpath_knows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stage", ["prepare", "pretrain"])
-def test_work_that_hydra_is_spared_changes_no_configuration(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+def test_work_that_hydra_is_spared_changes_no_configuration(
+    monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
     """Defaults such as `corpus: scale_${scale}` still mean what was chosen."""
     quick = compose(stage, ["scale=laptop"])
     choices = cast("Any", defaults_list._create_interpolation_map)
@@ -104,7 +121,9 @@ def test_jobs_that_differ_in_seeds_are_composed_once(monkeypatch: pytest.MonkeyP
     jobs, composer, loader = sweep.jobs, sweep.composer, sweep.composer.loader
     calls = []
     original = loader.load_sweep_config
-    monkeypatch.setattr(loader, "load_sweep_config", lambda *args: calls.append(args) or original(*args))
+    monkeypatch.setattr(
+        loader, "load_sweep_config", lambda *args: calls.append(args) or original(*args)
+    )
     first = composer.compose(jobs[0])
     with hydra_config(first):  # makes its hydra node read-only, as planning a job does
         first.seed = 77
@@ -113,7 +132,13 @@ def test_jobs_that_differ_in_seeds_are_composed_once(monkeypatch: pytest.MonkeyP
 
 
 def test_a_file_is_read_once_for_all_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    sweep = opened("table5_pretraining_tasks", "sweep_finetune", "row=mlm,ltr,ltr_bilstm", "task=mrpc,sst2", "seed=1")
+    sweep = opened(
+        "table5_pretraining_tasks",
+        "sweep_finetune",
+        "row=mlm,ltr,ltr_bilstm",
+        "task=mrpc,sst2",
+        "seed=1",
+    )
     read: list[str] = []
     load = FileConfigSource.load_config
 
@@ -124,15 +149,25 @@ def test_a_file_is_read_once_for_all_jobs(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(FileConfigSource, "load_config", counted)
     monkeypatch.setattr(experiments, "PARSED", {})
     kinds = {seen(sweep.composer.compose(job))[2] for job in sweep.jobs}
-    assert len(kinds) == 12 and {f"{CONF_DIR}/task/{name}" for name in ("sst2", "format/glue")} <= set(read)
+    assert len(kinds) == 12 and {
+        f"{CONF_DIR}/task/{name}" for name in ("sst2", "format/glue")
+    } <= set(read)
     assert len(read) == len(set(read))
 
 
 @pytest.mark.parametrize(
     ("second", "message"),
-    [("seed=one", "seed"), ("sead=2", "sead"), ("+sead=2", "sead"), ("task=mrcp", "mrcp"), ("seed=null", "seed")],
+    [
+        ("seed=one", "seed"),
+        ("sead=2", "sead"),
+        ("+sead=2", "sead"),
+        ("task=mrcp", "mrcp"),
+        ("seed=null", "seed"),
+    ],
 )
-def test_a_wrong_word_is_refused_behind_a_right_one(second: str, message: str, tmp_path: Path) -> None:
+def test_a_wrong_word_is_refused_behind_a_right_one(
+    second: str, message: str, tmp_path: Path
+) -> None:
     composer = opened("table5_pretraining_tasks", "sweep_finetune", f"runs_dir={tmp_path}").composer
     composer.compose(("row=mlm", "task=mrpc", "seed=1"))
     with pytest.raises((*CONFIGURATION_ERRORS, ValueError), match=message):
@@ -141,19 +176,31 @@ def test_a_wrong_word_is_refused_behind_a_right_one(second: str, message: str, t
 
 def test_jobs_are_grouped_by_the_keys_that_count() -> None:
     sweep = opened(
-        "table5_pretraining_tasks", "sweep_finetune", "row=mlm,ltr", "task=mrpc,sst2", "++scale.model.hidden_size=48,96"
+        "table5_pretraining_tasks",
+        "sweep_finetune",
+        "row=mlm,ltr",
+        "task=mrpc,sst2",
+        "++scale.model.hidden_size=48,96",
     )
     assert [*sweep.groups(lambda key: key == "task")] == [("task=mrpc",), ("task=sst2",)]
     shapes = sweep.groups(lambda key: key == "scale.model.hidden_size")
     assert [*shapes] == [(f"++scale.model.hidden_size={size}",) for size in (48, 96)]
     alike = sweep.groups(lambda key: key not in ("seed", "pretrain_seed"))
     assert len(alike) == 2 * 2 * 2 and {len(jobs) for jobs in alike.values()} == {2 * 2}
-    assert {job for jobs in alike.values() for job in jobs} == {*sweep.jobs} and len(sweep.jobs) == 8 * 4
+    assert {job for jobs in alike.values() for job in jobs} == {*sweep.jobs} and len(
+        sweep.jobs
+    ) == 8 * 4
     settings = sweep.settings(shapes[("++scale.model.hidden_size=96",)][0])
-    assert settings["row"] == "mlm" and settings["scale"]["model"]["hidden_size"] == 96 and "hydra" not in settings
+    assert (
+        settings["row"] == "mlm"
+        and settings["scale"]["model"]["hidden_size"] == 96
+        and "hydra" not in settings
+    )
 
 
 def test_a_key_twice_in_a_job_is_refused() -> None:
     sweep = opened("table5_pretraining_tasks", "sweep_finetune", "row=mlm", "++seed=1,2,3")
-    with pytest.raises(ValueError, match=r"\+\+seed=1 stands beside the sweep's own seed=1: write seed= to replace"):
+    with pytest.raises(
+        ValueError, match=r"\+\+seed=1 stands beside the sweep's own seed=1: write seed= to replace"
+    ):
         _ = sweep.jobs

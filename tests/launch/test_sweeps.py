@@ -1,4 +1,6 @@
-"""Real sweeps on this machine: a job that fails and is tried again, and two sweeps started together."""
+"""Real sweeps on this machine: a job that fails and is tried again, and two sweeps started
+together.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,12 @@ def test_a_failed_job_is_reported_and_tried_again(corpus: Path, tmp_path: Path) 
     words = tiny.pretraining(corpus, tmp_path, *choices)
     text = tiny.said(tiny.start(words), 1)
     assert "1 complete, 1 failed" in text
-    assert re.search(r"failed: pretrain/from-later.txt/seed-1: exit status 1: error: .*later\.txt", text), text
-    assert {name: one["status"] for name, one in tiny.states(tmp_path).items()} == {"from-text.txt/seed-1": "complete"}
+    assert re.search(
+        r"failed: pretrain/from-later.txt/seed-1: exit status 1: error: .*later\.txt", text
+    ), text
+    assert {name: one["status"] for name, one in tiny.states(tmp_path).items()} == {
+        "from-text.txt/seed-1": "complete"
+    }
     later.write_text((corpus / "text.txt").read_text())
     try:
         assert "1 complete, 1 skipped" in tiny.said(tiny.start(words), 0)
@@ -38,15 +44,23 @@ def test_a_failed_job_is_reported_and_tried_again(corpus: Path, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_two_sweeps_started_together_never_write_one_folder(corpus: Path, tmp_path: Path) -> None:
-    """Each run is trained by one of them; the other waits for it, and both end with everything complete."""
-    words = tiny.pretraining(corpus, tmp_path, "seed=1,2", "hydra.launcher.jobs_at_once=2", steps=60)
+    """Each run is trained by one of them; the other waits for it, and both end with everything
+    complete.
+    """
+    words = tiny.pretraining(
+        corpus, tmp_path, "seed=1,2", "hydra.launcher.jobs_at_once=2", steps=60
+    )
     sweeps = [tiny.start(words), tiny.start(words)]
     texts = [sweep.communicate(timeout=500)[1] for sweep in sweeps]
     states = tiny.states(tmp_path)
-    assert {name: one["status"] for name, one in states.items()} == dict.fromkeys(states, "complete"), texts
+    assert {name: one["status"] for name, one in states.items()} == dict.fromkeys(
+        states, "complete"
+    ), texts
     assert {one["sessions"] for one in states.values()} == {1}
     for seed in (1, 2):
-        assert tiny.trained_steps(tmp_path / f"adhoc/demo/pretrain/mlm_nsp/seed-{seed}") == list(range(1, 61))
+        assert tiny.trained_steps(tmp_path / f"adhoc/demo/pretrain/mlm_nsp/seed-{seed}") == list(
+            range(1, 61)
+        )
     assert [sweep.returncode for sweep in sweeps] == [0, 0], texts
     assert any("works in its folder" in text for text in texts), texts
     assert "2 skipped" in tiny.said(tiny.start(words), 0)

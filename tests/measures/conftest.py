@@ -16,13 +16,19 @@ from clozelab.models.folders import save_encoder_folder
 
 @pytest.fixture(scope="session")
 def save_encoder(tiny_config: Callable[..., Any], tokenizer: Any) -> Callable[..., Path]:
-    """save_encoder(folder, is_causal=False, words=tokenizer, seed=0, **changes): random weights, with the lm head."""
+    """save_encoder(folder, is_causal=False, words=tokenizer, seed=0, **changes): random weights,
+    with the lm head.
+    """
 
-    def save(folder: Path, is_causal: bool = False, words: Any = tokenizer, seed: int = 0, **changes: Any) -> Path:
+    def save(
+        folder: Path, is_causal: bool = False, words: Any = tokenizer, seed: int = 0, **changes: Any
+    ) -> Path:
         torch.manual_seed(seed)
         encoder = Encoder(tiny_config(vocab_size=words.vocab_size, is_causal=is_causal, **changes))
         head = encoder.config.family.head("lm", encoder)
-        save_encoder_folder(folder, encoder, heads={"lm": head}, tokenizer_files=words.files(), extra_config={})
+        save_encoder_folder(
+            folder, encoder, heads={"lm": head}, tokenizer_files=words.files(), extra_config={}
+        )
         return folder
 
     return save
@@ -34,9 +40,21 @@ def evaluate(tmp_path: Path) -> Callable[..., Path]:
     from clozelab.stages.evaluate import main
 
     def run(*overrides: str, name: str = "run") -> Path:
-        settings = {"data_dir": tmp_path, "cache_dir": tmp_path / "cache", "run_dir": tmp_path / name}
-        settings |= {"encoder": tmp_path / "encoder", "trainer.precision": "32-true", "trainer.progress_bar": "false"}
-        main(composed("evaluate", [f"{key}={value}" for key, value in settings.items()] + list(overrides)))
+        settings = {
+            "data_dir": tmp_path,
+            "cache_dir": tmp_path / "cache",
+            "run_dir": tmp_path / name,
+        }
+        settings |= {
+            "encoder": tmp_path / "encoder",
+            "trainer.precision": "32-true",
+            "trainer.progress_bar": "false",
+        }
+        main(
+            composed(
+                "evaluate", [f"{key}={value}" for key, value in settings.items()] + list(overrides)
+            )
+        )
         return tmp_path / name
 
     return run

@@ -37,7 +37,10 @@ claims:
 def world(tmp_path: Path, save_encoder: Callable[..., Path]) -> Path:
     save_encoder(tmp_path / "encoder")
     rows = [("the cat sat", "sat the cat", "order"), ("a dog ran", "a dog rans", "form")] * 4
-    lines = [json.dumps({"sentence_good": a, "sentence_bad": b, "UID": c, "field": "f"}) for a, b, c in rows]
+    lines = [
+        json.dumps({"sentence_good": a, "sentence_bad": b, "UID": c, "field": "f"})
+        for a, b, c in rows
+    ]
     (tmp_path / "pairs.jsonl").write_text("\n".join(lines) + "\n")
     for name in ("empty.jsonl", "empty.txt"):
         (tmp_path / name).touch()
@@ -47,18 +50,34 @@ def world(tmp_path: Path, save_encoder: Callable[..., Path]) -> Path:
 def test_run_folder(world: Path, evaluate: Callable[..., Path]) -> None:
     folder = evaluate(*PAIRS)
     names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
-    assert names == {"config.yaml", "log.txt", "metrics.csv", "predictions.jsonl", "run.json", "scores.json"}
+    assert names == {
+        "config.yaml",
+        "log.txt",
+        "metrics.csv",
+        "predictions.jsonl",
+        "run.json",
+        "scores.json",
+    }
     (record,) = find(folder).evaluate
     assert (record.status, record.job_name) == ("complete", ("mlm_nsp", "my_pairs", "1/1"))
     assert {"stages.evaluate", "modules.measures", "datamodules.scoring"} <= record.modules.keys()
-    assert set(record.inputs) == {"encoder", "task_files", "task_data"} and record.facts["num_examples"] == 8
+    assert (
+        set(record.inputs) == {"encoder", "task_files", "task_data"}
+        and record.facts["num_examples"] == 8
+    )
     scores = json.loads((folder / "scores.json").read_text())
     shares = scores["scores"]
-    assert shares["validation/accuracy"] * 100 == record.score == record.values["validation/accuracy"]
     assert (
-        shares["validation/accuracy"] == (shares["validation/accuracy/order"] + shares["validation/accuracy/form"]) / 2
+        shares["validation/accuracy"] * 100 == record.score == record.values["validation/accuracy"]
     )
-    assert record.scores["validation/accuracy/order"].unit == "percent" and scores["selection"] == "none: scored once"
+    assert (
+        shares["validation/accuracy"]
+        == (shares["validation/accuracy/order"] + shares["validation/accuracy/form"]) / 2
+    )
+    assert (
+        record.scores["validation/accuracy/order"].unit == "percent"
+        and scores["selection"] == "none: scored once"
+    )
     before = (folder / "run.json").read_bytes()
     assert (
         evaluate(*PAIRS) == folder and (folder / "run.json").read_bytes() == before
@@ -68,17 +87,23 @@ def test_run_folder(world: Path, evaluate: Callable[..., Path]) -> None:
 def test_a_damaged_weight_is_no_score(world: Path, evaluate: Callable[..., Path]) -> None:
     file = world / "encoder/model.safetensors"
     weights = load_file(file)
-    next(one for name, one in weights.items() if "layer.0" in name and "weight" in name).view(-1)[0] = float("nan")
+    next(one for name, one in weights.items() if "layer.0" in name and "weight" in name).view(-1)[
+        0
+    ] = float("nan")
     save_file(weights, file, metadata={"format": "pt"})
     (world / "encoder/checksums.json").unlink()  # as in a folder from elsewhere
     with pytest.raises(ValueError, match="holds numbers that are not finite"):
         evaluate(*PAIRS)
 
 
-def test_texts_are_cut_as_in_the_models_fine_tuning(world: Path, evaluate: Callable[..., Path]) -> None:
+def test_texts_are_cut_as_in_the_models_fine_tuning(
+    world: Path, evaluate: Callable[..., Path]
+) -> None:
     """The folder remembers what its texts were cut to; the task's own length is 128."""
     config = world / "encoder/config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"clozelab": {"max_seq_length": 8}}))
+    config.write_text(
+        json.dumps(json.loads(config.read_text()) | {"clozelab": {"max_seq_length": 8}})
+    )
     (world / "encoder/checksums.json").unlink()
     lines = "".join(f"{'the cat sat on a dog ' * 3}\t{number % 2}\n" for number in range(8))
     for name in ("train.tsv", "dev.tsv"):
@@ -91,22 +116,46 @@ def test_texts_are_cut_as_in_the_models_fine_tuning(world: Path, evaluate: Calla
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["measure=held_out_text"], "no held-out text: the corpus that this encoder was trained on is not in"),
+        (
+            ["measure=held_out_text"],
+            "no held-out text: the corpus that this encoder was trained on is not in",
+        ),
         (["measure=blimp"], "no files of minimal pairs at .*blimp"),
         ([*PAIRS, "trainer.devices=2"], "an evaluation runs on one device"),
         ([*PAIRS, "trainer.precision=bf16-true"], "not in bf16-true: say trainer.devices=1"),
         ([*PAIRS, "encoder_fraction=0.5"], "is no encoder that a run has kept"),
-        (["measure=labelled", "measure.task.data.validation_file=x.tsv"], "benchmark file not found"),
+        (
+            ["measure=labelled", "measure.task.data.validation_file=x.tsv"],
+            "benchmark file not found",
+        ),
         ([*PAIRS, "measure.data=null"], "give it a task, or module and data of its own"),
-        ([*PAIRS, "measure.data.columns.bad=wrong"], "pairs.jsonl has no column 'wrong'; its columns are"),
-        ([*PAIRS, "measure.data.masking=all"], "measure.data.masking='all' is unknown; known: token, word"),
-        (["measure=minimal_pairs", "measure.data.files=empty.jsonl"], "empty.jsonl has no examples"),
+        (
+            [*PAIRS, "measure.data.columns.bad=wrong"],
+            "pairs.jsonl has no column 'wrong'; its columns are",
+        ),
+        (
+            [*PAIRS, "measure.data.masking=all"],
+            "measure.data.masking='all' is unknown; known: token, word",
+        ),
+        (
+            ["measure=minimal_pairs", "measure.data.files=empty.jsonl"],
+            "empty.jsonl has no examples",
+        ),
         (["measure=held_out_text", EMPTY], "the held-out text has no sentence: name a longer one"),
         (["measure=pairs_next", EMPTY], "the held-out text has no sentence: name a longer one"),
-        (["measure=pairs", "measure.data.question=why"], "measure.data.question='why' is unknown; known: next, doc"),
-        (["measure=cloze_by_side", "measure.data.sides=[up]"], "measure.data.sides: up is unknown; known: left, right"),
+        (
+            ["measure=pairs", "measure.data.question=why"],
+            "measure.data.question='why' is unknown; known: next, doc",
+        ),
+        (
+            ["measure=cloze_by_side", "measure.data.sides=[up]"],
+            "measure.data.sides: up is unknown; known: left, right",
+        ),
         ([*PAIRS, "encoder=null"], "encoder is not set: no encoder here .* pre-train it first"),
-        ([*PAIRS, "encoder=WORLD/failed"], "failed: no encoder here .config.json is missing.; pre-train it first"),
+        (
+            [*PAIRS, "encoder=WORLD/failed"],
+            "failed: no encoder here .config.json is missing.; pre-train it first",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence_and_claims_no_folder(
@@ -122,19 +171,31 @@ def test_a_causal_encoder_is_not_asked_from_the_right(
     tmp_path: Path, save_encoder: Callable[..., Path], evaluate: Callable[..., Path], side: str
 ) -> None:
     save_encoder(tmp_path / "encoder", is_causal=True)
-    with pytest.raises(ValueError, match=f"sides={side}: a causal encoder reads from the left alone, and cannot fill"):
-        evaluate("measure=cloze_by_side", f"measure.data.sides=[left,{side}]")  # before its text is looked for
+    with pytest.raises(
+        ValueError,
+        match=f"sides={side}: a causal encoder reads from the left alone, and cannot fill",
+    ):
+        # before its text is looked for
+        evaluate("measure=cloze_by_side", f"measure.data.sides=[left,{side}]")
 
 
-def test_an_encoder_without_the_head_is_refused(world: Path, evaluate: Callable[..., Path], tokenizer: Any) -> None:
+def test_an_encoder_without_the_head_is_refused(
+    world: Path, evaluate: Callable[..., Path], tokenizer: Any
+) -> None:
     from clozelab.models.folders import load_encoder, save_encoder_folder
 
     encoder = load_encoder(world / "encoder")
-    save_encoder_folder(world / "bare", encoder, heads={}, tokenizer_files=tokenizer.files(), extra_config={})
-    with pytest.raises(ValueError, match=r"bare: tensor cls.* is missing; my_pairs asks what a model predicts"):
+    save_encoder_folder(
+        world / "bare", encoder, heads={}, tokenizer_files=tokenizer.files(), extra_config={}
+    )
+    with pytest.raises(
+        ValueError, match=r"bare: tensor cls.* is missing; my_pairs asks what a model predicts"
+    ):
         evaluate(*PAIRS, f"encoder={world / 'bare'}")
     # The floor needs none: its weights are fresh.
-    assert (evaluate(*PAIRS, f"encoder={world / 'bare'}", "initialisation=random") / "scores.json").is_file()
+    assert (
+        evaluate(*PAIRS, f"encoder={world / 'bare'}", "initialisation=random") / "scores.json"
+    ).is_file()
 
 
 def test_its_runs_are_a_column_of_ours(world: Path, evaluate: Callable[..., Path]) -> None:
@@ -154,8 +215,11 @@ def test_its_runs_are_a_column_of_ours(world: Path, evaluate: Callable[..., Path
     table = build_table(experiment, find(world / "runs"))
     (column,) = table.with_results
     assert (column.heading, column.role, column.is_paper, column.unit) == (
-        "My pairs", "", False, "percent",
-    )  # fmt: skip
+        "My pairs",
+        "",
+        False,
+        "percent",
+    )
     (world / "mine/paper.yaml").write_text(f"source: a paper{PAPER}")
     (beside,) = build_table(load_experiment(world / "mine"), find(world / "runs")).with_results
     assert beside.role == "ours, not in the paper"
@@ -163,15 +227,25 @@ def test_its_runs_are_a_column_of_ours(world: Path, evaluate: Callable[..., Path
     assert sorted(cell.scores) == [(1, 1), (2, 1)] and not cell.missing
     on_pairs, on_all = experiment.claims
     assert [case.judged_on for case in find_cases(on_pairs, table)] == ["My pairs"]
-    assert [case.judged_on for case in find_cases(on_all, table)] == ["0 of 1 columns"]  # the paper's columns alone
+    # the paper's columns alone
+    assert [case.judged_on for case in find_cases(on_all, table)] == ["0 of 1 columns"]
 
 
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        ("{name: x, from: evaluate, task: blimp}", "a column from evaluate has a metric, such as validation/loss"),
-        ("{name: x, from: evaluate, metric: validation/accuracy}", "with from: evaluate, task is a measure"),
-        ("{name: x, from: finetune, task: mnli}", "it is pretrain, evaluate, or left out for a task"),
+        (
+            "{name: x, from: evaluate, task: blimp}",
+            "a column from evaluate has a metric, such as validation/loss",
+        ),
+        (
+            "{name: x, from: evaluate, metric: validation/accuracy}",
+            "with from: evaluate, task is a measure",
+        ),
+        (
+            "{name: x, from: finetune, task: mnli}",
+            "it is pretrain, evaluate, or left out for a task",
+        ),
     ],
 )
 def test_a_column_says_its_measure_and_its_score(tmp_path: Path, column: str, message: str) -> None:

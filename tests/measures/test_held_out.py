@@ -1,4 +1,6 @@
-"""Held-out text, cloze by side, and pairs of sentences: what is hidden, what is asked, what comes out."""
+"""Held-out text, cloze by side, and pairs of sentences: what is hidden, what is asked, what comes
+out.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from clozelab.corpus.prepare import prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, TokenizerSettings, WordPieceTokenizer
 from clozelab.datamodules.finetuning import TaskInputs
-from clozelab.datamodules.heldout import ClozeBySide, HeldOutText, SentencePairs, piece_lengths, windows
+from clozelab.datamodules.heldout import (
+    ClozeBySide,
+    HeldOutText,
+    SentencePairs,
+    piece_lengths,
+    windows,
+)
 
 WORDS = "the red green blue cat dog sat ran on mat hill who where what is was did fast".split()  # noqa: SIM905
 TOGETHER = {"max_sentences": 600, "evaluation_tokens": 512, "max_seq_length": 32}
@@ -27,7 +35,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place, rng = tmp_path_factory.mktemp("text"), np.random.default_rng(0)
     for name in ("one", "two"):
         documents = [[" ".join(rng.choice(WORDS, 9)) for _ in range(8)] for _ in range(12)]
-        (place / f"{name}.txt").write_text("\n\n".join("\n".join(lines) for lines in documents) + "\n")
+        (place / f"{name}.txt").write_text(
+            "\n\n".join("\n".join(lines) for lines in documents) + "\n"
+        )
     return place
 
 
@@ -46,13 +56,20 @@ TEXT = {"mask_parts": 4, "frequency_ranks": [5]}
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_every_token_is_asked_for_once(folder: Path, tokenizer: WordPieceTokenizer, is_causal: bool) -> None:
+def test_every_token_is_asked_for_once(
+    folder: Path, tokenizer: WordPieceTokenizer, is_causal: bool
+) -> None:
     questions = made(HeldOutText, folder, tokenizer, is_causal=is_causal, **TEXT).questions
-    asked = sorted(zip(questions.text.tolist(), (questions.positions + is_causal).tolist(), strict=True))
+    asked = sorted(
+        zip(questions.text.tolist(), (questions.positions + is_causal).tolist(), strict=True)
+    )
     lengths = np.unique(questions.text, return_counts=True)[1]
     assert asked == [(text, i) for text, length in enumerate(lengths) for i in range(1, length + 1)]
     batch = questions.gather(np.arange(min(5, len(questions))))
-    assert batch["prediction_labels"].tolist() == questions.ids[: len(batch["prediction_labels"])].tolist()
+    assert (
+        batch["prediction_labels"].tolist()
+        == questions.ids[: len(batch["prediction_labels"])].tolist()
+    )
     is_hidden = batch["input_ids"] == tokenizer.mask_id
     assert is_hidden.sum() == (0 if is_causal else len(batch["prediction_labels"]))
     if not is_causal:  # a masked token's own slot predicts it
@@ -69,10 +86,14 @@ def test_scores_of_held_out_text(folder: Path, tokenizer: WordPieceTokenizer) ->
     }
     assert (scores["loss/one"], scores["loss/two"], scores["accuracy"]) == (1.0, 3.0, 1.0)
     written = " ".join(tokenizer.vocabulary[i] for i in ids)
-    assert math.isclose(scores["bits_per_character"], -log_probs.sum() / math.log(2) / (len(written) + 1))
+    assert math.isclose(
+        scores["bits_per_character"], -log_probs.sum() / math.log(2) / (len(written) + 1)
+    )
     frequent = np.argsort(-np.bincount(ids), kind="stable")[:5]
     assert math.isclose(scores["loss/rank_1-5"], -log_probs[np.isin(ids, frequent)].mean())
-    assert len(records) == len(data.source) and math.isclose(sum(one["log_prob"] for one in records), log_probs.sum())
+    assert len(records) == len(data.source) and math.isclose(
+        sum(one["log_prob"] for one in records), log_probs.sum()
+    )
 
 
 def test_pieces_are_as_long_as_they_are_written(tokenizer: WordPieceTokenizer) -> None:
@@ -84,7 +105,9 @@ LINES = {
     "de": "Die Straße war naß, und Jürgen fröhlich: er aß Äpfel.",
     "ru": "В лесу родилась ёлочка, в лесу она росла.",
     "zh": "今天天气很好，我们去公园散步。",
-    "ko": "오늘은 날씨가 아주 좋아서 친구와 함께 공원을 산책했습니다",  # without case it comes in parts of syllables
+    "ko": (
+        "오늘은 날씨가 아주 좋아서 친구와 함께 공원을 산책했습니다"
+    ),  # without case it comes in parts of syllables
 }
 
 
@@ -97,11 +120,19 @@ def test_characters_are_those_of_the_text(line: str) -> None:
         assert abs(found - len(line)) <= 1, words.kind
 
 
-def test_every_vocabulary_reads_the_same_sentences(folder: Path, tokenizer: WordPieceTokenizer) -> None:
-    letters = WordPieceTokenizer.train(["".join(sorted(set("".join(WORDS))))] * 9, 60, lowercase=True)
-    found = [made(HeldOutText, folder, words, max_sentences=40, **TEXT) for words in (tokenizer, letters)]
+def test_every_vocabulary_reads_the_same_sentences(
+    folder: Path, tokenizer: WordPieceTokenizer
+) -> None:
+    letters = WordPieceTokenizer.train(
+        ["".join(sorted(set("".join(WORDS))))] * 9, 60, lowercase=True
+    )
+    found = [
+        made(HeldOutText, folder, words, max_sentences=40, **TEXT) for words in (tokenizer, letters)
+    ]
     counts = [[(source, len(sentences)) for source, sentences in data.documents] for data in found]
-    assert counts[0] == counts[1] == [(0, 2)] * 10 + [(1, 2)] * 10, "an equal share, and a tenth from one document"
+    assert counts[0] == counts[1] == [(0, 2)] * 10 + [(1, 2)] * 10, (
+        "an equal share, and a tenth from one document"
+    )
     assert found[0].source_fingerprint == found[1].source_fingerprint
 
 
@@ -113,18 +144,33 @@ def test_windows_are_whole_sentences_or_parts_of_a_long_one() -> None:
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_no_token_of_a_long_sentence_is_lost(folder: Path, tokenizer: WordPieceTokenizer, is_causal: bool) -> None:
+def test_no_token_of_a_long_sentence_is_lost(
+    folder: Path, tokenizer: WordPieceTokenizer, is_causal: bool
+) -> None:
     """A line of a text file is one sentence: of 40 words an encoder of 32 slots reads 30 and 10."""
     (folder / "long.txt").write_text("\n\n".join(" ".join([word] * 40) for word in WORDS[:11]))
     sources = {"sources": [{"name": "long", "path": "long.txt"}]}
     data = made(HeldOutText, folder, tokenizer, is_causal=is_causal, **(TEXT | sources))
     written = np.concatenate([ids for _, sentences in data.documents for ids in sentences])
-    asked = sorted(zip(data.questions.text.tolist(), (data.questions.positions + is_causal).tolist(), strict=True))
+    asked = sorted(
+        zip(
+            data.questions.text.tolist(),
+            (data.questions.positions + is_causal).tolist(),
+            strict=True,
+        )
+    )
     assert len(written) == 11 * 40 == len(set(asked)) == len(asked)
     assert sorted(data.questions.ids.tolist()) == sorted(written.tolist())
 
-    # The negative control: an encoder that is long enough reads each line as one text, and the same tokens.
-    longer = made(HeldOutText, folder, tokenizer, is_causal=is_causal, **(TEXT | sources | {"max_seq_length": 64}))
+    # The negative control: an encoder that is long enough reads each line as one text, and the same
+    # tokens.
+    longer = made(
+        HeldOutText,
+        folder,
+        tokenizer,
+        is_causal=is_causal,
+        **(TEXT | sources | {"max_seq_length": 64}),
+    )
     assert sorted(longer.questions.ids.tolist()) == sorted(written.tolist())
     assert (len(data.source), len(longer.source)) == (22, 11)
 
@@ -151,7 +197,9 @@ def test_the_encoders_own_corpus_gives_its_held_out_documents(folder: Path, tmp_
         "tokenizer": settings,
         "validation_fraction": 0.3,
     }
-    corpus = PreparedCorpus.open(prepare_corpus(sources=[Source(**one) for one in SOURCES], **common))
+    corpus = PreparedCorpus.open(
+        prepare_corpus(sources=[Source(**one) for one in SOURCES], **common)
+    )
 
     def read(words: Any) -> Any:
         inputs = TaskInputs("text", folder, tmp_path, words, 64, corpus=corpus.fingerprint)
@@ -159,11 +207,18 @@ def test_the_encoders_own_corpus_gives_its_held_out_documents(folder: Path, tmp_
         return HeldOutText(inputs=inputs, is_causal=True, **how)
 
     found = read(corpus.tokenizer)
-    assert len(found.documents) == corpus.validation.num_documents and found.source_names == ["one", "two"]
-    assert sum(len(ids) for _, one in found.documents for ids in one) == corpus.validation.num_tokens
+    assert len(found.documents) == corpus.validation.num_documents and found.source_names == [
+        "one",
+        "two",
+    ]
+    assert (
+        sum(len(ids) for _, one in found.documents for ids in one) == corpus.validation.num_tokens
+    )
     assert found.synthetic is None
     checksums = {"corpus/one.txt": file_sha256(folder / "one.txt")}
-    (folder / "generated.json").write_text(json.dumps({"generator": "toys", "sha256": checksums, "known_loss": []}))
+    (folder / "generated.json").write_text(
+        json.dumps({"generator": "toys", "sha256": checksums, "known_loss": []})
+    )
     assert read(corpus.tokenizer).synthetic == "toys"
     (folder / "generated.json").unlink()
     with pytest.raises(ValueError, match="prepared with another tokenizer; name text of your own"):
@@ -181,15 +236,29 @@ def test_what_each_side_sees(folder: Path, tokenizer: WordPieceTokenizer) -> Non
     given = [0, 0]
     for example in range(number):
         place, word = int(data.questions.positions[example]), data.questions.ids[example]
-        left, right, both = (data.questions.gather(np.array([example + i * number]))["input_ids"] for i in range(3))
+        left, right, both = (
+            data.questions.gather(np.array([example + i * number]))["input_ids"] for i in range(3)
+        )
         whole = np.where(np.arange(len(both)) == place, word, both)
-        assert 3 <= place < len(whole) - 3 and tokenizer.vocabulary[word] in WORDS and mask not in whole
-        assert (left[:place] == whole[:place]).all() and (left[place:-1] == mask).all() and left[-1] == whole[-1]
-        assert (right[1 : place + 1] == mask).all() and (right[place + 1 :] == whole[place + 1 :]).all()
+        assert (
+            3 <= place < len(whole) - 3
+            and tokenizer.vocabulary[word] in WORDS
+            and mask not in whole
+        )
+        assert (
+            (left[:place] == whole[:place]).all()
+            and (left[place:-1] == mask).all()
+            and left[-1] == whole[-1]
+        )
+        assert (right[1 : place + 1] == mask).all() and (
+            right[place + 1 :] == whole[place + 1 :]
+        ).all()
         assert (both == mask).sum() == 1 and both[place] == mask
         given[sources[whole[1:-1].astype(np.int32).tobytes()]] += 1
     assert given == [25, 25], "each source gives its share"
-    scores, records = data.score(np.repeat([-1.0, -2.0, -0.5], number), np.repeat([0.0, 0.0, 1.0], number))
+    scores, records = data.score(
+        np.repeat([-1.0, -2.0, -0.5], number), np.repeat([0.0, 0.0, 1.0], number)
+    )
     assert len(scores) == 6 and scores["accuracy/both"] == 1.0 and scores["loss/right"] == 2.0
     assert records[0].keys() == {"word", "left", "right", "both"}
 
@@ -197,36 +266,57 @@ def test_what_each_side_sees(folder: Path, tokenizer: WordPieceTokenizer) -> Non
 def test_a_causal_encoder_has_the_left_alone(folder: Path, tokenizer: WordPieceTokenizer) -> None:
     assert made(ClozeBySide, folder, tokenizer, is_causal=True, **CLOZE).sides == ("left",)
     with pytest.raises(ValueError, match="sides=right: a causal encoder reads from the left alone"):
-        made(ClozeBySide, folder, tokenizer, is_causal=True, **(CLOZE | {"sides": ["left", "right"]}))
+        made(
+            ClozeBySide, folder, tokenizer, is_causal=True, **(CLOZE | {"sides": ["left", "right"]})
+        )
 
 
 PAIRED = {"sentences": 1, "max_train_pairs": 61, "max_validation_pairs": 40}
 
 
 @pytest.mark.parametrize(
-    ("question", "sentences"), [("next", 1), ("document", 1), ("order", 1), ("follows", 1), ("follows", 3), ("next", 2)]
+    ("question", "sentences"),
+    [("next", 1), ("document", 1), ("order", 1), ("follows", 1), ("follows", 3), ("next", 2)],
 )
 def test_pairs_are_what_their_labels_say(
     folder: Path, tokenizer: WordPieceTokenizer, question: str, sentences: int
 ) -> None:
     alone = made(SentencePairs, folder, tokenizer, question=question, **PAIRED)
-    data = made(SentencePairs, folder, tokenizer, question=question, **(PAIRED | {"sentences": sentences}))
+    data = made(
+        SentencePairs, folder, tokenizer, question=question, **(PAIRED | {"sentences": sentences})
+    )
     for (_, texts), (_, whole) in zip(data.documents, alone.documents, strict=True):
-        assert len(texts) == len(whole) // sentences, "a shorter text at the end would give away that it follows"
-        assert np.concatenate(texts).tobytes() == np.concatenate(whole[: len(texts) * sentences]).tobytes()
+        assert len(texts) == len(whole) // sentences, (
+            "a shorter text at the end would give away that it follows"
+        )
+        assert (
+            np.concatenate(texts).tobytes()
+            == np.concatenate(whole[: len(texts) * sentences]).tobytes()
+        )
     half = (data.max_seq_length - 2 - tokenizer.pair_separators) // 2
-    places = {ids[:half].tobytes(): (d, s) for d, (_, one) in enumerate(data.documents) for s, ids in enumerate(one)}
+    places = {
+        ids[:half].tobytes(): (d, s)
+        for d, (_, one) in enumerate(data.documents)
+        for s, ids in enumerate(one)
+    }
     seen = {}
     for name in ("train", "validation"):
         split = getattr(data, name)
-        assert split.labels.mean() == 0.5 and 0 < len(split.labels) <= {"train": 60, "validation": 40}[name]
+        assert (
+            split.labels.mean() == 0.5
+            and 0 < len(split.labels) <= {"train": 60, "validation": 40}[name]
+        )
         given = [0, 0]
         for number, is_right in enumerate(split.labels):
-            ids = split.sequences.input_ids[split.sequences.offsets[number] : split.sequences.offsets[number + 1]]
+            ids = split.sequences.input_ids[
+                split.sequences.offsets[number] : split.sequences.offsets[number + 1]
+            ]
             first, second = np.split(ids, np.flatnonzero(ids == tokenizer.sep_id))[:2]
             a, b = places[first[1:].tobytes()], places[second[1:].tobytes()]
             given[data.documents[a[0]][0]] += 1
-            seen.setdefault(name, set()).update({a[0]} | ({b[0]} if question in ("next", "order") else set()))
+            seen.setdefault(name, set()).update(
+                {a[0]} | ({b[0]} if question in ("next", "order") else set())
+            )
             apart = b[1] - a[1] if a[0] == b[0] else None
             wanted = {
                 "next": apart == 1 if is_right else apart is not None and abs(apart) > 1,
@@ -243,7 +333,9 @@ def test_pairs_are_what_their_labels_say(
 def test_what_pairs_and_cloze_leave_out_is_said(
     folder: Path, tokenizer: WordPieceTokenizer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two texts of nine words fit in 32 slots; of four sentences each text has 36 words and loses some."""
+    """Two texts of nine words fit in 32 slots; of four sentences each text has 36 words and loses
+    some.
+    """
     whole = made(SentencePairs, folder, tokenizer, question="follows", **PAIRED)
     made(ClozeBySide, folder, tokenizer, **CLOZE)
     assert whole.facts["cut_pairs"] == whole.facts["cut_tokens"] == 0
@@ -257,23 +349,36 @@ def test_what_pairs_and_cloze_leave_out_is_said(
     assert data.facts["cut_pairs"] == count and data.facts["cut_tokens"] == count * 2 * (36 - half)
     assert f"{count} of {count} pairs are cut" in caplog.text
     (folder / "lines.txt").write_text(" ".join(WORDS[:12]) + "\n" + " ".join(WORDS * 2) + "\n")
-    made(ClozeBySide, folder, tokenizer, **(CLOZE | {"sources": [{"name": "lines", "path": "lines.txt"}]}))
+    made(
+        ClozeBySide,
+        folder,
+        tokenizer,
+        **(CLOZE | {"sources": [{"name": "lines", "path": "lines.txt"}]}),
+    )
     assert "1 of 2 sentences are not asked: they have more than 30 tokens" in caplog.text
 
 
 def test_pairs_of_unknown_words_are_refused(folder: Path, tokenizer: WordPieceTokenizer) -> None:
     """Else the answers are told by lengths alone, and filed as what an encoder knows."""
     sentences = [" ".join(["λόγος"] * (3 + i % 5)) for i in range(96)]
-    (folder / "greek.txt").write_text("\n\n".join("\n".join(sentences[i : i + 8]) for i in range(0, 96, 8)))
+    (folder / "greek.txt").write_text(
+        "\n\n".join("\n".join(sentences[i : i + 8]) for i in range(0, 96, 8))
+    )
     with pytest.raises(ValueError, match=r"of the tokens of measure text .*\[UNK\]"):
         sources = [{"name": "greek", "path": "greek.txt"}]
-        made(SentencePairs, folder, tokenizer, **(PAIRED | {"question": "next", "sources": sources}))
+        made(
+            SentencePairs, folder, tokenizer, **(PAIRED | {"question": "next", "sources": sources})
+        )
 
 
 @pytest.mark.parametrize(
     ("kind", "how", "message"),
     [
-        (ClozeBySide, CLOZE | {"sides": ["middle"]}, "measure.data.sides: middle is unknown; known: left, right, both"),
+        (
+            ClozeBySide,
+            CLOZE | {"sides": ["middle"]},
+            "measure.data.sides: middle is unknown; known: left, right, both",
+        ),
         (
             SentencePairs,
             PAIRED | {"question": "why"},
@@ -284,14 +389,42 @@ def test_pairs_of_unknown_words_are_refused(folder: Path, tokenizer: WordPieceTo
             PAIRED | {"question": "next", "sentences": 0},
             "measure.data.sentences=0: a text has at least one",
         ),
-        (HeldOutText, TEXT | {"sources": [{"name": "a", "path": "gone.txt"}]}, "source a: no text files at"),
-        (HeldOutText, TEXT | {"sources": [SOURCES[0], SOURCES[1] | {"name": "one"}]}, "two sources have one name"),
-        (HeldOutText, TEXT | {"sources": "a.txt"}, r"say each file's name, too: \[\{name: mine, path: mine.txt\}\]"),
-        (HeldOutText, TEXT | {"sources": ["a.txt"]}, "measure.data.sources: say each file's name, too"),
-        (HeldOutText, TEXT | {"max_sentences": 1}, "max_sentences=1: 2 or more, one of each source"),
+        (
+            HeldOutText,
+            TEXT | {"sources": [{"name": "a", "path": "gone.txt"}]},
+            "source a: no text files at",
+        ),
+        (
+            HeldOutText,
+            TEXT | {"sources": [SOURCES[0], SOURCES[1] | {"name": "one"}]},
+            "two sources have one name",
+        ),
+        (
+            HeldOutText,
+            TEXT | {"sources": "a.txt"},
+            r"say each file's name, too: \[\{name: mine, path: mine.txt\}\]",
+        ),
+        (
+            HeldOutText,
+            TEXT | {"sources": ["a.txt"]},
+            "measure.data.sources: say each file's name, too",
+        ),
+        (
+            HeldOutText,
+            TEXT | {"max_sentences": 1},
+            "max_sentences=1: 2 or more, one of each source",
+        ),
         (HeldOutText, TEXT | {"mask_parts": 0}, "mask_parts=0: a text is read once or more"),
-        (HeldOutText, TEXT | {"max_seq_length": 2}, "max_seq_length=2: a text has 3 tokens or more"),
-        (HeldOutText, TEXT | {"sources": None}, "no held-out text: the corpus that this encoder was trained on"),
+        (
+            HeldOutText,
+            TEXT | {"max_seq_length": 2},
+            "max_seq_length=2: a text has 3 tokens or more",
+        ),
+        (
+            HeldOutText,
+            TEXT | {"sources": None},
+            "no held-out text: the corpus that this encoder was trained on",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(

@@ -1,4 +1,6 @@
-"""Minimal pairs: the packed scores equal a plain loop over transformers' models, and their sums are what is said."""
+"""Minimal pairs: the packed scores equal a plain loop over transformers' models, and their sums are
+what is said.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.folders import load_encoder, load_head
 from clozelab.modules.measures import TokenScoring
 
-LAYOUT = {"columns": {"good": "sentence_good", "bad": "sentence_bad", "group": "UID", "field": "field"}}
+LAYOUT = {
+    "columns": {"good": "sentence_good", "bad": "sentence_bad", "group": "UID", "field": "field"}
+}
 PAIRS = [
     ("the cat sat on the mat .", "the cat sat on the matx .", "spelling", "morphology"),
     ("who is the dog ?", "is who the dog ?", "order", "syntax"),
@@ -32,20 +36,32 @@ PAIRS = [
 def write_pairs(path: Path, pairs: list[tuple[str, ...]] = PAIRS) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     names = ("sentence_good", "sentence_bad", "UID", "field")
-    path.write_text("".join(json.dumps(dict(zip(names, pair, strict=True))) + "\n" for pair in pairs))
+    path.write_text(
+        "".join(json.dumps(dict(zip(names, pair, strict=True))) + "\n" for pair in pairs)
+    )
 
 
 def pairs_of(tokenizer: Any, folder: Path, *, is_causal: bool, **changes: Any) -> MinimalPairs:
     inputs = TaskInputs("pairs", folder, folder / "cache", tokenizer, 64)
-    how = {"files": "*.jsonl", **LAYOUT, "masking": "word", "max_pairs": None, "how_to_get": "make it"}
+    how = {
+        "files": "*.jsonl",
+        **LAYOUT,
+        "masking": "word",
+        "max_pairs": None,
+        "how_to_get": "make it",
+    }
     sizes = {"evaluation_tokens": 512, "max_seq_length": 64}
     data = MinimalPairs(inputs=inputs, is_causal=is_causal, **(how | sizes | changes))
     data.setup()
     return data
 
 
-def measured(encoder: Encoder, head: Any, data: MinimalPairs, precision: str = "32-true") -> TokenScoring:
-    module = TokenScoring(encoder=encoder, heads={"lm": head}, data=data, metric="validation/accuracy")
+def measured(
+    encoder: Encoder, head: Any, data: MinimalPairs, precision: str = "32-true"
+) -> TokenScoring:
+    module = TokenScoring(
+        encoder=encoder, heads={"lm": head}, data=data, metric="validation/accuracy"
+    )
     quiet = {
         "logger": False,
         "enable_progress_bar": False,
@@ -77,7 +93,9 @@ def naive_scores(model: Any, hf_tokenizer: Any, text: str, masking: str) -> floa
 
 @pytest.fixture
 def saved(tmp_path: Path, save_encoder: Callable[..., Path]) -> Callable[..., Path]:
-    return lambda is_causal, *words, **changes: save_encoder(tmp_path / "encoder", is_causal, *words, **changes)
+    return lambda is_causal, *words, **changes: save_encoder(
+        tmp_path / "encoder", is_causal, *words, **changes
+    )
 
 
 def loaded(folder: Path) -> tuple[Encoder, Any]:
@@ -93,7 +111,9 @@ def theirs(folder: Path, is_causal: bool) -> tuple[Any, Any]:
     return kind.from_pretrained(folder).eval(), transformers.AutoTokenizer.from_pretrained(folder)
 
 
-@pytest.mark.parametrize(("is_causal", "masking"), [(False, "token"), (False, "word"), (True, "word")])
+@pytest.mark.parametrize(
+    ("is_causal", "masking"), [(False, "token"), (False, "word"), (True, "word")]
+)
 def test_scores_are_those_of_a_plain_loop(
     saved: Any, tokenizer: WordPieceTokenizer, tmp_path: Path, is_causal: bool, masking: str
 ) -> None:
@@ -112,9 +132,16 @@ def test_later_pieces_of_a_word_are_hidden(tokenizer: WordPieceTokenizer, tmp_pa
     data = pairs_of(tokenizer, tmp_path, is_causal=False)  # the mat ##x . are tokens 1 to 4
     ids = [data.questions.gather(np.array([i]))["input_ids"] for i in range(4)]
     places = [np.flatnonzero(one == tokenizer.mask_id).tolist() for one in ids]
-    assert (places[0], places[1][0], places[1][-1] < 4, places[3]) == ([1], 2, True, [len(ids[0]) - 2])
+    assert (places[0], places[1][0], places[1][-1] < 4, places[3]) == (
+        [1],
+        2,
+        True,
+        [len(ids[0]) - 2],
+    )
     batch = data.questions.gather(np.array([1]))
-    assert batch["prediction_positions"].tolist() == [2] and batch["prediction_labels"].tolist() == [int(ids[0][2])]
+    assert batch["prediction_positions"].tolist() == [2] and batch[
+        "prediction_labels"
+    ].tolist() == [int(ids[0][2])]
 
 
 def test_a_constant_scorer_has_exactly_half(tokenizer: WordPieceTokenizer, tmp_path: Path) -> None:
@@ -126,7 +153,7 @@ def test_a_constant_scorer_has_exactly_half(tokenizer: WordPieceTokenizer, tmp_p
     assert list(scores) == [
         *("accuracy", "accuracy/order", "accuracy/spelling", "accuracy_of_field/morphology"),
         *("accuracy_of_field/syntax", "accuracy_of_others", "accuracy_of_permutations"),
-    ]  # fmt: skip
+    ]
 
 
 def test_a_model_that_says_the_same_of_all_tokens_ties(
@@ -140,8 +167,13 @@ def test_a_model_that_says_the_same_of_all_tokens_ties(
 
 
 def test_sentences_of_the_same_tokens_tie(tokenizer: WordPieceTokenizer, tmp_path: Path) -> None:
-    """Whatever the rounding of their two sums is; and one damaged row of a hundred is left out, and counted."""
-    pairs = [("Who ran ?", "who ran ?", "case", "f"), ("the cat sat", "the dog sat", "noun", "f")] * 60
+    """Whatever the rounding of their two sums is; and one damaged row of a hundred is left out, and
+    counted.
+    """
+    pairs = [
+        ("Who ran ?", "who ran ?", "case", "f"),
+        ("the cat sat", "the dog sat", "noun", "f"),
+    ] * 60
     write_pairs(tmp_path / "pairs.jsonl", pairs)
     with (tmp_path / "pairs.jsonl").open("a") as file:
         file.write('{"sentence_good": "the cat"}\n')
@@ -149,11 +181,15 @@ def test_sentences_of_the_same_tokens_tie(tokenizer: WordPieceTokenizer, tmp_pat
     asked = np.random.default_rng(0).normal(size=len(data.questions.ids))
     scores, records = data.score(asked, asked)
     assert scores["accuracy/case"] == 0.5 != scores["accuracy/noun"]
-    assert {one["won"] for one in records[::2]} == {0.5} and {one["won"] for one in records[1::2]} == {0.0, 1.0}
+    assert {one["won"] for one in records[::2]} == {0.5} and {
+        one["won"] for one in records[1::2]
+    } == {0.0, 1.0}
     assert data.facts["bad_rows"] == 1
 
 
-def test_scores_are_in_fp32_whatever_the_forward_is(saved: Any, tokenizer: WordPieceTokenizer, tmp_path: Path) -> None:
+def test_scores_are_in_fp32_whatever_the_forward_is(
+    saved: Any, tokenizer: WordPieceTokenizer, tmp_path: Path
+) -> None:
     write_pairs(tmp_path / "pairs.jsonl")
     data = pairs_of(tokenizer, tmp_path, is_causal=False)
     found = measured(*loaded(saved(False)), data, precision="bf16-mixed").require_best().predictions
@@ -167,8 +203,16 @@ def test_scores_are_in_fp32_whatever_the_forward_is(saved: Any, tokenizer: WordP
     [
         ([("a cat", "", "a", "b")], {}, "a sentence without a word"),
         ([("дом", "кот", "a", "b")], {}, "100.0% of the tokens of measure pairs are"),
-        ([*PAIRS, ("a cat", "a dog", "order", "b")], {}, "the pairs of order are of two fields; a group has one"),
-        (PAIRS, {"max_seq_length": 6}, "sentences are longer than the 6 tokens that this encoder reads"),
+        (
+            [*PAIRS, ("a cat", "a dog", "order", "b")],
+            {},
+            "the pairs of order are of two fields; a group has one",
+        ),
+        (
+            PAIRS,
+            {"max_seq_length": 6},
+            "sentences are longer than the 6 tokens that this encoder reads",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(
@@ -182,14 +226,32 @@ def test_bad_input_is_one_sentence(
 @pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("is_causal", [False, True], ids=["masked", "causal"])
-def test_real_pairs_at_the_size_of_minilm(saved: Any, shared_dir: Path, tmp_path: Path, is_causal: bool) -> None:
-    """200 sentences have the loop's scores to 1e-4; how much faster they are is said by benchmarks/measures.py."""
-    words = WordPieceTokenizer.from_vocab(shared_dir / "data/vocab/bert-base-uncased-vocab.txt", lowercase=True)
-    shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
-    shape["initializer_range"] = 0.05  # what is usual at this width is 0.02; of 0.2 even fp32 sums differ by 1e-4
+def test_real_pairs_at_the_size_of_minilm(
+    saved: Any, shared_dir: Path, tmp_path: Path, is_causal: bool
+) -> None:
+    """200 sentences have the loop's scores to 1e-4; how much faster they are is said by
+    benchmarks/measures.py.
+    """
+    words = WordPieceTokenizer.from_vocab(
+        shared_dir / "data/vocab/bert-base-uncased-vocab.txt", lowercase=True
+    )
+    shape = {
+        "hidden_size": 384,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 12,
+        "intermediate_size": 1536,
+    }
+    # what is usual at this width is 0.02; of 0.2 even fp32 sums differ by 1e-4
+    shape["initializer_range"] = 0.05
     folder = saved(is_causal, words, **shape)
     inputs = TaskInputs("blimp", shared_dir / "data", tmp_path / "cache", words, 64)
-    how = {"masking": "word", "max_pairs": 3, "how_to_get": "", "evaluation_tokens": 4096, "max_seq_length": 64}
+    how = {
+        "masking": "word",
+        "max_pairs": 3,
+        "how_to_get": "",
+        "evaluation_tokens": 4096,
+        "max_seq_length": 64,
+    }
     data = MinimalPairs(inputs=inputs, is_causal=is_causal, files="blimp/*.jsonl", **LAYOUT, **how)
     data.setup()
     records = measured(*loaded(folder), data).require_best().predictions
@@ -213,6 +275,7 @@ def test_pairs_without_groups_are_one_group_a_file(tmp_path: Path, tokenizer: An
     data = pairs_of(tokenizer, tmp_path, is_causal=False, files="mine.tsv", columns=columns)
     assert list(data.pairs.group) == ["mine"] * len(PAIRS)
     with pytest.raises(
-        ValueError, match=r"has no column 'sentence_good'.*; measure.data.columns says which columns are"
+        ValueError,
+        match=r"has no column 'sentence_good'.*; measure.data.columns says which columns are",
     ):
         pairs_of(tokenizer, tmp_path, is_causal=False, files="mine.tsv")

@@ -1,4 +1,6 @@
-"""Probes of frozen states: scikit-learn's regression, the control task, a random encoder; and fine-tuned models."""
+"""Probes of frozen states: scikit-learn's regression, the control task, a random encoder; and
+fine-tuned models.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ import torch
 from tests.composing import composed
 
 from clozelab.models.encoder import Encoder
-from clozelab.modules.measures import CONVERGED, control_labels, largest_gradient, logistic_regression
+from clozelab.modules.measures import (
+    CONVERGED,
+    control_labels,
+    largest_gradient,
+    logistic_regression,
+)
 from clozelab.modules.model import write_model
 from clozelab.runs.find import find
 
@@ -36,7 +43,9 @@ def test_the_regression_is_scikit_learns(num_classes: int) -> None:
     early = logistic_regression(x, labels, num_classes, strength=0.3, max_iterations=2)
     assert largest_gradient(early, x, labels, strength=0.3) > CONVERGED
     with pytest.raises(ValueError, match="every training example has the same class"):
-        logistic_regression(x, np.zeros(300, dtype=int), num_classes, strength=0.3, max_iterations=9)
+        logistic_regression(
+            x, np.zeros(300, dtype=int), num_classes, strength=0.3, max_iterations=9
+        )
 
 
 def test_a_control_label_is_a_words_own() -> None:
@@ -49,22 +58,39 @@ def test_a_control_label_is_a_words_own() -> None:
 def test_words_that_the_encoder_cannot_tell_apart_have_one_control_label(
     tmp_path: Path, save_encoder: Callable[..., Path], evaluate: Callable[..., Path]
 ) -> None:
-    """Of every word half are in capitals: an uncased encoder's probe knows their labels by heart all the same."""
+    """Of every word half are in capitals: an uncased encoder's probe knows their labels by heart
+    all the same.
+    """
     save_encoder(tmp_path / "encoder")
     rng, spelt = np.random.default_rng(0), (str.lower, str.upper)
     for name, number in (("train", 200), ("dev", 60)):
         words = [spelt[rng.integers(2)](word) for word in rng.choice([*TAGS], 6 * number)]
-        lines = [f"{word} {TAGS[word.lower()]}" + "\n" * (i % 6 == 5) for i, word in enumerate(words)]
+        lines = [
+            f"{word} {TAGS[word.lower()]}" + "\n" * (i % 6 == 5) for i, word in enumerate(words)
+        ]
         (tmp_path / f"{name}.conll").write_text("\n".join(lines) + "\n")
     words = ["measure=probe", "measure.task.name=tags", "measure.task.data.file_format=columns"]
-    words += ["measure.task.data.train_file=train.conll", "measure.task.data.validation_file=dev.conll"]
+    words += [
+        "measure.task.data.train_file=train.conll",
+        "measure.task.data.validation_file=dev.conll",
+    ]
     words += ["measure.task.data.word_column=0", "measure.task.data.tag_column=1"]
     (record,) = find(evaluate(*words)).evaluate
     assert record.values["validation/control_accuracy/layer_0"] > 99.0
     assert record.values["validation/selectivity/layer_0"] < 1.0
 
 
-TAGS = {"the": "D", "a": "D", "cat": "N", "dog": "N", "mat": "N", "hill": "N", "sat": "V", "ran": "V", "red": "A"}
+TAGS = {
+    "the": "D",
+    "a": "D",
+    "cat": "N",
+    "dog": "N",
+    "mat": "N",
+    "hill": "N",
+    "sat": "V",
+    "ran": "V",
+    "red": "A",
+}
 
 
 def write_tagged(path: Path, number: int, seed: int) -> None:
@@ -91,27 +117,41 @@ def tagged(tmp_path: Path, save_encoder: Callable[..., Path]) -> list[str]:
         "word_column": 0,
         "tag_column": 1,
     }
-    return ["measure=probe", "measure.task.name=tags", *(f"measure.task.data.{key}={one}" for key, one in data.items())]
+    return [
+        "measure=probe",
+        "measure.task.name=tags",
+        *(f"measure.task.data.{key}={one}" for key, one in data.items()),
+    ]
 
 
 def test_a_probe_of_words(tmp_path: Path, tagged: list[str], evaluate: Callable[..., Path]) -> None:
     (record,) = find(evaluate(*tagged)).evaluate
     values = {key.removeprefix("validation/"): one for key, one in record.values.items()}
     assert record.task == "probe_tags" and record.facts["num_examples"] == 60 * 7
-    # The embeddings tell every word apart, so the tags that are a word's own are all right: six words of seven.
+    # The embeddings tell every word apart, so the tags that are a word's own are all right: six
+    # words of seven.
     assert values["accuracy/layer_0"] > 6 / 7 * 100 - 0.5
     assert values["accuracy"] == max(values[f"accuracy/layer_{i}"] for i in range(3))
     assert values["selectivity/layer_0"] == pytest.approx(
         values["accuracy/layer_0"] - values["control_accuracy/layer_0"]
     )
-    assert values["control_accuracy/layer_0"] > 80.0  # ten words: a probe knows their labels by heart
+    # ten words: a probe knows their labels by heart
+    assert values["control_accuracy/layer_0"] > 80.0
     assert record.scores["validation/accuracy"].majority < 45.0
-    rows = [json.loads(line) for line in (tmp_path / "run/predictions.jsonl").read_text().splitlines()]
-    assert np.mean([row["prediction"] == row["label"] for row in rows]) * 100 == pytest.approx(values["accuracy"])
+    rows = [
+        json.loads(line) for line in (tmp_path / "run/predictions.jsonl").read_text().splitlines()
+    ]
+    assert np.mean([row["prediction"] == row["label"] for row in rows]) * 100 == pytest.approx(
+        values["accuracy"]
+    )
 
 
-def test_a_probe_of_texts_and_its_floor(tmp_path: Path, save_encoder: Callable[..., Path], evaluate: Any) -> None:
-    """Whether a cat is in the text: the mean of any layer tells. A label that nothing tells: about the half of them."""
+def test_a_probe_of_texts_and_its_floor(
+    tmp_path: Path, save_encoder: Callable[..., Path], evaluate: Any
+) -> None:
+    """Whether a cat is in the text: the mean of any layer tells. A label that nothing tells: about
+    the half of them.
+    """
     save_encoder(tmp_path / "encoder")
     rng = np.random.default_rng(0)
     for name, number in (("train", 300), ("dev", 200)):
@@ -123,11 +163,15 @@ def test_a_probe_of_texts_and_its_floor(tmp_path: Path, save_encoder: Callable[.
         (tmp_path / f"{name}.tsv").write_text("sentence\tlabel\tcoin\n" + "\n".join(rows) + "\n")
     words = ["measure=probe", "task@measure.task=sst2"]
     words += [
-        f"measure.task.data.{split}_file={name}.tsv" for split, name in (("train", "train"), ("validation", "dev"))
+        f"measure.task.data.{split}_file={name}.tsv"
+        for split, name in (("train", "train"), ("validation", "dev"))
     ]
     (record,) = find(evaluate(*words)).evaluate
     assert record.task == "probe_sst2" and record.values["validation/accuracy/layer_2"] > 95.0
-    assert "validation/accuracy/pooled" in record.values and "validation/selectivity" not in record.values
+    assert (
+        "validation/accuracy/pooled" in record.values
+        and "validation/selectivity" not in record.values
+    )
     (floor,) = find(evaluate(*words, "measure.task.data.label_column=coin", name="floor")).evaluate
     assert abs(floor.values["validation/accuracy"] - 50.0) < 10.0
 
@@ -138,7 +182,9 @@ def test_a_task_with_a_second_validation_file_is_probed_on_its_first(
     save_encoder(tmp_path / "encoder")
     rng, names = np.random.default_rng(0), ["entailment", "neutral", "contradiction"]
     for name, number in (("train", 90), ("dev_matched", 30), ("dev_mismatched", 18)):
-        rows = [f"the {rng.choice(['cat', 'dog'])} sat\tit ran\t{names[i % 3]}" for i in range(number)]
+        rows = [
+            f"the {rng.choice(['cat', 'dog'])} sat\tit ran\t{names[i % 3]}" for i in range(number)
+        ]
         path = tmp_path / f"glue/MNLI/{name}.tsv"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("sentence1\tsentence2\tgold_label\n" + "\n".join(rows) + "\n")
@@ -146,8 +192,12 @@ def test_a_task_with_a_second_validation_file_is_probed_on_its_first(
     assert record.facts["num_examples"] == 30
 
 
-def test_a_fine_tuned_model_on_another_file(tmp_path: Path, evaluate: Any, save_encoder: Any) -> None:
-    """The score of its own validation file is that of its run; another file's of its labels; nothing is touched."""
+def test_a_fine_tuned_model_on_another_file(
+    tmp_path: Path, evaluate: Any, save_encoder: Any
+) -> None:
+    """The score of its own validation file is that of its run; another file's of its labels;
+    nothing is touched.
+    """
     from clozelab.stages.finetune import main
 
     save_encoder(tmp_path / "encoder")
@@ -155,7 +205,10 @@ def test_a_fine_tuned_model_on_another_file(tmp_path: Path, evaluate: Any, save_
     folder = tmp_path / "glue/SST-2"
     folder.mkdir(parents=True)
     for name, number in (("train", 96), ("dev", 40), ("shifted", 30)):
-        rows = [f"the {rng.choice(['red', 'green'] if i % 2 else ['cat', 'dog'])} sat\t{i % 2}" for i in range(number)]
+        rows = [
+            f"the {rng.choice(['red', 'green'] if i % 2 else ['cat', 'dog'])} sat\t{i % 2}"
+            for i in range(number)
+        ]
         (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
     settings = {
         "data_dir": tmp_path,
@@ -171,9 +224,13 @@ def test_a_fine_tuned_model_on_another_file(tmp_path: Path, evaluate: Any, save_
     (own,) = find(evaluate(*words, "measure.task.data.validation_file=glue/SST-2/dev.tsv")).evaluate
     (made,) = find(tmp_path / "tuned").finetune
     assert own.values == made.values and own.score > 90.0
-    assert (tmp_path / "run/predictions.jsonl").read_bytes() == (tmp_path / "tuned/predictions.jsonl").read_bytes()
+    assert (tmp_path / "run/predictions.jsonl").read_bytes() == (
+        tmp_path / "tuned/predictions.jsonl"
+    ).read_bytes()
     text = (folder / "shifted.tsv").read_text()
-    (folder / "shifted.tsv").write_text(text.replace("\t1", "\tx").replace("\t0", "\t1").replace("\tx", "\t0"))
+    (folder / "shifted.tsv").write_text(
+        text.replace("\t1", "\tx").replace("\t0", "\t1").replace("\tx", "\t0")
+    )
     shifted = ["measure.task.data.validation_file=glue/SST-2/shifted.tsv", "measure.name=shifted"]
     (other,) = find(evaluate(*words, *shifted, name="other")).evaluate
     assert other.task == "shifted" and other.score < 10.0 and "baselines" not in other.facts
@@ -182,14 +239,21 @@ def test_a_fine_tuned_model_on_another_file(tmp_path: Path, evaluate: Any, save_
     with pytest.raises(ValueError, match="label 'good' is not one of the known labels"):
         evaluate(*words, "measure.task.data.validation_file=glue/SST-2/odd.tsv", name="odd")
     with pytest.raises(
-        ValueError, match=r"tensor classifier.weight .* is missing; labelled_sst2 asks .*kept its model"
+        ValueError,
+        match=r"tensor classifier.weight .* is missing; labelled_sst2 asks .*kept its model",
     ):
-        evaluate("measure=labelled", "measure.task.data.validation_file=glue/SST-2/dev.tsv", name="bare")
+        evaluate(
+            "measure=labelled", "measure.task.data.validation_file=glue/SST-2/dev.tsv", name="bare"
+        )
 
 
 @pytest.fixture
-def save_tuned(tmp_path: Path, tiny_config: Callable[..., Any], tokenizer: Any) -> Callable[..., str]:
-    """save_tuned(kind, **more): a model with fresh weights and a head of two outputs, as the word that names it."""
+def save_tuned(
+    tmp_path: Path, tiny_config: Callable[..., Any], tokenizer: Any
+) -> Callable[..., str]:
+    """save_tuned(kind, **more): a model with fresh weights and a head of two outputs, as the word
+    that names it.
+    """
 
     def save(kind: str, num_labels: int = 2, **more: Any) -> str:
         torch.manual_seed(0)
@@ -208,53 +272,96 @@ def reviews(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize(("task", "is_warned"), [("mrpc", True), ("sst2", False)])
 def test_a_model_of_another_task_is_named(
-    tmp_path: Path, save_tuned: Any, evaluate: Any, caplog: pytest.LogCaptureFixture, task: str, is_warned: bool
+    tmp_path: Path,
+    save_tuned: Any,
+    evaluate: Any,
+    caplog: pytest.LogCaptureFixture,
+    task: str,
+    is_warned: bool,
 ) -> None:
-    model = save_tuned("classification", labels=["0", "1"], extra_config={"clozelab": {"task": task}})
+    model = save_tuned(
+        "classification", labels=["0", "1"], extra_config={"clozelab": {"task": task}}
+    )
     evaluate(*reviews(tmp_path), model)
-    assert ("was fine-tuned on mrpc: do its classes mean the same on sst2?" in caplog.text) is is_warned
+    assert (
+        "was fine-tuned on mrpc: do its classes mean the same on sst2?" in caplog.text
+    ) is is_warned
 
 
-@pytest.mark.parametrize(("labels", "is_warned"), [(["LABEL_0", "LABEL_1"], True), (["0", "1"], False)])
+@pytest.mark.parametrize(
+    ("labels", "is_warned"), [(["LABEL_0", "LABEL_1"], True), (["0", "1"], False)]
+)
 def test_classes_without_names_are_taken_in_the_tasks_order_with_a_warning(
-    tmp_path: Path, save_tuned: Any, evaluate: Any, caplog: pytest.LogCaptureFixture, labels: list[str], is_warned: bool
+    tmp_path: Path,
+    save_tuned: Any,
+    evaluate: Any,
+    caplog: pytest.LogCaptureFixture,
+    labels: list[str],
+    is_warned: bool,
 ) -> None:
     evaluate(*reviews(tmp_path), save_tuned("classification", labels=labels))
-    assert ("model calls its classes LABEL_0, ...: they are taken in the task's order" in caplog.text) is is_warned
+    assert (
+        "model calls its classes LABEL_0, ...: they are taken in the task's order" in caplog.text
+    ) is is_warned
 
 
 def nli(folder: Path, labels: str = "contradiction entailment neutral") -> list[str]:
     rows = [f"the cat sat\ta dog ran\t{label}" for label in labels.split() * 2]
     (folder / "nli.tsv").write_text("\n".join(["sentence1\tsentence2\tgold_label", *rows]) + "\n")
-    return ["measure=labelled", "task@measure.task=snli_95k", "measure.task.data.validation_file=nli.tsv"]
+    return [
+        "measure=labelled",
+        "task@measure.task=snli_95k",
+        "measure.task.data.validation_file=nli.tsv",
+    ]
 
 
 NLI = ["CONTRADICTION", "NEUTRAL", "ENTAILMENT"]  # another order than the task's
 
 
-def test_classes_of_others_are_matched_by_a_key(tmp_path: Path, save_tuned: Any, evaluate: Any) -> None:
+def test_classes_of_others_are_matched_by_a_key(
+    tmp_path: Path, save_tuned: Any, evaluate: Any
+) -> None:
     model = save_tuned("classification", num_labels=3, labels=NLI)
-    with pytest.raises(ValueError, match="'contradiction' is not one of the known labels") as refusal:
+    with pytest.raises(
+        ValueError, match="'contradiction' is not one of the known labels"
+    ) as refusal:
         evaluate(*nli(tmp_path), model)
     # The line to type is in the message, and does it.
     (word,) = re.findall("'(measure.label_names=.*)'", str(refusal.value))
     names = "{CONTRADICTION: contradiction, NEUTRAL: neutral, ENTAILMENT: entailment}"
     assert word == f"measure.label_names={names}"
-    by_key = (evaluate(*nli(tmp_path), model, word, name="by_key") / "predictions.jsonl").read_text()
+    by_key = (
+        evaluate(*nli(tmp_path), model, word, name="by_key") / "predictions.jsonl"
+    ).read_text()
     own = save_tuned("classification", num_labels=3, labels=[name.lower() for name in NLI])
     assert by_key == (evaluate(*nli(tmp_path), own, name="own") / "predictions.jsonl").read_text()
     left = save_tuned("classification", num_labels=3, labels=["LABEL_0", "LABEL_1", "LABEL_2"])
     word = "measure.label_names={LABEL_0: contradiction, LABEL_1: neutral, LABEL_2: entailment}"
-    assert by_key == (evaluate(*nli(tmp_path), left, word, name="left") / "predictions.jsonl").read_text()
+    assert (
+        by_key
+        == (evaluate(*nli(tmp_path), left, word, name="left") / "predictions.jsonl").read_text()
+    )
 
 
 @pytest.mark.parametrize(
     ("config", "word", "message"),
     [
-        ({}, "measure.label_names={CONTRA: contradiction}", "has no label 'CONTRA'; did you mean 'CONTRADICTION'"),
-        ({"label2id": {"CONTRADICTION": 2}}, "", "contradicts itself: 'CONTRADICTION' is output 0 in id2label and 2"),
+        (
+            {},
+            "measure.label_names={CONTRA: contradiction}",
+            "has no label 'CONTRA'; did you mean 'CONTRADICTION'",
+        ),
+        (
+            {"label2id": {"CONTRADICTION": 2}},
+            "",
+            "contradicts itself: 'CONTRADICTION' is output 0 in id2label and 2",
+        ),
         ({"id2label": {"0": "a", "2": "b", "3": "c"}}, "", "id2label has no name for output 1"),
-        ({"problem_type": "multi_label_classification"}, "", "only one label an example can be scored"),
+        (
+            {"problem_type": "multi_label_classification"},
+            "",
+            "only one label an example can be scored",
+        ),
     ],
 )
 def test_names_that_fit_nothing_are_refused(
@@ -271,11 +378,17 @@ def test_names_that_fit_nothing_are_refused(
 
 def test_a_fresh_head_comes_from_the_seed(tmp_path: Path, save_tuned: Any, evaluate: Any) -> None:
     """The floor of a fine-tuned model: whatever was drawn before, one seed has one floor."""
-    words = [*reviews(tmp_path), save_tuned("classification", labels=["0", "1"]), "initialisation=random"]
+    words = [
+        *reviews(tmp_path),
+        save_tuned("classification", labels=["0", "1"]),
+        "initialisation=random",
+    ]
     found = []
     for name, seed in (("one", 1), ("again", 1), ("other", 2)):
         torch.manual_seed(len(found))
-        found.append((evaluate(*words, f"pretrain_seed={seed}", name=name) / "predictions.jsonl").read_text())
+        found.append(
+            (evaluate(*words, f"pretrain_seed={seed}", name=name) / "predictions.jsonl").read_text()
+        )
     assert found[0] == found[1] != found[2]
 
 
@@ -298,11 +411,28 @@ def test_the_threshold_of_no_answer_is_not_tuned_on_the_file_that_is_scored(
     source: str,
 ) -> None:
     asked = {"id": "1", "question": "who ran?", "answers": [{"text": "dog", "answer_start": 2}]}
-    paragraphs = [{"context": "a dog ran", "qas": [asked, asked | {"id": "2", "answers": [], "is_impossible": True}]}]
-    (tmp_path / "dev.json").write_text(json.dumps({"version": "2", "data": [{"title": "", "paragraphs": paragraphs}]}))
-    rules = {"n_best_size": 20, "max_answer_length": 40, "with_unanswerable": True, "threshold": threshold}
+    paragraphs = [
+        {
+            "context": "a dog ran",
+            "qas": [asked, asked | {"id": "2", "answers": [], "is_impossible": True}],
+        }
+    ]
+    (tmp_path / "dev.json").write_text(
+        json.dumps({"version": "2", "data": [{"title": "", "paragraphs": paragraphs}]})
+    )
+    rules = {
+        "n_best_size": 20,
+        "max_answer_length": 40,
+        "with_unanswerable": True,
+        "threshold": threshold,
+    }
     model = save_tuned("spans", extra_config={"clozelab": {"answers": rules}})
-    words = ["measure=labelled", "task@measure.task=squad_v2", "measure.task.data.validation_file=dev.json", model]
+    words = [
+        "measure=labelled",
+        "task@measure.task=squad_v2",
+        "measure.task.data.validation_file=dev.json",
+        model,
+    ]
     folder = evaluate(*words, f"initialisation={initialisation}")
     (record,) = find(folder).evaluate
     said = {"value": used, "source": source}
@@ -310,13 +440,18 @@ def test_the_threshold_of_no_answer_is_not_tuned_on_the_file_that_is_scored(
     assert json.loads((folder / "scores.json").read_text())["no_answer_threshold"] == said
     assert record.values["validation/threshold"] == used
 
-    is_named = "the model was fine-tuned with max_answer_length 40, and is scored with 30" in caplog.text
+    is_named = (
+        "the model was fine-tuned with max_answer_length 40, and is scored with 30" in caplog.text
+    )
     assert is_named == (initialisation == "pretrained")
 
-    # A threshold above all odds answers both questions, one below them neither; tuned, it would be right more often.
+    # A threshold above all odds answers both questions, one below them neither; tuned, it would be
+    # right more often.
     texts = json.loads((folder / "predictions.json").read_text())
     odds = json.loads((folder / "null_odds.json").read_text())
-    assert {key: text == "" for key, text in texts.items()} == {key: odds[key] > used for key in odds}
+    assert {key: text == "" for key, text in texts.items()} == {
+        key: odds[key] > used for key in odds
+    }
     assert record.values["validation/best_f1"] >= record.values["validation/f1"]
     if abs(used) == 1e5:
         assert record.values["validation/NoAns_f1"] == (0.0 if used > 0 else 100.0)
@@ -325,13 +460,27 @@ def test_the_threshold_of_no_answer_is_not_tuned_on_the_file_that_is_scored(
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ("stsb", "a probe tells classes of words, texts or pairs; this task has numbers, choices or spans"),
+        (
+            "stsb",
+            (
+                "a probe tells classes of words, texts or pairs; this task has numbers, choices or"
+                " spans"
+            ),
+        ),
         ("ner_features_wnut17", "reads stored features; take the task of the words themselves"),
     ],
 )
-def test_what_no_probe_can_tell(tmp_path: Path, save_encoder: Any, evaluate: Any, task: str, message: str) -> None:
+def test_what_no_probe_can_tell(
+    tmp_path: Path, save_encoder: Any, evaluate: Any, task: str, message: str
+) -> None:
     save_encoder(tmp_path / "encoder")
-    (tmp_path / "all.tsv").write_text("sentence1\tsentence2\tscore\tindex\na cat\ta dog\t1.5\t0\na dog\ta cat\t2\t1\n")
+    (tmp_path / "all.tsv").write_text(
+        "sentence1\tsentence2\tscore\tindex\na cat\ta dog\t1.5\t0\na dog\ta cat\t2\t1\n"
+    )
     words = ["train_file=all.tsv", "validation_file=all.tsv"]
     with pytest.raises(ValueError, match=message):
-        evaluate("measure=probe", f"task@measure.task={task}", *(f"measure.task.data.{word}" for word in words))
+        evaluate(
+            "measure=probe",
+            f"task@measure.task={task}",
+            *(f"measure.task.data.{word}" for word in words),
+        )

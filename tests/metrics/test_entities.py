@@ -1,4 +1,6 @@
-"""Entities as conlleval sees them: equal to seqeval on anything a model can say, in every scheme."""
+"""Entities as conlleval sees them: equal to seqeval on anything a model can say, in every
+scheme.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,24 @@ import random
 
 import pytest
 
-from clozelab.metrics.entities import Entity, entities, entity_scores, scheme_of, tag_scores, to_iob2
+from clozelab.metrics.entities import (
+    Entity,
+    entities,
+    entity_scores,
+    scheme_of,
+    tag_scores,
+    to_iob2,
+)
 
 TYPES = ("PER", "LOC", "MISC")
 
 
 def random_tags(rng: random.Random, prefixes: str, length: int) -> list[str]:
     """Any prefix anywhere: mostly sequences that break their scheme."""
-    return ["O" if rng.random() < 0.4 else f"{rng.choice(prefixes)}-{rng.choice(TYPES)}" for _ in range(length)]
+    return [
+        "O" if rng.random() < 0.4 else f"{rng.choice(prefixes)}-{rng.choice(TYPES)}"
+        for _ in range(length)
+    ]
 
 
 def iob1(rng: random.Random, length: int) -> list[str]:
@@ -39,7 +51,8 @@ def test_equals_seqeval_on_random_tags(prefixes: str) -> None:
         lengths = [rng.randint(1, 9) for _ in range(rng.randint(1, 3))]
         gold = [iob1(rng, n) if case % 2 else random_tags(rng, prefixes, n) for n in lengths]
         predicted = [
-            [tag if rng.random() < 0.7 else random_tags(rng, prefixes, 1)[0] for tag in sentence] for sentence in gold
+            [tag if rng.random() < 0.7 else random_tags(rng, prefixes, 1)[0] for tag in sentence]
+            for sentence in gold
         ]
         for tags in gold:
             expected = [(name, start, end + 1) for name, start, end in labelling.get_entities(tags)]
@@ -81,7 +94,11 @@ def test_schemes_are_told_apart(tags: str, scheme: str) -> None:
 
 def test_all_schemes_say_the_same() -> None:
     expected = [Entity("PER", 0, 2), Entity("PER", 2, 3), Entity("LOC", 4, 5)]
-    for tags in ("I-PER I-PER B-PER O I-LOC", "B-PER I-PER B-PER O B-LOC", "B-PER E-PER S-PER O S-LOC"):
+    for tags in (
+        "I-PER I-PER B-PER O I-LOC",
+        "B-PER I-PER B-PER O B-LOC",
+        "B-PER E-PER S-PER O S-LOC",
+    ):
         assert entities(tags.split()) == expected
         assert to_iob2(tags.split()) == ["B-PER", "I-PER", "B-PER", "O", "B-LOC"]
 
@@ -90,7 +107,9 @@ def test_a_right_word_is_no_right_entity() -> None:
     scores = entity_scores([["B-PER", "O", "B-LOC"]], [["B-PER", "I-PER", "B-LOC"]])
     assert scores == {"f1": 0.5, "precision": 0.5, "recall": 0.5, "accuracy": pytest.approx(2 / 3)}
     assert entity_scores([["O", "O"]], [["O", "O"]])["f1"] == 0.0
-    assert tag_scores([["NOUN", "VERB"], ["X"]], [["NOUN", "NOUN"], ["X"]]) == {"accuracy": pytest.approx(2 / 3)}
+    assert tag_scores([["NOUN", "VERB"], ["X"]], [["NOUN", "NOUN"], ["X"]]) == {
+        "accuracy": pytest.approx(2 / 3)
+    }
 
 
 @pytest.mark.parametrize("tag", ["PER", "Q-PER", "B-", "B", "", "BI-PER"])

@@ -26,14 +26,19 @@ def random_labels(rng: np.random.Generator, num_classes: int) -> tuple[np.ndarra
 
 @pytest.mark.parametrize(
     ("name", "oracle", "num_classes"),
-    [("accuracy", "accuracy_score", 3), ("f1", "f1_score", 2), ("matthews", "matthews_corrcoef", 3)],
+    [
+        ("accuracy", "accuracy_score", 3),
+        ("f1", "f1_score", 2),
+        ("matthews", "matthews_corrcoef", 3),
+    ],
 )
 def test_equals_scikit_learn(name: str, oracle: str, num_classes: int) -> None:
     sklearn_metrics = pytest.importorskip("sklearn.metrics")
     rng = np.random.default_rng(1)
     extra = {"zero_division": 0.0, "labels": [1], "average": "macro"} if name == "f1" else {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # scikit-learn warns about single-class cases, which are meant here
+        # scikit-learn warns about single-class cases, which are meant here
+        warnings.simplefilter("ignore")
         for _ in range(CASES):
             predictions, labels = random_labels(rng, num_classes)
             expected = getattr(sklearn_metrics, oracle)(labels, predictions, **extra)
@@ -60,7 +65,10 @@ def test_constant_predictions_have_no_correlation(name: str) -> None:
 
 def test_majority_baseline_and_collapse() -> None:
     labels = [1, 1, 0, 1]
-    assert glue.majority_baseline(["accuracy", "matthews"], labels) == {"accuracy": 0.75, "matthews": 0.0}
+    assert glue.majority_baseline(["accuracy", "matthews"], labels) == {
+        "accuracy": 0.75,
+        "matthews": 0.0,
+    }
     assert glue.is_collapsed([2, 2, 2])
     assert not glue.is_collapsed([2, 2, 0])
 
@@ -81,7 +89,10 @@ def test_nearly_one_answer_is_collapsed_too(ones: int, gold_ones: int, is_collap
     answers, labels = (np.arange(100) < count for count in (ones, gold_ones))
     assert glue.is_collapsed(answers, labels=labels) is is_collapsed
     names = np.array(["no", "yes"])
-    assert glue.is_collapsed(names[answers.astype(int)], labels=names[labels.astype(int)]) is is_collapsed
+    assert (
+        glue.is_collapsed(names[answers.astype(int)], labels=names[labels.astype(int)])
+        is is_collapsed
+    )
 
 
 def test_several_classes_that_are_hardly_ever_given() -> None:
@@ -103,7 +114,9 @@ def test_unequal_lengths_are_refused() -> None:
 def test_scores_fit_the_kind_of_task() -> None:
     glue.check_metrics(["accuracy", "f1"], is_regression=False)
     glue.check_metrics(["pearson", "spearman"], is_regression=True)
-    with pytest.raises(ValueError, match=r"\['accuracy'\] do not fit a task that predicts a number"):
+    with pytest.raises(
+        ValueError, match=r"\['accuracy'\] do not fit a task that predicts a number"
+    ):
         glue.check_metrics(["spearman", "accuracy"], is_regression=True)
     assert glue.is_collapsed([2.50001, 2.50002], is_regression=True)
     assert not glue.is_collapsed([2.5, 2.6], is_regression=True)
@@ -139,15 +152,36 @@ def test_good_one(tmp_path: Path) -> None:
     ("breakage", "message"),
     [
         (lambda files: {k: v for k, v in files.items() if k != "WNLI.tsv"}, "WNLI.tsv: missing"),
-        (changed("MRPC.tsv", b"index\tprediction", b"id\tlabel"), "first line must be 'index<TAB>prediction'"),
-        (changed("MRPC.tsv", b"index\tprediction\n", b""), "first line must be 'index<TAB>prediction'"),
-        (changed("CoLA.tsv", b"1062\t0\n", b""), "CoLA.tsv: 1062 predictions, the test set has 1063"),
-        (changed("RTE.tsv", b"\n7\tentailment", b"\n7\t1"), "RTE.tsv:9: prediction '1' is not one of entailment"),
+        (
+            changed("MRPC.tsv", b"index\tprediction", b"id\tlabel"),
+            "first line must be 'index<TAB>prediction'",
+        ),
+        (
+            changed("MRPC.tsv", b"index\tprediction\n", b""),
+            "first line must be 'index<TAB>prediction'",
+        ),
+        (
+            changed("CoLA.tsv", b"1062\t0\n", b""),
+            "CoLA.tsv: 1062 predictions, the test set has 1063",
+        ),
+        (
+            changed("RTE.tsv", b"\n7\tentailment", b"\n7\t1"),
+            "RTE.tsv:9: prediction '1' is not one of entailment",
+        ),
         (changed("QNLI.tsv", b"\n3\t", b"\n2\t"), "QNLI.tsv:5: index '2', expected 3"),
-        (changed("STS-B.tsv", b"\n5\t0.0", b"\n5\tnan"), "STS-B.tsv:7: prediction 'nan' is not a number"),
+        (
+            changed("STS-B.tsv", b"\n5\t0.0", b"\n5\tnan"),
+            "STS-B.tsv:7: prediction 'nan' is not a number",
+        ),
         (changed("SST-2.tsv", b"\n9\t0", b"\n9,0"), "SST-2.tsv:11: 1 tab-separated fields"),
-        (changed("AX.tsv", b"0\tcontradiction\n", b"0\tcontradiction\r\n"), r"prediction 'contradiction\r'"),
-        (changed("MNLI-m.tsv", b"index", b"\xef\xbb\xbfindex"), r"MNLI-m.tsv: the first line must be"),
+        (
+            changed("AX.tsv", b"0\tcontradiction\n", b"0\tcontradiction\r\n"),
+            r"prediction 'contradiction\r'",
+        ),
+        (
+            changed("MNLI-m.tsv", b"index", b"\xef\xbb\xbfindex"),
+            r"MNLI-m.tsv: the first line must be",
+        ),
         (changed("MNLI-mm.tsv", b"contradiction", b"\xff"), "MNLI-mm.tsv: not UTF-8 text"),
     ],
 )

@@ -1,4 +1,6 @@
-"""Paired tests against counting by hand and against scipy, and their error rate where nothing differs."""
+"""Paired tests against counting by hand and against scipy, and their error rate where nothing
+differs.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def test_mcnemar_by_hand() -> None:
 
 def test_mcnemar_keeps_its_level() -> None:
     rng = np.random.default_rng(0)
-    p_values = np.array([mcnemar(rng.random(200) < 0.7, rng.random(200) < 0.7).p_value for _ in range(400)])
+    p_values = np.array(
+        [mcnemar(rng.random(200) < 0.7, rng.random(200) < 0.7).p_value for _ in range(400)]
+    )
     assert (p_values < 0.05).mean() < 0.06  # an exact test is conservative
     apart = [mcnemar(rng.random(200) < 0.8, rng.random(200) < 0.6).p_value for _ in range(100)]
     assert (np.array(apart) < 0.05).mean() > 0.8

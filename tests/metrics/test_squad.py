@@ -1,4 +1,6 @@
-"""SQuAD scorers: published prediction files give the published figures; the small rules one by one."""
+"""SQuAD scorers: published prediction files give the published figures; the small rules one by
+one.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,27 @@ PREDICTIONS = "data/oracles/squad_predictions"
 
 def gold_answers(path: Path) -> dict[str, list[str]]:
     articles = json.loads(path.read_text(encoding="utf-8"))["data"]
-    questions = (qa for article in articles for paragraph in article["paragraphs"] for qa in paragraph["qas"])
+    questions = (
+        qa for article in articles for paragraph in article["paragraphs"] for qa in paragraph["qas"]
+    )
     return {qa["id"]: [answer["text"] for answer in qa["answers"]] for qa in questions}
 
 
 @pytest.mark.shared
 @pytest.mark.parametrize(
     ("file", "exact", "f1", "unanswered"),
-    [("v1.1_bert_ensemble", 86.2062, 92.1956, 0), ("v1.1_logistic_regression", 40.1419, 50.9815, 13)],
+    [
+        ("v1.1_bert_ensemble", 86.2062, 92.1956, 0),
+        ("v1.1_logistic_regression", 40.1419, 50.9815, 13),
+    ],
 )
-def test_published_v1_predictions(shared_dir: Path, file: str, exact: float, f1: float, unanswered: int) -> None:
+def test_published_v1_predictions(
+    shared_dir: Path, file: str, exact: float, f1: float, unanswered: int
+) -> None:
     answers = gold_answers(shared_dir / "data/squad/dev-v1.1.json")
-    predictions = json.loads((shared_dir / PREDICTIONS / f"{file}.json").read_text(encoding="utf-8"))
+    predictions = json.loads(
+        (shared_dir / PREDICTIONS / f"{file}.json").read_text(encoding="utf-8")
+    )
     scores = squad.score_v1(answers, predictions)
     assert scores["exact_match"] == pytest.approx(exact, abs=1e-4)
     assert scores["f1"] == pytest.approx(f1, abs=1e-4)
@@ -36,7 +47,9 @@ def test_published_v1_predictions(shared_dir: Path, file: str, exact: float, f1:
 @pytest.mark.shared
 def test_published_v2_predictions(shared_dir: Path) -> None:
     answers = gold_answers(shared_dir / "data/squad/dev-v2.0.json")
-    predictions = json.loads((shared_dir / PREDICTIONS / "v2.0_bert_single.json").read_text(encoding="utf-8"))
+    predictions = json.loads(
+        (shared_dir / PREDICTIONS / "v2.0_bert_single.json").read_text(encoding="utf-8")
+    )
     scores = squad.score_v2(answers, predictions)
     expected = {"exact": 78.7417, "f1": 81.7753, "HasAns_exact": 74.1059, "HasAns_f1": 80.1818}
     expected |= {"NoAns_exact": 83.3642, "NoAns_f1": 83.3642}
@@ -83,7 +96,8 @@ def _random_v2(seed: int) -> tuple[dict[str, list[str]], dict[str, str], dict[st
     rng = np.random.default_rng(seed)
     answers = {str(i): ["cat"] if rng.random() < 0.6 else [] for i in range(40)}
     predictions = {key: str(rng.choice(["cat", "dog", "cat dog"])) for key in answers}
-    odds = {key: float(rng.integers(-5, 6)) / 2 - (1.0 if answers[key] else 0.0) for key in answers}  # with ties
+    # with ties
+    odds = {key: float(rng.integers(-5, 6)) / 2 - (1.0 if answers[key] else 0.0) for key in answers}
     return answers, predictions, odds
 
 

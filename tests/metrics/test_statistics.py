@@ -67,7 +67,9 @@ def test_difference_is_paired() -> None:
 
 
 def test_difference_uses_common_seeds_only() -> None:
-    found = contrast([(1.0, {(1, 1): 5.0, (2, 1): 6.0, (3, 1): 90.0}), (-1.0, {(1, 1): 4.0, (2, 1): 4.5})])
+    found = contrast(
+        [(1.0, {(1, 1): 5.0, (2, 1): 6.0, (3, 1): 90.0}), (-1.0, {(1, 1): 4.0, (2, 1): 4.5})]
+    )
     assert found is not None and (found.mean, found.count) == (1.25, 2)
     assert contrast([(1.0, {(1, 1): 1.0}), (-1.0, {(2, 1): 1.0})]) is None
 
@@ -88,13 +90,20 @@ SPREADS = {"dominates": (1.0, 0.3), "is negligible": (0.0, 1.0)}
 
 
 def simulated(
-    pretrain_seeds: int, spread: tuple[float, float], truth: float = 0.5, columns: tuple[float, ...] = (1.0,)
+    pretrain_seeds: int,
+    spread: tuple[float, float],
+    truth: float = 0.5,
+    columns: tuple[float, ...] = (1.0,),
 ) -> np.ndarray:
-    """Differences [SIMULATIONS, columns, pre-training seeds, fine-tuning seeds] whose true mean is `truth`."""
+    """Differences [SIMULATIONS, columns, pre-training seeds, fine-tuning seeds] whose true mean is
+    `truth`.
+    """
     generator = np.random.default_rng(7)
     shape = (SIMULATIONS, len(columns), pretrain_seeds, FINETUNING)
     between = generator.normal(0.0, spread[0], size=(*shape[:3], 1))
-    return truth + np.array(columns)[:, None, None] * (between + generator.normal(0.0, spread[1], size=shape))
+    return truth + np.array(columns)[:, None, None] * (
+        between + generator.normal(0.0, spread[1], size=shape)
+    )
 
 
 def as_scores(differences: np.ndarray) -> dict[tuple[int, int], float]:
@@ -108,7 +117,9 @@ def share(hits: list[bool]) -> float:
 
 @pytest.mark.parametrize("spread", SPREADS.values(), ids=SPREADS)
 @pytest.mark.parametrize("seeds", [2, 3, 5])
-def test_intervals_cover_and_false_verdicts_are_rare(seeds: int, spread: tuple[float, float]) -> None:
+def test_intervals_cover_and_false_verdicts_are_rare(
+    seeds: int, spread: tuple[float, float]
+) -> None:
     found = [estimate(as_scores(one[0])) for one in simulated(seeds, spread)]
     assert 0.92 <= share([one.low <= 0.5 <= one.high for one in found]) <= 0.98
     null = [estimate(as_scores(one[0])) for one in simulated(seeds, spread, truth=0.0)]
@@ -125,14 +136,18 @@ def test_runs_taken_as_independent_do_not_cover(seeds: int) -> None:
 
 @pytest.mark.parametrize("seeds", [3, 5])
 def test_fine_tuning_seeds_drawn_alike_for_every_encoder_do_not_cover(seeds: int) -> None:
-    """Another negative control, docs/decisions/0013: their effect is in every mean, not in the means' spread."""
+    """Another negative control, docs/decisions/0013: their effect is in every mean, not in the
+    means' spread.
+    """
     alike = np.random.default_rng(8).normal(0.0, 1.0, size=(SIMULATIONS, 1, FINETUNING))
     found = [estimate(as_scores(one)) for one in simulated(seeds, (0.5, 0.5))[:, 0] + alike]
     assert share([one.low <= 0.5 <= one.high for one in found]) < 0.9
 
 
 def test_a_spread_borrowed_from_other_columns_does_not_cover() -> None:
-    """Why nothing is pooled over the table, docs/decisions/0006: the column that spreads most is too sure of itself."""
+    """Why nothing is pooled over the table, docs/decisions/0006: the column that spreads most is
+    too sure of itself.
+    """
     values = simulated(2, SPREADS["dominates"], columns=(0.3, 1.0, 3.0)).mean(-1)
     half = stats.t.ppf(0.975, df=3) * np.sqrt(values.var(-1, ddof=1).mean(-1) / 2)
     covered = np.abs(values.mean(-1) - 0.5) <= half[:, None]
@@ -140,12 +155,15 @@ def test_a_spread_borrowed_from_other_columns_does_not_cover() -> None:
 
 
 def test_corrected_tables_are_rarely_wrong_anywhere() -> None:
-    """Nine differences, none true: the correction keeps the whole table below 5 %, without it a third is wrong."""
+    """Nine differences, none true: the correction keeps the whole table below 5 %, without it a
+    third is wrong.
+    """
     tables = simulated(3, SPREADS["dominates"], truth=0.0, columns=(1.0,) * 9).mean(-1)
     statistics = np.abs(tables.mean(-1)) * np.sqrt(3) / tables.std(-1, ddof=1)
     p_values = 2 * stats.t.sf(statistics, df=2)
     assert share([min(one) < 0.05 for one in p_values]) > 0.25
-    assert share([min(holm(one.tolist())) < 0.05 for one in p_values]) < 0.065  # 0.05 and two standard errors
+    # 0.05 and two standard errors
+    assert share([min(holm(one.tolist())) < 0.05 for one in p_values]) < 0.065
 
 
 def test_p_value_equals_scipys() -> None:
@@ -170,11 +188,13 @@ def test_holm_by_hand() -> None:
 
 def test_difference_of_differences_is_paired() -> None:
     cells = [
-        {(seed, 1): base + noise * seed for seed in (1, 2, 3)} for base, noise in ((5, 9), (3, 8.9), (4, 2), (3, 2.1))
+        {(seed, 1): base + noise * seed for seed in (1, 2, 3)}
+        for base, noise in ((5, 9), (3, 8.9), (4, 2), (3, 2.1))
     ]
     found = contrast(list(zip((1.0, -1.0, -1.0, 1.0), cells, strict=True)))
     assert found is not None
-    assert (found.mean, found.count) == (pytest.approx(1.4), 3)  # (2 + 0.1 s) - (1 - 0.1 s) over s = 1, 2, 3
+    # (2 + 0.1 s) - (1 - 0.1 s) over s = 1, 2, 3
+    assert (found.mean, found.count) == (pytest.approx(1.4), 3)
     assert contrast([(1.0, cells[0]), (-1.0, {(9, 1): 1.0})]) is None
 
 
@@ -184,7 +204,9 @@ def test_unequal_runs_are_marked() -> None:
 
 
 def test_seeds_needed() -> None:
-    """Textbook sizes of a one-sample t test at 5 % and 80 %: 34 for half a standard deviation, 15, 10, 5."""
+    """Textbook sizes of a one-sample t test at 5 % and 80 %: 34 for half a standard deviation, 15,
+    10, 5.
+    """
     assert [seeds_needed([effect]) for effect in (0.5, 0.8, 1.0, 2.0)] == [34, 15, 10, 5]
     assert seeds_needed([0.1]) is None and seeds_needed([0.0]) is None
     assert seeds_needed([np.inf]) == seeds_needed([1e9]) == 2
@@ -201,7 +223,9 @@ def test_seeds_needed_are_enough_for_all(effects: tuple[float, ...]) -> None:
 
     def found(n: int) -> float:
         values = draw.normal(size=(20_000, len(effects), n)) + np.array(effects)[:, None]
-        shown = values.mean(2) - stats.t.ppf(0.975, n - 1) * values.std(2, ddof=1) / np.sqrt(n) > 0.0
+        shown = (
+            values.mean(2) - stats.t.ppf(0.975, n - 1) * values.std(2, ddof=1) / np.sqrt(n) > 0.0
+        )
         return float(shown.all(1).mean())
 
     assert found(count) > 0.79 and found(count - 2) < 0.8
@@ -222,7 +246,9 @@ def test_smallest_gap_is_found_that_often(n: int, tests: int) -> None:
     """Also by the hardest step of a correction for several tests."""
     truth = smallest_gap(2.0, n, confidence=1.0 - 0.05 / tests)
     values = np.random.default_rng(1).normal(truth, 2.0, size=(20_000, n))
-    low = values.mean(1) - stats.t.ppf(1.0 - 0.025 / tests, n - 1) * values.std(1, ddof=1) / np.sqrt(n)
+    low = values.mean(1) - stats.t.ppf(1.0 - 0.025 / tests, n - 1) * values.std(
+        1, ddof=1
+    ) / np.sqrt(n)
     assert (low > 0).mean() == pytest.approx(0.8, abs=0.015)
 
 
@@ -236,10 +262,21 @@ def test_one_look_is_the_plain_test() -> None:
 def test_looking_after_every_seed_is_wrong_once_in_twenty() -> None:
     """Against t tests of scipy on other draws; without the correction three times as often."""
     values, looks = np.random.default_rng(11).normal(size=(4000, 10)), range(3, 11)
-    plain = np.array([stats.ttest_1samp(values[:, :count], 0.0, axis=1).pvalue for count in looks]).T
-    smallest = np.array([sequential_p(one[: number + 1], 3, 10) for one in plain for number in (7,)])
-    stopped = np.array([any(sequential_p(one[:number], 3, 10) < 0.05 for number in range(1, 9)) for one in plain[:400]])
-    assert np.array_equal(stopped, smallest[:400] < 0.05), "whoever stops at a look has what the last one says"
+    plain = np.array(
+        [stats.ttest_1samp(values[:, :count], 0.0, axis=1).pvalue for count in looks]
+    ).T
+    smallest = np.array(
+        [sequential_p(one[: number + 1], 3, 10) for one in plain for number in (7,)]
+    )
+    stopped = np.array(
+        [
+            any(sequential_p(one[:number], 3, 10) < 0.05 for number in range(1, 9))
+            for one in plain[:400]
+        ]
+    )
+    assert np.array_equal(stopped, smallest[:400] < 0.05), (
+        "whoever stops at a look has what the last one says"
+    )
     low, high = stats.binom.ppf([0.001, 0.999], 4000, 0.05)
     assert low <= (smallest < 0.05).sum() <= high
     assert (plain.min(axis=1) < 0.05).sum() > 2 * high

@@ -29,17 +29,29 @@ from microworld.dials import (
 )
 
 KIND_OF = {thing: kind for kind, things in enumerate(THINGS) for thing in things}
-SETTINGS = {"world_seed": 1, "right": 1.0, "following": 1.0, "num_documents": 12, "train_examples": 4}
+SETTINGS = {
+    "world_seed": 1,
+    "right": 1.0,
+    "following": 1.0,
+    "num_documents": 12,
+    "train_examples": 4,
+}
 SETTINGS |= {"validation_examples": 4, "entropy_documents": 3}
 
 
 def all_sentences(world: World, kind: int) -> dict[tuple[str, ...], float]:
-    """Every sentence of a kind with its probability, written out from the description of the world."""
+    """Every sentence of a kind with its probability, written out from the description of the
+    world.
+    """
     found = {}
     for person, verb, thing in itertools.product(PEOPLE, VERBS, THINGS[kind]):
-        chance = (1 - OWN_PERSON_SHARE) / len(PEOPLE) + OWN_PERSON_SHARE / 3 * (PEOPLE.index(person) // 3 == kind)
+        chance = (1 - OWN_PERSON_SHARE) / len(PEOPLE) + OWN_PERSON_SHARE / 3 * (
+            PEOPLE.index(person) // 3 == kind
+        )
         own = (1 - PLAIN_SHARE) / 2 * (VERBS.index(verb) // 2 == kind and verb not in PLAIN_VERBS)
-        chance *= (PLAIN_SHARE / len(PLAIN_VERBS) if verb in PLAIN_VERBS else own) / len(THINGS[kind])
+        chance *= (PLAIN_SHARE / len(PLAIN_VERBS) if verb in PLAIN_VERBS else own) / len(
+            THINGS[kind]
+        )
         words = (person, verb, world.articles[thing], thing)
         if chance:
             found[words], found[words[::-1]] = chance * world.right, chance * (1 - world.right)
@@ -49,8 +61,12 @@ def all_sentences(world: World, kind: int) -> dict[tuple[str, ...], float]:
 @pytest.mark.parametrize(
     ("right", "following"), [pytest.param(1.0, 1.0, marks=pytest.mark.slow), (0.3, 0.6), (0.0, 0.0)]
 )
-def test_what_can_be_known_is_what_counting_all_sentences_says(right: float, following: float) -> None:
-    """Two sentences: the probability of each word is a ratio of sums over all that they could be."""
+def test_what_can_be_known_is_what_counting_all_sentences_says(
+    right: float, following: float
+) -> None:
+    """Two sentences: the probability of each word is a ratio of sums over all that they could
+    be.
+    """
     world, kinds = World(3, right, following), range(len(THINGS))
     tables = [all_sentences(world, kind) for kind in kinds]
     assert all(sum(table.values()) == pytest.approx(1) for table in tables)
@@ -58,7 +74,11 @@ def test_what_can_be_known_is_what_counting_all_sentences_says(right: float, fol
     def chance(*seen: list[str | None]) -> float:
         shares = [
             [
-                sum(p for words, p in table.items() if all(a in (None, b) for a, b in zip(one, words, strict=True)))
+                sum(
+                    p
+                    for words, p in table.items()
+                    if all(a in (None, b) for a, b in zip(one, words, strict=True))
+                )
                 for table in tables
             ]
             for one in seen
@@ -91,8 +111,12 @@ def test_what_can_be_known_is_what_counting_all_sentences_says(right: float, fol
 def test_dials_do_what_they_say() -> None:
     for right, ends in ((1.0, {True}), (0.0, {False}), (0.5, {True, False})):
         texts = [words for n in range(20) for words in World(1, right, 1.0).document(str(n))]
-        assert {words[0] in PEOPLE for words in texts} == ends and all(words[4] == "." for words in texts)
-    kinds = [[KIND_OF[words[3]] for words in World(1, 1.0, 1.0).document(str(n))] for n in range(20)]
+        assert {words[0] in PEOPLE for words in texts} == ends and all(
+            words[4] == "." for words in texts
+        )
+    kinds = [
+        [KIND_OF[words[3]] for words in World(1, 1.0, 1.0).document(str(n))] for n in range(20)
+    ]
     assert all(len(set(one)) == 1 for one in kinds) and len({one[0] for one in kinds}) > 3
     mixed = [KIND_OF[words[3]] for n in range(100) for words in World(1, 1.0, 0.0).document(str(n))]
     same = np.mean([a == b for a, b in itertools.pairwise(mixed)])
@@ -104,7 +128,8 @@ def test_labels_follow_from_the_text_and_no_thing_is_in_both_splits() -> None:
     things = {}
     for split in ("train", "dev"):
         words = " ".join(
-            files[f"dials/{name}/{split}.{end}"] for name, end in (("tags", "txt"), ("kinds", "tsv"), ("pairs", "tsv"))
+            files[f"dials/{name}/{split}.{end}"]
+            for name, end in (("tags", "txt"), ("kinds", "tsv"), ("pairs", "tsv"))
         )
         things[split] = {word for word in words.split() if word in KIND_OF}
         for line in files[f"dials/kinds/{split}.tsv"].splitlines()[1:]:
@@ -114,11 +139,15 @@ def test_labels_follow_from_the_text_and_no_thing_is_in_both_splits() -> None:
         for line in files[f"dials/pairs/{split}.tsv"].splitlines()[1:]:
             _, *texts, label = line.split("\t")
             kinds = [{KIND_OF[word] for word in text.split() if word in KIND_OF} for text in texts]
-            assert len(kinds[0]) == len(kinds[1]) == 1 and label == ("same" if kinds[0] == kinds[1] else "other")
+            assert len(kinds[0]) == len(kinds[1]) == 1 and label == (
+                "same" if kinds[0] == kinds[1] else "other"
+            )
         for block in files[f"dials/tags/{split}.txt"].replace(". X X O\n", "\n").split("\n\n"):
             cells = [line.split(" ") for line in block.splitlines()]
             wanted = [GROUPS[KIND_OF[cell[0]]] for cell in cells if cell[0] in KIND_OF]
-            assert [cell[-1] for cell in cells if cell[0] in PEOPLE] == [f"B-{group}" for group in wanted]
+            assert [cell[-1] for cell in cells if cell[0] in PEOPLE] == [
+                f"B-{group}" for group in wanted
+            ]
     assert not things["train"] & things["dev"] and len(things["train"] | things["dev"]) == 128
 
 
@@ -138,14 +167,22 @@ def test_bounds_move_with_the_dials() -> None:
         for dials in ((1.0, 1.0), (1.0, 0.0))
     }
     assert all(masked < left for left, masked in nats.values()), "both sides tell more than one"
-    assert all(near < far for near, far in zip(*nats.values(), strict=True)), "sentences of one kind tell of each other"
+    assert all(near < far for near, far in zip(*nats.values(), strict=True)), (
+        "sentences of one kind tell of each other"
+    )
 
 
 def test_a_world_is_written_once_and_never_over_another(tmp_path: Path) -> None:
-    assert write_world(tmp_path, **SETTINGS, only_look=True) is None and not list(tmp_path.iterdir())
+    assert write_world(tmp_path, **SETTINGS, only_look=True) is None and not list(
+        tmp_path.iterdir()
+    )
     folder = write_world(tmp_path, **SETTINGS)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert write_world(tmp_path, **SETTINGS) == folder == write_world(tmp_path, **SETTINGS, only_look=True)
+    assert (
+        write_world(tmp_path, **SETTINGS)
+        == folder
+        == write_world(tmp_path, **SETTINGS, only_look=True)
+    )
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(ValueError, match=r"holds another generated world \(right 1.0 -> 0.5\)"):
         write_world(tmp_path, **SETTINGS | {"right": 0.5})

@@ -1,4 +1,6 @@
-"""What the corpus promises: continuity, shared words, words decided from their right, and what is known of its loss."""
+"""What the corpus promises: continuity, shared words, words decided from their right, and what is
+known of its loss.
+"""
 
 from __future__ import annotations
 
@@ -74,11 +76,17 @@ def test_vocabulary_is_small_and_sentences_are_short(small_world: Path) -> None:
 
 
 def test_the_corpus_shows_every_word_and_mark_of_the_tasks(small_world: Path) -> None:
-    """Else an encoder meets an unknown token in fine-tuning: the question mark would be one in every question."""
+    """Else an encoder meets an unknown token in fine-tuning: the question mark would be one in
+    every question.
+    """
     corpus = _words_and_marks((small_world / "corpus/microworld.txt").read_text(encoding="utf-8"))
     squad = json.loads((small_world / "squad/dev-v2.0.json").read_text(encoding="utf-8"))
     paragraphs = [paragraph for article in squad["data"] for paragraph in article["paragraphs"]]
-    texts = [text for one in paragraphs for text in (one["context"], *(qa["question"] for qa in one["qas"]))]
+    texts = [
+        text
+        for one in paragraphs
+        for text in (one["context"], *(qa["question"] for qa in one["qas"]))
+    ]
     texts += [
         field
         for path in small_world.glob("glue/*/dev*.tsv")
@@ -90,8 +98,8 @@ def test_the_corpus_shows_every_word_and_mark_of_the_tasks(small_world: Path) ->
 
 
 def test_next_sentences_carry_people_on_and_random_ones_share_words(small_world: Path) -> None:
-    """A continuation names somebody already named far oftener than a sentence from elsewhere, which still shares other
-    words."""
+    """A continuation names somebody already named far oftener than a sentence from elsewhere, which
+    still shares other words."""
     names = {name.lower() for name in lexicon.WOMEN + lexicon.MEN}
     halves = [
         (set(words_of(" ".join(document[1:5]))), set(words_of(" ".join(document[5:9]))))
@@ -127,7 +135,9 @@ def test_half_of_the_templates_tell_the_answer_first() -> None:
 
 
 def test_articles_and_classifiers_agree(small_world: Path) -> None:
-    text = words_of(" ".join(sentence for document in _documents(small_world) for sentence in document))
+    text = words_of(
+        " ".join(sentence for document in _documents(small_world) for sentence in document)
+    )
     for left, right in itertools.pairwise(text):
         if left in ("a", "an"):
             assert left == lexicon.article(right), (left, right)
@@ -170,7 +180,8 @@ def test_people_belong_to_one_split() -> None:
         assert len(lexicon.first_names(split)) == 40
 
 
-# ---- the known entropy: posteriors that sum to one, bounds in their order, and how tight they are --------------------
+# ---- the known entropy: posteriors that sum to one, bounds in their order, and how tight they are
+# --------------------
 
 SEED = "entropy test"
 
@@ -185,11 +196,15 @@ def test_log_probability_is_the_product_of_the_decisions() -> None:
     choices = Choices("p", record=True)
     choices.pick("a", (1, 2, 3, 4))
     first = choices.pick("b", ("x", "y"), (3, 1))
-    assert choices.log_probability == pytest.approx(math.log(0.25) + math.log(0.75 if first == "x" else 0.25))
+    assert choices.log_probability == pytest.approx(
+        math.log(0.25) + math.log(0.75 if first == "x" else 0.25)
+    )
 
 
 def test_no_decision_is_hidden() -> None:
-    """Every other decision that can be made gives other words; so the decisions' entropy is the text's."""
+    """Every other decision that can be made gives other words; so the decisions' entropy is the
+    text's.
+    """
     decisions, words, _ = _decisions(SEED)
     values = {address: decision.value for address, decision in decisions.items()}
     tried = 0
@@ -234,7 +249,9 @@ def test_a_repeated_fact_decides_its_word() -> None:
 
 def test_losses_stand_in_their_order() -> None:
     entropy = known_entropy(tell_document, SEED, 2)
-    unigram = unigram_entropy(s.text for number in range(300) for s in tell_document(Choices(f"unigram {number}")))
+    unigram = unigram_entropy(
+        s.text for number in range(300) for s in tell_document(Choices(f"unigram {number}"))
+    )
     assert 0 < entropy["masked_one_loss"] <= entropy["masked_document_loss"] * 1.15
     assert entropy["masked_document_loss"] < entropy["masked_window_loss"]
     assert entropy["masked_one_loss"] < entropy["masked_window_loss"] * 1.15
@@ -255,12 +272,17 @@ def test_left_to_right_is_the_mean_over_documents_without_their_length() -> None
 
 
 def test_pairs_of_changes_add_next_to_nothing() -> None:
-    """The bound leaves out alternatives that need two changed decisions. All pairs within a sentence among those that
-    decide how it is told: they raise the loss of one masked word by less than 0.02 nats."""
+    """The bound leaves out alternatives that need two changed decisions. All pairs within a
+    sentence among those that decide how it is told: they raise the loss of one masked word by less
+    than 0.02 nats."""
     decisions, words, log_probability = _decisions(SEED)
     values = {address: decision.value for address, decision in decisions.items()}
     names = {"subject", "other", "mention", "template", "frame", "with adjective"}
-    tellings = [a for a, d in decisions.items() if isinstance(a, tuple) and a[1] in names and len(d.options) > 1]
+    tellings = [
+        a
+        for a, d in decisions.items()
+        if isinstance(a, tuple) and a[1] in names and len(d.options) > 1
+    ]
     added: dict[int, float] = {}
     for one, two in itertools.combinations(tellings, 2):
         if one[0] != two[0]:
@@ -268,7 +290,9 @@ def test_pairs_of_changes_add_next_to_nothing() -> None:
         for first, second in itertools.product(decisions[one].options, decisions[two].options):
             if first == values[one] or second == values[two]:
                 continue
-            found = retell(tell_document, {**values, one: first, two: second}, words, log_probability)
+            found = retell(
+                tell_document, {**values, one: first, two: second}, words, log_probability
+            )
             if found and len(found.positions) == 1:
                 position = min(found.positions)
                 added[position] = added.get(position, 0.0) + found.weight

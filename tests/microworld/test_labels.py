@@ -1,7 +1,8 @@
 """Labels, read back from the written files by a second, plain grammar.
 
-The patterns below are written out by hand and share nothing with the generator but its word lists (who is a woman, what
-is a tool, which verb is the receiver's). Every test also spoils the labels and sees that the reader objects.
+The patterns below are written out by hand and share nothing with the generator but its word lists
+(who is a woman, what is a tool, which verb is the receiver's). Every test also spoils the labels
+and sees that the reader objects.
 """
 
 from __future__ import annotations
@@ -20,11 +21,22 @@ from microworld import lexicon as words
 
 Fact = dict[str, str]
 FIRST = words.WOMEN + words.MEN
-BASE = {form: base for verbs in (words.ANY_VERBS, *words.KIND_VERBS.values()) for base, *forms in verbs
-        for form in (base, *forms)}  # fmt: skip
+BASE = {
+    form: base
+    for verbs in (words.ANY_VERBS, *words.KIND_VERBS.values())
+    for base, *forms in verbs
+    for form in (base, *forms)
+}
 GIVES = {form: verb[0] for verb in words.TRANSFERS for form in verb}
-ONE_NAME, DAY, ORG = r"[A-Z][a-z]+", r"on (?P<day>[A-Z][a-z]+day)", r"(?P<org>[A-Z][a-z]+ (?:Company|Guild|Bank|Press))"
-PLACE, OTHER = r"(?:in|on|at|under|behind) the (?P<place>[a-z]+)", r"(?:in|on|at|under|behind) the [a-z]+"
+ONE_NAME, DAY, ORG = (
+    r"[A-Z][a-z]+",
+    r"on (?P<day>[A-Z][a-z]+day)",
+    r"(?P<org>[A-Z][a-z]+ (?:Company|Guild|Bank|Press))",
+)
+PLACE, OTHER = (
+    r"(?:in|on|at|under|behind) the (?P<place>[a-z]+)",
+    r"(?:in|on|at|under|behind) the [a-z]+",
+)
 THING = r"the (?:[a-z]+ )?(?P<noun>[a-z]+)"
 OWNED, JOB = r"an? (?P<adj>[a-z]+) (?P<noun>[a-z]+)", r"an? (?P<job>[a-z]+)"
 THE_OWNED = r"the (?P<adj>[a-z]+) (?P<noun>[a-z]+)"
@@ -85,7 +97,10 @@ SENTENCES = {
     ],
 }
 ASKED = {
-    ("did", "place"): [rf"Where did {P} {VERB} {THING}", rf"In which place was {THING} {VERB} by {P}"],
+    ("did", "place"): [
+        rf"Where did {P} {VERB} {THING}",
+        rf"In which place was {THING} {VERB} by {P}",
+    ],
     ("did", "P"): [rf"Who {VERB} {THING} {PLACE}", rf"By whom was {THING} {VERB} {PLACE}"],
     ("did", "noun"): [rf"What did {P} {VERB} {PLACE}", rf"Which thing was {VERB} {PLACE} by {P}"],
     ("did", "day"): [rf"When did {P} {VERB} {THING}", rf"On which day was {THING} {VERB} by {P}"],
@@ -94,10 +109,13 @@ ASKED = {
     ("gave", "noun"): [rf"What did {P} {VERB} to {Q}", rf"What did {Q} {VERB} from {P}"],
     ("home", "town"): [rf"Where does {P} live", rf"In which town does {P} work"],
     ("home", "job"): [rf"What is the job of {P}", rf"As what does {P} work"],
-    ("paid", "org"): [rf"Who pays {P} every {DAY[3:]}", rf"For which house does {P} work every {DAY[3:]}"],
+    ("paid", "org"): [
+        rf"Who pays {P} every {DAY[3:]}",
+        rf"For which house does {P} work every {DAY[3:]}",
+    ],
     ("owns", "P"): [rf"Who owns {THE_OWNED}", rf"To whom does {THE_OWNED} belong"],
     ("owns", "noun"): [rf"What does {P} own", rf"What belongs to {P}"],
-}  # fmt: skip
+}
 SEEN = re.compile(r".* was (seen|in|on|at|under|behind) ")
 """A sentence that says where somebody was, and no deed."""
 FRAME = re.compile(r"^(People say that|Everyone knew that|It was no secret that) ")
@@ -106,7 +124,11 @@ FRAME = re.compile(r"^(People say that|Everyone knew that|It was no secret that)
 def plain(sentence: str) -> str:
     """Without frame, full stop, and the capital of a word that has none of its own."""
     text = FRAME.sub("", sentence).rstrip(".")
-    return text if text.split(" ")[0].rstrip(",") in FIRST + words.TOWNS else text[0].lower() + text[1:]
+    return (
+        text
+        if text.split(" ")[0].rstrip(",") in FIRST + words.TOWNS
+        else text[0].lower() + text[1:]
+    )
 
 
 def read(sentence: str) -> Fact | None:
@@ -114,7 +136,10 @@ def read(sentence: str) -> Fact | None:
     for kind, patterns in SENTENCES.items():
         for pattern in patterns:
             match = re.fullmatch(pattern, plain(sentence))
-            fact = {"kind": kind, **{key: text for key, text in (match.groupdict() if match else {}).items() if text}}
+            fact = {
+                "kind": kind,
+                **{key: text for key, text in (match.groupdict() if match else {}).items() if text},
+            }
             if match and _verb(fact):
                 return fact
     return None
@@ -166,7 +191,9 @@ def read_story(sentences: Sequence[str]) -> list[Fact] | None:
                 fact[letter] = jobs[text[4:]]
             elif text in ("he", "she", "him", "her"):
                 women = text in ("she", "her")
-                fact[letter] = next((name for name in before if (name in words.WOMEN) == women), "?")
+                fact[letter] = next(
+                    (name for name in before if (name in words.WOMEN) == women), "?"
+                )
         fact = first_names(fact)
         before = [fact[letter] for letter in "PQ" if letter in fact]
         if fact["kind"] == "home":
@@ -179,15 +206,21 @@ def split(text: str) -> list[str]:
     return text.rstrip(".").split(". ")
 
 
-def agreement(rows: Sequence[tuple[Any, str]], judge: Callable[[Any], str | None], least: float) -> float:
-    """Share of the understood rows whose label is the reader's; at least `least` of all must be understood."""
+def agreement(
+    rows: Sequence[tuple[Any, str]], judge: Callable[[Any], str | None], least: float
+) -> float:
+    """Share of the understood rows whose label is the reader's; at least `least` of all must be
+    understood.
+    """
     judged = [(judge(row), label) for row, label in rows]
     understood = [(mine, label) for mine, label in judged if mine is not None]
     assert len(understood) >= least * len(rows), f"{len(understood)} of {len(rows)} understood"
     return sum(mine == label for mine, label in understood) / len(understood)
 
 
-def check(rows: Sequence[tuple[Any, str]], judge: Callable[[Any], str | None], least: float = 0.6) -> None:
+def check(
+    rows: Sequence[tuple[Any, str]], judge: Callable[[Any], str | None], least: float = 0.6
+) -> None:
     """Every label is the reader's; labels moved on by one row are not."""
     assert agreement(rows, judge, least) == 1.0, next(
         (row, label, judge(row)) for row, label in rows if judge(row) not in (None, label)
@@ -202,7 +235,8 @@ def table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
-# ---- entailment ------------------------------------------------------------------------------------------------------
+# ---- entailment
+# ------------------------------------------------------------------------------
 
 
 def entails(row: dict[str, str]) -> str | None:
@@ -238,7 +272,8 @@ def test_rte(small_world: Path) -> None:
     check([(row, row["label"]) for row in table(small_world / "glue/RTE/train.tsv")], judge, 0.9)
 
 
-# ---- questions -------------------------------------------------------------------------------------------------------
+# ---- questions
+# ------------------------------------------------------------------------------
 
 
 def answers(fact: Fact, slot: str, known: Fact) -> bool:
@@ -267,7 +302,11 @@ def test_qqp(small_world: Path) -> None:
         one, two = ask(row["question1"]), ask(row["question2"])
         return None if one is None or two is None else str(int(one == two))
 
-    check([(row, row["is_duplicate"]) for row in table(small_world / "glue/QQP/train.tsv")], judge, 0.9)
+    check(
+        [(row, row["is_duplicate"]) for row in table(small_world / "glue/QQP/train.tsv")],
+        judge,
+        0.9,
+    )
 
 
 def spans(path: Path) -> Iterator[tuple[tuple[str, str], tuple[str, int]]]:
@@ -275,12 +314,16 @@ def spans(path: Path) -> Iterator[tuple[tuple[str, str], tuple[str, int]]]:
     for article in json.loads(path.read_text(encoding="utf-8"))["data"]:
         for paragraph in article["paragraphs"]:
             for entry in paragraph["qas"]:
-                found = [(answer["text"], answer["answer_start"]) for answer in entry["answers"]] or [("", -1)]
+                found = [
+                    (answer["text"], answer["answer_start"]) for answer in entry["answers"]
+                ] or [("", -1)]
                 yield (paragraph["context"], entry["question"]), found[0]
 
 
 def find_answer(passage: str, question: str) -> list[tuple[str, int, int]] | None:
-    """(answer in first names and single words, start and end of its sentence), of every fact that answers."""
+    """(answer in first names and single words, start and end of its sentence), of every fact that
+    answers.
+    """
     asked, sentences = ask(question), split(passage)
     facts = read_story(sentences)
     if asked is None or facts is None:
@@ -295,7 +338,9 @@ def find_answer(passage: str, question: str) -> list[tuple[str, int, int]] | Non
 
 @pytest.mark.parametrize("version", ["v1.1", "v2.0"])
 def test_squad(small_world: Path, version: str) -> None:
-    """The passage tells exactly one answer, the given one, in the sentence that it is marked in; or none."""
+    """The passage tells exactly one answer, the given one, in the sentence that it is marked in; or
+    none.
+    """
 
     def judge(row: tuple[tuple[str, str], tuple[str, int]]) -> str | None:
         (passage, question), (text, start) = row
@@ -316,11 +361,14 @@ def test_squad(small_world: Path, version: str) -> None:
     assert agreement(moved, judge, 0.6) < (0.35 if version == "v2.0" else 0.1)
 
 
-# ---- acceptability ---------------------------------------------------------------------------------------------------
+# ---- acceptability
+# ------------------------------------------------------------------------------
 
 
 def good_phrases(text: str) -> bool:
-    """Articles by the next word, prepositions by the place, classifiers and quantifiers by what they count."""
+    """Articles by the next word, prepositions by the place, classifiers and quantifiers by what
+    they count.
+    """
     for left, right in itertools.pairwise(re.findall(r"\w+", text)):
         if left.lower() in ("a", "an") and (right[0].lower() in "aeiou") != (left.lower() == "an"):
             return False
@@ -330,7 +378,9 @@ def good_phrases(text: str) -> bool:
             return False
     groups = re.findall(r"(\w+) of (\w+) (\w+)", text)
     if any(
-        words.CLASSIFIER_OF.get(noun) != group for group, adjective, noun in groups if adjective in words.ADJECTIVES
+        words.CLASSIFIER_OF.get(noun) != group
+        for group, adjective, noun in groups
+        if adjective in words.ADJECTIVES
     ):
         return False
     for preposition, place in re.findall(r"(?i)\b(in|on|at|under|behind) the (\w+)", text):
@@ -388,11 +438,14 @@ def test_cola(small_world: Path) -> None:
     check(rows, lambda sentence: str(int(is_acceptable(sentence))), 1.0)
 
 
-# ---- endings and entities, from the word lists alone -----------------------------------------------------------------
+# ---- endings and entities, from the word lists alone
+# ------------------------------------------------------------------------------
 
 
 def test_swag(small_world: Path) -> None:
-    """The reaction by the judgement, the effect by the cause, the thing by the need: one ending, and no other."""
+    """The reaction by the judgement, the effect by the cause, the thing by the need: one ending,
+    and no other.
+    """
 
     def fits(start: str, ending: str) -> bool:
         ending = ending.rstrip(".")
@@ -400,9 +453,13 @@ def test_swag(small_world: Path) -> None:
             return words.KIND_OF[ending.split(" ")[2]] == wanted[1]
         if cause := re.search(r" saw that ([^.]+)\. ", start):
             return any(cause[1] in causes and ending in effects for causes, effects in words.CAUSES)
-        text = re.sub(r"(, although it )?seemed [a-z]+ at first(, but then)?", "", start.split(". ")[0])
+        text = re.sub(
+            r"(, although it )?seemed [a-z]+ at first(, but then)?", "", start.split(". ")[0]
+        )
         said = re.findall(r"[a-z]+", text.lower())
-        is_good = any(word in words.GOOD for word in said) != any(word in said for word in ("not", "never", "far"))
+        is_good = any(word in words.GOOD for word in said) != any(
+            word in said for word in ("not", "never", "far")
+        )
         return ending in (words.GLAD_REACTIONS if is_good else words.SORRY_REACTIONS)
 
     def judge(row: dict[str, str]) -> str:
@@ -413,24 +470,37 @@ def test_swag(small_world: Path) -> None:
 
 
 def entity_tags(tokens: Sequence[str]) -> list[str]:
-    """A house of trade ends in Guild or the like, a person begins with a first name, a town follows `in` or `from` or
-    stands before `is where`."""
+    """A house of trade ends in Guild or the like, a person begins with a first name, a town follows
+    `in` or `from` or stands before `is where`."""
     tags = ["O"] * len(tokens)
     for index, token in enumerate(tokens):
-        before, after = tokens[index - 1] if index else "", tokens[index + 1] if index + 1 < len(tokens) else ""
+        before, after = (
+            tokens[index - 1] if index else "",
+            tokens[index + 1] if index + 1 < len(tokens) else "",
+        )
         if after in words.ORGANISATIONS and before.lower() == "the":
             tags[index : index + 2] = "B-ORG", "I-ORG"
         elif token in FIRST and tags[index] == "O":
             tags[index] = "B-PER"
             if after in words.SURNAMES:
                 tags[index + 1] = "I-PER"
-        elif token in words.TOWNS and tags[index] == "O" and (before.lower() in ("in", "from") or after == "is"):
+        elif (
+            token in words.TOWNS
+            and tags[index] == "O"
+            and (before.lower() in ("in", "from") or after == "is")
+        ):
             tags[index] = "B-LOC"
     return tags
 
 
 def test_entities(small_world: Path) -> None:
     blocks = (small_world / "ner/train.txt").read_text(encoding="utf-8").strip().split("\n\n")
-    sentences = [[line.split(" ") for line in block.splitlines()] for block in blocks if "DOCSTART" not in block]
-    rows = [([cells[0] for cells in one], " ".join(cells[-1] for cells in one)) for one in sentences]
+    sentences = [
+        [line.split(" ") for line in block.splitlines()]
+        for block in blocks
+        if "DOCSTART" not in block
+    ]
+    rows = [
+        ([cells[0] for cells in one], " ".join(cells[-1] for cells in one)) for one in sentences
+    ]
     check(rows, lambda tokens: " ".join(entity_tags(tokens)), 1.0)

@@ -1,4 +1,6 @@
-"""`python -m microworld`: documents, one example of each task with its answer marked, and clear words for wrong use."""
+"""`python -m microworld`: documents, one example of each task with its answer marked, and clear
+words for wrong use.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,33 @@ import pytest
 
 from microworld.__main__ import main
 
-TASKS = ["CoLA", "SST-2", "MRPC", "QQP", "STS-B", "RTE", "QNLI", "MNLI", "SWAG", "SQuAD 1.1", "SQuAD 2.0", "NER"]
+TASKS = [
+    "CoLA",
+    "SST-2",
+    "MRPC",
+    "QQP",
+    "STS-B",
+    "RTE",
+    "QNLI",
+    "MNLI",
+    "SWAG",
+    "SQuAD 1.1",
+    "SQuAD 2.0",
+    "NER",
+]
 
 
-def test_prints_documents_and_every_task(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prints_documents_and_every_task(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     main(["--n", "2", "--seed=7"])
     printed = capsys.readouterr().out
     assert "Synthetic" in printed and "seed 7" in printed
     assert re.findall(r"^document (\d)", printed, re.MULTILINE) == ["0", "1"]
-    assert [line for line in TASKS if re.search(rf"^{re.escape(line)} ", printed, re.MULTILINE)] == TASKS
+    assert [
+        line for line in TASKS if re.search(rf"^{re.escape(line)} ", printed, re.MULTILINE)
+    ] == TASKS
     assert max(map(len, printed.split("\n"))) < 300
 
 
@@ -32,7 +51,9 @@ def test_prints_documents_and_every_task(capsys: pytest.CaptureFixture[str], mon
         (["dial"], "argument world: invalid choice: 'dial'"),
     ],
 )
-def test_wrong_use_is_said(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_use_is_said(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(words)
     assert message in capsys.readouterr().err

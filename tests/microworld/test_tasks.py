@@ -1,5 +1,5 @@
-"""Each task's files: official columns, even classes, labels that follow from the text, answers where they are said to
-be."""
+"""Each task's files: official columns, even classes, labels that follow from the text, answers
+where they are said to be."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ HEADERS = {
     "MRPC/test": "index\t#1 ID\t#2 ID\t#1 String\t#2 String",
     "QQP/train": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
     "QQP/test": "id\tquestion1\tquestion2",
-    "STS-B/train": "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore",
+    "STS-B/train": (
+        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore"
+    ),
     "RTE/train": "index\tsentence1\tsentence2\tlabel",
     "RTE/test": "index\tsentence1\tsentence2",
     "QNLI/dev": "index\tquestion\tsentence\tlabel",
@@ -66,7 +68,10 @@ def test_official_headers(small_world: Path, name: str) -> None:
 
 
 def test_cola_has_no_header_and_stars_what_is_wrong(small_world: Path) -> None:
-    rows = [line.split("\t") for line in (small_world / "glue/CoLA/train.tsv").read_text(encoding="utf-8").splitlines()]
+    rows = [
+        line.split("\t")
+        for line in (small_world / "glue/CoLA/train.tsv").read_text(encoding="utf-8").splitlines()
+    ]
     assert len(rows) == 600
     assert {(label, mark) for _, label, mark, _ in rows} == {("0", "*"), ("1", "")}
 
@@ -88,12 +93,15 @@ def test_classes_are_even(small_world: Path, name: str, column: str, classes: in
     assert max(counts.values()) / 600 < 1 / classes + 0.07
 
 
-# ---- labels, checked by reading the sentences back -------------------------------------------------------------------
+# ---- labels, checked by reading the sentences back
+# ------------------------------------------------------------------------------
 
 BASE_OF = {past: base for verbs in (ANY_VERBS, *KIND_VERBS.values()) for base, past, _ in verbs}
 BASE_OF |= {part: base for verbs in (ANY_VERBS, *KIND_VERBS.values()) for base, _, part in verbs}
 GIVE_OF = {form: verb[0] for verb in TRANSFERS for form in verb}
-PROPERTY_OF = {form: more for more, (less, plain) in COMPARISONS.items() for form in (more, less, plain)}
+PROPERTY_OF = {
+    form: more for more, (less, plain) in COMPARISONS.items() for form in (more, less, plain)
+}
 PERSON = r"[A-Z][a-z]+ [A-Z][a-z]+"
 SLOT_PATTERNS = {"obj": r"[Tt]he [a-z]+", "place": r"[Tt]he [a-z]+", "place2": r"[Tt]he [a-z]+"}
 
@@ -106,7 +114,9 @@ def _pattern(template: str) -> re.Pattern[str]:
     return re.compile(text + "$")
 
 
-PATTERNS = [(kind, _pattern(text)) for kind in ("did", "transfer", "compare") for text in TEMPLATES[kind]]
+PATTERNS = [
+    (kind, _pattern(text)) for kind in ("did", "transfer", "compare") for text in TEMPLATES[kind]
+]
 
 
 def _fits(slots: dict[str, str]) -> bool:
@@ -123,13 +133,19 @@ def meanings(sentence: str) -> set[tuple[str, ...]]:
             continue
         if kind == "compare" and not _fits(match.groupdict()):
             continue
-        slots = {name.removesuffix("_obj"): value.lower() for name, value in match.groupdict().items()}
+        slots = {
+            name.removesuffix("_obj"): value.lower() for name, value in match.groupdict().items()
+        }
         forms = [
-            slots.get(name) for name in ("base", "past", "part", "rpast", "more", "less", "plain") if name in slots
+            slots.get(name)
+            for name in ("base", "past", "part", "rpast", "more", "less", "plain")
+            if name in slots
         ]
         table = {"did": BASE_OF, "transfer": GIVE_OF, "compare": PROPERTY_OF}[kind]
         verb = table.get(forms[-1] or "", forms[-1] or "")
-        found.add((kind, verb, *(slots.get(name, "") for name in ("P", "Q", "obj", "place", "day"))))
+        found.add(
+            (kind, verb, *(slots.get(name, "") for name in ("P", "Q", "obj", "place", "day")))
+        )
     return found
 
 
@@ -150,14 +166,17 @@ def test_similarity_falls_with_each_difference(small_world: Path) -> None:
 
 def test_sentiment_follows_polarity_negation_and_order(small_world: Path) -> None:
     for row in read_tsv(small_world / "glue/SST-2/train.tsv"):
-        judged = re.sub(r"(, although it )?seemed [a-z]+ at first(, but then)?", "", row["sentence"])
+        judged = re.sub(
+            r"(, although it )?seemed [a-z]+ at first(, but then)?", "", row["sentence"]
+        )
         words = re.findall(r"[a-z]+", judged.lower())
         good = any(word in GOOD for word in words)
         negated = any(word in words for word in ("not", "never", "far"))
         assert (good != negated) == (row["label"] == "1"), row
 
 
-# ---- spans -----------------------------------------------------------------------------------------------------------
+# ---- spans
+# ------------------------------------------------------------------------------
 
 
 def _paragraphs(path: Path) -> list[dict[str, Any]]:
@@ -167,7 +186,11 @@ def _paragraphs(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["train-v1.1", "dev-v1.1", "train-v2.0", "dev-v2.0"])
 def test_answers_stand_where_they_are_said_to(small_world: Path, name: str) -> None:
-    entries = [(p["context"], qa) for p in _paragraphs(small_world / f"squad/{name}.json") for qa in p["qas"]]
+    entries = [
+        (p["context"], qa)
+        for p in _paragraphs(small_world / f"squad/{name}.json")
+        for qa in p["qas"]
+    ]
     assert len(entries) == (600 if name.startswith("train") else 300)
     assert len({qa["id"] for _, qa in entries}) == len(entries)
     for context, qa in entries:
@@ -221,15 +244,29 @@ def test_mismatched_domain_has_its_own_scenes() -> None:
 
 
 def test_surface_stays_below_the_ceiling(small_world: Path) -> None:
-    files = {str(path.relative_to(small_world)): path.read_text() for path in small_world.rglob("*") if path.is_file()}
+    files = {
+        str(path.relative_to(small_world)): path.read_text()
+        for path in small_world.rglob("*")
+        if path.is_file()
+    }
     results = surface_baselines(files)
-    tables = {f"glue/{name}/dev.tsv" for name in ("CoLA", "SST-2", "MRPC", "QQP", "STS-B", "RTE", "QNLI")}
-    others = {"glue/MNLI/dev_matched.tsv", "glue/MNLI/dev_mismatched.tsv", "swag/val.csv", "ner/dev.txt"}
+    tables = {
+        f"glue/{name}/dev.tsv" for name in ("CoLA", "SST-2", "MRPC", "QQP", "STS-B", "RTE", "QNLI")
+    }
+    others = {
+        "glue/MNLI/dev_matched.tsv",
+        "glue/MNLI/dev_mismatched.tsv",
+        "swag/val.csv",
+        "ner/dev.txt",
+    }
     assert set(results) == tables | others | {"squad/dev-v1.1.json", "squad/dev-v2.0.json"}
     for file, baselines in results.items():
         for scores in baselines.values():
-            assert all(-0.2 < score < (85.0 if "squad" in file else 0.85) for score in scores.values()), (file, scores)
-    # The bag finds what lies on the surface: a task in which it was at chance would be a broken baseline.
+            assert all(
+                -0.2 < score < (85.0 if "squad" in file else 0.85) for score in scores.values()
+            ), (file, scores)
+    # The bag finds what lies on the surface: a task in which it was at chance would be a broken
+    # baseline.
     assert results["glue/QNLI/dev.tsv"]["bag of words"]["accuracy"] > 0.55
     kept = json.loads((small_world / "glue/QNLI/baselines.json").read_text())["dev.tsv"]
     assert set(kept) == {"bag of words", "longest overlap"}
@@ -237,7 +274,8 @@ def test_surface_stays_below_the_ceiling(small_world: Path) -> None:
     assert kept["bag of words"]["accuracy"] == pytest.approx(found, abs=1e-4)
 
 
-# ---- nothing of an evaluated example can be looked up in the corpus or in the training file --------------------------
+# ---- nothing of an evaluated example can be looked up in the corpus or in the training file
+# --------------------------
 
 FULL_NAME = re.compile(rf"\b({'|'.join(WOMEN + MEN)}) ({'|'.join(SURNAMES)})\b")
 FILES = {
@@ -251,13 +289,17 @@ def _text(folder: Path, patterns: list[str]) -> str:
     paths = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
     assert paths
     texts = [path.read_text(encoding="utf-8") for path in paths]
-    return "\n".join(re.sub(r" -X- O \S+\n", " ", text) if "-DOCSTART-" in text else text for text in texts)
+    return "\n".join(
+        re.sub(r" -X- O \S+\n", " ", text) if "-DOCSTART-" in text else text for text in texts
+    )
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_people_of_a_split_are_nowhere_else(small_world: Path, split: str) -> None:
     corpus = (small_world / "corpus/microworld.txt").read_text(encoding="utf-8")
-    people = {" ".join(match.groups()) for match in FULL_NAME.finditer(_text(small_world, FILES[split]))}
+    people = {
+        " ".join(match.groups()) for match in FULL_NAME.finditer(_text(small_world, FILES[split]))
+    }
     assert len(people) > 100
     assert {split_of(Person(*name.split())) for name in people} == {split}
     assert not [name for name in people if name in corpus]
@@ -267,24 +309,37 @@ def test_people_of_a_split_are_nowhere_else(small_world: Path, split: str) -> No
 
 
 def test_no_sentence_of_an_evaluated_text_names_its_people_in_the_corpus(small_world: Path) -> None:
-    """Whole passages and premises: their sentences with a full name are not sentences of the corpus."""
+    """Whole passages and premises: their sentences with a full name are not sentences of the
+    corpus.
+    """
     corpus = set((small_world / "corpus/microworld.txt").read_text(encoding="utf-8").splitlines())
     content = json.loads((small_world / "squad/dev-v1.1.json").read_text(encoding="utf-8"))
-    passages = [paragraph["context"] for article in content["data"] for paragraph in article["paragraphs"]]
+    passages = [
+        paragraph["context"] for article in content["data"] for paragraph in article["paragraphs"]
+    ]
     sentences = [f"{text.rstrip('.')}." for passage in passages for text in passage.split(". ")]
-    assert not [sentence for sentence in sentences if FULL_NAME.search(sentence) and sentence in corpus]
+    assert not [
+        sentence for sentence in sentences if FULL_NAME.search(sentence) and sentence in corpus
+    ]
 
 
 def test_answers_cannot_be_read_off_the_corpus(small_world: Path) -> None:
-    """Looking up the sentence of the corpus that shares most words with a question gives the answer no oftener than
-    looking up the question of another passage."""
-    sentences = (small_world / "corpus/microworld.txt").read_text(encoding="utf-8").lower().splitlines()
+    """Looking up the sentence of the corpus that shares most words with a question gives the answer
+    no oftener than looking up the question of another passage."""
+    sentences = (
+        (small_world / "corpus/microworld.txt").read_text(encoding="utf-8").lower().splitlines()
+    )
     bags = [set(re.findall(r"\w+", sentence)) for sentence in sentences if sentence]
     content = json.loads((small_world / "squad/dev-v1.1.json").read_text(encoding="utf-8"))
-    entries = [qa for article in content["data"] for paragraph in article["paragraphs"] for qa in paragraph["qas"]][
-        :150
+    entries = [
+        qa
+        for article in content["data"]
+        for paragraph in article["paragraphs"]
+        for qa in paragraph["qas"]
+    ][:150]
+    answers = [
+        set(re.findall(r"\w+", qa["answers"][0]["text"].lower())) - {"the"} for qa in entries
     ]
-    answers = [set(re.findall(r"\w+", qa["answers"][0]["text"].lower())) - {"the"} for qa in entries]
     found = []
     for qa in entries:
         asked = set(re.findall(r"\w+", qa["question"].lower()))

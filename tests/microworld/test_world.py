@@ -1,4 +1,6 @@
-"""The folder: deterministic bytes, written once, never half, never over something else; and the controls."""
+"""The folder: deterministic bytes, written once, never half, never over something else; and the
+controls.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,11 @@ TINY: dict[str, Any] = {
 
 
 def _tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def test_manifest_says_what_it_is(small_world: Path, small_settings: dict[str, Any]) -> None:
@@ -35,7 +41,8 @@ def test_manifest_says_what_it_is(small_world: Path, small_settings: dict[str, A
     assert manifest["about"].startswith("Synthetic")
     assert manifest["settings"].items() >= small_settings.items()
     assert (
-        manifest["entropy_nats_per_word"]["unigram_entropy"] > manifest["entropy_nats_per_word"]["left_to_right_loss"]
+        manifest["entropy_nats_per_word"]["unigram_entropy"]
+        > manifest["entropy_nats_per_word"]["left_to_right_loss"]
     )
     for name, checksum in manifest["sha256"].items():
         assert hashlib.sha256((small_world / name).read_bytes()).hexdigest() == checksum
@@ -59,7 +66,9 @@ def test_same_settings_same_bytes_other_seed_other_bytes(tmp_path: Path) -> None
 
 
 def test_known_bytes(tmp_path: Path) -> None:
-    """Pins the world: a change here needs a new WORLD_VERSION, since published scores belong to these bytes."""
+    """Pins the world: a change here needs a new WORLD_VERSION, since published scores belong to
+    these bytes.
+    """
     text = (write_world(tmp_path, **TINY) / "corpus/microworld.txt").read_bytes()
     assert hashlib.sha256(text).hexdigest()[:16] == "7b1d302add8fc686"
 
@@ -68,7 +77,9 @@ def test_written_once(tmp_path: Path) -> None:
     write_world(tmp_path, **TINY)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
     write_world(tmp_path, **TINY)
-    assert times == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    assert times == {
+        path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()
+    }
 
 
 def test_missing_file_is_written_again_and_a_changed_one_refused(tmp_path: Path) -> None:
@@ -81,11 +92,15 @@ def test_missing_file_is_written_again_and_a_changed_one_refused(tmp_path: Path)
 
 
 def test_what_is_known_is_brought_up_to_date(tmp_path: Path) -> None:
-    """A world of the same bytes from before there were baselines: they and the manifest are written, nothing else."""
+    """A world of the same bytes from before there were baselines: they and the manifest are
+    written, nothing else.
+    """
     before = _tree(write_world(tmp_path, **TINY))
     manifest = json.loads(before[MANIFEST])
     del manifest["facts_version"]
-    manifest["sha256"] = {name: key for name, key in manifest["sha256"].items() if "baselines" not in name}
+    manifest["sha256"] = {
+        name: key for name, key in manifest["sha256"].items() if "baselines" not in name
+    }
     (tmp_path / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
     (tmp_path / "glue/RTE/baselines.json").unlink()
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.t*")}
@@ -108,7 +123,9 @@ def test_foreign_files_are_refused_and_nothing_is_written(tmp_path: Path) -> Non
     assert _tree(tmp_path) == {"glue/RTE/dev.tsv": b"official\n"}
 
 
-@pytest.mark.parametrize(("name", "value"), [("num_documents", 0), ("train_examples", -1), ("entropy_documents", -1)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("num_documents", 0), ("train_examples", -1), ("entropy_documents", -1)]
+)
 def test_impossible_settings_are_named(tmp_path: Path, name: str, value: int) -> None:
     with pytest.raises(ValueError, match=name):
         write_world(tmp_path / "never", **TINY | {name: value})
@@ -116,13 +133,19 @@ def test_impossible_settings_are_named(tmp_path: Path, name: str, value: int) ->
 
 
 def test_shuffled_sentences_keep_the_sentences_and_lose_the_documents(tmp_path: Path) -> None:
-    plain = (write_world(tmp_path / "a", **TINY) / "corpus/microworld.txt").read_text(encoding="utf-8")
+    plain = (write_world(tmp_path / "a", **TINY) / "corpus/microworld.txt").read_text(
+        encoding="utf-8"
+    )
     mixed_dir = write_world(tmp_path / "b", **TINY, shuffle_sentences=True)
     mixed = (mixed_dir / "corpus/microworld.txt").read_text(encoding="utf-8")
     assert Counter(plain.splitlines()) == Counter(mixed.splitlines())
-    lengths = [[len(block.splitlines()) for block in text.strip().split("\n\n")] for text in (plain, mixed)]
+    lengths = [
+        [len(block.splitlines()) for block in text.strip().split("\n\n")] for text in (plain, mixed)
+    ]
     assert lengths[0] == lengths[1]
-    neighbours = [set(zip(text.splitlines(), text.splitlines()[1:], strict=False)) for text in (plain, mixed)]
+    neighbours = [
+        set(zip(text.splitlines(), text.splitlines()[1:], strict=False)) for text in (plain, mixed)
+    ]
     assert len(neighbours[0] & neighbours[1]) < 10
 
 
@@ -132,10 +155,19 @@ def test_shuffled_labels_change_training_labels_only(tmp_path: Path) -> None:
     mixed = _tree(write_world(tmp_path / "b", **settings, shuffle_labels=True))
     changed = {name for name in plain if plain[name] != mixed[name]} - {MANIFEST}
     changed = {name for name in changed if not name.endswith("/baselines.json")}
-    tables = {f"glue/{task}/train.tsv" for task in ("CoLA", "SST-2", "MRPC", "QQP", "STS-B", "RTE", "MNLI", "QNLI")}
-    assert changed == tables | {"squad/train-v1.1.json", "squad/train-v2.0.json", "swag/train.csv", "ner/train.txt"}
+    tables = {
+        f"glue/{task}/train.tsv"
+        for task in ("CoLA", "SST-2", "MRPC", "QQP", "STS-B", "RTE", "MNLI", "QNLI")
+    }
+    assert changed == tables | {
+        "squad/train-v1.1.json",
+        "squad/train-v2.0.json",
+        "swag/train.csv",
+        "ner/train.txt",
+    }
     rows = [
-        list(csv.reader(tree["glue/RTE/train.tsv"].decode().splitlines(), delimiter="\t")) for tree in (plain, mixed)
+        list(csv.reader(tree["glue/RTE/train.tsv"].decode().splitlines(), delimiter="\t"))
+        for tree in (plain, mixed)
     ]
     assert [row[:3] for row in rows[0]] == [row[:3] for row in rows[1]]
     assert Counter(row[3] for row in rows[0]) == Counter(row[3] for row in rows[1])
@@ -147,20 +179,33 @@ def test_shuffled_labels_change_training_labels_only(tmp_path: Path) -> None:
                 assert paragraph["context"][answer["answer_start"] :].startswith(answer["text"])
 
 
-# ---- controls: shuffled sentences leave no thread, shuffled labels nothing to learn ----------------------------------
+# ---- controls: shuffled sentences leave no thread, shuffled labels nothing to learn
+# ----------------------------------
 
 CHANCE = {"MRPC": 0.5, "QQP": 0.5, "RTE": 0.5, "QNLI": 0.5, "MNLI": 1 / 3}
-COLUMN = {"MRPC": "Quality", "QQP": "is_duplicate", "RTE": "label", "QNLI": "label", "MNLI": "gold_label"}
+COLUMN = {
+    "MRPC": "Quality",
+    "QQP": "is_duplicate",
+    "RTE": "label",
+    "QNLI": "label",
+    "MNLI": "gold_label",
+}
 
 
 @pytest.fixture(scope="module")
 def control_world(tmp_path_factory: pytest.TempPathFactory, small_settings: dict[str, Any]) -> Path:
-    settings = small_settings | {"shuffle_sentences": True, "shuffle_labels": True, "entropy_documents": 0}
+    settings = small_settings | {
+        "shuffle_sentences": True,
+        "shuffle_labels": True,
+        "entropy_documents": 0,
+    }
     return write_world(tmp_path_factory.mktemp("control"), **settings)
 
 
 def continued_share(folder: Path) -> tuple[float, float]:
-    """Share of document halves in which the second repeats a first name of the first: true halves, and other ones."""
+    """Share of document halves in which the second repeats a first name of the first: true halves,
+    and other ones.
+    """
     names = {name.lower() for name in lexicon.WOMEN + lexicon.MEN}
     text = (folder / "corpus/microworld.txt").read_text(encoding="utf-8")
     documents = [block.splitlines() for block in text.strip().split("\n\n")]
@@ -168,7 +213,9 @@ def continued_share(folder: Path) -> tuple[float, float]:
     bags = [[set(words_of(" ".join(half))) & names for half in pair] for pair in halves]
     others = [second for _, second in bags[1:] + bags[:1]]
     true = sum(bool(first & second) for first, second in bags) / len(bags)
-    false = sum(bool(first & other) for (first, _), other in zip(bags, others, strict=True)) / len(bags)
+    false = sum(bool(first & other) for (first, _), other in zip(bags, others, strict=True)) / len(
+        bags
+    )
     return true, false
 
 
@@ -182,32 +229,50 @@ def test_shuffled_sentences_leave_no_thread(small_world: Path, control_world: Pa
 
 def labels(folder: Path, task: str) -> list[str]:
     with (folder / f"glue/{task}/train.tsv").open(encoding="utf-8", newline="") as file:
-        return [row[COLUMN[task]] for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
+        return [
+            row[COLUMN[task]]
+            for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+        ]
 
 
 def bag_of_words(folder: Path, task: str) -> float:
     found = json.loads((folder / f"glue/{task}/baselines.json").read_text(encoding="utf-8"))
-    return float(found["dev_matched.tsv" if task == "MNLI" else "dev.tsv"]["bag of words"]["accuracy"])
+    return float(
+        found["dev_matched.tsv" if task == "MNLI" else "dev.tsv"]["bag of words"]["accuracy"]
+    )
 
 
-def test_shuffled_labels_agree_with_the_true_ones_by_chance(small_world: Path, control_world: Path) -> None:
+def test_shuffled_labels_agree_with_the_true_ones_by_chance(
+    small_world: Path, control_world: Path
+) -> None:
     for task, chance in CHANCE.items():
         pairs = list(zip(labels(small_world, task), labels(control_world, task), strict=True))
         assert abs(sum(one == two for one, two in pairs) / len(pairs) - chance) < 0.08, task
 
 
-def test_what_is_trained_on_shuffled_labels_is_at_chance(small_world: Path, control_world: Path) -> None:
-    """The validation split keeps its labels, and the bag of words, which reads the plain world, finds nothing."""
-    plain, mixed = ({task: bag_of_words(folder, task) for task in CHANCE} for folder in (small_world, control_world))
+def test_what_is_trained_on_shuffled_labels_is_at_chance(
+    small_world: Path, control_world: Path
+) -> None:
+    """The validation split keeps its labels, and the bag of words, which reads the plain world,
+    finds nothing.
+    """
+    plain, mixed = (
+        {task: bag_of_words(folder, task) for task in CHANCE}
+        for folder in (small_world, control_world)
+    )
     assert all(abs(mixed[task] - chance) < 0.1 for task, chance in CHANCE.items()), mixed
     assert sum(plain.values()) > sum(mixed.values()) + 0.3, (plain, mixed)
     for task in CHANCE:
         name = "dev_matched" if task == "MNLI" else "dev"
-        files = [(folder / f"glue/{task}/{name}.tsv").read_bytes() for folder in (small_world, control_world)]
+        files = [
+            (folder / f"glue/{task}/{name}.tsv").read_bytes()
+            for folder in (small_world, control_world)
+        ]
         assert files[0] == files[1]
 
 
-# ---- shown: what the files hold, with the answer marked --------------------------------------------------------------
+# ---- shown: what the files hold, with the answer marked
+# --------------------------------------------------------------
 
 
 def test_shows_what_the_files_hold(small_world: Path) -> None:
@@ -215,11 +280,21 @@ def test_shows_what_the_files_hold(small_world: Path) -> None:
     corpus = (small_world / "corpus/microworld.txt").read_text(encoding="utf-8")
     shown = {sample.name: sample for sample in samples(2, 7)}
     documents = (shown.pop(f"document {number}").lines for number in range(2))
-    assert corpus.startswith("\n\n".join("\n".join(parts[0][0] for _, parts in lines) for lines in documents))
-    files = {"MRPC": "glue/MRPC/train.tsv", "SWAG": "swag/train.csv", "SQuAD 2.0": "squad/train-v2.0.json"}
+    assert corpus.startswith(
+        "\n\n".join("\n".join(parts[0][0] for _, parts in lines) for lines in documents)
+    )
+    files = {
+        "MRPC": "glue/MRPC/train.tsv",
+        "SWAG": "swag/train.csv",
+        "SQuAD 2.0": "squad/train-v2.0.json",
+    }
     for name, path in files.items():
         text = (small_world / path).read_text(encoding="utf-8")[:4000]
-        lines = ["".join(part for part, _ in parts) for name, parts in shown[name].lines if name != "answer"]
+        lines = [
+            "".join(part for part, _ in parts)
+            for name, parts in shown[name].lines
+            if name != "answer"
+        ]
         assert all(line in text for line in lines), (name, text)
 
 

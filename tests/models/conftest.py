@@ -14,7 +14,9 @@ from clozelab.models.layout import Layout
 
 @pytest.fixture
 def stream() -> Callable[..., dict[str, Any]]:
-    """stream(lengths, row_slots=None) -> the encoder's arguments for random tokens, the same for the same lengths."""
+    """stream(lengths, row_slots=None) -> the encoder's arguments for random tokens, the same for
+    the same lengths.
+    """
     return _stream
 
 
@@ -25,9 +27,10 @@ def _stream(lengths: Sequence[int], row_slots: int | None = None) -> dict[str, A
     positions = [torch.arange(length) for length in lengths]
     layout = Layout.ragged(lengths) if row_slots is None else Layout.rectangle(lengths, row_slots)
     names = ("input_ids", "token_type_ids", "position_ids")
-    return {name: _join(parts, row_slots) for name, parts in zip(names, (ids, types, positions), strict=True)} | {
-        "layout": layout
-    }
+    return {
+        name: _join(parts, row_slots)
+        for name, parts in zip(names, (ids, types, positions), strict=True)
+    } | {"layout": layout}
 
 
 def _join(parts: list[Tensor], row_slots: int | None) -> Tensor:
@@ -40,5 +43,8 @@ def _join(parts: list[Tensor], row_slots: int | None) -> Tensor:
 def real_rows() -> Callable[[Layout], Tensor]:
     """real_rows(layout) -> stream rows that hold tokens, in order of sequences."""
     return lambda layout: torch.cat(
-        [torch.arange(s, s + n) for s, n in zip(layout.first_rows.tolist(), layout.lengths_list, strict=True)]
+        [
+            torch.arange(s, s + n)
+            for s, n in zip(layout.first_rows.tolist(), layout.lengths_list, strict=True)
+        ]
     )

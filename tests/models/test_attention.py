@@ -1,4 +1,6 @@
-"""Tests of clozelab.models.attention: every kernel equals one attention a sequence, forward and backward."""
+"""Tests of clozelab.models.attention: every kernel equals one attention a sequence, forward and
+backward.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def test_equals_the_reference(name, layout, mask, real_rows):
         torch.testing.assert_close(leaf.grad, copy.grad, atol=2e-6, rtol=0)
 
 
-@pytest.mark.parametrize("layout", [Layout.ragged(LENGTHS), Layout.rectangle(LENGTHS, 10)], ids=["ragged", "rectangle"])
+@pytest.mark.parametrize(
+    "layout", [Layout.ragged(LENGTHS), Layout.rectangle(LENGTHS, 10)], ids=["ragged", "rectangle"]
+)
 def test_dropout_is_in_force_in_training_only(layout, real_rows):
     q, k, v = (torch.randn(layout.num_slots, 2, 4) for _ in range(3))
     rows = real_rows(layout)
@@ -69,10 +73,16 @@ def test_dropout_is_in_force_in_training_only(layout, real_rows):
 
 
 def test_kernels_of_other_devices_equal_the_reference(real_rows, monkeypatch):
-    """The branch for accelerators, forced on the CPU: torch's own kernel with masks, and groups of another size."""
+    """The branch for accelerators, forced on the CPU: torch's own kernel with masks, and groups of
+    another size.
+    """
     monkeypatch.setattr(module, "_usual_kernel", lambda device: "sdpa")
     monkeypatch.setattr(module, "ACCELERATOR_GROUP_SIZE", 4)
-    for layout in (Layout.ragged(LENGTHS), Layout.rectangle(LENGTHS, 10), Layout.rectangle([6] * 4, 6)):
+    for layout in (
+        Layout.ragged(LENGTHS),
+        Layout.rectangle(LENGTHS, 10),
+        Layout.rectangle([6] * 4, 6),
+    ):
         q, k, v = (torch.randn(layout.num_slots, 2, 4) for _ in range(3))
         rows = real_rows(layout)
         for mask in MASKS:
@@ -104,7 +114,9 @@ def test_variable_length_kernel_is_called_as_its_torch_spells_it(monkeypatch):
         (frozenset({"is_causal"}), {"is_causal": True}),
         (frozenset({"window_size"}), {"window_size": (-1, 0)}),
     ):
-        monkeypatch.setattr(module, "_load_varlen", lambda parameters=parameters: (fake, parameters))
+        monkeypatch.setattr(
+            module, "_load_varlen", lambda parameters=parameters: (fake, parameters)
+        )
         module._varlen(q, q, q, Layout.ragged([2, 4]), CAUSAL)
         assert calls.pop() == ([0, 2, 6], 4, causal)
         module._varlen(q, q, q, Layout.ragged([2, 4]), FULL)
@@ -124,10 +136,14 @@ def test_variable_length_kernel_is_called_as_its_torch_spells_it(monkeypatch):
         (64, 9, torch.bfloat16, "cpu", False),
     ],
 )
-def test_the_variable_length_kernel_is_only_for_what_it_takes(head_dim, major, dtype, device, fits, monkeypatch):
+def test_the_variable_length_kernel_is_only_for_what_it_takes(
+    head_dim, major, dtype, device, fits, monkeypatch
+):
     """On a pretended GPU: flash attention raises for other head sizes and older chips."""
     monkeypatch.setattr(module, "_load_varlen", lambda: (None, frozenset()))
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=major))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=major)
+    )
     q = SimpleNamespace(device=torch.device(device), dtype=dtype, shape=(6, 2, head_dim))
     assert module.has_varlen_kernel(q, FULL) is fits
 
@@ -175,6 +191,8 @@ def test_the_cpus_own_attention_drops_as_the_plain_operations_do(dtype, monkeypa
         out = attention_of(qkv, Context(where, FULL, None), dropout_prob=0.4, training=True)
         out.float().square().sum().backward()
         results.append((out.detach(), qkv.grad))
-    tolerance = {"atol": 1e-5, "rtol": 1e-5} if dtype is torch.float32 else {"atol": 0.06, "rtol": 0.06}
+    tolerance = (
+        {"atol": 1e-5, "rtol": 1e-5} if dtype is torch.float32 else {"atol": 0.06, "rtol": 0.06}
+    )
     for fast, plain in zip(*results, strict=True):
         torch.testing.assert_close(fast, plain, **tolerance)

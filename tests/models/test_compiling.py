@@ -1,4 +1,6 @@
-"""Tests of clozelab.models.encoder: same names, same numbers, one compilation a shape. The backends need no C++."""
+"""Tests of clozelab.models.encoder: same names, same numbers, one compilation a shape. The backends
+need no C++.
+"""
 
 from __future__ import annotations
 

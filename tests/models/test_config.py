@@ -8,7 +8,10 @@ from clozelab.models.config import family_of
 
 
 def test_hf_round_trip(tiny_config):
-    for config in (tiny_config(), tiny_config(is_causal=True, position_embedding_init="sinusoidal")):
+    for config in (
+        tiny_config(),
+        tiny_config(is_causal=True, position_embedding_init="sinusoidal"),
+    ):
         assert config.family.from_hf(config.family.to_hf(config)) == config
     assert family_of("bert").to_hf(tiny_config(is_causal=True))["is_decoder"] is True
 

@@ -22,11 +22,25 @@ from clozelab.models.layout import Layout
 
 BASE = EncoderConfig(30522, 768, 12, 12, 3072, "gelu", 0.1, 0.1, 512, 2, 0.02, 1e-12, "normal")
 ROBERTA = {"model_type": "roberta", "type_vocab_size": 1, "vocab_size": 50265, "pad_token_id": 1}
-ROBERTA["positions"] = {"_target_": "clozelab.models.embeddings.LearnedPositions", "after_padding": True}
-ALBERT = {"model_type": "albert", "vocab_size": 30000, "embedding_size": 128, "num_hidden_groups": 1}
+ROBERTA["positions"] = {
+    "_target_": "clozelab.models.embeddings.LearnedPositions",
+    "after_padding": True,
+}
+ALBERT = {
+    "model_type": "albert",
+    "vocab_size": 30000,
+    "embedding_size": 128,
+    "num_hidden_groups": 1,
+}
 ALBERT["projects_embeddings"] = True
 ELECTRA = {"model_type": "electra", "pooler": None}
-WINDOW = {"attention": {"_target_": "clozelab.models.attention.LocalAttention", "window": 16, "global_every": 3}}
+WINDOW = {
+    "attention": {
+        "_target_": "clozelab.models.attention.LocalAttention",
+        "window": 16,
+        "global_every": 3,
+    }
+}
 ODD_PARTS = {
     "positions": {"_target_": "clozelab.models.embeddings.RotaryPositions"},
     "block": {"_target_": "clozelab.models.encoder.PreNorm", "gated": True},
@@ -47,14 +61,18 @@ def _shape(layers: int, hidden: int, heads: int | None = None, vocab: int = 3052
 
 
 def sized(**changes: Any) -> EncoderConfig:
-    return EncoderConfig(**{**BASE.to_dict(), "embedding_size": 0, "num_hidden_groups": 0, **changes})
+    return EncoderConfig(
+        **{**BASE.to_dict(), "embedding_size": 0, "num_hidden_groups": 0, **changes}
+    )
 
 
 def closed_form(config: EncoderConfig, seq_length: int, predicted_fraction: float) -> float:
     """BERT's, for layers of any width: 3 (L (8 H^2 + 4 H I + 4 S H) + f (2 H^2 + 2 H V))."""
     hidden, vocab = config.hidden_size, config.vocab_size
     layer = 8 * hidden**2 + 4 * hidden * config.intermediate_size + 4 * seq_length * hidden
-    return 3.0 * (config.num_hidden_layers * layer + predicted_fraction * (2 * hidden**2 + 2 * hidden * vocab))
+    return 3.0 * (
+        config.num_hidden_layers * layer + predicted_fraction * (2 * hidden**2 + 2 * hidden * vocab)
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,7 +92,9 @@ def closed_form(config: EncoderConfig, seq_length: int, predicted_fraction: floa
         (sized(**{**_shape(24, 1024), **ELECTRA}), 334_092_288),
         (sized(**{**_shape(12, 256), **ELECTRA, "embedding_size": 128}), 13_483_008),
     ],
-    ids=lambda value: f"{value.model_type} H{value.hidden_size}" if isinstance(value, EncoderConfig) else "",
+    ids=lambda value: (
+        f"{value.model_type} H{value.hidden_size}" if isinstance(value, EncoderConfig) else ""
+    ),
 )
 def test_released_sizes(config, count):
     """As transformers' classes without heads count them."""
@@ -88,58 +108,89 @@ def test_every_size_of_the_paper_and_of_the_compact_models(shared_dir):
     compact = tables["compact_models"]
     for row, millions in compact["parameters_millions"].items():
         for hidden, expected in zip(compact["sizes"]["H"], millions, strict=True):
-            assert round(parameter_count(sized(**_shape(int(row[1:]), hidden))) / 1e6, 2) == expected
+            assert (
+                round(parameter_count(sized(**_shape(int(row[1:]), hidden))) / 1e6, 2) == expected
+            )
     table6 = tables["table6_model_size"]
-    for (layers, hidden, heads, *_), expected in zip(table6["rows"], table6["parameters_millions"], strict=True):
+    for (layers, hidden, heads, *_), expected in zip(
+        table6["rows"], table6["parameters_millions"], strict=True
+    ):
         assert round(parameter_count(sized(**_shape(layers, hidden, heads))) / 1e6, 2) == expected
 
 
 @pytest.mark.parametrize("seq_length", [64, 127, 512])
 @pytest.mark.parametrize("fraction", [0.0, 0.15, 1.0])
 def test_bert_equals_its_closed_form_to_the_digit(seq_length, fraction):
-    for config in (BASE, sized(**_shape(24, 1024)), sized(**{**_shape(2, 96, 3), "intermediate_size": 100})):
-        assert training_flops_per_token(config, seq_length, fraction) == closed_form(config, seq_length, fraction)
+    for config in (
+        BASE,
+        sized(**_shape(24, 1024)),
+        sized(**{**_shape(2, 96, 3), "intermediate_size": 100}),
+    ):
+        assert training_flops_per_token(config, seq_length, fraction) == closed_form(
+            config, seq_length, fraction
+        )
 
 
 def test_published_points_of_the_closed_form():
     base, large = BASE, sized(**_shape(24, 1024))
-    for config, seq_length, flops in ((base, 128, 0.545e9), (base, 512, 0.588e9), (large, 128, 1.88e9)):
+    for config, seq_length, flops in (
+        (base, 128, 0.545e9),
+        (base, 512, 0.588e9),
+        (large, 128, 1.88e9),
+    ):
         assert training_flops_per_token(config, seq_length, 0.15) == pytest.approx(flops, rel=3e-3)
 
 
 def test_published_totals_of_bert_base():
     """A million steps of 256 rows: 900,000 of 128 tokens and 100,000 of 512."""
     tokens = {128: 900_000 * 256 * 128, 512: 100_000 * 256 * 512}
-    ours = sum(count * training_flops_per_token(BASE, length, 0.15) for length, count in tokens.items())
+    ours = sum(
+        count * training_flops_per_token(BASE, length, 0.15) for length, count in tokens.items()
+    )
     assert ours == pytest.approx(2.38e19, rel=0.002)
 
 
 @pytest.mark.parametrize(
-    "parts", [{}, ROBERTA, ALBERT, ELECTRA, ODD_PARTS], ids=["bert", "roberta", "albert", "electra", "odd"]
+    "parts",
+    [{}, ROBERTA, ALBERT, ELECTRA, ODD_PARTS],
+    ids=["bert", "roberta", "albert", "electra", "odd"],
 )
 def test_equals_torchs_counter_of_a_real_forward(parts):
-    """On real numbers, with the kernels of the CPU, which compute nothing but the model's own products."""
-    config = sized(**{**_shape(4, 48, 3), **parts, "vocab_size": 101, "embedding_size": 20 if parts else 0})
+    """On real numbers, with the kernels of the CPU, which compute nothing but the model's own
+    products.
+    """
+    config = sized(
+        **{**_shape(4, 48, 3), **parts, "vocab_size": 101, "embedding_size": 20 if parts else 0}
+    )
     encoder, seq_length, predicted = Encoder(config).eval(), 30, 6
     heads = {kind: config.family.head(kind, encoder).eval() for kind in ("lm", "rtd")}
     ids = torch.arange(seq_length)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        states = encoder(ids, ids % 2, ids, Layout.rectangle([seq_length], seq_length)).sequence_output
+        states = encoder(
+            ids, ids % 2, ids, Layout.rectangle([seq_length], seq_length)
+        ).sequence_output
         heads["rtd"](states)
         heads["lm"](states[:predicted])
-    counted = training_flops_per_token(config, seq_length, predicted / seq_length, ("lm", "rtd", "nsp"))
+    counted = training_flops_per_token(
+        config, seq_length, predicted / seq_length, ("lm", "rtd", "nsp")
+    )
     assert counted == pytest.approx(3 * counter.get_total_flops() / seq_length, rel=1e-12)
 
 
 def test_shared_layers_work_as_often_and_windows_less():
-    assert training_flops_per_token(sized(num_hidden_groups=1), 128, 0.0) == closed_form(BASE, 128, 0.0)
+    assert training_flops_per_token(sized(num_hidden_groups=1), 128, 0.0) == closed_form(
+        BASE, 128, 0.0
+    )
     local, hidden = sized(**WINDOW), BASE.hidden_size
     # Layers 0, 3, 6 and 9 see all 512 tokens, the other eight 33 of them.
     saved = 3 * 8 * 4 * hidden * (512 - 33)
     assert training_flops_per_token(local, 512, 0.15) == closed_form(BASE, 512, 0.15) - saved
     assert training_flops_per_token(local, 20, 0.15) == closed_form(BASE, 20, 0.15)
     gated = sized(block={"_target_": "clozelab.models.encoder.PostNorm", "gated": True})
-    assert training_flops_per_token(gated, 128, 0.0) - closed_form(BASE, 128, 0.0) == 3 * 12 * 2 * hidden * 3072
+    assert (
+        training_flops_per_token(gated, 128, 0.0) - closed_form(BASE, 128, 0.0)
+        == 3 * 12 * 2 * hidden * 3072
+    )
 
 
 def test_a_generator_is_counted_with_its_discriminator():
@@ -148,16 +199,23 @@ def test_a_generator_is_counted_with_its_discriminator():
         discriminator = Encoder(config)
         generator = Encoder(narrower(config, "1/4"), embeddings=discriminator.embeddings)
         models = {}
-        for name, encoder, kind in (("encoder", discriminator, "rtd"), ("generator", generator, "lm")):
+        for name, encoder, kind in (
+            ("encoder", discriminator, "rtd"),
+            ("generator", generator, "lm"),
+        ):
             heads = nn.ModuleDict({kind: config.family.head(kind, encoder)})
             models[name] = nn.Module()
             models[name].encoder, models[name].heads = encoder, heads
-    found = training_flops_per_token(generator.config, 128, 0.15) + training_flops_per_token(config, 128, 0.0, ("rtd",))
+    found = training_flops_per_token(generator.config, 128, 0.15) + training_flops_per_token(
+        config, 128, 0.0, ("rtd",)
+    )
     narrow = closed_form(generator.config, 128, 0.0) + 3 * 2 * 64 * 16  # its embeddings are 64 wide
     narrow += 3 * 0.15 * (2 * 16 * 64 + 2 * 64 * 500)
     wide = closed_form(config, 128, 0.0) + 3 * (2 * 64 * 64 + 2 * 64)
     assert found == pytest.approx(narrow + wide, rel=1e-12)
-    own = parameter_count(generator.config) - sum(p.numel() for p in discriminator.embeddings.parameters())
+    own = parameter_count(generator.config) - sum(
+        p.numel() for p in discriminator.embeddings.parameters()
+    )
     heads = (64 * 64 + 64 + 64 + 1) + (16 * 64 + 64 + 2 * 64 + 500)
     assert trained_parameters(models) == parameter_count(config) + own + heads
 
@@ -171,5 +229,8 @@ def test_trained_parameters_of_bert_base_without_its_memory():
     with torch.device("meta"):
         encoder = Encoder(BASE)
         model = nn.Module()
-        model.encoder, model.heads = encoder, nn.ModuleDict({k: BASE.family.head(k, encoder) for k in ("lm", "nsp")})
+        model.encoder, model.heads = (
+            encoder,
+            nn.ModuleDict({k: BASE.family.head(k, encoder) for k in ("lm", "nsp")}),
+        )
     assert trained_parameters({"encoder": model}) == 110_106_428  # transformers' BertForPreTraining

@@ -16,7 +16,9 @@ def test_share_scale_and_gradient(prob, dtype):
     y = dropout(x, prob, training=True)
     assert abs((y == 0).float().mean().item() - prob) < 4 * (prob / 999_999) ** 0.5 + 1e-5
     assert torch.allclose(
-        y[y != 0].float(), torch.tensor(1 / (1 - prob)), rtol=1e-2 if dtype is torch.bfloat16 else 1e-4
+        y[y != 0].float(),
+        torch.tensor(1 / (1 - prob)),
+        rtol=1e-2 if dtype is torch.bfloat16 else 1e-4,
     )
     y.backward(torch.ones_like(y))
     assert torch.equal(x.grad, y.detach())

@@ -28,7 +28,9 @@ def test_rectangle_and_ragged_agree_forward_and_backward(tiny_config, stream, re
         rows = real_rows(arguments["layout"])
         pooled = encoder.pool(output.sequence_output, arguments["layout"])
         loss = (
-            output.sequence_output[rows].square().mean() * 3 + output.sequence_output[rows][:, 0].mean() + pooled.mean()
+            output.sequence_output[rows].square().mean() * 3
+            + output.sequence_output[rows][:, 0].mean()
+            + pooled.mean()
         )
         loss.backward()
         grads = [parameter.grad.clone() for parameter in encoder.parameters()]
@@ -50,7 +52,9 @@ def test_causal_encoder_sees_no_right_context_and_the_other_does(tiny_config, st
         left = moved[sequence_start:changed_row]
         assert (left == 0).all() if is_causal else (left > 1e-4).all()
         assert (moved[changed_row : LENGTHS[0]] > 1e-4).all()
-        assert (moved[arguments["layout"].first_rows[1] :][: LENGTHS[1]] == 0).all(), "another sequence moved"
+        assert (moved[arguments["layout"].first_rows[1] :][: LENGTHS[1]] == 0).all(), (
+            "another sequence moved"
+        )
 
 
 def test_rounding_a_ragged_stream_up_changes_nothing(tiny_config, stream, monkeypatch):
@@ -62,7 +66,11 @@ def test_rounding_a_ragged_stream_up_changes_nothing(tiny_config, stream, monkey
         encoder.zero_grad()
         output = encoder(**arguments, output_hidden_states=True)
         (output.sequence_output.square().sum() + output.hidden_states[1].sum()).backward()
-        grads = [parameter.grad.clone() for name, parameter in encoder.named_parameters() if "pooler" not in name]
+        grads = [
+            parameter.grad.clone()
+            for name, parameter in encoder.named_parameters()
+            if "pooler" not in name
+        ]
         results.append([*(hidden.detach() for hidden in output.hidden_states), *grads])
     assert sizes == [34, 40, 134]
     for plain, *others in zip(*results, strict=True):
@@ -95,7 +103,8 @@ def test_pools_the_first_token_or_the_last_real_one(tiny_config, stream):
         layout = stream(LENGTHS, row_slots=14)["layout"]
         states = torch.randn(layout.num_slots, 24)
         rows = [
-            start + (length - 1 if is_causal else 0) for start, length in zip((0, 14, 28, 42), LENGTHS, strict=True)
+            start + (length - 1 if is_causal else 0)
+            for start, length in zip((0, 14, 28, 42), LENGTHS, strict=True)
         ]
         assert torch.equal(encoder.pool(states, layout), encoder.pooler(states[rows]))
 
@@ -105,14 +114,19 @@ def test_fresh_weights_are_a_function_of_the_seed(tiny_config):
     torch.manual_seed(5)
     state = torch.get_rng_state()
     one, two, other = (Encoder(config, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
-    assert torch.equal(torch.get_rng_state(), state), "a generator was given, the global state must not move"
+    assert torch.equal(torch.get_rng_state(), state), (
+        "a generator was given, the global state must not move"
+    )
     pairs = list(zip(one.parameters(), two.parameters(), other.parameters(), strict=True))
     assert all(torch.equal(a, b) for a, b, _ in pairs)
     assert not all(torch.equal(a, c) for a, _, c in pairs)
     torch.manual_seed(5)
     first = Encoder(config)
     torch.manual_seed(5)
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), Encoder(config).parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(first.parameters(), Encoder(config).parameters(), strict=True)
+    )
 
 
 def test_fresh_weights_have_the_released_distribution(tiny_config):
@@ -166,7 +180,9 @@ def test_bf16_autocast_stays_close(tiny_config, stream):
         assert (_states(encoder, arguments) - exact).abs().max() < 0.15
 
 
-@pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this processor has no bf16 products")
+@pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this processor has no bf16 products"
+)
 def test_a_bias_added_in_the_product_gives_the_same_bits(tiny_config, stream, monkeypatch):
     encoder, arguments = Encoder(tiny_config()).eval(), stream(LENGTHS)
 
@@ -177,7 +193,8 @@ def test_a_bias_added_in_the_product_gives_the_same_bits(tiny_config, stream, mo
     with torch.profiler.profile() as profile:
         fused = states()
     assert any("_linear_pointwise" in event.name for event in profile.events())
-    with monkeypatch.context() as changed:  # a torch built without oneDNN has neither the product nor the question
+    # a torch built without oneDNN has neither the product nor the question
+    with monkeypatch.context() as changed:
         changed.setattr(torch.backends.mkldnn, "is_available", lambda: False)
         changed.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
         assert torch.equal(fused, states())

@@ -21,7 +21,9 @@ def test_layers_of_bert_base() -> None:
 
 @pytest.mark.parametrize(("name", "layers"), [("concat_last_four", 3), ("second_to_last", 1)])
 def test_shallow_encoders_are_refused(name: str, layers: int) -> None:
-    with pytest.raises(ValueError, match=f"features={name} needs more layers than this encoder's {layers}"):
+    with pytest.raises(
+        ValueError, match=f"features={name} needs more layers than this encoder's {layers}"
+    ):
         feature_layers(name, layers)
     with pytest.raises(ValueError, match="features='all' is unknown; known: embeddings"):
         feature_layers("all", 12)

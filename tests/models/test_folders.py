@@ -43,7 +43,10 @@ def folder(tmp_path, tiny_config):
 
 
 def _equal(one: torch.nn.Module, two: torch.nn.Module) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
+    return all(
+        torch.equal(a, b)
+        for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True)
+    )
 
 
 def _rewrite(path, change) -> None:
@@ -71,8 +74,12 @@ def test_round_trip(folder):
 def test_what_is_written(folder):
     path, _, _ = folder
     assert {file.name for file in path.iterdir()} == {
-        "config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "checksums.json"
-    }  # fmt: skip
+        "config.json",
+        "model.safetensors",
+        "vocab.txt",
+        "tokenizer.json",
+        "checksums.json",
+    }
     assert [file.name for file in path.parent.iterdir()] == ["encoder"], "no temporary folder stays"
     assert read_config_dict(path)["id2label"] == {"0": "no"}
     names = set(safetensors.torch.load_file(path / "model.safetensors"))
@@ -121,7 +128,10 @@ def test_pickled_weights(folder):
 
 def test_missing_pooler_starts_fresh_and_says_so(folder, caplog):
     path, encoder, _ = folder
-    _rewrite(path, lambda tensors: [tensors.pop(f"bert.pooler.dense.{name}") for name in ("weight", "bias")])
+    _rewrite(
+        path,
+        lambda tensors: [tensors.pop(f"bert.pooler.dense.{name}") for name in ("weight", "bias")],
+    )
     with caplog.at_level(logging.WARNING):
         loaded = load_encoder(path, seed=3)
     assert "pooler" in caplog.text
@@ -132,7 +142,11 @@ def test_missing_pooler_starts_fresh_and_says_so(folder, caplog):
 
 @pytest.mark.parametrize(
     "name",
-    ["bert.encoder.layer.1.attention.self.value.bias", "bert.embeddings.LayerNorm.weight", "bert.pooler.dense.bias"],
+    [
+        "bert.encoder.layer.1.attention.self.value.bias",
+        "bert.embeddings.LayerNorm.weight",
+        "bert.pooler.dense.bias",
+    ],
 )
 def test_missing_tensor_is_named(folder, name):
     path, _, _ = folder
@@ -143,7 +157,10 @@ def test_missing_tensor_is_named(folder, name):
 
 def test_unexpected_or_misshapen_tensor_is_named(folder):
     path, _, _ = folder
-    _rewrite(path, lambda tensors: tensors.update({"bert.encoder.layer.2.output.dense.bias": torch.zeros(24)}))
+    _rewrite(
+        path,
+        lambda tensors: tensors.update({"bert.encoder.layer.2.output.dense.bias": torch.zeros(24)}),
+    )
     with pytest.raises(ValueError, match=r"layer\.2\.output\.dense\.bias"):
         load_encoder(path)
     tensors = safetensors.torch.load_file(path / "model.safetensors")
@@ -212,7 +229,9 @@ def _save(path, encoder, **heads):
     save_encoder_folder(path, encoder, heads=heads, tokenizer_files={}, extra_config={})
 
 
-def test_an_untied_vocabulary_projection_stays_apart_and_a_tied_one_is_shared(tmp_path, tiny_config):
+def test_an_untied_vocabulary_projection_stays_apart_and_a_tied_one_is_shared(
+    tmp_path, tiny_config
+):
     encoder = Encoder(tiny_config())
     head = encoder.config.family.head("lm", encoder)
     _save(tmp_path / "e", encoder, lm=head)
@@ -226,15 +245,23 @@ def test_an_untied_vocabulary_projection_stays_apart_and_a_tied_one_is_shared(tm
     assert _equal(fresh, head) and fresh.word_embedding_weight is words
     refuse_untied(tmp_path / "e")
     apart = words.detach() + 1e-3
-    bias = {f"cls.predictions.{part}bias": torch.full((97,), number) for number, part in ((1.0, ""), (2.0, "decoder."))}
+    bias = {
+        f"cls.predictions.{part}bias": torch.full((97,), number)
+        for number, part in ((1.0, ""), (2.0, "decoder."))
+    }
     safetensors.torch.save_file(tensors | bias | {name: apart}, path)
     load_head(tmp_path / "e", "lm", fresh)
     assert torch.equal(fresh.word_embedding_weight, apart) and fresh.bias[0] == 2.0
-    with pytest.raises(ValueError, match=r"cls\.predictions\.decoder\.weight is not the word embeddings.*Bert"):
+    with pytest.raises(
+        ValueError, match=r"cls\.predictions\.decoder\.weight is not the word embeddings.*Bert"
+    ):
         refuse_untied(tmp_path / "e")
     _save(tmp_path / "again", encoder, lm=fresh)
     written = safetensors.torch.load_file(tmp_path / "again" / "model.safetensors")
-    assert torch.equal(written[name], apart) and not read_config_dict(tmp_path / "again")["tie_word_embeddings"]
+    assert (
+        torch.equal(written[name], apart)
+        and not read_config_dict(tmp_path / "again")["tie_word_embeddings"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -246,7 +273,9 @@ def test_an_untied_vocabulary_projection_stays_apart_and_a_tied_one_is_shared(tm
         ("gpt2", {}, "model_type is 'gpt2'; known families: albert, bert, electra, roberta"),
     ],
 )
-def test_a_foreign_configuration_is_refused_in_one_sentence(tmp_path, tiny_config, model_type, changes, word):
+def test_a_foreign_configuration_is_refused_in_one_sentence(
+    tmp_path, tiny_config, model_type, changes, word
+):
     values = {**tiny_config().family.to_hf(tiny_config()), "model_type": model_type, **changes}
     (tmp_path / "config.json").write_text(json.dumps(values))
     with pytest.raises(ValueError, match=word):
@@ -254,16 +283,25 @@ def test_a_foreign_configuration_is_refused_in_one_sentence(tmp_path, tiny_confi
 
 
 def test_a_missing_tensor_names_family_and_tensor(tmp_path, tiny_config):
-    config = tiny_config(model_type="albert", num_hidden_groups=1, embedding_size=8, projects_embeddings=True)
+    config = tiny_config(
+        model_type="albert", num_hidden_groups=1, embedding_size=8, projects_embeddings=True
+    )
     _save(tmp_path / "e", Encoder(config))
-    _rewrite(tmp_path / "e", lambda tensors: tensors.pop("albert.encoder.embedding_hidden_mapping_in.weight"))
-    with pytest.raises(ValueError, match=r"embedding_hidden_mapping_in\.weight of this Albert model is missing"):
+    _rewrite(
+        tmp_path / "e",
+        lambda tensors: tensors.pop("albert.encoder.embedding_hidden_mapping_in.weight"),
+    )
+    with pytest.raises(
+        ValueError, match=r"embedding_hidden_mapping_in\.weight of this Albert model is missing"
+    ):
         load_encoder(tmp_path / "e")
 
 
 def test_a_causal_albert_is_of_a_type_that_others_do_not_know(tmp_path, tiny_config):
     """Theirs has no causal mask: it would be loaded as bidirectional."""
-    config = tiny_config(model_type="albert", num_hidden_groups=1, projects_embeddings=True, is_causal=True)
+    config = tiny_config(
+        model_type="albert", num_hidden_groups=1, projects_embeddings=True, is_causal=True
+    )
     _save(tmp_path / "e", Encoder(config))
     assert read_config_dict(tmp_path / "e")["model_type"] == "clozelab_albert"
     assert load_encoder(tmp_path / "e").config == config
@@ -275,12 +313,18 @@ def test_shards_are_read_and_a_missing_one_is_named(folder, kind):
     tensors = safetensors.torch.load_file(path / "model.safetensors")
     for name in ("model.safetensors", "checksums.json"):
         (path / name).unlink()
-    stem, save = ("model", safetensors.torch.save_file) if kind == "safetensors" else ("pytorch_model", torch.save)
+    stem, save = (
+        ("model", safetensors.torch.save_file)
+        if kind == "safetensors"
+        else ("pytorch_model", torch.save)
+    )
     names, shards = sorted(tensors), [f"{stem}-0000{i}-of-00002.{kind}" for i in (1, 2)]
     for number, shard in enumerate(shards):
         save({name: tensors[name] for name in names[number::2]}, path / shard)
     index = path / f"{stem}.{kind}.index.json"
-    index.write_text(json.dumps({"weight_map": {name: shards[i % 2] for i, name in enumerate(names)}}))
+    index.write_text(
+        json.dumps({"weight_map": {name: shards[i % 2] for i, name in enumerate(names)}})
+    )
     assert _equal(load_encoder(path), encoder)
     assert read_tensors(path / shards[0]).keys() == set(names[::2]), "one file alone"
     (path / shards[1]).unlink()
@@ -301,10 +345,15 @@ class Evil:
 
 def test_a_pickle_with_code_is_refused_and_runs_nothing(folder, tmp_path):
     path, _, _ = folder
-    torch.save({"bert.embeddings.word_embeddings.weight": Evil(tmp_path / "canary")}, path / "pytorch_model.bin")
+    torch.save(
+        {"bert.embeddings.word_embeddings.weight": Evil(tmp_path / "canary")},
+        path / "pytorch_model.bin",
+    )
     for name in ("model.safetensors", "checksums.json"):
         (path / name).unlink()
-    with pytest.raises(ValueError, match=r"pytorch_model\.bin cannot be read: .*nothing of it has run"):
+    with pytest.raises(
+        ValueError, match=r"pytorch_model\.bin cannot be read: .*nothing of it has run"
+    ):
         load_encoder(path)
     assert not (tmp_path / "canary").exists()
 

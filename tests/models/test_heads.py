@@ -1,4 +1,6 @@
-"""Tests of clozelab.models.heads that need no other library (numerics/ compares them with transformers)."""
+"""Tests of clozelab.models.heads that need no other library (numerics/ compares them with
+transformers).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ def test_masked_lm_loss_equals_cross_entropy_of_its_logits(tiny_config):
     hidden, labels = torch.randn(17, 24), torch.randint(0, 97, (17,))
     loss = head.loss(hidden, labels)
     logits = head(hidden)
-    torch.testing.assert_close(loss.loss_sum, F.cross_entropy(logits, labels, reduction="sum"), rtol=1e-6, atol=1e-5)
+    torch.testing.assert_close(
+        loss.loss_sum, F.cross_entropy(logits, labels, reduction="sum"), rtol=1e-6, atol=1e-5
+    )
     assert loss.num_correct == (logits.argmax(-1) == labels).sum() and loss.count == 17
 
 

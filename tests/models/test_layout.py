@@ -35,7 +35,9 @@ def test_moves_and_pickles():
         assert other.last_rows.tolist() == [1, 4]
 
 
-@pytest.mark.parametrize("layout", [Layout.ragged([3, 7, 1, 7, 4]), Layout.rectangle([3, 7, 1, 7, 4], 8)])
+@pytest.mark.parametrize(
+    "layout", [Layout.ragged([3, 7, 1, 7, 4]), Layout.rectangle([3, 7, 1, 7, 4], 8)]
+)
 @pytest.mark.parametrize("group_size", [1, 2, 8])
 def test_padding_and_back_is_the_identity_on_tokens(layout, group_size, real_rows):
     x = torch.randn(layout.num_slots, 2, requires_grad=True)
@@ -68,7 +70,8 @@ def test_slots_after_the_last_sequence_hold_nothing_and_widths_are_rounded():
 def test_a_group_grows_by_sequences_of_its_width_alone():
     layout = Layout.ragged([1, 5, 6, 7, 8, 8, 8, 9, 16, 16])
     widths = lambda **options: [  # noqa: E731
-        (rows.row_slots, rows.lengths_list) for _, rows in layout.padded_groups(2, width_multiple=8, **options).groups
+        (rows.row_slots, rows.lengths_list)
+        for _, rows in layout.padded_groups(2, width_multiple=8, **options).groups
     ]
     assert widths(most=4) == [(8, [1, 5, 6, 7]), (8, [8, 8, 8]), (16, [9, 16, 16])]
     assert [width for width, _ in widths()] == [8, 8, 8, 16, 16]

@@ -1,4 +1,6 @@
-"""Tests of clozelab.models.kernels.linear_cross_entropy: equal to a plain projection and cross-entropy."""
+"""Tests of clozelab.models.kernels.linear_cross_entropy: equal to a plain projection and
+cross-entropy.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,10 @@ def test_autocast_is_as_close_to_fp32_as_plain_autocast():
     assert ours.dtype == torch.float32
     assert abs(ours - exact) < 2 * abs(plain - exact) + 0.05
     for mine, theirs, want in zip(
-        torch.autograd.grad(ours, leaves), torch.autograd.grad(plain, leaves), exact_grads, strict=True
+        torch.autograd.grad(ours, leaves),
+        torch.autograd.grad(plain, leaves),
+        exact_grads,
+        strict=True,
     ):
         assert mine.dtype == torch.float32
         assert (mine - want).norm() < 1.5 * (theirs - want).norm() + 1e-3 * want.norm()
@@ -85,7 +90,9 @@ def test_no_positions():
 
 def test_no_gradient_work_where_nobody_asks(monkeypatch):
     leaves, labels = _inputs(9)
-    monkeypatch.setattr(module, "_multiply_out", lambda logits, hidden, weight, sums, rows: calls.append(sums))
+    monkeypatch.setattr(
+        module, "_multiply_out", lambda logits, hidden, weight, sums, rows: calls.append(sums)
+    )
     calls: list = []
     with torch.no_grad():
         linear_cross_entropy(*leaves, labels)
@@ -111,7 +118,9 @@ def test_backward_runs_once_and_says_so():
 
 
 def test_gradients_accumulate_over_calls():
-    """As micro-batches do: each call adds to what is there and disturbs nothing handed out before."""
+    """As micro-batches do: each call adds to what is there and disturbs nothing handed out
+    before.
+    """
     leaves, labels = _inputs(9)
     linear_cross_entropy(*leaves, labels).loss_sum.backward()
     once = [leaf.grad.clone() for leaf in leaves]
@@ -124,23 +133,29 @@ def test_gradients_accumulate_over_calls():
 @pytest.mark.parametrize("gap", [20.0, 60.0, 80.0, 90.0, 110.0, 400.0, 1e4])
 @pytest.mark.parametrize("on_cpu", [True, False], ids=["cpu", "as on another device"])
 def test_hopeless_labels_have_their_whole_loss(gap, on_cpu, dtype, monkeypatch):
-    """Beyond 87 nats an fp32 probability is none: the loss and its gradients are torch's cross_entropy's all the same.
+    """Beyond 87 nats an fp32 probability is none: the loss and its gradients are torch's
+    cross_entropy's all the same.
 
-    It was 85 nats at most. One row is likely, one has no label, and the others are as wrong as `gap` says.
+    It was 85 nats at most. One row is likely, one has no label, and the others are as wrong as
+    `gap` says.
     """
     monkeypatch.setattr(module, "_on_cpu", lambda x: on_cpu)
     torch.manual_seed(1)
     weight = torch.cat([torch.eye(6), torch.full((1, 6), 0.25)]).to(dtype)
     hidden = (torch.eye(6) * gap + torch.randn(6, 6).round(decimals=1)).to(dtype)
     labels = torch.tensor([1, 6, 0, 3, -100, 2])
-    leaves = [leaf.clone().requires_grad_() for leaf in (hidden, weight, torch.zeros(7, dtype=dtype))]
+    leaves = [
+        leaf.clone().requires_grad_() for leaf in (hidden, weight, torch.zeros(7, dtype=dtype))
+    ]
     ours = linear_cross_entropy(*leaves, labels)
     grads = torch.autograd.grad(ours.loss_sum, leaves)
     loss, correct = _plain(*leaves, labels)
     assert loss > 2 * gap and ours.num_correct == correct == 1
     torch.testing.assert_close(ours.loss_sum, loss, rtol=1e-6, atol=1e-5)
     for mine, theirs in zip(grads, torch.autograd.grad(loss, leaves), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-5 if dtype == torch.float32 else 2e-2, atol=1e-5)
+        torch.testing.assert_close(
+            mine, theirs, rtol=1e-5 if dtype == torch.float32 else 2e-2, atol=1e-5
+        )
 
 
 def test_a_loss_that_is_no_number_stays_none():

@@ -1,4 +1,6 @@
-"""Parts that no family here uses, alone and together, against a plain encoder of one padded batch."""
+"""Parts that no family here uses, alone and together, against a plain encoder of one padded
+batch.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,13 @@ PARTS: dict[str, dict[str, Any]] = {
     "pre-norm": {"block": {"_target_": f"{B}.PreNorm"}},
     "GeGLU": {"block": {"_target_": f"{B}.PostNorm", "gated": True}},
     "window": {"attention": {"_target_": f"{A}.LocalAttention", "window": 2}},
-    "causal window": {"attention": {"_target_": f"{A}.LocalAttention", "window": 2}, "is_causal": True},
-    "global every second": {"attention": {"_target_": f"{A}.LocalAttention", "window": 1, "global_every": 2}},
+    "causal window": {
+        "attention": {"_target_": f"{A}.LocalAttention", "window": 2},
+        "is_causal": True,
+    },
+    "global every second": {
+        "attention": {"_target_": f"{A}.LocalAttention", "window": 1, "global_every": 2}
+    },
     "factorised": {"embedding_size": 10},
     "shared in two groups": {"num_hidden_layers": 4, "num_hidden_groups": 2},
     "no token types": {"type_vocab_size": 0},
@@ -41,7 +48,9 @@ EVERY_PART = pytest.mark.parametrize("name", list(PARTS))
 
 
 def plain(encoder: Encoder, ids: Tensor, types: Tensor) -> list[Tensor]:
-    """Hidden states [S, H] of one sequence, from the same weights: loops, and angles from complex numbers."""
+    """Hidden states [S, H] of one sequence, from the same weights: loops, and angles from complex
+    numbers.
+    """
     config, weights = encoder.config, dict(encoder.named_parameters())
     size, heads, dim = len(ids), config.num_attention_heads, config.head_dim
     kind = config.positions.target.rpartition(".")[2]
@@ -56,14 +65,20 @@ def plain(encoder: Encoder, ids: Tensor, types: Tensor) -> list[Tensor]:
 
     x = weights["embeddings.word_embeddings.weight"][ids]
     if config.type_vocab_size:
-        x = x + weights["embeddings.token_type_embeddings.weight"][types.clamp(max=config.type_vocab_size - 1)]
+        x = (
+            x
+            + weights["embeddings.token_type_embeddings.weight"][
+                types.clamp(max=config.type_vocab_size - 1)
+            ]
+        )
     if kind == "LearnedPositions":
         x = x + weights["embeddings.position_embeddings.weight"][:size]
     if kind == "SinusoidalPositions":
         width = config.embedding_size
         angle = [[p / 10_000 ** (2 * (i // 2) / width) for i in range(width)] for p in range(size)]
         wave = [
-            [(torch.tensor(a).cos() if i % 2 else torch.tensor(a).sin()) for i, a in enumerate(row)] for row in angle
+            [(torch.tensor(a).cos() if i % 2 else torch.tensor(a).sin()) for i, a in enumerate(row)]
+            for row in angle
         ]
         x = x + torch.tensor(wave) * config.initializer_range * 2**0.5
     x = norm(x, "embeddings.LayerNorm")
@@ -74,23 +89,31 @@ def plain(encoder: Encoder, ids: Tensor, types: Tensor) -> list[Tensor]:
         layer = f"layer.{number * config.num_hidden_groups // config.num_hidden_layers}"
         is_pre, gated = "PreNorm" in config.block.target, ("gated", True) in config.block.options
         start = norm(x, f"{layer}.attention_norm") if is_pre else x
-        q, k, v = dense(start, f"{layer}.attention.qkv").view(size, 3, heads, dim).permute(1, 2, 0, 3)
+        q, k, v = (
+            dense(start, f"{layer}.attention.qkv").view(size, 3, heads, dim).permute(1, 2, 0, 3)
+        )
         if kind == "RotaryPositions":
             speeds = dict(config.positions.options)["base"] ** (-2 * torch.arange(dim // 2) / dim)
             turn = torch.polar(torch.ones(size, dim // 2), torch.arange(size)[:, None] * speeds)
             pairs = [torch.complex(y[..., : dim // 2], y[..., dim // 2 :]) * turn for y in (q, k)]
             q, k = (torch.cat([pair.real, pair.imag], -1) for pair in pairs)
         options = dict(config.attention.options)
-        sees_all = "window" not in options or (options.get("global_every") and number % options["global_every"] == 0)
+        sees_all = "window" not in options or (
+            options.get("global_every") and number % options["global_every"] == 0
+        )
         scores = q @ k.transpose(1, 2) / dim**0.5
         for i in range(size):
             for j in range(size):
-                if (not sees_all and abs(i - j) > options["window"]) or (config.is_causal and j > i):
+                if (not sees_all and abs(i - j) > options["window"]) or (
+                    config.is_causal and j > i
+                ):
                     scores[:, i, j] = -torch.inf
         mixed = (scores.softmax(-1) @ v).transpose(0, 1).reshape(size, -1)
         x = dense(mixed, f"{layer}.attention.output.dense") + x
         x = x if is_pre else norm(x, f"{layer}.attention.output.LayerNorm")
-        inner = dense(norm(x, f"{layer}.feed_forward_norm") if is_pre else x, f"{layer}.intermediate.dense")
+        inner = dense(
+            norm(x, f"{layer}.feed_forward_norm") if is_pre else x, f"{layer}.intermediate.dense"
+        )
         inner, gate = inner.chunk(2, -1) if gated else (inner, torch.ones(()))
         x = dense(F.gelu(inner) * gate, f"{layer}.output.dense") + x
         x = x if is_pre else norm(x, f"{layer}.output.LayerNorm")
@@ -109,11 +132,15 @@ def test_equals_the_plain_encoder(name, row_slots, tiny_config, stream, real_row
     expected = [torch.cat(parts) for parts in zip(*each, strict=True)]
     output = encoder(**arguments, output_hidden_states=True)
     found = [*(hidden[rows] for hidden in output.hidden_states[:-1]), output.sequence_output[rows]]
-    weights = [torch.randn(hidden.shape, generator=torch.Generator().manual_seed(3)) for hidden in expected]
+    weights = [
+        torch.randn(hidden.shape, generator=torch.Generator().manual_seed(3)) for hidden in expected
+    ]
     gradients = []
     for states in (found, expected):
         encoder.zero_grad()
-        sum((hidden * weight).mean() for hidden, weight in zip(states, weights, strict=True)).backward()
+        sum(
+            (hidden * weight).mean() for hidden, weight in zip(states, weights, strict=True)
+        ).backward()
         gradients.append([p.grad.clone() for p in encoder.parameters() if p.grad is not None])
     for mine, other in zip([*found, *gradients[0]], [*expected, *gradients[1]], strict=True):
         torch.testing.assert_close(mine, other, atol=1e-5, rtol=0)
@@ -140,7 +167,9 @@ def test_every_part_survives_a_folder(name, tiny_config, tmp_path):
     assert read_config_dict(tmp_path / "e")["model_type"] == "clozelab_bert"
     again = load_encoder(tmp_path / "e")
     assert again.config == encoder.config
-    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), encoder.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(again.parameters(), encoder.parameters(), strict=True)
+    )
     assert EncoderConfig(**encoder.config.to_dict()) == encoder.config
 
 
@@ -157,7 +186,10 @@ def test_compiled_windows_give_the_same_numbers(tiny_config, stream):
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"positions": {"_target_": "os.system"}}, r"architecture\.positions.*below clozelab\.models"),
+        (
+            {"positions": {"_target_": "os.system"}},
+            r"architecture\.positions.*below clozelab\.models",
+        ),
         ({"block": {}}, r"architecture\.block.*below clozelab\.models"),
         ({"num_hidden_groups": 3}, "num_hidden_groups is 3"),
     ],
@@ -171,7 +203,10 @@ def test_impossible_configurations(tiny_config, changes, word):
     ("changes", "word"),
     [
         ({"positions": {"_target_": "clozelab.models.embeddings.Absolute"}}, "there is no part"),
-        ({"attention": {"_target_": f"{A}.LocalAttention", "window": 0}}, "window 0 must be at least 1"),
+        (
+            {"attention": {"_target_": f"{A}.LocalAttention", "window": 0}},
+            "window 0 must be at least 1",
+        ),
         ({"positions": {"_target_": f"{E}.RotaryPositions"}, "hidden_size": 15}, "heads have 5"),
     ],
 )

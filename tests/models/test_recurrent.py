@@ -1,4 +1,6 @@
-"""Tests of clozelab.models.heads: equal to torch's bidirectional LSTM run on each sequence alone."""
+"""Tests of clozelab.models.heads: equal to torch's bidirectional LSTM run on each sequence
+alone.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,22 @@ LENGTHS = [5, 1, 9, 3]
 
 def _torch_twin(ours: BiLSTM) -> nn.LSTM:
     size = ours.layers[0].forward_direction
-    twin = nn.LSTM(size.input_size, size.hidden_size, len(ours.layers), batch_first=True, bidirectional=True)
+    twin = nn.LSTM(
+        size.input_size, size.hidden_size, len(ours.layers), batch_first=True, bidirectional=True
+    )
     for index, layer in enumerate(ours.layers):
-        for suffix, direction in (("", layer.forward_direction), ("_reverse", layer.backward_direction)):
+        for suffix, direction in (
+            ("", layer.forward_direction),
+            ("_reverse", layer.backward_direction),
+        ):
             for name, value in direction.named_parameters():
                 getattr(twin, name.replace("_l0", f"_l{index}{suffix}")).data.copy_(value.data)
     return twin
 
 
-@pytest.mark.parametrize("layout", [Layout.ragged(LENGTHS), Layout.rectangle(LENGTHS, 10)], ids=["ragged", "rectangle"])
+@pytest.mark.parametrize(
+    "layout", [Layout.ragged(LENGTHS), Layout.rectangle(LENGTHS, 10)], ids=["ragged", "rectangle"]
+)
 @pytest.mark.parametrize("num_layers", [1, 2])
 def test_equals_torch_per_sequence(layout, num_layers):
     torch.manual_seed(0)

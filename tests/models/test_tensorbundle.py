@@ -1,7 +1,8 @@
-"""Google's checkpoints: a writer of the format of our own, and what the reader makes of its files, whole and damaged.
+"""Google's checkpoints: a writer of the format of our own, and what the reader makes of its files,
+whole and damaged.
 
-The writer stands on the formats' own descriptions alone: its checksum goes bit by bit, its blocks are small, and two
-shards are written.
+The writer stands on the formats' own descriptions alone: its checksum goes bit by bit, its blocks
+are small, and two shards are written.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def field(number: int, value: int | bytes) -> bytes:
     return varint(number << 3 | 2) + varint(len(value)) + value
 
 
-def write_bundle(prefix, arrays: dict[str, np.ndarray], num_shards: int = 2, restart_interval: int = 4) -> None:
+def write_bundle(
+    prefix, arrays: dict[str, np.ndarray], num_shards: int = 2, restart_interval: int = 4
+) -> None:
     """prefix.index and prefix.data-...: tensors go to the shards in turn."""
     shards = [bytearray() for _ in range(num_shards)]
     entries = [(b"", field(1, num_shards) + field(2, 0) + field(3, field(1, 1)))]
@@ -60,7 +63,9 @@ def write_bundle(prefix, arrays: dict[str, np.ndarray], num_shards: int = 2, res
         entries.append((name.encode(), entry))
         shards[shard] += content
     for number, shard in enumerate(shards):
-        prefix.with_name(f"{prefix.name}.data-{number:05d}-of-{num_shards:05d}").write_bytes(bytes(shard))
+        prefix.with_name(f"{prefix.name}.data-{number:05d}-of-{num_shards:05d}").write_bytes(
+            bytes(shard)
+        )
     table, handles = bytearray(), []
     for start in range(0, len(entries), 10):
         some = entries[start : start + 10]
@@ -71,7 +76,9 @@ def write_bundle(prefix, arrays: dict[str, np.ndarray], num_shards: int = 2, res
     prefix.with_name(f"{prefix.name}.index").write_bytes(bytes(table) + footer)
 
 
-def append_block(table: bytearray, entries: list[tuple[bytes, bytes]], restart_interval: int) -> bytes:
+def append_block(
+    table: bytearray, entries: list[tuple[bytes, bytes]], restart_interval: int
+) -> bytes:
     """Adds a block with its trailer; returns its handle."""
     block, restarts, last = bytearray(), [0], b""
     for number, (key, value) in enumerate(entries):
@@ -81,7 +88,9 @@ def append_block(table: bytearray, entries: list[tuple[bytes, bytes]], restart_i
                 shared += 1
         elif number:
             restarts.append(len(block))
-        block += varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value
+        block += (
+            varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value
+        )
         last = key
     block += b"".join(struct.pack("<I", at) for at in restarts) + struct.pack("<I", len(restarts))
     handle = varint(len(table)) + varint(len(block))
@@ -92,8 +101,10 @@ def append_block(table: bytearray, entries: list[tuple[bytes, bytes]], restart_i
 def google_names(tensors: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
     """Our tensors as Google's variables, with what its optimizer keeps of each."""
     heads = {"cls.predictions.bias": "cls/predictions/output_bias"}
-    heads |= {f"cls.seq_relationship.{ours}": f"cls/seq_relationship/output_{theirs}"
-              for ours, theirs in (("weight", "weights"), ("bias", "bias"))}  # fmt: skip
+    heads |= {
+        f"cls.seq_relationship.{ours}": f"cls/seq_relationship/output_{theirs}"
+        for ours, theirs in (("weight", "weights"), ("bias", "bias"))
+    }
     found: dict[str, np.ndarray] = {"global_step": np.array(7, dtype=np.int64)}
     for name, value in tensors.items():
         array = value.numpy()
@@ -104,7 +115,9 @@ def google_names(tensors: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
         else:
             path = name.replace(".layer.", ".layer_").replace(".", "/")
             if "LayerNorm" in path:
-                google = path.replace("LayerNorm/weight", "LayerNorm/gamma").replace("LayerNorm/bias", "LayerNorm/beta")
+                google = path.replace("LayerNorm/weight", "LayerNorm/gamma").replace(
+                    "LayerNorm/bias", "LayerNorm/beta"
+                )
             else:
                 google = path.replace("/weight", "/kernel")
                 array = np.ascontiguousarray(array.T) if google.endswith("/kernel") else array
@@ -126,20 +139,40 @@ def google(tmp_path_factory, tiny_config):
     write_bundle(folder / "bert_model.ckpt", google_names(to_hf_tensors(encoder, heads)))
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary))
     config = encoder.config.family.to_hf(encoder.config)
-    asked = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
-    asked = (*asked, "hidden_act", "max_position_embeddings", "type_vocab_size", "initializer_range")
+    asked = (
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "vocab_size",
+    )
+    asked = (
+        *asked,
+        "hidden_act",
+        "max_position_embeddings",
+        "type_vocab_size",
+        "initializer_range",
+    )
     (folder / "bert_config.json").write_text(json.dumps({key: config[key] for key in asked}))
     return folder, encoder, heads
 
 
 def test_a_folder_of_google_is_a_model(google):
-    """Kernels turned round, LayerNorms renamed, two shards, no variable of the optimizer; heads by their names."""
+    """Kernels turned round, LayerNorms renamed, two shards, no variable of the optimizer; heads by
+    their names.
+    """
     folder, encoder, heads = google
     stored = read_tensors(folder)
     expected = to_hf_tensors(encoder, heads)
-    assert stored.keys() == expected.keys() and all(torch.equal(stored[name], expected[name]) for name in expected)
+    assert stored.keys() == expected.keys() and all(
+        torch.equal(stored[name], expected[name]) for name in expected
+    )
     model = read_model(folder)
-    assert model.architecture == "BertForPreTraining" and not model.untrained and model.tokenizer.lowercase
+    assert (
+        model.architecture == "BertForPreTraining"
+        and not model.untrained
+        and model.tokenizer.lowercase
+    )
     assert torch.equal(model.heads["nsp"].weight, heads["nsp"].weight)
     mine, read = encoder.state_dict(), load_encoder(folder).state_dict()
     assert all(torch.equal(read[name], mine[name]) for name in mine)
@@ -158,12 +191,15 @@ def test_heads_of_google_have_names_of_their_own():
 def test_the_checksum_is_that_of_the_definition(size):
     data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
     assert crc32c(data) == slow_crc32c(data.tobytes())
-    assert crc32c(np.frombuffer(b"123456789", dtype=np.uint8)) == 0xE3069283  # RFC 3720, B.4's polynomial
+    # RFC 3720, B.4's polynomial
+    assert crc32c(np.frombuffer(b"123456789", dtype=np.uint8)) == 0xE3069283
 
 
 @pytest.mark.parametrize("place", ["data", "index"])
 def test_a_flipped_byte_is_refused(google, tmp_path, place):
-    """In every tenth of the file; bytes that no checksum covers (the footer's padding) are not looked at."""
+    """In every tenth of the file; bytes that no checksum covers (the footer's padding) are not
+    looked at.
+    """
     folder, _, _ = google
     content = {path.name: path.read_bytes() for path in folder.glob("bert_model*")}
     for name, whole in content.items():
@@ -182,7 +218,11 @@ def test_a_flipped_byte_is_refused(google, tmp_path, place):
     [
         ("bert_model.ckpt.index", 100, "cut short, or no index"),
         ("bert_model.ckpt.index", 0, "cut short, or no index"),
-        ("bert_model.ckpt.data-00001-of-00002", 200, "data-00001-of-00002 is wrong: the file is damaged"),
+        (
+            "bert_model.ckpt.data-00001-of-00002",
+            200,
+            "data-00001-of-00002 is wrong: the file is damaged",
+        ),
         ("bert_model.ckpt.data-00001-of-00002", None, "data-00001-of-00002 is missing"),
     ],
 )
@@ -190,7 +230,9 @@ def test_a_file_that_is_cut_or_gone_is_named(google, tmp_path, name, size, word)
     folder, _, _ = google
     for path in folder.glob("bert_model*"):
         if path.name != name or size is not None:
-            (tmp_path / path.name).write_bytes(path.read_bytes()[: size if path.name == name else None])
+            (tmp_path / path.name).write_bytes(
+                path.read_bytes()[: size if path.name == name else None]
+            )
     with pytest.raises(ValueError, match=word):
         read_tensors(tmp_path)
 

@@ -29,7 +29,12 @@ SETTINGS: dict[str, Any] = {
     "bilstm_dropout_prob": 0.0,
     "keep_best_weights": True,
     "optimizer_factory": partial(
-        build_adamw, learning_rate=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01, bias_correction=True
+        build_adamw,
+        learning_rate=1e-3,
+        betas=(0.9, 0.999),
+        eps=1e-6,
+        weight_decay=0.01,
+        bias_correction=True,
     ),
     "schedule_factory": partial(LinearWarmupDecay, warmup_fraction=0.1),
     "total_steps": 100,
@@ -41,11 +46,15 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.fixture
 def tiny_module(tiny_config: Callable[..., Any]) -> Callable[..., Any]:
-    """tiny_module(class, changes of the encoder, **settings) -> the module at step 7 of a training on one process."""
+    """tiny_module(class, changes of the encoder, **settings) -> the module at step 7 of a training
+    on one process.
+    """
 
     def build(kind: Any, encoder: dict[str, Any] | None = None, **settings: Any) -> Any:
         torch.manual_seed(1)
-        module = kind(encoder=Encoder(tiny_config(**(ENCODER | (encoder or {})))), **(SETTINGS | settings))
+        module = kind(
+            encoder=Encoder(tiny_config(**(ENCODER | (encoder or {})))), **(SETTINGS | settings)
+        )
         module._trainer = SimpleNamespace(
             global_step=7,
             global_rank=0,

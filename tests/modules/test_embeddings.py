@@ -1,4 +1,6 @@
-"""Siamese training: the losses and gradients of sentence-transformers, and what is learnt of pairs of texts."""
+"""Siamese training: the losses and gradients of sentence-transformers, and what is learnt of pairs
+of texts.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ from clozelab.stages.export import write
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
 PAIRS = [("a b c d", "a b"), ("q", "r s t u v"), ("x y", "x z y"), ("m n o", "m n o")]
 NAMES = ["contradiction", "entailment", "neutral"]
-SETTINGS: dict[str, Any] = {"metrics": ["accuracy"], "metric": "validation/accuracy", "number_range": None}
+SETTINGS: dict[str, Any] = {
+    "metrics": ["accuracy"],
+    "metric": "validation/accuracy",
+    "number_range": None,
+}
 COSINE = {"metrics": ["spearman"], "metric": "validation/spearman", "number_range": [0, 5]}
 
 
@@ -30,21 +36,33 @@ def split_of(labels: list[float], names: list[str]) -> LabelledSplit:
     flat = [text for pair in PAIRS for text in pair]
     sequences = encode_examples(TOKENIZER, flat, max_seq_length=16)
     kind = np.int64 if names else np.float32
-    return LabelledSplit(sequences, np.array(["0", "1", "2", "3"]), np.array(labels, kind), names, 4, 0)
+    return LabelledSplit(
+        sequences, np.array(["0", "1", "2", "3"]), np.array(labels, kind), names, 4, 0
+    )
 
 
 @pytest.fixture
 def make(tiny_module: Callable[..., Any]) -> Callable[..., Any]:
     """make(has classes, pooling) -> a module without dropout, and a batch of all pairs."""
 
-    def build(has_classes: bool, pooling: str = "mean", **changes: Any) -> tuple[SiameseEncoder, Any]:
+    def build(
+        has_classes: bool, pooling: str = "mean", **changes: Any
+    ) -> tuple[SiameseEncoder, Any]:
         split = split_of([0, 1, 2, 1], NAMES) if has_classes else split_of([4.5, 0.0, 3.2, 5.0], [])
         settings = (
-            (SETTINGS if has_classes else SETTINGS | COSINE) | {"validation": split, "pooling": pooling} | changes
+            (SETTINGS if has_classes else SETTINGS | COSINE)
+            | {"validation": split, "pooling": pooling}
+            | changes
         )
-        shape = {"vocab_size": TOKENIZER.vocab_size, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        shape = {
+            "vocab_size": TOKENIZER.vocab_size,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+        }
         module = tiny_module(SiameseEncoder, shape, **settings)
-        batch = make_batch(GroupedSequences(split.sequences, 2), np.arange(4), {"labels": split.labels})
+        batch = make_batch(
+            GroupedSequences(split.sequences, 2), np.arange(4), {"labels": split.labels}
+        )
         return module, batch
 
     return build
@@ -60,10 +78,18 @@ def test_loss_and_gradients_are_sentence_transformers(
 
     module, batch = make(has_classes, pooling)
     extra = {"clozelab": module.remembered()}
-    write_model(tmp_path / "m", module.encoder, module.heads(), TOKENIZER, labels=NAMES, extra_config=extra)
+    write_model(
+        tmp_path / "m", module.encoder, module.heads(), TOKENIZER, labels=NAMES, extra_config=extra
+    )
     model = read_model(tmp_path / "m")
-    assert (model.task, trained_pooling(model.folder), model.architecture) == ("embedding", pooling, "BertModel")
-    write(tmp_path / "st", model, None, form="sentence_transformers", pooling="auto", has_head=False)
+    assert (model.task, trained_pooling(model.folder), model.architecture) == (
+        "embedding",
+        pooling,
+        "BertModel",
+    )
+    write(
+        tmp_path / "st", model, None, form="sentence_transformers", pooling="auto", has_head=False
+    )
     theirs = library.SentenceTransformer(str(tmp_path / "st"), device="cpu").train()
     features = [theirs.tokenize([pair[side] for pair in PAIRS]) for side in (0, 1)]
     if has_classes:
@@ -71,13 +97,18 @@ def test_loss_and_gradients_are_sentence_transformers(
         loss.classifier.load_state_dict(module.classifier.state_dict())
         expected = loss(features, torch.tensor([0, 1, 2, 1]))
     else:
-        expected = losses.CosineSimilarityLoss(theirs)(features, torch.tensor([4.5, 0.0, 3.2, 5.0]) / 5)
+        expected = losses.CosineSimilarityLoss(theirs)(
+            features, torch.tensor([4.5, 0.0, 3.2, 5.0]) / 5
+        )
     expected.backward()
     (found := module.loss(module.train().logits(batch), batch) / 4).backward()
     assert abs(float(found.detach() - expected.detach())) <= 1e-5
     gradients = dict(theirs[0].auto_model.named_parameters())
     layer = module.encoder.layer[1].attention.qkv.weight.grad
-    parts = [gradients[f"encoder.layer.1.attention.self.{one}.weight"].grad for one in ("query", "key", "value")]
+    parts = [
+        gradients[f"encoder.layer.1.attention.self.{one}.weight"].grad
+        for one in ("query", "key", "value")
+    ]
     words = gradients["embeddings.word_embeddings.weight"].grad
     assert (layer - torch.cat(parts)).abs().max() <= 1e-5 and layer.abs().max() > 1e-4
     assert (module.encoder.embeddings.word_embeddings.weight.grad - words).abs().max() <= 1e-5
@@ -98,12 +129,16 @@ def test_cosines_are_learnt_and_said_in_the_unit_of_the_labels(make: Any) -> Non
     module.on_validation_epoch_end()
     assert module.best.scores["validation/spearman"] == 1.0
     said = {one["id"]: one["prediction"] for one in module.best.predictions}
-    assert said["3"] == pytest.approx(5.0, abs=1e-3), "the same text twice: a cosine of 1 is the largest label"
+    assert said["3"] == pytest.approx(5.0, abs=1e-3), (
+        "the same text twice: a cosine of 1 is the largest label"
+    )
     assert abs(said["1"]) < 0.5
 
 
 def test_what_would_be_another_number_is_refused(make: Any) -> None:
-    with pytest.raises(ValueError, match=r"labels run from 0 to 5, .* say task.module.number_range=\[0,5\]"):
+    with pytest.raises(
+        ValueError, match=r"labels run from 0 to 5, .* say task.module.number_range=\[0,5\]"
+    ):
         make(False, number_range=[0, 1])
     with pytest.raises(ValueError, match="head=bilstm: sentence embeddings are the encoder's own"):
         make(True, head="bilstm")
@@ -111,11 +146,24 @@ def test_what_would_be_another_number_is_refused(make: Any) -> None:
         SiameseEncoder.check_settings({"pooling": "max"})
 
 
-def test_a_folder_of_sentence_transformers_is_pooled_as_that_library_would(make: Any, tmp_path: Path) -> None:
+def test_a_folder_of_sentence_transformers_is_pooled_as_that_library_would(
+    make: Any, tmp_path: Path
+) -> None:
     module, _ = make(False, "cls")
-    write_model(tmp_path / "m", module.encoder, {}, TOKENIZER, extra_config={"clozelab": module.remembered()})
+    write_model(
+        tmp_path / "m",
+        module.encoder,
+        {},
+        TOKENIZER,
+        extra_config={"clozelab": module.remembered()},
+    )
     write(
-        tmp_path / "st", read_model(tmp_path / "m"), None, form="sentence_transformers", pooling="mean", has_head=False
+        tmp_path / "st",
+        read_model(tmp_path / "m"),
+        None,
+        form="sentence_transformers",
+        pooling="mean",
+        has_head=False,
     )
     assert trained_pooling(tmp_path / "m") == "cls" and trained_pooling(tmp_path / "st") == "mean"
     (tmp_path / "st/1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true}')

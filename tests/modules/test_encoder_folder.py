@@ -37,9 +37,14 @@ def test_own_tokenizer(tmp_path: Path) -> None:
     assert open_tokenizer(folder).fingerprint == TOKENIZER.fingerprint
 
 
-@pytest.mark.parametrize("vocab_size", [TOKENIZER.vocab_size - 1, TOKENIZER.vocab_size + 128, 30522])
+@pytest.mark.parametrize(
+    "vocab_size", [TOKENIZER.vocab_size - 1, TOKENIZER.vocab_size + 128, 30522]
+)
 def test_vocabulary_of_another_size(tmp_path: Path, vocab_size: int) -> None:
-    with pytest.raises(ValueError, match=rf"embeddings for {vocab_size} ids .* hold 31: they do not belong together"):
+    with pytest.raises(
+        ValueError,
+        match=rf"embeddings for {vocab_size} ids .* hold 31: they do not belong together",
+    ):
         open_tokenizer(write(tmp_path, vocab_size))
 
 

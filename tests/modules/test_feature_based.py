@@ -1,4 +1,6 @@
-"""Feature-based tagging: learns on features alone, never calls the encoder, and its six choices all train."""
+"""Feature-based tagging: learns on features alone, never calls the encoder, and its six choices all
+train.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +23,27 @@ LAYERS, HIDDEN = 4, 32
 
 @pytest.fixture(scope="module")
 def split() -> TaggedSplit:
-    """30 sentences whose words carry random tags; only what the features say of a word matters here."""
+    """30 sentences whose words carry random tags; only what the features say of a word matters
+    here.
+    """
     rng = np.random.default_rng(0)
     offsets = np.concatenate([[0], np.cumsum(rng.integers(1, 7, 30))])
     labels = rng.integers(0, 3, offsets[-1])
     words = [f"w{i}" for i in range(len(labels))]
     rows = TaggedSequences(
-        TokenSequences(np.zeros(0, np.int32), offsets, np.zeros(30, np.int32)), offsets, labels, labels
+        TokenSequences(np.zeros(0, np.int32), offsets, np.zeros(30, np.int32)),
+        offsets,
+        labels,
+        labels,
     )
     ids = np.array([str(i) for i in range(30)])
     return TaggedSplit(rows, offsets, words, ids, ["A", "B", "C"], False, {}, "key")
 
 
 def feature_sequences(split: TaggedSplit, features: str) -> FeatureSequences:
-    """Every layer says the next word's tag in its first numbers (a BiLSTM can bring it back), with noise."""
+    """Every layer says the next word's tag in its first numbers (a BiLSTM can bring it back), with
+    noise.
+    """
     rng = np.random.default_rng(1)
     layers = []
     for _ in feature_layers(features, LAYERS):
@@ -46,7 +55,9 @@ def feature_sequences(split: TaggedSplit, features: str) -> FeatureSequences:
 
 
 @pytest.mark.parametrize("features", FEATURES)
-def test_learns_without_the_encoder(split: TaggedSplit, tiny_module: Callable[..., Any], features: str) -> None:
+def test_learns_without_the_encoder(
+    split: TaggedSplit, tiny_module: Callable[..., Any], features: str
+) -> None:
     module = tiny_module(
         FeatureBased,
         encoder={"num_hidden_layers": LAYERS},

@@ -1,4 +1,6 @@
-"""What every fine-tuning shares: where loss sums go, and that a loss that is no number ends the run."""
+"""What every fine-tuning shares: where loss sums go, and that a loss that is no number ends the
+run.
+"""
 
 from __future__ import annotations
 
@@ -66,9 +68,16 @@ def module(tiny_config: Callable[..., Any]) -> Constant:
     )
     optimizer = SimpleNamespace(param_groups=[{"lr": 0.1}])
     trainer = SimpleNamespace(
-        global_step=1, global_rank=0, world_size=1, loggers=[], optimizers=[optimizer], is_global_zero=True,
-        state=SimpleNamespace(fn="fit"), barebones=True, should_stop=False,
-    )  # fmt: skip
+        global_step=1,
+        global_rank=0,
+        world_size=1,
+        loggers=[],
+        optimizers=[optimizer],
+        is_global_zero=True,
+        state=SimpleNamespace(fn="fit"),
+        barebones=True,
+        should_stop=False,
+    )
     module._trainer = trainer  # type: ignore[assignment]
     return module
 

@@ -20,12 +20,19 @@ TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_letters], lowerca
 
 @pytest.fixture
 def write(tmp_path, tiny_config):
-    """write(kinds, **options of write_model, config={changes of config.json}) -> (folder, encoder, heads)."""
+    """write(kinds, **options of write_model, config={changes of config.json}) -> (folder, encoder,
+    heads).
+    """
 
-    def make(*kinds, num_labels=3, between=None, input_size=None, config=None, is_causal=False, **options):
+    def make(
+        *kinds, num_labels=3, between=None, input_size=None, config=None, is_causal=False, **options
+    ):
         encoder = Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size, is_causal=is_causal)).eval()
         family = encoder.config.family
-        heads = {kind: family.head(kind, encoder, num_labels=num_labels, input_size=input_size) for kind in kinds}
+        heads = {
+            kind: family.head(kind, encoder, num_labels=num_labels, input_size=input_size)
+            for kind in kinds
+        }
         write_model(tmp_path / "m", encoder, heads | (between or {}), TOKENIZER, **options)
         if config:
             (tmp_path / "m" / "checksums.json").unlink()
@@ -39,9 +46,16 @@ def write(tmp_path, tiny_config):
 
 def test_labels_task_and_length_come_back(write):
     labels, made = ("no", "perhaps", "yes"), {"trained_seq_lengths": [16, 48], "task": "rte"}
-    folder, _, heads = write("classification", labels=labels, max_length=48, extra_config={"clozelab": made})
+    folder, _, heads = write(
+        "classification", labels=labels, max_length=48, extra_config={"clozelab": made}
+    )
     model = read_model(folder)
-    assert (model.task, model.labels, model.max_length, model.untrained) == ("classification", labels, 48, ())
+    assert (model.task, model.labels, model.max_length, model.untrained) == (
+        "classification",
+        labels,
+        48,
+        (),
+    )
     assert model.config["clozelab"]["task"] == "rte" and not model.encoder.training
     assert torch.equal(model.heads["classification"].weight, heads["classification"].weight)
     assert model.tokenizer.fingerprint == TOKENIZER.fingerprint
@@ -52,9 +66,16 @@ def test_names_are_those_of_label2id_where_there_are_no_others(write):
     own = {"label2id": {"b": 1, "c": 2, "a": 0}, "id2label": None}
     assert read_model(write("classification", config=own)[0]).labels == ("a", "b", "c")
     # What a library leaves there by itself names nothing that id2label does.
-    left = {"id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2}}
+    left = {
+        "id2label": {"0": "a", "1": "b", "2": "c"},
+        "label2id": {"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2},
+    }
     assert read_model(write("classification", config=left)[0]).labels == ("a", "b", "c")
-    assert read_model(write("classification", config={"id2label": None})[0]).labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    assert read_model(write("classification", config={"id2label": None})[0]).labels == (
+        "LABEL_0",
+        "LABEL_1",
+        "LABEL_2",
+    )
 
 
 def test_labels_get_other_names():
@@ -83,24 +104,49 @@ def test_a_head_without_weights_is_untrained_and_not_made_up(write):
     model = read_model(folder)
     assert (model.task, model.untrained, dict(model.heads)) == ("spans", ("spans",), {})
     folder, _, _ = write("lm", with_pooler=False)
-    assert read_model(folder).untrained == ("pooler",), "as transformers' BertForMaskedLM, which has none"
+    assert read_model(folder).untrained == ("pooler",), (
+        "as transformers' BertForMaskedLM, which has none"
+    )
 
 
 @pytest.mark.parametrize(
     ("kinds", "config", "word"),
     [
-        ((), {"architectures": ["BertForFrobnication"]}, "architecture is BertForFrobnication; supported: BertForMas"),
+        (
+            (),
+            {"architectures": ["BertForFrobnication"]},
+            "architecture is BertForFrobnication; supported: BertForMas",
+        ),
         (("classification",), {"architectures": None}, "names no architecture"),
-        (("classification",), {"id2label": {"0": "a"}}, r"names 1 labels \(id2label\), but the head has 3 outputs"),
-        (("tags",), {"id2label": {"0": "a", "2": "b", "3": "c"}}, r"no name for output 1 \(it names 0, 2, 3\)"),
-        (("tags",), {"id2label": {"0": "a", "1": "b", "2": "c", "3": "d"}}, "names 4 labels"),
-        (("classification",), {"id2label": {"0": "a", "1": "b", "2": "a"}}, "id2label calls two classes 'a'"),
         (
             ("classification",),
-            {"id2label": {"0": "no", "1": "yes", "2": "so"}, "label2id": {"no": 1, "yes": 0, "so": 2}},
+            {"id2label": {"0": "a"}},
+            r"names 1 labels \(id2label\), but the head has 3 outputs",
+        ),
+        (
+            ("tags",),
+            {"id2label": {"0": "a", "2": "b", "3": "c"}},
+            r"no name for output 1 \(it names 0, 2, 3\)",
+        ),
+        (("tags",), {"id2label": {"0": "a", "1": "b", "2": "c", "3": "d"}}, "names 4 labels"),
+        (
+            ("classification",),
+            {"id2label": {"0": "a", "1": "b", "2": "a"}},
+            "id2label calls two classes 'a'",
+        ),
+        (
+            ("classification",),
+            {
+                "id2label": {"0": "no", "1": "yes", "2": "so"},
+                "label2id": {"no": 1, "yes": 0, "so": 2},
+            },
             "contradicts itself: 'no' is output 0 in id2label and 1 in label2id",
         ),
-        (("classification",), {"problem_type": "regression"}, "a regression of 3 numbers; one is supported"),
+        (
+            ("classification",),
+            {"problem_type": "regression"},
+            "a regression of 3 numbers; one is supported",
+        ),
         ((), {"hidden_size": "wide"}, r"config\.json: "),
     ],
 )
@@ -114,7 +160,9 @@ def test_a_bilstm_and_a_mix_of_layers_come_back(write):
     mix, lstm = FeatureMix("weighted_sum_all", 2, 24), BiLSTM(24, 10, 2, 0.1)
     torch.nn.init.normal_(mix.layer_weights)
     between, made = {"bilstm": lstm, "feature_mix": mix}, {"features": "weighted_sum_all"}
-    folder, _, heads = write("tags", between=between, input_size=20, labels="abc", extra_config={"clozelab": made})
+    folder, _, heads = write(
+        "tags", between=between, input_size=20, labels="abc", extra_config={"clozelab": made}
+    )
     assert read_config_dict(folder)["model_type"] == "clozelab_bert"
     model = read_model(folder)
     x, layout = torch.randn(7, 2, 24), Layout.ragged([3, 4])
@@ -136,7 +184,10 @@ def test_a_model_is_found_in_a_run_and_on_the_hub_at_a_commit_alone(tmp_path, wr
     folder.rename(tmp_path / "run" / "encoder")
     assert find_model(str(tmp_path / "run")) == tmp_path / "run" / "encoder"
     weights = tmp_path / "run" / "encoder" / "model.safetensors"
-    assert find_model(str(weights)) == weights and read_model(weights).architecture == "BertForMaskedLM"
+    assert (
+        find_model(str(weights)) == weights
+        and read_model(weights).architecture == "BertForMaskedLM"
+    )
     asked = []
 
     def fetch(name, revision, allow_patterns):
@@ -152,8 +203,9 @@ def test_a_model_is_found_in_a_run_and_on_the_hub_at_a_commit_alone(tmp_path, wr
         find_model("me/mine@main", from_hub=True)
     assert not asked
     assert find_model("me/mine@" + "0" * 40, from_hub=True) == tmp_path / "run"
-    assert [patterns for _, _, patterns in asked] == ["*.safetensors", "pytorch_model*.bin"], (
-        "a pickle only where need be"
-    )
+    assert [patterns for _, _, patterns in asked] == [
+        "*.safetensors",
+        "pytorch_model*.bin",
+    ], "a pickle only where need be"
     with pytest.raises(ValueError, match=r"is not to be had from the hub: OSError: no network$"):
         find_model("me/mine@" + "1" * 40, from_hub=True)

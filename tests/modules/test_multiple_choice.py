@@ -1,4 +1,6 @@
-"""Multiple choice: learns, scores each choice by itself, and keeps the choices of an example together."""
+"""Multiple choice: learns, scores each choice by itself, and keeps the choices of an example
+together.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,16 @@ def split() -> LabelledSplit:
             rows.append(np.concatenate([[CLS], text, [SEP]]).astype(np.int32))
     flat, offsets = concatenate(rows)
     token_sequences = TokenSequences(flat, offsets, np.diff(offsets).astype(np.int32))
-    return LabelledSplit(token_sequences, np.array([str(i) for i in range(48)]), labels, ["0", "1", "2"], 48, 0)
+    return LabelledSplit(
+        token_sequences, np.array([str(i) for i in range(48)]), labels, ["0", "1", "2"], 48, 0
+    )
 
 
 @pytest.fixture
 def module(split: LabelledSplit, tiny_module: Callable[..., Any]) -> MultipleChoice:
-    return tiny_module(MultipleChoice, validation=split, metrics=["accuracy"], metric="validation/accuracy")
+    return tiny_module(
+        MultipleChoice, validation=split, metrics=["accuracy"], metric="validation/accuracy"
+    )
 
 
 def batch_of(split: LabelledSplit, index: np.ndarray) -> dict[str, Any]:
@@ -66,7 +72,10 @@ def test_overfits_and_keeps_its_answers(module: MultipleChoice, split: LabelledS
 
 def test_predictions_of_a_test_file(module: MultipleChoice, split: LabelledSplit) -> None:
     module.eval()
-    parts = [module.predict_step(batch_of(split, index), 0) for index in np.array_split(np.arange(48)[::-1], 5)]
+    parts = [
+        module.predict_step(batch_of(split, index), 0)
+        for index in np.array_split(np.arange(48)[::-1], 5)
+    ]
     header, *lines = module.prediction_files("SWAG", split, parts)["SWAG.csv"]
     assert header == "index,label,ending0,ending1,ending2"
     rows = [line.split(",") for line in lines]

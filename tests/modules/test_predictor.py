@@ -1,4 +1,6 @@
-"""What a model says of texts equals transformers' on the same folder; what it cannot read it refuses in a sentence."""
+"""What a model says of texts equals transformers' on the same folder; what it cannot read it
+refuses in a sentence.
+"""
 
 from __future__ import annotations
 
@@ -19,31 +21,79 @@ from clozelab.models.heads import BiLSTM
 from clozelab.modules.answers import Unanswered
 from clozelab.modules.model import write_model
 
-WORDS = ["red", "green", "blue", "cat", "dog", "sat", "ran", "on", "mat", "hill", "who", "the", "ann", "lee", "oslo"]
+WORDS = [
+    "red",
+    "green",
+    "blue",
+    "cat",
+    "dog",
+    "sat",
+    "ran",
+    "on",
+    "mat",
+    "hill",
+    "who",
+    "the",
+    "ann",
+    "lee",
+    "oslo",
+]
 TOKENIZER = WordPieceTokenizer(
-    [*SPECIAL_TOKENS, *WORDS, *string.ascii_lowercase, ".", "'", "?", *(f"##{c}" for c in string.ascii_lowercase)],
+    [
+        *SPECIAL_TOKENS,
+        *WORDS,
+        *string.ascii_lowercase,
+        ".",
+        "'",
+        "?",
+        *(f"##{c}" for c in string.ascii_lowercase),
+    ],
     lowercase=True,
 )
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
-TEXTS = ["The cat sat on the mat.", "dog", "Ann Lee ran; the blue dogs ran on the hill in Oslo", "who sat?"]
-PAIRS = [("the cat sat", "on a red mat."), ("who", "the dog ran on the hill, green"), ("ann sat", "oslo")]
+TEXTS = [
+    "The cat sat on the mat.",
+    "dog",
+    "Ann Lee ran; the blue dogs ran on the hill in Oslo",
+    "who sat?",
+]
+PAIRS = [
+    ("the cat sat", "on a red mat."),
+    ("who", "the dog ran on the hill, green"),
+    ("ann sat", "oslo"),
+]
 TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="session")
-def model(tiny_config: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """model(*kinds, ...) -> (what load gives in fp32, its folder): random weights, four layers of 24."""
+def model(
+    tiny_config: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Any]:
+    """model(*kinds, ...) -> (what load gives in fp32, its folder): random weights, four layers of
+    24.
+    """
 
     def make(
-        *kinds: str, labels: tuple[str, ...] = LABELS, is_causal: bool = False, has_bilstm: bool = False, **more: Any
+        *kinds: str,
+        labels: tuple[str, ...] = LABELS,
+        is_causal: bool = False,
+        has_bilstm: bool = False,
+        **more: Any,
     ):
         torch.manual_seed(1)
-        config = tiny_config(vocab_size=TOKENIZER.vocab_size, num_hidden_layers=4, is_causal=is_causal)
+        config = tiny_config(
+            vocab_size=TOKENIZER.vocab_size, num_hidden_layers=4, is_causal=is_causal
+        )
         encoder = Encoder(config)
         between = {"bilstm": BiLSTM(24, 7, 1, 0.0)} if has_bilstm else {}
         size, family = 14 if has_bilstm else None, config.family
-        heads = {kind: family.head(kind, encoder, num_labels=len(labels), input_size=size) for kind in kinds}
-        for parameter in (p for head in heads.values() for name, p in head.named_parameters() if name == "bias"):
+        heads = {
+            kind: family.head(kind, encoder, num_labels=len(labels), input_size=size)
+            for kind in kinds
+        }
+        for parameter in (
+            p for head in heads.values() for name, p in head.named_parameters() if name == "bias"
+        ):
             torch.nn.init.normal_(parameter)
         folder = tmp_path_factory.mktemp("model") / "m"
         write_model(folder, encoder, heads | between, TOKENIZER, labels=labels, **more)
@@ -64,7 +114,10 @@ def theirs(folder: Path, kind: str) -> tuple[Any, Any]:
 
 
 def close(ours: Any, other: Any) -> bool:
-    return bool(np.abs(np.asarray(ours, dtype=np.float64) - np.asarray(other, dtype=np.float64)).max() <= TOLERANCE)
+    return bool(
+        np.abs(np.asarray(ours, dtype=np.float64) - np.asarray(other, dtype=np.float64)).max()
+        <= TOLERANCE
+    )
 
 
 @torch.inference_mode()
@@ -78,15 +131,20 @@ def test_masks_are_filled_as_by_transformers(model: Any) -> None:
         top = logits.softmax(1).topk(3)
         assert [[token.id for token in mask] for mask in filled.masks] == top.indices.tolist()
         assert close([[token.probability for token in mask] for mask in filled.masks], top.values)
-        assert filled.masks[0][0].token == tokenizer.decode(top.indices[0, :1]) and filled.text == text
+        assert (
+            filled.masks[0][0].token == tokenizer.decode(top.indices[0, :1]) and filled.text == text
+        )
     one = ours.fill_mask(texts[0], top_k=3)
     assert [[token.id for token in mask] for mask in one.masks] == [
-        [token["id"] for token in mask] for mask in ours.fill_mask(texts, top_k=3)[0].to_dict()["masks"]
+        [token["id"] for token in mask]
+        for mask in ours.fill_mask(texts, top_k=3)[0].to_dict()["masks"]
     ]
     pairs, tokenizer = theirs(folder, "ForNextSentencePrediction")
     for (first, second), said in zip(PAIRS, ours.next_sentence(PAIRS), strict=True):
         share = pairs(**tokenizer(first, second, return_tensors="pt")).logits.softmax(1)[0, 0]
-        assert close(said.probabilities["next"], share) and said.label == ("next" if share > 0.5 else "other")
+        assert close(said.probabilities["next"], share) and said.label == (
+            "next" if share > 0.5 else "other"
+        )
 
 
 @torch.inference_mode()
@@ -95,29 +153,40 @@ def test_classes_are_transformers_for_texts_and_pairs(model: Any) -> None:
     reference, tokenizer = theirs(folder, "ForSequenceClassification")
     for texts in (TEXTS, PAIRS):
         expected = [
-            reference(**tokenizer(*(text if isinstance(text, tuple) else [text]), return_tensors="pt")).logits
+            reference(
+                **tokenizer(*(text if isinstance(text, tuple) else [text]), return_tensors="pt")
+            ).logits
             for text in texts
         ]
         found = ours.classify(texts)
-        assert close([[*one.probabilities.values()] for one in found], torch.cat(expected).softmax(1))
-        assert [one.label for one in found] == [reference.config.id2label[int(one.argmax())] for one in expected]
+        assert close(
+            [[*one.probabilities.values()] for one in found], torch.cat(expected).softmax(1)
+        )
+        assert [one.label for one in found] == [
+            reference.config.id2label[int(one.argmax())] for one in expected
+        ]
         assert found[0].probability == max(found[0].probabilities.values())
     regression, folder = model("classification", labels=("LABEL_0",), is_regression=True)
     reference, tokenizer = theirs(folder, "ForSequenceClassification")
     assert close(
-        regression.classify(TEXTS[0]).value, reference(**tokenizer(TEXTS[0], return_tensors="pt")).logits[0, 0]
+        regression.classify(TEXTS[0]).value,
+        reference(**tokenizer(TEXTS[0], return_tensors="pt")).logits[0, 0],
     )
 
 
 def test_a_long_text_is_read_in_windows(model: Any) -> None:
     ours, _ = model("classification", labels=("no", "yes"))
-    text = " ".join(["cat", "dog", "red", "hill"] * 30)  # 120 tokens; the model reads 62 beside its special tokens
-    with pytest.raises(ValueError, match="text 2 has 122 tokens and this model reads 64 at once: shorten it"):
+    # 120 tokens; the model reads 62 beside its special tokens
+    text = " ".join(["cat", "dog", "red", "hill"] * 30)
+    with pytest.raises(
+        ValueError, match="text 2 has 122 tokens and this model reads 64 at once: shorten it"
+    ):
         ours.classify(["cat", text], errors="raise")
     pieces = [" ".join(text.split()[start : start + 62]) for start in (0, 31, 62)]
     logits = np.log([[*one.probabilities.values()] for one in ours.classify(pieces)])
     windows = ours.classify(["cat", text], stride=31)
-    # The mean of log-probabilities differs from that of logits by a constant, which the softmax takes out again.
+    # The mean of log-probabilities differs from that of logits by a constant, which the softmax
+    # takes out again.
     assert close([*windows[1].probabilities.values()], torch.from_numpy(logits.mean(0)).softmax(0))
     assert close(windows[0].probability, ours.classify("cat").probability)
     assert close(ours.embed(text, stride=31), ours.embed(pieces).mean(0))
@@ -136,7 +205,10 @@ def test_tags_entities_and_their_places(model: Any) -> None:
         assert close([word.probability for word in tagged.words], shares.amax(1))
         assert all(tagged.text[word.start : word.end] == word.text for word in tagged.words)
         for entity in tagged.entities:
-            assert tagged.text[entity.start : entity.end] == entity.text and entity.words[0] in entity.text
+            assert (
+                tagged.text[entity.start : entity.end] == entity.text
+                and entity.words[0] in entity.text
+            )
     assert ours.tag([["Ann", "Lee-o'x", "ran"]])[0].words[1].text == "Lee-o'x"
     assert [word.text for word in ours.tag("Ann, don't!").words] == ["Ann", ",", "don't", "!"]
     long = " ".join(["Ann", "ran"] * 100)
@@ -148,15 +220,25 @@ def test_entities_are_merged_from_their_tags() -> None:
 
     text, tags = "Ann Lee saw Oslo", ["B-PER", "I-PER", "O", "I-LOC"]
     places = [(0, 3), (4, 7), (8, 11), (12, 16)]
-    words = [Span(text[a:b], a, b, tag, p) for (a, b), tag, p in zip(places, tags, (0.5, 1.0, 1.0, 0.9), strict=True)]
+    words = [
+        Span(text[a:b], a, b, tag, p)
+        for (a, b), tag, p in zip(places, tags, (0.5, 1.0, 1.0, 0.9), strict=True)
+    ]
     found = [(one.text, one.label, one.words, one.probability) for one in entities_of(text, words)]
     assert found == [("Ann Lee", "PER", ("Ann", "Lee"), 0.75), ("Oslo", "LOC", ("Oslo",), 0.9)]
 
 
 @torch.inference_mode()
 def test_an_answer_is_the_best_span_of_all_passages(model: Any) -> None:
-    """Against every span of every window, scored by transformers; windows are looked at one by one."""
-    rules = {"n_best_size": 20, "max_answer_length": 4, "with_unanswerable": True, "threshold": -1e9}
+    """Against every span of every window, scored by transformers; windows are looked at one by
+    one.
+    """
+    rules = {
+        "n_best_size": 20,
+        "max_answer_length": 4,
+        "with_unanswerable": True,
+        "threshold": -1e9,
+    }
     ours, folder = model("spans", labels=(), extra_config={"clozelab": {"answers": rules}})
     reference, tokenizer = theirs(folder, "ForQuestionAnswering")
     question, passages = "who sat?", ["The cat  sat on the red mat.", "ann ran", "Green dogs ran."]
@@ -176,15 +258,22 @@ def test_an_answer_is_the_best_span_of_all_passages(model: Any) -> None:
     said = [found, *found.others]
     assert [(one.passage, one.start, one.end) for one in said] == [one[1:] for one in best]
     assert all(passages[one.passage][one.start : one.end] == one.text for one in said)
-    assert close(np.diff(np.log([one.probability for one in said])), np.diff([one[0] for one in best]))
-    none = ours.answer(question, passages, top_k=2)  # trained with such questions, at a threshold that all are above
-    assert (none.text, none.start, none.passage) == ("", None, None) and none.others[0].text == found.text
+    assert close(
+        np.diff(np.log([one.probability for one in said])), np.diff([one[0] for one in best])
+    )
+    # trained with such questions, at a threshold that all are above
+    none = ours.answer(question, passages, top_k=2)
+    assert (none.text, none.start, none.passage) == ("", None, None) and none.others[
+        0
+    ].text == found.text
     assert close(np.log(none.probability / none.others[0].probability), min(nulls) - best[0][0])
     long = " ".join(["red hill"] * 60 + ["Ann Lee"] + ["blue mat"] * 60)
     answer = ours.answer("who", long, null_answer=False)
     assert long[answer.start : answer.end] == answer.text
     again = ours.answer_all([("who", [long]), (question, passages)], null_answer=False, top_k=3)[1]
-    assert (again.text, again.start) == (found.text, found.start) and close(again.probability, found.probability)
+    assert (again.text, again.start) == (found.text, found.start) and close(
+        again.probability, found.probability
+    )
 
 
 @torch.inference_mode()
@@ -192,13 +281,20 @@ def test_embeddings_are_means_of_the_right_states(model: Any) -> None:
     ours, folder = model()
     reference, tokenizer = theirs(folder, "")
     states = [
-        torch.stack(reference(**tokenizer(text, return_tensors="pt"), output_hidden_states=True).hidden_states)[:, 0]
+        torch.stack(
+            reference(
+                **tokenizer(text, return_tensors="pt"), output_hidden_states=True
+            ).hidden_states
+        )[:, 0]
         for text in TEXTS
     ]
     assert close(ours.embed(TEXTS), torch.stack([one[-1].mean(0) for one in states]))
     assert close(ours.embed(TEXTS, "cls"), torch.stack([one[-1, 0] for one in states]))
     assert close(ours.embed(TEXTS, layer=2), torch.stack([one[2].mean(0) for one in states]))
-    assert close(ours.embed(TEXTS, "last4"), torch.stack([torch.cat([*one[-4:]], dim=-1).mean(0) for one in states]))
+    assert close(
+        ours.embed(TEXTS, "last4"),
+        torch.stack([torch.cat([*one[-4:]], dim=-1).mean(0) for one in states]),
+    )
     assert ours.embed(TEXTS[0]).shape == (24,) and ours.embed(TEXTS[0]).dtype == np.float32
     assert all(close(a, b) for a, b in zip(ours.hidden_states(TEXTS), states, strict=True))
 
@@ -213,7 +309,9 @@ def test_scores_are_the_chain_rule_and_the_pseudo_log_likelihood(model: Any) -> 
             hidden = ids.clone()
             hidden[0, place] = tokenizer.mask_token_id
             expected.append(reference(hidden).logits[0, place].log_softmax(0)[ids[0, place]])
-        assert close(scored.log_probabilities, expected) and close(scored.log_probability, sum(expected))
+        assert close(scored.log_probabilities, expected) and close(
+            scored.log_probability, sum(expected)
+        )
         assert list(scored.tokens) == tokenizer.convert_ids_to_tokens(ids[0, 1:-1])
     causal, folder = model("lm", is_causal=True)
     reference, tokenizer = theirs(folder, "ForCausalLM")
@@ -233,7 +331,9 @@ def test_a_bilstm_stands_between_encoder_and_head(model: Any) -> None:
     with torch.inference_mode():
         for text, said in zip(TEXTS, ours.classify(TEXTS), strict=True):
             states = torch.from_numpy(ours.hidden_states(text)[-1])
-            forward, backward = ours.heads["bilstm"](states, Layout.ragged([len(states)])).chunk(2, dim=-1)
+            forward, backward = ours.heads["bilstm"](states, Layout.ragged([len(states)])).chunk(
+                2, dim=-1
+            )
             logits = ours.heads["classification"](torch.cat([forward[-1], backward[0]]))
             assert close([*said.probabilities.values()], logits.softmax(0))
 
@@ -242,11 +342,20 @@ def test_a_bilstm_stands_between_encoder_and_head(model: Any) -> None:
     ("act", "message"),
     [
         (lambda one: one.fill_mask("the cat"), r"text 1 has no \[MASK\]"),
-        (lambda one: one.fill_mask("[MASK] cat " * 40), "text 1 has 82 tokens and this model reads 64"),
+        (
+            lambda one: one.fill_mask("[MASK] cat " * 40),
+            "text 1 has 82 tokens and this model reads 64",
+        ),
         (lambda one: one.score(["cat", " "], errors="raise"), "text 2 is empty"),
         (lambda one: one.score(""), "text 1 is empty"),
-        (lambda one: one.embed(["cat", "жук жук"], errors="raise"), r"text 2 has no token but \[UNK\]"),
-        (lambda one: one.embed(["cat"], errors="ignore"), "errors=ignore: choose one of mark, raise"),
+        (
+            lambda one: one.embed(["cat", "жук жук"], errors="raise"),
+            r"text 2 has no token but \[UNK\]",
+        ),
+        (
+            lambda one: one.embed(["cat"], errors="ignore"),
+            "errors=ignore: choose one of mark, raise",
+        ),
         (lambda one: one.fill_mask(["a [MASK]", "cat"], errors="raise"), r"text 2 has no \[MASK\]"),
         (lambda one: one.embed([]), "the list is empty"),
         (lambda one: one.embed(["cat", ("cat", "dog")]), "some texts are pairs and some are not"),
@@ -265,8 +374,14 @@ def test_a_bilstm_stands_between_encoder_and_head(model: Any) -> None:
         (lambda one: one.score(("the cat", "sat")), "takes single texts"),
         (lambda one: one.embed(("the", "cat", "sat")), "text 1 is a sequence of 3: a pair"),
         (lambda one: one.score(["cat", None]), "text 2 is None: a string was expected"),
-        (lambda one: clozelab.load(one.model.folder, device="gpu"), "device=gpu: choose auto, cpu or cuda"),
-        (lambda one: clozelab.load(one.model.folder, precision="16-mixed"), "precision=16-mixed: choose one of auto"),
+        (
+            lambda one: clozelab.load(one.model.folder, device="gpu"),
+            "device=gpu: choose auto, cpu or cuda",
+        ),
+        (
+            lambda one: clozelab.load(one.model.folder, precision="16-mixed"),
+            "precision=16-mixed: choose one of auto",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(lm: Any, act: Any, message: str) -> None:
@@ -275,16 +390,25 @@ def test_what_cannot_be_done_is_one_sentence(lm: Any, act: Any, message: str) ->
 
 
 @torch.inference_mode()
-def test_labels_that_do_not_exclude_each_other_are_those_of_transformers_pipeline(model: Any) -> None:
+def test_labels_that_do_not_exclude_each_other_are_those_of_transformers_pipeline(
+    model: Any,
+) -> None:
     transformers = pytest.importorskip("transformers")
     labels = ("anger", "fear", "joy")
     ours, folder = model("classification", labels=labels, is_multi_label=True)
-    pipeline = transformers.pipeline("text-classification", model=str(folder), top_k=None, device="cpu")
+    pipeline = transformers.pipeline(
+        "text-classification", model=str(folder), top_k=None, device="cpu"
+    )
     for found, theirs in zip(ours.classify(TEXTS), pipeline(TEXTS), strict=True):
         expected = {one["label"]: one["score"] for one in theirs}
-        assert close([found.probabilities[label] for label in labels], [expected[label] for label in labels])
+        assert close(
+            [found.probabilities[label] for label in labels], [expected[label] for label in labels]
+        )
         assert found.labels == tuple(label for label in labels if expected[label] > 0.5)
-    assert len({found.labels for found in ours.classify(TEXTS)}) > 1 or ours.classify(TEXTS)[0].labels != labels
+    assert (
+        len({found.labels for found in ours.classify(TEXTS)}) > 1
+        or ours.classify(TEXTS)[0].labels != labels
+    )
     renamed = clozelab.load(folder, device="cpu", precision="32-true", label_names={"joy": "JOY"})
     assert [*renamed.classify("cat").probabilities] == ["anger", "fear", "JOY"]
 
@@ -297,15 +421,23 @@ def test_an_odd_text_takes_no_other_along(model: Any, caplog: pytest.LogCaptureF
     ours, _ = model("classification", labels=("no", "yes"))
     found = ours.classify(ODD)
     assert [found[0], found[4]] == ours.classify([ODD[0], ODD[4]])
-    for answer, word in zip(found[1:4], ("is empty", "no token but [UNK]", "has 82 tokens"), strict=True):
+    for answer, word in zip(
+        found[1:4], ("is empty", "no token but [UNK]", "has 82 tokens"), strict=True
+    ):
         assert isinstance(answer, Unanswered) and word in answer.error
-    with pytest.raises(AttributeError, match="there is no label: this text was not answered, because it is empty"):
+    with pytest.raises(
+        AttributeError, match="there is no label: this text was not answered, because it is empty"
+    ):
         _ = found[1].label
     assert "3 of 5 texts were not answered: text 2 is empty" in caplog.text
-    assert len(ours.classify(ODD, stride=31)) == 5 and not isinstance(ours.classify(ODD, stride=31)[3], Unanswered)
+    assert len(ours.classify(ODD, stride=31)) == 5 and not isinstance(
+        ours.classify(ODD, stride=31)[3], Unanswered
+    )
     assert all(isinstance(answer, Unanswered) for answer in ours.classify(["", " "]))
     pairs = ours.classify([("cat", "dog"), ("cat", "")])
-    assert pairs[0] == ours.classify(("cat", "dog")) and "its second text is empty" in pairs[1].error
+    assert (
+        pairs[0] == ours.classify(("cat", "dog")) and "its second text is empty" in pairs[1].error
+    )
 
 
 @torch.inference_mode()
@@ -314,11 +446,17 @@ def test_an_empty_text_has_the_vector_of_its_special_tokens(model: Any) -> None:
     reference, tokenizer = theirs(folder, "")
     vectors = ours.embed(ODD)
     assert vectors.shape == (5, 24) and vectors.dtype == np.float32
-    assert close(vectors[1], reference(**tokenizer("", return_tensors="pt")).last_hidden_state[0].mean(0))
+    assert close(
+        vectors[1], reference(**tokenizer("", return_tensors="pt")).last_hidden_state[0].mean(0)
+    )
     assert np.isnan(vectors[2:4]).all() and np.isfinite(vectors[[0, 1, 4]]).all()
     assert close(vectors[[0, 4]], ours.embed([ODD[0], ODD[4]]))
     assert np.array_equal(ours.embed(ODD, stride=31)[1], vectors[1]), "of windows, too"
-    assert np.isnan(ours.embed(["жук"], "last4")).all() and ours.hidden_states([""])[0].shape == (5, 2, 24)
+    assert np.isnan(ours.embed(["жук"], "last4")).all() and ours.hidden_states([""])[0].shape == (
+        5,
+        2,
+        24,
+    )
 
 
 def test_every_act_marks_what_it_cannot_read(model: Any, lm: Any) -> None:
@@ -330,7 +468,9 @@ def test_every_act_marks_what_it_cannot_read(model: Any, lm: Any) -> None:
     assert [type(one) for one in scored[1:4]] == [Unanswered] * 3
     ours, _ = model("tags")
     tagged = ours.tag(["Ann ran", "", "жук", "cat dog " * 40])
-    assert [word.label for word in tagged[0].words] == [word.label for word in ours.tag("Ann ran").words]
+    assert [word.label for word in tagged[0].words] == [
+        word.label for word in ours.tag("Ann ran").words
+    ]
     assert [type(one) for one in tagged[1:3]] == [Unanswered] * 2
     assert len(tagged[3].words) == 80, "of any length"
     ours, _ = model("spans", labels=())
@@ -349,18 +489,26 @@ def test_a_table_goes_in_and_comes_out(model: Any) -> None:
     found = ours.classify(frame, columns="review")
     pandas.testing.assert_frame_equal(found[["n", "review"]], frame)
     cat = ours.classify("the cat")
-    assert found.prediction[7] == cat.label and close(found.probability_yes[7], cat.probabilities["yes"])
+    assert found.prediction[7] == cat.label and close(
+        found.probability_yes[7], cat.probabilities["yes"]
+    )
     assert "has no 'review': the cell is empty" in found.error[8] and found.isna().error[7]
     vectors = ours.embed(frame, columns="review")
     assert close(vectors.embedding[9], ours.embed("dog")) and vectors.embedding[8] is None
 
 
 def test_a_model_of_pairs_wants_pairs(model: Any) -> None:
-    ours, _ = model("classification", labels=("no", "yes"), extra_config={"clozelab": {"texts_per_example": 2}})
+    ours, _ = model(
+        "classification", labels=("no", "yes"), extra_config={"clozelab": {"texts_per_example": 2}}
+    )
     assert ours.classify([("cat", "dog")])[0].label in ("no", "yes")
-    with pytest.raises(ValueError, match="was trained on pairs, and text 1 is one text: give its second text"):
+    with pytest.raises(
+        ValueError, match="was trained on pairs, and text 1 is one text: give its second text"
+    ):
         ours.classify(["cat", "dog"])
-    single, _ = model("classification", labels=("no", "yes"), extra_config={"clozelab": {"texts_per_example": 1}})
+    single, _ = model(
+        "classification", labels=("no", "yes"), extra_config={"clozelab": {"texts_per_example": 1}}
+    )
     with pytest.raises(ValueError, match="was trained on single texts, and text 1 is a pair"):
         single.classify(("cat", "dog"))
 
@@ -370,7 +518,17 @@ def test_marks_belong_to_their_words() -> None:
 
     text = "Cafe\u0301s, हिन्दी m² \U0001f469\u200d\U0001f469 می\u200cخواهم\ufeff \x07don't \ud800"
     words = [text[a:b] for a, b in _word_spans(text)]
-    expected = ["Cafe\u0301s", ",", "हिन्दी", "m²", "\U0001f469\u200d", "\U0001f469", "می\u200cخواهم", "don't", "\ud800"]
+    expected = [
+        "Cafe\u0301s",
+        ",",
+        "हिन्दी",
+        "m²",
+        "\U0001f469\u200d",
+        "\U0001f469",
+        "می\u200cخواهم",
+        "don't",
+        "\ud800",
+    ]
     assert words == expected
 
 
@@ -410,7 +568,9 @@ def test_a_question_that_is_cut_is_said(model: Any, caplog: pytest.LogCaptureFix
 
 
 def test_a_left_to_right_encoder_does_not_fill_from_the_right(model: Any) -> None:
-    with pytest.raises(ValueError, match="reads from left to right: it fills one mask, at a text's end"):
+    with pytest.raises(
+        ValueError, match="reads from left to right: it fills one mask, at a text's end"
+    ):
         model("lm", is_causal=True)[0].fill_mask("the [MASK] sat")
 
 
@@ -418,9 +578,13 @@ def test_where_a_model_lies(model: Any, tmp_path: Path) -> None:
     _, folder = model("lm")
     (tmp_path / "run").mkdir()
     (tmp_path / "run/run.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"no model here, expected config.json in it, or in its model/"):
+    with pytest.raises(
+        ValueError, match=r"no model here, expected config.json in it, or in its model/"
+    ):
         clozelab.load(tmp_path / "run")
     (tmp_path / "run/model").symlink_to(folder)
     assert clozelab.load(tmp_path / "run").model.folder == tmp_path / "run/model"
-    with pytest.raises(ValueError, match=r"nobody/nothing: no model here.* hub needs hub=true and NAME@COMMIT"):
+    with pytest.raises(
+        ValueError, match=r"nobody/nothing: no model here.* hub needs hub=true and NAME@COMMIT"
+    ):
         clozelab.load("nobody/nothing")

@@ -1,4 +1,6 @@
-"""The pre-training loop on a toy encoder: normalisation, accumulation, resume, stop, guards. Real parts: tests/runs."""
+"""The pre-training loop on a toy encoder: normalisation, accumulation, resume, stop, guards. Real
+parts: tests/runs.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,13 @@ from clozelab.training.trainer import build_trainer, choose_hardware, stage_call
 
 VOCAB, HIDDEN, ROWS, SLOTS, TOTAL = 23, 8, 6, 7, 8
 CONFIG = EncoderConfig(
-    **{**TINY, "vocab_size": VOCAB, "hidden_size": HIDDEN, "num_hidden_layers": 1, "num_attention_heads": 1}
+    **{
+        **TINY,
+        "vocab_size": VOCAB,
+        "hidden_size": HIDDEN,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+    }
 )
 
 
@@ -65,7 +73,9 @@ class ToyObjective:
         return {"mlm": len(batch["prediction_labels"]), "nsp": len(batch["next_sentence_label"])}
 
     def build(self, models: dict[str, Any]) -> None:
-        models["encoder"].heads.update({"mlm": nn.Linear(HIDDEN, VOCAB), "nsp": nn.Linear(HIDDEN, 2)})
+        models["encoder"].heads.update(
+            {"mlm": nn.Linear(HIDDEN, VOCAB), "nsp": nn.Linear(HIDDEN, 2)}
+        )
 
     def terms(self, models: Any, batch: dict[str, Any]) -> list[LossTerm]:
         encoder, heads = models["encoder"].encoder, models["encoder"].heads
@@ -98,7 +108,9 @@ def global_batch(step: int) -> list[dict[str, torch.Tensor]]:
 def collate(rows: list[dict[str, torch.Tensor]]) -> dict[str, Any]:
     return {
         "input_ids": torch.cat([row["ids"] for row in rows]),
-        "prediction_positions": torch.cat([row["rows"] + SLOTS * index for index, row in enumerate(rows)]),
+        "prediction_positions": torch.cat(
+            [row["rows"] + SLOTS * index for index, row in enumerate(rows)]
+        ),
         "prediction_labels": torch.cat([row["labels"] for row in rows]),
         "next_sentence_label": torch.cat([row["label"] for row in rows]),
         "layout": Layout.rectangle([SLOTS] * len(rows), SLOTS),
@@ -119,9 +131,22 @@ class ToyRun:
     """One run folder; `fit` may be called again after an interruption."""
 
     def __init__(
-        self, folder: Path, *, micro: int = 2, dropout: float = 0.3, seed: int = 1, bad_step: int = -1, **kwargs: Any
+        self,
+        folder: Path,
+        *,
+        micro: int = 2,
+        dropout: float = 0.3,
+        seed: int = 1,
+        bad_step: int = -1,
+        **kwargs: Any,
     ):
-        self.folder, self.micro, self.dropout, self.seed, self.bad_step = folder, micro, dropout, seed, bad_step
+        self.folder, self.micro, self.dropout, self.seed, self.bad_step = (
+            folder,
+            micro,
+            dropout,
+            seed,
+            bad_step,
+        )
         self.options = {
             "interval": 100,
             "log": 1,
@@ -138,10 +163,20 @@ class ToyRun:
 
     def fit(self, *extra: Callback) -> PretrainingModule:
         hardware = choose_hardware(
-            accelerator="cpu", devices=1, num_nodes=1, strategy="auto", precision="32-true", threads=1
+            accelerator="cpu",
+            devices=1,
+            num_nodes=1,
+            strategy="auto",
+            precision="32-true",
+            threads=1,
         )
         torch.manual_seed(0)
-        settings = {"betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.01, "bias_correction": True}
+        settings = {
+            "betas": (0.9, 0.98),
+            "eps": 1e-6,
+            "weight_decay": 0.01,
+            "bias_correction": True,
+        }
         self.module = PretrainingModule(
             ToyEncoder(self.dropout),
             [ToyObjective()],
@@ -177,7 +212,9 @@ class ToyRun:
             reload_dataloaders_every_n_epochs=1,
         )
         loader = DataLoader(Steps(self), batch_size=None)
-        validation = DataLoader([collate(global_batch(1000)), collate(global_batch(1001))], batch_size=None)
+        validation = DataLoader(
+            [collate(global_batch(1000)), collate(global_batch(1001))], batch_size=None
+        )
         self.trainer.fit(self.module, loader, validation, ckpt_path=newest_whole(last.parent))
         return self.module
 
@@ -186,7 +223,9 @@ class ToyRun:
         with (self.folder / "metrics.csv").open(newline="") as stream:
             rows = list(csv.DictReader(stream))
         timed = ("train/tokens_per_second", "train/mfu")
-        return [(int(row["step"]), row["key"], row["value"]) for row in rows if row["key"] not in timed]
+        return [
+            (int(row["step"]), row["key"], row["value"]) for row in rows if row["key"] not in timed
+        ]
 
 
 class StopAfter(Callback):
@@ -227,14 +266,18 @@ def test_loss_is_normalised_by_the_whole_global_batch(tmp_path: Path) -> None:
 
 
 def test_a_whole_run_equals_a_plain_loop(tmp_path: Path) -> None:
-    """Every step of it: zeroed gradients, clipping, decay groups, warm-up and decay of the rate, one update a step."""
+    """Every step of it: zeroed gradients, clipping, decay groups, warm-up and decay of the rate,
+    one update a step.
+    """
     run = ToyRun(tmp_path, micro=2, dropout=0.0, warmup=0.25, clip=0.05)
     ours = run.fit()
     torch.manual_seed(0)
     encoder, objective = ToyEncoder(0.0), ToyObjective()
     models = nn.ModuleDict(build_models(encoder, [objective]))
     model = nn.ModuleDict({"models": models})
-    matrices, vectors = ([p for p in model.parameters() if (p.ndim > 1) == wanted] for wanted in (True, False))
+    matrices, vectors = (
+        [p for p in model.parameters() if (p.ndim > 1) == wanted] for wanted in (True, False)
+    )
     groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
     plain = torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-6, fused=False, foreach=False)
     norms = []
@@ -266,7 +309,9 @@ def test_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path: Path)
 
 @pytest.mark.parametrize("stop", [1, 3, 4, 7])
 def test_stopped_run_goes_on_with_the_same_bits(tmp_path: Path, stop: int) -> None:
-    """Log interval 3 and validation interval 4: the stop falls between, on, and just before them."""
+    """Log interval 3 and validation interval 4: the stop falls between, on, and just before
+    them.
+    """
     options = {"log": 3, "validation": 4}
     whole = ToyRun(tmp_path / "whole", **options)
     whole.fit()
@@ -285,7 +330,9 @@ def test_sums_of_a_checkpoint_follow_the_module_to_its_device(tmp_path: Path) ->
     run = ToyRun(tmp_path, log=4)
     with pytest.raises(TrainingInterruptedError):
         run.fit(StopAfter(3))
-    run.module.on_load_checkpoint(torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True))
+    run.module.on_load_checkpoint(
+        torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
+    )
     run.module.to("meta")
     run.module.on_fit_start()
     assert {sums.device.type for sums in run.module._train_sums.values()} == {"meta"}
@@ -298,7 +345,9 @@ def test_ctrl_c_and_other_signals_save_and_stop_too(tmp_path: Path, name: str) -
     run = ToyRun(tmp_path)
     with pytest.raises(TrainingInterruptedError) as caught:
         run.fit(StopAfter(2, number))
-    assert caught.value.code == 128 + number and str(caught.value).startswith(f"stopped by {name} after step 2")
+    assert caught.value.code == 128 + number and str(caught.value).startswith(
+        f"stopped by {name} after step 2"
+    )
     assert (tmp_path / "checkpoints" / "last.ckpt").exists()
     assert signal.getsignal(number) is before
 
@@ -307,7 +356,9 @@ def test_a_run_whose_time_is_over_saves_and_goes_on_with_the_same_bits(tmp_path:
     whole, parts = ToyRun(tmp_path / "whole"), ToyRun(tmp_path / "parts", max_seconds=0.0)
     whole.fit()
     for step in range(1, TOTAL):
-        with pytest.raises(TrainingInterruptedError, match=f"stopped by trainer.max_time after step {step};") as caught:
+        with pytest.raises(
+            TrainingInterruptedError, match=f"stopped by trainer.max_time after step {step};"
+        ) as caught:
             parts.fit()
         assert caught.value.code == 85
     parts.fit()
@@ -336,8 +387,12 @@ class CrashAt(Callback):
 
 
 @pytest.mark.parametrize(("step", "in_validation"), [(5, False), (4, True), (8, True)])
-def test_crash_goes_back_to_the_last_checkpoint(tmp_path: Path, step: int, in_validation: bool) -> None:
-    """Rows of lost steps are dropped, a validation that was cut short is done again, nothing is doubled."""
+def test_crash_goes_back_to_the_last_checkpoint(
+    tmp_path: Path, step: int, in_validation: bool
+) -> None:
+    """Rows of lost steps are dropped, a validation that was cut short is done again, nothing is
+    doubled.
+    """
     options = {"log": 1, "validation": 4, "interval": 2}
     whole = ToyRun(tmp_path / "whole", **options)
     whole.fit()
@@ -366,12 +421,18 @@ def test_averages_between_log_points(tmp_path: Path) -> None:
     pooled = {(step, key): float(value) for step, key, value in some.rows()}
     mean = sum(every[step, "train/nsp_loss"] for step in (1, 2, 3, 4)) / 4  # six pairs in each step
     assert pooled[4, "train/nsp_loss"] == pytest.approx(mean, abs=1e-9)
-    assert pooled[8, "train/learning_rate"] == every[8, "train/learning_rate"] == pytest.approx(0.01 / 8)
+    assert (
+        pooled[8, "train/learning_rate"]
+        == every[8, "train/learning_rate"]
+        == pytest.approx(0.01 / 8)
+    )
     assert {step for step, _ in pooled} == {4, 8}
 
 
 @pytest.mark.parametrize(("interval", "expected"), [(100, [8]), (8, [8]), (3, [3, 6, 8])])
-def test_validates_at_each_interval_and_once_at_the_end(tmp_path: Path, interval: int, expected: list[int]) -> None:
+def test_validates_at_each_interval_and_once_at_the_end(
+    tmp_path: Path, interval: int, expected: list[int]
+) -> None:
     run = ToyRun(tmp_path, validation=interval)
     run.fit()
     assert [step for step, key, _ in run.rows() if key == "validation/loss"] == expected
@@ -381,13 +442,25 @@ def test_validation_between_log_points_stands_at_its_own_tokens(tmp_path: Path) 
     run = ToyRun(tmp_path, validation=4, log=3)
     run.fit()
     with (tmp_path / "metrics.csv").open(newline="") as stream:
-        tokens = {(int(row["step"]), row["key"]): int(row["tokens"]) for row in csv.DictReader(stream)}
-    steps = {(3, "train/loss"), (4, "validation/loss"), (6, "train/loss"), (8, "train/loss"), (8, "validation/loss")}
-    assert {place: tokens[place] for place in steps} == {place: place[0] * ROWS * SLOTS for place in steps}
+        tokens = {
+            (int(row["step"]), row["key"]): int(row["tokens"]) for row in csv.DictReader(stream)
+        }
+    steps = {
+        (3, "train/loss"),
+        (4, "validation/loss"),
+        (6, "train/loss"),
+        (8, "train/loss"),
+        (8, "validation/loss"),
+    }
+    assert {place: tokens[place] for place in steps} == {
+        place: place[0] * ROWS * SLOTS for place in steps
+    }
 
 
 def test_validation_runs_without_dropout_and_training_goes_on_with_it(tmp_path: Path) -> None:
-    """The held-out loss is that of the same weights in evaluation mode; the mode is back afterwards."""
+    """The held-out loss is that of the same weights in evaluation mode; the mode is back
+    afterwards.
+    """
     modes = []
 
     class Watch(Callback):
@@ -433,7 +506,9 @@ class PoisonWeights(Callback):
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path, value: float) -> None:
     run = ToyRun(tmp_path, interval=2)
-    with pytest.raises(DivergedError, match=r"step 4: weights or optimizer state are no numbers.*not saved"):
+    with pytest.raises(
+        DivergedError, match=r"step 4: weights or optimizer state are no numbers.*not saved"
+    ):
         run.fit(PoisonWeights(4, value))
     checkpoints = tmp_path / "checkpoints"
     assert [path.name for path in checkpoints.iterdir()] == ["last.ckpt"]
@@ -460,14 +535,18 @@ def test_three_checkpoints_are_kept(tmp_path: Path) -> None:
     with pytest.raises(TrainingInterruptedError):
         run.fit(StopAfter(4))
     run.fit(PoisonWeights(5, 1000.0))
-    kept = {path.name: load_file(path)["global_step"] for path in (tmp_path / "checkpoints").iterdir()}
+    kept = {
+        path.name: load_file(path)["global_step"] for path in (tmp_path / "checkpoints").iterdir()
+    }
     losses = {step: float(value) for step, key, value in run.rows() if key == "validation/loss"}
     assert losses.keys() == {3, 6, 8} and kept.keys() == {"last.ckpt", "previous.ckpt", "best.ckpt"}
     assert (kept["last.ckpt"], kept["previous.ckpt"]) == (8, 6)
     assert kept["best.ckpt"] == min(losses, key=losses.__getitem__) == 3
 
 
-def test_the_best_one_is_kept_though_a_kill_came_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_one_is_kept_though_a_kill_came_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After the save of the least held-out loss, and before it got its second name."""
     run = ToyRun(tmp_path, interval=2, validation=3)
     with monkeypatch.context() as patch, pytest.raises(TypeError):
@@ -488,7 +567,9 @@ class Spike(Callback):
         self.step, self.factor = step, factor
 
     def on_train_batch_start(self, trainer: Trainer, module: Any, *_: Any) -> None:
-        module.model.objectives[0].factor = self.factor if trainer.global_step + 1 == self.step else 1.0
+        module.model.objectives[0].factor = (
+            self.factor if trainer.global_step + 1 == self.step else 1.0
+        )
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, *_: Any) -> None:
         module.model.objectives[0].factor = 1.0
@@ -503,7 +584,9 @@ def test_a_spike_stops_the_run_and_is_not_saved(tmp_path: Path, knows_soon: None
     """With the setting off it passes without a word, as it always did."""
     ToyRun(tmp_path / "off").fit(Spike(6))
     run = ToyRun(tmp_path / "stop", spike="stop", interval=5)
-    with pytest.raises(DivergedError, match=r"step 6: gradient norm .*spike=skip leaves such updates out"):
+    with pytest.raises(
+        DivergedError, match=r"step 6: gradient norm .*spike=skip leaves such updates out"
+    ):
         run.fit(Spike(6))
     assert load_file(tmp_path / "stop" / "checkpoints" / "last.ckpt")["global_step"] == 5
     calm = ToyRun(tmp_path / "calm", spike="stop", interval=5)
@@ -513,15 +596,21 @@ def test_a_spike_stops_the_run_and_is_not_saved(tmp_path: Path, knows_soon: None
 
 
 @pytest.mark.parametrize("factor", [1000.0, float("nan")])
-def test_a_skipped_spike_is_a_step_without_an_update(tmp_path: Path, knows_soon: None, factor: float) -> None:
-    """A plain loop that leaves the update out, and moves the schedule on, ends with the same weights."""
+def test_a_skipped_spike_is_a_step_without_an_update(
+    tmp_path: Path, knows_soon: None, factor: float
+) -> None:
+    """A plain loop that leaves the update out, and moves the schedule on, ends with the same
+    weights.
+    """
     run = ToyRun(tmp_path, dropout=0.0, spike="skip")
     module = run.fit(Spike(5, factor))
     assert module.facts()["steps_left_out"] == [5] and run.trainer.global_step == TOTAL
     torch.manual_seed(0)
     encoder, objective = ToyEncoder(0.0), ToyObjective()
     models = nn.ModuleDict(build_models(encoder, [objective]))
-    matrices, vectors = ([p for p in models.parameters() if (p.ndim > 1) == wanted] for wanted in (True, False))
+    matrices, vectors = (
+        [p for p in models.parameters() if (p.ndim > 1) == wanted] for wanted in (True, False)
+    )
     groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
     plain = torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-6, fused=False, foreach=False)
     for step in (step for step in range(TOTAL) if step != 4):
@@ -534,14 +623,20 @@ def test_a_skipped_spike_is_a_step_without_an_update(tmp_path: Path, knows_soon:
         plain.step()
     expected = dict(models.named_parameters())
     for name, value in module.named_parameters():
-        torch.testing.assert_close(value, expected[name.removeprefix("model.models.")], atol=2e-6, rtol=0)
+        torch.testing.assert_close(
+            value, expected[name.removeprefix("model.models.")], atol=2e-6, rtol=0
+        )
 
 
-@pytest.mark.parametrize(("step", "factor"), [(4, 1000.0), (5, float("nan")), (7, 1000.0), (8, 1000.0)])
+@pytest.mark.parametrize(
+    ("step", "factor"), [(4, 1000.0), (5, float("nan")), (7, 1000.0), (8, 1000.0)]
+)
 def test_rolled_back_and_skipped_spikes_end_in_the_same_bits(
     tmp_path: Path, knows_soon: None, step: int, factor: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Seen at a log point or a save alone, updates behind the spike; validated and logged as if there were none."""
+    """Seen at a log point or a save alone, updates behind the spike; validated and logged as if
+    there were none.
+    """
     options = {"log": 3, "interval": 2, "validation": 3}
     skipped = ToyRun(tmp_path / "skip", spike="skip", **options)
     skipped.fit(Spike(step, factor))
@@ -555,7 +650,9 @@ def test_rolled_back_and_skipped_spikes_end_in_the_same_bits(
     assert back.module.facts()["steps_left_out"] == [step]
     calm = ToyRun(tmp_path / "calm", **options)
     calm.fit()
-    assert not torch.equal(weights(calm.module)[0], weights(back.module)[0]), "the spike's update is what is missing"
+    assert not torch.equal(weights(calm.module)[0], weights(back.module)[0]), (
+        "the spike's update is what is missing"
+    )
 
 
 @pytest.mark.parametrize("action", ["skip", "roll_back"])
@@ -596,9 +693,18 @@ def test_pooler_is_frozen_without_a_pair_objective(tmp_path: Path) -> None:
 
 
 def test_names_of_validation_metrics() -> None:
-    sums = {"mlm_loss": [20.0, 10.0], "mlm_accuracy": [3.0, 10.0], "nsp_loss": [2.0, 4.0], "nsp_accuracy": [3.0, 4.0]}
+    sums = {
+        "mlm_loss": [20.0, 10.0],
+        "mlm_accuracy": [3.0, 10.0],
+        "nsp_loss": [2.0, 4.0],
+        "nsp_accuracy": [3.0, 4.0],
+    }
     sums |= {"nsp_accuracy/wiki": [1.0, 2.0], "nsp_accuracy/none": [0.0, 0.0]}
-    sums |= {"mlm_loss/wiki": [6.0, 4.0], "mlm_sep_loss": [1.0, 2.0], "mlm_sep_accuracy": [0.0, 0.0]}
+    sums |= {
+        "mlm_loss/wiki": [6.0, 4.0],
+        "mlm_sep_loss": [1.0, 2.0],
+        "mlm_sep_accuracy": [0.0, 0.0],
+    }
     metrics = validation_metrics(sums, "mlm")
     assert metrics == {
         "validation/loss": 2.0,
@@ -613,15 +719,23 @@ def test_names_of_validation_metrics() -> None:
 
 
 def test_an_accuracy_below_what_the_sources_tell_is_shown_beside_it() -> None:
-    """70 of 100 pairs right, but 30 of them are of two sources: inside one it is a guess, and the sources tell 80."""
-    sums = {"nsp_accuracy": [70.0, 100.0], "nsp_one_source/next": [30.0, 50.0], "nsp_one_source/random": [8.0, 20.0]}
+    """70 of 100 pairs right, but 30 of them are of two sources: inside one it is a guess, and the
+    sources tell 80.
+    """
+    sums = {
+        "nsp_accuracy": [70.0, 100.0],
+        "nsp_one_source/next": [30.0, 50.0],
+        "nsp_one_source/random": [8.0, 20.0],
+    }
     metrics = validation_metrics({"mlm_loss": [2.0, 1.0], **sums}, "mlm")
     assert metrics["validation/nsp_accuracy"] == 0.7
     assert metrics["validation/nsp_source_rule"] == pytest.approx(0.8)
     assert metrics["validation/nsp_accuracy_one_source"] == pytest.approx((30 / 50 + 8 / 20) / 2)
     assert not any("one_source/" in name for name in metrics)
     sums["nsp_one_source/random"] = [0.0, 0.0]
-    assert "validation/nsp_accuracy_one_source" not in validation_metrics({"mlm_loss": [2.0, 1.0], **sums}, "mlm")
+    assert "validation/nsp_accuracy_one_source" not in validation_metrics(
+        {"mlm_loss": [2.0, 1.0], **sums}, "mlm"
+    )
 
 
 @pytest.mark.parametrize(
@@ -643,17 +757,28 @@ def test_lengths_that_cannot_run(change: dict[str, Any], words: str) -> None:
         check_lengths([], validation, 512, 1)
 
 
-def test_held_out_instances_longer_than_in_training_are_noticed(caplog: pytest.LogCaptureFixture) -> None:
-    phases = [{"seq_length": length, "steps": 1, "global_batch_size": 8, "micro_batch_size": 4} for length in (32, 64)]
+def test_held_out_instances_longer_than_in_training_are_noticed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    phases = [
+        {"seq_length": length, "steps": 1, "global_batch_size": 8, "micro_batch_size": 4}
+        for length in (32, 64)
+    ]
     check_lengths(phases, {"seq_length": 32}, 512, 1)
     assert not caplog.text
     check_lengths(phases, {"seq_length": 64}, 512, 1)
-    assert "validation.seq_length is 64, but the first phase has 32 and the longest 64" in caplog.text
+    assert (
+        "validation.seq_length is 64, but the first phase has 32 and the longest 64" in caplog.text
+    )
 
 
 @pytest.mark.parametrize("factor", [1e6, float("nan")])
-def test_several_spikes_behind_one_checkpoint_are_all_left_out(tmp_path: Path, knows_soon: None, factor: float) -> None:
-    """Going back to it must not forget those that were left out since: the run would go back for ever."""
+def test_several_spikes_behind_one_checkpoint_are_all_left_out(
+    tmp_path: Path, knows_soon: None, factor: float
+) -> None:
+    """Going back to it must not forget those that were left out since: the run would go back for
+    ever.
+    """
 
     class Spikes(Spike):
         seen = 0
@@ -661,7 +786,9 @@ def test_several_spikes_behind_one_checkpoint_are_all_left_out(tmp_path: Path, k
         def on_train_batch_start(self, trainer: Trainer, module: Any, *_: Any) -> None:
             self.seen += 1
             assert self.seen < 10 * TOTAL, "it goes back for ever"
-            module.model.objectives[0].factor = self.factor if trainer.global_step + 1 in (3, 4, 6) else 1.0
+            module.model.objectives[0].factor = (
+                self.factor if trainer.global_step + 1 in (3, 4, 6) else 1.0
+            )
 
     skipped, back = (ToyRun(tmp_path / name, spike=name) for name in ("skip", "roll_back"))
     skipped.fit(Spikes(0, factor))
@@ -670,7 +797,9 @@ def test_several_spikes_behind_one_checkpoint_are_all_left_out(tmp_path: Path, k
     assert back.module.facts()["steps_left_out"] == [3, 4, 6]
 
 
-def test_a_run_that_went_on_from_the_checkpoint_before_the_last_can_roll_back(tmp_path: Path, knows_soon: None) -> None:
+def test_a_run_that_went_on_from_the_checkpoint_before_the_last_can_roll_back(
+    tmp_path: Path, knows_soon: None
+) -> None:
     run = ToyRun(tmp_path, spike="roll_back", log=1, interval=2)
     with pytest.raises(TrainingInterruptedError):
         run.fit(StopAfter(4))

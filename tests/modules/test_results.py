@@ -31,7 +31,12 @@ def test_scores_and_predictions(tmp_path: Path) -> None:
     written = write_results(tmp_path, module_with([ROW, {**ROW, "id": "é"}]), TASK)
     saved = json.loads((tmp_path / "scores.json").read_text(encoding="utf-8"))
     assert saved == written
-    expected = {"metric": "validation/accuracy", "best_step": 4, "majority_baseline": 0.4, "num_examples": 2}
+    expected = {
+        "metric": "validation/accuracy",
+        "best_step": 4,
+        "majority_baseline": 0.4,
+        "num_examples": 2,
+    }
     assert saved.items() >= (expected | TASK).items()
     assert "paper" in saved["selection"]
     lines = (tmp_path / "predictions.jsonl").read_text(encoding="utf-8").splitlines()

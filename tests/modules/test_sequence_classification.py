@@ -1,4 +1,6 @@
-"""Sequence classification: learns what can be learned, pools where it must, keeps the best, says when it collapsed."""
+"""Sequence classification: learns what can be learned, pools where it must, keeps the best, says
+when it collapsed.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ VOCAB_SIZE, CLS, SEP = 40, 2, 3
 
 @pytest.fixture(scope="module")
 def split() -> LabelledSplit:
-    """64 rows of 3 to 12 tokens; the class is which of three marker tokens stands somewhere inside."""
+    """64 rows of 3 to 12 tokens; the class is which of three marker tokens stands somewhere
+    inside.
+    """
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 64)
     rows = []
@@ -31,15 +35,30 @@ def split() -> LabelledSplit:
         rows.append(np.concatenate([[CLS], text, [SEP]]).astype(np.int32))
     flat, offsets = concatenate(rows)
     token_sequences = TokenSequences(flat, offsets, np.diff(offsets).astype(np.int32))
-    return LabelledSplit(token_sequences, np.array([f"e{i}" for i in range(64)]), labels, ["no", "yes", "maybe"], 64, 0)
+    return LabelledSplit(
+        token_sequences,
+        np.array([f"e{i}" for i in range(64)]),
+        labels,
+        ["no", "yes", "maybe"],
+        64,
+        0,
+    )
 
 
 @pytest.fixture
-def make(split: LabelledSplit, tiny_module: Callable[..., Any]) -> Callable[..., SequenceClassification]:
+def make(
+    split: LabelledSplit, tiny_module: Callable[..., Any]
+) -> Callable[..., SequenceClassification]:
     """make(is_causal, head, changes) -> a module with a stand-in trainer at step 7."""
 
-    def build(is_causal: bool = False, head: str = "linear", **changes: Any) -> SequenceClassification:
-        settings = {"metrics": ["accuracy", "matthews"], "metric": "validation/accuracy", "number_range": None}
+    def build(
+        is_causal: bool = False, head: str = "linear", **changes: Any
+    ) -> SequenceClassification:
+        settings = {
+            "metrics": ["accuracy", "matthews"],
+            "metric": "validation/accuracy",
+            "number_range": None,
+        }
         settings |= {"validation": split, "head": head}
         return tiny_module(SequenceClassification, {"is_causal": is_causal}, **(settings | changes))
 
@@ -70,7 +89,10 @@ def evaluate(module: SequenceClassification, split: LabelledSplit) -> None:
     ("is_causal", "head"),
     [
         (False, "linear"),
-        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((True, "linear"), (False, "bilstm"))),
+        *(
+            pytest.param(*one, marks=pytest.mark.slow)
+            for one in ((True, "linear"), (False, "bilstm"))
+        ),
         (True, "bilstm"),
     ],
 )
@@ -92,7 +114,9 @@ def test_logits_do_not_depend_on_the_company(make: Any, split: LabelledSplit) ->
             torch.testing.assert_close(together[i : i + 1], alone, atol=1e-5, rtol=1e-5)
 
 
-def test_causal_encoder_sees_the_whole_sequence_at_its_pooled_token(make: Any, split: LabelledSplit) -> None:
+def test_causal_encoder_sees_the_whole_sequence_at_its_pooled_token(
+    make: Any, split: LabelledSplit
+) -> None:
     for is_causal in (False, True):
         module = make(is_causal).eval()
         batch = make_batch(split.sequences, np.array([0]), {})
@@ -108,7 +132,9 @@ def test_predictions_are_kept_in_file_order(make: Any, split: LabelledSplit) -> 
     evaluate(module, split)
     best = module.require_best()
     assert [row["id"] for row in best.predictions] == [f"e{i}" for i in range(64)]
-    assert [row["label"] for row in best.predictions] == [split.label_names[i] for i in split.labels]
+    assert [row["label"] for row in best.predictions] == [
+        split.label_names[i] for i in split.labels
+    ]
     for row in best.predictions:
         assert row["prediction"] == split.label_names[int(np.argmax(row["logits"]))]
     accuracy = np.mean([row["prediction"] == row["label"] for row in best.predictions])
@@ -144,13 +170,17 @@ def test_collapsed_run_is_recognised(make: Any, split: LabelledSplit) -> None:
 
 
 @pytest.mark.parametrize(("others", "is_collapsed"), [(0, True), (1, True), (3, True), (4, False)])
-def test_nearly_one_answer_is_recognised(make: Any, split: LabelledSplit, others: int, is_collapsed: bool) -> None:
+def test_nearly_one_answer_is_recognised(
+    make: Any, split: LabelledSplit, others: int, is_collapsed: bool
+) -> None:
     """Of 64 examples with three classes, 61 are 95 %."""
     module, logits = make(), torch.zeros(64, 3)
     logits[:, 2] = 1.0
     logits[:others, 0] = 2.0
     found = module.evaluate([module.outputs(logits, {"example_index": torch.arange(64)})])
-    assert [one["prediction"] for one in found.predictions].count(split.label_names[2]) == 64 - others
+    assert [one["prediction"] for one in found.predictions].count(
+        split.label_names[2]
+    ) == 64 - others
     assert found.is_collapsed is is_collapsed
 
 
@@ -158,9 +188,15 @@ def test_nearly_one_answer_is_recognised(make: Any, split: LabelledSplit, others
     ("changes", "message"),
     [
         ({"head": "crf"}, "head='crf' is unknown; known heads: linear, bilstm"),
-        ({"metric": "validation/f1"}, "task.metric='validation/f1' is not a score of this task; it has validation/acc"),
+        (
+            {"metric": "validation/f1"},
+            "task.metric='validation/f1' is not a score of this task; it has validation/acc",
+        ),
         ({"metrics": ["accuraccy"]}, "unknown metrics"),
-        ({"metrics": ["accuracy", "f1"]}, "metrics: f1 is of two classes, and there are 3; take accuracy"),
+        (
+            {"metrics": ["accuracy", "f1"]},
+            "metrics: f1 is of two classes, and there are 3; take accuracy",
+        ),
     ],
 )
 def test_bad_settings(make: Any, changes: dict[str, Any], message: str) -> None:
@@ -170,7 +206,9 @@ def test_bad_settings(make: Any, changes: dict[str, Any], message: str) -> None:
 
 def test_further_validation_sets_have_scores_of_their_own(make: Any, split: LabelledSplit) -> None:
     flipped = replace(split, labels=(split.labels + 1) % 3)
-    module = make(validation=replace(split, extra={"other": flipped}), metric="validation/other_accuracy")
+    module = make(
+        validation=replace(split, extra={"other": flipped}), metric="validation/other_accuracy"
+    )
     rows = join_sequences([split.sequences, flipped.sequences])
     with torch.no_grad():
         for index in np.array_split(np.random.default_rng(1).permutation(128), 3):
@@ -185,7 +223,11 @@ def test_further_validation_sets_have_scores_of_their_own(make: Any, split: Labe
 
 def test_regression(make: Any, split: LabelledSplit) -> None:
     numbers = replace(split, labels=split.labels.astype(np.float32) * 2, label_names=[])
-    changes = {"metrics": ["spearman", "pearson"], "metric": "validation/spearman", "number_range": [0, 3]}
+    changes = {
+        "metrics": ["spearman", "pearson"],
+        "metric": "validation/spearman",
+        "number_range": [0, 3],
+    }
     module = make(validation=numbers, **changes)
     train(module, numbers, 150)
     evaluate(module, numbers)
@@ -204,29 +246,46 @@ def test_predictions_are_label_names_in_order(make: Any, split: LabelledSplit) -
     chunks = np.array_split(np.arange(64)[::-1], 3)
     parts = [module.predict_step(make_batch(split.sequences, index, {}), 0) for index in chunks]
     together = module.logits(make_batch(split.sequences, np.arange(64), {})).argmax(1)
-    expected = [f"{key}\t{split.label_names[i]}" for key, i in zip(split.ids, together, strict=True)]
-    assert list(module.prediction_files("Toy", split, parts)["Toy.tsv"]) == ["index\tprediction", *expected]
+    expected = [
+        f"{key}\t{split.label_names[i]}" for key, i in zip(split.ids, together, strict=True)
+    ]
+    assert list(module.prediction_files("Toy", split, parts)["Toy.tsv"]) == [
+        "index\tprediction",
+        *expected,
+    ]
     with pytest.raises(AssertionError, match="each one is scored exactly once"):
         module.prediction_files("Toy", split, parts[:2])
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max"])
-def test_windows_of_a_text_give_one_prediction(make: Any, split: LabelledSplit, pooling: str) -> None:
-    """64 rows as the windows of 24 texts: logits pooled text by text, scored and predicted once each."""
+def test_windows_of_a_text_give_one_prediction(
+    make: Any, split: LabelledSplit, pooling: str
+) -> None:
+    """64 rows as the windows of 24 texts: logits pooled text by text, scored and predicted once
+    each.
+    """
     counts = np.random.default_rng(0).permutation([1] * 8 + [2] * 4 + [4] * 12)
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    texts = replace(split, ids=split.ids[:24], labels=split.labels[:24], window_offsets=offsets, pooling=pooling)
+    texts = replace(
+        split, ids=split.ids[:24], labels=split.labels[:24], window_offsets=offsets, pooling=pooling
+    )
     module = make(validation=texts).eval()
     logits = module.logits(make_batch(split.sequences, np.arange(64), {})).detach().numpy()
-    expected = np.stack([getattr(logits[a:b], pooling)(axis=0) for a, b in itertools.pairwise(offsets)])
+    expected = np.stack(
+        [getattr(logits[a:b], pooling)(axis=0) for a, b in itertools.pairwise(offsets)]
+    )
     evaluate(module, split)
     best = module.require_best()
     np.testing.assert_allclose([row["logits"] for row in best.predictions], expected, atol=1e-4)
-    assert [row["label"] for row in best.predictions] == [split.label_names[i] for i in split.labels[:24]]
+    assert [row["label"] for row in best.predictions] == [
+        split.label_names[i] for i in split.labels[:24]
+    ]
     assert best.scores["validation/accuracy"] == np.mean(expected.argmax(1) == split.labels[:24])
     part = module.predict_step(make_batch(split.sequences, np.arange(64), {}), 0)
     lines = list(module.prediction_files("Toy", texts, [part])["Toy.tsv"])
-    assert [line.split("\t")[1] for line in lines[1:]] == [split.label_names[i] for i in expected.argmax(1)]
+    assert [line.split("\t")[1] for line in lines[1:]] == [
+        split.label_names[i] for i in expected.argmax(1)
+    ]
     assert texts.input_labels.tolist() == np.repeat(split.labels[:24], counts).tolist()
 
 
@@ -241,13 +300,29 @@ def test_windows_of_a_text_give_one_prediction(make: Any, split: LabelledSplit, 
     ],
 )
 def test_each_family_has_its_own_output_layer(
-    tiny_module: Any, split: LabelledSplit, family: dict[str, Any], head: str, reads_pooler: bool, output: str
+    tiny_module: Any,
+    split: LabelledSplit,
+    family: dict[str, Any],
+    head: str,
+    reads_pooler: bool,
+    output: str,
 ) -> None:
     """And what is trained gets a gradient, all of it: DDP would wait for the rest."""
-    settings = {"metrics": ["accuracy"], "metric": "validation/accuracy", "number_range": None, "head": head}
+    settings = {
+        "metrics": ["accuracy"],
+        "metric": "validation/accuracy",
+        "number_range": None,
+        "head": head,
+    }
     module = tiny_module(SequenceClassification, family, validation=split, **settings)
     assert type(module.classifier).__name__ == output
-    assert all(parameter.requires_grad is reads_pooler for parameter in module.encoder.pooler.parameters())
+    assert all(
+        parameter.requires_grad is reads_pooler for parameter in module.encoder.pooler.parameters()
+    )
     batch = make_batch(split.sequences, np.arange(8), {"labels": split.labels})
     module.loss(module.logits(batch), batch).backward()
-    assert [name for name, value in module.named_parameters() if value.requires_grad and value.grad is None] == []
+    assert [
+        name
+        for name, value in module.named_parameters()
+        if value.requires_grad and value.grad is None
+    ] == []

@@ -25,14 +25,22 @@ from clozelab.datamodules.squad import (
     read_squad,
 )
 from clozelab.metrics.squad import score_v1
-from clozelab.modules.spans import NBestSettings, SpanExtraction, pad_tokens, predict_answers, window_candidates
+from clozelab.modules.spans import (
+    NBestSettings,
+    SpanExtraction,
+    pad_tokens,
+    predict_answers,
+    window_candidates,
+)
 
 SENTENCE = "The RED cat sat on the mat, the Blue-green dog ran on a hill."
 
 
 @pytest.fixture
 def asked() -> SquadExamples:
-    return SquadExamples([SENTENCE], [SquadQuestion("q", "who ran?", 0, ("dog",), SENTENCE.find("dog"))])
+    return SquadExamples(
+        [SENTENCE], [SquadQuestion("q", "who ran?", 0, ("dog",), SENTENCE.find("dog"))]
+    )
 
 
 @pytest.fixture
@@ -48,18 +56,29 @@ def test_a_lone_blank_is_no_text() -> None:
     blanks = np.flatnonzero(features.passage_spans[:, 0] == features.passage_spans[:, 1])
     logits = np.zeros(len(features.sequences.input_ids), dtype=np.float32)
     logits[features.passage_starts[0] + blanks] = 9
-    found = predict_answers(features, given, logits, logits, NBestSettings(20, 30, with_unanswerable=True))
+    found = predict_answers(
+        features, given, logits, logits, NBestSettings(20, 30, with_unanswerable=True)
+    )
     assert found.texts["q"].strip() and found.null_odds["q"] == -sum(
         found.nbest["q"][0][f"{x}_logit"] for x in ("start", "end")
     )
-    assert [place for one, place in zip(found.nbest["q"], found.places["q"], strict=True) if not one["text"]] == [None]
+    assert [
+        place
+        for one, place in zip(found.nbest["q"], found.places["q"], strict=True)
+        if not one["text"]
+    ] == [None]
 
 
-def released_candidates(windows: SquadFeatures, window: int, start: Any, end: Any, settings: NBestSettings) -> set[Any]:
+def released_candidates(
+    windows: SquadFeatures, window: int, start: Any, end: Any, settings: NBestSettings
+) -> set[Any]:
     """The loop of the released write_predictions."""
     low, high = windows.sequences.offsets[window], windows.sequences.offsets[window + 1]
     length, begin = high - low, windows.passage_starts[window]
-    best = [sorted(range(length), key=lambda i, x=x: -x[low + i])[: settings.n_best_size] for x in (start, end)]
+    best = [
+        sorted(range(length), key=lambda i, x=x: -x[low + i])[: settings.n_best_size]
+        for x in (start, end)
+    ]
     shift = windows.window_starts[window] - begin
     found = set()
     for first in best[0]:
@@ -86,7 +105,9 @@ def test_candidates_equal_the_released_loop(windows: SquadFeatures) -> None:
             )
 
 
-def test_text_is_cut_from_the_original_characters(asked: SquadExamples, windows: SquadFeatures) -> None:
+def test_text_is_cut_from_the_original_characters(
+    asked: SquadExamples, windows: SquadFeatures
+) -> None:
     start, end = np.zeros((2, len(windows.sequences.input_ids)), dtype=np.float32)
     # "Blue-green" is three tokens; lower case and spaces must not come back from them.
     for window in range(len(windows.question)):
@@ -111,10 +132,14 @@ def test_question_without_candidates_answers_empty(tokenizer: WordPieceTokenizer
     asked = SquadExamples([" "], [SquadQuestion("q", "who?", 0, ("x",), -1)])
     windows, _ = build_features(asked, tokenizer, WindowSettings(14, 3, 4))
     nothing = np.zeros(0, dtype=np.float32)
-    assert predict_answers(windows, asked, nothing, nothing, NBestSettings(20, 30)).texts == {"q": "empty"}
+    assert predict_answers(windows, asked, nothing, nothing, NBestSettings(20, 30)).texts == {
+        "q": "empty"
+    }
 
 
-def test_null_score_is_the_minimum_over_windows(asked: SquadExamples, windows: SquadFeatures) -> None:
+def test_null_score_is_the_minimum_over_windows(
+    asked: SquadExamples, windows: SquadFeatures
+) -> None:
     """And null odds, n-best and probabilities are those of the released write_predictions."""
     rng = np.random.default_rng(4)
     settings = NBestSettings(5, 4, with_unanswerable=True)
@@ -126,9 +151,13 @@ def test_null_score_is_the_minimum_over_windows(asked: SquadExamples, windows: S
         plain = predict_answers(windows, asked, start, end, NBestSettings(5, 4))
         first = plain.nbest["q"][0]
         assert answers.texts == plain.texts
-        assert answers.null_odds["q"] == pytest.approx(null - first["start_logit"] - first["end_logit"], abs=1e-5)
+        assert answers.null_odds["q"] == pytest.approx(
+            null - first["start_logit"] - first["end_logit"], abs=1e-5
+        )
         nbest = answers.nbest["q"]
-        assert [entry["text"] for entry in nbest if entry["text"]] == [entry["text"] for entry in plain.nbest["q"]]
+        assert [entry["text"] for entry in nbest if entry["text"]] == [
+            entry["text"] for entry in plain.nbest["q"]
+        ]
         (nothing,) = [entry for entry in nbest if not entry["text"]]
         assert nothing["start_logit"] + nothing["end_logit"] == pytest.approx(null, abs=1e-5)
         assert sum(entry["probability"] for entry in nbest) == pytest.approx(1.0)
@@ -146,7 +175,9 @@ def test_empty_passage_is_surely_unanswerable(tokenizer: WordPieceTokenizer) -> 
 @pytest.mark.shared
 def test_gold_spans_of_real_data_score_nearly_everything(shared_dir: Path) -> None:
     """Windows, offsets and n-best in one: logits that point at the answer give its text back."""
-    tokenizer = WordPieceTokenizer.from_vocab(shared_dir / "data/vocab/bert-base-uncased-vocab.txt", lowercase=True)
+    tokenizer = WordPieceTokenizer.from_vocab(
+        shared_dir / "data/vocab/bert-base-uncased-vocab.txt", lowercase=True
+    )
     path, settings = shared_dir / "data/squad/dev-v1.1.json", WindowSettings(384, 128, 64)
     asked = read_squad(path, for_training=False)
     asked = asked.select(subset(len(asked), 1500))
@@ -173,7 +204,9 @@ def colour_tokenizer() -> WordPieceTokenizer:
 
 @pytest.fixture(scope="module")
 def split(colour_tokenizer: WordPieceTokenizer) -> SquadSplit:
-    """24 passages of 8 to 24 words, each with one colour and the word after it as the answer, in one or two windows."""
+    """24 passages of 8 to 24 words, each with one colour and the word after it as the answer, in
+    one or two windows.
+    """
     rng = np.random.default_rng(0)
     examples = SquadExamples()
     for number in range(24):
@@ -184,7 +217,9 @@ def split(colour_tokenizer: WordPieceTokenizer) -> SquadSplit:
         examples.passages.append(" ".join(words).capitalize())
         start = len(" ".join(words[:place])) + (place > 0)
         text = examples.passages[-1][start : start + len(answer)]
-        examples.questions.append(SquadQuestion(f"q{number}", "what colour", number, (text,), start))
+        examples.questions.append(
+            SquadQuestion(f"q{number}", "what colour", number, (text,), start)
+        )
     features, counts = build_features(examples, colour_tokenizer, WindowSettings(20, 8, 4))
     return SquadSplit(features, examples, 24, 24, dict(counts))
 
@@ -194,7 +229,11 @@ def make(
     split: SquadSplit, colour_tokenizer: WordPieceTokenizer, tiny_module: Callable[..., Any]
 ) -> Callable[..., Any]:
     def build(is_causal: bool = False, head: str = "linear", **changes: Any) -> SpanExtraction:
-        settings = {"metric": "validation/f1", "bilstm_hidden_size": 24, "with_unanswerable": False} | changes
+        settings = {
+            "metric": "validation/f1",
+            "bilstm_hidden_size": 24,
+            "with_unanswerable": False,
+        } | changes
         return tiny_module(
             SpanExtraction,
             {"vocab_size": colour_tokenizer.vocab_size, "is_causal": is_causal},
@@ -217,7 +256,8 @@ def targets(split: SquadSplit) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("is_causal", "head"), [(False, "linear"), pytest.param(False, "bilstm", marks=pytest.mark.slow), (True, "bilstm")]
+    ("is_causal", "head"),
+    [(False, "linear"), pytest.param(False, "bilstm", marks=pytest.mark.slow), (True, "bilstm")],
 )
 def test_overfits(make: Any, split: SquadSplit, is_causal: bool, head: str) -> None:
     module = make(is_causal, head)
@@ -259,7 +299,9 @@ def test_pad_tokens(split: SquadSplit) -> None:
     batch = make_batch(split.features.sequences, np.array([0, 5]), {})
     values = torch.arange(2.0 * batch["layout"].num_tokens).view(-1, 2)
     padded = pad_tokens(values, batch)
-    assert torch.equal(torch.cat([padded[i, :n] for i, n in enumerate(batch["layout"].lengths_list)]), values)
+    assert torch.equal(
+        torch.cat([padded[i, :n] for i, n in enumerate(batch["layout"].lengths_list)]), values
+    )
     assert torch.isinf(padded).sum() == padded.numel() - values.numel()
 
 

@@ -1,4 +1,6 @@
-"""Token classification: learns from context, scores words once and whole entities, document context included."""
+"""Token classification: learns from context, scores words once and whole entities, document context
+included.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def split() -> TaggedSplit:
     rng = np.random.default_rng(0)
     rows, positions, labels, counts = [], [], [], []
     for _ in range(40):
-        words = [[int(t) for t in rng.integers(10, 40, rng.integers(1, 3))] for _ in range(rng.integers(4, 8))]
+        words = [
+            [int(t) for t in rng.integers(10, 40, rng.integers(1, 3))]
+            for _ in range(rng.integers(4, 8))
+        ]
         place = int(rng.integers(0, len(words) - 2))
         words[place] = [OPEN]
         tags = [0] * len(words)
@@ -43,7 +48,9 @@ def split() -> TaggedSplit:
     flat, offsets = concatenate(rows)
     token_sequences = TokenSequences(flat, offsets, np.diff(offsets).astype(np.int32))
     word_offsets = np.concatenate([[0], np.cumsum(counts)])
-    tagged = TaggedSequences(token_sequences, word_offsets, concatenate(positions)[0], np.array(labels))
+    tagged = TaggedSequences(
+        token_sequences, word_offsets, concatenate(positions)[0], np.array(labels)
+    )
     texts = [f"w{i}" for i in range(len(labels))]
     ids_ = np.array([str(i) for i in range(40)])
     return TaggedSplit(tagged, word_offsets, texts, ids_, NAMES, True, {}, "key")
@@ -75,7 +82,9 @@ def test_learns_entities(split: TaggedSplit, tiny_module: Callable[..., Any], he
     train(module, split.sequences, 60)
     best = evaluate(module, split.sequences)
     assert best.scores["validation/f1"] > 0.95
-    assert list(best.scores) == [f"validation/{key}" for key in ("f1", "precision", "recall", "accuracy")]
+    assert list(best.scores) == [
+        f"validation/{key}" for key in ("f1", "precision", "recall", "accuracy")
+    ]
     assert not best.is_collapsed
     row = best.predictions[3]
     a, b = split.sentence_offsets[3:5]
@@ -85,7 +94,9 @@ def test_learns_entities(split: TaggedSplit, tiny_module: Callable[..., Any], he
     assert module.baseline() == 0.0
 
 
-def test_scored_words_see_their_neighbours(split: TaggedSplit, tiny_module: Callable[..., Any]) -> None:
+def test_scored_words_see_their_neighbours(
+    split: TaggedSplit, tiny_module: Callable[..., Any]
+) -> None:
     """A context token changes the logits of the sentence's words, and gets none of its own."""
     module = tiny_module(TokenClassification, validation=split, metric="validation/f1").eval()
     batch = make_batch(split.sequences, np.array([0]), {})
@@ -97,10 +108,16 @@ def test_scored_words_see_their_neighbours(split: TaggedSplit, tiny_module: Call
         assert (module.logits(changed) - before).abs().max(1).values.min() > 1e-6
 
 
-def test_logits_do_not_depend_on_the_company(split: TaggedSplit, tiny_module: Callable[..., Any]) -> None:
-    module = tiny_module(TokenClassification, head="bilstm", validation=split, metric="validation/f1").eval()
+def test_logits_do_not_depend_on_the_company(
+    split: TaggedSplit, tiny_module: Callable[..., Any]
+) -> None:
+    module = tiny_module(
+        TokenClassification, head="bilstm", validation=split, metric="validation/f1"
+    ).eval()
     together = module.logits(make_batch(split.sequences, np.arange(5), {}))
-    alone = torch.cat([module.logits(make_batch(split.sequences, np.array([i]), {})) for i in range(5)])
+    alone = torch.cat(
+        [module.logits(make_batch(split.sequences, np.array([i]), {})) for i in range(5)]
+    )
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
 
 

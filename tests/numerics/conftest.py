@@ -1,4 +1,6 @@
-"""Comparison with transformers: the same weights, the same tokens, its padded batches against our streams."""
+"""Comparison with transformers: the same weights, the same tokens, its padded batches against our
+streams.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,10 @@ def _token_batch(lengths: list[int], kind: str, vocab_size: int, seed: int = 0) 
     positions = slots.expand_as(ids)
     padded = {"input_ids": ids, "token_type_ids": types.long(), "position_ids": positions}
     if kind == "rectangle":
-        layout, stream = Layout.rectangle(lengths, width), {name: x.flatten() for name, x in padded.items()}
+        layout, stream = (
+            Layout.rectangle(lengths, width),
+            {name: x.flatten() for name, x in padded.items()},
+        )
         rows = real.flatten().nonzero().squeeze(1)
     else:
         layout, stream = Layout.ragged(lengths), {name: x[real] for name, x in padded.items()}

@@ -1,4 +1,6 @@
-"""Each family equals transformers' classes with the same weights: fp32, CPU, 1e-5 at every layer and head, and back."""
+"""Each family equals transformers' classes with the same weights: fp32, CPU, 1e-5 at every layer
+and head, and back.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,23 @@ transformers = pytest.importorskip("transformers")
 TOLERANCE = 1e-5
 VOCAB = 113
 SHAPES = {
-    "head dim 5": {"hidden_size": 20, "num_attention_heads": 4, "num_hidden_layers": 3, "intermediate_size": 33},
-    "head dim 48, relu": {"hidden_size": 48, "num_attention_heads": 1, "num_hidden_layers": 2, "intermediate_size": 64}
+    "head dim 5": {
+        "hidden_size": 20,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 3,
+        "intermediate_size": 33,
+    },
+    "head dim 48, relu": {
+        "hidden_size": 48,
+        "num_attention_heads": 1,
+        "num_hidden_layers": 2,
+        "intermediate_size": 64,
+    }
     | {"hidden_act": "relu", "layer_norm_eps": 1e-5},
-    "head dim 16, tanh gelu": {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 4}
-    | {"intermediate_size": 64, "hidden_act": "gelu_new"},
+    "head dim 16, tanh gelu": (
+        {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 4}
+        | {"intermediate_size": 64, "hidden_act": "gelu_new"}
+    ),
 }
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {},
@@ -51,8 +65,10 @@ TASKS = {
     "ForQuestionAnswering": ("spans",),
     "ForMultipleChoice": ("choices",),
 }
-TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *(f"Word{i}" for i in range(VOCAB - 5))], lowercase=False)
-EVERY_CLASS = [(name, suffix) for name in FAMILIES for suffix in (CLASSES[name] | TASKS)]
+TOKENIZER = WordPieceTokenizer(
+    [*SPECIAL_TOKENS, *(f"Word{i}" for i in range(VOCAB - 5))], lowercase=False
+)
+EVERY_CLASS = [(name, suffix) for name in FAMILIES for suffix in CLASSES[name] | TASKS]
 LENGTHS = [9, 17, 1, 17, 5, 12, 3, 8, 16, 2, 11]
 EVERY_FAMILY = pytest.mark.parametrize("name", list(FAMILIES))
 EVERY_SHAPE = pytest.mark.parametrize("shape", list(SHAPES))
@@ -61,7 +77,9 @@ BOTH_LAYOUTS = pytest.mark.parametrize("kind", ["ragged", "rectangle"])
 
 @dataclass
 class Pair:
-    """A model of transformers with random weights everywhere, and our encoder and heads of its folder."""
+    """A model of transformers with random weights everywhere, and our encoder and heads of its
+    folder.
+    """
 
     theirs: nn.Module
     encoder: Encoder
@@ -75,11 +93,22 @@ def pair(tmp_path) -> Callable[..., Pair]:
     def make(name: str, suffix: str = "Model", shape: str = "head dim 5", **changes: Any) -> Pair:
         title = name.capitalize()
         config = getattr(transformers, f"{title}Config")(
-            **{"vocab_size": VOCAB, "max_position_embeddings": 40, "num_labels": 3, "initializer_range": 0.08}
-            | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "attn_implementation": "eager"}
+            **{
+                "vocab_size": VOCAB,
+                "max_position_embeddings": 40,
+                "num_labels": 3,
+                "initializer_range": 0.08,
+            }
+            | {
+                "hidden_dropout_prob": 0.0,
+                "attention_probs_dropout_prob": 0.0,
+                "attn_implementation": "eager",
+            }
             | {"num_labels": 2 if suffix in ("ForPreTraining", "ForQuestionAnswering") else 3}
-            | FAMILIES[name] | SHAPES[shape] | changes
-        )  # fmt: skip
+            | FAMILIES[name]
+            | SHAPES[shape]
+            | changes
+        )
         torch.manual_seed(0)
         theirs = getattr(transformers, title + suffix)(config).eval()
         with torch.no_grad():
@@ -97,7 +126,9 @@ def pair(tmp_path) -> Callable[..., Pair]:
 
 
 def batches(name: str, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], Tensor, Tensor]:
-    """Their padded batch, our stream, our rows that hold tokens, and bool [B, S] where theirs does."""
+    """Their padded batch, our stream, our rows that hold tokens, and bool [B, S] where theirs
+    does.
+    """
     generator, width = torch.Generator().manual_seed(1), max(LENGTHS)
     slots, lengths = torch.arange(width), torch.tensor(LENGTHS)[:, None]
     real, pad = slots < lengths, FAMILIES[name].get("pad_token_id", 0)
@@ -106,10 +137,17 @@ def batches(name: str, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], Te
     padded = {"input_ids": ids, "token_type_ids": types, "position_ids": slots.expand_as(ids)}
     # A model of one token type has it for every token; theirs would read behind its table.
     theirs = {"input_ids": ids, "attention_mask": real.long()}
-    theirs["token_type_ids"] = types if FAMILIES[name].get("type_vocab_size", 2) > 1 else torch.zeros_like(types)
+    theirs["token_type_ids"] = (
+        types if FAMILIES[name].get("type_vocab_size", 2) > 1 else torch.zeros_like(types)
+    )
     if kind == "ragged":
         layout = Layout.ragged(LENGTHS)
-        return theirs, {k: v[real] for k, v in padded.items()} | {"layout": layout}, torch.arange(sum(LENGTHS)), real
+        return (
+            theirs,
+            {k: v[real] for k, v in padded.items()} | {"layout": layout},
+            torch.arange(sum(LENGTHS)),
+            real,
+        )
     layout = Layout.rectangle(LENGTHS, width)
     rows = real.flatten().nonzero().squeeze(1)
     return theirs, {k: v.flatten() for k, v in padded.items()} | {"layout": layout}, rows, real
@@ -126,7 +164,9 @@ def assert_gradients_equal(both: Pair, gradients: dict[str, Tensor]) -> None:
     base = hasattr(both.theirs, family.prefix.rstrip("."))
     for name, parameter in both.theirs.named_parameters():
         theirs = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        assert_equal(gradients[name if base else family.prefix + name], theirs, f"gradient of {name}")
+        assert_equal(
+            gradients[name if base else family.prefix + name], theirs, f"gradient of {name}"
+        )
 
 
 @EVERY_FAMILY
@@ -137,12 +177,21 @@ def test_every_layer_and_its_gradient(name, shape, kind, pair, hf_gradients):
     batch, stream, rows, real = batches(name, kind)
     theirs = both.theirs(**batch, output_hidden_states=True)
     ours = both.encoder(**stream, output_hidden_states=True)
-    assert len(ours.hidden_states) == len(theirs.hidden_states) == SHAPES[shape]["num_hidden_layers"] + 1
+    assert (
+        len(ours.hidden_states)
+        == len(theirs.hidden_states)
+        == SHAPES[shape]["num_hidden_layers"] + 1
+    )
     loss_ours, loss_theirs = torch.zeros(()), torch.zeros(())
-    for index, (mine, other) in enumerate(zip(ours.hidden_states, theirs.hidden_states, strict=True)):
+    for index, (mine, other) in enumerate(
+        zip(ours.hidden_states, theirs.hidden_states, strict=True)
+    ):
         assert_equal(mine[rows], other[real], f"hidden state {index}")
         weight = torch.randn(mine[rows].shape, generator=torch.Generator().manual_seed(index))
-        loss_ours, loss_theirs = loss_ours + (mine[rows] * weight).mean(), loss_theirs + (other[real] * weight).mean()
+        loss_ours, loss_theirs = (
+            loss_ours + (mine[rows] * weight).mean(),
+            loss_theirs + (other[real] * weight).mean(),
+        )
     pooled = both.encoder.pool(ours.sequence_output, stream["layout"])
     expected = theirs.last_hidden_state[:, 0] if name == "electra" else theirs.pooler_output
     assert_equal(pooled, expected, "pooled output")
@@ -157,7 +206,9 @@ def outputs(both: Pair, stream: dict[str, Any], rows: Tensor) -> list[Tensor]:
     found = []
     for kind, head in both.heads.items():
         of_sequences = kind in ("nsp", "sop", "classification", "choices")
-        found.append(head(both.encoder.pool(states, layout, head) if of_sequences else states[rows]))
+        found.append(
+            head(both.encoder.pool(states, layout, head) if of_sequences else states[rows])
+        )
     return found
 
 
@@ -170,7 +221,10 @@ def their_outputs(both: Pair, suffix: str, batch: dict[str, Tensor], real: Tenso
     if suffix == "ForQuestionAnswering":
         return [torch.stack([out.start_logits[real], out.end_logits[real]], dim=-1)]
     if "prediction_logits" in out:
-        return [out.prediction_logits[real], out.sop_logits if "sop_logits" in out else out.seq_relationship_logits]
+        return [
+            out.prediction_logits[real],
+            out.sop_logits if "sop_logits" in out else out.seq_relationship_logits,
+        ]
     return [out.logits if suffix == "ForSequenceClassification" else out.logits[real]]
 
 
@@ -193,12 +247,16 @@ def test_every_head_and_its_gradient(name, suffix, kind, pair, hf_gradients):
 
 
 EVERY_FILE = [(*one, True) for one in (*EVERY_CLASS, ("bert", "ForNextSentencePrediction"))]
-EVERY_FILE += [(name, suffix, False) for name, suffix in EVERY_CLASS if "lm" in (CLASSES[name] | TASKS)[suffix]]
+EVERY_FILE += [
+    (name, suffix, False) for name, suffix in EVERY_CLASS if "lm" in (CLASSES[name] | TASKS)[suffix]
+]
 
 
 @pytest.mark.parametrize(("name", "suffix", "tied"), EVERY_FILE)
 def test_there_and_back(name, suffix, tied, pair, tmp_path):
-    """What we write of a model that we have read has its very tensors, no other, loads in its class, and here."""
+    """What we write of a model that we have read has its very tensors, no other, loads in its
+    class, and here.
+    """
     both = pair(name, suffix, tie_word_embeddings=tied)
     for file, content in TOKENIZER.files().items():
         (tmp_path / "theirs" / file).write_bytes(content)
@@ -217,20 +275,29 @@ def test_there_and_back(name, suffix, tied, pair, tmp_path):
         max_length=39,
         with_pooler=read.encoder.config.family.reads_pooler(kinds),
     )
-    loaded, info = getattr(transformers, title + suffix).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    loaded, info = getattr(transformers, title + suffix).from_pretrained(
+        tmp_path / "ours", output_loading_info=True
+    )
     assert loaded.config.architectures == [title + suffix]
-    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), (
+        info
+    )
     state = loaded.state_dict()
     assert state.keys() == both.theirs.state_dict().keys()
     family = read.encoder.config.family
-    unread = () if tied else {family.head_name("lm", "bias")} - {f"{family.decoder}.bias"}  # they add the decoder's
+    # they add the decoder's
+    unread = () if tied else {family.head_name("lm", "bias")} - {f"{family.decoder}.bias"}
     for key, value in both.theirs.state_dict().items():
         if key in unread:
             continue
         assert torch.equal(state[key], value), key
     again = read_model(tmp_path / "ours")
     assert again.encoder.config == read.encoder.config
-    assert (again.architecture, again.labels, again.task) == (read.architecture, read.labels, read.task)
+    assert (again.architecture, again.labels, again.task) == (
+        read.architecture,
+        read.labels,
+        read.task,
+    )
     if kinds == set(both.heads):
         batch, stream, rows, real = batches(name, "ragged")
         with torch.no_grad():
@@ -245,14 +312,22 @@ def test_there_and_back(name, suffix, tied, pair, tmp_path):
 @EVERY_FAMILY
 def test_automodel_finds_every_tensor_and_no_other(name, pair, tmp_path):
     both = pair(name)
-    save_encoder_folder(tmp_path / "ours", both.encoder, heads={}, tokenizer_files={}, extra_config={})
-    loaded, info = transformers.AutoModel.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    save_encoder_folder(
+        tmp_path / "ours", both.encoder, heads={}, tokenizer_files={}, extra_config={}
+    )
+    loaded, info = transformers.AutoModel.from_pretrained(
+        tmp_path / "ours", output_loading_info=True
+    )
     assert type(loaded) is type(both.theirs)
-    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), (
+        info
+    )
     assert sum(p.numel() for p in both.encoder.parameters()) == loaded.num_parameters()
     batch, _, _, real = batches(name, "ragged")
     with torch.no_grad():
-        assert_equal(loaded.eval()(**batch)[0][real], both.theirs(**batch)[0][real], "AutoModel's output")
+        assert_equal(
+            loaded.eval()(**batch)[0][real], both.theirs(**batch)[0][real], "AutoModel's output"
+        )
 
 
 @EVERY_FAMILY
@@ -260,7 +335,10 @@ def test_a_permuted_layer_is_seen(name, pair, tmp_path):
     """The comparison notices: the first two layers (ALBERT's groups) change places in the file."""
     both = pair(name)
     family, path = both.encoder.config.family, tmp_path / "theirs" / "model.safetensors"
-    first, second = (family.prefix.removesuffix("."), family.layer_prefix.format(0)), family.layer_prefix.format(1)
+    first, second = (
+        (family.prefix.removesuffix("."), family.layer_prefix.format(0)),
+        family.layer_prefix.format(1),
+    )
     tensors = safetensors.torch.load_file(path)
     swapped = {}
     for key, value in tensors.items():
@@ -277,7 +355,9 @@ def test_a_missing_position_offset_is_seen(pair):
     both = pair("roberta")
     batch, stream, rows, real = batches("roberta", "ragged")
     plain: EncoderConfig = replace(
-        both.encoder.config, positions=Part("clozelab.models.embeddings.LearnedPositions"), max_position_embeddings=42
+        both.encoder.config,
+        positions=Part("clozelab.models.embeddings.LearnedPositions"),
+        max_position_embeddings=42,
     )
     wrong = Encoder(plain)
     wrong.load_state_dict(both.encoder.state_dict())
@@ -286,16 +366,27 @@ def test_a_missing_position_offset_is_seen(pair):
 
 
 def test_a_generator_with_its_discriminators_embeddings(pair, tmp_path):
-    """Two encoders share one Embeddings; each folder is whole, and transformers' generator is the same."""
+    """Two encoders share one Embeddings; each folder is whole, and transformers' generator is the
+    same.
+    """
     from clozelab.models.families.electra import narrower
 
     both = pair("electra", "ForPreTraining", "head dim 16, tanh gelu")
-    generator = Encoder(narrower(both.encoder.config, "1/2"), embeddings=both.encoder.embeddings).eval()
+    generator = Encoder(
+        narrower(both.encoder.config, "1/2"), embeddings=both.encoder.embeddings
+    ).eval()
     assert generator.config.hidden_size == 16 and generator.config.embedding_size == 12
-    assert generator.embeddings.word_embeddings.weight is both.encoder.embeddings.word_embeddings.weight
+    assert (
+        generator.embeddings.word_embeddings.weight
+        is both.encoder.embeddings.word_embeddings.weight
+    )
     head = generator.config.family.head("lm", generator)
-    save_encoder_folder(tmp_path / "g", generator, heads={"lm": head}, tokenizer_files={}, extra_config={})
-    model, info = transformers.ElectraForMaskedLM.from_pretrained(tmp_path / "g", output_loading_info=True)
+    save_encoder_folder(
+        tmp_path / "g", generator, heads={"lm": head}, tokenizer_files={}, extra_config={}
+    )
+    model, info = transformers.ElectraForMaskedLM.from_pretrained(
+        tmp_path / "g", output_loading_info=True
+    )
     assert not info["missing_keys"] and not info["unexpected_keys"]
     batch, stream, rows, real = batches("electra", "ragged")
     logits = head(generator(**stream).sequence_output[rows])
@@ -313,27 +404,45 @@ POOLED = {"nsp", "sop", "classification", "choices"}
 
 @pytest.fixture
 def ours(tmp_path) -> Callable[..., tuple[Encoder, dict[str, nn.Module]]]:
-    """ours(family, kinds, is_causal): our encoder and heads, with random weights everywhere, saved in "ours"."""
+    """ours(family, kinds, is_causal): our encoder and heads, with random weights everywhere, saved
+    in "ours".
+    """
 
-    def make(name: str, kinds: tuple[str, ...], is_causal: bool) -> tuple[Encoder, dict[str, nn.Module]]:
-        sizes = {"vocab_size": VOCAB, "max_position_embeddings": 40} | FAMILIES[name] | SHAPES["head dim 5"]
+    def make(
+        name: str, kinds: tuple[str, ...], is_causal: bool
+    ) -> tuple[Encoder, dict[str, nn.Module]]:
+        sizes = (
+            {"vocab_size": VOCAB, "max_position_embeddings": 40}
+            | FAMILIES[name]
+            | SHAPES["head dim 5"]
+        )
         theirs = getattr(transformers, f"{name.capitalize()}Config")(**sizes)
-        encoder = Encoder(replace(family_of(name).from_hf(theirs.to_dict()), is_causal=is_causal)).eval()
-        heads = {kind: encoder.config.family.head(kind, encoder, num_labels=3).eval() for kind in kinds}
+        encoder = Encoder(
+            replace(family_of(name).from_hf(theirs.to_dict()), is_causal=is_causal)
+        ).eval()
+        heads = {
+            kind: encoder.config.family.head(kind, encoder, num_labels=3).eval() for kind in kinds
+        }
         torch.manual_seed(0)
         with torch.no_grad():
             for parameter in nn.ModuleList([encoder, *heads.values()]).parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.1)
         extra = {"num_labels": 3 if {"classification", "tags"} & set(kinds) else 2}
-        save_encoder_folder(tmp_path / "ours", encoder, heads=heads, tokenizer_files={}, extra_config=extra)
+        save_encoder_folder(
+            tmp_path / "ours", encoder, heads=heads, tokenizer_files={}, extra_config=extra
+        )
         return encoder, heads
 
     return make
 
 
 @pytest.mark.parametrize(("name", "kinds", "is_causal"), EVERY_FOLDER)
-def test_elsewhere_a_folder_says_the_same_or_is_refused(name, kinds, is_causal, ours, tmp_path, monkeypatch):
-    """Theirs pools the first token, which has seen nothing under a causal mask: 50.5 % where we have 88.4 %."""
+def test_elsewhere_a_folder_says_the_same_or_is_refused(
+    name, kinds, is_causal, ours, tmp_path, monkeypatch
+):
+    """Theirs pools the first token, which has seen nothing under a causal mask: 50.5 % where we
+    have 88.4 %.
+    """
     encoder, heads = ours(name, kinds, is_causal)
     written, title = read_config_dict(tmp_path / "ours"), name.capitalize()
     batch, stream, rows, real = batches(name, "ragged")
@@ -347,25 +456,36 @@ def test_elsewhere_a_folder_says_the_same_or_is_refused(name, kinds, is_causal, 
             assert not hasattr(transformers, written["architectures"][0])
             # Who names a class of theirs against the folder's word is told so.
             said: list[str] = []
-            monkeypatch.setattr(transformers.configuration_utils.logger, "warning", lambda text, *_: said.append(text))
+            monkeypatch.setattr(
+                transformers.configuration_utils.logger,
+                "warning",
+                lambda text, *_: said.append(text),
+            )
             getattr(transformers, f"{title}Model").from_pretrained(tmp_path / "ours")
             assert any(f"model of type `clozelab_{name}`" in text for text in said)
         else:
-            assert transformers.AutoConfig.from_pretrained(tmp_path / "ours").architectures == written["architectures"]
+            assert (
+                transformers.AutoConfig.from_pretrained(tmp_path / "ours").architectures
+                == written["architectures"]
+            )
             theirs, info = getattr(transformers, written["architectures"][0]).from_pretrained(
                 tmp_path / "ours", output_loading_info=True
             )
             assert not info["missing_keys"] and not info["mismatched_keys"]
             suffix = written["architectures"][0].removeprefix(title)
             both = Pair(theirs.eval(), encoder, heads)
-            found = their_outputs(both, suffix, batch, real) if kinds else [theirs(**batch)[0][real]]
+            found = (
+                their_outputs(both, suffix, batch, real) if kinds else [theirs(**batch)[0][real]]
+            )
             for mine, other in zip(own, found, strict=True):
                 assert_equal(mine, other, suffix)
         again = load_encoder(tmp_path / "ours").eval()
         fresh = {kind: again.config.family.head(kind, again, num_labels=3).eval() for kind in kinds}
         for kind, head in fresh.items():
             load_head(tmp_path / "ours", kind, head)
-        read = outputs(Pair(nn.Module(), again, fresh), stream, rows) or [again(**stream).sequence_output[rows]]
+        read = outputs(Pair(nn.Module(), again, fresh), stream, rows) or [
+            again(**stream).sequence_output[rows]
+        ]
         assert all(torch.equal(mine, other) for mine, other in zip(read, own, strict=True))
 
 
@@ -379,16 +499,22 @@ def test_a_causal_mask_and_the_last_token_make_a_difference(ours):
         states = [one(**stream).sequence_output for one in (encoder, other)]
         assert (states[0] - states[1]).abs().max() > 1e-2
         pooled = [one.pool(states[0], stream["layout"]) for one in (encoder, other)]
-        assert (heads["classification"](pooled[0]) - heads["classification"](pooled[1])).abs().max() > 1e-2
+        assert (
+            heads["classification"](pooled[0]) - heads["classification"](pooled[1])
+        ).abs().max() > 1e-2
 
 
 def test_a_bilstm_that_theirs_would_leave_out_is_refused(ours, tmp_path):
-    """Of half the hidden size each way: the output layer behind it fits their class, which has no BiLSTM."""
+    """Of half the hidden size each way: the output layer behind it fits their class, which has no
+    BiLSTM.
+    """
     encoder, _ = ours("bert", (), False)
     head = encoder.config.family.head("tags", encoder, num_labels=2, input_size=20)
     heads = {"tags": head, "bilstm": BiLSTM(20, 10, 1, 0.0)}
     for name, kept in (("with", heads), ("without", {"tags": head})):
-        save_encoder_folder(tmp_path / name, encoder, heads=kept, tokenizer_files={}, extra_config={})
+        save_encoder_folder(
+            tmp_path / name, encoder, heads=kept, tokenizer_files={}, extra_config={}
+        )
     transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "without")
     with pytest.raises(ValueError, match="clozelab_bert"):
         transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "with")

@@ -1,4 +1,6 @@
-"""Model folders as transformers and people leave them: read as transformers reads them, or refused in one sentence."""
+"""Model folders as transformers and people leave them: read as transformers reads them, or refused
+in one sentence.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,25 @@ SIZES: dict[str, Any] = {
     "initializer_range": 0.3,
 }
 MARKED = ["[E1]", "covid", transformers.AddedToken("[E2]", lstrip=True, rstrip=True, special=True)]
-TEXTS = ["the covid [MASK] [E1] sat", "a Café [E2] dog ran [MASK] .", "covids [MASK]", "the cat sat on the [MASK] !"]
+TEXTS = [
+    "the covid [MASK] [E1] sat",
+    "a Café [E2] dog ran [MASK] .",
+    "covids [MASK]",
+    "the cat sat on the [MASK] !",
+]
 
 
 def write(
-    where: Path, name: str = "BertForMaskedLM", *, resize: bool = True, strips_accents: bool = False, **config: Any
+    where: Path,
+    name: str = "BertForMaskedLM",
+    *,
+    resize: bool = True,
+    strips_accents: bool = False,
+    **config: Any,
 ) -> Path:
-    """A random model of transformers, and a tokenizer with added tokens that keeps accents or strips them."""
+    """A random model of transformers, and a tokenizer with added tokens that keeps accents or
+    strips them.
+    """
     vocabulary = {word: number for number, word in enumerate(WORDS)}
     tokenizer = transformers.BertTokenizer(vocab=vocabulary, strip_accents=strips_accents)
     tokenizer.add_tokens(MARKED)
@@ -70,10 +84,15 @@ def test_masks_are_filled_as_transformers_fills_them(tmp_path: Path) -> None:
         with torch.no_grad():
             logits = model(**batch).logits[0][batch["input_ids"][0] == tokenizer.mask_token_id]
         shares = dict(enumerate(logits.softmax(-1)[0].tolist()))
-        assert {token.id: token.probability for token in filled.masks[0]} == pytest.approx(shares, abs=1e-5)
+        assert {token.id: token.probability for token in filled.masks[0]} == pytest.approx(
+            shares, abs=1e-5
+        )
     first = ours.fill_mask("the [MASK]", top_k=len(tokenizer)).masks[0]
     shown = {token.id: token.token for token in first}
-    assert (shown[len(WORDS)], shown[len(WORDS) + 1]) == ("[E1]", "covid"), "added tokens are candidates"
+    assert (shown[len(WORDS)], shown[len(WORDS) + 1]) == (
+        "[E1]",
+        "covid",
+    ), "added tokens are candidates"
 
 
 @pytest.mark.parametrize(
@@ -84,23 +103,39 @@ def test_an_export_keeps_the_tokenizer(tmp_path: Path, form: str) -> None:
     assert main(["export", str(folder), f"to={out}", f"format={form}"]) == 0
     theirs, before = (transformers.AutoTokenizer.from_pretrained(one) for one in (out, folder))
     assert theirs(TEXTS)["input_ids"] == before(TEXTS)["input_ids"]
-    assert theirs(TEXTS[0], TEXTS[1])["token_type_ids"] == before(TEXTS[0], TEXTS[1])["token_type_ids"]
+    assert (
+        theirs(TEXTS[0], TEXTS[1])["token_type_ids"] == before(TEXTS[0], TEXTS[1])["token_type_ids"]
+    )
     assert theirs.model_max_length == 48 and theirs.mask_token == "[MASK]"
-    assert json.loads((out / "tokenizer.json").read_text()) == json.loads((folder / "tokenizer.json").read_text())
+    assert json.loads((out / "tokenizer.json").read_text()) == json.loads(
+        (folder / "tokenizer.json").read_text()
+    )
     again = read_model(out).tokenizer
-    assert isinstance(again, FolderTokenizer) and again.fingerprint == read_model(folder).tokenizer.fingerprint
+    assert (
+        isinstance(again, FolderTokenizer)
+        and again.fingerprint == read_model(folder).tokenizer.fingerprint
+    )
     if form == "sentence_transformers":
         library = pytest.importorskip("sentence_transformers")
         vectors = library.SentenceTransformer(str(out), device="cpu").encode(TEXTS)
-        assert np.abs(vectors - clozelab.load(folder, precision="32-true").embed(TEXTS)).max() <= 1e-5
+        assert (
+            np.abs(vectors - clozelab.load(folder, precision="32-true").embed(TEXTS)).max() <= 1e-5
+        )
 
 
 def test_embeddings_that_were_not_resized_are_told(tmp_path: Path) -> None:
     folder = write(tmp_path / "m", resize=False)
-    words = rf"embeddings for {len(WORDS)} ids .* hold {len(WORDS) + 3} \(of the added tokens, \[E1\], covid, \[E2\]"
-    with pytest.raises(ValueError, match=words + r" have none: model.resize_token_embeddings\(27\)"):
+    words = (
+        rf"embeddings for {len(WORDS)} ids .* hold {len(WORDS) + 3} \(of the added tokens, \[E1\],"
+        r" covid, \[E2\]"
+    )
+    with pytest.raises(
+        ValueError, match=words + r" have none: model.resize_token_embeddings\(27\)"
+    ):
         read_model(folder)
-    with pytest.raises(ValueError, match=r"embeddings for 500 ids and its tokenizer files hold 27: they do not"):
+    with pytest.raises(
+        ValueError, match=r"embeddings for 500 ids and its tokenizer files hold 27: they do not"
+    ):
         read_model(write(tmp_path / "n", resize=False, vocab_size=500))
 
 
@@ -118,7 +153,10 @@ def test_a_corpus_of_the_folders_vocabulary_is_its_own(tmp_path: Path) -> None:
         cfg: Any = SimpleNamespace(encoder=str(folder))
         corpus: Any = SimpleNamespace(tokenizer=tokenizer)
         assert "encoder" in require_own_vocabulary(cfg, corpus)
-    for other in (WordPieceTokenizer(WORDS, lowercase=False), WordPieceTokenizer(vocabulary, lowercase=True)):
+    for other in (
+        WordPieceTokenizer(WORDS, lowercase=False),
+        WordPieceTokenizer(vocabulary, lowercase=True),
+    ):
         corpus = SimpleNamespace(tokenizer=other)
         with pytest.raises(ValueError, match=r"tokenizer\.vocab_file=FOLDER/tokenizer\.json"):
             require_own_vocabulary(cfg, corpus)
@@ -154,24 +192,36 @@ def under(prefix: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
         under("student.encoder."),
         lambda state: {"n_averaged": torch.tensor(3), **under("module.")(state)},
         lambda state: {"state_dict": under("model.")(state), "epoch": 3},
-        lambda state: {f"model.{name.removeprefix('bert.')}": value for name, value in state.items()},
+        lambda state: {
+            f"model.{name.removeprefix('bert.')}": value for name, value in state.items()
+        },
     ],
 )
-def test_names_behind_a_wrappers_prefix(tmp_path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+def test_names_behind_a_wrappers_prefix(
+    tmp_path: Path, change: Callable[[dict[str, Any]], Any]
+) -> None:
     folder = write(tmp_path / "m")
     expected = clozelab.load(folder).fill_mask(TEXTS)
     shutil.copytree(folder, tmp_path / "n")
     model = read_model(wrapped(tmp_path / "n", change))
-    assert list(model.heads) == ["lm"] and clozelab.load(tmp_path / "n").fill_mask(TEXTS) == expected
+    assert (
+        list(model.heads) == ["lm"] and clozelab.load(tmp_path / "n").fill_mask(TEXTS) == expected
+    )
 
 
 def two(state: dict[str, Any]) -> dict[str, Any]:
-    return {f"{name}.{key}": value for name in ("teacher", "student") for key, value in state.items()}
+    return {
+        f"{name}.{key}": value for name in ("teacher", "student") for key, value in state.items()
+    }
 
 
 def adapter(state: dict[str, Any]) -> dict[str, Any]:
     named = {f"base_model.model.{name}": value for name, value in state.items()}
-    return named | {"base_model.model.bert.encoder.layer.0.attention.self.query.lora_A.default.weight": torch.ones(2)}
+    return named | {
+        "base_model.model.bert.encoder.layer.0.attention.self.query.lora_A.default.weight": (
+            torch.ones(2)
+        )
+    }
 
 
 @pytest.mark.parametrize(
@@ -179,11 +229,19 @@ def adapter(state: dict[str, Any]) -> dict[str, Any]:
     [
         (two, "holds 2 models, their names begin with 'student.' and 'teacher.'"),
         (adapter, "an adapter was not merged"),
-        (lambda x: {name.replace("bert.", "roberta."): value for name, value in x.items()}, "begin with roberta. and"),
-        (lambda x: {f"module.{name}": value for name, value in x.items()} | {"cls.predictions.bias": torch.ones(27)},
-         "begin with module. and stand there without it"),
+        (
+            lambda x: {name.replace("bert.", "roberta."): value for name, value in x.items()},
+            "begin with roberta. and",
+        ),
+        (
+            lambda x: (
+                {f"module.{name}": value for name, value in x.items()}
+                | {"cls.predictions.bias": torch.ones(27)}
+            ),
+            "begin with module. and stand there without it",
+        ),
     ],
-)  # fmt: skip
+)
 def test_names_of_another_model_are_told(tmp_path: Path, change: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words) as refused:
         read_model(wrapped(write(tmp_path / "m"), change))
@@ -194,14 +252,20 @@ def test_names_of_another_model_are_told(tmp_path: Path, change: Any, words: str
 
 
 POOLED = (
-    *(f"{family}For{head}" for family in ("Bert", "Roberta", "Electra") for head in ("SequenceClassification",)),
+    *(
+        f"{family}For{head}"
+        for family in ("Bert", "Roberta", "Electra")
+        for head in ("SequenceClassification",)
+    ),
     *("BertForMultipleChoice", "RobertaForMultipleChoice", "ElectraForMultipleChoice"),
     *("BertForNextSentencePrediction", "BertForPreTraining"),
 )
 
 
 @pytest.mark.parametrize("name", POOLED)
-def test_a_head_of_an_is_decoder_model_reads_the_token_that_transformers_pools(tmp_path: Path, name: str) -> None:
+def test_a_head_of_an_is_decoder_model_reads_the_token_that_transformers_pools(
+    tmp_path: Path, name: str
+) -> None:
     """The first, although it sees only itself. Written again it is still theirs."""
     folder = write(tmp_path / "m", name, is_decoder=True)
     model = getattr(transformers, name).from_pretrained(folder).eval()
@@ -214,7 +278,9 @@ def test_a_head_of_an_is_decoder_model_reads_the_token_that_transformers_pools(t
         found = read_model(folder)
         layout, kind = Layout.ragged([9]), next(kind for kind in found.heads if kind != "lm")
         with torch.no_grad():
-            states = found.encoder(ids[0], torch.zeros(9, dtype=torch.int64), torch.arange(9), layout).sequence_output
+            states = found.encoder(
+                ids[0], torch.zeros(9, dtype=torch.int64), torch.arange(9), layout
+            ).sequence_output
             return found.heads[kind](found.encoder.pool(states, layout, found.heads[kind]))
 
     assert torch.allclose(ours(folder).flatten(), theirs.flatten(), atol=1e-5)

@@ -1,7 +1,9 @@
-"""Released BERTs from PyPI give what transformers gives: all-MiniLM-L6-v2, stored as an oracle and as sentence vectors;
-the reaction model of rxnfp (masked language model and next sentence, in a pickle, over a vocabulary of chemistry).
+"""Released BERTs from PyPI give what transformers gives: all-MiniLM-L6-v2, stored as an oracle and
+as sentence vectors; the reaction model of rxnfp (masked language model and next sentence, in a
+pickle, over a vocabulary of chemistry).
 
-The second is not installed with the tests, since it asks for old packages: unpack its wheel on the path to run them.
+The second is not installed with the tests, since it asks for old packages: unpack its wheel on the
+path to run them.
 """
 
 from __future__ import annotations
@@ -40,25 +42,43 @@ def minilm(minilm_folder):
 
 
 def test_reads_every_tensor(minilm):
-    assert (minilm.config.num_hidden_layers, minilm.config.hidden_size, minilm.config.num_attention_heads) == (
+    assert (
+        minilm.config.num_hidden_layers,
+        minilm.config.hidden_size,
+        minilm.config.num_attention_heads,
+    ) == (
         6,
         384,
         12,
     )
-    assert sum(parameter.numel() for parameter in minilm.parameters()) == parameter_count(minilm.config)
+    assert sum(parameter.numel() for parameter in minilm.parameters()) == parameter_count(
+        minilm.config
+    )
 
 
 @pytest.mark.shared
 @pytest.mark.parametrize("kind", ["ragged", "rectangle"])
 def test_outputs_equal_the_oracle(minilm, shared_dir, kind):
     oracle = np.load(shared_dir / "data" / "oracles" / "minilm_forward.npz")
-    ids, real = torch.from_numpy(oracle["input_ids"]), torch.from_numpy(oracle["attention_mask"]).bool()
+    ids, real = (
+        torch.from_numpy(oracle["input_ids"]),
+        torch.from_numpy(oracle["attention_mask"]).bool(),
+    )
     lengths, width = real.sum(1).tolist(), real.shape[1]
     positions = torch.arange(width).expand_as(ids)
     if kind == "ragged":
-        layout, ids, positions, rows = Layout.ragged(lengths), ids[real], positions[real], slice(None)
+        layout, ids, positions, rows = (
+            Layout.ragged(lengths),
+            ids[real],
+            positions[real],
+            slice(None),
+        )
     else:
-        layout, ids, positions = Layout.rectangle(lengths, width), ids.flatten(), positions.flatten()
+        layout, ids, positions = (
+            Layout.rectangle(lengths, width),
+            ids.flatten(),
+            positions.flatten(),
+        )
         rows = real.flatten()
     with torch.no_grad():
         states = minilm(ids, torch.zeros_like(ids), positions, layout).sequence_output
@@ -71,24 +91,40 @@ def test_outputs_equal_the_oracle(minilm, shared_dir, kind):
 def test_sentence_transformers_gives_our_means(minilm_folder, tmp_path):
     """Of what is exported, and of the released folder itself."""
     library = pytest.importorskip("sentence_transformers")
-    assert main(["export", str(minilm_folder), f"to={tmp_path / 'out'}", "format=sentence_transformers"]) == 0
+    assert (
+        main(
+            ["export", str(minilm_folder), f"to={tmp_path / 'out'}", "format=sentence_transformers"]
+        )
+        == 0
+    )
     model = read_model(tmp_path / "out")
     assert (model.architecture, dict(model.heads), model.untrained) == ("BertModel", {}, ())
     texts = ["A cat sat on the mat.", "Élan vital: naïve café!", "How far is it to the moon? " * 12]
     tokenizer = model.tokenizer
-    ids = [torch.tensor([tokenizer.cls_id, *one, tokenizer.sep_id]) for one in tokenizer.encode_batch(texts)]
+    ids = [
+        torch.tensor([tokenizer.cls_id, *one, tokenizer.sep_id])
+        for one in tokenizer.encode_batch(texts)
+    ]
     flat, positions = torch.cat(ids), torch.cat([torch.arange(len(one)) for one in ids])
     with torch.no_grad():
-        states = model.encoder(flat, flat * 0, positions, Layout.ragged([len(one) for one in ids])).sequence_output
+        states = model.encoder(
+            flat, flat * 0, positions, Layout.ragged([len(one) for one in ids])
+        ).sequence_output
     means = torch.stack([part.mean(0) for part in states.split([len(one) for one in ids])])
-    exported = torch.from_numpy(library.SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(texts))
+    exported = torch.from_numpy(
+        library.SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(texts)
+    )
     assert (exported - means).abs().max() <= 1e-5
-    released = torch.from_numpy(library.SentenceTransformer(str(minilm_folder), device="cpu").encode(texts))
+    released = torch.from_numpy(
+        library.SentenceTransformer(str(minilm_folder), device="cpu").encode(texts)
+    )
     assert (torch.nn.functional.normalize(means) - released).abs().max() <= 1e-5
 
 
 def test_the_reaction_model_fills_masks_as_transformers(tmp_path):
-    """A pickle without an architecture in its configuration: tensors' names say that it has both heads."""
+    """A pickle without an architecture in its configuration: tensors' names say that it has both
+    heads.
+    """
     transformers = pytest.importorskip("transformers")
     source = place_of("rxnfp", "rxnfp") / "models" / "transformers" / "bert_pretrained"
     shutil.copytree(source, tmp_path / "rxnfp")
@@ -103,12 +139,21 @@ def test_the_reaction_model_fills_masks_as_transformers(tmp_path):
     back = transformers.BertForPreTraining.from_pretrained(tmp_path / "out").eval()
     with torch.no_grad():
         expected = theirs(ids[None], output_hidden_states=True)
-        ours = model.encoder(ids, ids * 0, torch.arange(len(ids)), Layout.ragged([len(ids)]), output_hidden_states=True)
+        ours = model.encoder(
+            ids,
+            ids * 0,
+            torch.arange(len(ids)),
+            Layout.ragged([len(ids)]),
+            output_hidden_states=True,
+        )
         masked = (ids == model.tokenizer.mask_id).nonzero()[0]
         logits = model.heads["lm"](ours.sequence_output[masked])[0]
         again = back(ids[None]).prediction_logits
     for mine, other in zip(ours.hidden_states, expected.hidden_states, strict=True):
         assert (mine - other[0]).abs().max() <= 1e-5
-    assert logits.topk(5).indices.tolist() == expected.prediction_logits[0, masked[0]].topk(5).indices.tolist()
+    assert (
+        logits.topk(5).indices.tolist()
+        == expected.prediction_logits[0, masked[0]].topk(5).indices.tolist()
+    )
     assert model.tokenizer.vocabulary[int(logits.argmax())] == "O", "an ester"
     assert torch.equal(again, expected.prediction_logits)

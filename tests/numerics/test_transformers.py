@@ -1,4 +1,6 @@
-"""BERT under both masks equals transformers': fp32, CPU, 1e-5 at every layer; test_families.py has every head."""
+"""BERT under both masks equals transformers': fp32, CPU, 1e-5 at every layer; test_families.py has
+every head.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,18 @@ transformers = pytest.importorskip("transformers")
 TOLERANCE = 1e-5
 VOCAB = 113
 SHAPES = {
-    "head dim 64": {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 512},
-    "head dim 5": {"hidden_size": 20, "num_attention_heads": 4, "num_hidden_layers": 3, "intermediate_size": 33},
+    "head dim 64": {
+        "hidden_size": 128,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "intermediate_size": 512,
+    },
+    "head dim 5": {
+        "hidden_size": 20,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 3,
+        "intermediate_size": 33,
+    },
     "one head of 48, relu": {
         "hidden_size": 48,
         "num_attention_heads": 1,
@@ -58,7 +70,9 @@ def _hf_config(shape: str, is_causal: bool = False, **changes):
 
 
 def _build(model_class, config, folder):
-    """A transformers model with random weights everywhere, biases and LayerNorms too, saved; and our encoder of it."""
+    """A transformers model with random weights everywhere, biases and LayerNorms too, saved; and
+    our encoder of it.
+    """
     torch.manual_seed(0)
     model = model_class(config).eval()
     with torch.no_grad():
@@ -94,10 +108,15 @@ def test_encoder(shape, is_causal, lengths, kind, tmp_path, token_batch, hf_grad
     rows, real = batch.stream_rows, batch.real
     assert len(ours.hidden_states) == len(theirs.hidden_states)
     loss_ours, loss_theirs = torch.zeros(()), torch.zeros(())
-    for index, (mine, other) in enumerate(zip(ours.hidden_states, theirs.hidden_states, strict=True)):
+    for index, (mine, other) in enumerate(
+        zip(ours.hidden_states, theirs.hidden_states, strict=True)
+    ):
         _assert_equal(mine[rows], other[real], f"hidden state {index}")
         weight = torch.randn(mine[rows].shape, generator=torch.Generator().manual_seed(index))
-        loss_ours, loss_theirs = loss_ours + (mine[rows] * weight).mean(), loss_theirs + (other[real] * weight).mean()
+        loss_ours, loss_theirs = (
+            loss_ours + (mine[rows] * weight).mean(),
+            loss_theirs + (other[real] * weight).mean(),
+        )
     last = theirs.last_hidden_state
     pooled_theirs = theirs.pooler_output
     if is_causal:
@@ -113,7 +132,9 @@ def test_encoder(shape, is_causal, lengths, kind, tmp_path, token_batch, hf_grad
 @EVERY_SHAPE
 @BOTH_MASKS
 def test_span_head(shape, is_causal, tmp_path, token_batch, hf_gradients):
-    model, encoder = _build(transformers.BertForQuestionAnswering, _hf_config(shape, is_causal), tmp_path)
+    model, encoder = _build(
+        transformers.BertForQuestionAnswering, _hf_config(shape, is_causal), tmp_path
+    )
     head = LinearHead(encoder.config)
     load_head(tmp_path, "spans", head)
     batch = token_batch(LENGTHS["unequal"], "ragged", VOCAB)
@@ -123,7 +144,11 @@ def test_span_head(shape, is_causal, tmp_path, token_batch, hf_gradients):
     _assert_equal(spans, expected, "start and end logits")
     spans.square().mean().backward()
     expected.square().mean().backward()
-    grads = {name: g for name, g in hf_gradients(encoder, {"spans": head}).items() if "bert.pooler" not in name}
+    grads = {
+        name: g
+        for name, g in hf_gradients(encoder, {"spans": head}).items()
+        if "bert.pooler" not in name
+    }
     _assert_gradients_equal(grads, model, tied={})
 
 
@@ -147,7 +172,10 @@ def test_transformers_loads_what_we_save(is_causal, tmp_path, tiny, token_batch)
         ),
         "BertForSequenceClassification": (
             ["classification"],
-            lambda out: (out.logits, heads["classification"](encoder.pooler(states[batch.layout.first_rows]))),
+            lambda out: (
+                out.logits,
+                heads["classification"](encoder.pooler(states[batch.layout.first_rows])),
+            ),
         ),
         "BertForQuestionAnswering": (
             ["spans"],
@@ -157,13 +185,26 @@ def test_transformers_loads_what_we_save(is_causal, tmp_path, tiny, token_batch)
     for architecture, (names, compare) in saved.items():
         folder = tmp_path / architecture
         save_encoder_folder(
-            folder, encoder, heads={name: heads[name] for name in names}, tokenizer_files={}, extra_config={}
+            folder,
+            encoder,
+            heads={name: heads[name] for name in names},
+            tokenizer_files={},
+            extra_config={},
         )
-        loader = transformers.AutoModel if architecture == "BertModel" else getattr(transformers, architecture)
+        loader = (
+            transformers.AutoModel
+            if architecture == "BertModel"
+            else getattr(transformers, architecture)
+        )
         model, info = loader.from_pretrained(folder, output_loading_info=True)
-        # Their classes would pool the first token of a causal encoder: its folder is of a type that they do not know.
+        # Their classes would pool the first token of a causal encoder: its folder is of a type that
+        # they do not know.
         is_hidden = is_causal and bool({"nsp", "classification"} & set(names))
-        assert type(model).__name__ == architecture == model.config.architectures[0].removeprefix("Clozelab")
+        assert (
+            type(model).__name__
+            == architecture
+            == model.config.architectures[0].removeprefix("Clozelab")
+        )
         assert is_hidden == model.config.architectures[0].startswith("Clozelab")
         assert read_config_dict(folder)["model_type"] == ("clozelab_bert" if is_hidden else "bert")
         if is_hidden:
@@ -178,4 +219,6 @@ def test_transformers_loads_what_we_save(is_causal, tmp_path, tiny, token_batch)
 @pytest.fixture
 def tiny():
     """tiny(is_causal) -> our configuration of one of the shapes."""
-    return lambda is_causal: family_of("bert").from_hf(_hf_config("head dim 5", is_causal).to_dict())
+    return lambda is_causal: family_of("bert").from_hf(
+        _hf_config("head dim 5", is_causal).to_dict()
+    )

@@ -58,7 +58,9 @@ def change_token(shards: TokenShards) -> Callable[[int], TokenShards]:
 
 @pytest.fixture
 def make_encoder(tiny_config: Callable[..., Any]) -> Callable[..., Encoder]:
-    """make_encoder(is_causal) -> a tiny encoder without dropout, in evaluation mode, the same weights each time."""
+    """make_encoder(is_causal) -> a tiny encoder without dropout, in evaluation mode, the same
+    weights each time.
+    """
 
     def make(is_causal: bool) -> Encoder:
         torch.manual_seed(0)
@@ -81,7 +83,11 @@ def make_mlm() -> Callable[..., MaskedLanguageModel]:
 
     def make(mask: float = 0.8, random: float = 0.1, same: float = 0.1) -> MaskedLanguageModel:
         return MaskedLanguageModel(
-            predict_prob=0.15, mask_fraction=mask, random_fraction=random, same_fraction=same, weight=1.0
+            predict_prob=0.15,
+            mask_fraction=mask,
+            random_fraction=random,
+            same_fraction=same,
+            weight=1.0,
         )
 
     return make
@@ -89,4 +95,6 @@ def make_mlm() -> Callable[..., MaskedLanguageModel]:
 
 @pytest.fixture
 def mlm_nsp(make_mlm: Any) -> Objective:
-    return Objective(input=SegmentPairs(0.5, "corpus"), token=make_mlm(), pair=NextSentencePrediction(weight=0.5))
+    return Objective(
+        input=SegmentPairs(0.5, "corpus"), token=make_mlm(), pair=NextSentencePrediction(weight=0.5)
+    )

@@ -1,4 +1,6 @@
-"""Pre-training beside transformers' BertForMaskedLM: equal instances, masks, weights and updates, so equal curves."""
+"""Pre-training beside transformers' BertForMaskedLM: equal instances, masks, weights and updates,
+so equal curves.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ ADAM = {"betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.01}
 
 @pytest.fixture
 def text(shards: TokenShards) -> TokenShards:
-    """The small corpus's sentences, each token drawn after the one before it: something to be learnt."""
+    """The small corpus's sentences, each token drawn after the one before it: something to be
+    learnt.
+    """
     rng = np.random.default_rng(1)
     following = rng.integers(5, VOCAB, (VOCAB, 3))
     tokens = [5]
@@ -34,7 +38,9 @@ def text(shards: TokenShards) -> TokenShards:
     return replace(shards, tokens=TokenStream([np.array(tokens)]))
 
 
-def curves(config: Any, objective: Objective, text: TokenShards, ids: SpecialIds, steps: int) -> np.ndarray:
+def curves(
+    config: Any, objective: Objective, text: TokenShards, ids: SpecialIds, steps: int
+) -> np.ndarray:
     """Losses [steps, 2] of ours and theirs."""
     from transformers import BertConfig, BertForMaskedLM
 
@@ -45,26 +51,39 @@ def curves(config: Any, objective: Objective, text: TokenShards, ids: SpecialIds
     theirs = BertForMaskedLM(BertConfig(**config.family.to_hf(config)))
     tensors = to_hf_tensors(ours.encoder, dict(ours.heads.items()))
     left_over = theirs.load_state_dict(tensors, strict=False)
-    assert set(left_over.missing_keys) <= {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
+    assert set(left_over.missing_keys) <= {
+        "cls.predictions.decoder.weight",
+        "cls.predictions.decoder.bias",
+    }
     assert all("pooler" in name for name in left_over.unexpected_keys)
     theirs.tie_weights()
     own = build_adamw(ours.named_parameters(), learning_rate=RATE, bias_correction=True, **ADAM)
     groups = [
-        {"params": [p for p in theirs.parameters() if (p.ndim > 1) == decays], "weight_decay": 0.01 * decays}
+        {
+            "params": [p for p in theirs.parameters() if (p.ndim > 1) == decays],
+            "weight_decay": 0.01 * decays,
+        }
         for decays in (True, False)
     ]
     other = torch.optim.AdamW(groups, lr=RATE, betas=ADAM["betas"], eps=ADAM["eps"])  # type: ignore[arg-type]
     instances, losses = objective.bind(text, ids, SLOTS), []
     for step in range(steps):
-        epoch, index = instance_indices(1, len(instances), np.arange(step * BATCH, (step + 1) * BATCH))
+        epoch, index = instance_indices(
+            1, len(instances), np.arange(step * BATCH, (step + 1) * BATCH)
+        )
         arrays = objective.arrays(instances, 1, epoch, index)
         (term,) = objective.terms(models, to_torch(arrays))
         mine = term.loss_sum / term.count
         labels = np.full(BATCH * SLOTS, -100)
         labels[arrays["prediction_positions"]] = arrays["prediction_labels"]
-        shaped = {key: torch.from_numpy(arrays[key]).view(BATCH, SLOTS) for key in ("input_ids", "token_type_ids")}
+        shaped = {
+            key: torch.from_numpy(arrays[key]).view(BATCH, SLOTS)
+            for key in ("input_ids", "token_type_ids")
+        }
         real = torch.arange(SLOTS) < torch.from_numpy(arrays["lengths"])[:, None]
-        answer = theirs(**shaped, attention_mask=real.long(), labels=torch.from_numpy(labels).view(BATCH, SLOTS))
+        answer = theirs(
+            **shaped, attention_mask=real.long(), labels=torch.from_numpy(labels).view(BATCH, SLOTS)
+        )
         for loss, optimizer in ((mine, own), (answer.loss, other)):
             for group in optimizer.param_groups:
                 group["lr"] = RATE * min(1.0, (step + 1) / WARM_UP_STEPS)
@@ -76,9 +95,15 @@ def curves(config: Any, objective: Objective, text: TokenShards, ids: SpecialIds
 
 
 @pytest.fixture
-def run(tiny_config: Callable[..., Any], make_mlm: Any, text: TokenShards, ids: SpecialIds) -> Callable[..., Any]:
+def run(
+    tiny_config: Callable[..., Any], make_mlm: Any, text: TokenShards, ids: SpecialIds
+) -> Callable[..., Any]:
     config = tiny_config(
-        vocab_size=VOCAB, hidden_size=48, num_attention_heads=4, intermediate_size=96, initializer_range=0.05
+        vocab_size=VOCAB,
+        hidden_size=48,
+        num_attention_heads=4,
+        intermediate_size=96,
+        initializer_range=0.05,
     )
     objective = Objective(input=SegmentPairs(0.5, "corpus"), token=make_mlm(), pair=None)
     return lambda steps: curves(config, objective, text, ids, steps)

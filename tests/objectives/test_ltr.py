@@ -45,7 +45,9 @@ def losses(encoder: Encoder, shards: TokenShards, ids: SpecialIds) -> torch.Tens
     torch.manual_seed(1)
     head = build_models(encoder, [objective])["encoder"].heads["lm"]
     with torch.no_grad():
-        output = encoder(batch["input_ids"], batch["token_type_ids"], batch["position_ids"], batch["layout"])
+        output = encoder(
+            batch["input_ids"], batch["token_type_ids"], batch["position_ids"], batch["layout"]
+        )
         logits = head(output.sequence_output[batch["prediction_positions"]])
         return F.cross_entropy(logits, batch["prediction_labels"], reduction="none")
 
@@ -58,7 +60,9 @@ def test_loss_does_not_see_beyond_the_next_token(
     change_token: Callable[[int], TokenShards],
     is_causal: bool,
 ) -> None:
-    """A changed token at slot q leaves the losses at slots below q - 1 alone; without the causal mask it does not."""
+    """A changed token at slot q leaves the losses at slots below q - 1 alone; without the causal
+    mask it does not.
+    """
     encoder = make_encoder(is_causal)
     instances = FullSentences().bind(shards, ids, 48)
     rows = instances.pack(1, 0, np.array([2]))
@@ -75,7 +79,9 @@ def test_loss_does_not_see_beyond_the_next_token(
         after = losses(encoder, changed, ids)
         earlier_is_equal = torch.allclose(before[: slot - 1], after[: slot - 1], atol=1e-6)
         assert earlier_is_equal == is_causal
-        assert not torch.allclose(before[slot - 1 : slot + 1], after[slot - 1 : slot + 1], atol=1e-4)
+        assert not torch.allclose(
+            before[slot - 1 : slot + 1], after[slot - 1 : slot + 1], atol=1e-4
+        )
 
 
 def instances_token(shards: TokenShards, ids: SpecialIds, slot: int) -> int:

@@ -26,11 +26,15 @@ def hidden_and_labels(
     instances = objective.bind(shards, ids, 48)
     batch = to_torch(objective.arrays(instances, 1, 0, np.array([3])))
     with torch.no_grad():
-        output = encoder(batch["input_ids"], batch["token_type_ids"], batch["position_ids"], batch["layout"])
+        output = encoder(
+            batch["input_ids"], batch["token_type_ids"], batch["position_ids"], batch["layout"]
+        )
     return output.sequence_output[batch["prediction_positions"]], batch["prediction_labels"]
 
 
-@pytest.mark.parametrize(("fractions", "leaks"), [((1, 0, 0), False), ((0, 1, 0), False), ((0, 0, 1), True)])
+@pytest.mark.parametrize(
+    ("fractions", "leaks"), [((1, 0, 0), False), ((0, 1, 0), False), ((0, 0, 1), True)]
+)
 def test_a_prediction_does_not_see_its_own_token(
     shards: TokenShards,
     ids: SpecialIds,
@@ -44,7 +48,10 @@ def test_a_prediction_does_not_see_its_own_token(
 
     The negative control leaves the original in place: then the hidden state must change.
     """
-    objective, encoder = Objective(input=PAIRS, token=make_mlm(*fractions), pair=None), make_encoder(False)
+    objective, encoder = (
+        Objective(input=PAIRS, token=make_mlm(*fractions), pair=None),
+        make_encoder(False),
+    )
     instances = objective.bind(shards, ids, 48)
     rows = instances.pack(1, 0, np.array([3]))
     batch = objective.arrays(instances, 1, 0, np.array([3]))
@@ -79,7 +86,9 @@ def test_loss_is_the_sum_over_predicted_positions(
     batch = to_torch(objective.arrays(objective.bind(shards, ids, 48), 1, 0, np.arange(6)))
     models = build_models(encoder, [objective])
     (term,) = objective.terms(models, batch)
-    output = encoder(batch["input_ids"], batch["token_type_ids"], batch["position_ids"], batch["layout"])
+    output = encoder(
+        batch["input_ids"], batch["token_type_ids"], batch["position_ids"], batch["layout"]
+    )
     logits = models["encoder"].heads["lm"](output.sequence_output[batch["prediction_positions"]])
     expected = F.cross_entropy(logits, batch["prediction_labels"], reduction="sum")
     assert term.name == "mlm" and term.count == len(batch["prediction_labels"])

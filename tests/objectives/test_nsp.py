@@ -21,24 +21,36 @@ from clozelab.objectives.objective import Objective, build_models, to_torch
 
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_loss_is_cross_entropy_of_the_pooled_state(
-    shards: TokenShards, ids: SpecialIds, make_encoder: Callable[..., Encoder], make_mlm: Any, is_causal: bool
+    shards: TokenShards,
+    ids: SpecialIds,
+    make_encoder: Callable[..., Encoder],
+    make_mlm: Any,
+    is_causal: bool,
 ) -> None:
-    """With a causal encoder (NSP beside LTR) the last real token is pooled, padded rows included."""
+    """With a causal encoder (NSP beside LTR) the last real token is pooled, padded rows
+    included.
+    """
     encoder = make_encoder(is_causal)
     token = LeftToRight(weight=1.0) if is_causal else make_mlm()
-    objective = Objective(input=SegmentPairs(0.5, "corpus"), token=token, pair=NextSentencePrediction(weight=1.0))
+    objective = Objective(
+        input=SegmentPairs(0.5, "corpus"), token=token, pair=NextSentencePrediction(weight=1.0)
+    )
     instances = objective.bind(shards, ids, 48)
     batch = to_torch(objective.arrays(instances, 1, 0, np.arange(24)))
     models = build_models(encoder, [objective])
     term = objective.terms(models, batch)[1]
-    output = encoder(batch["input_ids"], batch["token_type_ids"], batch["position_ids"], batch["layout"])
+    output = encoder(
+        batch["input_ids"], batch["token_type_ids"], batch["position_ids"], batch["layout"]
+    )
     lengths = instances.pack(1, 0, np.arange(24)).lengths
     slots = torch.arange(24) * 48 + (torch.from_numpy(lengths) - 1 if is_causal else 0)
     logits = models["encoder"].heads["nsp"](encoder.pooler(output.sequence_output[slots]))
     labels = torch.from_numpy(instances.pack(1, 0, np.arange(24)).next_sentence_label)
     assert term.count == 24 and 0 < labels.sum() < 24
     assert torch.equal(batch["next_sentence_label"], labels)
-    assert term.loss_sum.item() == pytest.approx(F.cross_entropy(logits, labels, reduction="sum").item(), rel=1e-5)
+    assert term.loss_sum.item() == pytest.approx(
+        F.cross_entropy(logits, labels, reduction="sum").item(), rel=1e-5
+    )
     assert term.num_correct.item() == (logits.argmax(-1) == labels).sum().item()
 
 
@@ -47,7 +59,9 @@ def test_the_loss_trains_pooler_and_head(
 ) -> None:
     encoder = make_encoder(False)
     objective = Objective(
-        input=SegmentPairs(0.5, "corpus"), token=LeftToRight(weight=1.0), pair=NextSentencePrediction(weight=1.0)
+        input=SegmentPairs(0.5, "corpus"),
+        token=LeftToRight(weight=1.0),
+        pair=NextSentencePrediction(weight=1.0),
     )
     batch = to_torch(objective.arrays(objective.bind(shards, ids, 48), 1, 0, np.arange(8)))
     models = build_models(encoder, [objective])

@@ -1,4 +1,6 @@
-"""Replaced-token detection against transformers' two halves of ELECTRA in a plain loop: losses, gradients, draws."""
+"""Replaced-token detection against transformers' two halves of ELECTRA in a plain loop: losses,
+gradients, draws.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from clozelab.corpus.shards import TokenShards
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import to_hf_tensors
 from clozelab.models.layout import Layout
-from clozelab.objectives.objective import EncoderWithHeads, Objective, build_models, pad_predictions, to_torch
+from clozelab.objectives.objective import (
+    EncoderWithHeads,
+    Objective,
+    build_models,
+    pad_predictions,
+    to_torch,
+)
 from clozelab.objectives.rtd import ReplacedTokenDetection
 
 SLOTS, NUM = 32, 7
@@ -27,19 +35,32 @@ SLOTS, NUM = 32, 7
 @pytest.fixture
 def objective() -> Objective:
     token = ReplacedTokenDetection(
-        generator_width="1/2", generator_weight=1.0, predict_prob=0.15, mask_fraction=0.85, random_fraction=0.0,
-        same_fraction=0.15, weight=50.0,
-    )  # fmt: skip
+        generator_width="1/2",
+        generator_weight=1.0,
+        predict_prob=0.15,
+        mask_fraction=0.85,
+        random_fraction=0.0,
+        same_fraction=0.15,
+        weight=50.0,
+    )
     return Objective(input=SegmentPairs(0.0, "corpus"), token=token, pair=None)
 
 
 @pytest.fixture
-def models(tiny_config: Callable[..., Any], objective: Objective, ids: SpecialIds) -> dict[str, EncoderWithHeads]:
+def models(
+    tiny_config: Callable[..., Any], objective: Objective, ids: SpecialIds
+) -> dict[str, EncoderWithHeads]:
     torch.manual_seed(0)
     config = tiny_config(
-        vocab_size=ids.vocab_size, hidden_size=24, embedding_size=16, num_attention_heads=4, intermediate_size=32,
-        initializer_range=0.3, model_type="electra", pooler=None,
-    )  # fmt: skip
+        vocab_size=ids.vocab_size,
+        hidden_size=24,
+        embedding_size=16,
+        num_attention_heads=4,
+        intermediate_size=32,
+        initializer_range=0.3,
+        model_type="electra",
+        pooler=None,
+    )
     return build_models(Encoder(config).eval(), [objective])
 
 
@@ -58,23 +79,35 @@ def gradients(model: EncoderWithHeads) -> dict[str, Tensor]:
     return to_hf_tensors(both.encoder, dict(both.heads.items()))
 
 
-def reference(models: dict[str, EncoderWithHeads], batch: dict[str, Any], seed: int) -> tuple[Any, Any, list[Tensor]]:
-    """transformers' generator and discriminator with these weights, and the two losses of one step."""
+def reference(
+    models: dict[str, EncoderWithHeads], batch: dict[str, Any], seed: int
+) -> tuple[Any, Any, list[Tensor]]:
+    """transformers' generator and discriminator with these weights, and the two losses of one
+    step.
+    """
     from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
     halves = []
     for name, kind in (("generator", ElectraForMaskedLM), ("encoder", ElectraForPreTraining)):
         encoder = models[name].encoder
         half = kind(ElectraConfig(**encoder.config.family.to_hf(encoder.config))).eval()
-        missing = half.load_state_dict(to_hf_tensors(encoder, dict(models[name].heads.items())), strict=False)
-        assert not missing.unexpected_keys and set(missing.missing_keys) <= {"generator_lm_head.weight"}
+        missing = half.load_state_dict(
+            to_hf_tensors(encoder, dict(models[name].heads.items())), strict=False
+        )
+        assert not missing.unexpected_keys and set(missing.missing_keys) <= {
+            "generator_lm_head.weight"
+        }
         half.tie_weights()
         halves.append(half)
     generator, discriminator = halves
     discriminator.electra.embeddings = generator.electra.embeddings
-    masked, types = (torch.from_numpy(batch[key]).view(NUM, SLOTS) for key in ("input_ids", "token_type_ids"))
+    masked, types = (
+        torch.from_numpy(batch[key]).view(NUM, SLOTS) for key in ("input_ids", "token_type_ids")
+    )
     real = torch.arange(SLOTS) < torch.from_numpy(batch["lengths"])[:, None]
-    asked, labels = (torch.from_numpy(batch[f"prediction_{key}"]) for key in ("positions", "labels"))
+    asked, labels = (
+        torch.from_numpy(batch[f"prediction_{key}"]) for key in ("positions", "labels")
+    )
     logits = generator(masked, real.long(), types).logits.flatten(0, 1)[asked]
     losses = [F.cross_entropy(logits, labels)]
     torch.manual_seed(seed)
@@ -82,7 +115,8 @@ def reference(models: dict[str, EncoderWithHeads], batch: dict[str, Any], seed: 
     text[asked] = labels
     filled = text.clone()
     below = logits.detach().double().softmax(-1).cumsum(-1) <= torch.rand(len(asked), 1)
-    filled[asked] = below.sum(-1)  # the first word up to which the probabilities exceed the number drawn
+    # the first word up to which the probabilities exceed the number drawn
+    filled[asked] = below.sum(-1)
     found = discriminator(filled.view(NUM, SLOTS), real.long(), types).logits
     is_new = (filled != text).view(NUM, SLOTS).float()
     losses.append(F.binary_cross_entropy_with_logits(found[real], is_new[real]))
@@ -95,8 +129,14 @@ def test_losses_and_gradients_are_those_of_a_plain_electra(
     generator, discriminator, losses = reference(models, batch, 5)
     torch.manual_seed(5)
     terms = objective.terms(models, to_torch(batch))
-    assert objective.weights == {"mlm": 1.0, "rtd": 50.0} and [term.name for term in terms] == ["mlm", "rtd"]
-    assert [term.count for term in terms] == [len(batch["prediction_labels"]), batch["lengths"].sum()]
+    assert objective.weights == {"mlm": 1.0, "rtd": 50.0} and [term.name for term in terms] == [
+        "mlm",
+        "rtd",
+    ]
+    assert [term.count for term in terms] == [
+        len(batch["prediction_labels"]),
+        batch["lengths"].sum(),
+    ]
     means = [term.loss_sum / term.count for term in terms]
     for mine, theirs in zip(means, losses, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
@@ -107,7 +147,9 @@ def test_losses_and_gradients_are_those_of_a_plain_electra(
         found = gradients(models[name])
         assert found.keys() == theirs.keys() - {"generator_lm_head.weight"}
         for key, value in found.items():
-            torch.testing.assert_close(value, theirs[key].grad, atol=1e-4, rtol=1e-4, msg=f"{name} {key}")
+            torch.testing.assert_close(
+                value, theirs[key].grad, atol=1e-4, rtol=1e-4, msg=f"{name} {key}"
+            )
 
 
 def test_embeddings_are_one_and_their_gradient_is_the_sum(
@@ -124,7 +166,9 @@ def test_embeddings_are_one_and_their_gradient_is_the_sum(
     def gradient(*names: str) -> Tensor:
         whole.zero_grad()
         torch.manual_seed(5)
-        sum(t.loss_sum for t in objective.terms(models, to_torch(batch)) if t.name in names).backward()
+        sum(
+            t.loss_sum for t in objective.terms(models, to_torch(batch)) if t.name in names
+        ).backward()
         return words.grad.clone()
 
     one, other = gradient("mlm"), gradient("rtd")
@@ -139,13 +183,20 @@ def test_what_is_drawn_and_reported(
     hidden = token.generate(models, torch_batch)
     torch.manual_seed(5)
     filled, is_new = token.replace(models["generator"], hidden, torch_batch)
-    text = torch_batch["input_ids"].index_copy(0, torch_batch["prediction_positions"], torch_batch["prediction_labels"])
-    assert torch.equal(is_new, filled != text) and 0 < int(is_new.sum()) <= len(batch["prediction_labels"])
+    text = torch_batch["input_ids"].index_copy(
+        0, torch_batch["prediction_positions"], torch_batch["prediction_labels"]
+    )
+    assert torch.equal(is_new, filled != text) and 0 < int(is_new.sum()) <= len(
+        batch["prediction_labels"]
+    )
     assert set(is_new.nonzero()[:, 0].tolist()) <= set(batch["prediction_positions"].tolist())
     torch.manual_seed(5)
     term = objective.terms(models, torch_batch)[1]
     replaced, trivial = term.figures["rtd_replaced"], term.figures["rtd_trivial_accuracy"]
-    assert int(replaced[0]) == int(is_new.sum()) and int(replaced[0] + trivial[0]) == term.count == trivial[1]
+    assert (
+        int(replaced[0]) == int(is_new.sum())
+        and int(replaced[0] + trivial[0]) == term.count == trivial[1]
+    )
     # Words come by the generator's probabilities, and the same seed draws the same.
     torch.manual_seed(5)
     drawn = token.draw(models["generator"], hidden[:1].expand(20_000, -1))
@@ -157,7 +208,9 @@ def test_what_is_drawn_and_reported(
 def test_padded_predictions_change_nothing(
     objective: Objective, models: dict[str, EncoderWithHeads], batch: dict[str, Any]
 ) -> None:
-    """A number of predictions raised for accelerators: the same text is read, where the same words are drawn."""
+    """A number of predictions raised for accelerators: the same text is read, where the same words
+    are drawn.
+    """
     plain, padded = to_torch(batch), to_torch(pad_predictions(batch, 64))
     assert objective.counts(padded) == objective.counts(plain)
     token = objective.token
@@ -175,7 +228,9 @@ def test_padded_predictions_change_nothing(
 
 
 def test_both_models_are_counted(objective: Objective, models: dict[str, EncoderWithHeads]) -> None:
-    """Against torch's counter on a whole step: forward and backward of both, and one more projection for the draw."""
+    """Against torch's counter on a whole step: forward and backward of both, and one more
+    projection for the draw.
+    """
     from torch.utils.flop_counter import FlopCounterMode
 
     config, generator = models["encoder"].encoder.config, models["generator"].encoder.config
@@ -183,7 +238,9 @@ def test_both_models_are_counted(objective: Objective, models: dict[str, Encoder
         for part, kind, positions in (("generator", "lm", 5), ("encoder", "rtd", SLOTS)):
             stream = torch.zeros(SLOTS, dtype=torch.int64)
             layout = Layout.rectangle([SLOTS], SLOTS)
-            states = models[part].encoder(stream, stream, torch.arange(SLOTS), layout).sequence_output
+            states = (
+                models[part].encoder(stream, stream, torch.arange(SLOTS), layout).sequence_output
+            )
             models[part].heads[kind](states[:positions])
     projection = 5 * 2 * (generator.hidden_size * 16 + 16 * generator.vocab_size)
     wanted = 3 * counter.get_total_flops() + projection

@@ -1,4 +1,6 @@
-"""Sentence order: both orders have the same tokens, and nothing but their text tells which is which."""
+"""Sentence order: both orders have the same tokens, and nothing but their text tells which is
+which.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,13 @@ SOP = SentenceOrderPrediction(weight=1.0)
 
 
 @pytest.mark.parametrize("separators", [1, 2])
-def test_pairs_are_whole_sentences_in_either_order(shards: TokenShards, ids: SpecialIds, separators: int) -> None:
+def test_pairs_are_whole_sentences_in_either_order(
+    shards: TokenShards, ids: SpecialIds, separators: int
+) -> None:
     """Against a plain second implementation, instance by instance."""
-    ids = SpecialIds(2, 3, 0, 4, ids.vocab_size, pair_separators=separators, has_token_types=separators == 1)
+    ids = SpecialIds(
+        2, 3, 0, 4, ids.vocab_size, pair_separators=separators, has_token_types=separators == 1
+    )
     instances = SentencePairs().bind(shards, ids, 40)
     index = np.arange(len(instances))
     text = instances.pack(1, 2, index)
@@ -42,15 +48,20 @@ def test_pairs_are_whole_sentences_in_either_order(shards: TokenShards, ids: Spe
         assert packed.token_type_ids.reshape(-1, 40)[number].tolist() == types + [0] * (40 - length)
         special = packed.special.reshape(-1, 40)[number]
         assert np.flatnonzero(~special).tolist() == [
-            *range(1, 1 + len(first)), *range(1 + len(first) + separators, length - 1)
-        ]  # fmt: skip
+            *range(1, 1 + len(first)),
+            *range(1 + len(first) + separators, length - 1),
+        ]
         assert (packed.a_length[number], packed.b_length[number]) == (len(first), len(second))
 
 
-def test_labels_are_balanced_and_drawn_anew_in_every_epoch(shards: TokenShards, ids: SpecialIds) -> None:
+def test_labels_are_balanced_and_drawn_anew_in_every_epoch(
+    shards: TokenShards, ids: SpecialIds
+) -> None:
     instances = SentencePairs().bind(shards, ids, 40)
     index = np.arange(len(instances))
-    labels = np.array([SOP.arrange(instances.pack(1, epoch, index), 1, epoch)[1] for epoch in range(40)])
+    labels = np.array(
+        [SOP.arrange(instances.pack(1, epoch, index), 1, epoch)[1] for epoch in range(40)]
+    )
     assert abs(labels.mean() - 0.5) < 4.5 * 0.5 / labels.size**0.5
     assert (labels.min(0) == 0).all() and (labels.max(0) == 1).all()
     again = SOP.arrange(instances.pack(1, 7, index[::-1]), 1, np.full(len(index), 7))[1]
@@ -58,7 +69,9 @@ def test_labels_are_balanced_and_drawn_anew_in_every_epoch(shards: TokenShards, 
 
 
 def test_neither_segment_is_the_longer_one(ids: SpecialIds) -> None:
-    """Sentences of very different lengths, in instances of a few: the first is as long as the second on average."""
+    """Sentences of very different lengths, in instances of a few: the first is as long as the
+    second on average.
+    """
     rng = np.random.default_rng(0)
     sizes, lengths = np.full(3000, 9), rng.geometric(0.12, 27_000)
     shards = TokenShards(
@@ -73,7 +86,10 @@ def test_neither_segment_is_the_longer_one(ids: SpecialIds) -> None:
     )
     instances = SentencePairs().bind(shards, ids, 32)
     packed = instances.pack(1, 0, np.arange(len(instances)))
-    more, by_walk = packed.a_length - packed.b_length, np.flatnonzero(np.diff(instances._first) < 0)[0] + 1
+    more, by_walk = (
+        packed.a_length - packed.b_length,
+        np.flatnonzero(np.diff(instances._first) < 0)[0] + 1,
+    )
     # Each walk alone puts the longer sentences at its beginning.
     assert more[:by_walk].mean() > 1 and more[by_walk:].mean() < -1
     assert abs(more.mean()) < 4.5 * more.std() / len(more) ** 0.5
@@ -94,9 +110,14 @@ def test_loss_and_masks_are_those_of_the_swapped_text(
     assert (text == packed.input_ids).all() and (arrays["sentence_order_label"] == label).all()
     models = build_models(make_encoder(False), [objective])  # type: ignore[operator]
     terms = objective.terms(models, to_torch(arrays))
-    assert [term.name for term in terms] == ["mlm", "sop"] and list(models["encoder"].heads) == ["lm", "sop"]
+    assert [term.name for term in terms] == ["mlm", "sop"] and list(models["encoder"].heads) == [
+        "lm",
+        "sop",
+    ]
     sum(term.loss_sum for term in terms).backward()  # type: ignore[union-attr]
-    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in models["encoder"].parameters())
+    assert all(
+        p.grad is not None and torch.isfinite(p.grad).all() for p in models["encoder"].parameters()
+    )
 
 
 def test_misfits_are_refused(shards: TokenShards, ids: SpecialIds, make_mlm: object) -> None:

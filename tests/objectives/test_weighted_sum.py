@@ -1,4 +1,6 @@
-"""The composition: batches are pure, terms add up over micro-batches and sources, misfits are refused."""
+"""The composition: batches are pure, terms add up over micro-batches and sources, misfits are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def test_batch_keys_and_types(shards: TokenShards, ids: SpecialIds, mlm_nsp: Obj
     batch = to_torch(mlm_nsp.arrays(mlm_nsp.bind(shards, ids, 32), 1, 0, np.arange(5)))
     layout = batch.pop("layout")
     assert layout.batch_size == 5 and layout.row_slots == 32 and layout.num_slots == 160
-    assert {key: len(value) for key, value in batch.items() if not key.startswith("prediction")} == {
+    assert {
+        key: len(value) for key, value in batch.items() if not key.startswith("prediction")
+    } == {
         "input_ids": 160,
         "token_type_ids": 160,
         "position_ids": 160,
@@ -40,7 +44,9 @@ def test_batch_keys_and_types(shards: TokenShards, ids: SpecialIds, mlm_nsp: Obj
     assert mlm_nsp.weights == {"mlm": 1.0, "nsp": 0.5}
 
 
-def test_no_pair_label_without_a_pair_objective(shards: TokenShards, ids: SpecialIds, make_mlm: MakeMlm) -> None:
+def test_no_pair_label_without_a_pair_objective(
+    shards: TokenShards, ids: SpecialIds, make_mlm: MakeMlm
+) -> None:
     for input_format in (SegmentPairs(0.5, "corpus"), FullSentences()):
         objective = Objective(input=input_format, token=make_mlm(), pair=None)
         batch = objective.arrays(objective.bind(shards, ids, 32), 1, 0, np.arange(5))
@@ -48,7 +54,9 @@ def test_no_pair_label_without_a_pair_objective(shards: TokenShards, ids: Specia
         assert objective.weights == {"mlm": 1.0}
 
 
-def test_arms_see_the_same_pairs(shards: TokenShards, ids: SpecialIds, mlm_nsp: Objective, make_mlm: MakeMlm) -> None:
+def test_arms_see_the_same_pairs(
+    shards: TokenShards, ids: SpecialIds, mlm_nsp: Objective, make_mlm: MakeMlm
+) -> None:
     ltr = Objective(input=SegmentPairs(0.5, "corpus"), token=LeftToRight(weight=1.0), pair=None)
     instances = ltr.bind(shards, ids, 32)
     one, two = (objective.arrays(instances, 1, 0, np.arange(9)) for objective in (ltr, mlm_nsp))
@@ -86,7 +94,9 @@ def test_pair_terms_by_source(
     encoder = make_encoder(False)
     batch = to_torch(mlm_nsp.arrays(mlm_nsp.bind(shards, ids, 32), 1, 0, np.arange(12)))
     models = build_models(encoder, [mlm_nsp])
-    terms = mlm_nsp.terms(models, {**batch, "source_names": ("wiki", "books", "empty"), "sep_id": ids.sep})
+    terms = mlm_nsp.terms(
+        models, {**batch, "source_names": ("wiki", "books", "empty"), "sep_id": ids.sep}
+    )
     assert [term.name for term in terms] == ["mlm", "nsp"]
     parts = [terms[1].figures[f"nsp_accuracy/{name}"] for name in ("wiki", "books", "empty")]
     assert [int(count) for _, count in parts] == [*np.bincount(batch["source"].numpy()).tolist(), 0]
@@ -95,12 +105,17 @@ def test_pair_terms_by_source(
     expected = dict.fromkeys((0, 1), (0, 0))
     for number in range(12):
         alone = to_torch(mlm_nsp.arrays(mlm_nsp.bind(shards, ids, 32), 1, 0, np.array([number])))
-        label, is_right = int(alone["next_sentence_label"]), int(mlm_nsp.terms(models, alone)[1].num_correct)
+        label, is_right = (
+            int(alone["next_sentence_label"]),
+            int(mlm_nsp.terms(models, alone)[1].num_correct),
+        )
         if alone["source"] == alone["b_source"]:
             expected[label] = (expected[label][0] + is_right, expected[label][1] + 1)
     found = [terms[1].figures[f"nsp_one_source/{kind}"] for kind in ("next", "random")]
     assert [tuple(map(int, one)) for one in found] == list(expected.values())
-    assert 0 < expected[1][1] < int(batch["next_sentence_label"].sum()), "some random segments are of the other source"
+    assert 0 < expected[1][1] < int(batch["next_sentence_label"].sum()), (
+        "some random segments are of the other source"
+    )
 
 
 @pytest.mark.parametrize("has_token_types", [True, False])
@@ -113,11 +128,16 @@ def test_held_out_losses_by_source_and_separators_apart(
     is_causal: bool,
     has_token_types: bool,
 ) -> None:
-    """Against each prediction's own cross-entropy, from whole logits; its source is that of its own document."""
+    """Against each prediction's own cross-entropy, from whole logits; its source is that of its own
+    document.
+    """
     ids = replace(ids, has_token_types=has_token_types)
     token = LeftToRight(weight=1.0) if is_causal else make_mlm()
     objective = Objective(input=SegmentPairs(0.5, "corpus"), token=token, pair=None)
-    models, instances = build_models(make_encoder(is_causal), [objective]), objective.bind(shards, ids, 32)
+    models, instances = (
+        build_models(make_encoder(is_causal), [objective]),
+        objective.bind(shards, ids, 32),
+    )
     batch = to_torch(objective.arrays(instances, 1, 0, np.arange(12)))
     (plain,) = objective.terms(models, batch)
     validation = {**batch, "source_names": ("wiki", "books"), "sep_id": ids.sep}
@@ -132,11 +152,18 @@ def test_held_out_losses_by_source_and_separators_apart(
     )
     sep = f"{token.name}_sep_loss"
     assert float(term.figures[sep][0]) == pytest.approx(float(each[is_sep].sum()), rel=1e-5)
-    assert float(term.loss_sum + term.figures[sep][0]) == pytest.approx(float(plain.loss_sum), rel=1e-5)
+    assert float(term.loss_sum + term.figures[sep][0]) == pytest.approx(
+        float(plain.loss_sum), rel=1e-5
+    )
     packed = instances.pack(1, 0, np.arange(12))
-    slot, instance = batch["prediction_positions"].numpy() % 32, batch["prediction_positions"].numpy() // 32
+    slot, instance = (
+        batch["prediction_positions"].numpy() % 32,
+        batch["prediction_positions"].numpy() // 32,
+    )
     assert packed.a_length is not None and packed.source is not None and packed.b_source is not None
-    source = np.where(slot >= packed.a_length[instance] + 2, packed.b_source[instance], packed.source[instance])
+    source = np.where(
+        slot >= packed.a_length[instance] + 2, packed.b_source[instance], packed.source[instance]
+    )
     for number, name in enumerate(("wiki", "books")):
         mine = torch.from_numpy(source == number) & ~is_sep
         total, count = term.figures[f"{token.name}_loss/{name}"]
@@ -156,32 +183,54 @@ def test_heads_and_their_names(mlm_nsp: Objective, make_encoder: Callable[..., E
     assert heads["lm"].word_embedding_weight is encoder.embeddings.word_embeddings.weight
 
 
-def test_objectives_in_turn_share_their_heads(make_mlm: MakeMlm, make_encoder: Callable[..., Encoder]) -> None:
+def test_objectives_in_turn_share_their_heads(
+    make_mlm: MakeMlm, make_encoder: Callable[..., Encoder]
+) -> None:
     pairs = SegmentPairs(0.5, "corpus")
     ltr = Objective(input=pairs, token=LeftToRight(weight=1.0), pair=None)
     both = Objective(input=pairs, token=make_mlm(), pair=NextSentencePrediction(weight=1.0))
-    assert list(build_models(make_encoder(False), [ltr, both, ltr])["encoder"].heads) == ["lm", "nsp"]
+    assert list(build_models(make_encoder(False), [ltr, both, ltr])["encoder"].heads) == [
+        "lm",
+        "nsp",
+    ]
 
 
 def test_static_masking_repeats(shards: TokenShards, ids: SpecialIds, make_mlm: MakeMlm) -> None:
-    objective = Objective(input=SegmentPairs(0.5, "corpus"), token=make_mlm(), pair=None, dupe_factor=3)
+    objective = Objective(
+        input=SegmentPairs(0.5, "corpus"), token=make_mlm(), pair=None, dupe_factor=3
+    )
     instances = objective.bind(shards, ids, 32)
-    batches = [objective.arrays(instances, 1, epoch, np.arange(9))["input_ids"] for epoch in range(5)]
+    batches = [
+        objective.arrays(instances, 1, epoch, np.arange(9))["input_ids"] for epoch in range(5)
+    ]
     assert (batches[0] == batches[3]).all() and (batches[1] == batches[4]).all()
     assert (batches[0] != batches[1]).any()
 
 
-def test_copies_are_all_in_one_epoch(shards: TokenShards, ids: SpecialIds, make_mlm: MakeMlm) -> None:
+def test_copies_are_all_in_one_epoch(
+    shards: TokenShards, ids: SpecialIds, make_mlm: MakeMlm
+) -> None:
     """Six ways to see the corpus: two copies of the released builder, each masked in three."""
     pairs = SegmentPairs(0.5, "corpus", cuts="released", copies=2)
     objective = Objective(input=pairs, token=make_mlm(), pair=None, dupe_factor=6)
     instances = objective.bind(shards, ids, 32)
     one_copy = len(replace(pairs, copies=1).bind(shards, ids, 32))
     index = np.array([0, 3, one_copy, one_copy + 3])
-    seen = [objective.arrays(instances, 1, epoch, index)["input_ids"].reshape(4, -1) for epoch in range(7)]
+    seen = [
+        objective.arrays(instances, 1, epoch, index)["input_ids"].reshape(4, -1)
+        for epoch in range(7)
+    ]
     assert (seen[0] == seen[3]).all() and (seen[1] == seen[4]).all() and (seen[0] != seen[1]).any()
     dynamic = Objective(input=pairs, token=make_mlm(), pair=None)
-    assert len({dynamic.arrays(instances, 1, epoch, index)["input_ids"].tobytes() for epoch in range(7)}) == 7
+    assert (
+        len(
+            {
+                dynamic.arrays(instances, 1, epoch, index)["input_ids"].tobytes()
+                for epoch in range(7)
+            }
+        )
+        == 7
+    )
     for wrong in (3, 0, -2):
         with pytest.raises(ValueError, match=r"dupe_factor is .* multiple"):
             Objective(input=pairs, token=make_mlm(), pair=None, dupe_factor=wrong)
@@ -191,7 +240,9 @@ def test_misfits_are_refused(make_mlm: MakeMlm) -> None:
     nsp = NextSentencePrediction(weight=1.0)
     with pytest.raises(ValueError, match="needs segment pairs"):
         Objective(input=FullSentences(), token=make_mlm(), pair=nsp)
-    assert Objective(input=SegmentPairs(0.5, "corpus"), token=LeftToRight(weight=1.0), pair=nsp).is_causal
+    assert Objective(
+        input=SegmentPairs(0.5, "corpus"), token=LeftToRight(weight=1.0), pair=nsp
+    ).is_causal
 
 
 def test_padded_predictions_count_nowhere(
@@ -213,7 +264,9 @@ def test_padded_predictions_count_nowhere(
         sum(term.loss_sum for term in terms).backward()
         assert terms[0].count == real
         gradients = [
-            p.grad for p in (*encoder.parameters(), *models["encoder"].heads.parameters()) if p.grad is not None
+            p.grad
+            for p in (*encoder.parameters(), *models["encoder"].heads.parameters())
+            if p.grad is not None
         ]
         results.append([terms[0].loss_sum.detach(), terms[0].num_correct, *gradients])
     for plain, other in zip(*results, strict=True):

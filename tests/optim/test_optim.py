@@ -1,4 +1,6 @@
-"""AdamW against a plain transcription of the released formulas, its decay groups, and the learning-rate schedule."""
+"""AdamW against a plain transcription of the released formulas, its decay groups, and the
+learning-rate schedule.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,21 @@ from torch import nn
 from clozelab.launch.sweep import compose, hydra_config
 from clozelab.optim import muon
 from clozelab.optim.adamw import UncorrectedAdamW, build_adamw, build_torch
-from clozelab.optim.schedule import CosineDecay, LinearWarmupDecay, WarmupStableDecay, linear_warmup_decay
+from clozelab.optim.schedule import (
+    CosineDecay,
+    LinearWarmupDecay,
+    WarmupStableDecay,
+    linear_warmup_decay,
+)
 from clozelab.targets import build
 
-SETTINGS = {"learning_rate": 0.01, "betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.1, "bias_correction": True}
+SETTINGS = {
+    "learning_rate": 0.01,
+    "betas": (0.9, 0.98),
+    "eps": 1e-6,
+    "weight_decay": 0.1,
+    "bias_correction": True,
+}
 
 
 def model() -> nn.Module:
@@ -24,7 +37,9 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4), nn.Embedding(3, 4))
 
 
-def released_step(p: torch.Tensor, g: torch.Tensor, m: torch.Tensor, v: torch.Tensor, decay: float, lr: float):
+def released_step(
+    p: torch.Tensor, g: torch.Tensor, m: torch.Tensor, v: torch.Tensor, decay: float, lr: float
+):
     """AdamWeightDecayOptimizer.apply_gradients of google-research/bert, in float64."""
     m = 0.9 * m + 0.1 * g
     v = 0.98 * v + 0.02 * g * g
@@ -62,7 +77,9 @@ def test_corrected_variant_equals_torch_without_fusion() -> None:
         {"params": [p for p in nets[1].parameters() if p.ndim > 1], "weight_decay": 0.1},
         {"params": [p for p in nets[1].parameters() if p.ndim == 1], "weight_decay": 0.0},
     ]
-    plain = torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.98), eps=1e-6, fused=False, foreach=False)
+    plain = torch.optim.AdamW(
+        groups, lr=0.01, betas=(0.9, 0.98), eps=1e-6, fused=False, foreach=False
+    )
     for step in range(5):
         for net in nets:
             torch.manual_seed(step)
@@ -106,7 +123,9 @@ def test_settings_outside_their_range_are_refused_by_name(key: str, value: objec
         build_adamw(model().named_parameters(), **(SETTINGS | {key: value}))
 
 
-@pytest.mark.parametrize(("name", "settings"), [("SGD", {"momentum": 0.9}), ("Adafactor", {}), ("NAdam", {})])
+@pytest.mark.parametrize(
+    ("name", "settings"), [("SGD", {"momentum": 0.9}), ("Adafactor", {}), ("NAdam", {})]
+)
 def test_optimizers_of_torch(name: str, settings: dict[str, float]) -> None:
     net = model()
     options = {"learning_rate": 0.01, "weight_decay": 0.1, "betas": [0.8, 0.9]}
@@ -117,22 +136,35 @@ def test_optimizers_of_torch(name: str, settings: dict[str, float]) -> None:
     before = [p.detach().clone() for p in net.parameters()]
     sum((p**2).sum() for p in net.parameters()).backward()
     optimizer.step()
-    assert all(not torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True) if a.any())
+    assert all(
+        not torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True) if a.any()
+    )
 
 
 @pytest.mark.parametrize("name", ["Lamb", "Lion"])
 def test_optimizers_of_a_library(name: str) -> None:
-    library = pytest.importorskip("pytorch_optimizer", reason="needs pip install 'clozelab[optimizers]'")
+    library = pytest.importorskip(
+        "pytorch_optimizer", reason="needs pip install 'clozelab[optimizers]'"
+    )
     torch.manual_seed(0)
-    net = nn.ModuleDict({"embeddings": nn.Embedding(6, 4), "layer": nn.ModuleList([nn.Linear(4, 4)])})
+    net = nn.ModuleDict(
+        {"embeddings": nn.Embedding(6, 4), "layer": nn.ModuleList([nn.Linear(4, 4)])}
+    )
     names = [f"net.{one}" for one, _ in net.named_parameters()]
     twin = copy.deepcopy(net)
     ours = build_torch(
-        zip(names, net.parameters(), strict=True), name=name, library="pytorch_optimizer", learning_rate=0.02,
-        weight_decay=0.1, betas=[0.8, 0.9],
-    )  # fmt: skip
+        zip(names, net.parameters(), strict=True),
+        name=name,
+        library="pytorch_optimizer",
+        learning_rate=0.02,
+        weight_decay=0.1,
+        betas=[0.8, 0.9],
+    )
     embedding, matrix, bias = twin.parameters()
-    groups = [{"params": [embedding, matrix], "weight_decay": 0.1}, {"params": [bias], "weight_decay": 0.0}]
+    groups = [
+        {"params": [embedding, matrix], "weight_decay": 0.1},
+        {"params": [bias], "weight_decay": 0.0},
+    ]
     theirs = getattr(library, name)(groups, lr=0.02, betas=(0.8, 0.9))
     before = [p.detach().clone() for p in net.parameters()]
     for _ in range(3):
@@ -144,11 +176,17 @@ def test_optimizers_of_a_library(name: str) -> None:
     assert all(not torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
 
 
-def test_muon_against_another_library_and_over_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_muon_against_another_library_and_over_a_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(muon, "product_dtype", lambda device: torch.bfloat16)  # as theirs
-    library = pytest.importorskip("pytorch_optimizer", reason="needs pip install 'clozelab[optimizers]'")
+    library = pytest.importorskip(
+        "pytorch_optimizer", reason="needs pip install 'clozelab[optimizers]'"
+    )
     torch.manual_seed(0)
-    net = nn.ModuleDict({"embeddings": nn.Embedding(6, 4), "layer": nn.ModuleList([nn.Linear(4, 16)])})
+    net = nn.ModuleDict(
+        {"embeddings": nn.Embedding(6, 4), "layer": nn.ModuleList([nn.Linear(4, 16)])}
+    )
     twin = copy.deepcopy(net)
 
     def make() -> torch.optim.Optimizer:
@@ -156,8 +194,13 @@ def test_muon_against_another_library_and_over_a_checkpoint(monkeypatch: pytest.
         return build_adamw(named, **SETTINGS, matrix_learning_rate=0.02)
 
     ours = make()
-    parts = zip(twin.parameters(), (0.1, 0.1, 0.0), (False, True, False), (0.01, 0.02, 0.01), strict=True)
-    groups = [{"params": [p], "weight_decay": decay, "use_muon": muon, "lr": lr} for p, decay, muon, lr in parts]
+    parts = zip(
+        twin.parameters(), (0.1, 0.1, 0.0), (False, True, False), (0.01, 0.02, 0.01), strict=True
+    )
+    groups = [
+        {"params": [p], "weight_decay": decay, "use_muon": muon, "lr": lr}
+        for p, decay, muon, lr in parts
+    ]
     theirs = library.Muon(groups, adamw_betas=SETTINGS["betas"], adamw_eps=SETTINGS["eps"])
     for step in range(6):
         if step == 3:  # another process goes on from a checkpoint, at another rate
@@ -187,29 +230,53 @@ def test_a_library_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
-    [("Nadam", {}, "torch.optim has .*NAdam"), ("SGD", {"speed": 1}, "SGD does not take this: .*speed"),
-     ("load", {}, "optimizer.name is 'load'")],
-)  # fmt: skip
-def test_what_torch_does_not_have_is_refused(name: str, settings: dict[str, float], message: str) -> None:
+    [
+        ("Nadam", {}, "torch.optim has .*NAdam"),
+        ("SGD", {"speed": 1}, "SGD does not take this: .*speed"),
+        ("load", {}, "optimizer.name is 'load'"),
+    ],
+)
+def test_what_torch_does_not_have_is_refused(
+    name: str, settings: dict[str, float], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
-        build_torch(model().named_parameters(), name=name, settings=settings, learning_rate=0.1, weight_decay=0.0)
+        build_torch(
+            model().named_parameters(),
+            name=name,
+            settings=settings,
+            learning_rate=0.1,
+            weight_decay=0.0,
+        )
 
 
 def test_other_schedules() -> None:
     cosine = rates(100, 0.1, CosineDecay, final_fraction=0.1)
     assert (
-        cosine[0] == 0 and cosine[10] == 2.0 and cosine[55] == pytest.approx(1.1) and cosine[100] == pytest.approx(0.2)
+        cosine[0] == 0
+        and cosine[10] == 2.0
+        and cosine[55] == pytest.approx(1.1)
+        and cosine[100] == pytest.approx(0.2)
     )
     assert cosine[10:] == sorted(cosine[10:], reverse=True)
     stable = rates(100, 0.1, WarmupStableDecay, decay_fraction=0.2)
-    assert stable[5] == 1.0 and set(stable[10:81]) == {2.0} and stable[90] == pytest.approx(1.0) and stable[100] == 0
+    assert (
+        stable[5] == 1.0
+        and set(stable[10:81]) == {2.0}
+        and stable[90] == pytest.approx(1.0)
+        and stable[100] == 0
+    )
     assert set(rates(100, 0.1, WarmupStableDecay, decay_fraction=0.0)[10:]) == {2.0}
-    for kind, wrong in ((CosineDecay, {"final_fraction": 1.1}), (WarmupStableDecay, {"decay_fraction": -0.1})):
+    for kind, wrong in (
+        (CosineDecay, {"final_fraction": 1.1}),
+        (WarmupStableDecay, {"decay_fraction": -0.1}),
+    ):
         with pytest.raises(ValueError, match=f"schedule.{next(iter(wrong))} is .*: it must be in"):
             rates(100, 0.1, kind, **wrong)
 
 
-def rates(total_steps: int, warmup_fraction: float, kind: type = LinearWarmupDecay, **settings: float) -> list[float]:
+def rates(
+    total_steps: int, warmup_fraction: float, kind: type = LinearWarmupDecay, **settings: float
+) -> list[float]:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
     schedule = kind(optimizer, total_steps=total_steps, warmup_fraction=warmup_fraction, **settings)
     seen = []
@@ -222,8 +289,17 @@ def rates(total_steps: int, warmup_fraction: float, kind: type = LinearWarmupDec
 
 def test_paper_settings() -> None:
     total, warmup = 1_000_000, 10_000
-    for step, expected in [(0, 0.0), (5_000, 0.5), (9_999, 0.9999), (10_000, 0.99), (500_000, 0.5), (999_999, 1e-6)]:
-        assert linear_warmup_decay(step, total_steps=total, warmup_steps=warmup) == pytest.approx(expected)
+    for step, expected in [
+        (0, 0.0),
+        (5_000, 0.5),
+        (9_999, 0.9999),
+        (10_000, 0.99),
+        (500_000, 0.5),
+        (999_999, 1e-6),
+    ]:
+        assert linear_warmup_decay(step, total_steps=total, warmup_steps=warmup) == pytest.approx(
+            expected
+        )
 
 
 def test_rates_over_a_run() -> None:
@@ -248,7 +324,9 @@ def test_state_restores_the_rate() -> None:
     assert optimizer.param_groups[0]["lr"] == fresh.param_groups[0]["lr"]
 
 
-@pytest.mark.parametrize(("total", "warmup", "word"), [(0, 0.1, "total_steps"), (10, 1.0, "warmup_fraction")])
+@pytest.mark.parametrize(
+    ("total", "warmup", "word"), [(0, 0.1, "total_steps"), (10, 1.0, "warmup_fraction")]
+)
 def test_bad_settings(total: int, warmup: float, word: str) -> None:
     with pytest.raises(ValueError, match=word):
         rates(total, warmup)
@@ -256,7 +334,11 @@ def test_bad_settings(total: int, warmup: float, word: str) -> None:
 
 @pytest.mark.parametrize(
     ("words", "takes"),
-    [(["scale=laptop"], True), (["scale=paper"], False), (["scale=laptop", "optimizer=adamw"], False)],
+    [
+        (["scale=laptop"], True),
+        (["scale=paper"], False),
+        (["scale=laptop", "optimizer=adamw"], False),
+    ],
 )
 def test_the_scale_says_whether_muon_takes_the_matrices(words: list[str], takes: bool) -> None:
     with hydra_config(compose("pretrain", words)) as plain:

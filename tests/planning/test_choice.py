@@ -1,4 +1,6 @@
-"""Seeds and tokens for a budget: the power that a plan says is the share of tables that the judge decides."""
+"""Seeds and tokens for a budget: the power that a plan says is the share of tables that the judge
+decides.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from clozelab.verdicts.experiment import find_experiment, load_experiment, read_
 from clozelab.verdicts.judging import FAILS, HOLDS
 from clozelab.verdicts.table import build_table
 
-FILE = importlib.util.spec_from_file_location("looks", Path(__file__).parents[2] / "benchmarks" / "looks.py")
+FILE = importlib.util.spec_from_file_location(
+    "looks", Path(__file__).parents[2] / "benchmarks" / "looks.py"
+)
 assert FILE is not None and FILE.loader is not None
 simulation = importlib.util.module_from_spec(FILE)
 FILE.loader.exec_module(simulation)
@@ -38,15 +42,25 @@ TABLE_5 = load_experiment(find_experiment("table5_pretraining_tasks"))
 def test_power_is_as_planned(
     tmp_path: Path, tables: int, claims: int, primary: int, seeds: int, rule: dict[str, int] | None
 ) -> None:
-    """Through the real judge, where differences vary as the plan was told: two cells of two fine-tuning seeds."""
+    """Through the real judge, where differences vary as the plan was told: two cells of two
+    fine-tuning seeds.
+    """
     spread, difference = Spread(1.2, 0.9, "told"), 3.0
-    experiment = simulation.make_experiment(tmp_path / "mine", claims, primary, **({"stopping": rule} if rule else {}))
+    experiment = simulation.make_experiment(
+        tmp_path / "mine", claims, primary, **({"stopping": rule} if rule else {})
+    )
     looks = (rule["first"], rule["most"]) if rule else None
     planned = ask(experiment, ["task"], difference).power({"task": spread}, seeds, 2, looks)
     draw, found = np.random.default_rng(7), list[float]()
     for _ in range(tables):
-        noise = 1.2 * draw.normal(size=(claims, seeds)) + 0.9 * draw.normal(size=(claims, seeds, 4)).sum(axis=2) / 2.0
-        decided = [one.verdict in (HOLDS, FAILS) for one in simulation.judged(experiment, difference + noise, seeds)]
+        noise = (
+            1.2 * draw.normal(size=(claims, seeds))
+            + 0.9 * draw.normal(size=(claims, seeds, 4)).sum(axis=2) / 2.0
+        )
+        decided = [
+            one.verdict in (HOLDS, FAILS)
+            for one in simulation.judged(experiment, difference + noise, seeds)
+        ]
         found.append(float(all(decided[:primary])) if primary else float(np.mean(decided)))
     simulated = float(np.mean(found))
     print(f"planned {planned:.3f}, {simulated:.3f} of {tables} tables")
@@ -59,7 +73,11 @@ def test_differences_are_counted_as_the_judge_counts_them() -> None:
     found = ask(TABLE_5, ["snli_95k", "squad_v1"], 2.0)
     assert len(found.claims) + len(found.unknown) == len(TABLE_5.claims) and found.num_primary == 2
     assert {task for *_, task in found.effects} == {"snli_95k", "squad_v1"}
-    assert found.families == [[0], [1], [2, 3, 4, 5]], "each difference once: primary claims alone, the rest together"
+    assert found.families == [
+        [0],
+        [1],
+        [2, 3, 4, 5],
+    ], "each difference once: primary claims alone, the rest together"
     crossing = ask(load_experiment(find_experiment("figure5_training_steps")), ["snli_95k"], 2.0)
     assert sorted(map(len, crossing.claims)) == [1, 1, 1, 1, 2, 5]
 
@@ -68,7 +86,11 @@ def machine(minutes: float = 10.0, plateau: float = 0.0) -> Any:
     """Two arms, two pre-training and three fine-tuning seeds, one job at a time."""
     arms = [
         SimpleNamespace(
-            count=2, seconds=60.0 * minutes + 2.5, tokens=1e6, tokens_to_plateau=plateau, starts=usual_starts()
+            count=2,
+            seconds=60.0 * minutes + 2.5,
+            tokens=1e6,
+            tokens_to_plateau=plateau,
+            starts=usual_starts(),
         )
         for _ in range(2)
     ]
@@ -77,17 +99,26 @@ def machine(minutes: float = 10.0, plateau: float = 0.0) -> Any:
     return SimpleNamespace(arms=arms, tasks=tasks, pools=pools, num_seeds=2, shapes=[*arms, *tasks])
 
 
-def chosen(hours: float, spread: Spread, difference: float = 3.0, **more: Any) -> tuple[Choice, list[Choice]]:
+def chosen(
+    hours: float, spread: Spread, difference: float = 3.0, **more: Any
+) -> tuple[Choice, list[Choice]]:
     question = Question([(difference, 0.0, 2, "task")], [[0]], 1, [])
     options: dict[str, Any] = {"tuned_seeds": 3, "looks": None, "may_shorten": True} | more
-    found = choices(options.pop("costing", machine()), question, {"task": spread}, 3600.0 * hours, **options)
+    found = choices(
+        options.pop("costing", machine()), question, {"task": spread}, 3600.0 * hours, **options
+    )
     return max(found, key=lambda one: one.worth), found
 
 
 def test_seeds_come_before_tokens_and_tokens_before_more_seeds() -> None:
     one, found = chosen(1.5, Spread(1.0, 0.5, ""))
-    assert all(choice.seconds <= 1.5 * 3600 + 1e-6 and 0.05 <= choice.factor <= 1.0 for choice in found)
-    assert one.power >= 0.8 and max(choice.factor for choice in found if choice.power >= 0.8) == one.factor
+    assert all(
+        choice.seconds <= 1.5 * 3600 + 1e-6 and 0.05 <= choice.factor <= 1.0 for choice in found
+    )
+    assert (
+        one.power >= 0.8
+        and max(choice.factor for choice in found if choice.power >= 0.8) == one.factor
+    )
     rich, _ = chosen(24.0, Spread(1.0, 0.5, ""))
     assert rich.factor == 1.0 and rich.power > one.power
     assert [choice.power for choice in found] == sorted(choice.power for choice in found)
@@ -97,7 +128,9 @@ def test_seeds_come_before_tokens_and_tokens_before_more_seeds() -> None:
 
 
 def test_limits() -> None:
-    """Arms with lengths of their own keep them; a masked model gets past its plateau; a rule begins at its first."""
+    """Arms with lengths of their own keep them; a masked model gets past its plateau; a rule begins
+    at its first.
+    """
     _, whole = chosen(1.5, Spread(1.0, 0.5, ""), may_shorten=False)
     assert {one.factor for one in whole} == {1.0}
     _, past = chosen(1.5, Spread(1.0, 0.5, ""), costing=machine(plateau=2e5))
@@ -105,36 +138,56 @@ def test_limits() -> None:
     _, ruled = chosen(9.0, Spread(1.0, 0.5, ""), looks=(3, 5))
     assert [one.seeds for one in ruled] == [3, 4, 5]
     with pytest.raises(
-        ValueError, match=r"2 pre-training seeds with one fine-tuning seed take about 6.. min: a larger"
+        ValueError,
+        match=r"2 pre-training seeds with one fine-tuning seed take about 6.. min: a larger",
     ):
         chosen(0.05, Spread(1.0, 0.5, ""))
     with pytest.raises(ValueError, match="no speed is known yet"):
         chosen(1.0, Spread(1.0, 0.5, ""), costing=SimpleNamespace(arms=[], shapes=[]))
 
 
-def test_measures_are_planned_as_tasks_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """Nothing is fine-tuned in this experiment: its measures alone speak for its claims, and take the time."""
+def test_measures_are_planned_as_tasks_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Nothing is fine-tuned in this experiment: its measures alone speak for its claims, and take
+    the time.
+    """
     speed = Speed(50_000.0, 150_000.0)
-    monkeypatch.setattr("clozelab.planning.cost.measured_speeds", lambda requests, *_, **__: [speed] * len(requests))
+    monkeypatch.setattr(
+        "clozelab.planning.cost.measured_speeds", lambda requests, *_, **__: [speed] * len(requests)
+    )
     monkeypatch.setattr("clozelab.planning.cost.measured_starts", lambda *_, **__: usual_starts())
-    words = ["zero_shot", "scale=laptop", f"data_dir={tmp_path}", f"cache_dir={tmp_path}", f"runs_dir={tmp_path}"]
+    words = [
+        "zero_shot",
+        "scale=laptop",
+        f"data_dir={tmp_path}",
+        f"cache_dir={tmp_path}",
+        f"runs_dir={tmp_path}",
+    ]
     assert main([*words, "budget=6h"]) == 0
     out = capsys.readouterr().out
-    assert "all of 3 primary claims are decided" in out and "blimp 0.85 and 0" in " ".join(out.split())
+    assert "all of 3 primary claims are decided" in out and "blimp 0.85 and 0" in " ".join(
+        out.split()
+    )
     told = re.search(r"evaluation: 210 jobs, .* about ([\d.]+) (h|min)\n", out)
     assert told is not None
-    assert "a minute each is a guess, since the plan cannot count what they read" in " ".join(out.split())
+    assert "a minute each is a guess, since the plan cannot count what they read" in " ".join(
+        out.split()
+    )
     lines = [line.split() for line in out.splitlines() if re.match(r"\s+\d+ +– +24.6 M", line)]
     hours = {int(seeds): float(time) for seeds, _, _, _, time, *_ in lines}
     evaluated = float(told[1]) / {"h": 1, "min": 60}[told[2]] / 5  # hours of a seed
     trained = (hours[6] - hours[4]) / 2 - evaluated
-    assert trained == pytest.approx(3 * 3000 * 8192 / 50_000 / 2 / 3600, rel=0.3), "three arms, two at a time"
+    assert trained == pytest.approx(3 * 3000 * 8192 / 50_000 / 2 / 3600, rel=0.3), (
+        "three arms, two at a time"
+    )
     assert re.search(r"run: clozelab reproduce zero_shot .* seeds=1,2", out)
     assert "finetune" not in out.split("run: ")[1].splitlines()[0]
     assert "no line reaches 80 %: give more time, fewer rows, or a larger difference=" in out
     assert main([*words, "budget=6h", "difference=9"]) == 0
     assert "no line reaches 80 %" not in capsys.readouterr().out
-    # A measure without a line of its own has one number a seed, too: fine-tuning seeds must buy it no power.
+    # A measure without a line of its own has one number a seed, too: fine-tuning seeds must buy it
+    # no power.
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["sentence_embeddings", *words[1:], "budget=60h"]) == 0
     out = capsys.readouterr().out
@@ -144,9 +197,13 @@ def test_measures_are_planned_as_tasks_are(tmp_path: Path, monkeypatch: pytest.M
 
 def test_spreads_have_sources() -> None:
     for task, said in read_yaml(CONF_DIR / "spreads.yaml").items():
-        assert task == "default" or any((CONF_DIR / kind / f"{task}.yaml").is_file() for kind in ("task", "measure"))
+        assert task == "default" or any(
+            (CONF_DIR / kind / f"{task}.yaml").is_file() for kind in ("task", "measure")
+        )
         assert Spread(**said).pretraining > 0.0 and said["source"]
-        assert not said["source"].startswith("docs/") or (CONF_DIR.parent / said["source"]).is_file()
+        assert (
+            not said["source"].startswith("docs/") or (CONF_DIR.parent / said["source"]).is_file()
+        )
 
 
 def test_own_runs_replace_the_shipped_spreads(make_runs: Callable[..., Path]) -> None:
@@ -154,20 +211,28 @@ def test_own_runs_replace_the_shipped_spreads(make_runs: Callable[..., Path]) ->
     means = {("mlm", "squad_v1"): 70.0, ("ltr", "squad_v1"): 72.0, ("mlm", "mrpc"): 60.0}
     table = build_table(TABLE_5, find(make_runs(means)))
     found = spreads_of(["squad_v1", "mrpc", "sst2"], table)
-    assert found["squad_v1"].source == "your own runs, 3 seeds" and found["squad_v1"].finetuning == pytest.approx(
-        0.0707, abs=1e-3
-    )
+    assert found["squad_v1"].source == "your own runs, 3 seeds" and found[
+        "squad_v1"
+    ].finetuning == pytest.approx(0.0707, abs=1e-3)
     cells = [table.cells[row, "squad_v1"].scores for row in ("mlm", "ltr")]
-    gaps = [sum(cells[0][seed, one] - cells[1][seed, one] for one in (1, 2)) / 2 for seed in (1, 2, 3)]
+    gaps = [
+        sum(cells[0][seed, one] - cells[1][seed, one] for one in (1, 2)) / 2 for seed in (1, 2, 3)
+    ]
     expected = np.var(gaps, ddof=1) - 0.0707**2
     assert found["squad_v1"].pretraining == pytest.approx(expected**0.5, abs=1e-2)
-    assert found["mrpc"].source.startswith("assumed") and found["sst2"].source.startswith("docs/results")
+    assert found["mrpc"].source.startswith("assumed") and found["sst2"].source.startswith(
+        "docs/results"
+    )
     two = build_table(TABLE_5, find(make_runs(means, pretrain_seeds=(1, 2), below="two")))
-    assert spreads_of(["squad_v1"], two)["squad_v1"].source.startswith("docs/results"), "two seeds are too few"
+    assert spreads_of(["squad_v1"], two)["squad_v1"].source.startswith("docs/results"), (
+        "two seeds are too few"
+    )
 
 
 def test_a_spread_is_in_points(tmp_path: Path, writers: Any) -> None:
-    """Of a measure with two columns, the one in bits says nothing about points, though it is the first."""
+    """Of a measure with two columns, the one in bits says nothing about points, though it is the
+    first.
+    """
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/paper.yaml").write_text(
         "arms: {mlm: {objective: mlm}, ltr: {objective: ltr}}\ncolumns:\n"
@@ -176,7 +241,12 @@ def test_a_spread_is_in_points(tmp_path: Path, writers: Any) -> None:
     )
     for seed in (1, 2, 3):
         for row, gain in (("mlm", 0.0), ("ltr", 0.01 * seed**2)):
-            scores = {"validation/accuracy": 0.3 + gain, "validation/bits_per_character": 2.0 + gain}
+            scores = {
+                "validation/accuracy": 0.3 + gain,
+                "validation/bits_per_character": 2.0 + gain,
+            }
             writers.evaluation(tmp_path / "runs", row, "text", seed, scores, experiment="mine")
     table = build_table(load_experiment(tmp_path / "mine"), find(tmp_path / "runs"))
-    assert spreads_of(["text"], table)["text"].pretraining == pytest.approx(np.std([1, 4, 9], ddof=1))
+    assert spreads_of(["text"], table)["text"].pretraining == pytest.approx(
+        np.std([1, 4, 9], ddof=1)
+    )

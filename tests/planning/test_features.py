@@ -19,11 +19,24 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> list[TaskJob]:
     root = tmp_path_factory.mktemp("table7")
     for name, sentences in (("train", 300), ("dev", 100)):
         path = root / f"{name}.conll"
-        path.write_text("".join("Rex NNP B-NP B-PER\nruns VBZ B-VP O\n\n" for _ in range(sentences)))
-    words = ["scale=demo", "finetune.task=ner_conll2003", "finetune.row=mlm_nsp,last,embeddings,concat_last_four",
-             "model.num_hidden_layers=4", f"data_dir={root}", f"cache_dir={root}/cache",
-             "finetune.task.data.train_file=train.conll", "finetune.task.data.validation_file=dev.conll"]  # fmt: skip
-    return list(analyse(make_steps(find_experiment("table7_feature_based_ner"), words), Corpora(strict=False)).tasks)
+        path.write_text(
+            "".join("Rex NNP B-NP B-PER\nruns VBZ B-VP O\n\n" for _ in range(sentences))
+        )
+    words = [
+        "scale=demo",
+        "finetune.task=ner_conll2003",
+        "finetune.row=mlm_nsp,last,embeddings,concat_last_four",
+        "model.num_hidden_layers=4",
+        f"data_dir={root}",
+        f"cache_dir={root}/cache",
+        "finetune.task.data.train_file=train.conll",
+        "finetune.task.data.validation_file=dev.conll",
+    ]
+    return list(
+        analyse(
+            make_steps(find_experiment("table7_feature_based_ner"), words), Corpora(strict=False)
+        ).tasks
+    )
 
 
 def by_size(jobs: list[TaskJob], size: int) -> TaskJob:
@@ -33,29 +46,42 @@ def by_size(jobs: list[TaskJob], size: int) -> TaskJob:
 def test_shapes(jobs: list[TaskJob]) -> None:
     """One fine-tuned row; last and embeddings have one shape, the concatenation another."""
     assert [(job.head, job.features and job.features.input_size) for job in jobs] == [
-        ("linear", None), ("bilstm", 128), ("bilstm", 512),
-    ]  # fmt: skip
+        ("linear", None),
+        ("bilstm", 128),
+        ("bilstm", 512),
+    ]
     assert len(by_size(jobs, 128).jobs) == 2 * len(by_size(jobs, 512).jobs)
 
 
 def test_every_arms_encoder_passes_for_itself(tmp_path: Path) -> None:
-    words = ["scale=demo", "finetune.task=ner_features_conll2003", f"data_dir={tmp_path}", f"cache_dir={tmp_path}"]
-    found = analyse(make_steps(find_experiment("table8_masking"), words), Corpora(strict=False)).tasks
+    words = [
+        "scale=demo",
+        "finetune.task=ner_features_conll2003",
+        f"data_dir={tmp_path}",
+        f"cache_dir={tmp_path}",
+    ]
+    found = analyse(
+        make_steps(find_experiment("table8_masking"), words), Corpora(strict=False)
+    ).tasks
     passes = sum(job.pass_share * job.count for job in found)
-    assert passes == pytest.approx((6 + 1) * 2)  # six arms and fresh weights, two pre-training seeds
+    # six arms and fresh weights, two pre-training seeds
+    assert passes == pytest.approx((6 + 1) * 2)
 
 
 def test_flops_by_hand(jobs: list[TaskJob]) -> None:
     job = by_size(jobs, 512)
-    # A gate is a product with the input and one with the state: four gates, two directions, two layers of 128.
+    # A gate is a product with the input and one with the state: four gates, two directions, two
+    # layers of 128.
     per_word = 2 * 4 * 2 * 128 * ((512 + 128) + (256 + 128))
     training = 3 * per_word * 10 * 300 * 2  # ten epochs of 300 sentences of two words
     per_token = training_flops_per_token(job.encoder, round(job.tokens_per_example), 0.0) / 3
     seeds = {word for words in job.jobs for word in words if word.startswith("pretrain_seed=")}
     runs = sum(len(one.jobs) for one in jobs if one.features)
-    encoding = 400 * job.tokens_per_example * per_token * len(seeds) / runs  # both splits, once an encoder
+    # both splits, once an encoder
+    encoding = 400 * job.tokens_per_example * per_token * len(seeds) / runs
     assert job.flops == pytest.approx(training + encoding)
-    assert job.flops < 10 * 300 * job.tokens_per_example * 3 * per_token + training  # not ten epochs of the encoder
+    # not ten epochs of the encoder
+    assert job.flops < 10 * 300 * job.tokens_per_example * 3 * per_token + training
 
 
 def test_seconds_by_hand(jobs: list[TaskJob]) -> None:
@@ -66,7 +92,9 @@ def test_seconds_by_hand(jobs: list[TaskJob]) -> None:
     parts = job.parts()
     assert parts is not None and parts["start"] == job.starts.finetune
     assert parts["steps"] == pytest.approx(training + evaluation)
-    assert parts["forward"] == pytest.approx(job.pass_tokens / 50_000.0 + passes * job.starts.validation)
+    assert parts["forward"] == pytest.approx(
+        job.pass_tokens / 50_000.0 + passes * job.starts.validation
+    )
     assert job.seconds == pytest.approx(sum(parts.values()))
 
 
@@ -76,7 +104,9 @@ def request_of(job: TaskJob) -> Request:
 
 
 def test_what_is_timed(jobs: list[TaskJob]) -> None:
-    """The BiLSTM as configured, on sentences of words; a fine-tuned encoder's question is what it was."""
+    """The BiLSTM as configured, on sentences of words; a fine-tuned encoder's question is what it
+    was.
+    """
     asked = request_of(by_size(jobs, 512)).question
     assert asked["kind"] == "features" and asked["words_each"] == 2
     assert asked["bilstm"] == {"input_size": 512, "hidden_size": 128, "num_layers": 2}
@@ -88,9 +118,21 @@ def test_the_worker_trains_the_bilstm_alone(jobs: list[TaskJob]) -> None:
     from clozelab.training.trainer import choose_hardware
 
     request = request_of(by_size(jobs, 128))
-    asked = {"seconds": 0.01, "step_flops": request.step_flops, "max_step_seconds": 1e9, **request.question}
-    small = {"bilstm": {"input_size": 8, "hidden_size": 8, "num_layers": 2}, "batch_size": 2, "evaluation_tokens": 200}
+    asked = {
+        "seconds": 0.01,
+        "step_flops": request.step_flops,
+        "max_step_seconds": 1e9,
+        **request.question,
+    }
+    small = {
+        "bilstm": {"input_size": 8, "hidden_size": 8, "num_layers": 2},
+        "batch_size": 2,
+        "evaluation_tokens": 200,
+    }
     hardware = choose_hardware(**asked["hardware"])
     found = answer(asked | small, hardware)
     assert found.pop("waited") >= 0.0
-    assert set(found) == {"wall", "processor", "forward_wall", "forward_processor"} and min(found.values()) > 0
+    assert (
+        set(found) == {"wall", "processor", "forward_wall", "forward_processor"}
+        and min(found.values()) > 0
+    )

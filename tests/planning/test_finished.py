@@ -30,7 +30,9 @@ def steps(tmp_path: Path) -> dict[str, Step]:
 
 def plan(steps: dict[str, Step], root: Path) -> Costing:
     place = root / FOLDER.name / "demo"
-    return analyse(list(steps.values()), Corpora(strict=False), find(place) if place.is_dir() else None)
+    return analyse(
+        list(steps.values()), Corpora(strict=False), find(place) if place.is_dir() else None
+    )
 
 
 def finish(step: Step, words: tuple[str, ...], seconds: float, **changes: Any) -> None:
@@ -38,11 +40,24 @@ def finish(step: Step, words: tuple[str, ...], seconds: float, **changes: Any) -
     config = step.sweep.settings(words) | changes
     folder = Path(config["run_dir"])
     folder.mkdir(parents=True)
-    state = {"status": "complete", "stage": step.verb, "seconds": seconds, "host": host_facts()["host"], "inputs": {},
-             "scale": "demo", "watched": {}, "started": "",
-             "fingerprint": "f" * 64, "facts": {}, "results_version": RESULTS_VERSIONS[step.verb],
-             "config": canonical(OmegaConf.create(config))}  # fmt: skip
-    state |= {"metric": "m", "scores": {"m": {"unit": "percent", "better": "higher", "value": 70.0}}}
+    state = {
+        "status": "complete",
+        "stage": step.verb,
+        "seconds": seconds,
+        "host": host_facts()["host"],
+        "inputs": {},
+        "scale": "demo",
+        "watched": {},
+        "started": "",
+        "fingerprint": "f" * 64,
+        "facts": {},
+        "results_version": RESULTS_VERSIONS[step.verb],
+        "config": canonical(OmegaConf.create(config)),
+    }
+    state |= {
+        "metric": "m",
+        "scores": {"m": {"unit": "percent", "better": "higher", "value": 70.0}},
+    }
     (folder / "run.json").write_text(json.dumps(state))
     (folder / "scores.json").write_text("{}")
 
@@ -56,7 +71,8 @@ def test_done_jobs_and_their_times(steps: dict[str, Step], tmp_path: Path) -> No
     assert "left" not in " ".join(sums(before)) and before.wall("pretrain") is None
     for words, seconds in zip(jobs(steps["pretrain"], "arm=mlm"), (100.0, 200.0), strict=True):
         finish(steps["pretrain"], words, seconds)
-    finish(steps["pretrain"], jobs(steps["pretrain"], "arm=ltr")[0], 50.0, phases=[{"steps": 1}])  # another training
+    # another training
+    finish(steps["pretrain"], jobs(steps["pretrain"], "arm=ltr")[0], 50.0, phases=[{"steps": 1}])
     for words in jobs(steps["finetune"]):
         finish(steps["finetune"], words, 10.0)
     after = plan(steps, tmp_path)
@@ -67,7 +83,9 @@ def test_done_jobs_and_their_times(steps: dict[str, Step], tmp_path: Path) -> No
     assert after.tasks[0].seconds == pytest.approx(10.0)
     assert after.wall("finetune") is not None and after.wall("finetune", only_left=True) == 0.0
     text = " ".join(sums(after))
-    assert "left: 4 jobs, time unknown" in text and "left: nothing, all are complete or shared" in text
+    assert (
+        "left: 4 jobs, time unknown" in text and "left: nothing, all are complete or shared" in text
+    )
 
 
 def test_a_run_of_other_settings_is_not_done_and_may_say_how_long_it_takes(

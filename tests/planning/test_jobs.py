@@ -1,4 +1,6 @@
-"""The planner against counting by hand, against built models, and (slow machines allowing) against a real timing."""
+"""The planner against counting by hand, against built models, and (slow machines allowing) against
+a real timing.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> list[Arm]:
 @pytest.fixture(scope="module")
 def paper(tmp_path_factory: pytest.TempPathFactory) -> Arm:
     """mlm_nsp at the paper's scale."""
-    return next(arm for arm in arms_of("paper", tmp_path_factory.mktemp("cache")) if arm.name == "mlm_nsp")
+    return next(
+        arm for arm in arms_of("paper", tmp_path_factory.mktemp("cache")) if arm.name == "mlm_nsp"
+    )
 
 
 def arms_of(scale: str, root: Path) -> list[Arm]:
@@ -83,7 +87,9 @@ def test_tokens_and_flops_by_hand(demo: list[Arm]) -> None:
     assert arm.steps == 2400 and arm.tokens == 2200 * 16 * 64 + 200 * 16 * 96
     # 15 % of what is not [CLS] or [SEP]: 9 of 64 slots, 14 of 96.
     head, phases = 2 * 128**2 + 2 * 128 * 2048, ((64, 9), (96, 14))
-    per_token = [3 * (2 * (24 * 128**2 + 4 * s * 128) + predicted / s * head) for s, predicted in phases]
+    per_token = [
+        3 * (2 * (24 * 128**2 + 4 * s * 128) + predicted / s * head) for s, predicted in phases
+    ]
     assert arm.flops == pytest.approx(2200 * 1024 * per_token[0] + 200 * 1536 * per_token[1])
     ltr = next(arm for arm in demo if arm.name == "ltr")
     assert ltr.flops > arm.flops and ltr.tokens == arm.tokens
@@ -93,12 +99,19 @@ def test_tokens_of_a_prepared_corpus_are_those_of_its_instances(demo: list[Arm])
     """Whole sentences leave an instance partly empty: counted over all of them, not full ones."""
     corpus = made_up_corpus(2048)
     token = next(arm for arm in demo if arm.name == "mlm").objective.token
-    arm = replace(demo[1], corpus=replace(corpus, folder=Path("prepared")), objectives=(), objective=Objective(
-        input=FullSentences(), token=token, pair=None))  # fmt: skip
+    arm = replace(
+        demo[1],
+        corpus=replace(corpus, folder=Path("prepared")),
+        objectives=(),
+        objective=Objective(input=FullSentences(), token=token, pair=None),
+    )
     instances = arm.objective.bind(corpus.train, corpus.ids, 64)
     lengths = arm.objective.arrays(instances, 3, 0, np.arange(len(instances)))["lengths"]
     assert arm.phase_tokens[0] == pytest.approx(2200 * 16 * lengths.mean(), rel=0.02)
-    assert arm.phase_tokens[0] < 0.95 * 2200 * 16 * 64 and arm.flops < 0.96 * replace(arm, corpus=corpus).flops
+    assert (
+        arm.phase_tokens[0] < 0.95 * 2200 * 16 * 64
+        and arm.flops < 0.96 * replace(arm, corpus=corpus).flops
+    )
 
 
 def test_the_papers_recipe_costs_what_is_published(paper: Arm) -> None:
@@ -106,15 +119,21 @@ def test_the_papers_recipe_costs_what_is_published(paper: Arm) -> None:
 
 
 def test_the_released_recipe_predicts_more(paper: Arm, tmp_path: Path) -> None:
-    """Of all tokens instead of the text's, in every phase; a plan's figure for an instance is that of its arrays."""
+    """Of all tokens instead of the text's, in every phase; a plan's figure for an instance is that
+    of its arrays.
+    """
     ours = next(arm for arm in arms_of("gpu30", tmp_path) if arm.name == "mlm_nsp")
     for arm, expected in ((paper, [19 / 128, 77 / 512]), (ours, [9 / 64, 19 / 128, 76 / 512])):
-        assert [arm.objective.token.predicted_share(phase["seq_length"]) for phase in arm.phases] == expected
+        assert [
+            arm.objective.token.predicted_share(phase["seq_length"]) for phase in arm.phases
+        ] == expected
         length = arm.phases[0]["seq_length"]
         instances = arm.corpus.instances(arm.objective, length)
         found = arm.objective.arrays(instances, 1, 0, np.arange(min(200, len(instances))))
         full = np.flatnonzero(found["lengths"] == length)
-        counts = np.bincount(found["prediction_positions"] // length, minlength=len(found["lengths"]))
+        counts = np.bincount(
+            found["prediction_positions"] // length, minlength=len(found["lengths"])
+        )
         assert len(full) > 20 and (counts[full] == expected[0] * length).all()
 
 
@@ -144,7 +163,8 @@ def test_wall_time_of_a_pool() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("2h", 7200), ("90min", 5400), ("1h30min", 5400), ("1.5 h", 5400), ("45s", 45)]
+    ("text", "seconds"),
+    [("2h", 7200), ("90min", 5400), ("1h30min", 5400), ("1.5 h", 5400), ("45s", 45)],
 )
 def test_budgets(text: str, seconds: float) -> None:
     assert parse_budget(text) == seconds
@@ -158,7 +178,10 @@ def test_wrong_budgets(text: str) -> None:
 
 @pytest.mark.parametrize("matched_by", ["steps", "tokens", "flops", "time"])
 def test_a_budget_is_spent_and_matched(demo: list[Arm], matched_by: str) -> None:
-    shapes = [timed(arm, speed, speed) for arm, speed in zip(demo, (50_000.0, 60_000.0, 24_000.0), strict=True)]
+    shapes = [
+        timed(arm, speed, speed)
+        for arm, speed in zip(demo, (50_000.0, 60_000.0, 24_000.0), strict=True)
+    ]
     found = divide(shapes, 7200.0, 1, matched_by)
     counts = [arm.count for arm in shapes]
     assert (counts * found.seconds).sum() == pytest.approx(7200.0)
@@ -179,7 +202,9 @@ def test_a_budget_is_spent_and_matched(demo: list[Arm], matched_by: str) -> None
     with pytest.raises(ValueError, match="starting the runs alone"):
         divide(shapes, 15.0, 1, matched_by)
     instant = [replace(shapes[0], speeds=[], took=[2.0]), *shapes[1:]]
-    with pytest.raises(ValueError, match=f"a run of {shapes[0].name} takes no longer than its start"):
+    with pytest.raises(
+        ValueError, match=f"a run of {shapes[0].name} takes no longer than its start"
+    ):
         divide(instant, 7200.0, 1, matched_by)
 
 
@@ -193,9 +218,17 @@ def test_what_task_files_hold() -> None:
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
-    step = next(step for step in make_steps(FOLDER, ["scale=demo", f"data_dir={tmp_path}"]) if step.verb == "finetune")
+    step = next(
+        step
+        for step in make_steps(FOLDER, ["scale=demo", f"data_dir={tmp_path}"])
+        if step.verb == "finetune"
+    )
     settings = step.sweep.settings(step.sweep.jobs[0])
-    assert TaskFiles(read_preview).of(settings) == TaskFiles(read_preview).of(settings | {"hub": True}) == (None, None)
+    assert (
+        TaskFiles(read_preview).of(settings)
+        == TaskFiles(read_preview).of(settings | {"hub": True})
+        == (None, None)
+    )
 
 
 class Worker:
@@ -207,7 +240,9 @@ class Worker:
         monkeypatch.setattr(timing, "_measure", self)
         monkeypatch.setattr(timing, "is_busy_for", lambda threads: False)
         monkeypatch.setattr("clozelab.planning.starts._ask_worker", lambda question: usual_starts())
-        monkeypatch.setattr(Corpora, "_sample_world", lambda self, settings, world: made_up_corpus(2048))
+        monkeypatch.setattr(
+            Corpora, "_sample_world", lambda self, settings, world: made_up_corpus(2048)
+        )
 
     def __call__(self, requests: Sequence[Request], at_once: int, threads: int) -> list[Speed]:
         self.asked += requests
@@ -237,7 +272,9 @@ def test_costs_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("clozelab.launch.launcher.usable_cores", lambda: 2)
     Worker(monkeypatch)
     two_tasks = "finetune.task=mrpc,squad_v1"
-    steps = make_steps(FOLDER, ["scale=demo", f"data_dir={tmp_path}", f"cache_dir={tmp_path}", two_tasks])
+    steps = make_steps(
+        FOLDER, ["scale=demo", f"data_dir={tmp_path}", f"cache_dir={tmp_path}", two_tasks]
+    )
     found = with_speeds(analyse(steps, Corpora(strict=False)), tmp_path, measure=True)
     assert ([pool.num_jobs for pool in found.pools.values()], found.num_seeds) == ([6, 48], 2)
     # Six equal runs, two at a time: three in a row,
@@ -246,15 +283,23 @@ def test_costs_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert sum(job.count for job in found.tasks) == 48 and not any(job.train for job in found.tasks)
     assert found.room(tmp_path, ())[2] > 2 * sum(arm.checkpoint_bytes for arm in found.arms)
     kept = 5  # encoders on the way, beside the last one
-    assert all(arm.result_bytes == (3 + (kept + 1) / ADAM_COPIES) * arm.checkpoint_bytes for arm in found.arms)
+    assert all(
+        arm.result_bytes == (3 + (kept + 1) / ADAM_COPIES) * arm.checkpoint_bytes
+        for arm in found.arms
+    )
     tuned = [replace(job, validation=Sample(1000, 1.0, 50.0, 10.0)) for job in found.tasks]
-    models = {job.task: FLOAT_BYTES * parameter_count(job.encoder) for job in tuned}  # which every fine-tuning keeps
+    # which every fine-tuning keeps
+    models = {job.task: FLOAT_BYTES * parameter_count(job.encoder) for job in tuned}
     sizes = {job.task: (job.result_bytes - RECORD_BYTES - models[job.task]) / 1000 for job in tuned}
-    assert sizes == {task: NBEST_BYTES if task.startswith("squad") else PREDICTION_BYTES for task in sizes}
+    assert sizes == {
+        task: NBEST_BYTES if task.startswith("squad") else PREDICTION_BYTES for task in sizes
+    }
     assert any(task.startswith("squad") for task in sizes)
 
 
-def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     worker = Worker(monkeypatch)
     words = [
         "table5_pretraining_tasks",
@@ -268,8 +313,8 @@ def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     out = " ".join(capsys.readouterr().out.split())
     assert "time unknown" in out
     assert (
-        "mlm: too short to learn more than word frequencies: 640 k tokens, where a masked model takes about 1.35 M"
-        in out
+        "mlm: too short to learn more than word frequencies: 640 k tokens, where a masked model"
+        " takes about 1.35 M" in out
     )
     assert "ltr: 640 k tokens" not in out
     assert main([*words, "budget=20min"]) == 0
@@ -277,7 +322,9 @@ def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert "741,248" in out and "pre-training: 6 jobs" in out and "fine-tuning: 8 jobs" in out
     assert "equal steps" not in out
     line = " ".join(out.split())
-    assert re.search(r"power: how often one of \d+ claims is decided where true differences are 2 points", line)
+    assert re.search(
+        r"power: how often one of \d+ claims is decided where true differences are 2 points", line
+    )
     assert "<- chosen" in line and "mrpc 1.5 and 1.8 (assumed to be as SNLI's)" in line
     command = line.split("run: clozelab ")[1]
     assert command.startswith("reproduce table5_pretraining_tasks scale=demo ")
@@ -291,18 +338,28 @@ def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert "equal steps" not in out and "steps_factor" in out
     with pytest.raises(ValueError, match="matched_by=epochs"):
         main([*words, "budget=20min", "matched_by=epochs"])
-    for more, message in ((["matched_by=time"], "fine-tuning alone takes"), ([], "2 pre-training seeds with one fine")):
+    for more, message in (
+        (["matched_by=time"], "fine-tuning alone takes"),
+        ([], "2 pre-training seeds with one fine"),
+    ):
         with pytest.raises(ValueError, match=message):
             main([*words, "finetune.row=mlm", "pretrain.arm=mlm", "budget=1s", *more])
-    with pytest.raises(ValueError, match="difference=none: give a true difference in points above 0, such as 2"):
+    with pytest.raises(
+        ValueError, match="difference=none: give a true difference in points above 0, such as 2"
+    ):
         main([*words, "difference=none"])
     with pytest.raises(ValueError, match="did you mean 'seed'"):
         main([*words[:1], "sed=3"])
     capsys.readouterr()
-    assert main(["pretrain", *words[1:4], f"data_dir={tmp_path}", "objective=mlm", "budget=20min"]) == 0
+    assert (
+        main(["pretrain", *words[1:4], f"data_dir={tmp_path}", "objective=mlm", "budget=20min"])
+        == 0
+    )
     out = capsys.readouterr().out
     assert out.startswith("pre-training: 1 job, 1 at a time with "), "the answer first"
-    assert re.search(r"run: clozelab pretrain scale=demo .*objective=mlm steps_factor=[\d.]+\n", out)
+    assert re.search(
+        r"run: clozelab pretrain scale=demo .*objective=mlm steps_factor=[\d.]+\n", out
+    )
     assert "smallest detectable" not in out
 
 
@@ -323,10 +380,12 @@ def test_a_real_timing(tmp_path: Path, demo: list[Arm]) -> None:
 def test_rows_with_epochs_of_their_own_cost_their_own(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/paper.yaml").write_text(
-        "columns: [mrpc]\narms: {mlm: {objective: mlm}}\n"
-        "rows: [{row: mlm, arm: mlm}, {row: again, arm: mlm}, {row: long, arm: mlm, set: {epochs: 30}}]\n"
+        "columns: [mrpc]\narms: {mlm: {objective: mlm}}\nrows: [{row: mlm, arm: mlm}, {row: again,"
+        " arm: mlm}, {row: long, arm: mlm, set: {epochs: 30}}]\n"
     )
-    steps = make_steps(tmp_path / "mine", ["scale=demo", f"data_dir={tmp_path}", f"cache_dir={tmp_path}/cache"])
+    steps = make_steps(
+        tmp_path / "mine", ["scale=demo", f"data_dir={tmp_path}", f"cache_dir={tmp_path}/cache"]
+    )
     usual, long = analyse(steps, Corpora(strict=False)).tasks
     assert usual.settings["epochs"] < long.settings["epochs"] == 30
     assert usual.count == 2 * long.count and all("row=long" in words for words in long.jobs)
@@ -340,7 +399,9 @@ def test_a_value_that_no_run_could_have_is_refused_before_anything_runs(tmp_path
         "rows": [{"row": "a", "arm": "a", "set": {"head": "bilstn"}}],
     }
     (tmp_path / "paper.yaml").write_text(json.dumps(said))
-    with pytest.raises(ValueError, match="head is 'bilstn': choose one of linear, bilstm; did you mean 'bilstm'"):
+    with pytest.raises(
+        ValueError, match="head is 'bilstn': choose one of linear, bilstm; did you mean 'bilstm'"
+    ):
         main([str(tmp_path), "scale=demo", "--no-measure"])
 
 
@@ -348,5 +409,9 @@ def test_what_is_equal_for_every_arm_is_said_once(demo: list[Arm]) -> None:
     arms = [replace(arm, corpus=replace(arm.corpus, folder=Path("prepared"))) for arm in demo]
     read = [line for line in warnings(Costing(arms, [], {}), {}) if "passes over" in line]
     assert len(read) == 1 and read[0].startswith("every arm: ")
-    (line,) = [line for line in warnings(Costing([demo[0], *arms[1:]], [], {}), {}) if "passes over" in line]
+    (line,) = [
+        line
+        for line in warnings(Costing([demo[0], *arms[1:]], [], {}), {})
+        if "passes over" in line
+    ]
     assert line.startswith(f"{arms[1].name} and {arms[2].name}: ")

@@ -1,4 +1,6 @@
-"""The parts of a plan's time: measures by what they read, start-ups, a reproduction's other steps; a busy machine."""
+"""The parts of a plan's time: measures by what they read, start-ups, a reproduction's other steps;
+a busy machine.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,12 @@ HOW: dict[str, Any] = {"at_once": 2, "threads": 1, "forks": True}
 def costing(tmp_path_factory: pytest.TempPathFactory) -> Costing:
     """The demo on a world that is not there yet."""
     root = tmp_path_factory.mktemp("world")
-    words = ["scale=dials", f"data_dir={root}/data", f"cache_dir={root}/cache", f"runs_dir={root}/runs"]
+    words = [
+        "scale=dials",
+        f"data_dir={root}/data",
+        f"cache_dir={root}/cache",
+        f"runs_dir={root}/runs",
+    ]
     (root / "small").mkdir()
     return analyse(make_steps(FOLDER, words), Corpora(strict=False, world=root / "small"))
 
@@ -50,12 +57,22 @@ def test_a_world_that_is_not_there_yet_is_counted_on_a_small_one(costing: Costin
 
 def test_measures_by_what_they_read(costing: Costing) -> None:
     found = {(job.measure, job.encoder.is_causal): job for job in costing.measures}
-    masked, causal = (found["dials_minimal_pairs", is_causal].reading for is_causal in (False, True))
-    assert masked and causal and causal.inputs == 3200, "1,600 pairs of two sentences, from left to right once each"
-    assert masked.inputs == pytest.approx(3200 * (masked.tokens_each - 2)), "masked once for each token"
+    masked, causal = (
+        found["dials_minimal_pairs", is_causal].reading for is_causal in (False, True)
+    )
+    assert masked and causal and causal.inputs == 3200, (
+        "1,600 pairs of two sentences, from left to right once each"
+    )
+    assert masked.inputs == pytest.approx(3200 * (masked.tokens_each - 2)), (
+        "masked once for each token"
+    )
     document = found["pairs_document", False]
-    assert document.fit == Fit(document.fit.examples, 96, 2, 4), "two layers, embeddings and the pooled state"
-    assert document.reading and 1800 < document.reading.inputs < 3000, "by the whole world's held-out text"
+    assert document.fit == Fit(document.fit.examples, 96, 2, 4), (
+        "two layers, embeddings and the pooled state"
+    )
+    assert document.reading and 1800 < document.reading.inputs < 3000, (
+        "by the whole world's held-out text"
+    )
     assert document.reading.inputs == pytest.approx(1.5 * document.fit.examples, abs=1)
     assert sum(job.count for job in costing.measures) == 40
 
@@ -63,7 +80,12 @@ def test_measures_by_what_they_read(costing: Costing) -> None:
 def test_seconds_of_a_measure_by_hand(costing: Costing) -> None:
     job = next(one for one in costing.measures if one.fit)
     assert job.seconds is None, "nothing is timed yet"
-    job = replace(job, reading=Reading(100, 10.0), speeds=[Speed(500.0), Speed(8.0)], starts=Starts(0, 0, 0, 3.0, 0))
+    job = replace(
+        job,
+        reading=Reading(100, 10.0),
+        speeds=[Speed(500.0), Speed(8.0)],
+        starts=Starts(0, 0, 0, 3.0, 0),
+    )
     assert job.parts() == {"start": 3.0, "forward": 2.0, "fit": 0.5}
     unknown = replace(job, reading=None, speeds=())
     assert unknown.seconds == 63.0 and replace(unknown, took=[7.0, 9.0]).seconds == 8.0
@@ -75,23 +97,38 @@ def test_the_whole_reproduction_is_in_the_sum(costing: Costing, tmp_path: Path) 
     assert parts_of(costing, steps, 10.0, 5.0) is None, "no speed is known"
     pools = {verb: replace(pool, at_once=2, forks=True) for verb, pool in costing.pools.items()}
     known = replace(
-        costing, pools=pools, arms=[timed(one) for one in costing.arms], tasks=[timed(one) for one in costing.tasks],
+        costing,
+        pools=pools,
+        arms=[timed(one) for one in costing.arms],
+        tasks=[timed(one) for one in costing.tasks],
         measures=[timed(one) for one in costing.measures],
-    )  # fmt: skip
+    )
     parts = parts_of(known, steps, 10.0, 5.0)
     assert parts is not None
-    assert [part.name for part in parts] == ["prepare", "doctor", "pretrain", "finetune", "evaluate", "report"]
+    assert [part.name for part in parts] == [
+        "prepare",
+        "doctor",
+        "pretrain",
+        "finetune",
+        "evaluate",
+        "report",
+    ]
     assert [len(part.jobs) for part in parts] == [0, 0, 15, 60, 40, 0]
     (seconds,) = {one.seconds for one in known.arms if one.name == "mlm"}
-    assert {value for key, value in parts[2].jobs.items() if key.startswith("arm=mlm seed=")} == {seconds}
+    assert {value for key, value in parts[2].jobs.items() if key.startswith("arm=mlm seed=")} == {
+        seconds
+    }
     assert parts[2].seconds == pytest.approx((known.wall("pretrain") or 0) + usual_starts().server)
     *_, together = sums(known, parts)
     whole = sum(part.seconds for part in parts)
-    assert together.startswith(f"together about {duration(whole)}, with preparing 5 s, pre-flight 9 s and report 5 s")
+    assert together.startswith(
+        f"together about {duration(whole)}, with preparing 5 s, pre-flight 9 s and report 5 s"
+    )
     (table,) = part_tables(known)
     assert [row[0] for row in table[1]][:4] == ["mlm_nsp", "mlm", "ltr", "dials_tags, linear"]
     assert all(
-        float(row[-1]) == pytest.approx(sum(float(cell or 0) for cell in row[2:-1]), abs=0.3) for row in table[1]
+        float(row[-1]) == pytest.approx(sum(float(cell or 0) for cell in row[2:-1]), abs=0.3)
+        for row in table[1]
     )
 
     keep_plan(tmp_path, parts)
@@ -102,17 +139,23 @@ def test_the_whole_reproduction_is_in_the_sum(costing: Costing, tmp_path: Path) 
 
 def test_sizes_without_a_speed_are_relative(costing: Costing) -> None:
     part = sizes(costing, "pretrain")
-    large, small = ({v for k, v in part.jobs.items() if k.startswith(f"arm={arm} ")} for arm in ("ltr", "mlm"))
+    large, small = (
+        {v for k, v in part.jobs.items() if k.startswith(f"arm={arm} ")} for arm in ("ltr", "mlm")
+    )
     assert part.is_relative and min(large) > max(small)
     known = replace(costing, arms=[timed(one) for one in costing.arms])
     assert not sizes(known, "pretrain").is_relative
 
 
-def test_a_busy_machines_start_ups_are_used_and_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_machines_start_ups_are_used_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     measured = Starts(1.0, 2.0, 3.0, 4.0, 0.5, is_measured=True)
     monkeypatch.setattr(starts, "_ask_worker", lambda question: measured)
     monkeypatch.setattr(starts, "is_busy_for", lambda threads: True)
-    assert measured_starts(TRAINER, tmp_path, **HOW, measure=True) == replace(measured, is_busy=True)
+    assert measured_starts(TRAINER, tmp_path, **HOW, measure=True) == replace(
+        measured, is_busy=True
+    )
     assert measured_starts(TRAINER, tmp_path, **HOW, measure=False) == usual_starts()
     monkeypatch.setattr(starts, "is_busy_for", lambda threads: False)
     assert measured_starts(TRAINER, tmp_path, **HOW, measure=True) == measured
@@ -140,12 +183,18 @@ def test_lengths_are_rounded_to_an_eighth() -> None:
 
 def test_pools_know_whether_jobs_are_forked(tmp_path: Path) -> None:
     words = ["scale=dials", f"data_dir={tmp_path}", f"cache_dir={tmp_path}"]
-    for more, forks in ([], True), (["hydra.launcher.fork=false"], False), (["trainer.accelerator=gpu"], False):
+    for more, forks in (
+        ([], True),
+        (["hydra.launcher.fork=false"], False),
+        (["trainer.accelerator=gpu"], False),
+    ):
         step = next(step for step in make_steps(FOLDER, [*words, *more]) if step.verb == "pretrain")
         assert Pool.of(step).forks is forks
 
 
 @pytest.mark.slow
 def test_real_start_ups(tmp_path: Path) -> None:
-    found = measured_starts({"accelerator": "cpu", "precision": "auto"}, tmp_path, **HOW, measure=True)
+    found = measured_starts(
+        {"accelerator": "cpu", "precision": "auto"}, tmp_path, **HOW, measure=True
+    )
     assert found.is_measured and all(0.1 < found.of(stage) < 60.0 for stage in starts.STAGES)

@@ -25,17 +25,34 @@ def test_steps_and_overrides() -> None:
     ]
     prepare, pretrain, finetune = make_steps(TABLE5, words)
     assert prepare.words()[:3] == ["prepare", "corpus=scale_laptop", "scale=laptop"]
-    assert "tokenizer.lowercase=false" in prepare.overrides and "trainer=gpu" not in prepare.overrides
+    assert (
+        "tokenizer.lowercase=false" in prepare.overrides and "trainer=gpu" not in prepare.overrides
+    )
     assert pretrain.overrides == ("scale=laptop", "data_dir=D", "trainer=gpu", "seed=7,8")
     assert finetune.overrides == ("scale=laptop", "data_dir=D", "trainer=gpu", "task=mrpc")
-    assert pretrain.words()[:6] == ["pretrain", "--config-dir", str(TABLE5), "--config-name", "sweep_pretrain", "-m"]
+    assert pretrain.words()[:6] == [
+        "pretrain",
+        "--config-dir",
+        str(TABLE5),
+        "--config-name",
+        "sweep_pretrain",
+        "-m",
+    ]
 
 
 def test_fine_tuning_or_measures_are_left_out() -> None:
     folder = EXPERIMENTS_DIR / "table8_masking"
-    said = {"": ["finetune", "evaluate"], "evaluate=none": ["finetune"], "finetune=none": ["evaluate"]}
+    said = {
+        "": ["finetune", "evaluate"],
+        "evaluate=none": ["finetune"],
+        "finetune=none": ["evaluate"],
+    }
     for word, after in said.items():
-        assert [step.verb for step in make_steps(folder, word.split())] == ["prepare", "pretrain", *after]
+        assert [step.verb for step in make_steps(folder, word.split())] == [
+            "prepare",
+            "pretrain",
+            *after,
+        ]
     with pytest.raises(ValueError, match="no stage takes 'pretrain=none'"):
         make_steps(folder, ["pretrain=none"])
     with pytest.raises(ValueError, match="nothing is left to run"):
@@ -43,7 +60,9 @@ def test_fine_tuning_or_measures_are_left_out() -> None:
 
 
 def test_one_word_chooses_the_seeds_of_every_stage() -> None:
-    *_, pretrain, finetune, evaluate = make_steps(EXPERIMENTS_DIR / "table8_masking", ["seeds=4,5", "finetune.seed=1"])
+    *_, pretrain, finetune, evaluate = make_steps(
+        EXPERIMENTS_DIR / "table8_masking", ["seeds=4,5", "finetune.seed=1"]
+    )
     assert pretrain.overrides == ("seed=4,5",)
     assert finetune.overrides == ("pretrain_seed=4,5", "seed=1")
     assert evaluate.overrides == ("pretrain_seed=4,5",)
@@ -64,7 +83,9 @@ def test_rows_of_measures(row: str) -> None:
         steps = make_steps(EXPERIMENTS_DIR / name, [*words, row])
         assert steps[-1].verb == "evaluate" and steps[-1].overrides == ("measured=random",), name
         assert not any("row" in word for step in steps[:2] for word in step.overrides)
-    with pytest.raises(ValueError, match=r"row=mml: there is no measured 'mml'; did you mean 'mlm'\?"):
+    with pytest.raises(
+        ValueError, match=r"row=mml: there is no measured 'mml'; did you mean 'mlm'\?"
+    ):
         make_steps(EXPERIMENTS_DIR / "zero_shot", ["row=mml"])
 
 
@@ -91,13 +112,17 @@ def test_an_override_for_one_stage_is_refused_in_its_name(word: str, said: str) 
 
 def test_lists_of_values_that_only_a_sweeper_knows() -> None:
     """They go to the stages that have the key, untried."""
-    _, pretrain, finetune = make_steps(TABLE5, ["task=glob(m*)", "finetune.learning_rate=interval(1e-5,1e-4)"])
+    _, pretrain, finetune = make_steps(
+        TABLE5, ["task=glob(m*)", "finetune.learning_rate=interval(1e-5,1e-4)"]
+    )
     assert pretrain.overrides == ()
     assert finetune.overrides == ("task=glob(m*)", "learning_rate=interval(1e-5,1e-4)")
 
 
 def test_later_overrides_see_the_first_choice_of_a_list() -> None:
-    step = make_steps(TABLE5, ["finetune.task=squad_v1,mrpc", "finetune.task.data.doc_stride=64"])[-1]
+    step = make_steps(TABLE5, ["finetune.task=squad_v1,mrpc", "finetune.task.data.doc_stride=64"])[
+        -1
+    ]
     assert step.overrides == ("task=squad_v1,mrpc", "task.data.doc_stride=64")
 
 
@@ -117,8 +142,12 @@ def test_a_given_encoder_needs_no_pretraining(name: str) -> None:
     folder = EXPERIMENTS_DIR / name
     (step,) = make_steps(folder, ["encoder=/x", "scale=laptop", "runs_dir=R"])
     assert (step.verb, step.overrides[0]) == ("finetune", "row=given")
-    jobs = list(planned_jobs(sweep.Sweep(step.config_name, [*step.overrides, "seed=1"], folder=folder)))
-    assert all(job.run_dir.startswith(f"R/{name}/laptop/finetune/given/pretrain-seed-1/") for job in jobs)
+    jobs = list(
+        planned_jobs(sweep.Sweep(step.config_name, [*step.overrides, "seed=1"], folder=folder))
+    )
+    assert all(
+        job.run_dir.startswith(f"R/{name}/laptop/finetune/given/pretrain-seed-1/") for job in jobs
+    )
     assert len({job.run_dir for job in jobs}) == len(jobs)
     (large,) = make_steps(folder, ["row=large", "encoder=/x"])
     assert large.overrides == ("row=large", "encoder=/x")
@@ -130,8 +159,14 @@ def test_a_given_encoder_needs_no_pretraining(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("table2_squad_v1", ["row=large_extra", "encoder=/x", "finetune.task.data.train_extra=[FILE]"]),
-        ("table7_feature_based_ner", ["encoder=/x", "row=last,concat_last_four", "pretrain_seed=1", "seed=1"]),
+        (
+            "table2_squad_v1",
+            ["row=large_extra", "encoder=/x", "finetune.task.data.train_extra=[FILE]"],
+        ),
+        (
+            "table7_feature_based_ner",
+            ["encoder=/x", "row=last,concat_last_four", "pretrain_seed=1", "seed=1"],
+        ),
     ],
 )
 def test_documented_commands_compose(name: str, words: list[str]) -> None:
@@ -142,7 +177,14 @@ def test_documented_commands_compose(name: str, words: list[str]) -> None:
 
 def test_given_encoder_is_fine_tuned_by_the_papers_protocol() -> None:
     words = ["row=given", "encoder=/x", "scale=laptop", "task=rte", "seed=1", "runs_dir=R"]
-    jobs = list(planned_jobs(sweep.Sweep("sweep_finetune", words, folder=EXPERIMENTS_DIR / "table1_glue")))
-    assert [job.run_dir.split("/")[-2] for job in jobs] == ["rate-5e-05", "rate-4e-05", "rate-3e-05", "rate-2e-05"]
+    jobs = list(
+        planned_jobs(sweep.Sweep("sweep_finetune", words, folder=EXPERIMENTS_DIR / "table1_glue"))
+    )
+    assert [job.run_dir.split("/")[-2] for job in jobs] == [
+        "rate-5e-05",
+        "rate-4e-05",
+        "rate-3e-05",
+        "rate-2e-05",
+    ]
     composed = sweep.compose("sweep_finetune", words, folder=EXPERIMENTS_DIR / "table1_glue")
     assert (composed.epochs, composed.max_train_examples, composed.encoder) == (3, None, "/x")

@@ -1,4 +1,6 @@
-"""The timing processes as `plan` uses them: what is known is kept, one impossible shape costs no other its speed."""
+"""The timing processes as `plan` uses them: what is known is kept, one impossible shape costs no
+other its speed.
+"""
 
 from __future__ import annotations
 
@@ -58,13 +60,23 @@ def test_a_shape_that_ends_its_process_leaves_the_others_their_speeds(tmp_path: 
     asked = [request("fine", **GOOD), request("dies"), request("fine too", **GOOD)]
     first, dead, third = ask(asked, tmp_path)
     assert first == third == Speed(1000.0)
-    assert dead is not None and not dead.tokens_per_second and dead.problem == "MemoryError: no room"
-    assert ask(asked, tmp_path, measure=False) == [first, None, third], "failures are tried again, speeds are kept"
+    assert (
+        dead is not None and not dead.tokens_per_second and dead.problem == "MemoryError: no room"
+    )
+    assert ask(asked, tmp_path, measure=False) == [
+        first,
+        None,
+        third,
+    ], "failures are tried again, speeds are kept"
 
 
 @pytest.mark.usefixtures("worker")
 def test_a_problem_and_an_estimate_are_said_and_not_kept(tmp_path: Path) -> None:
-    asked = [request("wrong", problem="ValueError: no"), request("large", step_seconds=60.0), request("ok", **GOOD)]
+    asked = [
+        request("wrong", problem="ValueError: no"),
+        request("large", step_seconds=60.0),
+        request("ok", **GOOD),
+    ]
     wrong, large, fine = ask(asked, tmp_path)
     assert wrong == Speed(0.0, problem="ValueError: no")
     assert large == Speed(600.0 / 60.0, is_estimated=True)
@@ -85,14 +97,18 @@ def test_each_speed_is_kept_as_it_comes(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_speed_of_a_busy_machine_is_used_and_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_speed_of_a_busy_machine_is_used_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = [request("waited", **GOOD, waited=0.3), request("idle", **GOOD, waited=0.02)]
     waited, idle = ask(asked, tmp_path)
     assert waited == Speed(1000.0, is_busy=True) and idle == Speed(1000.0)
     assert ask(asked, tmp_path, measure=False) == [None, idle]
     monkeypatch.setattr(timing, "is_busy_for", lambda threads: threads > 3)
     (others,) = ask([request("others run", **GOOD)], tmp_path)
-    assert others == Speed(1000.0, is_busy=True), "two processes of two threads, and others want the cores"
+    assert others == Speed(1000.0, is_busy=True), (
+        "two processes of two threads, and others want the cores"
+    )
 
 
 @pytest.mark.usefixtures("worker")
@@ -102,7 +118,9 @@ def test_what_is_kept_can_be_measured_again(tmp_path: Path) -> None:
     kept.write_text(kept.read_text().replace("1000.0", "5.0"))
     asked: dict[str, Any] = {"at_once": 2, "threads": 2, "measure": True}
     assert measured_speeds([request("shape", **GOOD)], tmp_path, **asked) == [Speed(5.0)]
-    assert measured_speeds([request("shape", **GOOD)], tmp_path, **asked, anew=True) == [Speed(1000.0)]
+    assert measured_speeds([request("shape", **GOOD)], tmp_path, **asked, anew=True) == [
+        Speed(1000.0)
+    ]
     assert measured_speeds([request("shape", **GOOD)], tmp_path, **asked) == [Speed(1000.0)]
 
 
@@ -111,7 +129,12 @@ def test_the_worker_does_not_begin_what_takes_too_long(monkeypatch: pytest.Monke
     hardware = choose_hardware(
         accelerator="cpu", devices=1, num_nodes=1, strategy="auto", precision="32-true", threads=1
     )
-    asked: dict[str, Any] = {"kind": "pretrain", "step_flops": 2e11, "max_step_seconds": 30.0, "seconds": 1.5}
+    asked: dict[str, Any] = {
+        "kind": "pretrain",
+        "step_flops": 2e11,
+        "max_step_seconds": 30.0,
+        "seconds": 1.5,
+    }
     assert timing.answer(asked, hardware) == {"step_seconds": pytest.approx(50.0)}
 
 
@@ -131,7 +154,10 @@ def test_the_worker_goes_on_after_a_shape_that_fails(
     monkeypatch.setattr(timing, "answer", fails_at_first)
     assert timing.main() == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(ANSWER)]
-    assert [json.loads(line.removeprefix(ANSWER)) for line in lines] == [{"problem": "RuntimeError: no room"}, GOOD]
+    assert [json.loads(line.removeprefix(ANSWER)) for line in lines] == [
+        {"problem": "RuntimeError: no room"},
+        GOOD,
+    ]
 
 
 def fails_at_first(request: dict[str, Any], hardware: Any) -> dict[str, float]:

@@ -1,6 +1,8 @@
-"""The only file of the frozen reference that knows the project: its verbs, its settings, its files and its judging.
+"""The only file of the frozen reference that knows the project: its verbs, its settings, its files
+and its judging.
 
-A refactor that renames a setting, a file or a function changes it here, and nothing else in this folder.
+A refactor that renames a setting, a file or a function changes it here, and nothing else in this
+folder.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ WORLD = {
     "corpus.generator.validation_examples": 40,
     "corpus.generator.entropy_documents": 0,
     "tokenizer.vocab_size": 500,
-    "corpus.validation_fraction": 0.14,  # of its text: the three documents that 0.2 of the hashes were
+    # of its text: the three documents that 0.2 of the hashes were
+    "corpus.validation_fraction": 0.14,
 }
 RUN = {
     "trainer.precision": "32-true",
@@ -47,8 +50,10 @@ PRETRAIN = RUN | {
     "model.attention_probs_dropout_prob": 0.1,
     "model.max_position_embeddings": 128,
     "model.initializer_range": 0.1,
-    "phases": "[{seq_length: 32, steps: 18, global_batch_size: 8, micro_batch_size: 8},"
-    " {seq_length: 64, steps: 12, global_batch_size: 6, micro_batch_size: 4}]",
+    "phases": (
+        "[{seq_length: 32, steps: 18, global_batch_size: 8, micro_batch_size: 8},"
+        " {seq_length: 64, steps: 12, global_batch_size: 6, micro_batch_size: 4}]"
+    ),
     "position_growth": "tile",
     "keep_encoders": "[0.6]",
     "optimizer.learning_rate": 0.002,
@@ -72,9 +77,16 @@ PRETRAININGS = {
     "mlm_nsp_one_static_mask": ["objective=mlm_nsp", "objective.dupe_factor=1"],
     "mlm_nsp_bf16": ["objective=mlm_nsp", "trainer.precision=bf16-mixed"],
 }
-"""Name -> what it changes of PRETRAIN. There are so few documents that they are gone through several times."""
+"""Name -> what it changes of PRETRAIN. There are so few documents that they are gone through
+several times.
+"""
 TAGS = ["task=ner_microworld", "epochs=3"]
-FEATURES = ["task=ner_features_microworld", "task.module.bilstm_hidden_size=16", "epochs=3", "learning_rate=0.04"]
+FEATURES = [
+    "task=ner_features_microworld",
+    "task.module.bilstm_hidden_size=16",
+    "epochs=3",
+    "learning_rate=0.04",
+]
 BILSTM = ["head=bilstm", "task.module.bilstm_hidden_size=16"]
 SHORT_ROWS = ["task.data.max_seq_length=12", "task.data.window_stride=4"]
 FINETUNINGS = {
@@ -95,14 +107,19 @@ FINETUNINGS = {
     "tags_bilstm": ("mlm_nsp", [*TAGS, *BILSTM]),
     "features": ("mlm_nsp", [*FEATURES, "task.data.features=weighted_sum_all"]),
     "features_of_one_layer": ("mlm_nsp", [*FEATURES, "task.data.features=second_to_last"]),
-    "features_random": ("mlm_nsp", [*FEATURES, "task.data.features=weighted_sum_all", "initialisation=random"]),
+    "features_random": (
+        "mlm_nsp",
+        [*FEATURES, "task.data.features=weighted_sum_all", "initialisation=random"],
+    ),
 }
 """Name -> (the pre-training that it begins from, what it changes of FINETUNE)."""
 NOT_COMPARED = ("train/tokens_per_second", "train/mfu")
 
 
 def pretrain(root: Path, name: str) -> Path:
-    """Pre-train PRETRAININGS[name] below `root`, where the world and its cache lie too; returns the run folder."""
+    """Pre-train PRETRAININGS[name] below `root`, where the world and its cache lie too; returns the
+    run folder.
+    """
     return _verb("pretrain", root, f"pretrain/{name}", WORLD | PRETRAIN, PRETRAININGS[name])
 
 
@@ -113,18 +130,29 @@ def finetune(root: Path, name: str) -> Path:
     return _verb("finetune", root, f"finetune/{name}", FINETUNE | begin, words)
 
 
-def _verb(verb: str, root: Path, name: str, settings: Mapping[str, Any], words: Iterable[str]) -> Path:
+def _verb(
+    verb: str, root: Path, name: str, settings: Mapping[str, Any], words: Iterable[str]
+) -> Path:
     places = {"data_dir": root / "data", "cache_dir": root / "cache", "run_dir": root / name}
     status = main([verb, *(f"{key}={value}" for key, value in (settings | places).items()), *words])
     if status != 0:
-        raise RuntimeError(f"clozelab {verb} of {name} ended with status {status}; its message is above")
+        raise RuntimeError(
+            f"clozelab {verb} of {name} ended with status {status}; its message is above"
+        )
     return root / name
 
 
 def world(root: Path) -> dict[str, Any]:
-    """sha256 of the world's files: texts and tasks are equal everywhere, the fitted baselines on one machine."""
-    files = {path.relative_to(root / "data").as_posix(): path for path in sorted((root / "data").rglob("*.*"))}
-    sums = {name: _sha(path.read_bytes()) for name, path in files.items() if name != "generated.json"}
+    """sha256 of the world's files: texts and tasks are equal everywhere, the fitted baselines on
+    one machine.
+    """
+    files = {
+        path.relative_to(root / "data").as_posix(): path
+        for path in sorted((root / "data").rglob("*.*"))
+    }
+    sums = {
+        name: _sha(path.read_bytes()) for name, path in files.items() if name != "generated.json"
+    }
     fitted = {name: sums.pop(name) for name in [*sums] if name.endswith("baselines.json")}
     return {"everywhere": sums, "one_machine": fitted}
 
@@ -138,18 +166,32 @@ def pretraining(folder: Path) -> dict[str, Any]:
             "train/tokens": values.pop("train/tokens"),
             "vocabulary": _sha((folder / "encoder/vocab.txt").read_bytes()),
         },
-        "losses": {key: values.pop(key) for key in [*values] if key.partition("/")[2].endswith("loss")},
+        "losses": {
+            key: values.pop(key) for key in [*values] if key.partition("/")[2].endswith("loss")
+        },
         "norms": {"train/gradient_norm": values.pop("train/gradient_norm")},
-        "one_machine": values
-        | {"encoder": _weights(folder / "encoder"), "encoder at step 18": _weights(folder / "encoders/step-18")},
+        "one_machine": (
+            values
+            | {
+                "encoder": _weights(folder / "encoder"),
+                "encoder at step 18": _weights(folder / "encoders/step-18"),
+            }
+        ),
     }
 
 
 def finetuning(folder: Path) -> dict[str, Any]:
     """What a fine-tuning run leaves, by how far it is the same on another machine."""
-    values, scores = _metrics(folder), json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    values, scores = (
+        _metrics(folder),
+        json.loads((folder / "scores.json").read_text(encoding="utf-8")),
+    )
     metric, steps = scores["metric"], [one["step"] for one in scores["evaluations"]]
-    found = {"scores": scores["scores"], "best_step": scores["best_step"], "evaluations": scores["evaluations"]}
+    found = {
+        "scores": scores["scores"],
+        "best_step": scores["best_step"],
+        "evaluations": scores["evaluations"],
+    }
     return {
         "everywhere": {
             "train/learning_rate": values.pop("train/learning_rate"),
@@ -159,15 +201,19 @@ def finetuning(folder: Path) -> dict[str, Any]:
         },
         "losses": {"train/loss": values.pop("train/loss")},
         "scores": {metric: [one[metric] for one in scores["evaluations"]]},
-        "one_machine": values
-        | found
-        | {"collapsed": scores["collapsed"], "baselines": scores["baselines"]}
-        | {"model": _weights(folder / "model"), "predictions": _predictions(folder)},
+        "one_machine": (
+            values
+            | found
+            | {"collapsed": scores["collapsed"], "baselines": scores["baselines"]}
+            | {"model": _weights(folder / "model"), "predictions": _predictions(folder)}
+        ),
     }
 
 
 def _metrics(folder: Path) -> dict[str, list[float]]:
-    """Key of metrics.csv -> its values; `train/tokens` are those read when each training loss was logged."""
+    """Key of metrics.csv -> its values; `train/tokens` are those read when each training loss was
+    logged.
+    """
     found: dict[str, list[float]] = {"train/tokens": []}
     with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
         for line in csv.DictReader(file):
@@ -182,12 +228,17 @@ def _weights(folder: Path) -> str:
     """sha256 over the tensors by name, whatever else the file holds."""
     found = hashlib.sha256()
     for name, tensor in sorted(load_file(folder / "model.safetensors").items()):
-        found.update(f"{name} {tensor.dtype} {tensor.shape} ".encode() + np.ascontiguousarray(tensor).tobytes())
+        found.update(
+            f"{name} {tensor.dtype} {tensor.shape} ".encode()
+            + np.ascontiguousarray(tensor).tobytes()
+        )
     return found.hexdigest()
 
 
 def _predictions(folder: Path) -> dict[str, str]:
-    """sha256 of every column of each file of predictions: a column that is added later changes no other."""
+    """sha256 of every column of each file of predictions: a column that is added later changes no
+    other.
+    """
     found = {}
     for path in sorted(folder.glob("*predictions*.json*")) + sorted(folder.glob("null_odds.json")):
         if path.suffix == ".json":
@@ -207,9 +258,18 @@ def _sha(content: bytes) -> str:
 
 def _record(place: Path, stage: str, names: dict[str, Any], facts: Mapping[str, Any]) -> Record:
     return Record(
-        status="complete", stage=stage, scale="", fingerprint="", results_version=0, config=names, inputs={},
-        watched={}, started="", facts=dict(facts), folder=place,
-    )  # fmt: skip
+        status="complete",
+        stage=stage,
+        scale="",
+        fingerprint="",
+        results_version=0,
+        config=names,
+        inputs={},
+        watched={},
+        started="",
+        facts=dict(facts),
+        folder=place,
+    )
 
 
 def judge(
@@ -219,12 +279,14 @@ def judge(
     *,
     claims: Iterable[str],
 ) -> list[dict[str, Any]]:
-    """The project's judgement of every claim of an experiment on runs that are known from a results.csv alone.
+    """The project's judgement of every claim of an experiment on runs that are known from a
+    results.csv alone.
 
     Args:
         experiment: folder with a paper.yaml.
         pretrainings: complete runs: arm, seed, facts (key -> number).
-        finetunings: complete runs: row, task, stand_in_for, synthetic, pretrain_seed, seed, learning_rate, metric
+        finetunings: complete runs: row, task, stand_in_for, synthetic, pretrain_seed, seed,
+        learning_rate, metric
             (the headline's), scores (key -> percent), majority, collapsed.
         claims: texts of those to be judged, in their order then; none was primary.
 
@@ -240,7 +302,11 @@ def judge(
     records = []
     for one in pretrainings:
         names = {"arm": one["arm"], "seed": one["seed"]}
-        records.append(_record(root / "pretrain" / one["arm"] / str(one["seed"]), "pretrain", names, one["facts"]))
+        records.append(
+            _record(
+                root / "pretrain" / one["arm"] / str(one["seed"]), "pretrain", names, one["facts"]
+            )
+        )
     for one in finetunings:
         place = root.joinpath(*(str(one[key]) for key in ("row", "task", "pretrain_seed", "seed")))
         names = {key: one[key] for key in ("row", "pretrain_seed", "seed", "learning_rate")} | {
@@ -249,7 +315,9 @@ def judge(
         facts = {key: one[key] for key in ("stand_in_for", "synthetic", "collapsed")}
         record = _record(place, "finetune", names | {"task": {"name": one["task"]}}, facts)
         record.metric = one["metric"]
-        record.scores = {key: Score(unit="percent", value=value) for key, value in one["scores"].items()}
+        record.scores = {
+            key: Score(unit="percent", value=value) for key, value in one["scores"].items()
+        }
         record.scores[one["metric"]].majority = one["majority"]
         records.append(record)
     table = build_table(paper, Runs(root, records))

@@ -1,9 +1,11 @@
 """Computes what the frozen reference is about, in one process on one thread.
 
     python -m tests.reference.freeze                  writes tests/reference/frozen.json anew
-    python -m tests.reference.freeze FILE CASE ...    writes FILE with these cases alone (the test does, and compares)
+    python -m tests.reference.freeze FILE CASE ...    writes FILE with these cases alone (the test
+    does, and compares)
 
-Freeze anew only where other numbers are meant, and write the reason down in docs/decisions: a refactor never does.
+Freeze anew only where other numbers are meant, and write the reason down in docs/decisions: a
+refactor never does.
 """
 
 from __future__ import annotations
@@ -39,10 +41,13 @@ def cases(root: Path) -> dict[str, Callable[[], Any]]:
 
 
 def compute(root: Path, wanted: Collection[str] = ()) -> dict[str, Any]:
-    """Case -> what it gives; of a case that fails, its traceback under "error". Of all, or of those that are wanted."""
+    """Case -> what it gives; of a case that fails, its traceback under "error". Of all, or of those
+    that are wanted.
+    """
     found: dict[str, Any] = {"machine": machine()}
     for case, give in cases(root).items():
-        if not wanted or case in wanted or case in ("pretrain mlm_nsp", "pretrain ltr"):  # which others begin from
+        # which others begin from
+        if not wanted or case in wanted or case in ("pretrain mlm_nsp", "pretrain ltr"):
             try:
                 found[case] = give()
             except Exception:
@@ -51,13 +56,25 @@ def compute(root: Path, wanted: Collection[str] = ()) -> dict[str, Any]:
 
 
 def machine() -> dict[str, str]:
-    """What decides in which order a machine sums: bitwise equality is asked for between equal ones only."""
+    """What decides in which order a machine sums: bitwise equality is asked for between equal ones
+    only.
+    """
     cpu = Path("/proc/cpuinfo")
-    lines = cpu.read_text(encoding="utf-8").partition("\n\n")[0].splitlines() if cpu.is_file() else []
-    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    lines = (
+        cpu.read_text(encoding="utf-8").partition("\n\n")[0].splitlines() if cpu.is_file() else []
+    )
+    facts = {
+        key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)
+    }
     return {
-        "cpu": " ".join(facts.get(key, "") for key in ("model name", "cpu family", "model", "stepping")),
-        "flags": hashlib.sha256(" ".join(sorted(facts.get("flags", "").split())).encode()).hexdigest()[:16],
+        "cpu": " ".join(
+            facts.get(key, "") for key in ("model name", "cpu family", "model", "stepping")
+        ),
+        "flags": (
+            hashlib.sha256(" ".join(sorted(facts.get("flags", "").split())).encode()).hexdigest()[
+                :16
+            ]
+        ),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "system": f"{platform.system()} {platform.machine()}",
         "torch": torch.__version__,
@@ -66,7 +83,9 @@ def machine() -> dict[str, str]:
 
 
 def text(value: Any, depth: int = 0) -> str:
-    """JSON with one line a list of numbers, so that a difference can be read; floats as Python writes them."""
+    """JSON with one line a list of numbers, so that a difference can be read; floats as Python
+    writes them.
+    """
     pad = "\n" + " " * (depth + 1)
     if isinstance(value, dict) and value:
         lines = (f"{json.dumps(key)}: {text(one, depth + 1)}" for key, one in value.items())
@@ -83,7 +102,12 @@ def main() -> int:
         found = compute(Path(folder), sys.argv[2:])
     failed = {case: one["error"] for case, one in found.items() if "error" in one}
     if failed and path == FROZEN:
-        print(*failed.values(), f"nothing frozen: {', '.join(failed)} failed", sep="\n", file=sys.stderr)
+        print(
+            *failed.values(),
+            f"nothing frozen: {', '.join(failed)} failed",
+            sep="\n",
+            file=sys.stderr,
+        )
         return 1
     path.write_text(text(found) + "\n", encoding="utf-8")
     return 0

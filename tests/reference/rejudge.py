@@ -1,8 +1,9 @@
 """Reads the results.csv of a published report and has its claims judged again, without run folders.
 
-A results.csv lacks what tells whether rows may be compared (settings, steps, encoders' checksums), how long the texts
-were, and the answers to single examples. So this proves the arithmetic of a verdict: cells, paired differences,
-intervals, Holm's correction, and what collapsed runs do to them. It proves nothing about comparability.
+A results.csv lacks what tells whether rows may be compared (settings, steps, encoders' checksums),
+how long the texts were, and the answers to single examples. So this proves the arithmetic of a
+verdict: cells, paired differences, intervals, Holm's correction, and what collapsed runs do to
+them. It proves nothing about comparability.
 """
 
 from __future__ import annotations
@@ -29,10 +30,14 @@ FIRST_STAND_INS = {"snli_95k": "mnli", "qnli_derived": "qnli"}
 
 
 def rejudge(report: str) -> list[dict[str, Any]]:
-    """Judgements as doors.judge gives them; AssertionError where the published report.md says otherwise."""
+    """Judgements as doors.judge gives them; AssertionError where the published report.md says
+    otherwise.
+    """
     with (RESULTS / report / "results.csv").open(newline="", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
-    assert all(line["status"] == "complete" for line in lines), f"{report}: a run that is not complete"
+    assert all(line["status"] == "complete" for line in lines), (
+        f"{report}: a run that is not complete"
+    )
     read = _read if "experiment" in lines[0] else _read_first
     old = dict.fromkeys(
         line["claim"] for line in published(report)
@@ -44,7 +49,9 @@ def rejudge(report: str) -> list[dict[str, Any]]:
         low, high = mine["interval"] or (None, None)
         shown = [(numbers[key], first_number(theirs[key])) for key in numbers]
         if "[" in theirs["95 % interval"]:
-            shown += zip((low, high), map(first_number, theirs["95 % interval"].split(",")), strict=True)
+            shown += zip(
+                (low, high), map(first_number, theirs["95 % interval"].split(",")), strict=True
+            )
         assert all(is_rounded(value, text) for value, text in shown), (report, mine, theirs)
     return found
 
@@ -56,7 +63,9 @@ def first_number(text: str) -> str:
 
 
 def is_rounded(value: float | None, text: str) -> bool:
-    """Whether `text` is what `value` is rounded to; the first report's scores have four decimals only."""
+    """Whether `text` is what `value` is rounded to; the first report's scores have four decimals
+    only.
+    """
     if value is None or not text:
         return value is None and not text
     decimals = len(text.partition(".")[2])
@@ -90,7 +99,10 @@ def _read(lines: list[dict[str, str]]) -> tuple[list[dict[str, Any]], list[dict[
                 **{key: one[key] for key in ("row", "task", "metric")},
                 **{key: one[key] or None for key in ("stand_in_for", "synthetic")},
                 **{key: int(one[key]) for key in ("pretrain_seed", "seed")},
-                **{key: float(one[key]) if one[key] else None for key in ("learning_rate", "majority")},
+                **{
+                    key: float(one[key]) if one[key] else None
+                    for key in ("learning_rate", "majority")
+                },
                 "collapsed": one["collapsed"] == "True",
                 "scores": scores,
             }
@@ -99,12 +111,16 @@ def _read(lines: list[dict[str, str]]) -> tuple[list[dict[str, Any]], list[dict[
 
 
 def _read_first(lines: list[dict[str, str]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The same of the first report's file: one line a run, its headline score alone, with four decimals."""
+    """The same of the first report's file: one line a run, its headline score alone, with four
+    decimals.
+    """
     pretrainings, finetunings = [], []
     for line in lines:
         if line["stage"] == "pretrain":
             key, _, value = line["metric"].partition("=")
-            pretrainings.append({"arm": line["name"], "seed": int(line["seed"]), "facts": {key: float(value)}})
+            pretrainings.append(
+                {"arm": line["name"], "seed": int(line["seed"]), "facts": {key: float(value)}}
+            )
             continue
         finetunings.append(
             {

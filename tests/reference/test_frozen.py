@@ -1,11 +1,13 @@
-"""What the code computes is what it computed when the reference was frozen: losses, weights, scores, verdicts.
+"""What the code computes is what it computed when the reference was frozen: losses, weights,
+scores, verdicts.
 
-Everything goes through doors that a refactor keeps: the command line, the files of a run folder, the experiments.
-On a machine like the one that froze (processor, vector instructions, torch, numpy) every number is compared to the last
-bit, and weights and predictions by checksum. Elsewhere sums are made in another order: learning rates, token counts,
-texts and vocabulary are still equal, losses and gradient norms close, the selecting score within a few examples;
-weights, single predictions and what is computed in bf16 are not compared. Verdicts are arithmetic on published scores,
-and equal everywhere.
+Everything goes through doors that a refactor keeps: the command line, the files of a run folder,
+the experiments. On a machine like the one that froze (processor, vector instructions, torch, numpy)
+every number is compared to the last bit, and weights and predictions by checksum. Elsewhere sums
+are made in another order: learning rates, token counts, texts and vocabulary are still equal,
+losses and gradient norms close, the selecting score within a few examples; weights, single
+predictions and what is computed in bf16 are not compared. Verdicts are arithmetic on published
+scores, and equal everywhere.
 """
 
 from __future__ import annotations
@@ -35,19 +37,25 @@ LONGER = {
     "finetune features_of_one_layer": "features",
     "finetune features_random": "features and spans_random",
 }
-"""Longer evidence (`pytest -m slow`), and the cases that go the same ways in every run of the suite."""
+"""Longer evidence (`pytest -m slow`), and the cases that go the same ways in every run of the
+suite.
+"""
 RELATIVE = {"losses": 2e-5, "norms": 2e-5, "scores": 0.1, "verdicts": 1e-9}
-"""How far numbers of a part may be away on another machine; those of a part that is not named are equal, but
-`one_machine` is not looked at. Without AVX-512 and without any vectors losses moved by up to 3e-6, and no score did."""
+"""How far numbers of a part may be away on another machine; those of a part that is not named are
+equal, but
+`one_machine` is not looked at. Without AVX-512 and without any vectors losses moved by up to 3e-6,
+and no score did."""
 ABSOLUTE = {"scores": 0.05, "verdicts": 1e-9}
 MEANT = (
-    "A refactor changes no number. Where other numbers are meant, write the reason down in docs/decisions and freeze "
-    "anew: python -m tests.reference.freeze"
+    "A refactor changes no number. Where other numbers are meant, write the reason down in"
+    " docs/decisions and freeze anew: python -m tests.reference.freeze"
 )
 
 
 def is_compared(case: str) -> bool:
-    """Of a bf16 case only learning rates and texts are equal elsewhere, and those are every other case's too."""
+    """Of a bf16 case only learning rates and texts are equal elsewhere, and those are every other
+    case's too.
+    """
     return "bf16" not in case or machine() == FROZEN["machine"]
 
 
@@ -58,13 +66,25 @@ def marks(case: str) -> list[pytest.MarkDecorator]:
 
 
 @pytest.fixture(scope="module")
-def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """All cases that are asked for computed again, in a process of its own that no other test has set up."""
-    own = (item for item in request.session.items if item.path == request.path and hasattr(item, "callspec"))
+def found(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """All cases that are asked for computed again, in a process of its own that no other test has
+    set up.
+    """
+    own = (
+        item
+        for item in request.session.items
+        if item.path == request.path and hasattr(item, "callspec")
+    )
     wanted = [item.callspec.params["case"] for item in own]
     wanted = [case for case in wanted if is_compared(case)]
     path = tmp_path_factory.mktemp("reference") / "found.json"
-    alone = {name: value for name, value in os.environ.items() if not name.startswith(("CLOZELAB_", "PYTEST_"))}
+    alone = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("CLOZELAB_", "PYTEST_"))
+    }
     source = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     done = forked.run(
         [sys.executable, "-m", "tests.reference.freeze", str(path), *wanted],
@@ -77,7 +97,9 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
-def differences(frozen: Any, now: Any, relative: float, absolute: float, where: str = "") -> Iterator[str]:
+def differences(
+    frozen: Any, now: Any, relative: float, absolute: float, where: str = ""
+) -> Iterator[str]:
     """Leaves of `frozen` that `now` has otherwise; what only `now` has is not looked at."""
     if isinstance(frozen, dict) and isinstance(now, dict):
         for key, value in frozen.items():
@@ -103,7 +125,12 @@ def test_the_numbers_are_those_that_were_frozen(found: dict[str, Any], case: str
         if is_exact or not is_of_one_machine:
             limits = (0.0, 0.0) if is_exact else (RELATIVE.get(part, 0.0), ABSOLUTE.get(part, 0.0))
             wrong += differences(frozen, found[case].get(part), *limits, part)
-    shown = "\n  ".join([f"{len(wrong)} values differ ({'same' if is_same_machine else 'other'} machine):", *wrong[:8]])
+    shown = "\n  ".join(
+        [
+            f"{len(wrong)} values differ ({'same' if is_same_machine else 'other'} machine):",
+            *wrong[:8],
+        ]
+    )
     assert not wrong, f"{shown}\n{MEANT}"
 
 

@@ -1,8 +1,10 @@
-"""Published packs of runs open, and are judged as they were: `claims.csv` is the same, byte for byte.
+"""Published packs of runs open, and are judged as they were: `claims.csv` is the same, byte for
+byte.
 
-`packs/NAME.csv` holds what was made of `docs/results/NAME/runs.zip`, by the pack's own experiment: by commit 3343c5f.
-Five of them it refused for an older results version; of those it is what it made without that check. One small pack is
-opened in every run of the suite, all others with `pytest -m slow tests/reference/test_packs.py`.
+`packs/NAME.csv` holds what was made of `docs/results/NAME/runs.zip`, by the pack's own experiment:
+by commit 3343c5f. Five of them it refused for an older results version; of those it is what it made
+without that check. One small pack is opened in every run of the suite, all others with `pytest -m
+slow tests/reference/test_packs.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ SMALL = "2026-11-25-masking-rate-laptop"
 
 
 def claims_of(pack: Path, place: Path) -> str:
-    """The text of `claims.csv` that pooling a pack into an empty folder and reporting on it gives."""
+    """The text of `claims.csv` that pooling a pack into an empty folder and reporting on it
+    gives.
+    """
     manifest, wrong = unpack(pack, place / "pack")
     assert not wrong
     assert main(["pool", str(pack), f"runs_dir={place / 'pooled'}"]) == 0
@@ -37,8 +41,12 @@ def is_slow(frozen: Path) -> list[Any]:
     return [] if frozen.stem == SMALL else [pytest.mark.slow]
 
 
-@pytest.mark.parametrize("frozen", [pytest.param(one, id=one.stem, marks=is_slow(one)) for one in FROZEN])
-def test_a_published_pack_is_judged_as_it_was(frozen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "frozen", [pytest.param(one, id=one.stem, marks=is_slow(one)) for one in FROZEN]
+)
+def test_a_published_pack_is_judged_as_it_was(
+    frozen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Pictures take longer than everything else, and are drawn from the same table.
     monkeypatch.setattr(render, "_plots", lambda *_: {})
     found = claims_of(PUBLISHED / frozen.stem / "runs.zip", tmp_path)
@@ -47,6 +55,8 @@ def test_a_published_pack_is_judged_as_it_was(frozen: Path, tmp_path: Path, monk
 
 def test_every_frozen_pack_makes_claims() -> None:
     """A file with a heading alone would prove nothing."""
-    assert {frozen.stem for frozen in FROZEN} == {pack.parent.name for pack in PUBLISHED.glob("*/runs.zip")}
+    assert {frozen.stem for frozen in FROZEN} == {
+        pack.parent.name for pack in PUBLISHED.glob("*/runs.zip")
+    }
     for frozen in FROZEN:
         assert len(frozen.read_text(encoding="utf-8").splitlines()) > 3, frozen.stem

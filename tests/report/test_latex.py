@@ -32,7 +32,9 @@ def tex(make_runs: Callable[..., Path], without_pictures: None, texts: list[str]
     if texts:
         return texts[0]
     tasks = ("mrpc", "snli_95k", "qnli_derived", "squad_v1")
-    root = make_runs({(row, task): 60.0 + index for index, row in enumerate(ROWS) for task in tasks})
+    root = make_runs(
+        {(row, task): 60.0 + index for index, row in enumerate(ROWS) for task in tasks}
+    )
     words = ["table5_pretraining_tasks", "scale=demo", f"runs_dir={root.parents[1]}"]
     assert main(words) == 0 and not (root / "report/report.tex").exists()
     assert main([*words, "--latex"]) == 0
@@ -43,14 +45,23 @@ def tex(make_runs: Callable[..., Path], without_pictures: None, texts: list[str]
 @pytest.mark.usefixtures("without_pictures")
 def test_notes_stand_below(make_runs: Callable[..., Path], writers: Any) -> None:
     """A cell that is not whole must not look whole, and a verdict stands with its reservations."""
-    root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1, 2), finetune_seeds=(1, 2))
+    root = make_runs(
+        {("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1, 2), finetune_seeds=(1, 2)
+    )
     for seeds in ((1, 1), (1, 2), (2, 1), (2, 2)):
         writers.finetune(root, "random", "mrpc", seeds, 50.0, collapsed=True)
     writers.finetune(root, "ltr_bilstm", "mrpc", (1, 1), 61.0)
-    assert main(["table5_pretraining_tasks", "scale=demo", f"runs_dir={root.parents[1]}", "--latex"]) == 0
+    assert (
+        main(["table5_pretraining_tasks", "scale=demo", f"runs_dir={root.parents[1]}", "--latex"])
+        == 0
+    )
     scores, *_, verdicts = (root / "report/report.tex").read_text().split(r"\begin{table}")[1:]
-    below = dict(re.findall(r"\\textsuperscript\{(\w+)\} (.+?)\\par", scores.split(r"\end{tabular}")[1]))
-    marked = dict(re.findall(r"(?m)^(.+?) & .*\\textsuperscript\{(\w+)\}", scores.split(r"\end{tabular}")[0]))
+    below = dict(
+        re.findall(r"\\textsuperscript\{(\w+)\} (.+?)\\par", scores.split(r"\end{tabular}")[1])
+    )
+    marked = dict(
+        re.findall(r"(?m)^(.+?) & .*\\textsuperscript\{(\w+)\}", scores.split(r"\end{tabular}")[0])
+    )
     assert below[marked["No pre-training"]] == "collapsed: every run"
     assert below[marked["+ BiLSTM"]] == "1 of 4 runs; one run"
     assert set(below) == set(marked.values()) and "No NSP" not in marked
@@ -61,7 +72,9 @@ def test_notes_stand_below(make_runs: Callable[..., Path], writers: Any) -> None
 
 
 @pytest.mark.usefixtures("without_pictures")
-def test_what_scores_are_of_and_every_warning_stand_below(make_runs: Callable[..., Path], writers: Any) -> None:
+def test_what_scores_are_of_and_every_warning_stand_below(
+    make_runs: Callable[..., Path], writers: Any
+) -> None:
     """A table that is taken into a paper takes along what the page says of it."""
     root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1, 2))
     writers.finetune(root, "ltr", "mrpc", (1, 9), 0.0, status="failed")
@@ -70,18 +83,30 @@ def test_what_scores_are_of_and_every_warning_stand_below(make_runs: Callable[..
         data = {"train_examples": 1000, "train_examples_available": 3668}
         path.write_text(json.dumps(state | {"facts": {"data": data, "num_evaluations": 2}}))
     for path in root.glob("pretrain/mlm/*/run.json"):
-        path.write_text(path.read_text().replace('"validation/loss": 4.4', '"validation/loss": 6.1'))
-    assert main(["table5_pretraining_tasks", "scale=demo", f"runs_dir={root.parents[1]}", "--latex"]) == 0
+        path.write_text(
+            path.read_text().replace('"validation/loss": 4.4', '"validation/loss": 6.1')
+        )
+    assert (
+        main(["table5_pretraining_tasks", "scale=demo", f"runs_dir={root.parents[1]}", "--latex"])
+        == 0
+    )
     tables = (root / "report/report.tex").read_text().split(r"\begin{table}")[1:]
     ours = [one for one in tables if "& ours" in one]
-    letter = re.search(r"\{MRPC\}\\textsuperscript\{(\w+)\}|\{MRPC\\textsuperscript\{(\w+)\}\}", ours[0])
+    letter = re.search(
+        r"\{MRPC\}\\textsuperscript\{(\w+)\}|\{MRPC\\textsuperscript\{(\w+)\}\}", ours[0]
+    )
     assert letter is not None
-    assert rf"\textsuperscript{{{letter[1] or letter[2]}}} trained on 1,000 of 3,668 examples\par" in ours[0]
+    assert (
+        rf"\textsuperscript{{{letter[1] or letter[2]}}} trained on 1,000 of 3,668 examples\par"
+        in ours[0]
+    )
     for one in ours[:-1]:  # the last one is of the verdicts
         below = one.split(r"\end{tabular}")[1]
         assert "was scored several times on the way, and stands here with its best score" in below
         assert "Not learnt: No NSP (mlm): a held-out loss of 6.10 nats" in below
-        assert "Not complete: finetune/ltr/pretrain-seed-1/mrpc/seed-9 (failed): ValueError" in below
+        assert (
+            "Not complete: finetune/ltr/pretrain-seed-1/mrpc/seed-9 (failed): ValueError" in below
+        )
         assert "Missing: " in below
     assert "was scored several times on the way" in tables[-1] and "verdict" in tables[-1]
 
@@ -92,7 +117,11 @@ def test_captions_say_the_unit(make_runs: Callable[..., Path], writers: Any) -> 
     for arm in ("mlm_nsp", "mlm"):
         writers.pretrain(root, arm, 1, known={"validation/perplexity": 5.0})
     for path in root.rglob("run.json"):  # as arms of table 6
-        text = path.read_text().replace('"arm": "mlm_nsp"', '"arm": "base"').replace('"arm": "mlm"', '"arm": "wide"')
+        text = (
+            path.read_text()
+            .replace('"arm": "mlm_nsp"', '"arm": "base"')
+            .replace('"arm": "mlm"', '"arm": "wide"')
+        )
         path.write_text(text)
     (root.parents[1] / "table6_model_size").mkdir()
     root = root.rename(root.parents[1] / "table6_model_size" / "demo")
@@ -110,11 +139,16 @@ def test_captions_say_the_unit(make_runs: Callable[..., Path], writers: Any) -> 
     )
 
 
-def test_baselines_stand_below_the_rows(make_runs: Callable[..., Path], writers: Any, without_pictures: None) -> None:
+def test_baselines_stand_below_the_rows(
+    make_runs: Callable[..., Path], writers: Any, without_pictures: None
+) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2))
     known = {"majority_baseline": 0.684, "baselines": {"bag of words": {"accuracy": 0.723}}}
     writers.finetune(root, "ltr", "mrpc", (1, 1), 60.0, **known)
-    assert main(["table5_pretraining_tasks", "scale=demo", f"runs_dir={root.parents[1]}", "--latex"]) == 0
+    assert (
+        main(["table5_pretraining_tasks", "scale=demo", f"runs_dir={root.parents[1]}", "--latex"])
+        == 0
+    )
     lines = (root / "report/report.tex").read_text().split("\n")
     majority = next(line for line in lines if line.startswith("most frequent label"))
     surface = next(line for line in lines if line.startswith("surface baseline"))
@@ -124,7 +158,11 @@ def test_baselines_stand_below_the_rows(make_runs: Callable[..., Path], writers:
 def test_a_note_has_one_letter() -> None:
     notes: dict[str, str] = {}
     marks = [mark(f"note {number}", notes) for number in range(28)]
-    assert marks[0] == r"\textsuperscript{a}" and marks[26] == r"\textsuperscript{aa}" and len(set(marks)) == 28
+    assert (
+        marks[0] == r"\textsuperscript{a}"
+        and marks[26] == r"\textsuperscript{aa}"
+        and len(set(marks)) == 28
+    )
     assert mark("note 1", notes) == marks[1] and mark("", notes) == "" and len(notes) == 28
 
 
@@ -147,7 +185,9 @@ def test_balanced(tex: str) -> None:
 
 
 def test_nothing_unescaped(tex: str) -> None:
-    text = re.sub(r"\\(begin|end|label|cmidrule|multicolumn)(\(lr\))?\{[^}]*\}(\{[clr]+\})?", "", bare(tex))
+    text = re.sub(
+        r"\\(begin|end|label|cmidrule|multicolumn)(\(lr\))?\{[^}]*\}(\{[clr]+\})?", "", bare(tex)
+    )
     assert not re.search(r"[%#_^~<>|]", text)
     assert all(character not in text for character in "±−–")
     assert "\\pm$" in text

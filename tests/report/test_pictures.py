@@ -12,7 +12,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from clozelab.report.plots import LEAST_PERCENT, _draw_column, draw_sizes, draw_table, look, plt, within_percent
+from clozelab.report.plots import (
+    LEAST_PERCENT,
+    _draw_column,
+    draw_sizes,
+    draw_table,
+    look,
+    plt,
+    within_percent,
+)
 from clozelab.report.render import write_report
 from clozelab.runs.find import find
 from clozelab.verdicts.accounts import encoder_sizes, rows_by_size
@@ -20,12 +28,19 @@ from clozelab.verdicts.experiment import find_experiment, load_experiment
 from clozelab.verdicts.table import DataColumn, build_table
 
 TABLE_5 = "table5_pretraining_tasks"
-MEANS = {("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0, ("ltr_bilstm", "mrpc"): 65.0, ("random", "mrpc"): 50.0}
+MEANS = {
+    ("mlm", "mrpc"): 70.0,
+    ("ltr", "mrpc"): 60.0,
+    ("ltr_bilstm", "mrpc"): 65.0,
+    ("random", "mrpc"): 50.0,
+}
 
 
 def resize(root: Path, arm: str, parameters: int) -> None:
     for path in root.glob(f"pretrain/{arm}/*/run.json"):
-        path.write_text(path.read_text().replace('"parameters": 1527680', f'"parameters": {parameters}'))
+        path.write_text(
+            path.read_text().replace('"parameters": 1527680', f'"parameters": {parameters}')
+        )
 
 
 def test_same_data_same_bytes(make_runs: Callable[..., Path]) -> None:
@@ -36,7 +51,9 @@ def test_same_data_same_bytes(make_runs: Callable[..., Path]) -> None:
     with look("dark"):
         dark = draw_table(table)
     assert first is not None and first == second
-    assert first.png.startswith(b"\x89PNG") and ElementTree.fromstring(first.svg).tag.endswith("svg")
+    assert first.png.startswith(b"\x89PNG") and ElementTree.fromstring(first.svg).tag.endswith(
+        "svg"
+    )
     assert b"<dc:date>" not in first.svg and first != dark
 
 
@@ -49,21 +66,28 @@ def test_same_data_same_bytes(make_runs: Callable[..., Path]) -> None:
         (51.0, ("bag of words", 40.0), 51.0),
     ],
 )
-def test_the_line_is_that_of_the_best_trivial_rule(majority: Any, baseline: Any, expected: float | None) -> None:
+def test_the_line_is_that_of_the_best_trivial_rule(
+    majority: Any, baseline: Any, expected: float | None
+) -> None:
     column = DataColumn("x", "x", "m", None, False, majority=majority, baseline=baseline)
     assert column.trivial == expected
     table = SimpleNamespace(cells={}, experiment=SimpleNamespace(rows=()))
     with look("light"):
         axes = (figure := plt.figure()).add_subplot()
         _draw_column(axes, table, column)  # type: ignore[arg-type]
-        assert [line.get_xdata()[0] for line in axes.lines] == [one for one in [expected] if one is not None]
+        assert [line.get_xdata()[0] for line in axes.lines] == [
+            one for one in [expected] if one is not None
+        ]
         plt.close(figure)
 
 
 @pytest.mark.parametrize(
-    ("ends", "expected"), [((-0.05, 0.05), (-1.0, 1.0)), ((40.0, 60.0), (40.0, 60.0)), ((-50.0, 150.0), (-2.0, 102.0))]
+    ("ends", "expected"),
+    [((-0.05, 0.05), (-1.0, 1.0)), ((40.0, 60.0), (40.0, 60.0)), ((-50.0, 150.0), (-2.0, 102.0))],
 )
-def test_an_axis_of_equal_scores_counts_in_points(ends: tuple[float, float], expected: tuple[float, float]) -> None:
+def test_an_axis_of_equal_scores_counts_in_points(
+    ends: tuple[float, float], expected: tuple[float, float]
+) -> None:
     assert within_percent(*ends, least=LEAST_PERCENT) == pytest.approx(expected)
 
 
@@ -75,7 +99,8 @@ def test_size_is_drawn_where_arms_differ_in_it(make_runs: Callable[..., Path]) -
     resize(root, "mlm", 5_000_000)
     table = build_table(experiment, find(root))
     rows = rows_by_size(table)
-    assert [row.name for row in rows] == ["mlm_nsp", "mlm", "ltr", "ltr_bilstm"]  # no floor: it has no pre-training
+    # no floor: it has no pre-training
+    assert [row.name for row in rows] == ["mlm_nsp", "mlm", "ltr", "ltr_bilstm"]
     assert encoder_sizes(table) == {"mlm_nsp": 1_527_680, "mlm": 5_000_000, "ltr": 1_530_000}
     assert draw_sizes([], {}, table) is None
     report = write_report(experiment, root, root / "report", scale="demo")
@@ -84,13 +109,17 @@ def test_size_is_drawn_where_arms_differ_in_it(make_runs: Callable[..., Path]) -
     assert "against the parameters of the encoder" in (report.folder / "report.html").read_text()
 
 
-def test_of_points_of_one_run_the_last_has_its_size(make_runs: Callable[..., Path], writers: Any) -> None:
+def test_of_points_of_one_run_the_last_has_its_size(
+    make_runs: Callable[..., Path], writers: Any
+) -> None:
     root = make_runs({})
     for arm, percent in product(("mlm", "ltr"), (5, 10, 25, 50, 75, 100)):
         config = {"encoder_arm": arm, "encoder_fraction": percent / 100}
         writers.finetune(root, f"{arm}_{percent:02d}", "mnli", (1, 1), 60.0, config=config)
     resize(root, "ltr", 3_000_000)
-    rows = rows_by_size(build_table(load_experiment(find_experiment("figure5_training_steps")), find(root)))
+    rows = rows_by_size(
+        build_table(load_experiment(find_experiment("figure5_training_steps")), find(root))
+    )
     assert [row.name for row in rows] == ["mlm_100", "ltr_100"]
 
 

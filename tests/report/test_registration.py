@@ -1,4 +1,6 @@
-"""What is declared before the first run: frozen with a date and a hash, and held against what was run."""
+"""What is declared before the first run: frozen with a date and a hash, and held against what was
+run.
+"""
 
 from __future__ import annotations
 
@@ -54,10 +56,22 @@ def finish(folder: Path, started: str, *more: str) -> None:
 def write(step: Step, job: tuple[str, ...], started: str) -> None:
     config = step.sweep.settings(job)
     recorded = canonical(OmegaConf.create(config))
-    state = {"status": "complete", "stage": step.verb, "seconds": 1.0, "host": {}, "inputs": {}, "scale": "demo",
-             "watched": {}, "started": started, "fingerprint": "f" * 64, "facts": {}, "config": recorded,
-             "results_version": RESULTS_VERSIONS[step.verb], "metric": "validation/accuracy",
-             "scores": {"validation/accuracy": {"unit": "percent", "better": "higher", "value": 70.0}}}  # fmt: skip
+    state = {
+        "status": "complete",
+        "stage": step.verb,
+        "seconds": 1.0,
+        "host": {},
+        "inputs": {},
+        "scale": "demo",
+        "watched": {},
+        "started": started,
+        "fingerprint": "f" * 64,
+        "facts": {},
+        "config": recorded,
+        "results_version": RESULTS_VERSIONS[step.verb],
+        "metric": "validation/accuracy",
+        "scores": {"validation/accuracy": {"unit": "percent", "better": "higher", "value": 70.0}},
+    }
     target = Path(config["run_dir"])
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
@@ -69,39 +83,73 @@ def said(folder: Path) -> str:
     return said_of(load_experiment(folder), find(root(folder)))
 
 
-def test_a_registration_before_the_first_run(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_registration_before_the_first_run(
+    mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (entry,) = read_registration(root(mine))
-    assert said(mine) == f"registered on 2026-11-22 ({entry.hash[:12]}) before its first run; nothing of it was changed"
+    assert (
+        said(mine)
+        == f"registered on 2026-11-22 ({entry.hash[:12]}) before its first run; nothing of it was"
+        " changed"
+    )
     finish(mine, "2026-11-22T10:00:00+00:00")
     left = "no run yet of a registered setting of arm b, b on mrpc and random on mrpc"
     assert said(mine).endswith(f"before its first run; nothing of it was changed; {left}")
     assert verb(words(mine)) == 0, "the same once more is no other"
-    assert "registered already on 2026-11-22" in capsys.readouterr().out and len(read_registration(root(mine))) == 1
-    finish(mine, "2026-11-22T09:59:59+00:00")
-    assert "registered on 2026-11-22" in said(mine) and "after 2 of 2 runs had begun (the first on 2026-11-22)" in said(
-        mine
+    assert (
+        "registered already on 2026-11-22" in capsys.readouterr().out
+        and len(read_registration(root(mine))) == 1
     )
+    finish(mine, "2026-11-22T09:59:59+00:00")
+    assert "registered on 2026-11-22" in said(
+        mine
+    ) and "after 2 of 2 runs had begun (the first on 2026-11-22)" in said(mine)
 
 
 def test_what_was_changed_is_named(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finish(mine, "2026-11-23T00:00:00+00:00")
-    finish(mine, "2026-11-23T00:00:00+00:00", "pretrain.seed=3", "finetune.pretrain_seed=3", "finetune.seed=2")
-    assert "; since then pre-training seed 3 added and fine-tuning seed 2 added; no run yet" in said(mine)
+    finish(
+        mine,
+        "2026-11-23T00:00:00+00:00",
+        "pretrain.seed=3",
+        "finetune.pretrain_seed=3",
+        "finetune.seed=2",
+    )
+    assert (
+        "; since then pre-training seed 3 added and fine-tuning seed 2 added; no run yet"
+        in said(mine)
+    )
     other = json.loads(json.dumps(SAID))
     other["claims"][0]["direction"] = "lower"
-    other["claims"].append({"text": "new", "compare": ["a", "random", "mrpc"], "direction": "higher", "primary": True})
-    other |= {"arms": {"a": {"objective": "mlm"}, "b": {}, "c": {}}, "stopping": {"first": 2, "most": 5}}
+    other["claims"].append(
+        {"text": "new", "compare": ["a", "random", "mrpc"], "direction": "higher", "primary": True}
+    )
+    other |= {
+        "arms": {"a": {"objective": "mlm"}, "b": {}, "c": {}},
+        "stopping": {"first": 2, "most": 5},
+    }
     (mine / "paper.yaml").write_text(json.dumps(other))
     text = said(mine)
-    for change in ("claim b is better changed", "claim new added", "row c added", "arm b changed", "arm c added"):
+    for change in (
+        "claim b is better changed",
+        "claim new added",
+        "row c added",
+        "arm b changed",
+        "arm c added",
+    ):
         assert change in text, change
     assert "stopping rule changed" in text
-    with pytest.raises(ValueError, match=r"of 2026-11-22 says otherwise \(claim b is better changed.*--again keeps it"):
+    with pytest.raises(
+        ValueError,
+        match=r"of 2026-11-22 says otherwise \(claim b is better changed.*--again keeps it",
+    ):
         verb(words(mine))
     monkeypatch.setattr(registration, "now", lambda: "2026-11-24T00:00:00+00:00")
     assert verb(words(mine, "--again")) == 0 and len(read_registration(root(mine))) == 2
     text = said(mine)
-    assert "registered on 2026-11-22" in text and "before its first run" in text, "the one that came before counts"
+    assert "registered on 2026-11-22" in text and "before its first run" in text, (
+        "the one that came before counts"
+    )
     assert "claim new added" in text and text.endswith("; registered again on 2026-11-24")
 
 
@@ -111,7 +159,9 @@ def test_other_settings_than_the_registered_ones(mine: Path) -> None:
     assert "settings of arm a changed" in text and "settings of a on mrpc changed" in text
     assert "arm b changed" not in text
     finish(mine, "2026-11-23T00:00:00+00:00", "trainer.threads=1")
-    assert "; nothing of it was changed; no run yet" in said(mine), "how the work is laid out is no other run"
+    assert "; nothing of it was changed; no run yet" in said(mine), (
+        "how the work is laid out is no other run"
+    )
 
 
 def declared(folder: Path, **more: Any) -> dict[str, Any]:
@@ -121,7 +171,9 @@ def declared(folder: Path, **more: Any) -> dict[str, Any]:
 
 
 def test_the_order_of_primary_claims_counts(tmp_path: Path) -> None:
-    first, second = ({**SAID["claims"][0], "text": text, "primary": True} for text in ("first", "second"))  # type: ignore[dict-item]
+    first, second = (
+        {**SAID["claims"][0], "text": text, "primary": True} for text in ("first", "second")
+    )  # type: ignore[dict-item]
     before = declared(tmp_path / "mine", claims=[first, second])
     assert registration.changed(before, declared(tmp_path / "mine", claims=[second, first])) == [
         "order of primary claims changed"
@@ -131,7 +183,10 @@ def test_the_order_of_primary_claims_counts(tmp_path: Path) -> None:
 
 
 MEASURED = {
-    "columns": ["mrpc", {"name": "x", "from": "evaluate", "task": "pairs_next", "metric": "validation/accuracy"}]
+    "columns": [
+        "mrpc",
+        {"name": "x", "from": "evaluate", "task": "pairs_next", "metric": "validation/accuracy"},
+    ]
 }
 
 
@@ -143,25 +198,43 @@ def test_measures_have_the_seeds_of_their_encoders_and_shared_runs_count(
     declared(folder, **MEASURED)
     there = ["scale=demo", f"runs_dir={tmp_path / 'runs'}", "finetune.seed=1"]
     assert verb([str(folder), *there, "seeds=4,5"]) == 0
-    assert read_registration(root(folder))[0].content["seeds"] == {"fine-tuning": [1], "pre-training": [4, 5]}
-    for seed, settings, changes in ((5, [], "; nothing of it was changed"), (6, ["pretrain.steps_factor=0.5"], "")):
-        for step in (one for one in make_steps(folder, [*there, f"seeds={seed}", *settings]) if one.is_sweep):
+    assert read_registration(root(folder))[0].content["seeds"] == {
+        "fine-tuning": [1],
+        "pre-training": [4, 5],
+    }
+    for seed, settings, changes in (
+        (5, [], "; nothing of it was changed"),
+        (6, ["pretrain.steps_factor=0.5"], ""),
+    ):
+        for step in (
+            one for one in make_steps(folder, [*there, f"seeds={seed}", *settings]) if one.is_sweep
+        ):
             write(step, step.sweep.jobs[0], "2026-11-23T00:00:00+00:00")
         for path in root(folder).glob("pretrain/*/*/run.json"):
             shared = {"run": "elsewhere", "fingerprint": "f", "weights": "w"}
             path.write_text(json.dumps(json.loads(path.read_text()) | {"shared": shared}))
         changes = changes or "; since then settings of arm a changed and pre-training seed 6 added"
-        assert f"{changes}; no run yet of pre-training seed 4; " in said(folder), "who drops a seed has to say it"
+        assert f"{changes}; no run yet of pre-training seed 4; " in said(folder), (
+            "who drops a seed has to say it"
+        )
 
 
-def test_every_rate_that_a_row_tries_is_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rate_that_a_row_tries_is_registered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(registration, "now", lambda: "2026-11-22T10:00:00+00:00")
     folder = tmp_path / "mine"
     declared(folder, sweeps={"finetune": {"learning_rate": "1e-4,2e-4"}})
     assert verb(words(folder)) == 0
-    for rate, change in (("1e-4", "nothing of it was changed"), ("3e-4", "since then settings of a on mrpc changed")):
+    for rate, change in (
+        ("1e-4", "nothing of it was changed"),
+        ("3e-4", "since then settings of a on mrpc changed"),
+    ):
         finish(folder, "2026-11-23T00:00:00+00:00", f"finetune.learning_rate={rate}")
-        assert f"{change}; no run yet of a registered setting of a on mrpc, arm b, b on mrpc and 1 more" in said(folder)
+        assert (
+            f"{change}; no run yet of a registered setting of a on mrpc, arm b, b on mrpc and 1"
+            " more" in said(folder)
+        )
 
 
 def test_an_edited_file_is_named(mine: Path) -> None:
@@ -170,7 +243,9 @@ def test_an_edited_file_is_named(mine: Path) -> None:
     path.write_text(saved.replace('"higher"', '"lower"'))
     with pytest.raises(ValueError, match="the registration of 2026-11-22 was edited"):
         read_registration(root(mine))
-    assert "was edited, since it does not fit its hash" in said(mine), "the report says so and goes on"
+    assert "was edited, since it does not fit its hash" in said(mine), (
+        "the report says so and goes on"
+    )
     path.write_text(saved.replace("2026-11-22", "2026-11-01"))
     assert "was edited" in said(mine)
     path.write_text(saved[:100])

@@ -1,4 +1,6 @@
-"""The written report: every file, self-contained, honest about what is missing; and what a terminal shows of it."""
+"""The written report: every file, self-contained, honest about what is missing; and what a terminal
+shows of it.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +42,21 @@ def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def texts(report: Report) -> dict[str, str]:
     """What a reader of each written page sees, without the embedded pictures."""
-    pages = {path.name: path.read_text() for path in report.folder.iterdir() if path.suffix not in (".png", ".svg")}
+    pages = {
+        path.name: path.read_text()
+        for path in report.folder.iterdir()
+        if path.suffix not in (".png", ".svg")
+    }
     return {name: re.sub(r'"data:[^"]*"', '""', text) for name, text in pages.items()}
 
 
 def full(make_runs: Callable[..., Path], **extra: Any) -> Path:
     """Every row above its floor."""
     means = [50.0 if row.startswith("random") else 60.0 + index for index, row in enumerate(ROWS)]
-    return make_runs({(row, task): mean for row, mean in zip(ROWS, means, strict=True) for task in EVERY}, **extra)
+    return make_runs(
+        {(row, task): mean for row, mean in zip(ROWS, means, strict=True) for task in EVERY},
+        **extra,
+    )
 
 
 def test_files(make_runs: Callable[..., Path], writers: Any) -> None:
@@ -65,7 +74,10 @@ def test_files(make_runs: Callable[..., Path], writers: Any) -> None:
         assert "Ablation over the pre-training tasks" in text
         assert "Does next-sentence prediction help" in text  # the README's question
         assert "2 layers of 128, 1.53 M parameters" in text
-        assert "finetune/ltr/pretrain-seed-1/mrpc/seed-9 (failed): ValueError: broken on purpose" in text
+        assert (
+            "finetune/ltr/pretrain-seed-1/mrpc/seed-9 (failed): ValueError: broken on purpose"
+            in text
+        )
         assert "1 failed" in text and "holds" in text
         assert "0123456789ab" in text and "torch 2.13.0" in text and "A processor" in text
 
@@ -78,9 +90,14 @@ def test_what_the_papers_numbers_are_stands_above_the_table(make_runs: Callable[
         update={"seeds": 5, "averaging": "median"}
     )
     found = texts(write_report(medians, root, root / "report", scale="demo"))
-    assert "averaged inside each; the paper's numbers are medians of 5 runs a cell." in found["report.md"]
+    assert (
+        "averaged inside each; the paper's numbers are medians of 5 runs a cell."
+        in found["report.md"]
+    )
     assert "are medians of 5 runs a cell." in found["report.html"]
-    (claim,) = (line for line in found["report.md"].splitlines() if "left-to-right costs MRPC" in line)
+    (claim,) = (
+        line for line in found["report.md"].splitlines() if "left-to-right costs MRPC" in line
+    )
     assert "| lower |" in claim and "9.0" not in claim
 
 
@@ -88,7 +105,8 @@ def test_what_the_papers_numbers_are_stands_above_the_table(make_runs: Callable[
 def test_stand_ins_stand_apart(make_runs: Callable[..., Path]) -> None:
     text = texts(written(full(make_runs)))["report.md"]
     own, apart = text.split("### ")[1:3]
-    assert "| | MNLI-m, paper | QNLI, paper | MRPC, paper | MRPC, ours |" in own  # MNLI and QNLI have no run
+    # MNLI and QNLI have no run
+    assert "| | MNLI-m, paper | QNLI, paper | MRPC, paper | MRPC, ours |" in own
     assert re.search(r"\| MLM & NSP \| 84\.4 \| 88\.4 \| 86\.7 \| (59|60)\.\d ± \d", own)
     assert "SNLI-95k (stand-in for MNLI-m), ours" in apart
     assert not re.search(r"8\d\.\d", apart)  # no number of the paper
@@ -169,12 +187,18 @@ def test_no_text_is_html(make_runs: Callable[..., Path], writers: Any) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1, 2))
     writers.finetune(root, "ltr", "mrpc", (1, 9), 0.0, status="failed")
     experiment = load_experiment(find_experiment("table5_pretraining_tasks"))
-    rows = tuple(one.model_copy(update={"label": f"{one.label} {HOSTILE}"}) for one in experiment.rows)
-    claims = tuple(one.model_copy(update={"text": f"{one.text} {HOSTILE}"}) for one in experiment.claims)
+    rows = tuple(
+        one.model_copy(update={"label": f"{one.label} {HOSTILE}"}) for one in experiment.rows
+    )
+    claims = tuple(
+        one.model_copy(update={"text": f"{one.text} {HOSTILE}"}) for one in experiment.claims
+    )
     update = {"title": f"{HOSTILE} 3 < 4", "source": HOSTILE, "rows": rows, "claims": claims}
     failed = root / "finetune/ltr/pretrain-seed-1/mrpc/seed-9/run.json"
     failed.write_text(json.dumps(json.loads(failed.read_text()) | {"error": HOSTILE}))
-    hostile = write_report(experiment.model_copy(update=update), root, root / "report", scale=HOSTILE)
+    hostile = write_report(
+        experiment.model_copy(update=update), root, root / "report", scale=HOSTILE
+    )
     for text in (path.read_text() for path in hostile.folder.glob("report.md")):
         tags = Tags()
         tags.feed(text)
@@ -200,38 +224,62 @@ def test_synthetic_is_said_first(make_runs: Callable[..., Path]) -> None:
     report = written(make_runs({("mlm", "mrpc"): 70.0}, generator={"_target_": "microworld.x"}))
     text = texts(report)["report.md"]
     assert text.startswith("**Synthetic data.**")
-    # Generated MRPC is in the official format and under the official task's name; the paper's number stays apart.
+    # Generated MRPC is in the official format and under the official task's name; the paper's
+    # number stays apart.
     ours, paper = text.split("### ")[1:3]
-    assert "| | text MRPC (synthetic, for MRPC), ours |" in ours and re.search(r"\| No NSP \| 70\.\d ± ", ours)
+    assert "| | text MRPC (synthetic, for MRPC), ours |" in ours and re.search(
+        r"\| No NSP \| 70\.\d ± ", ours
+    )
     assert "MRPC, paper" in paper and "ours" not in paper.split("## ")[0]
     body = texts(report)["report.html"].split("<body>")[1]
     assert body.index("Synthetic data.") < body.index("<h1>")
 
 
 KNOWN = {
-    "mlm": {"nats": 0.53, "standard_error": 0.02, "reader": "masked", "view": "the unmasked words of 62 on end"},
-    "ltr": {"nats": 1.08, "standard_error": 0.004, "reader": "left_to_right", "view": "its document"},
+    "mlm": {
+        "nats": 0.53,
+        "standard_error": 0.02,
+        "reader": "masked",
+        "view": "the unmasked words of 62 on end",
+    },
+    "ltr": {
+        "nats": 1.08,
+        "standard_error": 0.004,
+        "reader": "left_to_right",
+        "view": "its document",
+    },
 }
 
 
 def test_known_bounds_and_distances(make_runs: Callable[..., Path], writers: Any) -> None:
-    """Held-out loss is 4.4 in every made-up run; the arm without the fact has a dash, not a number."""
+    """Held-out loss is 4.4 in every made-up run; the arm without the fact has a dash, not a
+    number.
+    """
     root = make_runs({}, pretrain_seeds=())
     for arm in ("mlm_nsp", "mlm", "ltr"):
         known = {"known_loss": KNOWN[arm]} if arm in KNOWN else None
         writers.pretrain(root, arm, 1, generator={"_target_": "microworld.x"}, known=known)
     report = written(root)
     text = texts(report)["report.md"]
-    assert "| arm | encoder | held-out loss | no model below | above that by at most | without context |" in text
+    assert (
+        "| arm | encoder | held-out loss | no model below | above that by at most | without"
+        " context |" in text
+    )
     assert "| No NSP (mlm) | L2 H128, 1.53 M | 4.400 | 0.53 \u00b1 0.02 | 3.87 | 6.200 |" in text
-    assert "| LTR & No NSP (ltr) | L2 H128, 1.53 M | 4.400 | 1.08 \u00b1 0.00 | 3.32 | 6.200 |" in text
+    assert (
+        "| LTR & No NSP (ltr) | L2 H128, 1.53 M | 4.400 | 1.08 \u00b1 0.00 | 3.32 | 6.200 |" in text
+    )
     assert "| MLM & NSP (mlm_nsp) | L2 H128, 1.53 M | 4.400 | \u2013 | \u2013 | 6.200 |" in text
     assert (
-        "No masked model can be below 0.53 \u00b1 0.02 on average" in text and "lower bound, not the exact best" in text
+        "No masked model can be below 0.53 \u00b1 0.02 on average" in text
+        and "lower bound, not the exact best" in text
     )
     assert "No left-to-right model can be below 1.08" in texts(report)["report.html"]
     assert (report.folder / "curves.png").is_file()
-    assert known_heights(find(root).pretrain) == {"no masked below 0.53": 0.53, "no left-to-right below 1.08": 1.08}
+    assert known_heights(find(root).pretrain) == {
+        "no masked below 0.53": 0.53,
+        "no left-to-right below 1.08": 1.08,
+    }
     console = Console(width=120, file=io.StringIO())
     print_page(report.page, console)
     assert re.search(r"No NSP \(mlm\) +4\.400 +0\.53 \u00b1 0\.02 +3\.87", console.file.getvalue())
@@ -248,16 +296,23 @@ def test_real_corpora_have_no_bound(make_runs: Callable[..., Path]) -> None:
 
 
 @pytest.mark.usefixtures("without_plots")
-def test_surface_baselines_are_a_row_and_no_claim(make_runs: Callable[..., Path], writers: Any) -> None:
+def test_surface_baselines_are_a_row_and_no_claim(
+    make_runs: Callable[..., Path], writers: Any
+) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
-    known = {"bag of words": {"accuracy": 0.7525, "f1": 0.9}, "longest overlap": {"accuracy": 0.675}}
+    known = {
+        "bag of words": {"accuracy": 0.7525, "f1": 0.9},
+        "longest overlap": {"accuracy": 0.675},
+    }
     spans = {"longest overlap": {"f1": 68.8}}
     for seed in (1, 2):
         writers.finetune(root, "ltr", "mrpc", (seed, 1), 60.0, baselines=known)
         writers.finetune(root, "ltr", "squad_v1", (seed, 1), 60.0, baselines=spans)
     report = written(root)
     group = report.page["groups"][0]
-    found = dict(zip([heading["name"] for heading in group["headings"]], group["surface"], strict=True))
+    found = dict(
+        zip([heading["name"] for heading in group["headings"]], group["surface"], strict=True)
+    )
     assert found["MRPC"] == {"mean": "75.2", "note": "bag of words"}
     assert found["SQuAD F1"] == {"mean": "68.8", "note": "longest overlap"}
     assert found["QNLI"] == {"mean": "\u2013", "note": ""}
@@ -272,7 +327,9 @@ def test_surface_baselines_are_a_row_and_no_claim(make_runs: Callable[..., Path]
 
 @pytest.mark.usefixtures("without_plots")
 def test_only_the_exception_is_noted(make_runs: Callable[..., Path], writers: Any) -> None:
-    root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1, 2), finetune_seeds=(1, 2))
+    root = make_runs(
+        {("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1, 2), finetune_seeds=(1, 2)
+    )
     writers.finetune(root, "random", "mrpc", (1, 1), 68.4, collapsed=True, majority_baseline=0.684)
     writers.finetune(root, "random", "mrpc", (1, 2), 66.0, majority_baseline=0.684)
     report = written(root)
@@ -280,14 +337,23 @@ def test_only_the_exception_is_noted(make_runs: Callable[..., Path], writers: An
     column = [heading["name"] for heading in group["headings"]].index("MRPC")
     notes = {row["label"]: row["cells"][column]["note"] for row in group["rows"]}
     assert notes["No NSP"] == "" and group["rows"][0]["cells"][column]["mean"] == "missing"
-    assert notes["No pre-training"] == "2 of 4 runs; fine-tuning seeds only; 1 collapsed, 66.0 without"
+    assert (
+        notes["No pre-training"] == "2 of 4 runs; fine-tuning seeds only; 1 collapsed, 66.0 without"
+    )
     assert group["majority"][column] == "68.4"
-    assert "No pre-training on MRPC (pre-training/fine-tuning seed 2/1, 2/2)" in report.page["problems"]["Missing"]
+    assert (
+        "No pre-training on MRPC (pre-training/fine-tuning seed 2/1, 2/2)"
+        in report.page["problems"]["Missing"]
+    )
 
 
 @pytest.mark.usefixtures("without_plots")
 def test_what_pretraining_has_not_learnt_is_said(make_runs: Callable[..., Path]) -> None:
-    root = make_runs({("mlm_nsp", "mrpc"): 70.0, ("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
+    root = make_runs(
+        {("mlm_nsp", "mrpc"): 70.0, ("mlm", "mrpc"): 70.0},
+        pretrain_seeds=(1, 2),
+        finetune_seeds=(1,),
+    )
     assert "Not learnt" not in written(root).page["problems"]
     told = {"nsp_accuracy": 0.7, "nsp_source_rule": 0.769, "nsp_accuracy_one_source": 0.554}
     pairs = {f"validation/{key}": value for key, value in told.items()}
@@ -297,14 +363,17 @@ def test_what_pretraining_has_not_learnt_is_said(make_runs: Callable[..., Path])
             state["facts"] |= facts
             path.write_text(json.dumps(state))
     page = written(root).page
-    for path in root.glob("pretrain/mlm/*/run.json"):  # replaced-token detection: the loss is its generator's
+    # replaced-token detection: the loss is its generator's
+    for path in root.glob("pretrain/mlm/*/run.json"):
         state = json.loads(path.read_text())
-        path.write_text(json.dumps(state | {"facts": state["facts"] | {"validation/rtd_loss": 0.2}}))
+        path.write_text(
+            json.dumps(state | {"facts": state["facts"] | {"validation/rtd_loss": 0.2}})
+        )
     assert len(written(root).page["problems"]["Not learnt"]) == 1
     said, plateau = page["problems"]["Not learnt"]
     assert said.startswith(
-        "Next-sentence prediction tells, of held-out pairs of 64 tokens: MLM & NSP (mlm_nsp) 70.0% (the sources alone "
-        "tell 76.9%; inside one source 55.4% of those)"
+        "Next-sentence prediction tells, of held-out pairs of 64 tokens: MLM & NSP (mlm_nsp) 70.0%"
+        " (the sources alone tell 76.9%; inside one source 55.4% of those)"
     )
     of_nsp, of_mlm = ({*one["claims"]} for one in page["unlearnt"])
     assert "dropping NSP costs MNLI" in of_nsp and "left-to-right costs MRPC" not in of_nsp
@@ -312,24 +381,40 @@ def test_what_pretraining_has_not_learnt_is_said(make_runs: Callable[..., Path])
     (arm,) = (one for one in page["arms"] if "mlm_nsp" in one["label"])
     assert (arm["nsp"], arm["nsp_rule"], arm["nsp_inside"]) == ("70.0%", "76.9%", "55.4%")
     assert "| 70.0% | 76.9% | 55.4% |" in texts(written(root))["report.md"]
-    assert plateau.startswith("No NSP (mlm): a held-out loss of 6.10 nats") and "where 6.20 takes no context" in plateau
+    assert (
+        plateau.startswith("No NSP (mlm): a held-out loss of 6.10 nats")
+        and "where 6.20 takes no context" in plateau
+    )
 
 
 @pytest.mark.usefixtures("without_plots")
 @pytest.mark.parametrize(
     ("accuracy", "rule", "inside", "is_learnt"),
     [
-        *((0.70, 0.769, 0.60, False), (0.78, 0.769, 0.60, True), (0.78, 0.769, 0.53, False), (0.58, 0.51, 0.58, True)),
-        (0.99, 1.0, None, False),  # every random segment is of another source: none is left inside one
+        *(
+            (0.70, 0.769, 0.60, False),
+            (0.78, 0.769, 0.60, True),
+            (0.78, 0.769, 0.53, False),
+            (0.58, 0.51, 0.58, True),
+        ),
+        # every random segment is of another source: none is left inside one
+        (0.99, 1.0, None, False),
     ],
 )
 def test_learnt_is_above_the_sources_and_inside_one(
-    make_runs: Callable[..., Path], accuracy: float, rule: float, inside: float | None, is_learnt: bool
+    make_runs: Callable[..., Path],
+    accuracy: float,
+    rule: float,
+    inside: float | None,
+    is_learnt: bool,
 ) -> None:
     root = make_runs({("mlm_nsp", "mrpc"): 70.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
     for path in root.glob("pretrain/mlm_nsp/*/run.json"):
         state = json.loads(path.read_text())
-        state["facts"]["validation/nsp_accuracy"], state["facts"]["validation/nsp_source_rule"] = accuracy, rule
+        state["facts"]["validation/nsp_accuracy"], state["facts"]["validation/nsp_source_rule"] = (
+            accuracy,
+            rule,
+        )
         state["facts"] |= {} if inside is None else {"validation/nsp_accuracy_one_source": inside}
         path.write_text(json.dumps(state))
     assert ("Not learnt" not in written(root).page["problems"]) == is_learnt
@@ -337,8 +422,12 @@ def test_learnt_is_above_the_sources_and_inside_one(
 
 @pytest.mark.usefixtures("without_plots")
 @pytest.mark.parametrize(("loss", "is_learnt"), [(5.5, False), (5.3, True)])
-def test_copying_is_no_context(make_runs: Callable[..., Path], loss: float, is_learnt: bool) -> None:
-    """A tenth of the predicted tokens stand there to be read: with frequencies alone for the rest that makes 5.58."""
+def test_copying_is_no_context(
+    make_runs: Callable[..., Path], loss: float, is_learnt: bool
+) -> None:
+    """A tenth of the predicted tokens stand there to be read: with frequencies alone for the rest
+    that makes 5.58.
+    """
     root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
     for path in root.glob("pretrain/mlm/*/run.json"):
         state = json.loads(path.read_text())
@@ -380,7 +469,12 @@ def test_labels_move_apart_and_no_further() -> None:
 
 
 def test_wording() -> None:
-    assert [rough(value) for value in (7, 1_527_680, 999_950, 3.2e9)] == ["7", "1.53 M", "1 M", "3.2 G"]
+    assert [rough(value) for value in (7, 1_527_680, 999_950, 3.2e9)] == [
+        "7",
+        "1.53 M",
+        "1 M",
+        "3.2 G",
+    ]
     assert [duration(value) for value in (5.2, 90, 7200)] == ["5 s", "1.5 min", "2.0 h"]
     assert [signed(value) for value in (-0.04, 1.26, -3.5, None)] == ["0.0", "+1.3", "−3.5", "–"]
 
@@ -399,7 +493,8 @@ def test_terminal_keeps_numbers_whole(make_runs: Callable[..., Path], width: int
     printed = printed.replace("\N{NO-BREAK SPACE}", " ")
     assert all(one["interval"] in printed for one in page["judgements"])
     assert (
-        all(one["claimed"].split()[0] in ("the", "claimed:") for one in page["judgements"]) and "the paper" in printed
+        all(one["claimed"].split()[0] in ("the", "claimed:") for one in page["judgements"])
+        and "the paper" in printed
     )
 
 
@@ -414,7 +509,9 @@ def test_intervals_over_two_seeds_explain_their_size(
 
 @pytest.mark.usefixtures("without_plots")
 def test_the_commands_are_those_that_the_runs_recorded(make_runs: Callable[..., Path]) -> None:
-    report = written(make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1, 2)))
+    report = written(
+        make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1, 2))
+    )
     place = "--config-dir 'an experiment' --config-name"
     assert [value for key, value in report.page["provenance"] if key == "Command"] == [
         f"clozelab pretrain {place} sweep_pretrain -m scale=demo seed=1,2",
@@ -423,24 +520,32 @@ def test_the_commands_are_those_that_the_runs_recorded(make_runs: Callable[..., 
 
 
 @pytest.mark.usefixtures("without_plots")
-def test_verb_prints_table_and_path(make_runs: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_verb_prints_table_and_path(
+    make_runs: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0})
     runs_dir = root.parents[1]
     assert report_verb(["table5_pretraining_tasks", "scale=demo", f"runs_dir={runs_dir}"]) == 0
     printed = capsys.readouterr().out
-    assert "No NSP" in printed and "holds" in printed and str(root / "report" / "report.html") in printed
+    assert (
+        "No NSP" in printed
+        and "holds" in printed
+        and str(root / "report" / "report.html") in printed
+    )
 
 
 def test_unequal_runs_and_directions_of_stand_ins(make_runs: Callable[..., Path]) -> None:
-    means = {(row, task): 70.0 for row in ("mlm", "ltr", "mlm_nsp") for task in ("mrpc", "qnli_derived")}
+    means = {
+        (row, task): 70.0 for row in ("mlm", "ltr", "mlm_nsp") for task in ("mrpc", "qnli_derived")
+    }
     root = make_runs(means, pretrain_seeds=(1, 2))
     path = root / "finetune" / "ltr" / "pretrain-seed-1" / "mrpc" / "seed-1" / "run.json"
     path.write_text(path.read_text().replace('"row": "ltr"', '"row": "ltr", "epochs": 9'))
     report = written(root)
     text = (report.folder / "report.md").read_text()
     assert (
-        "fine-tuning runs on mrpc differ in epochs: 9 (1 runs, e.g. ltr seed 1/1), none (11 runs, e.g. ltr seed 1/2)"
-        in text
+        "fine-tuning runs on mrpc differ in epochs: 9 (1 runs, e.g. ltr seed 1/1), none (11 runs,"
+        " e.g. ltr seed 1/2)" in text
     )
     claims = {one["text"]: one for one in report.page["judgements"]}
     # The paper's size is about QNLI; derived QNLI speaks for the direction alone.
@@ -456,9 +561,18 @@ def test_the_correction_is_said(make_runs: Callable[..., Path]) -> None:
     tested = {one["corrected"] for one in report.page["judgements"]} - {""}
     assert tested and all(p.startswith("p ") for p in tested)
     for text in (pages["report.md"], pages["report.html"]):
-        assert "corrected for their number by Holm" in text and "corrected for the number of differences" in text
-        assert "in their order, each at 4 %" in text and "share 1 %" in text and "tested together" not in text
-    assert all(one["p"].replace("<", "&lt;") in pages["report.html"] for one in report.page["judgements"])
+        assert (
+            "corrected for their number by Holm" in text
+            and "corrected for the number of differences" in text
+        )
+        assert (
+            "in their order, each at 4 %" in text
+            and "share 1 %" in text
+            and "tested together" not in text
+        )
+    assert all(
+        one["p"].replace("<", "&lt;") in pages["report.html"] for one in report.page["judgements"]
+    )
 
 
 @pytest.mark.usefixtures("without_plots")
@@ -471,7 +585,10 @@ def test_a_collapsed_cell_has_no_interval(make_runs: Callable[..., Path], writer
     group = report.page["groups"][0]
     column = [heading["name"] for heading in group["headings"]].index("MRPC")
     cells = {row["label"]: row["cells"][column] for row in group["rows"]}
-    assert (cells["No pre-training"]["mean"], cells["No pre-training"]["half"]) == ("68.4", "collapsed")
+    assert (cells["No pre-training"]["mean"], cells["No pre-training"]["half"]) == (
+        "68.4",
+        "collapsed",
+    )
     assert cells["No NSP"]["half"].startswith("± ")
     text = texts(report)["report.md"]
     assert "| 68.4 collapsed (every run) |" in text and "± 0.0" not in text
@@ -486,30 +603,55 @@ def test_a_collapsed_cell_has_no_interval(make_runs: Callable[..., Path], writer
 @pytest.mark.usefixtures("without_plots")
 def test_one_seed_says_what_would_decide(make_runs: Callable[..., Path]) -> None:
     pages = texts(written(full(make_runs, pretrain_seeds=(1,))))
-    assert "needs 2 or more pre-training seeds" in pages["report.md"] and "pre-training seeds" in pages["report.html"]
+    assert (
+        "needs 2 or more pre-training seeds" in pages["report.md"]
+        and "pre-training seeds" in pages["report.html"]
+    )
 
 
 def test_runs_of_an_unknown_row_are_said(make_runs: Callable[..., Path]) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1, 2))
     for path in (root / "finetune" / "ltr").rglob("run.json"):
         path.write_text(path.read_text().replace('"row": "ltr"', '"row": "l2r"'))
-    assert "4 runs of row l2r, which paper.yaml does not have" in (written(root).folder / "report.md").read_text()
+    assert (
+        "4 runs of row l2r, which paper.yaml does not have"
+        in (written(root).folder / "report.md").read_text()
+    )
 
 
-def test_what_scores_are_of(make_runs: Callable[..., Path], writers: Any, without_plots: None) -> None:
-    """The split, a part of the training examples, and the choice among evaluations are said where they apply."""
+def test_what_scores_are_of(
+    make_runs: Callable[..., Path], writers: Any, without_plots: None
+) -> None:
+    """The split, a part of the training examples, and the choice among evaluations are said where
+    they apply.
+    """
     root = full(make_runs)
     md = texts(written(root))["report.md"]
     assert "on the dev sets; ours is" in md
     assert "training examples" not in md and "scored several times" not in md
     for folder in root.glob("finetune/*/*/mrpc/*"):
-        facts = {"data": {"train_examples": 1000, "train_examples_available": 3668}, "num_evaluations": 2}
-        (folder / "run.json").write_text(json.dumps(json.loads((folder / "run.json").read_text()) | {"facts": facts}))
+        facts = {
+            "data": {"train_examples": 1000, "train_examples_available": 3668},
+            "num_evaluations": 2,
+        }
+        (folder / "run.json").write_text(
+            json.dumps(json.loads((folder / "run.json").read_text()) | {"facts": facts})
+        )
     found = texts(written(root))
-    (line,) = (line for line in found["report.md"].splitlines() if line.startswith("| training examples |"))
+    (line,) = (
+        line for line in found["report.md"].splitlines() if line.startswith("| training examples |")
+    )
     assert line.count("1,000 of 3,668") == 1
     assert "trained on 1,000 of 3,668" in found["report.html"]
-    assert all("was scored several times on the way" in found[name] for name in ("report.md", "report.html"))
-    experiment = load_experiment(find_experiment("table5_pretraining_tasks")).model_copy(update={"split": "test"})
+    assert all(
+        "was scored several times on the way" in found[name]
+        for name in ("report.md", "report.html")
+    )
+    experiment = load_experiment(find_experiment("table5_pretraining_tasks")).model_copy(
+        update={"split": "test"}
+    )
     write_report(experiment, root, root / "other", scale="demo")
-    assert "ours on the dev sets and the paper's on the test sets; ours is" in (root / "other/report.md").read_text()
+    assert (
+        "ours on the dev sets and the paper's on the test sets; ours is"
+        in (root / "other/report.md").read_text()
+    )

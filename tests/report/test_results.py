@@ -1,4 +1,6 @@
-"""results.csv alone gives every cell of the table again: means over seeds, means of columns, facts of pre-training."""
+"""results.csv alone gives every cell of the table again: means over seeds, means of columns, facts
+of pre-training.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,11 @@ def written(root: Path, name: str) -> tuple[Table, list[Line]]:
 def scores_of(lines: list[Line], **wanted: str) -> Scores:
     """What docs/runs.md tells readers to take."""
     wanted |= {"counts": "True"}
-    mine = [one for one in lines if one["score"] and all(one[key] == value for key, value in wanted.items())]
+    mine = [
+        one
+        for one in lines
+        if one["score"] and all(one[key] == value for key, value in wanted.items())
+    ]
     found = {(one["pretrain_seed"], one["seed"]): float(one["score"]) for one in mine}
     assert len(found) == len(mine), "one line a pair of seeds"
     return found
@@ -56,7 +62,8 @@ def rebuilt(lines: list[Line], table: Table, row: str, column: DataColumn, cell:
     if not cell.groups:
         return scores_of(lines, row=row, column=column.heading)
     groups = [
-        [scores_of(lines, row=row, task=part.task, metric=part.metric) for part, _ in group] for group in cell.groups
+        [scores_of(lines, row=row, task=part.task, metric=part.metric) for part, _ in group]
+        for group in cell.groups
     ]
     return averaged([averaged(group) for group in groups])
 
@@ -73,7 +80,10 @@ def check_every_cell(table: Table, lines: list[Line]) -> list[str]:
             if column.is_pretraining:
                 expected = {(seed, ""): score for (seed, _), score in expected.items()}
             assert scores == pytest.approx(expected), (row.name, column.heading)
-            assert mean_over_seeds(scores) == pytest.approx(cell.estimate.mean), (row.name, column.heading)
+            assert mean_over_seeds(scores) == pytest.approx(cell.estimate.mean), (
+                row.name,
+                column.heading,
+            )
     return [column.heading for column in table.with_results]
 
 
@@ -81,22 +91,37 @@ def test_scores_of_one_run_and_means_of_columns(tmp_path: Path, writers: Any) ->
     tasks = ("mnli", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte")
     for number, task in enumerate(tasks):
         for seeds in ((1, 1), (1, 2), (2, 1)):
-            writers.scored(tmp_path, "mlm_nsp", task, seeds, 50.0 + number + seeds[0] + seeds[1] / 3)
+            writers.scored(
+                tmp_path, "mlm_nsp", task, seeds, 50.0 + number + seeds[0] + seeds[1] / 3
+            )
     for rate, score in ((5e-5, 66.0), (2e-5, 70.0)):
         for seed in (1, 2):
             config = {"learning_rate": rate}
-            writers.finetune(tmp_path, "given", "rte", (1, seed), score + seed, config=config, sub=str(rate))
+            writers.finetune(
+                tmp_path, "given", "rte", (1, seed), score + seed, config=config, sub=str(rate)
+            )
     writers.scored(tmp_path, "a_row_of_nobody", "rte", (1, 1), 10.0)
     writers.finetune(tmp_path, "mlm_nsp", "rte", (2, 2), 0.0, status="failed")
     table, lines = written(tmp_path, "table1_glue")
     checked = check_every_cell(table, lines)
-    assert len(checked) == 11 and "Average (dev)" in checked and "GLUE score without WNLI (dev)" in checked
-    assert {one["metric"] for one in lines if one["task"] == "mrpc"} == {"validation/accuracy", "validation/f1"}
-    assert [one["learning_rate"] for one in lines if one["row"] == "given" and one["counts"] == "True"] == ["2e-05"] * 2
+    assert (
+        len(checked) == 11
+        and "Average (dev)" in checked
+        and "GLUE score without WNLI (dev)" in checked
+    )
+    assert {one["metric"] for one in lines if one["task"] == "mrpc"} == {
+        "validation/accuracy",
+        "validation/f1",
+    }
+    assert [
+        one["learning_rate"] for one in lines if one["row"] == "given" and one["counts"] == "True"
+    ] == ["2e-05"] * 2
     assert [one["counts"] for one in lines if one["row"] == "a_row_of_nobody"] == ["False"]
-    assert [(one["metric"], one["score"], one["collapsed"]) for one in lines if one["status"] == "failed"] == [
-        ("",) * 3
-    ]
+    assert [
+        (one["metric"], one["score"], one["collapsed"])
+        for one in lines
+        if one["status"] == "failed"
+    ] == [("",) * 3]
 
 
 def test_facts_of_pretraining(tmp_path: Path, writers: Any) -> None:
@@ -112,7 +137,10 @@ def test_facts_of_pretraining(tmp_path: Path, writers: Any) -> None:
     assert {one["synthetic"] for one in lines} == {"text"}
     own = [one for one in lines if one["folder"] == "pretrain/base/seed-1"]
     figures = [("validation/loss", "nats", "4.4"), ("validation/accuracy", "percent", "40")]
-    figures += [("validation/nsp_accuracy/wiki", "percent", "90"), ("validation/perplexity", "", "11.64285714")]
+    figures += [
+        ("validation/nsp_accuracy/wiki", "percent", "90"),
+        ("validation/perplexity", "", "11.64285714"),
+    ]
     assert [(one["metric"], one["unit"], one["score"]) for one in own] == figures
     assert [one["is_headline"] for one in own] == ["True", "False", "False", "False"]
     assert [one["score"] for one in lines if one["status"] == "killed"] == [""]
@@ -121,14 +149,20 @@ def test_facts_of_pretraining(tmp_path: Path, writers: Any) -> None:
 @pytest.mark.parametrize("name", ["=1+1", "+x", "-x", "@x", "-2+3+cmd|' /C calc'!A0", "\t=1"])
 def test_no_cell_is_a_formula(tmp_path: Path, writers: Any, name: str) -> None:
     """A spreadsheet would compute it; numbers stay numbers."""
-    writers.finetune(tmp_path, "ltr", "cola", (1, 1), -12.5, config={"experiment": name}, synthetic=name)
+    writers.finetune(
+        tmp_path, "ltr", "cola", (1, 1), -12.5, config={"experiment": name}, synthetic=name
+    )
     path = next(tmp_path.rglob("run.json"))
     state = json.loads(path.read_text())
     state["git"]["commit"] = name
     path.write_text(json.dumps(state))
     _, (line,) = written(tmp_path, "table1_glue")
     assert line["synthetic"] == line["commit"] == f"'{name}" and float(line["score"]) == -12.5
-    assert not [cell for cell in line.values() if cell.startswith(("=", "+", "@", "\t")) or cell[:2] in ("-x", "-2")]
+    assert not [
+        cell
+        for cell in line.values()
+        if cell.startswith(("=", "+", "@", "\t")) or cell[:2] in ("-x", "-2")
+    ]
 
 
 def test_every_column_is_described_and_every_line_has_a_run(tmp_path: Path, writers: Any) -> None:

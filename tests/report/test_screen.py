@@ -1,5 +1,5 @@
-"""report.html in a real browser, light and dark: at three widths no element is wider than its box, all text can be
-read, and the first screen answers."""
+"""report.html in a real browser, light and dark: at three widths no element is wider than its box,
+all text can be read, and the first screen answers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ import pytest
 from clozelab.report.render import Report, write_report
 from clozelab.verdicts.experiment import find_experiment, load_experiment
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None)
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None
+)
 EVERY = ("mnli", "qnli", "mrpc", "sst2", "squad_v1", "snli_95k", "qnli_derived")
 ROWS = ("mlm_nsp", "mlm", "ltr", "ltr_bilstm", "random", "random_bilstm")
 WIDTHS = 420, 1400, 1920
 SCHEMES = "light", "dark"
-LEAST_CONTRAST = 4.5  # of text against what lies behind it, by WCAG 2 (AA); 3 where the text is large
+# of text against what lies behind it, by WCAG 2 (AA); 3 where the text is large
+LEAST_CONTRAST = 4.5
 MEASURE = """<!doctype html><body>%s<pre id="seen"></pre><script>
 const pixel = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
 function over(colour, below, opacity) {  // any colour that CSS can say, on an opaque one
@@ -80,21 +83,38 @@ def written(root: Path, name: str = "table5_pretraining_tasks") -> Report:
 
 @pytest.mark.browser
 @pytest.mark.skipif(BROWSER is None, reason="no browser on this machine")
-def test_nothing_is_wider_than_its_box_or_too_faint_to_read(make_runs: Callable[..., Path], tmp_path: Path) -> None:
+def test_nothing_is_wider_than_its_box_or_too_faint_to_read(
+    make_runs: Callable[..., Path], tmp_path: Path
+) -> None:
     means = {(row, task): 50.0 + 3.0 * place for place, row in enumerate(ROWS) for task in EVERY}
-    page = written(make_runs(means, pretrain_seeds=(1, 2, 3), finetune_seeds=(1,))).folder / "report.html"
-    # The control: a page on which one line can hardly be read, and one element is wider than all screens.
-    planted = '<p class="pale" style="color: var(--line)">pale</p><p class="broad" style="min-width: 3000px">broad</p>'
+    page = (
+        written(make_runs(means, pretrain_seeds=(1, 2, 3), finetune_seeds=(1,))).folder
+        / "report.html"
+    )
+    # The control: a page on which one line can hardly be read, and one element is wider than all
+    # screens.
+    planted = (
+        '<p class="pale" style="color: var(--line)">pale</p><p class="broad" style="min-width:'
+        ' 3000px">broad</p>'
+    )
     spoilt = page.with_name("spoilt.html")
     spoilt.write_text(page.read_text().replace("</body>", f"{planted}</body>"))
-    cases = [(one, width, scheme) for one in (page, spoilt) for width in WIDTHS for scheme in SCHEMES]
+    cases = [
+        (one, width, scheme) for one in (page, spoilt) for width in WIDTHS for scheme in SCHEMES
+    ]
     frames = (
         f'<iframe src="{one}" width="{width}" height="900" style="color-scheme: {scheme}"></iframe>'
         for one, width, scheme in cases
     )
     said = MEASURE.replace("LEAST", str(LEAST_CONTRAST)).replace("%s", "".join(frames))
     (tmp_path / "measure.html").write_text(said)
-    switches = ["--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", "--no-first-run"]
+    switches = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--allow-file-access-from-files",
+        "--no-first-run",
+    ]
     switches += ["--disable-background-networking", f"--user-data-dir={tmp_path / 'browser'}"]
     command = [str(BROWSER), *switches, "--dump-dom", (tmp_path / "measure.html").as_uri()]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
@@ -105,9 +125,13 @@ def test_nothing_is_wider_than_its_box_or_too_faint_to_read(make_runs: Callable[
         assert there["isDark"] == (scheme == "dark")
         if one == page:
             assert not there["wide"] and not there["faint"], (width, scheme)
-            assert width == min(WIDTHS) or there["answered"] < 900, "the verdicts are on the first screen"
+            assert width == min(WIDTHS) or there["answered"] < 900, (
+                "the verdicts are on the first screen"
+            )
         else:
-            assert any("pale" in line for line in there["faint"]) and any("broad" in line for line in there["wide"])
+            assert any("pale" in line for line in there["faint"]) and any(
+                "broad" in line for line in there["wide"]
+            )
 
 
 @pytest.fixture
@@ -117,8 +141,15 @@ def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("without_plots")
 def test_the_first_screen_answers(make_runs: Callable[..., Path]) -> None:
-    """One sentence a verdict that leads to its row, and what was not learnt with the claims that rest on it."""
-    means = {("mlm", "squad_v1"): 40.0, ("ltr", "squad_v1"): 76.0, ("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 70.0}
+    """One sentence a verdict that leads to its row, and what was not learnt with the claims that
+    rest on it.
+    """
+    means = {
+        ("mlm", "squad_v1"): 40.0,
+        ("ltr", "squad_v1"): 76.0,
+        ("mlm", "mrpc"): 70.0,
+        ("ltr", "mrpc"): 70.0,
+    }
     root = make_runs(means)
     for record in root.glob("pretrain/ltr/*/run.json"):
         known = json.loads(record.read_text())
@@ -127,21 +158,32 @@ def test_the_first_screen_answers(make_runs: Callable[..., Path]) -> None:
     report = written(root)
     html, markdown = ((report.folder / f"report.{kind}").read_text() for kind in ("html", "md"))
     sentence = (
-        r"Left-to-right costs SQuAD: contradicted here, \+3\d\.\d F1 \[\+3\d\.\d, \+3\d\.\d\]; the paper \u221210\.1\."
+        r"Left-to-right costs SQuAD: contradicted here, \+3\d\.\d F1 \[\+3\d\.\d, \+3\d\.\d\]; the"
+        r" paper \u221210\.1\."
     )
     above = html.partition("<h2>The table")[0]
-    assert re.search(r'<a class="badge contradicted" href="#claim-2" title="contradicted"></a>' + sentence, above)
+    assert re.search(
+        r'<a class="badge contradicted" href="#claim-2" title="contradicted"></a>' + sentence, above
+    )
     assert re.search(r"- \*\*contradicted\*\*: " + sentence, markdown)
     places = re.findall(r'href="#(claim-\d+)"', above)
-    assert len(places) == len(report.judgements) and all(f'<tr id="{one}">' in html for one in places)
-    assert "LTR &amp; No NSP (ltr): a held-out loss of 6.36 nats, where 6.20 takes no context" in above
+    assert len(places) == len(report.judgements) and all(
+        f'<tr id="{one}">' in html for one in places
+    )
+    assert (
+        "LTR &amp; No NSP (ltr): a held-out loss of 6.36 nats, where 6.20 takes no context" in above
+    )
     assert re.search(r"cannot be said from here: [^<]*left-to-right costs SQuAD", above)
 
 
 @pytest.mark.usefixtures("without_plots")
-def test_two_seeds_show_their_values_and_a_size_is_ours(make_runs: Callable[..., Path], writers: Any) -> None:
+def test_two_seeds_show_their_values_and_a_size_is_ours(
+    make_runs: Callable[..., Path], writers: Any
+) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
-    (cell,) = (row["cells"] for row in written(root).page["groups"][0]["rows"] if row["name"] == "mlm")
+    (cell,) = (
+        row["cells"] for row in written(root).page["groups"][0]["rows"] if row["name"] == "mlm"
+    )
     half = next(one["half"] for one in cell if one["seeds"])
     assert re.fullmatch(r"\((\d\d\.\d), (\d\d\.\d)\)", half) and "\u00b1" not in half
     sizes = root.parent.parent / "table6_model_size" / "demo"
@@ -149,10 +191,14 @@ def test_two_seeds_show_their_values_and_a_size_is_ours(make_runs: Callable[...,
     for arm, (layers, width) in shapes.items():
         shape = {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": 2}
         for seed in (1, 2):
-            writers.pretrain(sizes, arm, seed, model=shape, known={"validation/perplexity": 9.0 + seed})
+            writers.pretrain(
+                sizes, arm, seed, model=shape, known={"validation/perplexity": 9.0 + seed}
+            )
     report = written(sizes, "table6_model_size")
     labels = {row["name"]: row["label"] for row in report.page["groups"][-1]["rows"]}
     assert labels["depth_quarter"] == "L=3, H=64, A=2" and labels["base"] == "L=8, H=128, A=2"
-    assert labels["deep_wide"] == "L=8, H=128, A=2 (L=24, H=1024, A=16)", "two rows of one size stay apart"
+    assert labels["deep_wide"] == "L=8, H=128, A=2 (L=24, H=1024, A=16)", (
+        "two rows of one size stay apart"
+    )
     assert labels["wide"] == "L=12, H=1024, A=16", "no run says what it is here"
     assert "(the paper's L=3, H=768, A=12)" in (report.folder / "report.md").read_text()

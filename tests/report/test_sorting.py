@@ -1,4 +1,6 @@
-"""The HTML's tables: readable without JavaScript, sorted by buttons with it, and open to the scores behind a mean."""
+"""The HTML's tables: readable without JavaScript, sorted by buttons with it, and open to the scores
+behind a mean.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ import pytest
 from clozelab.report.render import write_report
 from clozelab.verdicts.experiment import find_experiment, load_experiment
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None)
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None
+)
 SCORES = {"mlm_nsp": 9.5, "mlm": 70.0, "ltr": 60.0, "random": 50.0}
 
 
@@ -42,11 +46,16 @@ def test_every_cell_stands_under_its_heading(page: Path) -> None:
 def test_a_mean_opens_to_its_scores(page: Path) -> None:
     html = page.read_text()
     found = re.search(
-        r'<td data-label="MRPC" title="([^"]+)"><details><summary><span class="mean">(?:69|70)\.\d<.*?</summary>'
+        r'<td data-label="MRPC" title="([^"]+)"><details><summary><span'
+        r' class="mean">(?:69|70)\.\d<.*?</summary>'
         r"<small>(.*?)</small>",
         html,
     )
-    assert found is not None and found[1] == found[2] and re.fullmatch(r"1/1: \d\d\.\d, 2/1: \d\d\.\d", found[1])
+    assert (
+        found is not None
+        and found[1] == found[2]
+        and re.fullmatch(r"1/1: \d\d\.\d, 2/1: \d\d\.\d", found[1])
+    )
     assert 'title=""' not in html and "A mean opens to the scores behind it" in html
 
 
@@ -65,9 +74,17 @@ document.querySelector("#seen").textContent = JSON.stringify([button.getAttribut
 @pytest.mark.browser
 @pytest.mark.skipif(BROWSER is None, reason="no browser on this machine")
 def test_clicks_sort(page: Path, tmp_path: Path) -> None:
-    """By the number, so that 9.5 is less than 60; what is missing stays below, and baselines below all."""
+    """By the number, so that 9.5 is less than 60; what is missing stays below, and baselines below
+    all.
+    """
     page.write_text(page.read_text().replace("</body>", CLICKS))
-    switches = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-extensions", "--no-first-run"]
+    switches = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-extensions",
+        "--no-first-run",
+    ]
     switches += ["--disable-background-networking", f"--user-data-dir={tmp_path / 'browser'}"]
     command = [str(BROWSER), *switches, "--dump-dom", page.as_uri()]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
@@ -76,7 +93,14 @@ def test_clicks_sort(page: Path, tmp_path: Path) -> None:
     name, *seen = json.loads(unescape(found[1]))
     absent, baselines = ["+ BiLSTM", "No pre-training + BiLSTM"], ["most frequent label"]
     down = ["No NSP", "LTR & No NSP", "No pre-training", "MLM & NSP"]
-    asmade = ["MLM & NSP", "No NSP", "LTR & No NSP", "+ BiLSTM", "No pre-training", "No pre-training + BiLSTM"]
+    asmade = [
+        "MLM & NSP",
+        "No NSP",
+        "LTR & No NSP",
+        "+ BiLSTM",
+        "No pre-training",
+        "No pre-training + BiLSTM",
+    ]
     assert name == "sort by MRPC, ours"
     assert seen == [
         ["descending", [*down, *absent, *baselines]],

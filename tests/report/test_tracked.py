@@ -1,4 +1,6 @@
-"""What a tracker gets to know, and what it must not; read back from W&B's own files, written offline."""
+"""What a tracker gets to know, and what it must not; read back from W&B's own files, written
+offline.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,29 @@ from clozelab.runs.store import Run
 
 
 def test_no_secret_is_shown_nor_its_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither directly, nor through another key, nor inside a longer value; a literal one is hidden, too."""
+    """Neither directly, nor through another key, nor inside a longer value; a literal one is
+    hidden, too.
+    """
     monkeypatch.setenv("TOKEN", "s3cret")
     text = (
-        "{direct: '${oc.env:TOKEN}', through: '${direct}', within: ['http://${direct}@x'], api_key: hunter2, seed: 7}"
+        "{direct: '${oc.env:TOKEN}', through: '${direct}', within: ['http://${direct}@x'], api_key:"
+        " hunter2, seed: 7}"
     )
     config = OmegaConf.create(text)
     assert isinstance(config, DictConfig)
-    assert "s3cret" in str(OmegaConf.to_container(config, resolve=True)), "the control: it is there to be shown"
+    assert "s3cret" in str(OmegaConf.to_container(config, resolve=True)), (
+        "the control: it is there to be shown"
+    )
     recorded = plain_config(config)
     assert "sha256" in str(recorded), "the control: the record has hashes"
     within, direct = "http://${direct}@x", "${oc.env:TOKEN}"
-    shown = {"direct": direct, "through": "${direct}", "within.0": within, "api_key": "***", "seed": 7}
+    shown = {
+        "direct": direct,
+        "through": "${direct}",
+        "within.0": within,
+        "api_key": "***",
+        "seed": 7,
+    }
     assert tracked_config(recorded) == shown
 
 
@@ -64,7 +77,9 @@ def test_one_command_uploads_everything(tmp_path: Path) -> None:
     for folder in folders[:2]:
         (folder / "wandb/offline-run-1").mkdir(parents=True)
     command = sync_command(folders)
-    assert command == f"find '{tmp_path}/my runs' -name 'offline-run-*' -prune -exec wandb sync {{}} +"
+    assert (
+        command == f"find '{tmp_path}/my runs' -name 'offline-run-*' -prune -exec wandb sync {{}} +"
+    )
 
 
 # W&B's own files
@@ -73,7 +88,8 @@ def test_one_command_uploads_everything(tmp_path: Path) -> None:
 def records(folder: Path) -> list[Any]:
     """The records of every offline run below a folder, in the order written.
 
-    A .wandb file is a LevelDB log behind a header of 7 bytes: blocks of 32 KiB with chunks (crc, length, type).
+    A .wandb file is a LevelDB log behind a header of 7 bytes: blocks of 32 KiB with chunks (crc,
+    length, type).
     """
     from wandb.proto.wandb_internal_pb2 import Record
 
@@ -108,8 +124,12 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WANDB_SILENT", "true")
 
 
-def test_a_sweep_and_a_report_in_wandb(tmp_path: Path, offline: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["clozelab", "pretrain", "innocent=word", "+mine.api_key=hunter2"])
+def test_a_sweep_and_a_report_in_wandb(
+    tmp_path: Path, offline: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        sys, "argv", ["clozelab", "pretrain", "innocent=word", "+mine.api_key=hunter2"]
+    )
     whole = sweep.compose("pretrain", ["logger=wandb", "logger.wandb.mode=offline", "experiment=e"])
     rows = [
         {"name": "a", "state": "complete", "value": 0.5, "seed": "1"},
@@ -119,11 +139,26 @@ def test_a_sweep_and_a_report_in_wandb(tmp_path: Path, offline: None, monkeypatc
         config = sweep.without_hydra(whole)
         track_sweep(config, "pretrain", tmp_path / "sweep", rows)
         (tmp_path / "report").mkdir()
-        for name in ("report.html", "report.md", "results.csv", "table.png", "table.svg", "other.txt"):
+        for name in (
+            "report.html",
+            "report.md",
+            "results.csv",
+            "table.png",
+            "table.svg",
+            "other.txt",
+        ):
             (tmp_path / "report" / name).write_text("x")
         Image.new("RGB", (2, 2)).save(tmp_path / "report" / "table.png")
-        claims = [("a", "first", "holds"), ("b", "here", "contradicted"), ("b", "there", "holds"), ("", "x", "holds")]
-        judged = [SimpleNamespace(claim=SimpleNamespace(id=id), judged_on=on, word=word) for id, on, word in claims]
+        claims = [
+            ("a", "first", "holds"),
+            ("b", "here", "contradicted"),
+            ("b", "there", "holds"),
+            ("", "x", "holds"),
+        ]
+        judged = [
+            SimpleNamespace(claim=SimpleNamespace(id=id), judged_on=on, word=word)
+            for id, on, word in claims
+        ]
         report: Any = SimpleNamespace(folder=tmp_path / "report", judgements=judged)
         track_report(config, report, experiment="e", scale="demo")
         config.logger = None
@@ -134,7 +169,11 @@ def test_a_sweep_and_a_report_in_wandb(tmp_path: Path, offline: None, monkeypatc
     assert not any(b"hunter2" in content for content in sent)
     swept, reported = records(tmp_path / "sweep"), records(tmp_path / "report")
     run = next(one.run for one in swept if one.HasField("run"))
-    assert (run.run_group, run.job_type, run.display_name) == ("e/sweep", "sweep", "demo/sweep/pretrain")
+    assert (run.run_group, run.job_type, run.display_name) == (
+        "e/sweep",
+        "sweep",
+        "demo/sweep/pretrain",
+    )
     tables = list((tmp_path / "sweep").glob("wandb/offline-run-*/files/media/table/jobs*.json"))
     assert len(tables) == 1 and '"failed"' in tables[0].read_text()
     run = next(one.run for one in reported if one.HasField("run"))
@@ -142,7 +181,11 @@ def test_a_sweep_and_a_report_in_wandb(tmp_path: Path, offline: None, monkeypatc
     summary = {item.key: item.value_json for one in reported for item in one.summary.update}
     assert summary["a"] == summary["b on there"] == summary["claim 4"] == '"holds"'
     assert summary["b on here"] == '"contradicted"'
-    shown = {item.key or ".".join(item.nested_key): item.value_json for one in reported for item in one.history.item}
+    shown = {
+        item.key or ".".join(item.nested_key): item.value_json
+        for one in reported
+        for item in one.history.item
+    }
     assert "image-file" in str(shown) and "html-file" in str(shown), shown
     for told in (swept, reported):
         keys = {item.key for one in told for item in (*one.config.update, *one.run.config.update)}

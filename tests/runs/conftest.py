@@ -18,7 +18,9 @@ from clozelab.stages.finetune import main
 
 @pytest.fixture(scope="session")
 def save_encoder(tiny_config: Callable[..., Any]) -> Callable[..., None]:
-    """save_encoder(folder, tokenizer, trained_seq_lengths=None, seed=0, **changes): hidden size 16, fresh weights."""
+    """save_encoder(folder, tokenizer, trained_seq_lengths=None, seed=0, **changes): hidden size 16,
+    fresh weights.
+    """
 
     def save(
         folder: Path,
@@ -40,7 +42,9 @@ def save_encoder(tiny_config: Callable[..., Any]) -> Callable[..., None]:
 
 @pytest.fixture
 def finetune(world: Path, tmp_path: Path) -> Callable[..., Path]:
-    """finetune(*overrides, name="run") runs the stage on the file's `world` and returns its run folder."""
+    """finetune(*overrides, name="run") runs the stage on the file's `world` and returns its run
+    folder.
+    """
 
     def run(*overrides: str, name: str = "run") -> Path:
         settings = {
@@ -54,7 +58,11 @@ def finetune(world: Path, tmp_path: Path) -> Callable[..., Path]:
             "trainer.progress_bar": "false",
             "trainer.log_interval_steps": 4,
         }
-        main(composed("finetune", [f"{key}={value}" for key, value in settings.items()] + list(overrides)))
+        main(
+            composed(
+                "finetune", [f"{key}={value}" for key, value in settings.items()] + list(overrides)
+            )
+        )
         return tmp_path / name
 
     return run

@@ -1,4 +1,6 @@
-"""The code that made a run is part of its record, and is asked about before the run is used again."""
+"""The code that made a run is part of its record, and is asked about before the run is used
+again.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ from clozelab.stages import reproduce
 
 PACKAGE = Path(fingerprint.__file__).resolve().parents[1]
 TARGETS: dict[str, Any] = {
-    "objective": {"token": {"_target_": "clozelab.objectives.mlm.MaskedLanguageModel"}, "pair": None},
+    "objective": {
+        "token": {"_target_": "clozelab.objectives.mlm.MaskedLanguageModel"},
+        "pair": None,
+    },
     "architecture": {"block": {"_target_": "clozelab.models.encoder.PostNorm"}},
     "optimizer": {"_target_": "clozelab.optim.adamw.build_adamw"},
     "task": {"module": {"_target_": "clozelab.modules.classification.SequenceClassification"}},
@@ -43,9 +48,13 @@ COMMENTS = (
 
 @pytest.fixture
 def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[bool, bool]]:
-    """edit(module, change) -> whether that changes the code of a pre-training, and of a fine-tuning."""
+    """edit(module, change) -> whether that changes the code of a pre-training, and of a
+    fine-tuning.
+    """
 
-    def run(module: str, change: Callable[[str], str] = lambda text: text + "\nNEW = 1\n") -> tuple[bool, bool]:
+    def run(
+        module: str, change: Callable[[str], str] = lambda text: text + "\nNEW = 1\n"
+    ) -> tuple[bool, bool]:
         before = code_hash("pretrain", PRETRAINING), code_hash("finetune", FINETUNING)
         file = tmp_path / "edited.py"
         text = (PACKAGE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
@@ -95,17 +104,30 @@ def test_what_a_run_imports_when_it_trains_counts(
 
 
 @pytest.mark.parametrize("what", [name for name, _ in COMMENTS])
-def test_what_only_reads_otherwise_does_not_count(edit: Callable[..., tuple[bool, bool]], what: str) -> None:
+def test_what_only_reads_otherwise_does_not_count(
+    edit: Callable[..., tuple[bool, bool]], what: str
+) -> None:
     assert edit("objectives.mlm", dict(COMMENTS)[what]) == (False, False)
     assert edit("objectives.mlm") == (True, False)  # the control
 
 
 def test_every_module_that_the_trainings_classes_load_counts() -> None:
     """By what Python itself has loaded, in a process of its own."""
-    wanted = ["modules.pretraining", "datamodules.corpus", "objectives.mlm", "optim.adamw", "training.trainer"]
-    script = f"import sys, importlib\nfor name in {wanted}: importlib.import_module('clozelab.' + name)\n"
+    wanted = [
+        "modules.pretraining",
+        "datamodules.corpus",
+        "objectives.mlm",
+        "optim.adamw",
+        "training.trainer",
+    ]
+    script = (
+        f"import sys, importlib\nfor name in {wanted}: importlib.import_module('clozelab.' +"
+        " name)\n"
+    )
     script += "print(*sorted(name for name in sys.modules if name.startswith('clozelab.')))"
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout
     loaded = {name.removeprefix("clozelab.") for name in said.split()} & code_of_results().keys()
     assert {"models.encoder", "corpus.instances", "objectives.objective"} < loaded
     packages = {"corpus", "models", "modules", "objectives", "optim", "training", "datamodules"}
@@ -113,7 +135,9 @@ def test_every_module_that_the_trainings_classes_load_counts() -> None:
     assert not [name for name in unseen if not name.endswith("__init__")]
 
 
-def test_an_installed_copy_is_the_same_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_copy_is_the_same_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = code_hash("pretrain", PRETRAINING)
     copy = shutil.copytree(PACKAGE, tmp_path / "site-packages" / "clozelab")
     monkeypatch.setattr(fingerprint, "__file__", str(copy / "runs" / "fingerprint.py"))
@@ -128,10 +152,23 @@ def test_an_installed_copy_is_the_same_code(tmp_path: Path, monkeypatch: pytest.
 
 
 def configuration(runs: Path, experiment: str = "first", reuse: str = "ask") -> DictConfig:
-    settings = {"experiment": experiment, "arm": "mlm", "seed": 1, "scale": {"name": "tiny"}, "reuse": reuse}
+    settings = {
+        "experiment": experiment,
+        "arm": "mlm",
+        "seed": 1,
+        "scale": {"name": "tiny"},
+        "reuse": reuse,
+    }
     place = runs / experiment / "tiny" / "pretrain" / "mlm" / "seed-1"
-    places = {"runs_dir": str(runs), "run_dir": str(place), "data_dir": str(runs), "share_runs": True}
-    return OmegaConf.create(settings | places | {"phases": [{"steps": 8}], "keep_encoders": []} | PRETRAINING)
+    places = {
+        "runs_dir": str(runs),
+        "run_dir": str(place),
+        "data_dir": str(runs),
+        "share_runs": True,
+    }
+    return OmegaConf.create(
+        settings | places | {"phases": [{"steps": 8}], "keep_encoders": []} | PRETRAINING
+    )
 
 
 def claim(config: DictConfig) -> Run:
@@ -152,7 +189,9 @@ def other_mlm(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
     def change() -> None:
         known = code_of_results()
-        changed = known | {"objectives.mlm": ("masks half of the tokens", known["objectives.mlm"][1])}
+        changed = known | {
+            "objectives.mlm": ("masks half of the tokens", known["objectives.mlm"][1])
+        }
         monkeypatch.setattr(fingerprint, "code_of_results", lambda: changed)
 
     return change
@@ -161,7 +200,11 @@ def other_mlm(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 def test_a_record_says_by_which_code_and_in_which_environment_it_was_made(tmp_path: Path) -> None:
     train(configuration(tmp_path))
     record = read_record(Path(configuration(tmp_path).run_dir))
-    assert record is not None and record.code == code_hash("pretrain", record.config) and len(record.code) == 64
+    assert (
+        record is not None
+        and record.code == code_hash("pretrain", record.config)
+        and len(record.code) == 64
+    )
     assert record.home == "first/tiny/pretrain/mlm/seed-1"
     assert record.environment["python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
     assert {"torch", "numpy", "tokenizers", "kernels"} < record.environment.keys()
@@ -183,18 +226,28 @@ def test_a_complete_run_of_other_code_is_said_once_and_taken(
         assert run.is_complete
     (said,) = caplog.messages
     now = code_hash("pretrain", run.content.config)
-    assert config.run_dir in said and made[:10] in said and now[:10] in said and "reuse=same_code" in said
+    assert (
+        config.run_dir in said
+        and made[:10] in said
+        and now[:10] in said
+        and "reuse=same_code" in said
+    )
     assert read_record(Path(config.run_dir)).code == made  # type: ignore[union-attr]
 
 
-def test_same_code_refuses_it_and_any_takes_it(tmp_path: Path, other_mlm: Callable[[], None]) -> None:
+def test_same_code_refuses_it_and_any_takes_it(
+    tmp_path: Path, other_mlm: Callable[[], None]
+) -> None:
     strict, free = (configuration(tmp_path, reuse=reuse) for reuse in ("same_code", "any"))
     train(strict)
     assert is_done(strict.run_dir, stage="pretrain", config=strict)
     other_mlm()
     assert not is_done(strict.run_dir, stage="pretrain", config=strict)
-    assert job_status("pretrain", strict, strict.run_dir)[0] == "check"  # the job runs, and says why it cannot
-    with pytest.raises(RunConflictError, match=r"made by other code: \w{10} .*, now \w{10} .*remove the folder"):
+    # the job runs, and says why it cannot
+    assert job_status("pretrain", strict, strict.run_dir)[0] == "check"
+    with pytest.raises(
+        RunConflictError, match=r"made by other code: \w{10} .*, now \w{10} .*remove the folder"
+    ):
         claim(strict)
     with claim(free) as run:
         assert run.is_complete
@@ -246,7 +299,9 @@ def test_a_begun_run_goes_on_and_keeps_the_code_of_its_first_session(
     strict = configuration(tmp_path, reuse="same_code")
     assert not is_done(strict.run_dir, stage="pretrain", config=strict)
     assert find_equal_run(configuration(tmp_path, "second"), {"corpus": "c"}) is None
-    assert find_equal_run(configuration(tmp_path, "second", reuse="any"), {"corpus": "c"}) is not None
+    assert (
+        find_equal_run(configuration(tmp_path, "second", reuse="any"), {"corpus": "c"}) is not None
+    )
 
 
 def test_another_experiment_does_not_share_it_unless_told(
@@ -260,18 +315,31 @@ def test_another_experiment_does_not_share_it_unless_told(
     assert job_status("pretrain", other, other.run_dir) == ("new", "")
     share_equal_run(other, {"corpus": "c"})
     assert not Path(other.run_dir).exists()
-    assert "first/tiny/pretrain/mlm/seed-1 was made by other code" in caplog.text and "reuse=any" in caplog.text
+    assert (
+        "first/tiny/pretrain/mlm/seed-1 was made by other code" in caplog.text
+        and "reuse=any" in caplog.text
+    )
     share_equal_run(free, {"corpus": "c"})
     record = read_record(Path(free.run_dir))
-    assert record is not None and record.shared is not None and record.code == first  # of what was trained
+    # of what was trained
+    assert record is not None and record.shared is not None and record.code == first
 
 
 def test_a_reproduction_that_finds_everything_complete_says_it_too(
-    tmp_path: Path, other_mlm: Callable[[], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    other_mlm: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     train(configuration(tmp_path))
-    step = SimpleNamespace(is_sweep=False, root=(tmp_path / "first" / "tiny", ""), overrides=(), config_name="")
-    nothing = {"find_experiment": Path, "make_steps": lambda *_: [step], "all_complete": lambda _: True}
+    step = SimpleNamespace(
+        is_sweep=False, root=(tmp_path / "first" / "tiny", ""), overrides=(), config_name=""
+    )
+    nothing = {
+        "find_experiment": Path,
+        "make_steps": lambda *_: [step],
+        "all_complete": lambda _: True,
+    }
     for name, stand_in in (nothing | {"judge": lambda *_: None}).items():
         monkeypatch.setattr(reproduce, name, stand_in)
     assert reproduce.main(["first"]) == 0 and "other code" not in caplog.text
@@ -281,28 +349,53 @@ def test_a_reproduction_that_finds_everything_complete_says_it_too(
 
 @pytest.mark.slow
 def test_a_sweep_says_it_in_one_line(tmp_path: Path) -> None:
-    """From the command line, with a package whose mlm.py was edited between two launches of the same sweep."""
-    draw = "\n\n".join("\n".join(f"a b c d e {word} {number}." for word in "fghij") for number in range(40))
+    """From the command line, with a package whose mlm.py was edited between two launches of the
+    same sweep.
+    """
+    draw = "\n\n".join(
+        "\n".join(f"a b c d e {word} {number}." for word in "fghij") for number in range(40)
+    )
     (tmp_path / "text.txt").write_text(draw + "\n")
     source = shutil.copytree(PACKAGE, tmp_path / "src" / "clozelab")
     for name in ("conf", "experiments"):
         shutil.copytree(PACKAGE.parents[1] / name, tmp_path / name)
     shutil.copytree(PACKAGE.parent / "microworld", tmp_path / "src" / "microworld")
-    words = ["corpus=text", "corpus.sources.0.path=text.txt", f"data_dir={tmp_path}", f"cache_dir={tmp_path / 'cache'}"]
-    words += ["corpus.validation_fraction=0.2", "tokenizer.vocab_size=60", "objective=mlm", "validation.seq_length=16"]
-    words += ["phases=[{seq_length: 16, steps: 1, global_batch_size: 2, micro_batch_size: 2}]", "seed=1,2,3"]
-    words += [f"runs_dir={tmp_path / 'runs'}", "validation.instances=4", "model.num_hidden_layers=1"]
+    words = [
+        "corpus=text",
+        "corpus.sources.0.path=text.txt",
+        f"data_dir={tmp_path}",
+        f"cache_dir={tmp_path / 'cache'}",
+    ]
+    words += [
+        "corpus.validation_fraction=0.2",
+        "tokenizer.vocab_size=60",
+        "objective=mlm",
+        "validation.seq_length=16",
+    ]
+    words += [
+        "phases=[{seq_length: 16, steps: 1, global_batch_size: 2, micro_batch_size: 2}]",
+        "seed=1,2,3",
+    ]
+    words += [
+        f"runs_dir={tmp_path / 'runs'}",
+        "validation.instances=4",
+        "model.num_hidden_layers=1",
+    ]
     told = os.environ | {"PYTHONPATH": str(source.parent), "CLOZELAB_SKIP_DOCTOR": "1"}
 
     def sweep(*more: str) -> tuple[int, str]:
         command = [sys.executable, "-m", "clozelab", "pretrain", "-m", *words, *more]
-        done = subprocess.run(command, env=told, cwd=tmp_path, capture_output=True, text=True, timeout=500)
+        done = subprocess.run(
+            command, env=told, cwd=tmp_path, capture_output=True, text=True, timeout=500
+        )
         return done.returncode, " ".join((done.stdout + done.stderr).split())
 
     status, text = sweep()
     assert status == 0 and "3 complete" in text, text
     assert "other code" not in sweep()[1]
-    (source / "objectives" / "mlm.py").write_text((source / "objectives" / "mlm.py").read_text() + "\nNEW = 1\n")
+    (source / "objectives" / "mlm.py").write_text(
+        (source / "objectives" / "mlm.py").read_text() + "\nNEW = 1\n"
+    )
     status, text = sweep()
     assert status == 0 and "3 skipped" in text and text.count("made by other code") == 1, text
     assert "so were 2 more" in text

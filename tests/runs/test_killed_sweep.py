@@ -1,9 +1,11 @@
-"""kill -9 during a sweep, again and again: no job is done twice, and the results are those of an undisturbed sweep.
+"""kill -9 during a sweep, again and again: no job is done twice, and the results are those of an
+undisturbed sweep.
 
-Both sweeps are killed outright at random moments (the launcher; its jobs die with it), restarted until they are
-through, and compared with those that nobody disturbed: the same results.csv up to its times, every encoder and
-prediction bit for bit. Moments are drawn from CLOZELAB_KILL_SEED (default 1); there are CLOZELAB_KILLS of them (default
-10), no fewer: sweeps that are through too soon are made again in another place.
+Both sweeps are killed outright at random moments (the launcher; its jobs die with it), restarted
+until they are through, and compared with those that nobody disturbed: the same results.csv up to
+its times, every encoder and prediction bit for bit. Moments are drawn from CLOZELAB_KILL_SEED
+(default 1); there are CLOZELAB_KILLS of them (default 10), no fewer: sweeps that are through too
+soon are made again in another place.
 """
 
 from __future__ import annotations
@@ -31,13 +33,17 @@ from clozelab.verdicts.table import build_table
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(7200),
-    pytest.mark.skipif(sys.platform != "linux", reason="jobs die with their launcher on Linux only"),
+    pytest.mark.skipif(
+        sys.platform != "linux", reason="jobs die with their launcher on Linux only"
+    ),
 ]
 KILLS = int(os.environ.get("CLOZELAB_KILLS", "10"))
 WHOLE_SWEEP_SECONDS = 1800
 """At most, undisturbed, on a machine that does much else."""
 OF_THE_MOMENT = ("tokens_per_second", "seconds", "commit", "local_changes")
-"""Fields of results.csv that are no result: how busy the machine was, and what was edited meanwhile."""
+"""Fields of results.csv that are no result: how busy the machine was, and what was edited
+meanwhile.
+"""
 MAX_ROUNDS = 5
 SCALE = {
     "vocab_size": 150,
@@ -65,20 +71,33 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("workplace")
     draw = random.Random(0)
     words = ["".join(draw.choices("abcdefgh", k=draw.randint(2, 6))) for _ in range(120)]
-    text = ["\n".join(" ".join(draw.choices(words, k=7)) + "." for _ in range(8)) for _ in range(80)]
+    text = [
+        "\n".join(" ".join(draw.choices(words, k=7)) + "." for _ in range(8)) for _ in range(80)
+    ]
     (folder / "text.txt").write_text("\n\n".join(text) + "\n", encoding="utf-8")
     (folder / "glue/SST-2").mkdir(parents=True)
     for name, count in (("train", 200), ("dev", 60)):
-        rows = [f"{' '.join(draw.choices(words, k=6))} {'good' if i % 2 else 'bad'}\t{i % 2}" for i in range(count)]
+        rows = [
+            f"{' '.join(draw.choices(words, k=6))} {'good' if i % 2 else 'bad'}\t{i % 2}"
+            for i in range(count)
+        ]
         (folder / f"glue/SST-2/{name}.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
     return folder
 
 
 def commands(workplace: Path, runs: Path) -> list[list[str]]:
     """Both sweeps: two arms of two seeds, and both fine-tuned with two seeds."""
-    paths = [f"data_dir={workplace}", f"cache_dir={workplace}/cache", f"runs_dir={runs}", "experiment=killed"]
+    paths = [
+        f"data_dir={workplace}",
+        f"cache_dir={workplace}/cache",
+        f"runs_dir={runs}",
+        "experiment=killed",
+    ]
     pretrain = ["corpus=text", "corpus.sources.0.path=text.txt", "corpus.validation_fraction=0.2"]
-    pretrain += [f"{'tokenizer.' if key == 'vocab_size' else ''}{key}={value}" for key, value in SCALE.items()]
+    pretrain += [
+        f"{'tokenizer.' if key == 'vocab_size' else ''}{key}={value}"
+        for key, value in SCALE.items()
+    ]
     finetune = ["task=sst2", "epochs=2", "encoder_arm=mlm,ltr", "pretrain_seed=1,2", "seed=1,2"]
     start = [sys.executable, "-m", "clozelab"]
     return [
@@ -88,15 +107,23 @@ def commands(workplace: Path, runs: Path) -> list[list[str]]:
 
 
 def start(words: list[str]) -> subprocess.Popen[bytes]:
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src"), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(__file__).parents[2] / "src"),
+        "OMP_NUM_THREADS": "1",
+    }
+    return subprocess.Popen(
+        words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
 
-def wait_or_kill(process: subprocess.Popen[bytes], runs: Path, draw: random.Random, lines: float) -> int | None:
+def wait_or_kill(
+    process: subprocess.Popen[bytes], runs: Path, draw: random.Random, lines: float
+) -> int | None:
     """Exit status of a sweep that was through before its moment came; None where it was killed.
 
-    The moment is a random one: of the start (one in four), else of the work, counted in the lines that jobs write, at
-    most `lines` of them. Clock times would nearly always hit the start, which takes longest.
+    The moment is a random one: of the start (one in four), else of the work, counted in the lines
+    that jobs write, at most `lines` of them. Clock times would nearly always hit the start, which
+    takes longest.
     """
     before = written(runs)
     of_the_start = draw.random() < 0.25
@@ -145,30 +172,43 @@ def results(runs: Path) -> list[dict[str, Any]]:
     experiment = Experiment(folder=runs, name="killed", columns=(), rows=rows)
     write_results(path, build_table(experiment, found), "demo")
     with path.open(newline="") as file:
-        return [{key: value for key, value in row.items() if key not in OF_THE_MOMENT} for row in csv.DictReader(file)]
+        return [
+            {key: value for key, value in row.items() if key not in OF_THE_MOMENT}
+            for row in csv.DictReader(file)
+        ]
 
 
 def contents(runs: Path) -> dict[str, str]:
     """Checksum of everything that a run is for."""
     names = ("model.safetensors", "predictions.jsonl", "scores.json")
     found = {path for name in names for path in runs.rglob(name)}
-    return {str(path.relative_to(runs)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(found)}
+    return {
+        str(path.relative_to(runs)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(found)
+    }
 
 
-def run_killed(workplace: Path, runs: Path, lengths: list[int], kills: int, draw: random.Random) -> int:
-    """Both sweeps to their ends, killed up to so many times, half of them each; returns how many times it was.
+def run_killed(
+    workplace: Path, runs: Path, lengths: list[int], kills: int, draw: random.Random
+) -> int:
+    """Both sweeps to their ends, killed up to so many times, half of them each; returns how many
+    times it was.
 
-    `lengths`: lines that have been written at each one's end. What a sweep has still to write is divided among the
-    kills that it is still to have, so that they come before its end.
+    `lengths`: lines that have been written at each one's end. What a sweep has still to write is
+    divided among the kills that it is still to have, so that they come before its end.
     """
     done: dict[str, str] = {}
     happened = 0
-    for words, length, left in zip(commands(workplace, runs), lengths, (kills - kills // 2, kills // 2), strict=True):
+    for words, length, left in zip(
+        commands(workplace, runs), lengths, (kills - kills // 2, kills // 2), strict=True
+    ):
         status = None
         while status is None:
             process = start(words)
             if left:
-                status = wait_or_kill(process, runs, draw, max(1.0, (length - written(runs)) / left))
+                status = wait_or_kill(
+                    process, runs, draw, max(1.0, (length - written(runs)) / left)
+                )
             else:
                 status = process.wait(timeout=WHOLE_SWEEP_SECONDS)
             if status is None:
@@ -182,7 +222,9 @@ def run_killed(workplace: Path, runs: Path, lengths: list[int], kills: int, draw
     return happened
 
 
-def test_results_of_a_sweep_that_is_killed_at_random_moments(workplace: Path, tmp_path: Path) -> None:
+def test_results_of_a_sweep_that_is_killed_at_random_moments(
+    workplace: Path, tmp_path: Path
+) -> None:
     calm, lengths = tmp_path / "calm", []
     for words in commands(workplace, calm):
         assert start(words).wait(timeout=WHOLE_SWEEP_SECONDS) == 0
@@ -204,7 +246,9 @@ def test_results_of_a_sweep_that_is_killed_at_random_moments(workplace: Path, tm
 
 
 def test_two_launches_at_once_never_write_one_folder(workplace: Path, tmp_path: Path) -> None:
-    """What one works on the other holds, and counts once it is complete: both end well, and each run is made once."""
+    """What one works on the other holds, and counts once it is complete: both end well, and each
+    run is made once.
+    """
     words = commands(workplace, tmp_path)[0]
     launches = [start(words), start(words)]
     assert [one.wait(timeout=WHOLE_SWEEP_SECONDS) for one in launches] == [0, 0]
@@ -219,17 +263,28 @@ def test_two_launches_at_once_never_write_one_folder(workplace: Path, tmp_path: 
     assert completions(tmp_path) == made
 
 
-def test_a_failed_job_does_not_stop_the_others_and_is_tried_again(workplace: Path, tmp_path: Path) -> None:
+def test_a_failed_job_does_not_stop_the_others_and_is_tried_again(
+    workplace: Path, tmp_path: Path
+) -> None:
     words = [word.replace("seed=1,2", "seed=1") for word in commands(workplace, tmp_path)[0]]
     blocked = tmp_path / "killed/demo/pretrain/mlm/seed-1"
     sweep = start(words)
-    while not (blocked / "run.json").exists():  # before that, a folder with something in it would not be claimed
+    # before that, a folder with something in it would not be claimed
+    while not (blocked / "run.json").exists():
         assert sweep.poll() is None
         time.sleep(0.005)
     (blocked / "checkpoints").write_text("in the way of the folder of checkpoints")
     assert sweep.wait(timeout=WHOLE_SWEEP_SECONDS) == 1
-    states = {path.parent.parent.name: json.loads(path.read_text()) for path in tmp_path.rglob("run.json")}
-    assert states["ltr"]["status"] == "complete" and states["mlm"]["status"] == "failed" and states["mlm"]["error"]
+    states = {
+        path.parent.parent.name: json.loads(path.read_text()) for path in tmp_path.rglob("run.json")
+    }
+    assert (
+        states["ltr"]["status"] == "complete"
+        and states["mlm"]["status"] == "failed"
+        and states["mlm"]["error"]
+    )
     (blocked / "checkpoints").unlink()
     assert start(words).wait(timeout=WHOLE_SWEEP_SECONDS) == 0
-    assert {json.loads(path.read_text())["status"] for path in tmp_path.rglob("run.json")} == {"complete"}
+    assert {json.loads(path.read_text())["status"] for path in tmp_path.rglob("run.json")} == {
+        "complete"
+    }

@@ -1,4 +1,6 @@
-"""What a launch leaves for `status`: its jobs are counted, other runs are not, and its command is said again."""
+"""What a launch leaves for `status`: its jobs are counted, other runs are not, and its command is
+said again.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ WORDS = ["reproduce", EXPERIMENT, "scale=demo", "data_dir=texts"]
 
 @pytest.fixture
 def root(make_runs: Callable[..., Path]) -> Path:
-    return make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
+    return make_runs(
+        {("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,)
+    )
 
 
 def standing(root: Path) -> Standing:
@@ -50,7 +54,12 @@ def test_runs_of_another_row_do_not_make_up_the_number(root: Path, writers: Any)
         for path in (root / f"finetune/given-{seed}").rglob("run.json"):
             path.write_text(path.read_text().replace('"row": "ltr"', '"row": "given"'))
     pretrain, finetune = standing(root).sweeps
-    assert (finetune.planned, finetune.counts["complete"], finetune.not_begun, finetune.others) == (4, 2, 2, 2)
+    assert (finetune.planned, finetune.counts["complete"], finetune.not_begun, finetune.others) == (
+        4,
+        2,
+        2,
+        2,
+    )
     assert (pretrain.planned, pretrain.others) == (0, 6)  # this launch was not to pre-train
     assert not standing(root).is_done
     writers.finetune(root, "ltr", "mrpc", (1, 1), 60.0)
@@ -64,21 +73,32 @@ def test_the_command_is_the_one_that_began_it(
     (tmp_path / "somewhere").mkdir()
     monkeypatch.chdir(tmp_path / "somewhere")
     words = [*WORDS, "prepare.corpus.token=0123456789abcdef", "--skip-doctor"]
-    write_launch(root, words, {"pretrain": PRETRAIN, "finetune": [*FINETUNE, JobName("random", "mrpc", "1/1")]})
+    write_launch(
+        root,
+        words,
+        {"pretrain": PRETRAIN, "finetune": [*FINETUNE, JobName("random", "mrpc", "1/1")]},
+    )
     assert "0123456789abcdef" not in (root / LAUNCH_FILE).read_text()
-    line = f"clozelab reproduce {EXPERIMENT} scale=demo data_dir=texts 'prepare.corpus.token=***' --skip-doctor"
+    line = (
+        f"clozelab reproduce {EXPERIMENT} scale=demo data_dir=texts 'prepare.corpus.token=***'"
+        " --skip-doctor"
+    )
     assert standing(root).commands == [line]
     monkeypatch.chdir(tmp_path)
     assert standing(root).commands == [f"cd {tmp_path / 'somewhere'} && {line}"]
     status_verb([f"runs_dir={root.parents[1]}"])
-    assert f"to go on: cd {tmp_path / 'somewhere'} && {line}" in " ".join(capsys.readouterr().out.split())
+    assert f"to go on: cd {tmp_path / 'somewhere'} && {line}" in " ".join(
+        capsys.readouterr().out.split()
+    )
     root.parents[1].rename(tmp_path / "moved")
     moved = tmp_path / "moved" / EXPERIMENT / "demo"
     assert standing(moved).commands[0].endswith(f"--skip-doctor runs_dir={tmp_path / 'moved'}")
 
 
 def test_sweeps_by_themselves_are_noted_stage_by_stage(root: Path) -> None:
-    write_launch(root, ["pretrain", "-m", "seed=1,2,3"], {"pretrain": [*PRETRAIN, JobName("mlm", "", "3")]})
+    write_launch(
+        root, ["pretrain", "-m", "seed=1,2,3"], {"pretrain": [*PRETRAIN, JobName("mlm", "", "3")]}
+    )
     write_launch(root, ["finetune", "-m"], {"finetune": FINETUNE})
     pretrain, finetune = standing(root).sweeps
     assert (pretrain.planned, pretrain.not_begun, finetune.is_done) == (7, 1, True)
@@ -93,19 +113,29 @@ def test_a_sweep_notes_its_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert clozelab(words) == 0
     launches = read_launches(tmp_path / "runs/adhoc/demo")
     assert launches["pretrain"].jobs == [JobName("a", "", "1"), JobName("a", "", "2")]
-    assert launches["pretrain"].words == words and launches["pretrain"].started_in == str(Path.cwd())
+    assert launches["pretrain"].words == words and launches["pretrain"].started_in == str(
+        Path.cwd()
+    )
 
 
-def test_runs_of_no_launch_are_not_left_open(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_of_no_launch_are_not_left_open(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = standing(root)
-    assert [one.planned for one in found.sweeps] == [None, None] and not found.is_done and found.is_all_there_is
+    assert (
+        [one.planned for one in found.sweeps] == [None, None]
+        and not found.is_done
+        and found.is_all_there_is
+    )
     status_verb([f"runs_dir={root.parents[1]}"])
     out = " ".join(capsys.readouterr().out.split())
     assert "every run is complete" in out and "to go on" not in out
     path = root / "pretrain/mlm/seed-1/run.json"
     path.write_text(path.read_text().replace('"status": "complete"', '"status": "failed"'))
     assert not standing(root).is_all_there_is
-    said = "--config-dir 'an experiment' --config-name sweep_pretrain scale=demo seed=1 hydra.mode=RUN"
+    said = (
+        "--config-dir 'an experiment' --config-name sweep_pretrain scale=demo seed=1 hydra.mode=RUN"
+    )
     assert standing(root).commands == [f"cd /there && clozelab pretrain {said}"]
 
 
@@ -122,7 +152,11 @@ def test_runs_of_no_launch_are_not_left_open(root: Path, capsys: pytest.CaptureF
     ],
 )
 def test_all_there_is(
-    planned: tuple[int | None, ...], counts: tuple[int, ...], trouble: bool, expected: bool, root: Path
+    planned: tuple[int | None, ...],
+    counts: tuple[int, ...],
+    trouble: bool,
+    expected: bool,
+    root: Path,
 ) -> None:
     records = find(root).records[:1] if trouble else []
     sweeps = [
@@ -137,7 +171,9 @@ def test_a_damaged_note_is_none_and_no_garbage(root: Path, tmp_path: Path) -> No
     write_launch(root, ["other"], {"pretrain": PRETRAIN})
     assert read_launches(root)["pretrain"].words == ["other"]  # the latest one
     records = find(root.parents[1]).records
-    assert not any("launcher" in str(one.path) for one in find_garbage(records, root.parents[1], tmp_path, 0.0))
+    assert not any(
+        "launcher" in str(one.path) for one in find_garbage(records, root.parents[1], tmp_path, 0.0)
+    )
     for text in ("", "[]", '{"pretrain": []}', '{"pretrain": {"words": []}}'):
         (root / LAUNCH_FILE).write_text(text)
         assert read_launches(root) == {}
@@ -146,7 +182,13 @@ def test_a_damaged_note_is_none_and_no_garbage(root: Path, tmp_path: Path) -> No
 def test_reproduce_leaves_the_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reproduce, "all_complete", lambda steps: False)
     monkeypatch.setattr(reproduce, "run_steps", lambda steps, console, launcher: (130, True))
-    words = [EXPERIMENT, "scale=demo", f"runs_dir={tmp_path}", "pretrain.seed=5", "finetune.task=mrpc"]
+    words = [
+        EXPERIMENT,
+        "scale=demo",
+        f"runs_dir={tmp_path}",
+        "pretrain.seed=5",
+        "finetune.task=mrpc",
+    ]
     words += ["pretrain.arm=mlm", "finetune.row=mlm", "finetune.pretrain_seed=5", "finetune.seed=1"]
     root = tmp_path / EXPERIMENT / "demo"
     assert reproduce.main([*words, "--dry-run"]) == 0

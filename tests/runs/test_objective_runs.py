@@ -1,4 +1,6 @@
-"""Runs with two models, with objectives in turn, and from given weights: the stage from overrides to run folder."""
+"""Runs with two models, with objectives in turn, and from given weights: the stage from overrides
+to run folder.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ def weights(run_dir: Path) -> dict[str, torch.Tensor]:
     found = {}
     for name in ("encoder", "generator"):
         if (run_dir / name).is_dir():
-            found |= {f"{name} {key}": value for key, value in load_file(run_dir / name / "model.safetensors").items()}
+            found |= {
+                f"{name} {key}": value
+                for key, value in load_file(run_dir / name / "model.safetensors").items()
+            }
     return found
 
 
@@ -52,9 +57,16 @@ def rtd_run(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path: 
 def test_both_halves_are_kept_and_reported(rtd_run: Path) -> None:
     generator, encoder = load_encoder(rtd_run / "generator"), load_encoder(rtd_run / "encoder")
     assert (generator.config.hidden_size, encoder.config.hidden_size) == (8, 16)
-    assert torch.equal(generator.embeddings.word_embeddings.weight, encoder.embeddings.word_embeddings.weight)
+    assert torch.equal(
+        generator.embeddings.word_embeddings.weight, encoder.embeddings.word_embeddings.weight
+    )
     last = {key: float(value) for _, key, value in rows(rtd_run)}
-    assert {"validation/loss", "validation/accuracy", "validation/rtd_loss", "validation/rtd_accuracy"} <= last.keys()
+    assert {
+        "validation/loss",
+        "validation/accuracy",
+        "validation/rtd_loss",
+        "validation/rtd_accuracy",
+    } <= last.keys()
     replaced = last["validation/rtd_replaced"]
     assert 0 < replaced < 0.2
     assert last["validation/rtd_trivial_accuracy"] == pytest.approx(1 - replaced)
@@ -85,21 +97,30 @@ from clozelab.objectives.rtd import ReplacedTokenDetection as Rtd
 Rtd.draw = lambda self, generator, hidden: generator.heads["lm"](hidden).argmax(-1)
 sys.exit(main(sys.argv[1:]))
 """
-"""What is drawn depends on rank and micro-batch; here the generator's first choice is taken, which does not."""
+"""What is drawn depends on rank and micro-batch; here the generator's first choice is taken, which
+does not.
+"""
 
 
 @pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_two_processes_equal_one(workplace: Path, tmp_path: Path, strategy: str) -> None:  # noqa: F811
-    """Both losses at every step, and both models: shared embeddings get the gradient of all ranks and both passes."""
+    """Both losses at every step, and both models: shared embeddings get the gradient of all ranks
+    and both passes.
+    """
     (tmp_path / "driver.py").write_text(DRIVER)
     changes = RTD | {"model.hidden_dropout_prob": 0, "model.attention_probs_dropout_prob": 0}
-    changes |= {"position_growth": "none", "phases": f"[{ONE.replace('micro_batch_size: 8', 'micro_batch_size: 3')}}}]"}
+    changes |= {
+        "position_growth": "none",
+        "phases": f"[{ONE.replace('micro_batch_size: 8', 'micro_batch_size: 3')}}}]",
+    }
     for name, more in (("one", {}), ("two", {"trainer": strategy, "trainer.accelerator": "cpu"})):
         words = command(workplace, tmp_path / name, **changes, **more)[3:]
         driver = [sys.executable, str(tmp_path / "driver.py"), *words]
         done = forked.run(driver, env=environment(), capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr[-3000:]
-    one, two = ({row[:2]: float(row[2]) for row in rows(tmp_path / name)} for name in ("one", "two"))
+    one, two = (
+        {row[:2]: float(row[2]) for row in rows(tmp_path / name)} for name in ("one", "two")
+    )
     assert one.keys() == two.keys()
     for key, value in one.items():
         assert two[key] == pytest.approx(value, abs=1e-5, rel=1e-5), key
@@ -112,17 +133,33 @@ def test_two_processes_equal_one(workplace: Path, tmp_path: Path, strategy: str)
 def test_two_processes_change_the_objective(workplace: Path, tmp_path: Path) -> None:  # noqa: F811
     """The first phase gives the second one's heads no gradient, and nobody waits for it."""
     phases = f"[{ONE}, objective: mlm}}, {ONE}, objective: mlm_nsp}}, {ONE}, objective: rtd}}]"
-    changes = RTD | {"phases": phases, "trainer": "ddp", "trainer.accelerator": "cpu", "position_growth": "none"}
+    changes = RTD | {
+        "phases": phases,
+        "trainer": "ddp",
+        "trainer.accelerator": "cpu",
+        "position_growth": "none",
+    }
     words = command(workplace, tmp_path / "run", **changes)
     done = forked.run(words, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert {key for step, key, _ in rows(tmp_path / "run") if step == 9} >= {"train/mlm_loss", "train/rtd_loss"}
+    assert {key for step, key, _ in rows(tmp_path / "run") if step == 9} >= {
+        "train/mlm_loss",
+        "train/rtd_loss",
+    }
 
 
 def test_objectives_in_turn(workplace: Path, tmp_path: Path) -> None:  # noqa: F811
-    """Left to right, then masked: the first phase is that of a run with its objective alone, to the last bit."""
+    """Left to right, then masked: the first phase is that of a run with its objective alone, to the
+    last bit.
+    """
     both = f"[{ONE}, objective: ltr}}, {ONE}, objective: {{token: {{predict_prob: 0.4}}}}}}]"
-    run_here(workplace, tmp_path / "both", objective="mlm", phases=both, **{"validation.interval_steps": 2})
+    run_here(
+        workplace,
+        tmp_path / "both",
+        objective="mlm",
+        phases=both,
+        **{"validation.interval_steps": 2},
+    )
     found = [(step, key, value) for step, key, value in rows(tmp_path / "both")]
     names = {step: {key for at, key, _ in found if at == step} for step, _, _ in found}
     assert "train/ltr_loss" in names[4] and "train/mlm_loss" not in names[4]
@@ -131,17 +168,28 @@ def test_objectives_in_turn(workplace: Path, tmp_path: Path) -> None:  # noqa: F
     assert made["is_decoder"] is False
     # Both have the same rates: warm-up and decay are over the whole run.
     alone = f"[{ONE}}}, {ONE}}}]"
-    run_here(workplace, tmp_path / "ltr", objective="ltr", phases=alone, **{"validation.interval_steps": 2})
+    run_here(
+        workplace,
+        tmp_path / "ltr",
+        objective="ltr",
+        phases=alone,
+        **{"validation.interval_steps": 2},
+    )
     first = [row for row in rows(tmp_path / "ltr") if row[0] <= 4]
     assert [row for row in found if row[0] <= 4] == first and len(first) > 20
-    predicted = {name: state(tmp_path / name)["config"]["phases"][1]["objective"] for name in ("both", "ltr")}
+    predicted = {
+        name: state(tmp_path / name)["config"]["phases"][1]["objective"] for name in ("both", "ltr")
+    }
     assert predicted == {"both": {"token": {"predict_prob": 0.4}}, "ltr": None}
 
 
 @pytest.mark.parametrize(
     ("objective", "words"),
     [
-        ("{token: {predict_probb: 0.4}}", r"phases\.0\.objective\.token\.predict_probb: the run's objective has"),
+        (
+            "{token: {predict_probb: 0.4}}",
+            r"phases\.0\.objective\.token\.predict_probb: the run's objective has",
+        ),
         ("nonsense", "nonsense"),
     ],
 )
@@ -157,7 +205,9 @@ def test_a_phase_with_an_impossible_objective(
 
 
 def test_going_on_from_given_weights(workplace: Path, rtd_run: Path, tmp_path: Path) -> None:  # noqa: F811
-    """A run of no rate leaves them as they were: encoder, heads and generator are all taken, and recorded."""
+    """A run of no rate leaves them as they were: encoder, heads and generator are all taken, and
+    recorded.
+    """
     still = {"optimizer.learning_rate": 0.0, "optimizer.weight_decay": 0.0, "phases": f"[{ONE}}}]"}
     run_here(workplace, tmp_path / "on", encoder=rtd_run / "encoder", **RTD, **still)
     mine, theirs = weights(tmp_path / "on"), weights(rtd_run)
@@ -172,5 +222,11 @@ def test_going_on_from_given_weights(workplace: Path, rtd_run: Path, tmp_path: P
     words = "encoder bert.embeddings.word_embeddings.weight"
     assert torch.equal(weights(tmp_path / "mlm")[words], theirs[words])
     with pytest.raises(ValueError, match="trained with another vocabulary than the corpus"):
-        run_here(workplace, tmp_path / "no", encoder=rtd_run / "encoder", **still, **{"tokenizer.vocab_size": 140})
+        run_here(
+            workplace,
+            tmp_path / "no",
+            encoder=rtd_run / "encoder",
+            **still,
+            **{"tokenizer.vocab_size": 140},
+        )
     assert not (tmp_path / "no").exists()

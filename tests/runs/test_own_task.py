@@ -1,4 +1,6 @@
-"""A task of one's own is one YAML: jsonl files, named by a folder that --config-dir gives; with either tokenizer."""
+"""A task of one's own is one YAML: jsonl files, named by a folder that --config-dir gives; with
+either tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,11 @@ GOOD, BAD = ["good", "fine", "great"], ["bad", "dull", "awful"]
 
 def lines(number: int) -> str:
     found = [
-        {"friendly": bool(i % 2), "stars": i % 5, "review": f'the "film"\twas {(GOOD if i % 2 else BAD)[i % 3]}'}
+        {
+            "friendly": bool(i % 2),
+            "stars": i % 5,
+            "review": f'the "film"\twas {(GOOD if i % 2 else BAD)[i % 3]}',
+        }
         for i in range(number)
     ]
     return "".join(json.dumps(line) + "\n" for line in found)
@@ -57,10 +63,19 @@ FAMILIES = {
 
 @pytest.mark.parametrize(
     ("family", "kind"),
-    [("bert", "wordpiece"), ("roberta", "byte_bpe"), ("albert", "wordpiece"), ("electra", "byte_bpe")],
+    [
+        ("bert", "wordpiece"),
+        ("roberta", "byte_bpe"),
+        ("albert", "wordpiece"),
+        ("electra", "byte_bpe"),
+    ],
 )
-def test_a_jsonl_task_in_one_yaml(tmp_path: Path, save_encoder: Callable[..., None], family: str, kind: str) -> None:
-    """Of every family: the model learns, and transformers reads the saved one to the same logits."""
+def test_a_jsonl_task_in_one_yaml(
+    tmp_path: Path, save_encoder: Callable[..., None], family: str, kind: str
+) -> None:
+    """Of every family: the model learns, and transformers reads the saved one to the same
+    logits.
+    """
     (tmp_path / "conf/task").mkdir(parents=True)
     (tmp_path / "conf/task/reviews.yaml").write_text(TASK)
     (tmp_path / "data/reviews").mkdir(parents=True)
@@ -68,7 +83,13 @@ def test_a_jsonl_task_in_one_yaml(tmp_path: Path, save_encoder: Callable[..., No
     (tmp_path / "data/reviews/validation.jsonl").write_text(lines(30))
     tokenizer = learn(kind)
     parts = family_of(family).parts
-    shape = {"model_type": family, "num_hidden_layers": 2, "initializer_range": 0.1, **parts, **FAMILIES[family]}
+    shape = {
+        "model_type": family,
+        "num_hidden_layers": 2,
+        "initializer_range": 0.1,
+        **parts,
+        **FAMILIES[family],
+    }
     save_encoder(tmp_path / "encoder", tokenizer, **shape)
     settings = {
         "data_dir": tmp_path / "data",
@@ -84,7 +105,10 @@ def test_a_jsonl_task_in_one_yaml(tmp_path: Path, save_encoder: Callable[..., No
         "trainer.progress_bar": "false",
     }
     words = [f"{key}={value}" for key, value in settings.items()]
-    assert main(["finetune", "--config-dir", str(tmp_path / "conf"), "task=reviews", *words]) in (0, None)
+    assert main(["finetune", "--config-dir", str(tmp_path / "conf"), "task=reviews", *words]) in (
+        0,
+        None,
+    )
     scores = json.loads((tmp_path / "run/scores.json").read_text())
     assert scores["title"] == "Film reviews" and scores["num_examples"] == 30
     assert scores["scores"]["validation/accuracy"] > 0.9
@@ -95,7 +119,9 @@ def test_a_jsonl_task_in_one_yaml(tmp_path: Path, save_encoder: Callable[..., No
     text = 'the "film"\twas great, naïve '
     ids = tokenizer.encode_batch([text])[0].tolist()
     assert theirs(text)["input_ids"] == [tokenizer.cls_id, *ids, tokenizer.sep_id]
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "run/model").eval()
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "run/model"
+    ).eval()
     for record, line in zip(records[:6], lines(30).splitlines(), strict=False):
         with torch.no_grad():
             found = model(**theirs(json.loads(line)["review"], return_tensors="pt")).logits[0]

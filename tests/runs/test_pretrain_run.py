@@ -1,4 +1,6 @@
-"""The pretrain stage as a user runs it: real corpus preparation, encoder folder, resume, kill, two processes."""
+"""The pretrain stage as a user runs it: real corpus preparation, encoder folder, resume, kill, two
+processes.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,8 @@ def write_text(folder: Path, documents: int = 120) -> None:
     for number in range(documents):
         lengths = [draw.randint(3, 9) for _ in range(draw.randint(4, 12))]
         if number % 2:
-            # Rows with padding, so that micro-batches and ranks have unequal numbers of predictions: with equal ones a
-            # mean of means would pass for the global mean.
+            # Rows with padding, so that micro-batches and ranks have unequal numbers of
+            # predictions: with equal ones a mean of means would pass for the global mean.
             lengths = [draw.randint(1, 3) for _ in range(2)]
         texts.append("\n".join(" ".join(draw.choices(words, k=n)) + "." for n in lengths))
     (folder / "text.txt").write_text("\n\n".join(texts) + "\n", encoding="utf-8")
@@ -113,12 +115,18 @@ def command(workplace: Path, run_dir: Path, **changes: Any) -> list[str]:
 
 def environment() -> dict[str, str]:
     unwanted = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "NODE_RANK", "MASTER_PORT", "MASTER_ADDR")
-    return {name: value for name, value in os.environ.items() if name not in unwanted} | {"OMP_NUM_THREADS": "1"}
+    return {name: value for name, value in os.environ.items() if name not in unwanted} | {
+        "OMP_NUM_THREADS": "1"
+    }
 
 
 def rows(run_dir: Path) -> list[tuple[int, str, str]]:
     with (run_dir / "metrics.csv").open(newline="") as stream:
-        return [(int(r["step"]), r["key"], r["value"]) for r in csv.DictReader(stream) if r["key"] not in TIMED]
+        return [
+            (int(r["step"]), r["key"], r["value"])
+            for r in csv.DictReader(stream)
+            if r["key"] not in TIMED
+        ]
 
 
 def state(run_dir: Path) -> dict[str, Any]:
@@ -152,7 +160,12 @@ def test_run_folder_holds_what_it_promises(whole_run: Path) -> None:
         "precision",
     ):
         assert facts[key], key
-    for key in ("validation/loss", "validation/perplexity", "validation/accuracy", "validation/nsp_accuracy"):
+    for key in (
+        "validation/loss",
+        "validation/perplexity",
+        "validation/accuracy",
+        "validation/nsp_accuracy",
+    ):
         assert facts[key] >= 0
     logged = rows(whole_run)
     assert [step for step, key, _ in logged if key == "train/loss"] == list(range(1, 11))
@@ -163,14 +176,20 @@ def test_run_folder_holds_what_it_promises(whole_run: Path) -> None:
     assert {"cls.predictions.bias", "cls.seq_relationship.weight"} <= tensors(whole_run).keys()
 
 
-def test_the_line_without_context_is_on_the_held_out_labels(workplace: Path, whole_run: Path) -> None:
-    """The training text's frequencies on what is asked for there; counted here one instance at a time."""
+def test_the_line_without_context_is_on_the_held_out_labels(
+    workplace: Path, whole_run: Path
+) -> None:
+    """The training text's frequencies on what is asked for there; counted here one instance at a
+    time.
+    """
     cfg = composed("pretrain", overrides(workplace, whole_run))
     corpus = pretrain.prepared_corpus(cfg)
-    (objective, _) = build_objectives(OmegaConf.to_container(cfg, resolve=True))
+    objective, _ = build_objectives(OmegaConf.to_container(cfg, resolve=True))
     instances = objective.bind(corpus.validation, SpecialIds.of(corpus.tokenizer), 16)
     order = instance_indices(VALIDATION_SEED, len(instances), np.arange(20))[1]
-    batches = [objective.arrays(instances, VALIDATION_SEED, 0, np.array([number])) for number in order]
+    batches = [
+        objective.arrays(instances, VALIDATION_SEED, 0, np.array([number])) for number in order
+    ]
     labels = [label for batch in batches for label in batch["prediction_labels"].tolist()]
     counts = Counter(corpus.train.tokens[:].tolist())
     total = corpus.train.num_tokens + corpus.train.vocab_size / 2
@@ -181,7 +200,9 @@ def test_the_line_without_context_is_on_the_held_out_labels(workplace: Path, who
 
 def test_encoder_folder_loads_in_transformers(whole_run: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    model, report = transformers.BertForPreTraining.from_pretrained(whole_run / "encoder", output_loading_info=True)
+    model, report = transformers.BertForPreTraining.from_pretrained(
+        whole_run / "encoder", output_loading_info=True
+    )
     assert not report["missing_keys"] and not report["unexpected_keys"]
     assert model.config.vocab_size <= 150
 
@@ -207,9 +228,13 @@ def test_bf16_run_stopped_at_the_change_of_phase_ends_with_the_same_bits(
     assert rows(tmp_path / "run") == rows(tmp_path / "whole")
     ours, theirs, exact = tensors(tmp_path / "run"), tensors(tmp_path / "whole"), tensors(whole_run)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    assert all(value.dtype == torch.float32 for value in ours.values()), "the weights themselves stay fp32"
+    assert all(value.dtype == torch.float32 for value in ours.values()), (
+        "the weights themselves stay fp32"
+    )
     assert any(not torch.equal(ours[name], exact[name]) for name in exact)
-    one, two = ({row[:2]: float(row[2]) for row in rows(folder)} for folder in (tmp_path / "run", whole_run))
+    one, two = (
+        {row[:2]: float(row[2]) for row in rows(folder)} for folder in (tmp_path / "run", whole_run)
+    )
     for step in (1, 2, 3):
         assert one[step, "train/loss"] == pytest.approx(two[step, "train/loss"], abs=0.02)
 
@@ -296,7 +321,9 @@ def test_the_digest_of_batches_tells_seeds_and_masks_apart(workplace: Path, tmp_
 
 @pytest.mark.parametrize("objective", ["mlm_nsp", pytest.param("ltr", marks=pytest.mark.slow)])
 def test_a_simple_language_is_learnt(tmp_path: Path, objective: str) -> None:
-    """A document repeats one word: the held-out loss falls far below the corpus's unigram entropy."""
+    """A document repeats one word: the held-out loss falls far below the corpus's unigram
+    entropy.
+    """
     draw, words = random.Random(0), ["".join(pair) for pair in itertools.product("bcdfg", "aeiou")]
     documents = []
     for _ in range(300):
@@ -331,12 +358,19 @@ def test_complete_run_is_left_alone(workplace: Path, whole_run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "what", ["flipped", *(pytest.param(one, marks=pytest.mark.slow) for one in ("cut", "missing")), "other vocabulary"]
+    "what",
+    [
+        "flipped",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("cut", "missing")),
+        "other vocabulary",
+    ],
 )
 def test_a_damaged_corpus_is_named_before_the_first_step(
     workplace: Path, whole_run: Path, tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A byte that was changed in place is refused; what the cache can see by sizes it prepares again, and says so."""
+    """A byte that was changed in place is refused; what the cache can see by sizes it prepares
+    again, and says so.
+    """
     cache = shutil.copytree(workplace / "cache", tmp_path / "cache")
     (tokens,) = cache.glob("corpora/*/train/tokens-00000.bin")
     content, vocabulary = tokens.read_bytes(), tokens.parents[1] / "tokenizer" / "vocab.txt"
@@ -347,11 +381,15 @@ def test_a_damaged_corpus_is_named_before_the_first_step(
     else:
         half = len(content) // 2
         tokens.write_bytes(
-            content[:half] + (bytes([content[half] ^ 1]) + content[half + 1 :] if what == "flipped" else b"")
+            content[:half]
+            + (bytes([content[half] ^ 1]) + content[half + 1 :] if what == "flipped" else b"")
         )
     if what == "flipped":
         assert len(tokens.read_bytes()) == len(content)
-        with pytest.raises(ValueError, match=rf"{tokens} has changed since it was written; delete the prepared corpus"):
+        with pytest.raises(
+            ValueError,
+            match=rf"{tokens} has changed since it was written; delete the prepared corpus",
+        ):
             run_here(workplace, tmp_path / "run", cache_dir=cache)
         assert not (tmp_path / "run").exists()
         shutil.rmtree(tokens.parents[1])
@@ -367,7 +405,9 @@ def test_a_damaged_corpus_is_named_before_the_first_step(
 def test_encoders_on_the_way_are_kept_and_change_nothing(
     workplace: Path, whole_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also over a stop just behind a kept step, and for a second experiment, which takes the run over."""
+    """Also over a stop just behind a kept step, and for a second experiment, which takes the run
+    over.
+    """
     runs = tmp_path / "runs"
     folder = runs / "first" / "demo" / "pretrain" / "test" / "seed-1"
     keep = {"runs_dir": runs, "keep_encoders": "[0.4,0.8]"}
@@ -386,10 +426,18 @@ def test_encoders_on_the_way_are_kept_and_change_nothing(
         assert about["step"] == step
         seen[step] = about["trained_seq_lengths"]
         assert load_encoder(kept).config.hidden_size == 16  # whole, and its checksums fit
-        assert any(not torch.equal(value, ours[name]) for name, value in load_file(kept / "model.safetensors").items())
+        assert any(
+            not torch.equal(value, ours[name])
+            for name, value in load_file(kept / "model.safetensors").items()
+        )
     assert seen == {4: [16], 8: [16, 32]}
     second = runs / "second" / "demo" / "pretrain" / "other" / "seed-1"
-    changes = keep | {"experiment": "second", "arm": "other", "share_runs": True, "needs_kept_encoders": True}
+    changes = keep | {
+        "experiment": "second",
+        "arm": "other",
+        "share_runs": True,
+        "needs_kept_encoders": True,
+    }
     run_here(workplace, second, **changes)
     assert state(second)["shared"]["run"] == "../../../../../first/demo/pretrain/test/seed-1"
     assert (second / "encoders" / "step-8").resolve() == (folder / "encoders" / "step-8").resolve()
@@ -398,37 +446,64 @@ def test_encoders_on_the_way_are_kept_and_change_nothing(
 
 
 def test_an_arm_of_other_steps_is_the_run_with_those_steps(workplace: Path, tmp_path: Path) -> None:
-    """From the scale's phases and a factor: schedule, kept encoders and the record count the steps that are taken."""
+    """From the scale's phases and a factor: schedule, kept encoders and the record count the steps
+    that are taken.
+    """
     said, factor = tmp_path / "said", tmp_path / "factor"
     keep = {"keep_encoders": "[0.5]"}
     run_here(workplace, said, phases=PHASES.replace("steps: 5", "steps: 2"), **keep)
-    words = [word for word in overrides(workplace, factor, **keep) if not word.startswith("phases=")]
-    pretrain.main(composed("pretrain", [*words, f"scale.pretrain.phases={PHASES}", "steps_factor=0.4"]))
+    words = [
+        word for word in overrides(workplace, factor, **keep) if not word.startswith("phases=")
+    ]
+    pretrain.main(
+        composed("pretrain", [*words, f"scale.pretrain.phases={PHASES}", "steps_factor=0.4"])
+    )
     assert state(factor)["fingerprint"] == state(said)["fingerprint"]
     assert [phase["steps"] for phase in state(factor)["config"]["phases"]] == [2, 2]
-    assert state(factor)["facts"]["steps"] == 4 and (factor / "encoders" / "step-2" / "config.json").is_file()
+    assert (
+        state(factor)["facts"]["steps"] == 4
+        and (factor / "encoders" / "step-2" / "config.json").is_file()
+    )
     ours, theirs = tensors(factor), tensors(said)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs) and rows(factor) == rows(said)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs) and rows(factor) == rows(
+        said
+    )
 
 
 def test_ltr_encoder_remembers_its_mask(workplace: Path, tmp_path: Path) -> None:
     phases = "[{seq_length: 16, steps: 2, global_batch_size: 4, micro_batch_size: 4}]"
     run_here(workplace, tmp_path / "run", objective="ltr", phases=phases)
-    assert json.loads((tmp_path / "run" / "encoder" / "config.json").read_text())["is_decoder"] is True
+    assert (
+        json.loads((tmp_path / "run" / "encoder" / "config.json").read_text())["is_decoder"] is True
+    )
 
 
 @pytest.mark.parametrize("layout", ["full_sentences", "segment_pairs"])
-def test_an_encoder_that_never_saw_a_second_segment_says_so(workplace: Path, tmp_path: Path, layout: str) -> None:
-    """Its token type 1 is as it was drawn: pairs of a task have type 0 throughout, unless the user wants the other."""
+def test_an_encoder_that_never_saw_a_second_segment_says_so(
+    workplace: Path, tmp_path: Path, layout: str
+) -> None:
+    """Its token type 1 is as it was drawn: pairs of a task have type 0 throughout, unless the user
+    wants the other.
+    """
     phases = "[{seq_length: 16, steps: 2, global_batch_size: 4, micro_batch_size: 4}]"
     changes = {"objective": "mlm", "objective/input": layout, "phases": phases}
     run_here(workplace, tmp_path / "run", **changes)
     encoder = tmp_path / "run" / "encoder"
     assert open_tokenizer(encoder).has_token_types == (layout == "segment_pairs")
-    assert open_tokenizer(encoder, "two").has_token_types and not open_tokenizer(encoder, "one").has_token_types
+    assert (
+        open_tokenizer(encoder, "two").has_token_types
+        and not open_tokenizer(encoder, "one").has_token_types
+    )
     # What an earlier run has trained stays trained.
-    run_here(workplace, tmp_path / "on", encoder=encoder, **changes | {"objective/input": "full_sentences"})
-    assert open_tokenizer(tmp_path / "on" / "encoder").has_token_types == (layout == "segment_pairs")
+    run_here(
+        workplace,
+        tmp_path / "on",
+        encoder=encoder,
+        **changes | {"objective/input": "full_sentences"},
+    )
+    assert open_tokenizer(tmp_path / "on" / "encoder").has_token_types == (
+        layout == "segment_pairs"
+    )
 
 
 def test_an_untied_encoder_is_refused_before_the_folder_is_taken(
@@ -440,12 +515,16 @@ def test_an_untied_encoder_is_refused_before_the_folder_is_taken(
     decoder = "cls.predictions.decoder.weight"
     stored[decoder] = stored["bert.embeddings.word_embeddings.weight"] + 1e-3
     save_file(stored, tmp_path / "untied" / "model.safetensors")
-    with pytest.raises(ValueError, match=rf"{decoder} is not the word embeddings.*save the encoder alone"):
+    with pytest.raises(
+        ValueError, match=rf"{decoder} is not the word embeddings.*save the encoder alone"
+    ):
         run_here(workplace, tmp_path / "run", encoder=tmp_path / "untied")
     assert not (tmp_path / "run").exists()
 
 
-def test_rows_longer_than_the_model_are_refused_before_anything_slow(workplace: Path, tmp_path: Path) -> None:
+def test_rows_longer_than_the_model_are_refused_before_anything_slow(
+    workplace: Path, tmp_path: Path
+) -> None:
     phases = "[{seq_length: 65, steps: 2, global_batch_size: 4, micro_batch_size: 4}]"
     with pytest.raises(ValueError, match=r"seq_length is 65.*64 positions"):
         run_here(workplace, tmp_path / "run", phases=phases)
@@ -457,13 +536,19 @@ def test_rows_longer_than_the_model_are_refused_before_anything_slow(workplace: 
     [
         ({"validation.seq_length": 65}, r"validation\.seq_length is 65.*64 positions"),
         ({"validation.interval_steps": 0}, r"validation\.interval_steps is 0"),
-        ({"phases": "[{seq_length: 16, steps: 2, global_batch_size: 4}]"}, r"phases\.0\.micro_batch_size has no value"),
+        (
+            {"phases": "[{seq_length: 16, steps: 2, global_batch_size: 4}]"},
+            r"phases\.0\.micro_batch_size has no value",
+        ),
         ({"trainer.log_interval_steps": 0}, r"trainer\.log_interval_steps is 0"),
         ({"trainer.num_workers": -1}, r"trainer\.num_workers is -1"),
         ({"trainer.devices": 0}, r"trainer\.devices is 0"),
         ({"checkpoint_interval_steps": 0}, r"checkpoint_interval_steps is 0"),
         ({"gradient_clip_norm": -1}, r"gradient_clip_norm is -1"),
-        ({"model.num_attention_heads": 3}, r"model\.hidden_size is 16; model\.num_attention_heads 3 must divide it"),
+        (
+            {"model.num_attention_heads": 3},
+            r"model\.hidden_size is 16; model\.num_attention_heads 3 must divide it",
+        ),
         ({"optimizer.learning_rate": -1}, r"optimizer\.learning_rate is -1"),
         ({"schedule.warmup_fraction": 1.5}, r"schedule\.warmup_fraction is 1\.5"),
         ({"objective.token.predict_prob": 0}, r"predict_prob is 0"),
@@ -473,7 +558,9 @@ def test_rows_longer_than_the_model_are_refused_before_anything_slow(workplace: 
 def test_settings_that_cannot_run_are_refused_before_the_corpus_is_read(
     workplace: Path, tmp_path: Path, change: dict[str, Any], words: str
 ) -> None:
-    """And before the run folder is taken: the corrected command must not find a failed run of other settings there."""
+    """And before the run folder is taken: the corrected command must not find a failed run of other
+    settings there.
+    """
     with pytest.raises(Exception, match=words):
         run_here(workplace, tmp_path / "run", data_dir=tmp_path / "no data here", **change)
     assert list(tmp_path.iterdir()) == []
@@ -503,7 +590,9 @@ def stop_from_outside(words: list[str], run_dir: Path, cwd: Path | None = None) 
 def test_killed_process_goes_on(workplace: Path, tmp_path: Path) -> None:
     """SIGTERM from outside: exit status 143, a checkpoint, and the same bits after going on."""
     changes = {"phases": LONG, "validation.interval_steps": 100}
-    assert stop_from_outside(command(workplace, tmp_path / "run", **changes), tmp_path / "run") == 143
+    assert (
+        stop_from_outside(command(workplace, tmp_path / "run", **changes), tmp_path / "run") == 143
+    )
     assert state(tmp_path / "run")["status"] == "interrupted"
     assert load_checkpoint(tmp_path / "run" / "checkpoints" / "last.ckpt")["global_step"] < 250
     run_here(workplace, tmp_path / "run", **changes)
@@ -520,18 +609,30 @@ GROWTH = {"ddp": "tile", "fsdp": "none"}
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_two_killed_processes_go_on(workplace: Path, tmp_path: Path, strategy: str) -> None:
-    """The first process gets the signal, both stop at the same step, and both go on as if nothing had been."""
-    changes = {"phases": LONG, "validation.interval_steps": 100, "trainer": strategy, "trainer.accelerator": "cpu"}
+    """The first process gets the signal, both stop at the same step, and both go on as if nothing
+    had been.
+    """
+    changes = {
+        "phases": LONG,
+        "validation.interval_steps": 100,
+        "trainer": strategy,
+        "trainer.accelerator": "cpu",
+    }
     changes |= {"position_growth": GROWTH[strategy]}
     run_dir = tmp_path / "run"
     assert stop_from_outside(command(workplace, run_dir, **changes), run_dir) == 143
     assert state(run_dir)["status"] == "interrupted"
-    done = forked.run(command(workplace, run_dir, **changes), env=environment(), capture_output=True, timeout=300)
+    done = forked.run(
+        command(workplace, run_dir, **changes), env=environment(), capture_output=True, timeout=300
+    )
     assert done.returncode == 0 and state(run_dir)["status"] == "complete"
     whole = command(workplace, tmp_path / "whole", **changes)
-    assert subprocess.run(whole, env=environment(), capture_output=True, timeout=300).returncode == 0
+    assert (
+        subprocess.run(whole, env=environment(), capture_output=True, timeout=300).returncode == 0
+    )
     ours, theirs = (
-        {step: value for step, key, value in rows(one) if key == "train/loss"} for one in (run_dir, tmp_path / "whole")
+        {step: value for step, key, value in rows(one) if key == "train/loss"}
+        for one in (run_dir, tmp_path / "whole")
     )
     assert list(ours) == list(theirs) == list(range(1, 251))
     assert list(ours.values()) == pytest.approx(list(theirs.values()), abs=1e-5)
@@ -544,13 +645,25 @@ def test_two_killed_processes_go_on(workplace: Path, tmp_path: Path, strategy: s
 def test_a_checkpoint_becomes_a_folder_by_one_command(
     workplace: Path, tmp_path: Path, strategy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a stopped run, sharded or not: the very weights, in the usual layout; at the end the run's own folder."""
+    """Of a stopped run, sharded or not: the very weights, in the usual layout; at the end the run's
+    own folder.
+    """
     steps = 10
     changes: dict[str, Any] = {"validation.interval_steps": steps}
     if strategy:
-        changes |= {"trainer": strategy, "trainer.accelerator": "cpu", "position_growth": GROWTH[strategy]}
-    words, run_dir = command(workplace, Path("run"), **changes), tmp_path / "run"  # a relative path, as people write
-    options: dict[str, Any] = {"env": environment(), "cwd": tmp_path, "capture_output": True, "text": True}
+        changes |= {
+            "trainer": strategy,
+            "trainer.accelerator": "cpu",
+            "position_growth": GROWTH[strategy],
+        }
+    # a relative path, as people write
+    words, run_dir = command(workplace, Path("run"), **changes), tmp_path / "run"
+    options: dict[str, Any] = {
+        "env": environment(),
+        "cwd": tmp_path,
+        "capture_output": True,
+        "text": True,
+    }
     done = forked.run([*words, "stop_after_step=7"], timeout=300, **options)
     assert done.returncode == 143 and state(run_dir)["status"] == "interrupted", done.stderr[-3000:]
     assert main(["export", str(run_dir)]) == 0
@@ -559,10 +672,14 @@ def test_a_checkpoint_becomes_a_folder_by_one_command(
     assert capsys.readouterr().out.splitlines()[-1] == str(folder) and saved["global_step"] == 7
     prefix = "model.models.encoder.encoder."
     theirs = {
-        name.removeprefix(prefix): value for name, value in saved["state_dict"].items() if name.startswith(prefix)
+        name.removeprefix(prefix): value
+        for name, value in saved["state_dict"].items()
+        if name.startswith(prefix)
     }
     ours = load_encoder(folder).state_dict()
-    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert ours.keys() == theirs.keys() and all(
+        torch.equal(ours[name], theirs[name]) for name in ours
+    )
     transformers = pytest.importorskip("transformers")
     _, info = transformers.AutoModel.from_pretrained(folder, output_loading_info=True)
     assert not info["missing_keys"] and not info["mismatched_keys"]
@@ -570,9 +687,12 @@ def test_a_checkpoint_becomes_a_folder_by_one_command(
     assert done.returncode == 0 and state(run_dir)["status"] == "complete", done.stderr[-3000:]
     assert main(["export", str(run_dir), f"to={tmp_path / 'last'}", "checkpoint=true"]) == 0
     for name in ("model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json"):
-        assert (tmp_path / "last" / name).read_bytes() == (run_dir / "encoder" / name).read_bytes(), name
+        assert (tmp_path / "last" / name).read_bytes() == (
+            run_dir / "encoder" / name
+        ).read_bytes(), name
     config, own = (
-        json.loads((place / "config.json").read_text()) for place in (tmp_path / "last", run_dir / "encoder")
+        json.loads((place / "config.json").read_text())
+        for place in (tmp_path / "last", run_dir / "encoder")
     )
     assert config["clozelab"].pop("step") == steps and config == own
     checkpoints = run_dir / "checkpoints"
@@ -580,9 +700,13 @@ def test_a_checkpoint_becomes_a_folder_by_one_command(
     assert main(["export", str(run_dir), f"to={tmp_path / 'earlier'}", "checkpoint=true"]) == 0
     step = json.loads((tmp_path / "earlier" / "config.json").read_text())["clozelab"]["step"]
     assert step == load_checkpoint(checkpoints / "previous.ckpt")["global_step"] < steps
-    assert (checkpoints / "last.ckpt").exists(), "the run may be training: what is damaged is its own to put aside"
+    assert (checkpoints / "last.ckpt").exists(), (
+        "the run may be training: what is damaged is its own to put aside"
+    )
     # The text was edited since: a vocabulary learnt today would be written beside the weights.
-    (run_dir / "run.json").write_text(json.dumps(state(run_dir) | {"inputs": {"corpus": "of other text"}}))
+    (run_dir / "run.json").write_text(
+        json.dumps(state(run_dir) | {"inputs": {"corpus": "of other text"}})
+    )
     assert (
         main(["export", str(run_dir), f"to={tmp_path / 'other'}", "checkpoint=true"]) == 1
         and not (tmp_path / "other").exists()
@@ -609,18 +733,24 @@ def test_only_a_run_of_its_own_checkpoint_is_exported(
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_two_processes_equal_one(workplace: Path, tmp_path: Path, strategy: str) -> None:
-    """The same global batch on two gloo processes: losses within 1e-5 at every step, and the same weights."""
+    """The same global batch on two gloo processes: losses within 1e-5 at every step, and the same
+    weights.
+    """
     still = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}
     still |= {"position_growth": GROWTH[strategy]}
     run_here(workplace, tmp_path / "one", **still)
-    two = command(workplace, tmp_path / "two", **{"trainer": strategy, "trainer.accelerator": "cpu"}, **still)
+    two = command(
+        workplace, tmp_path / "two", **{"trainer": strategy, "trainer.accelerator": "cpu"}, **still
+    )
     done = forked.run(two, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     assert_near(tmp_path / "two", tmp_path / "one")
 
 
 def test_one_process_goes_on_as_two(workplace: Path, tmp_path: Path) -> None:
-    """The quick form of the two tests around it: seven steps of two processes in both phases, with validation."""
+    """The quick form of the two tests around it: seven steps of two processes in both phases, with
+    validation.
+    """
     still = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}
     still |= {"position_growth": GROWTH["ddp"]}
     run_dir = tmp_path / "run"
@@ -630,12 +760,19 @@ def test_one_process_goes_on_as_two(workplace: Path, tmp_path: Path) -> None:
     two = command(workplace, run_dir, **{"trainer": "ddp", "trainer.accelerator": "cpu"}, **still)
     done = forked.run(two, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "goes on in another layout" in done.stderr and "trainer.devices was 1 and is 2" in done.stderr
+    assert (
+        "goes on in another layout" in done.stderr
+        and "trainer.devices was 1 and is 2" in done.stderr
+    )
     assert [one["trainer.devices"] for one in state(run_dir)["facts"]["earlier_layouts"]] == [1]
     run_here(workplace, tmp_path / "whole", **still)
     assert_near(run_dir, tmp_path / "whole")
-    ours, theirs = (load_checkpoint(one / "checkpoints/last.ckpt") for one in (run_dir, tmp_path / "whole"))
-    assert ours["state_dict"].keys() == theirs["state_dict"].keys(), "one process can read what two have written"
+    ours, theirs = (
+        load_checkpoint(one / "checkpoints/last.ckpt") for one in (run_dir, tmp_path / "whole")
+    )
+    assert ours["state_dict"].keys() == theirs["state_dict"].keys(), (
+        "one process can read what two have written"
+    )
 
 
 def assert_near(changed: Path, whole: Path) -> None:
@@ -654,30 +791,42 @@ def assert_near(changed: Path, whole: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_a_run_goes_on_with_other_devices(workplace: Path, tmp_path: Path, strategy: str) -> None:
-    """Two processes, one with other micro-batches, two again: each instance once, and losses as if undisturbed."""
+    """Two processes, one with other micro-batches, two again: each instance once, and losses as if
+    undisturbed.
+    """
     still = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}
     still |= {"position_growth": GROWTH[strategy]}
     two = {"trainer": strategy, "trainer.accelerator": "cpu", **still}
     one = still | {"phases": PHASES.replace("micro_batch_size: 3", "micro_batch_size: 8")}
     run_dir = tmp_path / "run"
     for changes, stop in ((two, 3), (one, 6), (two, None)):
-        words = command(workplace, run_dir, **changes, stop_after_step="null" if stop is None else stop)
+        words = command(
+            workplace, run_dir, **changes, stop_after_step="null" if stop is None else stop
+        )
         done = forked.run(words, env=environment(), capture_output=True, text=True, timeout=300)
         assert done.returncode == (143 if stop else 0), done.stderr[-3000:]
-    assert "goes on in another layout" in done.stderr and "trainer.devices was 1 and is 2" in done.stderr
+    assert (
+        "goes on in another layout" in done.stderr
+        and "trainer.devices was 1 and is 2" in done.stderr
+    )
     assert [one["trainer.devices"] for one in state(run_dir)["facts"]["earlier_layouts"]] == [2, 1]
     run_here(workplace, tmp_path / "whole", **still)
     assert_near(run_dir, tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
-    "strategy", ["", pytest.param("ddp", marks=pytest.mark.slow), pytest.param("fsdp", marks=pytest.mark.slow)]
+    "strategy",
+    ["", pytest.param("ddp", marks=pytest.mark.slow), pytest.param("fsdp", marks=pytest.mark.slow)],
 )
 def test_killed_after_the_last_checkpoint(workplace: Path, tmp_path: Path, strategy: str) -> None:
     """Nothing is left to train then, and the encoder is still the whole one."""
     run_dir, changes = tmp_path / "run", {}
     if strategy:
-        changes = {"trainer": strategy, "trainer.accelerator": "cpu", "position_growth": GROWTH[strategy]}
+        changes = {
+            "trainer": strategy,
+            "trainer.accelerator": "cpu",
+            "position_growth": GROWTH[strategy],
+        }
     words = command(workplace, run_dir, **changes)
     first = forked.run(words, env=environment(), capture_output=True, text=True, timeout=500)
     assert first.returncode == 0, first.stderr[-3000:]
@@ -692,7 +841,9 @@ def test_killed_after_the_last_checkpoint(workplace: Path, tmp_path: Path, strat
 
 
 def second_rank(first: subprocess.Popen[Any]) -> int | None:
-    """Process id of the rank that the first one has started; it has other children too (git, for one)."""
+    """Process id of the rank that the first one has started; it has other children too (git, for
+    one).
+    """
     for pid in Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split():
         with contextlib.suppress(OSError):
             if b"LOCAL_RANK=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
@@ -702,8 +853,15 @@ def second_rank(first: subprocess.Popen[Any]) -> int | None:
 
 @pytest.mark.slow
 def test_a_rank_ends_with_the_first(workplace: Path, tmp_path: Path) -> None:
-    """kill -9 of the first rank while the second starts: it has asked for nothing yet, and must not wait for it."""
-    changes = {"phases": LONG, "trainer": "ddp", "trainer.accelerator": "cpu", "position_growth": "none"}
+    """kill -9 of the first rank while the second starts: it has asked for nothing yet, and must not
+    wait for it.
+    """
+    changes = {
+        "phases": LONG,
+        "trainer": "ddp",
+        "trainer.accelerator": "cpu",
+        "position_growth": "none",
+    }
     first = subprocess.Popen(command(workplace, tmp_path / "run", **changes), env=environment())
     deadline = time.monotonic() + 300
     while (rank := second_rank(first)) is None:
@@ -721,9 +879,15 @@ def test_a_rank_ends_with_the_first(workplace: Path, tmp_path: Path) -> None:
     pytest.fail("it is still there")
 
 
-def test_options_that_change_no_result_change_no_fingerprint(workplace: Path, whole_run: Path, tmp_path: Path) -> None:
+def test_options_that_change_no_result_change_no_fingerprint(
+    workplace: Path, whole_run: Path, tmp_path: Path
+) -> None:
     """And activations computed twice are the very same bits."""
-    run_here(workplace, tmp_path / "run", **{"trainer.gradient_checkpointing": True, "trainer.micro_batch": "auto"})
+    run_here(
+        workplace,
+        tmp_path / "run",
+        **{"trainer.gradient_checkpointing": True, "trainer.micro_batch": "auto"},
+    )
     assert state(tmp_path / "run")["fingerprint"] == state(whole_run)["fingerprint"]
     assert state(tmp_path / "run")["facts"]["micro_batch_sizes"] == [3, 4]
     assert rows(tmp_path / "run") == rows(whole_run)
@@ -750,10 +914,14 @@ def test_settings_that_contradict_each_other_are_refused(
 
 @pytest.mark.slow
 def test_a_compiled_run_learns_the_same(workplace: Path, whole_run: Path, tmp_path: Path) -> None:
-    """Another generator draws its dropout, so the losses are near, not equal; the files have the same names."""
+    """Another generator draws its dropout, so the losses are near, not equal; the files have the
+    same names.
+    """
     run_here(workplace, tmp_path / "run", **{"trainer.compile": True})
     assert state(tmp_path / "run")["facts"]["compiled"] is True
-    ours, theirs = ({row[:2]: float(row[2]) for row in rows(folder)} for folder in (tmp_path / "run", whole_run))
+    ours, theirs = (
+        {row[:2]: float(row[2]) for row in rows(folder)} for folder in (tmp_path / "run", whole_run)
+    )
     for step in range(1, 11):
         assert ours[step, "train/loss"] == pytest.approx(theirs[step, "train/loss"], abs=0.1)
     assert tensors(tmp_path / "run").keys() == tensors(whole_run).keys()

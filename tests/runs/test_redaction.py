@@ -11,7 +11,14 @@ from omegaconf import OmegaConf
 
 from clozelab.launch import sweep
 from clozelab.report.tracked import tracked_config
-from clozelab.runs.fingerprint import HIDDEN, canonical, flatten, redacted, redacted_words, watched_files
+from clozelab.runs.fingerprint import (
+    HIDDEN,
+    canonical,
+    flatten,
+    redacted,
+    redacted_words,
+    watched_files,
+)
 from clozelab.runs.store import Run
 from clozelab.suggestions import EXPERIMENTS_DIR
 
@@ -35,7 +42,9 @@ WANDB_KEY = "0123456789abcdef" * 2 + "01234567"
 )
 def test_hidden(key: str, value: str) -> None:
     shown = redacted(value, key)
-    assert HIDDEN in shown and not any(part in shown for part in ("hunter2", WANDB_KEY, "abcdefghijklmnop", "IOSFODNN"))
+    assert HIDDEN in shown and not any(
+        part in shown for part in ("hunter2", WANDB_KEY, "abcdefghijklmnop", "IOSFODNN")
+    )
     *parents, last = key.split(".")
     nested: Any = {last: value}
     for name in reversed(parents):
@@ -65,15 +74,27 @@ def test_left_alone(key: str, value: Any) -> None:
 
 
 def test_command_line() -> None:
-    words = ["pretrain", "-m", "objective/token=mlm", "seed=1,2", "+logger.api_key=abc", f"note={WANDB_KEY}"]
+    words = [
+        "pretrain",
+        "-m",
+        "objective/token=mlm",
+        "seed=1,2",
+        "+logger.api_key=abc",
+        f"note={WANDB_KEY}",
+    ]
     assert redacted_words(words) == [*words[:4], f"+logger.api_key={HIDDEN}", f"note={HIDDEN}"]
 
 
 @pytest.mark.parametrize("stage", ["pretrain", "finetune"])
 def test_nothing_of_our_own_is_hidden(stage: str) -> None:
     """At every experiment, with every tracker: a false alarm would change a fingerprint."""
-    for folder in (None, *sorted(path.parent for path in EXPERIMENTS_DIR.glob("*/paper.yaml"))[::4]):
-        whole = sweep.compose(f"sweep_{stage}" if folder else stage, ["logger=[wandb,tensorboard]"], folder=folder)
+    for folder in (
+        None,
+        *sorted(path.parent for path in EXPERIMENTS_DIR.glob("*/paper.yaml"))[::4],
+    ):
+        whole = sweep.compose(
+            f"sweep_{stage}" if folder else stage, ["logger=[wandb,tensorboard]"], folder=folder
+        )
         config = sweep.without_hydra(whole)
         assert HIDDEN not in str(redacted(OmegaConf.to_container(config, resolve=False)))
         with sweep.hydra_config(whole):
@@ -81,7 +102,9 @@ def test_nothing_of_our_own_is_hidden(stage: str) -> None:
 
 
 def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through another key, inside a longer value, out of a list that a resolver makes, and as literals."""
+    """Through another key, inside a longer value, out of a list that a resolver makes, and as
+    literals.
+    """
     monkeypatch.setenv("FIRST", "hunter2")
     monkeypatch.setenv("SECOND", "[hunter2, 3]")
     settings = {
@@ -98,7 +121,8 @@ def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "same_seed": "${plain}",
     }
     config = OmegaConf.create(settings)
-    assert "hunter2" in str(OmegaConf.to_container(config, resolve=True))  # the control: it is there to be written
+    # the control: it is there to be written
+    assert "hunter2" in str(OmegaConf.to_container(config, resolve=True))
     with Run.claim(tmp_path, stage="pretrain", config=config) as run:
         run.complete()
     written = {path.name: path.read_text() for path in tmp_path.iterdir() if path.is_file()}
@@ -112,14 +136,23 @@ def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("FIRST", "another")
     config.note = f"key {WANDB_KEY[::-1]}"
     after = flatten(canonical(config))
-    assert {key for key in before if before[key] != after.get(key)} == {"direct", "through", "within", "note"}
+    assert {key for key in before if before[key] != after.get(key)} == {
+        "direct",
+        "through",
+        "within",
+        "note",
+    }
     assert "hunter2" not in str(before) and WANDB_KEY not in str(before)
 
 
-def test_inputs_from_the_environment_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_from_the_environment_are_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "text.txt").write_text("one")
     monkeypatch.setenv("MY_DATA", str(tmp_path))
-    config = OmegaConf.create({"data_dir": "", "place": "${oc.env:MY_DATA}", "source": "${place}/text.txt"})
+    config = OmegaConf.create(
+        {"data_dir": "", "place": "${oc.env:MY_DATA}", "source": "${place}/text.txt"}
+    )
     assert str(tmp_path / "text.txt") in watched_files(config)
 
 
@@ -129,9 +162,16 @@ def test_what_a_run_is_found_by_is_written_as_it_is(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("BASE", "3")
     row = "mask80same10random10predict15percent"
     config = OmegaConf.create(
-        {"encoder_arm": "${oc.env:ARM}", "base": "${oc.decode:${oc.env:BASE}}", "seed": "${base}", "row": row}
+        {
+            "encoder_arm": "${oc.env:ARM}",
+            "base": "${oc.decode:${oc.env:BASE}}",
+            "seed": "${base}",
+            "row": row,
+        }
     )
     assert canonical(config)["row"] == row and canonical(config)["seed"] == 3
-    indirect = OmegaConf.create({"name": "${oc.env:ARM}", "encoder_arm": "${name}", "row": "${encoder_arm}"})
+    indirect = OmegaConf.create(
+        {"name": "${oc.env:ARM}", "encoder_arm": "${name}", "row": "${encoder_arm}"}
+    )
     found = canonical(indirect)
     assert found["row"] == found["encoder_arm"] == "mlm" and "mlm" not in found["name"]

@@ -1,7 +1,9 @@
-"""The same code version gives the same results: batches and answers to the bit, losses of short trainings to rounding.
+"""The same code version gives the same results: batches and answers to the bit, losses of short
+trainings to rounding.
 
-RESULTS_VERSIONS are raised by hand, and complete runs of the same version are never made again. Here is what they stand
-for, so that a change of results that nobody meant, or that nobody has told them, does not pass.
+RESULTS_VERSIONS are raised by hand, and complete runs of the same version are never made again.
+Here is what they stand for, so that a change of results that nobody meant, or that nobody has told
+them, does not pass.
 """
 
 from __future__ import annotations
@@ -47,16 +49,43 @@ BATCHES = {
 LOSSES = {
     "mlm_nsp": [5.652194, 5.708037, 5.587045, 5.664251, 5.850101, 5.393166, 5.59906, 5.668413],
     "ltr": [5.112074, 4.977087, 4.857906, 4.866727, 4.896227, 4.862162, 4.818789, 4.767503],
-    "finetune": [0.700254, 0.6573651, 0.8610224, 0.7517995, 0.7445413, 0.6286042, 0.634254, 0.7368031],
+    "finetune": [
+        0.700254,
+        0.6573651,
+        0.8610224,
+        0.7517995,
+        0.7445413,
+        0.6286042,
+        0.634254,
+        0.7368031,
+    ],
     "pairs": [0.6285655, 0.81816, 0.7888686, 0.7318649],
     "pairs_bilstm": [0.6963964, 0.7102361, 0.667586, 0.6724343],
     "regression": [6.911112, 6.988194, 7.287255, 6.231451],
     "choices": [1.435853, 1.379446, 1.330489, 1.444546],
     "spans": [3.960766, 4.279909, 4.170808, 4.016148, 3.814147, 3.798219, 3.507292, 4.000725],
     "spans_bilstm": [3.937091, 4.132113, 4.054062, 4.146803, 4.029728, 3.98504, 3.750767, 4.031167],
-    "spans_or_none": [4.119349, 4.233794, 3.980737, 4.031874, 3.669629, 3.561964, 3.272553, 3.580675],
+    "spans_or_none": [
+        4.119349,
+        4.233794,
+        3.980737,
+        4.031874,
+        3.669629,
+        3.561964,
+        3.272553,
+        3.580675,
+    ],
     "tags": [1.604399, 1.874876, 1.219478, 1.203426, 1.266398, 0.9671223, 0.821246, 0.662186],
-    "tags_features": [1.615214, 1.616476, 1.507082, 1.43533, 1.286018, 1.41849, 0.9381486, 1.034084],
+    "tags_features": [
+        1.615214,
+        1.616476,
+        1.507082,
+        1.43533,
+        1.286018,
+        1.41849,
+        0.9381486,
+        1.034084,
+    ],
 }
 """Training losses of each optimizer step, fp32 on one CPU thread."""
 SCORES = {
@@ -82,31 +111,50 @@ ANSWERS = {
     "tags": "f8b8c000d0a75d8b",
     "tags_features": "f8b8c000d0a75d8b",
 }
-"""sha256 of all scores and predictions from given outputs of the head; the same on every machine."""
+"""sha256 of all scores and predictions from given outputs of the head; the same on every
+machine.
+"""
 OF_A_FRESH_HEAD = ["task.metric=validation/accuracy", "learning_rate=0.05"]
 FAMILIES = {
     "pairs": ["task=mrpc", "task.metric=validation/f1"],
-    "pairs_bilstm": ["task=mrpc", "task.metric=validation/f1", "head=bilstm", "task.module.bilstm_num_layers=2"],
+    "pairs_bilstm": [
+        "task=mrpc",
+        "task.metric=validation/f1",
+        "head=bilstm",
+        "task.module.bilstm_num_layers=2",
+    ],
     "regression": ["task=stsb", "task.metric=validation/pearson", "learning_rate=0.001"],
     "choices": ["task=swag"],
     "spans": ["task=squad_v1", "task.data.doc_stride=16"],
     "spans_bilstm": ["task=squad_v1", "task.data.doc_stride=16", "head=bilstm"],
     "spans_or_none": ["task=squad_v2", "task.data.doc_stride=16"],
     "tags": ["task=ner_conll2003"],
-    "tags_features": ["task=ner_features_conll2003", "task.data.features=weighted_sum_all", *OF_A_FRESH_HEAD],
+    "tags_features": [
+        "task=ner_features_conll2003",
+        "task.data.features=weighted_sum_all",
+        *OF_A_FRESH_HEAD,
+    ],
 }
 SMALL = ["task.module.bilstm_hidden_size=8", "task.module.bilstm_dropout_prob=0.1"]
 TOLERANCE = 2e-5
-"""Relative. Other processors sum in another order: with and without vector instructions, up to 3e-7 was seen."""
+"""Relative. Other processors sum in another order: with and without vector instructions, up to 3e-7
+was seen.
+"""
 SCORE_TOLERANCE = 1e-3
-"""Relative. Other vector instructions moved the correlation by 3e-6; noise of 1e-4 on logits moved no other score."""
+"""Relative. Other vector instructions moved the correlation by 3e-6; noise of 1e-4 on logits moved
+no other score.
+"""
 CHANGED = (
-    "results have changed: raise RESULTS_VERSIONS in runs/fingerprint.py (and pin the new values here), or find out "
-    "why. Now: "
+    "results have changed: raise RESULTS_VERSIONS in runs/fingerprint.py (and pin the new values"
+    " here), or find out why. Now: "
 )
-MLM = MaskedLanguageModel(predict_prob=0.15, mask_fraction=0.8, random_fraction=0.1, same_fraction=0.1, weight=1.0)
+MLM = MaskedLanguageModel(
+    predict_prob=0.15, mask_fraction=0.8, random_fraction=0.1, same_fraction=0.1, weight=1.0
+)
 OBJECTIVES = {
-    "mlm_nsp": Objective(input=SegmentPairs(0.5, "corpus"), token=MLM, pair=NextSentencePrediction(weight=1.0)),
+    "mlm_nsp": Objective(
+        input=SegmentPairs(0.5, "corpus"), token=MLM, pair=NextSentencePrediction(weight=1.0)
+    ),
     "ltr": Objective(input=SegmentPairs(0.5, "source"), token=LeftToRight(weight=1.0), pair=None),
     "full_sentences": Objective(input=FullSentences(), token=MLM, pair=None),
 }
@@ -123,8 +171,10 @@ PRETRAINING = {
     "model.attention_probs_dropout_prob": 0.1,
     "model.max_position_embeddings": 32,
     "model.initializer_range": 0.1,
-    "phases": "[{seq_length: 16, steps: 4, global_batch_size: 8, micro_batch_size: 4},"
-    " {seq_length: 32, steps: 4, global_batch_size: 6, micro_batch_size: 4}]",
+    "phases": (
+        "[{seq_length: 16, steps: 4, global_batch_size: 8, micro_batch_size: 4},"
+        " {seq_length: 32, steps: 4, global_batch_size: 6, micro_batch_size: 4}]"
+    ),
     "position_growth": "tile",
     "optimizer.learning_rate": 0.01,
     "validation.interval_steps": 100,
@@ -160,17 +210,23 @@ def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., 
     """A corpus, a sentiment task in SST-2's place, and an encoder for it."""
     root, draw = tmp_path_factory.mktemp("world"), random.Random(0)
     words = ["".join(draw.choices("abcdefgh", k=draw.randint(2, 6))) for _ in range(120)]
-    texts = [[" ".join(draw.choices(words, k=draw.randint(3, 9))) for _ in range(8)] for _ in range(40)]
+    texts = [
+        [" ".join(draw.choices(words, k=draw.randint(3, 9))) for _ in range(8)] for _ in range(40)
+    ]
     (root / "text.txt").write_text("\n\n".join(".\n".join(text) for text in texts) + "\n")
     for name, count in (("train", 32), ("dev", 8)):
-        lines = [f"{' '.join(draw.choices(words, k=draw.randint(3, 9)))}\t{i % 2}" for i in range(count)]
+        lines = [
+            f"{' '.join(draw.choices(words, k=draw.randint(3, 9)))}\t{i % 2}" for i in range(count)
+        ]
         path = root / "data/glue/SST-2" / f"{name}.tsv"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("sentence\tlabel\n" + "\n".join(lines) + "\n")
     write_tasks(root / "data", words)
     letters = [*string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase)]
     tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, *letters], lowercase=True)
-    save_encoder(root / "encoder", tokenizer, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    save_encoder(
+        root / "encoder", tokenizer, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1
+    )
     return root
 
 
@@ -188,14 +244,22 @@ def write_tasks(data: Path, words: list[str]) -> None:
     def question(name: str, passage: list[str], has_answer: bool) -> dict[str, Any]:
         first = draw.randrange(len(passage) - 3)
         golds = [" ".join(passage[first : first + size]) for size in (2, 3)]
-        found = [{"text": gold, "answer_start": len(" ".join(["", *passage[:first]]))} for gold in golds]
+        found = [
+            {"text": gold, "answer_start": len(" ".join(["", *passage[:first]]))} for gold in golds
+        ]
         return {"id": name, "question": text(1, 3), "answers": found if has_answer else []}
 
     def article(count: int, share: int) -> dict[str, Any]:
         passages = [text(14, 20).split() for _ in range(count)]
-        asked = [[question(f"{i}.{j}", one, (i + j) % share > 0) for j in (0, 1)] for i, one in enumerate(passages)]
+        asked = [
+            [question(f"{i}.{j}", one, (i + j) % share > 0) for j in (0, 1)]
+            for i, one in enumerate(passages)
+        ]
         pairs = zip(passages, asked, strict=True)
-        return {"title": "t", "paragraphs": [{"context": " ".join(one), "qas": qas} for one, qas in pairs]}
+        return {
+            "title": "t",
+            "paragraphs": [{"context": " ".join(one), "qas": qas} for one, qas in pairs],
+        }
 
     for split, count in (("train", 16), ("dev", 12)):
         pairs = [f"{text(2, 5)}\t{text(2, 5)}" for _ in range(2 * count)]
@@ -212,15 +276,26 @@ def write_tasks(data: Path, words: list[str]) -> None:
         save(
             f"swag/{split.replace('dev', 'val')}.csv",
             "sent1,sent2,ending0,ending1,ending2,ending3,label",
-            *(f"{text(2, 4)},{text(1, 2)},{','.join(text(1, 4) for _ in range(4))},{i % 4}" for i in range(count)),
+            *(
+                f"{text(2, 4)},{text(1, 2)},{','.join(text(1, 4) for _ in range(4))},{i % 4}"
+                for i in range(count)
+            ),
         )
         for version, share in (("1.1", count), ("2.0", 3)):
             made = article(count // 2, share if version == "2.0" else 1000)
             save(f"squad/{split}-v{version}.json", json.dumps({"version": version, "data": [made]}))
-        tags = [draw.choice(("O O", "B-PER I-PER", "B-LOC O", "O B-PER B-LOC")) for _ in range(2 * count)]
+        tags = [
+            draw.choice(("O O", "B-PER I-PER", "B-LOC O", "O B-PER B-LOC"))
+            for _ in range(2 * count)
+        ]
         marked = {"O": "", "B-PER": "x", "I-PER": "y", "B-LOC": "z"}
-        sentences = ["\n".join(f"{marked[tag]}{text(1, 1)} X X {tag}" for tag in one.split()) + "\n" for one in tags]
-        documents = [["-DOCSTART- -X- -X- O\n", *sentences[i : i + 4]] for i in range(0, len(sentences), 4)]
+        sentences = [
+            "\n".join(f"{marked[tag]}{text(1, 1)} X X {tag}" for tag in one.split()) + "\n"
+            for one in tags
+        ]
+        documents = [
+            ["-DOCSTART- -X- -X- O\n", *sentences[i : i + 4]] for i in range(0, len(sentences), 4)
+        ]
         save(f"ner/conll2003/{split}.txt", *(line for document in documents for line in document))
 
 
@@ -229,17 +304,24 @@ NAMES_THEN = {"prediction_positions": "prediction_rows"}
 
 
 def digest(arrays: Mapping[str, object]) -> str:
-    """Of integer arrays by name, whatever their width; what only the figures of validation read is not trained on."""
+    """Of integer arrays by name, whatever their width; what only the figures of validation read is
+    not trained on.
+    """
     found = hashlib.sha256()
     for key in sorted(key for key in arrays if not key.endswith(("b_source", "a_length"))):
         if isinstance(value := arrays[key], np.ndarray):
-            found.update(f"{key} {value.shape} ".encode() + np.ascontiguousarray(value, dtype="<i8").tobytes())
+            found.update(
+                f"{key} {value.shape} ".encode()
+                + np.ascontiguousarray(value, dtype="<i8").tobytes()
+            )
     return found.hexdigest()[:16]
 
 
 def losses(run_dir: Path) -> list[float]:
     with (run_dir / "metrics.csv").open(newline="") as file:
-        return [float(line["value"]) for line in csv.DictReader(file) if line["key"] == "train/loss"]
+        return [
+            float(line["value"]) for line in csv.DictReader(file) if line["key"] == "train/loss"
+        ]
 
 
 def shown(values: list[float]) -> list[float]:
@@ -247,11 +329,15 @@ def shown(values: list[float]) -> list[float]:
 
 
 def require_losses(name: str, found: list[float]) -> None:
-    assert found == pytest.approx(LOSSES.get(name, []), rel=TOLERANCE), f"{CHANGED}{name}: {shown(found)}"
+    assert found == pytest.approx(LOSSES.get(name, []), rel=TOLERANCE), (
+        f"{CHANGED}{name}: {shown(found)}"
+    )
 
 
 def test_the_values_here_are_of_these_versions() -> None:
-    assert RESULTS_VERSIONS == PINNED_VERSIONS, "pin the values of these versions: this file's tests print them"
+    assert RESULTS_VERSIONS == PINNED_VERSIONS, (
+        "pin the values of these versions: this file's tests print them"
+    )
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -274,25 +360,40 @@ def test_batches_of_pretraining(shards: TokenShards, name: str) -> None:
 def test_order_of_finetuning() -> None:
     lengths = np.random.default_rng(0).integers(3, 60, 50)
     made = [bucketed_batches(lengths, batch_size=8, seed=3, epoch=epoch) for epoch in (0, 1)]
-    found = digest({f"{epoch}.{i}": batch for epoch, batches in enumerate(made) for i, batch in enumerate(batches)})
+    found = digest(
+        {
+            f"{epoch}.{i}": batch
+            for epoch, batches in enumerate(made)
+            for i, batch in enumerate(batches)
+        }
+    )
     assert found == BATCHES.get("finetune"), f"{CHANGED}finetune: {found}"
 
 
 @pytest.mark.parametrize("objective", ["mlm_nsp", "ltr"])
 def test_losses_of_pretraining(world: Path, tmp_path: Path, objective: str) -> None:
-    places = {"data_dir": world, "cache_dir": world / "cache", "run_dir": tmp_path / "run", "objective": objective}
+    places = {
+        "data_dir": world,
+        "cache_dir": world / "cache",
+        "run_dir": tmp_path / "run",
+        "objective": objective,
+    }
     words = [f"{key}={value}" for key, value in (PRETRAINING | places).items()]
     pretrain.main(composed("pretrain", [*words, "arm=test"]))
     require_losses(objective, losses(tmp_path / "run"))
 
 
 def test_losses_of_finetuning(finetune: Callable[..., Path]) -> None:
-    folder = finetune("task=sst2", "epochs=2", "evaluations_per_epoch=1", "trainer.log_interval_steps=1")
+    folder = finetune(
+        "task=sst2", "epochs=2", "evaluations_per_epoch=1", "trainer.log_interval_steps=1"
+    )
     require_losses("finetune", losses(folder))
 
 
 def answers(module: FineTuning) -> Evaluation:
-    """What a module makes of outputs that no processor rounds: those of tags are right more often than not."""
+    """What a module makes of outputs that no processor rounds: those of tags are right more often
+    than not.
+    """
     split, draw = module.validation, np.random.default_rng(0)
     if isinstance(split, SquadSplit):
         number, shape = len(split.features.sequences), (len(split.features.sequences.input_ids), 2)
@@ -305,7 +406,11 @@ def answers(module: FineTuning) -> Evaluation:
         logits[np.arange(number), split.labels] += 2.0
     numbers = torch.arange(number)
     return module.evaluate(
-        [module.outputs(torch.from_numpy(logits), {"example_index": numbers, "word_index": numbers})]
+        [
+            module.outputs(
+                torch.from_numpy(logits), {"example_index": numbers, "word_index": numbers}
+            )
+        ]
     )
 
 
@@ -319,7 +424,9 @@ def rounded(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_kind_of_task(finetune: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, family: str) -> None:
+def test_every_kind_of_task(
+    finetune: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, family: str
+) -> None:
     """Losses and scores of two epochs, and what is made of given outputs."""
     made: list[Any] = []
 
@@ -329,7 +436,12 @@ def test_every_kind_of_task(finetune: Callable[..., Path], monkeypatch: pytest.M
         return write_results(folder, module, task)
 
     monkeypatch.setattr(stage, "write_results", keep)
-    words = ["epochs=2", "evaluations_per_epoch=1", "trainer.log_interval_steps=1", "trainer.threads=1"]
+    words = [
+        "epochs=2",
+        "evaluations_per_epoch=1",
+        "trainer.log_interval_steps=1",
+        "trainer.threads=1",
+    ]
     folder = finetune(*words, *SMALL, *FAMILIES[family])
     saved = json.loads((folder / "scores.json").read_text())
     scores = [one[saved["metric"]] for one in saved["evaluations"]]

@@ -57,13 +57,17 @@ def train(config: DictConfig, steps: tuple[int, ...] = (), weights: str = "") ->
             (folder / place).mkdir(parents=True)
             (folder / place / "config.json").write_text(place)
             (folder / place / "model.safetensors").write_text(weights)
-        (folder / "metrics.csv").write_text("step,tokens,seconds,key,value\n5,100,1.0,validation/loss,4.5\n")
+        (folder / "metrics.csv").write_text(
+            "step,tokens,seconds,key,value\n5,100,1.0,validation/loss,4.5\n"
+        )
         run.complete(tokens=1000)
     return folder
 
 
 def test_touched_files_leave_a_doubt_and_no_silence(tmp_path: Path) -> None:
-    """The launch reads them and will find them equal; a listing that does not read says that it may be so."""
+    """The launch reads them and will find them equal; a listing that does not read says that it may
+    be so.
+    """
     text = tmp_path / "text.txt"
     text.write_text("some words\n")
     source = train(configuration(tmp_path, "first", corpus={"path": str(text)}))
@@ -72,7 +76,9 @@ def test_touched_files_leave_a_doubt_and_no_silence(tmp_path: Path) -> None:
     os.utime(text, (1.0, 1.0))
     assert job_status("pretrain", other, other.run_dir) == ("shared?", str(source))
     assert folder_of(find_equal_run(other, INPUTS)) == source
-    different = configuration(tmp_path, "second", corpus={"path": str(text)}, objective={"rate": 0.3})
+    different = configuration(
+        tmp_path, "second", corpus={"path": str(text)}, objective={"rate": 0.3}
+    )
     assert job_status("pretrain", different, different.run_dir) == ("new", "")
 
 
@@ -99,7 +105,9 @@ def test_an_equal_run_serves_another_experiment(tmp_path: Path) -> None:
     # All runs can be moved together: the links are relative.
     shutil.move(tmp_path / "first", tmp_path / "elsewhere" / "first")
     shutil.move(tmp_path / "second", tmp_path / "elsewhere" / "second")
-    assert (tmp_path / "elsewhere/second/tiny/pretrain/mlm/seed-1/encoder/config.json").read_text() == "encoder"
+    assert (
+        tmp_path / "elsewhere/second/tiny/pretrain/mlm/seed-1/encoder/config.json"
+    ).read_text() == "encoder"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +123,8 @@ def test_an_equal_run_serves_another_experiment(tmp_path: Path) -> None:
 )
 def test_what_is_not_equal_is_trained(tmp_path: Path, changes: dict[str, Any]) -> None:
     train(configuration(tmp_path, "first", arm="no_nsp"))
-    assert find_equal_run(configuration(tmp_path, "second"), INPUTS)  # the control: it would be found
+    # the control: it would be found
+    assert find_equal_run(configuration(tmp_path, "second"), INPUTS)
     other = configuration(tmp_path, **({"experiment": "second"} | changes))
     assert find_equal_run(other, INPUTS) is None
     share_equal_run(other, INPUTS)
@@ -142,7 +151,10 @@ def test_an_unfinished_or_damaged_run_is_not_shared(tmp_path: Path) -> None:
 
 def test_a_begun_run_goes_on(tmp_path: Path) -> None:
     other = configuration(tmp_path, "second")
-    with pytest.raises(KeyboardInterrupt), Run.claim(other.run_dir, stage="pretrain", config=other, inputs=INPUTS):
+    with (
+        pytest.raises(KeyboardInterrupt),
+        Run.claim(other.run_dir, stage="pretrain", config=other, inputs=INPUTS),
+    ):
         raise KeyboardInterrupt
     train(configuration(tmp_path, "first"))
     share_equal_run(other, INPUTS)
@@ -153,17 +165,23 @@ def test_a_begun_run_goes_on(tmp_path: Path) -> None:
 
 
 def test_kept_encoders_are_part_of_what_is_asked(tmp_path: Path) -> None:
-    """Same fingerprint; but a run without the encoders on the way is of no use to an experiment that needs them."""
+    """Same fingerprint; but a run without the encoders on the way is of no use to an experiment
+    that needs them.
+    """
     asking = {"keep_encoders": [0.3, 0.5], "needs_kept_encoders": True}
     other = configuration(tmp_path, "second", **asking)
     assert kept_steps(other) == [3, 5]
     without = train(configuration(tmp_path, "first"))
     assert find_equal_run(other, INPUTS) is None
     kept = train(configuration(tmp_path, "third", keep_encoders=[0.3, 0.5, 0.9]), steps=(3, 5, 9))
-    assert read_record(without).fingerprint != read_record(kept).fingerprint  # type: ignore[union-attr]  # their names
+    # their names
+    assert read_record(without).fingerprint != read_record(kept).fingerprint  # type: ignore[union-attr]
     assert folder_of(find_equal_run(other, INPUTS)) == kept
     # Without the need, the first that is equal will do.
-    assert folder_of(find_equal_run(configuration(tmp_path, "second", keep_encoders=[0.3]), INPUTS)) == without
+    assert (
+        folder_of(find_equal_run(configuration(tmp_path, "second", keep_encoders=[0.3]), INPUTS))
+        == without
+    )
     share_equal_run(other, INPUTS)
     assert (Path(other.run_dir) / "encoders/step-5/config.json").read_text() == "encoders/step-5"
     assert missing_encoders(other, Path(other.run_dir)) == []
@@ -173,10 +191,13 @@ def test_a_complete_run_without_the_needed_encoders_is_refused(tmp_path: Path) -
     train(configuration(tmp_path, "first"))
     asking = configuration(tmp_path, "first", keep_encoders=[0.3], needs_kept_encoders=True)
     assert job_status("pretrain", asking, asking.run_dir)[0] == "check"
-    assert not is_done(asking.run_dir, stage="pretrain", config=asking)  # so the command line looks further
+    # so the command line looks further
+    assert not is_done(asking.run_dir, stage="pretrain", config=asking)
     plain = configuration(tmp_path, "first")
     assert is_done(plain.run_dir, stage="pretrain", config=plain)
-    with pytest.raises(ValueError, match=r"has no encoders/step-3: it was trained without keep_encoders"):
+    with pytest.raises(
+        ValueError, match=r"has no encoders/step-3: it was trained without keep_encoders"
+    ):
         require_kept_encoders(asking)
 
 
@@ -198,7 +219,9 @@ def test_a_run_that_was_copied_without_its_weights_is_not_shared(tmp_path: Path)
     other = configuration(tmp_path, "second")
     assert folder_of(find_equal_run(other, INPUTS)) == source
     (source / "encoder" / "model.safetensors").unlink()
-    assert find_equal_run(other, INPUTS) is None and is_done(config.run_dir, stage="pretrain", config=config)
+    assert find_equal_run(other, INPUTS) is None and is_done(
+        config.run_dir, stage="pretrain", config=config
+    )
 
 
 @pytest.mark.parametrize("fraction", [0, 1, 1.5, 0.01])
@@ -235,7 +258,9 @@ def test_a_shared_run_whose_source_is_gone_is_not_complete(tmp_path: Path, happe
     assert not shared_run_is_there(read_record(folder))  # type: ignore[arg-type]
     assert job_status("pretrain", other, other.run_dir)[0] == "check"
     assert not is_done(other.run_dir, stage="pretrain", config=other)
-    with pytest.raises(ValueError, match=r"was shared from .*/first/.* gone or has been trained anew"):
+    with pytest.raises(
+        ValueError, match=r"was shared from .*/first/.* gone or has been trained anew"
+    ):
         share_equal_run(other, INPUTS)
 
 
@@ -255,7 +280,9 @@ def test_what_a_run_has_left_is_not_replaced_by_a_link(tmp_path: Path, left: str
     (folder / "run.json").unlink()
     for name in {"encoder", "metrics.csv"} - {left}:
         shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
-    with pytest.raises(ValueError, match=rf"second/tiny/pretrain/mlm/seed-1 holds {left} and no run.json"):
+    with pytest.raises(
+        ValueError, match=rf"second/tiny/pretrain/mlm/seed-1 holds {left} and no run.json"
+    ):
         share_equal_run(other, INPUTS)
     assert (folder / left).exists() and not (folder / left).is_symlink()
 

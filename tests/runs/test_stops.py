@@ -1,6 +1,8 @@
-"""Real runs that are killed, hang, or run out of time: how they end, what they leave, and that they go on.
+"""Real runs that are killed, hang, or run out of time: how they end, what they leave, and that they
+go on.
 
-The long form (`pytest -m slow`) sends signals at many moments of a start, and stops a data worker and a rank.
+The long form (`pytest -m slow`) sends signals at many moments of a start, and stops a data worker
+and a rank.
 """
 
 from __future__ import annotations
@@ -40,11 +42,15 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def start(words: list[str], kind: type[subprocess.Popen[str]] = forked.Popen) -> subprocess.Popen[str]:
+def start(
+    words: list[str], kind: type[subprocess.Popen[str]] = forked.Popen
+) -> subprocess.Popen[str]:
     return kind(words, env=environment(), stderr=subprocess.PIPE, text=True)
 
 
-def wait_until(done: Callable[[], Any], process: subprocess.Popen[str], seconds: float = 240) -> Any:
+def wait_until(
+    done: Callable[[], Any], process: subprocess.Popen[str], seconds: float = 240
+) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := done()):
         assert process.poll() is None, process.communicate()[1]
@@ -71,8 +77,12 @@ def gone(pids: list[int], seconds: float) -> bool:
     return not any(map(is_running, pids))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a worker looks for its parent every 5 s")
-def test_data_workers_end_with_a_killed_run_and_hold_nothing(workplace: Path, tmp_path: Path) -> None:
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere a worker looks for its parent every 5 s"
+)
+def test_data_workers_end_with_a_killed_run_and_hold_nothing(
+    workplace: Path, tmp_path: Path
+) -> None:
     """The next start gets the folder at once, and the memory of the workers is free."""
     run_dir = tmp_path / "run"
     endless = LONG.replace("steps: 250", "steps: 100000")
@@ -107,9 +117,15 @@ def test_a_step_that_hangs_is_ended_and_the_run_goes_on(workplace: Path, tmp_pat
     assert [step for step, key, _ in rows(run_dir) if key == "train/loss"] == list(range(1, 11))
 
 
-def test_a_sweep_out_of_time_has_a_status_of_its_own_and_goes_on(workplace: Path, tmp_path: Path) -> None:
+def test_a_sweep_out_of_time_has_a_status_of_its_own_and_goes_on(
+    workplace: Path, tmp_path: Path
+) -> None:
     """The same exit status of the job, of the sweep, and (tests/launch) of a reproduction."""
-    words = [word for word in command(workplace, tmp_path, phases=LONG) if not word.startswith("run_dir=")]
+    words = [
+        word
+        for word in command(workplace, tmp_path, phases=LONG)
+        if not word.startswith("run_dir=")
+    ]
     words += ["-m", "seed=1,2", f"runs_dir={tmp_path}", "trainer.max_time=00:00:00"]
     process = start(words)
     said = process.communicate(timeout=240)[1]
@@ -135,8 +151,13 @@ def test_a_signal_at_any_moment_of_a_start(workplace: Path, tmp_path: Path, name
         for path in run_dir.glob("checkpoints/*.ckpt"):
             load_file(path)
         if (run_dir / "run.json").exists():
-            assert json.loads((run_dir / "run.json").read_text())["status"] in ("interrupted", "complete")
-    done = forked.run(command(workplace, run_dir, **changes), env=environment(), capture_output=True, timeout=300)
+            assert json.loads((run_dir / "run.json").read_text())["status"] in (
+                "interrupted",
+                "complete",
+            )
+    done = forked.run(
+        command(workplace, run_dir, **changes), env=environment(), capture_output=True, timeout=300
+    )
     assert done.returncode == 0 and state(run_dir)["status"] == "complete"
     assert [step for step, key, _ in rows(run_dir) if key == "train/loss"] == list(range(1, 251))
 
@@ -160,10 +181,17 @@ def test_a_data_worker_that_is_stuck_is_a_hang(workplace: Path, tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize("stopped", ["first", "second"])
 def test_a_rank_that_is_stopped_is_a_hang(workplace: Path, tmp_path: Path, stopped: str) -> None:
-    """The other one notices; of a stopped first rank too, which cannot end itself, nothing is left."""
+    """The other one notices; of a stopped first rank too, which cannot end itself, nothing is
+    left.
+    """
     run_dir = tmp_path / "run"
     endless = LONG.replace("steps: 250", "steps: 100000")
-    changes = {"phases": endless, "trainer": "ddp", "trainer.accelerator": "cpu", "position_growth": "none"}
+    changes = {
+        "phases": endless,
+        "trainer": "ddp",
+        "trainer.accelerator": "cpu",
+        "position_growth": "none",
+    }
     process = start(command(workplace, run_dir, **changes, **{"trainer.hang_seconds": 4}))
     wait_until((run_dir / "metrics.csv").exists, process)
     second = wait_until(lambda: second_rank(process), process)

@@ -49,7 +49,11 @@ def test_fresh_then_complete(tmp_path: Path) -> None:
         run.record(parameters=3)
         run.complete(tokens=5)
     state = read_record(run.dir)
-    assert state is not None and state.status == "complete" and state.facts == {"parameters": 3, "tokens": 5}
+    assert (
+        state is not None
+        and state.status == "complete"
+        and state.facts == {"parameters": 3, "tokens": 5}
+    )
     assert "${scale.learning_rate}" in (run.dir / "config.yaml").read_text()
     with claim(run.dir) as again:
         assert again.is_complete
@@ -61,7 +65,11 @@ def test_incomplete_is_resumed(tmp_path: Path) -> None:
         run.record(precision="bf16")
         raise RuntimeError("out of luck")
     state = read_record(tmp_path)
-    assert state is not None and state.status == "failed" and state.error == "RuntimeError: out of luck"
+    assert (
+        state is not None
+        and state.status == "failed"
+        and state.error == "RuntimeError: out of luck"
+    )
     assert "Traceback" in (tmp_path / "log.txt").read_text()
     with claim(tmp_path) as again:
         assert again.is_resumed and not again.is_complete and again.facts == {"precision": "bf16"}
@@ -77,10 +85,15 @@ def test_what_trained_a_run_before_is_kept(tmp_path: Path) -> None:
             raise SystemExit(143)
         state = read_record(tmp_path)
         assert state is not None
-        (tmp_path / "run.json").write_text(json.dumps(state.model_dump() | {"git": {"commit": commit, "dirty": False}}))
+        (tmp_path / "run.json").write_text(
+            json.dumps(state.model_dump() | {"git": {"commit": commit, "dirty": False}})
+        )
     finish(tmp_path)
     state = read_record(tmp_path)
-    assert state is not None and [one["git"]["commit"] for one in state.earlier_sessions] == ["first", "second"]
+    assert state is not None and [one["git"]["commit"] for one in state.earlier_sessions] == [
+        "first",
+        "second",
+    ]
     with pytest.raises(SystemExit), claim(tmp_path / "other"):
         raise SystemExit(143)
     finish(tmp_path / "other")
@@ -127,53 +140,84 @@ def test_other_configuration_is_refused_with_the_difference(tmp_path: Path) -> N
 def test_neutral_keys_change_nothing(tmp_path: Path) -> None:
     finish(tmp_path)
     finish(tmp_path / "task", config(task={"title": "A", "data": {"how_to_get": "here"}}))
-    with claim(tmp_path / "task", config(task={"title": "B", "data": {"how_to_get": "there"}})) as run:
+    with claim(
+        tmp_path / "task", config(task={"title": "B", "data": {"how_to_get": "there"}})
+    ) as run:
         assert run.is_complete
     with pytest.raises(RunConflictError, match=r"task\.name"):
         claim(tmp_path / "task", config(task={"name": "x"}))
-    other = config(data_dir="/elsewhere", runs_dir="r", trainer={"num_workers": 2}, logger={"project": "x"})
+    other = config(
+        data_dir="/elsewhere", runs_dir="r", trainer={"num_workers": 2}, logger={"project": "x"}
+    )
     with claim(tmp_path, other) as run:
         assert run.is_complete
 
 
-def test_an_unfinished_run_goes_on_in_another_layout(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unfinished_run_goes_on_in_another_layout(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Devices and micro-batches are how the work is laid out; the global batch is what is done."""
     phases = [{"steps": 3, "global_batch_size": 8, "micro_batch_size": 8}]
     with pytest.raises(KeyError), claim(tmp_path, config(phases=phases)) as run:
         run.record(compiled=True, micro_batch_sizes=[8], precision="32-true")
         raise KeyError
-    fewer = config(trainer={"num_workers": 0, "devices": 2}, phases=[phases[0] | {"micro_batch_size": 2}])
+    fewer = config(
+        trainer={"num_workers": 0, "devices": 2}, phases=[phases[0] | {"micro_batch_size": 2}]
+    )
     with pytest.raises(KeyError), claim(tmp_path, fewer) as run:
         assert (
-            run.is_resumed and "phases.0.micro_batch_size was 8 and is 2, trainer.devices was 1 and is 2" in caplog.text
+            run.is_resumed
+            and "phases.0.micro_batch_size was 8 and is 2, trainer.devices was 1 and is 2"
+            in caplog.text
         )
         earlier = [{"phases.0.micro_batch_size": 8, "trainer.devices": 1}]
         assert run.facts == {"precision": "32-true", "earlier_layouts": earlier}
         raise KeyError
     with claim(tmp_path, fewer) as run:
-        assert run.facts == {"precision": "32-true", "earlier_layouts": earlier}, "nothing has changed this time"
+        assert run.facts == {
+            "precision": "32-true",
+            "earlier_layouts": earlier,
+        }, "nothing has changed this time"
         run.complete()
     with claim(tmp_path, config(phases=phases)) as run:
         assert run.is_complete
     assert is_done(tmp_path, stage="pretrain", config=config(phases=phases))
-    with pytest.raises(RunConflictError, match=r"phases\.0\.global_batch_size: there 8, now 16\n") as caught:
-        claim(tmp_path, config(phases=[phases[0] | {"global_batch_size": 16, "micro_batch_size": 4}]))
+    with pytest.raises(
+        RunConflictError, match=r"phases\.0\.global_batch_size: there 8, now 16\n"
+    ) as caught:
+        claim(
+            tmp_path, config(phases=[phases[0] | {"global_batch_size": 16, "micro_batch_size": 4}])
+        )
     assert "micro_batch_size" not in str(caught.value)
 
 
 def test_what_killed_processes_were_writing_is_swept(tmp_path: Path) -> None:
     finish(tmp_path)
-    left = [".run.json.1.tmp", "checkpoints/.last.ckpt.12.tmp", ".encoder.x1/weights", "encoders/.step-4.ab/weights"]
-    stays = ["checkpoints/last.ckpt", "encoder/config.json", "encoders/step-4/config.json", "tensorboard/events"]
+    left = [
+        ".run.json.1.tmp",
+        "checkpoints/.last.ckpt.12.tmp",
+        ".encoder.x1/weights",
+        "encoders/.step-4.ab/weights",
+    ]
+    stays = [
+        "checkpoints/last.ckpt",
+        "encoder/config.json",
+        "encoders/step-4/config.json",
+        "tensorboard/events",
+    ]
     for name in left + stays:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     with claim(tmp_path):
-        found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+        found = {
+            path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()
+        }
     assert found >= set(stays) and not found & set(left)
 
 
-def test_a_full_disk_at_the_end_does_not_hide_what_it_broke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_at_the_end_does_not_hide_what_it_broke(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(_record: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -190,7 +234,9 @@ def test_results_version_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert not is_done(tmp_path, stage="pretrain", config=config())
 
 
-@pytest.mark.parametrize("left", ["checkpoints", "encoder", "encoders", "metrics.csv", "scores.json"])
+@pytest.mark.parametrize(
+    "left", ["checkpoints", "encoder", "encoders", "metrics.csv", "scores.json"]
+)
 def test_leftovers_without_a_record_are_refused(tmp_path: Path, left: str) -> None:
     """A checkpoint of another configuration would be trained on, and taken for this one's."""
     finish(tmp_path)
@@ -234,8 +280,12 @@ def test_other_ranks_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         run.complete()
 
 
-def test_other_ranks_wait_for_the_run_that_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The complete one of before is no reason to leave: rank 0 is about to remove it, and to wait for them."""
+def test_other_ranks_wait_for_the_run_that_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The complete one of before is no reason to leave: rank 0 is about to remove it, and to wait
+    for them.
+    """
     finish(tmp_path)
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr("clozelab.runs.store.FOLLOWER_WAIT_SECONDS", 0.1)
@@ -257,10 +307,16 @@ def test_what_is_not_the_run_s_is_never_removed_with_it(
         monkeypatch.chdir(folder)
     if inside == "run":
         finish(folder / "more/nested", config(seed=2))
-    cfg = config(reuse="never", **({"data_dir": str(folder / "more")} if inside == "data_dir" else {}))
+    cfg = config(
+        reuse="never", **({"data_dir": str(folder / "more")} if inside == "data_dir" else {})
+    )
     if inside == "nothing":
         with claim(folder, cfg) as run:
-            assert not run.is_complete and not (folder / "more").exists() and not (folder / "encoder").is_symlink()
+            assert (
+                not run.is_complete
+                and not (folder / "more").exists()
+                and not (folder / "encoder").is_symlink()
+            )
             run.complete()
         return
     with pytest.raises(ValueError, match="which reuse=never would remove"):
@@ -285,7 +341,9 @@ def test_missing_value_is_named(tmp_path: Path) -> None:
 
 def test_secrets_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOZELAB_TEST_SECRET", "hunter2")
-    cfg = config(token="${oc.env:CLOZELAB_TEST_SECRET}", logger={"key": "${oc.env:CLOZELAB_TEST_SECRET}"})
+    cfg = config(
+        token="${oc.env:CLOZELAB_TEST_SECRET}", logger={"key": "${oc.env:CLOZELAB_TEST_SECRET}"}
+    )
     finish(tmp_path, cfg)
     assert all("hunter2" not in path.read_text() for path in tmp_path.iterdir() if path.is_file())
     first = canonical(cfg)
@@ -295,7 +353,9 @@ def test_secrets_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_run_without_a_log_is_not_claimed_and_says_why(tmp_path: Path) -> None:
     (tmp_path / "log.txt").mkdir()
-    with pytest.raises(ValueError, match=r"cannot be written \(.*Is a directory.*log\.txt.*make way"):
+    with pytest.raises(
+        ValueError, match=r"cannot be written \(.*Is a directory.*log\.txt.*make way"
+    ):
         claim(tmp_path)
     assert read_record(tmp_path) is None
     (tmp_path / "log.txt").rmdir()
@@ -347,9 +407,14 @@ def test_only_the_first_process_of_a_job_leads(
 
 
 def test_test_files_count_only_where_they_are_predicted(tmp_path: Path) -> None:
-    """A changed test file, or another one, makes another run with predict_test=true and the same one without."""
+    """A changed test file, or another one, makes another run with predict_test=true and the same
+    one without.
+    """
     (tmp_path / "test.tsv").write_text("a")
-    data = {"data_dir": str(tmp_path), "task": {"data": {"test_files": {"X": "test.tsv"}, "test_id_column": "index"}}}
+    data = {
+        "data_dir": str(tmp_path),
+        "task": {"data": {"test_files": {"X": "test.tsv"}, "test_id_column": "index"}},
+    }
     without, plain = (
         config(**data, predict_test=False),
         config(data_dir=str(tmp_path), task={"data": {}}, predict_test=False),

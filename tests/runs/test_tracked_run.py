@@ -1,4 +1,6 @@
-"""A real tiny run with W&B offline, stopped once: what its files say, and that a broken tracker ends nothing."""
+"""A real tiny run with W&B offline, stopped once: what its files say, and that a broken tracker
+ends nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 
 
 def sibling(name: str) -> ModuleType:
-    """Another test file, for its helpers: a tiny pre-training here, the reader of W&B's files there."""
+    """Another test file, for its helpers: a tiny pre-training here, the reader of W&B's files
+    there.
+    """
     path = Path(__file__).parents[1] / name
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
@@ -40,7 +44,11 @@ def test_a_stopped_and_resumed_run_is_one_wandb_run(
     workplace: Path, tmp_path: Path, offline: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET_PLACE", "s3cret")
-    changes = {"logger": "wandb", "logger.wandb.mode": "offline", "experiment": "${oc.env:SECRET_PLACE}"}
+    changes = {
+        "logger": "wandb",
+        "logger.wandb.mode": "offline",
+        "experiment": "${oc.env:SECRET_PLACE}",
+    }
     run_dir = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(LastCheckpoint, "on_train_batch_start", stop_at_step_five)
@@ -55,8 +63,13 @@ def test_a_stopped_and_resumed_run_is_one_wandb_run(
     assert {"scale:demo", "corpus:text", "seed:1"} <= set(runs[0].tags)
     config = {item.key: json.loads(item.value_json) for item in runs[0].config.update}
     assert config["model.hidden_size"] == 16 and "s3cret" not in str(config), "resolved"
-    assert "s3cret" not in (run_dir / "encoder" / "config.json").read_text(), "encoders are given away"
-    points = [{(item.key or item.nested_key[0]): item.value_json for item in one.history.item} for one in records]
+    assert "s3cret" not in (run_dir / "encoder" / "config.json").read_text(), (
+        "encoders are given away"
+    )
+    points = [
+        {(item.key or item.nested_key[0]): item.value_json for item in one.history.item}
+        for one in records
+    ]
     steps = [int(point["step"]) for point in points if "train/loss" in point]
     assert steps == list(range(1, 11))
     summary = {item.key: item.value_json for one in records for item in one.summary.update}
@@ -76,7 +89,11 @@ def test_a_finetuning_leaves_its_scores(finetune: Any, offline: None) -> None:
 
 
 def test_a_broken_tracker_ends_nothing(
-    workplace: Path, tmp_path: Path, offline: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    workplace: Path,
+    tmp_path: Path,
+    offline: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     import wandb
 
@@ -90,7 +107,9 @@ def test_a_broken_tracker_ends_nothing(
     assert f"clozelab track {tmp_path / 'run'} logger=wandb" in caplog.text
 
 
-def test_a_wrong_tracker_is_refused_before_the_folder_is_taken(workplace: Path, tmp_path: Path) -> None:
+def test_a_wrong_tracker_is_refused_before_the_folder_is_taken(
+    workplace: Path, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match=r"logger\.wandb\.mode is 'on'"):
         tiny.run_here(workplace, tmp_path / "run", logger="wandb", **{"logger.wandb.mode": "on"})
     assert not (tmp_path / "run").exists()

@@ -40,7 +40,9 @@ def train(words: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
-    """A folder with runs of a cache of its own: seeds 1 and 2, and one with another dropout behind step 6."""
+    """A folder with runs of a cache of its own: seeds 1 and 2, and one with another dropout behind
+    step 6.
+    """
     folder = tmp_path_factory.mktemp("verify")
     shutil.copy(workplace / "text.txt", folder)
     changes = {"checkpoint_interval_steps": 5, "validation.interval_steps": 100}
@@ -55,12 +57,18 @@ def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  #
 def forks(monkeypatch: pytest.MonkeyPatch) -> None:
     """`verify` trains in a forked process."""
     monkeypatch.setattr(
-        verify.subprocess, "run", lambda words, preexec_fn=None, **options: forked.run(words, **options)
+        verify.subprocess,
+        "run",
+        lambda words, preexec_fn=None, **options: forked.run(words, **options),
     )
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def said_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -75,7 +83,11 @@ def test_the_same_run_is_the_same_to_the_bit_and_stays_untouched(place: Path, ca
     status, said = said_of(place / "seed-1", capsys)
     run = place / "seed-1"
     assert status == 0
-    assert said == f"{run} is the same run (steps 6 to 10 trained again and compared to the bit) verify: reading {run}"
+    assert (
+        said
+        == f"{run} is the same run (steps 6 to 10 trained again and compared to the bit) verify:"
+        f" reading {run}"
+    )
     assert contents(place / "seed-1") == before
 
 
@@ -88,26 +100,42 @@ def test_a_run_with_one_checkpoint_is_trained_again_from_the_beginning(
     assert status == 0 and "(steps 1 to 10 trained again" in said
 
 
-def test_on_another_machine_it_says_by_how_many_figures(place: Path, tmp_path: Path, capsys: Any) -> None:
+def test_on_another_machine_it_says_by_how_many_figures(
+    place: Path, tmp_path: Path, capsys: Any
+) -> None:
     """There may be none in a stretch: then only the batches are known to be the same."""
     run = Path(shutil.copytree(place / "seed-1", tmp_path / "run"))
     record = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(record | {"environment": {"torch": "another"}}))
-    logged = sum(6 <= row.step <= 10 and row.key not in TIMED for row in read_rows(run / "metrics.csv"))
+    logged = sum(
+        6 <= row.step <= 10 and row.key not in TIMED for row in read_rows(run / "metrics.csv")
+    )
     status, said = said_of(run, capsys)
-    assert status == 0 and f"compared by all batches, and by {logged} figures within 1%)" in said and logged > 0
+    assert (
+        status == 0
+        and f"compared by all batches, and by {logged} figures within 1%)" in said
+        and logged > 0
+    )
 
 
 def test_other_batches_are_noticed(place: Path, tmp_path: Path, capsys: Any) -> None:
     """The end of another seed's run, under this one's name."""
     run = Path(shutil.copytree(place / "seed-1", tmp_path / "run"))
-    mine, other = (load_file(place / name / "checkpoints" / "last.ckpt") for name in ("seed-1", "seed-2"))
+    mine, other = (
+        load_file(place / name / "checkpoints" / "last.ckpt") for name in ("seed-1", "seed-2")
+    )
     save_file(other | {SameConfig.KEY: mine[SameConfig.KEY]}, run / "checkpoints" / "last.ckpt")
     status, said = said_of(run, capsys)
-    assert status == 1 and "is not the same run: other batches were read" in said and "optimizer state differ" in said
+    assert (
+        status == 1
+        and "is not the same run: other batches were read" in said
+        and "optimizer state differ" in said
+    )
 
 
-def test_another_dropout_behind_the_checkpoint_is_noticed(place: Path, tmp_path: Path, capsys: Any) -> None:
+def test_another_dropout_behind_the_checkpoint_is_noticed(
+    place: Path, tmp_path: Path, capsys: Any
+) -> None:
     """The batches are the same ones: only figures and weights can tell it."""
     run = place / "dropout"
     status, said = said_of(run, capsys)
@@ -125,10 +153,14 @@ def test_a_changed_shard_is_noticed(place: Path, tmp_path: Path, capsys: Any) ->
         status, said = said_of(place / "seed-1", capsys)
     finally:
         tokens.write_bytes(whole)
-    assert status == 1 and ("is not the same run: other batches were read" in said or "cannot be trained again" in said)
+    assert status == 1 and (
+        "is not the same run: other batches were read" in said or "cannot be trained again" in said
+    )
 
 
-def test_what_cannot_be_trained_again_is_one_sentence(place: Path, tmp_path: Path, capsys: Any) -> None:
+def test_what_cannot_be_trained_again_is_one_sentence(
+    place: Path, tmp_path: Path, capsys: Any
+) -> None:
     shutil.copytree(place / "seed-1", tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     status, said = said_of(tmp_path / "run", capsys)
@@ -137,28 +169,40 @@ def test_what_cannot_be_trained_again_is_one_sentence(place: Path, tmp_path: Pat
     assert status == 1 and "is no run folder" in said
 
 
-def test_a_run_of_a_pack_is_trained_again_to_the_bit(place: Path, tmp_path: Path, capsys: Any) -> None:
+def test_a_run_of_a_pack_is_trained_again_to_the_bit(
+    place: Path, tmp_path: Path, capsys: Any
+) -> None:
     pack = tmp_path / "one.zip"
     assert main(["pack", str(place / "seed-1"), f"out={pack}"]) == 0
     capsys.readouterr()
     status = main(["verify", str(pack), f"data_dir={place}", f"cache_dir={place / 'cache'}"])
     out = capsys.readouterr()
     assert status == 0, out.out + out.err
-    assert "seed-1 trained again and compared to the bit" in out.out and "not checked" not in out.out
+    assert (
+        "seed-1 trained again and compared to the bit" in out.out and "not checked" not in out.out
+    )
 
 
 def test_a_run_that_is_another_one_is_told_by_its_figures_weights_and_batches(place: Path) -> None:
     one, other, late = (open_run(str(place / name)) for name in ("seed-1", "seed-2", "dropout"))
     assert not [*_other_run(one, one)]
     said = "; ".join(_other_run(one, other))
-    assert "seed: there 1, now 2" in said and "read other batches" in said and "left another encoder" in said
+    assert (
+        "seed: there 1, now 2" in said
+        and "read other batches" in said
+        and "left another encoder" in said
+    )
     said = "; ".join(_other_run(one, late))
     assert (
-        "figures differ, first train/loss of step 7" in said and "left another encoder" in said and "read" not in said
+        "figures differ, first train/loss of step 7" in said
+        and "left another encoder" in said
+        and "read" not in said
     )
 
 
-def test_a_record_gives_no_permission(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_gives_no_permission(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[str] = []
 
     def note(words: list[str], **_: Any) -> Any:
@@ -170,7 +214,9 @@ def test_a_record_gives_no_permission(place: Path, tmp_path: Path, monkeypatch: 
     record.overrides.append("allow_targets=[os]")
     with pytest.raises(ValueError, match="noted"):
         verify.train_again(record, tmp_path)
-    assert any(one.startswith("stop_after_step=") for one in said) and "allow_targets=[os]" not in said
+    assert (
+        any(one.startswith("stop_after_step=") for one in said) and "allow_targets=[os]" not in said
+    )
 
 
 @pytest.fixture(scope="module")
@@ -180,9 +226,18 @@ def measured(place: Path) -> Path:
     lines = [json.dumps({"good": good, "bad": bad}) for good, bad in pairs]
     (place / "pairs.jsonl").write_text("\n".join(lines) + "\n")
     columns = "measure.data.columns={good: good, bad: bad, group: null, field: null}"
-    words = ["measure=minimal_pairs", "measure.data.files=pairs.jsonl", columns, "max_unknown_share=1.0"]
+    words = [
+        "measure=minimal_pairs",
+        "measure.data.files=pairs.jsonl",
+        columns,
+        "max_unknown_share=1.0",
+    ]
     places = {"data_dir": place, "cache_dir": place / "cache", "run_dir": place / "measured"}
-    places |= {"encoder": place / "seed-1" / "encoder", "row": "mine", "trainer.progress_bar": "false"}
+    places |= {
+        "encoder": place / "seed-1" / "encoder",
+        "row": "mine",
+        "trainer.progress_bar": "false",
+    }
     words += [f"{key}={value}" for key, value in places.items()]
     train([sys.executable, "-m", "clozelab", "evaluate", *words])
     return place / "measured"
@@ -194,14 +249,19 @@ def test_an_evaluation_is_measured_again_and_asks_for_no_checkpoint(
     before = contents(measured)
     status, said = said_of(measured, capsys)
     assert status == 0, said
-    assert f"{measured} is the same run (measured again and compared to the bit)" in said and "ckpt" not in said
+    assert (
+        f"{measured} is the same run (measured again and compared to the bit)" in said
+        and "ckpt" not in said
+    )
     assert contents(measured) == before
 
     # Another answer, or another figure, is another run.
     for name in ("predictions.jsonl", "metrics.csv"):
         other = Path(shutil.copytree(measured, tmp_path / name))
         path = other / name
-        path.write_text(path.read_text().replace("0.25", "0.75").replace('"won": 0.0', '"won": 1.0'))
+        path.write_text(
+            path.read_text().replace("0.25", "0.75").replace('"won": 0.0', '"won": 1.0')
+        )
         assert path.read_text() != (measured / name).read_text()
         assert [*_other_run(open_run(str(other)), open_run(str(measured)))]
     assert not [*_other_run(open_run(str(measured)), open_run(str(measured)))]

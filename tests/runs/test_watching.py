@@ -1,4 +1,6 @@
-"""Whether a complete run's inputs are untouched: every file that it reads is watched, by the rules that read it."""
+"""Whether a complete run's inputs are untouched: every file that it reads is watched, by the rules
+that read it.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,12 @@ def test_settled_only_while_inputs_are_untouched(tmp_path: Path) -> None:
     assert not is_done(folder, stage="pretrain", config=cfg)
 
 
-def test_more_files_than_can_be_watched_are_never_settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a run of a large folder of texts would be skipped as complete after its texts have changed."""
+def test_more_files_than_can_be_watched_are_never_settled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a run of a large folder of texts would be skipped as complete after its texts have
+    changed.
+    """
     monkeypatch.setattr(watching, "MAX_WATCHED_FILES", 2)
     data = tmp_path / "data"
     data.mkdir()
@@ -72,7 +78,13 @@ def test_a_changed_corpus_is_seen_however_it_is_named(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     data = tmp_path / "data"
-    for name in ("data/mytext/a.txt", "data/deep/a.txt", "data/deep/x/y/a.txt", "data/word", "home/books/a.txt"):
+    for name in (
+        "data/mytext/a.txt",
+        "data/deep/a.txt",
+        "data/deep/x/y/a.txt",
+        "data/word",
+        "home/books/a.txt",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("one.")
     path = path.format(tmp=tmp_path)
@@ -85,28 +97,42 @@ def test_a_changed_corpus_is_seen_however_it_is_named(
     assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)
 
 
-@pytest.mark.parametrize("path", ["nowhere", "nowhere/*.txt", "~nobody-of-this-name/text", "a**b/c"])
+@pytest.mark.parametrize(
+    "path", ["nowhere", "nowhere/*.txt", "~nobody-of-this-name/text", "a**b/c"]
+)
 def test_a_source_without_files_is_never_settled(tmp_path: Path, path: str) -> None:
     """Nothing was seen of it when the run was made, so nothing can be said now."""
     (tmp_path / "there.txt").write_text("one.")
-    cfg = config(tmp_path, corpus={"sources": [{"name": "a", "path": "there.txt"}, {"name": "b", "path": path}]})
+    cfg = config(
+        tmp_path,
+        corpus={"sources": [{"name": "a", "path": "there.txt"}, {"name": "b", "path": path}]},
+    )
     assert watched_files(cfg).keys() == {UNWATCHED}
     finish(tmp_path / "run", cfg)
     assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)
 
 
-def test_a_tasks_file_of_one_word_is_watched_and_a_folder_of_that_name_is_not(tmp_path: Path) -> None:
+def test_a_tasks_file_of_one_word_is_watched_and_a_folder_of_that_name_is_not(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "train").write_text("a")
     (tmp_path / "label").mkdir()
     (tmp_path / "label/other.txt").write_text("a")
-    data = {"train_file": "train", "label_column": "label", "text": "x" * 300, "train_extra": ["more/extra"]}
+    data = {
+        "train_file": "train",
+        "label_column": "label",
+        "text": "x" * 300,
+        "train_extra": ["more/extra"],
+    }
     (tmp_path / "more").mkdir()
     (tmp_path / "more/extra").write_text("a")
     found = watched_files(config(tmp_path, task={"data": data}))
     assert found.keys() == {str(tmp_path / "train"), str(tmp_path / "more/extra")}
 
 
-def test_an_encoder_called_by_a_plain_word_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encoder_called_by_a_plain_word_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/model.safetensors").write_text("weights")
@@ -126,7 +152,9 @@ def test_an_encoder_called_by_a_plain_word_is_watched(tmp_path: Path, monkeypatc
         {"tokenizer": {"vocab_file": "mine"}},
     ],
 )
-def test_a_folder_called_by_a_plain_word_is_watched(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_a_folder_called_by_a_plain_word_is_watched(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
     """Where a folder may stand; its changed file is not settled."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/one.jsonl").write_text("a")
@@ -138,7 +166,9 @@ def test_a_folder_called_by_a_plain_word_is_watched(tmp_path: Path, changes: dic
 
 
 def test_a_run_that_has_looked_is_settled_again(tmp_path: Path) -> None:
-    """Copied files have new times: the first look finds them equal, and the next one need not look."""
+    """Copied files have new times: the first look finds them equal, and the next one need not
+    look.
+    """
     (tmp_path / "text.txt").write_text("one.")
     cfg = config(tmp_path, corpus={"sources": [{"name": "mine", "path": "text.txt"}]})
     finish(tmp_path / "run", cfg)

@@ -13,13 +13,19 @@ import torch
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 
-TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, "mr", "saw", "near"], lowercase=True)
-SWAG = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
+TOKENIZER = WordPieceTokenizer(
+    [*SPECIAL_TOKENS, *string.ascii_lowercase, "mr", "saw", "near"], lowercase=True
+)
+SWAG = (
+    ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
+)
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., None]) -> Path:
-    """Questions whose right ending says "mr", sentences with a name behind "mr", and an encoder of four layers."""
+    """Questions whose right ending says "mr", sentences with a name behind "mr", and an encoder of
+    four layers.
+    """
     root = tmp_path_factory.mktemp("world")
     for folder in ("swag", "ner/conll2003"):
         (root / "data" / folder).mkdir(parents=True)
@@ -28,8 +34,12 @@ def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., 
         for i, line in enumerate(lines):
             line[1 + i % 4] = "mr b"
         (root / f"data/swag/{swag}.csv").write_text(SWAG + "\n".join(map(",".join, lines)) + "\n")
-        names = [f"{x} X X O\nsaw X X O\nmr X X O\n{x} X X I-PER\n\n" for x in "abcd" * (count // 4)]
-        documents = ["-DOCSTART- -X- -X- O\n\n" + "".join(names[i : i + 4]) for i in range(0, count, 4)]
+        names = [
+            f"{x} X X O\nsaw X X O\nmr X X O\n{x} X X I-PER\n\n" for x in "abcd" * (count // 4)
+        ]
+        documents = [
+            "-DOCSTART- -X- -X- O\n\n" + "".join(names[i : i + 4]) for i in range(0, count, 4)
+        ]
         (root / f"data/ner/conll2003/{conll}.txt").write_text("".join(documents))
     save_encoder(root / "encoder", TOKENIZER, num_hidden_layers=4, max_position_embeddings=24)
     return root
@@ -47,7 +57,8 @@ def read(folder: Path, name: str) -> Any:
 
 def test_multiple_choice(finetune: Any, world: Path) -> None:
     (world / "data/swag/test.csv").write_text(
-        "video-id,sent1,sent2,ending0,ending1,ending2,ending3\n" + "v,saw a,near,b c,b c,mr b,b c\n" * 3
+        "video-id,sent1,sent2,ending0,ending1,ending2,ending3\n"
+        + "v,saw a,near,b c,b c,mr b,b c\n" * 3
     )
     folder = finetune("task=swag", "predict_test=true")
     header, *lines = (folder / "test_predictions/SWAG.csv").read_text().splitlines()
@@ -55,7 +66,11 @@ def test_multiple_choice(finetune: Any, world: Path) -> None:
     assert [line.split(",")[:2] for line in lines] == [[str(i), "2"] for i in range(3)]
     scores = read(folder, "scores.json")
     assert scores["scores"]["validation/accuracy"] > 0.9
-    assert (scores["majority_baseline"], scores["collapsed"], scores["num_examples"]) == (0.25, False, 16)
+    assert (scores["majority_baseline"], scores["collapsed"], scores["num_examples"]) == (
+        0.25,
+        False,
+        16,
+    )
     transformers = pytest.importorskip("transformers")
     assert read(folder / "model", "config.json")["architectures"] == ["BertForMultipleChoice"]
     model = transformers.AutoModelForMultipleChoice.from_pretrained(folder / "model").eval()
@@ -68,10 +83,19 @@ def test_multiple_choice(finetune: Any, world: Path) -> None:
 
 
 def test_tagging_with_document_context(finetune: Any, world: Path) -> None:
-    (world / "data/ner/conll2003/test.txt").write_text("b X X O\nsaw X X O\nmr X X O\nb X X B-NEW\n\nsaw X X O\n")
+    (world / "data/ner/conll2003/test.txt").write_text(
+        "b X X O\nsaw X X O\nmr X X O\nb X X B-NEW\n\nsaw X X O\n"
+    )
     folder = finetune("task=ner_conll2003", "predict_test=true")
     lines = (folder / "test_predictions/test.conll").read_text().splitlines()
-    assert lines == ["b X X O O", "saw X X O O", "mr X X O O", "b X X B-NEW B-PER", "", "saw X X O O"]
+    assert lines == [
+        "b X X O O",
+        "saw X X O O",
+        "mr X X O O",
+        "b X X B-NEW B-PER",
+        "",
+        "saw X X O O",
+    ]
     scores, state = read(folder, "scores.json"), read(folder, "run.json")
     assert scores["scores"]["validation/f1"] > 0.9
     assert scores["num_examples"] == 16
@@ -96,14 +120,27 @@ def test_feature_based(finetune: Any, world: Path) -> None:
     finetune(*common, "initialisation=random", "epochs=0.2", name="random")
     assert len(list((world / "cache/features").iterdir())) == 4  # other weights, other features
     test = "+task.data.test_files={dev: ner/conll2003/dev.txt}"
-    words = ["task.data.features=concat_last_four", "predict_test=true", "~task.data.test_files.test", test]
+    words = [
+        "task.data.features=concat_last_four",
+        "predict_test=true",
+        "~task.data.test_files.test",
+        test,
+    ]
     tested = finetune(*common, *words, name="tested")
     rows = [json.loads(line) for line in (tested / "predictions.jsonl").read_text().splitlines()]
-    columns = [line.split(" ") for line in (tested / "test_predictions/dev.conll").read_text().splitlines() if line]
+    columns = [
+        line.split(" ")
+        for line in (tested / "test_predictions/dev.conll").read_text().splitlines()
+        if line
+    ]
     found = [(fields[0], fields[-1]) for fields in columns if fields[0] != "-DOCSTART-"]
-    assert found == [pair for row in rows for pair in zip(row["words"], row["prediction"], strict=True)]
+    assert found == [
+        pair for row in rows for pair in zip(row["words"], row["prediction"], strict=True)
+    ]
     with pytest.raises(ValueError, match="set head=bilstm"):
         finetune("task=ner_features_conll2003", "head=linear", name="linear")
-    with pytest.raises(ValueError, match=r"is not a score of this task; it has validation/f1, .*accuracy"):
+    with pytest.raises(
+        ValueError, match=r"is not a score of this task; it has validation/f1, .*accuracy"
+    ):
         finetune(*common, "task.metric=validation/matthews", name="linear")
     assert not (folder.parent / "linear").exists()

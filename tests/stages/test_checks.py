@@ -19,7 +19,11 @@ PHASES = [{"steps": 100}, {"steps": 300}]
         (0.05, {"step": 20, "phases": PHASES}, ""),
         (1.0, {"phases": PHASES}, ""),
         (1.0, {"step": 20, "phases": PHASES}, ""),  # a row of one's own may begin with any encoder
-        (0.05, {"step": 40, "phases": PHASES}, r"kept after step 40 of 400, which is 0\.1 of its run; 0\.05 would be"),
+        (
+            0.05,
+            {"step": 40, "phases": PHASES},
+            r"kept after step 40 of 400, which is 0\.1 of its run; 0\.05 would be",
+        ),
         (0.5, {"step": 20, "phases": PHASES}, "would be step 200, which keep_encoders has to name"),
         (0.5, {"phases": PHASES}, "names no step"),
         (0.5, {}, "names no step"),

@@ -1,4 +1,6 @@
-"""Two runs side by side: every difference is found, equal tokens are equal, the paired test fits the examples."""
+"""Two runs side by side: every difference is found, equal tokens are equal, the paired test fits
+the examples.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ def change(folder: Path, **parts: Any) -> None:
 
 def answer(folder: Path, right: list[bool], **extra: Any) -> None:
     rows = [
-        {"id": str(number), "prediction": "1" if ok else "0", "label": "1"} | extra for number, ok in enumerate(right)
+        {"id": str(number), "prediction": "1" if ok else "0", "label": "1"} | extra
+        for number, ok in enumerate(right)
     ]
     (folder / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -42,32 +45,49 @@ def test_every_difference_and_nothing_else(root: Path) -> None:
     change(one, config={"optimizer": {"betas": [0.9, 0.98]}}, inputs={"encoder": "a" * 64})
     change(two, config={"optimizer": {"betas": [0.9, 0.999]}}, inputs={"encoder": "b" * 64})
     change(two, versions={"torch": "2.14.0"}, facts={"precision": "32-true"})
-    found = {key: values for key, *values in differences([open_run(str(one)), open_run(str(two))], "configuration")}
+    found = {
+        key: values
+        for key, *values in differences([open_run(str(one)), open_run(str(two))], "configuration")
+    }
     assert found == {
         "row": ["mlm", "ltr"],
         "seed": ["1", "2"],
         "optimizer.betas.1": ["0.98", "0.999"],
         "inputs.encoder": ["a" * 12, "b" * 12],
     }
-    made = {key: values for key, *values in differences([open_run(str(one)), open_run(str(two))], "made with")}
-    assert made == {"versions.torch": ["2.13.0", "2.14.0"], "facts.precision": ["(none)", "32-true"]}
+    made = {
+        key: values
+        for key, *values in differences([open_run(str(one)), open_run(str(two))], "made with")
+    }
+    assert made == {
+        "versions.torch": ["2.13.0", "2.14.0"],
+        "facts.precision": ["(none)", "32-true"],
+    }
     same = open_run(str(one))
-    assert differences([same, same], "configuration") == differences([same, same], "made with") == []
+    assert (
+        differences([same, same], "configuration") == differences([same, same], "made with") == []
+    )
 
 
 def test_curves_at_equal_tokens(root: Path) -> None:
     one, two = root / "pretrain/mlm/seed-1", root / "pretrain/mlm/seed-2"
     lines = (two / "metrics.csv").read_text().splitlines()
-    (two / "metrics.csv").write_text("\n".join(lines[:6]) + "\n60,600000,6.0,validation/lo")  # stopped half-way
+    # stopped half-way
+    (two / "metrics.csv").write_text("\n".join(lines[:6]) + "\n60,600000,6.0,validation/lo")
     (point,) = points(open_run(str(one)), open_run(str(two)))
     assert point.tokens == 500_000
-    values = [float(line.rpartition(",")[2]) for line in (one / "metrics.csv").read_text().splitlines()[1:]]
+    values = [
+        float(line.rpartition(",")[2])
+        for line in (one / "metrics.csv").read_text().splitlines()[1:]
+    ]
     assert point.ends[0] == values[9] and point.common is not None and point.common[0] == values[4]
     assert point.ends[1] == point.common[1]
 
 
 def test_a_few_tokens_more_do_not_shift_the_pair(root: Path) -> None:
-    """Two seeds of one recipe end with nearly as many tokens: their last evaluations belong together."""
+    """Two seeds of one recipe end with nearly as many tokens: their last evaluations belong
+    together.
+    """
     one, two = root / "pretrain/mlm/seed-1", root / "pretrain/mlm/seed-2"
     for folder, last, value in ((one, 1_000_956, 3.0), (two, 1_000_000, 2.5)):
         lines = f"90,900000,9.0,validation/loss,4.0\n100,{last},10.0,validation/loss,{value}\n"
@@ -76,7 +96,9 @@ def test_a_few_tokens_more_do_not_shift_the_pair(root: Path) -> None:
     assert point.tokens == 1_000_000 and point.common == (pytest.approx(3.0, abs=0.02), 2.5)
 
 
-def test_figures_on_other_data_are_not_offered_in_silence(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_on_other_data_are_not_offered_in_silence(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one, two = (root / "pretrain" / arm / "seed-1" for arm in ("mlm", "mlm_nsp"))
     words = "not evaluated on the same data"
     for folder in (one, two):
@@ -88,21 +110,29 @@ def test_figures_on_other_data_are_not_offered_in_silence(root: Path, capsys: py
     assert words in capsys.readouterr().out
     main([str(one), str(two), str(one)])
     assert words in capsys.readouterr().out, "nor of three"
-    assert points(open_run(str(one)), open_run(str(run_of(root, "mlm")))) == [], "stages only share names"
+    assert points(open_run(str(one)), open_run(str(run_of(root, "mlm")))) == [], (
+        "stages only share names"
+    )
 
 
 def test_scores_in_percent(root: Path) -> None:
     one, two = open_run(str(run_of(root, "mlm"))), open_run(str(run_of(root, "ltr")))
     ((name, first, _),) = final_scores(one, two)
     assert name == "validation/accuracy" and 55.0 < first < 65.0
-    questions = final_scores(*(open_run(str(run_of(root, row, "squad_v1"))) for row in ("mlm", "ltr")))
+    questions = final_scores(
+        *(open_run(str(run_of(root, row, "squad_v1"))) for row in ("mlm", "ltr"))
+    )
     assert {name for name, *_ in questions} == {"validation/f1", "validation/exact_match"} and all(
         a < 65.0 for _, a, _ in questions
     )
 
 
-def test_it_says_which_evaluation_and_which_unit(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folders = {task: [run_of(root, row, task) for row in ("mlm", "ltr")] for task in ("mrpc", "squad_v1")}
+def test_it_says_which_evaluation_and_which_unit(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = {
+        task: [run_of(root, row, task) for row in ("mlm", "ltr")] for task in ("mrpc", "squad_v1")
+    }
     for task, key, value in (("mrpc", "accuracy", 0.7034), ("squad_v1", "exact_match", 6.3576)):
         for folder in folders[task]:
             lines = f"5,100,1.0,validation/{key},{value}\n9,200,2.0,validation/{key},{value}\n"
@@ -110,7 +140,12 @@ def test_it_says_which_evaluation_and_which_unit(root: Path, capsys: pytest.Capt
     change(folders["mrpc"][0], facts={"best_step": 5, "total_steps": 9})
     main([str(folder) for folder in folders["mrpc"]])
     out = capsys.readouterr().out
-    assert "held out, last evaluation" in out and "accuracy, percent" in out and "70.34" in out and "0.7034" not in out
+    assert (
+        "held out, last evaluation" in out
+        and "accuracy, percent" in out
+        and "70.34" in out
+        and "0.7034" not in out
+    )
     assert "score, best evaluation" in out
     assert "each run's best evaluation by accuracy (steps 5 and 10), as in reports" in out
     main([str(folder) for folder in folders["squad_v1"]])
@@ -121,24 +156,40 @@ def test_it_says_which_evaluation_and_which_unit(root: Path, capsys: pytest.Capt
     assert "loss, nats" in out and "best evaluation" not in out
 
 
-def test_two_evaluations_show_their_scores_once(root: Path, writers: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_evaluations_show_their_scores_once(
+    root: Path, writers: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     """They have no course: what was held out is the score itself."""
     folders = [root / f"evaluate/{row}/pretrain-seed-1/pairs/seed-1" for row in ("mlm", "ltr")]
     for row, folder in zip(("mlm", "ltr"), folders, strict=True):
         writers.evaluation(root, row, "pairs", 1, {"validation/accuracy": 0.625})
-        (folder / "metrics.csv").write_text("step,tokens,seconds,key,value\n0,0,1.0,validation/accuracy,0.625\n")
+        (folder / "metrics.csv").write_text(
+            "step,tokens,seconds,key,value\n0,0,1.0,validation/accuracy,0.625\n"
+        )
     assert main([str(folder) for folder in folders]) == 0
     out = capsys.readouterr().out
-    assert "held out, last evaluation" not in out and len(re.findall("accuracy, percent", out)) == 1 and "62.5" in out
+    assert (
+        "held out, last evaluation" not in out
+        and len(re.findall("accuracy, percent", out)) == 1
+        and "62.5" in out
+    )
 
 
-def test_units_are_each_runs_own(root: Path, writers: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """SQuAD 1.1 and 2.0 name one score differently, both in percent; the threshold of 2.0 is in neither."""
+def test_units_are_each_runs_own(
+    root: Path, writers: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SQuAD 1.1 and 2.0 name one score differently, both in percent; the threshold of 2.0 is in
+    neither.
+    """
     scores = {"validation/f1": 55.3, "validation/exact": 50.0, "validation/threshold": -3.25}
     first, second = run_of(root, "mlm", "squad_v1"), run_of(root, "mlm", "squad_v2")
     for row in ("mlm", "ltr"):
         writers.finetune(root, row, "squad_v2", (1, 1), 55.3, scores=scores)
-    for folder, exact in ((first, "exact_match"), (second, "exact"), (run_of(root, "ltr", "squad_v2"), "exact")):
+    for folder, exact in (
+        (first, "exact_match"),
+        (second, "exact"),
+        (run_of(root, "ltr", "squad_v2"), "exact"),
+    ):
         figures = {"f1": 55.3, exact: 50.0} | ({"threshold": -3.25} if exact == "exact" else {})
         lines = "".join(f"10,1000,1.0,validation/{key},{value}\n" for key, value in figures.items())
         (folder / "metrics.csv").write_text("step,tokens,seconds,key,value\n" + lines)
@@ -146,7 +197,11 @@ def test_units_are_each_runs_own(root: Path, writers: Any, capsys: pytest.Captur
     assert re.search(r"f1, percent +55\.30 +55\.30", capsys.readouterr().out)
     main([str(second), str(run_of(root, "ltr", "squad_v2"))])
     out = capsys.readouterr().out
-    assert out.count("threshold, logits") == 2 and "threshold, percent" not in out and "-325" not in out
+    assert (
+        out.count("threshold, logits") == 2
+        and "threshold, percent" not in out
+        and "-325" not in out
+    )
     shares = run_of(root, "mlm") / "metrics.csv"
     shares.write_text("step,tokens,seconds,key,value\n10,1000,1.0,validation/f1,0.8\n")
     (pair,) = points(open_run(str(first)), open_run(str(shares.parent)))
@@ -179,14 +234,20 @@ def test_other_examples_are_not_paired(root: Path) -> None:
         paired_test(open_run(str(one)), open_run(str(run_of(root, "mlm", "squad_v1"))))
 
 
-def make_questions(writers: Any, root: Path, texts: dict[str, dict[str, str]], means: dict[str, float]) -> Path:
+def make_questions(
+    writers: Any, root: Path, texts: dict[str, dict[str, str]], means: dict[str, float]
+) -> Path:
     """Two runs on a file of two questions; returns data_dir."""
     data = root.parent / "data"
     (data / "squad").mkdir(parents=True, exist_ok=True)
     golds = {"q1": "a red fox", "q2": "the tower"}
     context = "a red fox saw the tower"
     entries = [
-        {"id": key, "question": "what", "answers": [{"text": text, "answer_start": context.index(text)}]}
+        {
+            "id": key,
+            "question": "what",
+            "answers": [{"text": text, "answer_start": context.index(text)}],
+        }
         for key, text in golds.items()
     ]
     content = {"data": [{"title": "t", "paragraphs": [{"context": context, "qas": entries}]}]}
@@ -194,7 +255,10 @@ def make_questions(writers: Any, root: Path, texts: dict[str, dict[str, str]], m
     for row, answers in texts.items():
         folder = run_of(root, row, "squad_v1")
         (folder / "predictions.json").write_text(json.dumps(answers))
-        scores = {"metric": "validation/f1", "scores": {"validation/f1": means[row], "validation/exact_match": 0.0}}
+        scores = {
+            "metric": "validation/f1",
+            "scores": {"validation/f1": means[row], "validation/exact_match": 0.0},
+        }
         writers.scores(folder, scores)
         task = {"name": "squad_v1", "data": {"validation_file": "squad/dev.json"}}
         change(folder, config={"task": task}, watched={str(data / "squad/dev.json"): [1, 1]})
@@ -235,7 +299,9 @@ def test_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "McNemar" not in capsys.readouterr().out
     assert main([str(one), str(two), str(one)]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"row +mlm +ltr +mlm", out) and re.search(r"accuracy, percent +[\d.]+ +[\d.]+ +[\d.]+", out)
+    assert re.search(r"row +mlm +ltr +mlm", out) and re.search(
+        r"accuracy, percent +[\d.]+ +[\d.]+ +[\d.]+", out
+    )
     assert "McNemar" not in out
 
 

@@ -65,12 +65,17 @@ def test_the_pre_flight_of_a_prepared_world(
     tasks = ["finetune.task=mrpc,squad_v1,stsb", "finetune.row=mlm,ltr", *ONE_SEED]
     gathered: list[Subject] = []
     with monkeypatch.context() as patch:  # what the verb looks at
-        patch.setattr("clozelab.stages.subject.gather", lambda *given: gathered.append(gather(*given)) or gathered[0])
+        patch.setattr(
+            "clozelab.stages.subject.gather",
+            lambda *given: gathered.append(gather(*given)) or gathered[0],
+        )
         assert doctor([str(EXPERIMENT), "scale=demo", *places, *tasks]) == 0
     (subject,) = gathered
     assert [task.name for task in subject.tasks] == ["mrpc", "squad_v1", "stsb"]
     assert all(task.trained_length == 96 for task in subject.tasks)
-    assert logging.getLogger("clozelab").isEnabledFor(logging.WARNING), "silent for the pre-flight only"
+    assert logging.getLogger("clozelab").isEnabledFor(logging.WARNING), (
+        "silent for the pre-flight only"
+    )
     text = capsys.readouterr().out
     assert "Pre-flight of table5_pretraining_tasks (demo)" in text and ERROR not in text
     assert " ok" in text and "masks are as the recipe says" not in text, "what is well is counted"
@@ -80,7 +85,9 @@ def test_the_pre_flight_of_a_prepared_world(
     before = path.read_text(encoding="utf-8")
     try:
         head, *rows = before.splitlines()
-        path.write_text("\n".join([head, *("1" + row[1:] for row in rows)]) + "\n", encoding="utf-8")
+        path.write_text(
+            "\n".join([head, *("1" + row[1:] for row in rows)]) + "\n", encoding="utf-8"
+        )
         one_arm = ["pretrain.arm=mlm", ONE_ROW, "finetune.task=mrpc", *ONE_SEED]
         assert doctor([str(EXPERIMENT), "scale=demo", *places, *one_arm]) == 1
         assert "a single label" in " ".join(capsys.readouterr().out.split())
@@ -88,15 +95,21 @@ def test_the_pre_flight_of_a_prepared_world(
         path.write_text(before, encoding="utf-8")
 
 
-def test_the_planner_s_speeds_tell_the_time(places: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_planner_s_speeds_tell_the_time(
+    places: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[bool] = []
 
-    def speeds(requests: Sequence[Request], *_: Any, measure: bool, **__: Any) -> list[Speed | None]:
+    def speeds(
+        requests: Sequence[Request], *_: Any, measure: bool, **__: Any
+    ) -> list[Speed | None]:
         asked.append(measure)
         return [Speed(20_000.0, 60_000.0)] * len(requests)
 
     monkeypatch.setattr("clozelab.planning.cost.measured_speeds", speeds)
-    time = gather(EXPERIMENT, ["scale=demo", *places, *ONE_SEED, ONE_ROW, "finetune.task=mrpc"]).budget
+    time = gather(
+        EXPERIMENT, ["scale=demo", *places, *ONE_SEED, ONE_ROW, "finetune.task=mrpc"]
+    ).budget
     assert asked == [False, False], "the pre-flight times nothing"
     assert 60.0 < (time.stages["pre-training"] or 0.0) < 7200.0
 
@@ -106,19 +119,33 @@ def test_wrong_settings_are_refusals(places: list[str]) -> None:
     words += ["pretrain.model.max_position_embeddings=80"]
     subject = gather(EXPERIMENT, words)
     ((what, reason),) = subject.refusals
-    assert what == "pre-training arm=mlm_nsp and 2 more" and "80 positions" in reason and not subject.arms
+    assert (
+        what == "pre-training arm=mlm_nsp and 2 more"
+        and "80 positions" in reason
+        and not subject.arms
+    )
 
 
 def test_missing_task_files_are_said_before_pretraining(places: list[str], tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("A sentence.\n\nAnother one.\n")
-    words = ["scale=demo", *places[1:4], f"data_dir={tmp_path}", "corpus=text", "corpus.sources.0.path=one.txt"]
+    words = [
+        "scale=demo",
+        *places[1:4],
+        f"data_dir={tmp_path}",
+        "corpus=text",
+        "corpus.sources.0.path=one.txt",
+    ]
     words += ["arm=mlm", "row=mlm", "seed=1", "pretrain_seed=1", "task=mrpc,squad_v1"]
     mrpc, squad = [one for one in gather(EXPERIMENT, words).refusals if one[0].startswith("task")]
     assert "MRPC/train.tsv" in mrpc[1] and mrpc[1].endswith("to go without it: task=squad_v1")
     for name in ("glue/MRPC/train.tsv", "glue/MRPC/dev.tsv", "squad/train-v1.1.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
-    (squad,) = [one for one in gather(EXPERIMENT, [*words[:-1], "task=squad_v1"]).refusals if one[0].startswith("task")]
+    (squad,) = [
+        one
+        for one in gather(EXPERIMENT, [*words[:-1], "task=squad_v1"]).refusals
+        if one[0].startswith("task")
+    ]
     assert squad[0] == "task squad_v1" and "dev-v1.1.json" in squad[1]
 
 
@@ -127,33 +154,42 @@ def test_a_measure_that_no_column_would_find_is_said(places: list[str], tmp_path
         "title: Mine\narms: {mlm: {objective: mlm}}\n"
         "columns: [{name: Tags, from: evaluate, task: probe, metric: validation/accuracy}]\n"
     )
-    ((what, reason), *_) = gather(tmp_path / "mine.yaml", ["scale=demo", *places]).refusals
+    (what, reason), *_ = gather(tmp_path / "mine.yaml", ["scale=demo", *places]).refusals
     assert what.startswith("evaluation") and "this measure, which is named probe_pos_ewt" in reason
 
 
-def test_missing_files_of_a_measure_are_said_before_pretraining(places: list[str], tmp_path: Path) -> None:
+def test_missing_files_of_a_measure_are_said_before_pretraining(
+    places: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "one.txt").write_text("A sentence.\n\nAnother one.\n")
     (tmp_path / "mine.yaml").write_text(
-        "title: Mine\narms: {mlm: {objective: mlm}}\ncolumns:\n"
-        "  - {name: Pairs, from: evaluate, task: blimp, metric: validation/accuracy}\n"
-        "  - {name: Tags, from: evaluate, task: probe_pos_ewt, metric: validation/accuracy}\n"
-        "  - {name: Bits, from: evaluate, task: held_out_text, metric: validation/bits_per_character}\n"
+        "title: Mine\narms: {mlm: {objective: mlm}}\ncolumns:\n  - {name: Pairs, from: evaluate,"
+        " task: blimp, metric: validation/accuracy}\n  - {name: Tags, from: evaluate, task:"
+        " probe_pos_ewt, metric: validation/accuracy}\n  - {name: Bits, from: evaluate, task:"
+        " held_out_text, metric: validation/bits_per_character}\n"
     )
     own = [*places[1:4], f"data_dir={tmp_path}", "corpus=text", "corpus.sources.0.path=one.txt"]
-    (pairs, tags) = gather(tmp_path / "mine.yaml", ["scale=own", *own]).refusals
+    pairs, tags = gather(tmp_path / "mine.yaml", ["scale=own", *own]).refusals
     assert pairs[0] == "evaluation measured=mlm measure=blimp and 1 more"
     assert f"{tmp_path}/blimp/*.jsonl" in pairs[1] and "en_ewt-ud-train.conllu" in tags[1]
     assert not gather(tmp_path / "mine.yaml", ["scale=own", *own, "evaluate=none"]).refusals
     (tmp_path / "blimp").mkdir()
     (tmp_path / "blimp" / "a.jsonl").write_text("")
-    assert [reason for _, reason in gather(tmp_path / "mine.yaml", ["scale=own", *own]).refusals] == [tags[1]]
+    assert [
+        reason for _, reason in gather(tmp_path / "mine.yaml", ["scale=own", *own]).refusals
+    ] == [tags[1]]
     # Those of a generated world come with its corpus.
-    subject = gather(Path("experiments/two_sides"), ["scale=dials", f"data_dir={tmp_path / 'none'}", *places[1:4]])
+    subject = gather(
+        Path("experiments/two_sides"),
+        ["scale=dials", f"data_dir={tmp_path / 'none'}", *places[1:4]],
+    )
     assert subject.refusals == [] and "measure dials_minimal_pairs" in subject.unprepared
 
 
 def test_every_rows_settings_are_looked_at(places: list[str], tmp_path: Path) -> None:
-    """Not only those of the first row of each task: what is wrong with another would show after pre-training."""
+    """Not only those of the first row of each task: what is wrong with another would show after
+    pre-training.
+    """
     folder = tmp_path / "mine"
     shutil.copytree(EXPERIMENT, folder)
     for row, old, new in (
@@ -164,7 +200,13 @@ def test_every_rows_settings_are_looked_at(places: list[str], tmp_path: Path) ->
         before, start, rest = path.read_text().partition(f"{{row: {row},")
         assert old in rest.splitlines()[0]
         path.write_text(before + start + rest.replace(old, new, 1))
-    words = ["scale=demo", *places, *ONE_SEED, "finetune.task=mrpc,sst2", "finetune.row=mlm,ltr,random"]
+    words = [
+        "scale=demo",
+        *places,
+        *ONE_SEED,
+        "finetune.task=mrpc,sst2",
+        "finetune.row=mlm,ltr,random",
+    ]
     refusals = gather(folder, words).refusals
     assert [what for what, _ in refusals] == [
         f"fine-tuning row={row} task=mrpc and 1 more" for row in ("ltr", "random")
@@ -173,12 +215,17 @@ def test_every_rows_settings_are_looked_at(places: list[str], tmp_path: Path) ->
         "head is 'liner': choose one of linear, bilstm" in refusals[0][1]
         and "choose one of pretrained, random" in refusals[1][1]
     )
-    assert gather(EXPERIMENT, [*words[:-2], "finetune.task=mrpc", "finetune.row=random"]).refusals == []
+    assert (
+        gather(EXPERIMENT, [*words[:-2], "finetune.task=mrpc", "finetune.row=random"]).refusals
+        == []
+    )
     table7 = tmp_path / "features"
     shutil.copytree(EXPERIMENTS_DIR / "table7_feature_based_ner", table7)
     path = table7 / "paper.yaml"
     path.write_text(path.read_text().replace("features: last}", "features: lastt}"))
-    ((what, reason),) = gather(table7, ["scale=demo", *places, *ONE_SEED, "finetune.row=mlm_nsp,last"]).refusals
+    ((what, reason),) = gather(
+        table7, ["scale=demo", *places, *ONE_SEED, "finetune.row=mlm_nsp,last"]
+    ).refusals
     assert "row=last" in what and "features='lastt' is unknown" in reason
 
 
@@ -192,73 +239,128 @@ def test_another_generated_world_is_not_taken_for_the_one_asked_for(places: list
     assert gather_sweep("pretrain", None, "pretrain", ["scale=demo", *places]).refusals == []
 
 
-def test_one_stages_sweep_and_single_run(places: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_stages_sweep_and_single_run(
+    places: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["scale=demo", *places]
-    subject = gather_sweep("pretrain", None, "pretrain", [*words, "objective=mlm,ltr", "seed=1,2,3"])
+    subject = gather_sweep(
+        "pretrain", None, "pretrain", [*words, "objective=mlm,ltr", "seed=1,2,3"]
+    )
     assert subject.name == "pre-training (demo)" and not subject.tasks and not subject.refusals
     assert [(arm.config.is_causal, arm.count) for arm in subject.arms] == [(False, 3), (True, 3)]
     subject = gather_sweep("pretrain", EXPERIMENT, "sweep_pretrain", words)
     assert subject.name == "table5_pretraining_tasks, pre-training (demo)"
     assert [arm.name for arm in subject.arms] == ["mlm_nsp", "mlm", "ltr"]
-    given = ["scale=demo", *places[:3], "task=mrpc", "encoder=nowhere,elsewhere", "row=x", "seed=1,2"]
+    given = [
+        "scale=demo",
+        *places[:3],
+        "task=mrpc",
+        "encoder=nowhere,elsewhere",
+        "row=x",
+        "seed=1,2",
+    ]
     subject = gather_sweep("finetune", None, "finetune", given)
     assert not subject.arms
-    assert [what for what, _ in subject.refusals] == ["task mrpc", "task mrpc"], "each encoder is opened"
+    assert [what for what, _ in subject.refusals] == [
+        "task mrpc",
+        "task mrpc",
+    ], "each encoder is opened"
     assert doctor(["pretrain", "-m", *words, "objective=mlm", "schedule.warmup_fraction=1.0"]) == 1
     assert "warmup_fraction is 1.0: it must be in" in capsys.readouterr().out
-    words = ["--config-dir", str(EXPERIMENT), "--config-name=sweep_pretrain", *words, "arm=ltr", "seed=1"]
+    words = [
+        "--config-dir",
+        str(EXPERIMENT),
+        "--config-name=sweep_pretrain",
+        *words,
+        "arm=ltr",
+        "seed=1",
+    ]
     assert doctor(["pretrain", *words]) == 0
     assert "Pre-flight of table5_pretraining_tasks, pre-training (demo)" in capsys.readouterr().out
 
 
-def test_jobs_of_a_cluster_need_no_accelerator_here(places: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_of_a_cluster_need_no_accelerator_here(
+    places: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     words = ["scale=demo", *places, "trainer=gpu", "seed=1,2"]
     here = gather_sweep("pretrain", None, "pretrain", words)
-    assert not here.arms and "CUDA" in here.refusals[0][1] and here.refusals[0][0].endswith("trainer=gpu")
+    assert (
+        not here.arms
+        and "CUDA" in here.refusals[0][1]
+        and here.refusals[0][0].endswith("trainer=gpu")
+    )
     there = gather_sweep("pretrain", None, "pretrain", [*words, "hydra/launcher=slurm"])
     assert not there.refusals and [arm.count for arm in there.arms] == [2]
     (found,) = there.noticed
     assert (found.check, found.level) == ("machine", WARNING) and "CUDA" in found.what
 
 
-def test_a_lost_encoder_is_no_fault_of_the_task(places: list[str], tmp_path: Path, tiny_config: Any) -> None:
+def test_a_lost_encoder_is_no_fault_of_the_task(
+    places: list[str], tmp_path: Path, tiny_config: Any
+) -> None:
     cfg = without_hydra(compose("prepare", ["scale=demo", *places]))
     tokenizer = prepared_corpus(cfg).tokenizer
     words = ["scale=demo", *places[:2], f"runs_dir={tmp_path}/runs", "task=mrpc", "row=mlm,ltr"]
     sweep = Sweep("sweep_finetune", words, folder=EXPERIMENT)
     there = next(Path(sweep.settings(job)["encoder"]) for job in sweep.jobs if "row=ltr" in job)
     encoder = Encoder(tiny_config(vocab_size=tokenizer.vocab_size))
-    save_encoder_folder(there, encoder, heads={}, tokenizer_files=tokenizer.files(), extra_config={})
+    save_encoder_folder(
+        there, encoder, heads={}, tokenizer_files=tokenizer.files(), extra_config={}
+    )
     subject = gather_sweep("finetune", EXPERIMENT, "sweep_finetune", words)
     assert [task.name for task in subject.tasks] == ["mrpc"] and not subject.refusals
     (found,) = subject.noticed
-    assert (found.check, found.level, found.figure.partition(",")[0]) == ("encoder", WARNING, "6 of 8 jobs")
+    assert (found.check, found.level, found.figure.partition(",")[0]) == (
+        "encoder",
+        WARNING,
+        "6 of 8 jobs",
+    )
     budget, weights = subject.budget, (there / "model.safetensors").stat().st_size
     assert budget.used_bytes == 0, "encoders are another stage's"
-    assert 4 * weights < budget.run_bytes < 5 * weights, "every job of the row that can run saves a model"
+    assert 4 * weights < budget.run_bytes < 5 * weights, (
+        "every job of the row that can run saves a model"
+    )
     shutil.rmtree(there)
-    (reason,) = (why for _, why in gather_sweep("finetune", EXPERIMENT, "sweep_finetune", words).refusals)
+    (reason,) = (
+        why for _, why in gather_sweep("finetune", EXPERIMENT, "sweep_finetune", words).refusals
+    )
     assert "no encoder here" in reason and "pre-train it first" in reason
 
 
 def test_the_hub_is_not_asked(places: list[str]) -> None:
-    words = ["scale=demo", *places, "data_dir=nowhere", *ONE_SEED, ONE_ROW, "finetune.task=mrpc", "pretrain.arm=mlm"]
+    words = [
+        "scale=demo",
+        *places,
+        "data_dir=nowhere",
+        *ONE_SEED,
+        ONE_ROW,
+        "finetune.task=mrpc",
+        "pretrain.arm=mlm",
+    ]
     words += ["finetune.hub=true"]
     subject = gather(EXPERIMENT, words)
     assert not subject.refusals and not subject.tasks
-    assert [one.what for one in subject.noticed] == ["mrpc: its files come from the hub and are not looked at"]
+    assert [one.what for one in subject.noticed] == [
+        "mrpc: its files come from the hub and are not looked at"
+    ]
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["pretrain", "--config-nam", "x"], "did you mean '--config-name'"),
-        (["table5_pretraining_tasks", "--config-name", "x"], "doctor has no option --config-name; there are --all"),
+        (
+            ["table5_pretraining_tasks", "--config-name", "x"],
+            "doctor has no option --config-name; there are --all",
+        ),
         (["pretrain", "sed=3"], "did you mean 'seed'"),
         (["--quick"], "doctor has no option --quick; there are --all"),
         (["one", "two"], "takes 0 to 1 names, not one two"),
-        (["threads=2"], "threads=2: doctor without an experiment looks at the machine, and takes nothing"),
+        (
+            ["threads=2"],
+            "threads=2: doctor without an experiment looks at the machine, and takes nothing",
+        ),
         (["table5"], "no experiment 'table5' .*did you mean 'table5_pretraining_tasks'"),
         (["table5_pretraining_tasks", "sed=3"], "did you mean 'seed'"),
     ],
@@ -268,13 +370,20 @@ def test_wrong_words(words: list[str], message: str) -> None:
         doctor(words)
 
 
-@pytest.mark.parametrize(("status", "option", "ran"), [
-    (1, [], ["prepare", "plan", "doctor"]),
-    (0, [], ["prepare", "plan", "doctor", "pretrain"]),
-    (1, ["--skip-doctor"], ["prepare", "plan", "pretrain"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("status", "option", "ran"),
+    [
+        (1, [], ["prepare", "plan", "doctor"]),
+        (0, [], ["prepare", "plan", "doctor", "pretrain"]),
+        (1, ["--skip-doctor"], ["prepare", "plan", "pretrain"]),
+    ],
+)
 def test_reproduce_stops_at_an_error(
-    monkeypatch: pytest.MonkeyPatch, places: list[str], status: int, option: list[str], ran: list[str]
+    monkeypatch: pytest.MonkeyPatch,
+    places: list[str],
+    status: int,
+    option: list[str],
+    ran: list[str],
 ) -> None:
     verbs: list[str] = []
 
@@ -289,7 +398,15 @@ def test_reproduce_stops_at_an_error(
         return 130 if words[0] == "pretrain" else 0  # as far as this test goes
 
     monkeypatch.setattr(reproduce, "run_verb", run)
-    words = [str(EXPERIMENT), "scale=demo", *places, *ONE_SEED, ONE_ROW, "finetune.task=mrpc", *option]
+    words = [
+        str(EXPERIMENT),
+        "scale=demo",
+        *places,
+        *ONE_SEED,
+        ONE_ROW,
+        "finetune.task=mrpc",
+        *option,
+    ]
     assert reproduce.main(words) == (130 if ran[-1] == "pretrain" else 1)
     assert verbs == ran
 

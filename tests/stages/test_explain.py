@@ -1,4 +1,6 @@
-"""Attention maps are those of transformers; shares of tokens are complete; the page needs nothing beside itself."""
+"""Attention maps are those of transformers; shares of tokens are complete; the page needs nothing
+beside itself.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,18 @@ LABELS = ("no", "yes", "perhaps")
 
 
 @pytest.fixture(scope="module")
-def model(tiny_config: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """model(kind) -> (what load gives, its folder), with weights large enough for answers to depend on the text."""
+def model(
+    tiny_config: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Any]:
+    """model(kind) -> (what load gives, its folder), with weights large enough for answers to depend
+    on the text.
+    """
 
     def make(*kinds: str, **changes: Any) -> Any:
         torch.manual_seed(3)
-        encoder = Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size, initializer_range=0.3, **changes))
+        encoder = Encoder(
+            tiny_config(vocab_size=TOKENIZER.vocab_size, initializer_range=0.3, **changes)
+        )
         heads = {kind: encoder.config.family.head(kind, encoder, num_labels=3) for kind in kinds}
         folder = tmp_path_factory.mktemp("explained") / "m<x>"
         write_model(folder, encoder, heads, TOKENIZER, labels=LABELS)
@@ -46,7 +54,9 @@ def test_attention_is_transformers(model: Any, tmp_path: Path) -> None:
     texts = [("a b c", "d e"), ("x", "y z q r s t")]
     for text, maps in zip(texts, ours.attention(texts), strict=True):
         with torch.inference_mode():
-            found = reference(**tokenizer(*text, return_tensors="pt"), output_attentions=True).attentions
+            found = reference(
+                **tokenizer(*text, return_tensors="pt"), output_attentions=True
+            ).attentions
         assert np.abs(maps - torch.cat(found).numpy()).max() <= 1e-5
     assert np.array_equal(ours.attention(texts[0]), ours.attention(texts)[0])
     causal, _ = model("lm", is_causal=True)
@@ -58,17 +68,23 @@ def test_attention_is_transformers(model: Any, tmp_path: Path) -> None:
     kept = np.load(tmp_path / "maps.npz")
     low = clozelab.load(folder, device="cpu", precision="bf16-mixed").attention("c d e")
     assert low.dtype == np.float32 and np.abs(low - kept["text_2"]).max() < 0.1
-    assert [*kept] == ["text_1", "text_2"] and np.array_equal(kept["text_2"], ours.attention(["a b", "c d e"])[1])
+    assert [*kept] == ["text_1", "text_2"] and np.array_equal(
+        kept["text_2"], ours.attention(["a b", "c d e"])[1]
+    )
 
 
 @pytest.mark.parametrize("act", ["classify", "fill", "answer"])
 def test_the_shares_are_complete(model: Any, act: str) -> None:
     ours, _ = model({"classify": "classification", "fill": "lm", "answer": "spans"}[act])
-    text: Any = {"classify": "a b c d e", "fill": "a b [MASK] d", "answer": ("a b", "c d e f g")}[act]
+    text: Any = {"classify": "a b c d e", "fill": "a b [MASK] d", "answer": ("a b", "c d e f g")}[
+        act
+    ]
     found = attribute(ours, act, text, steps=256)
     gain = found.logit - found.without
     assert abs(gain) > 0.1 and abs(found.gap) < 0.01 * abs(gain)
-    assert abs(attribute(ours, act, text, steps=1).gap) > 10 * abs(found.gap), "one point is no integral"
+    assert abs(attribute(ours, act, text, steps=1).gap) > 10 * abs(found.gap), (
+        "one point is no integral"
+    )
     assert found.shares[0] == found.shares[-1] == 0.0 and found.tokens[0] == "[CLS]"
     if act == "classify":
         assert found.answer == ours.classify(text).label
@@ -129,6 +145,11 @@ def test_the_page_and_the_picture(model: Any, tmp_path: Path, capsys: Any) -> No
         (["text=a", f"out={page}", "heads=0"], "heads=0"),
         (["text=a", f"out={page}", "steps=x"], "steps=x"),
         (["text=a", f"out={page}", "question=b"], "question= belongs to a model that answers"),
-        (["text=a", f"out={page}", "target=maybe"], "target=maybe: this model knows no, yes, perhaps"),
+        (
+            ["text=a", f"out={page}", "target=maybe"],
+            "target=maybe: this model knows no, yes, perhaps",
+        ),
     ):
-        assert main(["explain", str(folder), *words]) == 1 and said in " ".join(capsys.readouterr().err.split())
+        assert main(["explain", str(folder), *words]) == 1 and said in " ".join(
+            capsys.readouterr().err.split()
+        )

@@ -1,4 +1,6 @@
-"""A cell taken apart: which runs it is made of, which not and why, and the commands that make them again."""
+"""A cell taken apart: which runs it is made of, which not and why, and the commands that make them
+again.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ EXPERIMENT = load_experiment(find_experiment("table5_pretraining_tasks"))
 
 @pytest.fixture
 def root(make_runs: Callable[..., Path], writers: Any) -> Path:
-    scale = make_runs({(row, task): 60.0 for row in ("mlm", "ltr") for task in ("mrpc", "snli_95k")})
+    scale = make_runs(
+        {(row, task): 60.0 for row in ("mlm", "ltr") for task in ("mrpc", "snli_95k")}
+    )
     writers.finetune(scale, "mlm", "mrpc", (1, 9), 0.0, status="failed")
     return scale
 
@@ -33,22 +37,46 @@ def test_names_of_rows_and_columns(root: Path) -> None:
     with pytest.raises(ValueError, match="did you mean 'mrpc'"):
         find_columns(table, "mrcp")
     with pytest.raises(ValueError, match="did you mean 'mlm_nsp'"):
-        explain_cell(["table5_pretraining_tasks", "mlm-nsp", "MRPC", "scale=demo", f"runs_dir={root.parents[1]}"])
+        explain_cell(
+            [
+                "table5_pretraining_tasks",
+                "mlm-nsp",
+                "MRPC",
+                "scale=demo",
+                f"runs_dir={root.parents[1]}",
+            ]
+        )
 
 
 def test_an_equal_score_at_another_rate_does_not_count(tmp_path: Path, writers: Any) -> None:
-    """The cell is of one rate: a run of another one is left out also where its score is the same."""
+    """The cell is of one rate: a run of another one is left out also where its score is the
+    same.
+    """
     glue = load_experiment(find_experiment("table1_glue"))
     scores = {5e-5: (66.0, 58.0), 2e-5: (66.0, 67.0)}
     for rate, values in scores.items():
         for seed, score in enumerate(values, 1):
-            writers.finetune(tmp_path, "given", "rte", (1, seed), score, config={"learning_rate": rate}, sub=str(rate))
+            writers.finetune(
+                tmp_path,
+                "given",
+                "rte",
+                (1, seed),
+                score,
+                config={"learning_rate": rate},
+                sub=str(rate),
+            )
     writers.finetune(tmp_path, "large", "rte", (1, 1), 70.0, config={"learning_rate": 5e-5})
     table = build_table(glue, find(tmp_path))
     (column,) = find_columns(table, "RTE")
     assert table.cells["given", column.key].note.startswith("learning rate 2e-05")
-    notes = {run.folder.parent.name: note for run, _, note in behind(table, "given", column) if run.seed == 1}
-    assert notes["2e-05"] == "" and notes["5e-05"].startswith("does not count: of learning rate 5e-05")
+    notes = {
+        run.folder.parent.name: note
+        for run, _, note in behind(table, "given", column)
+        if run.seed == 1
+    }
+    assert notes["2e-05"] == "" and notes["5e-05"].startswith(
+        "does not count: of learning rate 5e-05"
+    )
 
 
 def test_a_fact_of_pretraining_has_the_arms_runs(
@@ -58,9 +86,16 @@ def test_a_fact_of_pretraining_has_the_arms_runs(
     for arm, layers in (("base", 4), ("wide", 6)):
         for seed in (1, 2):
             facts = {"validation/perplexity": 10.0 + layers / 8 + seed / 4}
-            writers.pretrain(root, arm, seed, known=facts, model={"num_hidden_layers": layers, "hidden_size": 96})
+            writers.pretrain(
+                root, arm, seed, known=facts, model={"num_hidden_layers": layers, "hidden_size": 96}
+            )
     writers.pretrain(root, "base", 3, status="failed")
-    assert explain_cell(["table6_model_size", "base", "LM perplexity", "scale=demo", f"runs_dir={tmp_path}"]) == 0
+    assert (
+        explain_cell(
+            ["table6_model_size", "base", "LM perplexity", "scale=demo", f"runs_dir={tmp_path}"]
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     assert "on LM perplexity: 10.88 (10.75, 11.00) (perplexity)" in out and "percent" not in out
     assert re.search(r"pretrain/base/seed-1 +10\.75 +0123456789ab", out)
@@ -81,7 +116,9 @@ def test_a_mean_has_the_runs_of_its_parts(tmp_path: Path, writers: Any) -> None:
     assert sum(not note for _, _, note in found) == 16, "eight tasks, two seeds"
     for seeds, score in table.cells["mlm_nsp", column.key].scores.items():
         mine = [
-            scores.split(", ") for run, scores, note in found if not note and (run.pretrain_seed, run.seed) == seeds
+            scores.split(", ")
+            for run, scores, note in found
+            if not note and (run.pretrain_seed, run.seed) == seeds
         ]
         flat = [float(one) for scores in mine for one in scores]
         assert len(flat) == 9 and sum(flat) / 9 == pytest.approx(score, abs=0.01)

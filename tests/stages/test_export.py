@@ -1,4 +1,6 @@
-"""`clozelab export`: what other programs make of the folders, what the card says, and what is refused."""
+"""`clozelab export`: what other programs make of the folders, what the card says, and what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -33,24 +35,33 @@ def write_folder(folder: Path, tiny_config, *kinds: str, length: int = 20, **cha
             torch.nn.init.normal_(parameter, std=0.2)
     labels = LABELS if {"classification", "tags"} & set(kinds) else ()
     made = {"clozelab": {"trained_seq_lengths": [length], "task": "mnli"}}
-    write_model(folder, encoder, heads, TOKENIZER, labels=labels, max_length=length, extra_config=made)
+    write_model(
+        folder, encoder, heads, TOKENIZER, labels=labels, max_length=length, extra_config=made
+    )
     return folder
 
 
 def means(model: Model, texts: list[str]) -> np.ndarray:
     """The mean of the last layer's states, special tokens among them."""
-    ids = [[model.tokenizer.cls_id, *text, model.tokenizer.sep_id] for text in model.tokenizer.encode_batch(texts)]
+    ids = [
+        [model.tokenizer.cls_id, *text, model.tokenizer.sep_id]
+        for text in model.tokenizer.encode_batch(texts)
+    ]
     lengths = [len(one) for one in ids]
     flat, positions = (
         torch.tensor([number for one in ids for number in one]),
         torch.cat([torch.arange(length) for length in lengths]),
     )
     with torch.no_grad():
-        states = model.encoder(flat.long(), torch.zeros_like(flat), positions, Layout.ragged(lengths)).sequence_output
+        states = model.encoder(
+            flat.long(), torch.zeros_like(flat), positions, Layout.ragged(lengths)
+        ).sequence_output
     return np.stack([part.mean(0).numpy() for part in states.split(lengths)])
 
 
-def test_a_run_becomes_a_model_of_transformers_with_a_card(tmp_path, tiny_config, make_runs, capsys):
+def test_a_run_becomes_a_model_of_transformers_with_a_card(
+    tmp_path, tiny_config, make_runs, capsys
+):
     transformers = pytest.importorskip("transformers")
     root = make_runs({("mlm", "mnli"): 80.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
     run = root / "finetune" / "mlm" / "pretrain-seed-1" / "mnli" / "seed-1"
@@ -58,9 +69,13 @@ def test_a_run_becomes_a_model_of_transformers_with_a_card(tmp_path, tiny_config
     out = tmp_path / "out" / "my-model"
     assert main(["export", str(run), f"to={out}"]) == 0
     assert capsys.readouterr().out.strip() == str(out)
-    loaded, info = transformers.AutoModelForSequenceClassification.from_pretrained(out, output_loading_info=True)
+    loaded, info = transformers.AutoModelForSequenceClassification.from_pretrained(
+        out, output_loading_info=True
+    )
     assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    assert [loaded.config.id2label[i] for i in range(3)] == list(LABELS) and loaded.config.finetuning_task == "mnli"
+    assert [loaded.config.id2label[i] for i in range(3)] == list(
+        LABELS
+    ) and loaded.config.finetuning_task == "mnli"
     assert transformers.AutoTokenizer.from_pretrained(out).model_max_length == 20
     theirs = transformers.pipeline("text-classification", model=str(out))("a b c", top_k=None)
     model = read_model(out)
@@ -74,11 +89,18 @@ def test_a_run_becomes_a_model_of_transformers_with_a_card(tmp_path, tiny_config
     )
     card = (out / "README.md").read_text()
     for line in (
-        "license: FILL IN", "pipeline_tag: text-classification", "# my-model",
+        "license: FILL IN",
+        "pipeline_tag: text-classification",
+        "# my-model",
         "- Architecture: BertForSequenceClassification; 2 layers, hidden size 24, vocabulary 57",
-        "- Labels: no, perhaps, yes", "- Task: MNLI-m", "- Seeds: pre-training 1, fine-tuning 1",
-        "commit 0123456789abcdef", "clozelab finetune", "- 0.10 hours on A processor", "not examined for bias",
-    ):  # fmt: skip
+        "- Labels: no, perhaps, yes",
+        "- Task: MNLI-m",
+        "- Seeds: pre-training 1, fine-tuning 1",
+        "commit 0123456789abcdef",
+        "clozelab finetune",
+        "- 0.10 hours on A processor",
+        "not examined for bias",
+    ):
         assert line in card, line
     score = next(line for line in card.splitlines() if line.startswith("| accuracy |"))
     assert " % |" in score and " to " in score and "2 pre-training seeds" in score, score
@@ -87,10 +109,15 @@ def test_a_run_becomes_a_model_of_transformers_with_a_card(tmp_path, tiny_config
 def test_a_head_without_weights_is_not_made_up(tmp_path, tiny_config, capsys):
     folder = write_folder(tmp_path / "m", tiny_config)
     (folder / "checksums.json").unlink()
-    config = json.loads((folder / "config.json").read_text()) | {"architectures": ["BertForQuestionAnswering"]}
+    config = json.loads((folder / "config.json").read_text()) | {
+        "architectures": ["BertForQuestionAnswering"]
+    }
     (folder / "config.json").write_text(json.dumps(config))
     assert main(["export", str(folder), f"to={tmp_path / 'out'}"]) == 1
-    assert "has no weights for its spans head" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert (
+        "has no weights for its spans head" in capsys.readouterr().err
+        and not (tmp_path / "out").exists()
+    )
     assert main(["export", str(folder), f"to={tmp_path / 'out'}", "head=false"]) == 0
     written = read_model(tmp_path / "out")
     assert (written.architecture, written.task, written.untrained) == ("BertModel", None, ())
@@ -101,14 +128,23 @@ def test_a_head_without_weights_is_not_made_up(tmp_path, tiny_config, capsys):
     [
         (["nowhere", "to=out"], "a name on the Hugging Face hub needs hub=true"),
         (["bert-base-uncased", "to=out", "hub=true"], "say which commit"),
-        (["m", "to=out", "format=gguf"], "export: format=gguf; choose transformers, onnx, sentence_transformers"),
+        (
+            ["m", "to=out", "format=gguf"],
+            "export: format=gguf; choose transformers, onnx, sentence_transformers",
+        ),
         (["m", "to=out", "head=no"], "export: head=no; choose true, false"),
         (["m"], "say where the model goes"),
         (["m", "to=full"], "full is there, and is no model's folder that may go (thesis.tex"),
-        (["m", "checkpoint=true", "to=full"], "full is there, and is no model's folder that may go (thesis.tex"),
+        (
+            ["m", "checkpoint=true", "to=full"],
+            "full is there, and is no model's folder that may go (thesis.tex",
+        ),
         (["m", "to=m/config.json"], "config.json is a file; give to= another name"),
         (["m", "to=edited"], "edited is there, and is no model's folder that may go (README.md"),
-        (["causal", "to=out", "format=sentence_transformers", "pooling=cls"], "sees only itself; choose mean"),
+        (
+            ["causal", "to=out", "format=sentence_transformers", "pooling=cls"],
+            "sees only itself; choose mean",
+        ),
     ],
 )
 def test_mistakes_are_one_sentence(tmp_path, tiny_config, monkeypatch, capsys, words, word):
@@ -125,19 +161,40 @@ def test_mistakes_are_one_sentence(tmp_path, tiny_config, monkeypatch, capsys, w
 def test_the_encoder_of_a_masked_model_has_no_pooler_made_up(tmp_path, tiny_config):
     folder = write_folder(tmp_path / "m", tiny_config, "lm")
     assert main(["export", str(folder), f"to={tmp_path / 'out'}", "head=false"]) == 0
-    assert read_model(tmp_path / "out").untrained == ("pooler",), "nothing has trained the one in the folder"
+    assert read_model(tmp_path / "out").untrained == ("pooler",), (
+        "nothing has trained the one in the folder"
+    )
     assert "pipeline_tag: feature-extraction" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_a_card_names_no_place_of_this_machine():
-    words = ["pretrain", "--config-dir", "/home/me/x", "encoder=/home/me/bert", "objective/input=full_sentences"]
-    words += ["+a.data_dir='~/my data'", "runs_dir=runs/x", "hydra.searchpath=[file:///home/me]", "seed=1"]
-    said = ["pretrain", "--config-dir", "FOLDER", "encoder=ENCODER", "objective/input=full_sentences"]
+    words = [
+        "pretrain",
+        "--config-dir",
+        "/home/me/x",
+        "encoder=/home/me/bert",
+        "objective/input=full_sentences",
+    ]
+    words += [
+        "+a.data_dir='~/my data'",
+        "runs_dir=runs/x",
+        "hydra.searchpath=[file:///home/me]",
+        "seed=1",
+    ]
+    said = [
+        "pretrain",
+        "--config-dir",
+        "FOLDER",
+        "encoder=ENCODER",
+        "objective/input=full_sentences",
+    ]
     said += ["+a.data_dir=DATA_DIR", "runs_dir=runs/x", "hydra.searchpath=SEARCHPATH", "seed=1"]
     assert [without_path(word) for word in words] == said
 
 
-def test_push_says_what_it_would_do_and_does_it_when_told(tmp_path, tiny_config, monkeypatch, capsys):
+def test_push_says_what_it_would_do_and_does_it_when_told(
+    tmp_path, tiny_config, monkeypatch, capsys
+):
     huggingface_hub = pytest.importorskip("huggingface_hub")
     done: list[tuple[str, ...]] = []
 
@@ -150,10 +207,19 @@ def test_push_says_what_it_would_do_and_does_it_when_told(tmp_path, tiny_config,
             return "https://hub/commit"
 
     monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
-    words = ["export", str(write_folder(tmp_path / "m", tiny_config, "lm")), f"to={tmp_path / 'out'}", "push=me/mine"]
+    words = [
+        "export",
+        str(write_folder(tmp_path / "m", tiny_config, "lm")),
+        f"to={tmp_path / 'out'}",
+        "push=me/mine",
+    ]
     assert main(words) == 0
     said = capsys.readouterr().out
-    assert "would create the private repository me/mine" in said and "model.safetensors  " in said and not done
+    assert (
+        "would create the private repository me/mine" in said
+        and "model.safetensors  " in said
+        and not done
+    )
     assert main([*words, "yes=true"]) == 0
     assert done == [("create", "me/mine", "True"), ("upload", "me/mine", str(tmp_path / "out"))]
     assert "https://hub/commit" in capsys.readouterr().out
@@ -185,12 +251,20 @@ SHAPES = {
             "model_type": "roberta",
             "type_vocab_size": 1,
             "pad_token_id": 1,
-            "positions": {"_target_": "clozelab.models.embeddings.LearnedPositions", "after_padding": True},
+            "positions": {
+                "_target_": "clozelab.models.embeddings.LearnedPositions",
+                "after_padding": True,
+            },
         },
     ),
     "albert": (
         ("lm", "sop", "choices"),
-        {"model_type": "albert", "embedding_size": 8, "num_hidden_groups": 1, "projects_embeddings": True},
+        {
+            "model_type": "albert",
+            "embedding_size": 8,
+            "num_hidden_groups": 1,
+            "projects_embeddings": True,
+        },
     ),
     "electra": (("rtd", "classification"), {"model_type": "electra", "pooler": None}),
 }
@@ -215,7 +289,10 @@ def test_onnx_gives_the_outputs_of_the_model(tmp_path, tiny_config, shape):
     batch = rows(model, lengths := [11, 2, 17, 17, 6, 1], seed=9)
     session = onnxruntime.InferenceSession(content)
     theirs = session.run(None, {name: value.numpy() for name, value in batch.items()})
-    names, real = [one.name for one in session.get_outputs()], batch["attention_mask"].bool().numpy()
+    names, real = (
+        [one.name for one in session.get_outputs()],
+        batch["attention_mask"].bool().numpy(),
+    )
     with torch.no_grad():
         ours = stream_outputs(model, batch, lengths)
     for name, other in zip(names, theirs, strict=True):
@@ -266,11 +343,26 @@ DAMAGES = {
     "weights cut": (edit("model.safetensors", lambda x: x[: len(x) // 2]), "model.safetensors"),
     "weights empty": (edit("model.safetensors", lambda x: b""), "model.safetensors"),
     "weights gone": (edit("model.safetensors", lambda x: None), "holds no weights"),
-    "weights' header too long": (edit("model.safetensors", lambda x: struct.pack("<Q", 1 << 60) + x[8:]), "model.saf"),
-    "weights' header no JSON": (edit("model.safetensors", lambda x: x[:8] + b"}" + x[9:]), "model.safetensors"),
-    "weights are text": (edit("model.safetensors", lambda x: b"<html>404</html>"), "model.safetensors"),
-    "a tensor gone": (tensors(lambda x: x.pop(WORDS_TENSOR)), "word_embeddings.weight of this Bert model is missing"),
-    "a tensor too many": (tensors(lambda x: x.update({"bert.more": torch.ones(1)})), "more is not part of the Bert"),
+    "weights' header too long": (
+        edit("model.safetensors", lambda x: struct.pack("<Q", 1 << 60) + x[8:]),
+        "model.saf",
+    ),
+    "weights' header no JSON": (
+        edit("model.safetensors", lambda x: x[:8] + b"}" + x[9:]),
+        "model.safetensors",
+    ),
+    "weights are text": (
+        edit("model.safetensors", lambda x: b"<html>404</html>"),
+        "model.safetensors",
+    ),
+    "a tensor gone": (
+        tensors(lambda x: x.pop(WORDS_TENSOR)),
+        "word_embeddings.weight of this Bert model is missing",
+    ),
+    "a tensor too many": (
+        tensors(lambda x: x.update({"bert.more": torch.ones(1)})),
+        "more is not part of the Bert",
+    ),
     "a tensor of another shape": (
         tensors(lambda x: x.update({WORDS_TENSOR: torch.ones(57, 8)})),
         "has shape [57, 8], the configuration says [57, 24]",
@@ -284,17 +376,32 @@ DAMAGES = {
     "no pickle": (pickled(b"\x80\x04N."), "pytorch_model.bin"),
     "configuration gone": (edit("config.json", lambda x: None), "no model here"),
     "configuration cut": (edit("config.json", lambda x: x[:50]), "is not valid JSON"),
-    "configuration is a list": (edit("config.json", lambda x: b"[1]"), "does not hold a JSON object"),
-    "another model": (config(model_type="gpt2", architectures=["GPT2LMHeadModel"]), "'gpt2'; known families: albert"),
-    "another class": (config(architectures=["BertForFrobnication"]), "supported: BertForMaskedLM, "),
+    "configuration is a list": (
+        edit("config.json", lambda x: b"[1]"),
+        "does not hold a JSON object",
+    ),
+    "another model": (
+        config(model_type="gpt2", architectures=["GPT2LMHeadModel"]),
+        "'gpt2'; known families: albert",
+    ),
+    "another class": (
+        config(architectures=["BertForFrobnication"]),
+        "supported: BertForMaskedLM, ",
+    ),
     "a size that is text": (config(hidden_size="wide"), "config.json"),
-    "heads that do not divide": (config(num_attention_heads=5), "num_attention_heads 5 must divide it"),
+    "heads that do not divide": (
+        config(num_attention_heads=5),
+        "num_attention_heads 5 must divide it",
+    ),
     "another vocabulary": (config(vocab_size=30522), "embeddings for 30522 ids"),
     "labels that are no numbers": (config(id2label={"a": "b"}), "id2label"),
     "vocabulary cut": (edit("vocab.txt", lambda x: x[:20]), "vocab"),
     "vocabulary of bytes": (edit("vocab.txt", lambda x: b"\xff\xfe" + x), "is not UTF-8"),
     "tokenizer cut": (edit("tokenizer.json", lambda x: x[:99]), "tokenizer.json is not valid JSON"),
-    "tokenizer of nothing": (edit("tokenizer.json", lambda x: b"{}"), "it has no model with a vocabulary"),
+    "tokenizer of nothing": (
+        edit("tokenizer.json", lambda x: b"{}"),
+        "it has no model with a vocabulary",
+    ),
     "tokenizer's rules cut": (edit("tokenizer_config.json", lambda x: x[:9]), "is not valid JSON"),
 }
 
@@ -302,7 +409,8 @@ DAMAGES = {
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory, tiny_config):
     folder = write_folder(tmp_path_factory.mktemp("sound") / "m", tiny_config, "classification")
-    (folder / "checksums.json").unlink()  # as a folder from elsewhere: our own checksums would find all of it first
+    # as a folder from elsewhere: our own checksums would find all of it first
+    (folder / "checksums.json").unlink()
     return folder
 
 

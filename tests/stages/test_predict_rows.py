@@ -1,4 +1,6 @@
-"""`clozelab predict input=`: tables go in and come out as tables, and one odd row never loses the others."""
+"""`clozelab predict input=`: tables go in and come out as tables, and one odd row never loses the
+others.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ from clozelab.models.encoder import Encoder
 from clozelab.modules.model import write_model
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
-ROWS = 'id,review,stars,day\n007,"a b, c\n""d""",4.0,2020-01-01\n8,,NA,\n9,\U0001f600,nan,x\n10,e f,1e3,"y, z"\n'
+ROWS = (
+    'id,review,stars,day\n007,"a b, c\n""d""",4.0,2020-01-01\n8,,NA,\n9,\U0001f600,nan,x\n10,e'
+    ' f,1e3,"y, z"\n'
+)
 READABLE = [0, 3]
 
 
@@ -43,26 +48,44 @@ def predict(predictor: Any, capsys: Any, tmp_path: Path, monkeypatch: pytest.Mon
 
     def run(*words: str) -> tuple[int, str, str]:
         capsys.readouterr()
-        status = main(["predict", str(predictor.model.folder), "precision=32-true", "device=cpu", *words])
+        status = main(
+            ["predict", str(predictor.model.folder), "precision=32-true", "device=cpu", *words]
+        )
         out, err = capsys.readouterr()
         return status, out, " ".join(err.split())
 
     return run
 
 
-def test_answers_stand_beside_the_given_columns(predict: Any, predictor: Any, tmp_path: Path) -> None:
+def test_answers_stand_beside_the_given_columns(
+    predict: Any, predictor: Any, tmp_path: Path
+) -> None:
     status, out, err = predict("input=rows.csv", "text=review", "output=out.csv")
     assert (status, out) == (0, "")
-    assert "2 of 4 texts were not answered: rows.csv:4 is empty" in err and "rows.csv:5 has no token but [UNK]" in err
+    assert (
+        "2 of 4 texts were not answered: rows.csv:4 is empty" in err
+        and "rows.csv:5 has no token but [UNK]" in err
+    )
     given = list(csv.reader(io.StringIO(ROWS)))
     header, *rows = csv.reader(io.StringIO((tmp_path / "out.csv").read_text()))
-    assert header == [*given[0], "prediction", "probability", "probability_no", "probability_yes", "error"]
+    assert header == [
+        *given[0],
+        "prediction",
+        "probability",
+        "probability_no",
+        "probability_yes",
+        "error",
+    ]
     assert [row[:4] for row in rows] == given[1:], "as they were written"
     expected = predictor.classify(['a b, c\n"d"', "e f"])
     assert [rows[number][4] for number in READABLE] == [answer.label for answer in expected]
-    assert [float(rows[number][5]) for number in READABLE] == pytest.approx([one.probability for one in expected])
+    assert [float(rows[number][5]) for number in READABLE] == pytest.approx(
+        [one.probability for one in expected]
+    )
     assert rows[1][4:8] == [""] * 4 and "is empty" in rows[1][8] and rows[0][8] == ""
-    assert predict("input=rows.csv", "text=review")[1] == (tmp_path / "out.csv").read_text(), "also to a pipe"
+    assert predict("input=rows.csv", "text=review")[1] == (tmp_path / "out.csv").read_text(), (
+        "also to a pipe"
+    )
     # What was written is read again, and its own columns are replaced.
     status, out, err = predict("input=out.csv", "text=review")
     assert out == (tmp_path / "out.csv").read_text() and "error is replaced by the answers'" in err
@@ -82,11 +105,16 @@ def test_parquet_keeps_its_types(predict: Any, tmp_path: Path) -> None:
     assert predict("input=in.parquet", "output=out.parquet")[0] == 0
     found = pandas.read_parquet(tmp_path / "out.parquet")
     pandas.testing.assert_frame_equal(found[frame.columns], frame)
-    assert found.prediction.notna().tolist() == [True, False, True] and "cell is empty" in found.error[1]
+    assert (
+        found.prediction.notna().tolist() == [True, False, True]
+        and "cell is empty" in found.error[1]
+    )
     _, out, _ = predict("input=in.parquet", "--json")
     first, second, _ = map(json.loads, out.splitlines())
     assert first["when"].startswith("2020-01-01") and first["prediction"]["label"] in ("no", "yes")
-    assert (second["text"], second["prediction"]) == (None, None) and "cell is empty" in second["error"]
+    assert (second["text"], second["prediction"]) == (None, None) and "cell is empty" in second[
+        "error"
+    ]
 
 
 def test_embeddings_of_rows(predict: Any, predictor: Any, tmp_path: Path) -> None:
@@ -94,11 +122,15 @@ def test_embeddings_of_rows(predict: Any, predictor: Any, tmp_path: Path) -> Non
     vectors = np.load(tmp_path / "v.npy")
     assert np.isnan(vectors[2]).all(), "what cannot be read has no vector"
     assert np.abs(vectors[[0, 1, 3]] - predictor.embed(['a b, c\n"d"', "", "e f"])).max() < 1e-6
-    assert predict("input=rows.csv", "text=review", "do=embed", "output=v.npy", "empty=skip")[0] == 0
+    assert (
+        predict("input=rows.csv", "text=review", "do=embed", "output=v.npy", "empty=skip")[0] == 0
+    )
     assert np.load(tmp_path / "v.npy").shape == (3, 24)
     assert predict("input=rows.csv", "text=review", "do=embed", "output=v.parquet")[0] == 0
     table = pandas.read_parquet(tmp_path / "v.parquet")
-    assert table.id.tolist() == ["007", "8", "9", "10"] and table.embedding.isna().tolist() == [False] * 2 + [
+    assert table.id.tolist() == ["007", "8", "9", "10"] and table.embedding.isna().tolist() == [
+        False
+    ] * 2 + [
         True,
         False,
     ]
@@ -106,9 +138,16 @@ def test_embeddings_of_rows(predict: Any, predictor: Any, tmp_path: Path) -> Non
 
 def test_columns_are_named_or_found(predict: Any, tmp_path: Path) -> None:
     status, _, err = predict("input=rows.csv")
-    assert status == 1 and "rows.csv has the columns 'id', 'review', 'stars', 'day'" in err and "text=COLUMN" in err
+    assert (
+        status == 1
+        and "rows.csv has the columns 'id', 'review', 'stars', 'day'" in err
+        and "text=COLUMN" in err
+    )
     assert "no column 'reviw'; did you mean 'review'" in predict("input=rows.csv", "text=reviw")[2]
-    assert "say text=FIRST,day for the texts of two columns" in predict("input=rows.csv", "text=review", "pair=day")[2]
+    assert (
+        "say text=FIRST,day for the texts of two columns"
+        in predict("input=rows.csv", "text=review", "pair=day")[2]
+    )
     (tmp_path / "pairs.tsv").write_text("premise\thypothesis\tlabel\na b\tc\t0\nd\te\t1\n")
     status, out, err = predict("input=pairs.tsv")
     assert status == 0 and "pairs.tsv: text=premise,hypothesis" in err
@@ -116,7 +155,10 @@ def test_columns_are_named_or_found(predict: Any, tmp_path: Path) -> None:
     turned = predict("input=pairs.tsv", "text=hypothesis,premise")[1]
     assert turned.splitlines()[0] == out.splitlines()[0] and turned != out
     (tmp_path / "one.jsonl").write_text('{"text": "a", "sentence2": "b"}\n')
-    assert "did you mean 'pair'? Call it so, or say text=text,sentence2" in predict("input=one.jsonl")[2]
+    assert (
+        "did you mean 'pair'? Call it so, or say text=text,sentence2"
+        in predict("input=one.jsonl")[2]
+    )
     assert predict("input=one.jsonl", "text=text")[1] == predict("text=a")[1]
     assert predict("input=one.jsonl", "text=text,sentence2")[1] == predict("text=a", "pair=b")[1]
     assert predict("input=one.jsonl", "text=text", "pair=b")[1] == predict("text=a", "pair=b")[1]
@@ -126,8 +168,16 @@ def test_one_odd_line_keeps_its_place(predict: Any, tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_bytes(b"a b\n\n\xe9\n" + b"a " * 100 + b"\nc\n")
     status, out, err = predict("input=lines.txt")
     lines = out.splitlines()
-    assert status == 0 and len(lines) == 5 and "3 of 5 texts were not answered: lines.txt:2 is empty" in err
-    assert lines[1].startswith("(not answered: it is empty") and "not UTF-8" in lines[2] and "102 tokens" in lines[3]
+    assert (
+        status == 0
+        and len(lines) == 5
+        and "3 of 5 texts were not answered: lines.txt:2 is empty" in err
+    )
+    assert (
+        lines[1].startswith("(not answered: it is empty")
+        and "not UTF-8" in lines[2]
+        and "102 tokens" in lines[3]
+    )
     assert [lines[0], lines[4]] == [predict(f"text={text}")[1].strip() for text in ("a b", "c")]
     assert predict("input=lines.txt", "empty=skip")[1].splitlines() == [lines[0], *lines[2:]]
     status, out, err = predict("input=lines.txt", "errors=raise", "output=out.txt")

@@ -1,4 +1,6 @@
-"""Stage prepare: from a configuration node to a prepared corpus; embedded corpora are generated once."""
+"""Stage prepare: from a configuration node to a prepared corpus; embedded corpora are generated
+once.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ def config(folder: Path, vocab_size: int = 200, **corpus: Any) -> DictConfig:
             **corpus,
         },
     }
-    schema = {"corpus": OmegaConf.structured(CorpusConfig), "tokenizer": OmegaConf.structured(TokenizerConfig)}
+    schema = {
+        "corpus": OmegaConf.structured(CorpusConfig),
+        "tokenizer": OmegaConf.structured(TokenizerConfig),
+    }
     return OmegaConf.merge(schema, values)
 
 
@@ -48,10 +53,14 @@ def generated_config(folder: Path) -> DictConfig:
 
 def write_text(folder: Path) -> None:
     folder.mkdir()
-    (folder / "one.txt").write_text("\n\n".join(f"Document {index}.\nIt has two sentences." for index in range(50)))
+    (folder / "one.txt").write_text(
+        "\n\n".join(f"Document {index}.\nIt has two sentences." for index in range(50))
+    )
 
 
-def test_main_prints_where_the_corpus_lies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_prints_where_the_corpus_lies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_text(tmp_path / "data")
     folder = main(config(tmp_path))
     assert folder.parent == tmp_path / "cache" / "corpora"
@@ -67,7 +76,10 @@ def test_a_byte_that_has_changed_is_found(tmp_path: Path) -> None:
     content[3] ^= 1
     path.write_bytes(content)
     prepared_corpus(config(tmp_path))
-    with pytest.raises(ValueError, match=r"tokens.* has changed since it was written; delete .* and run the prepare"):
+    with pytest.raises(
+        ValueError,
+        match=r"tokens.* has changed since it was written; delete .* and run the prepare",
+    ):
         main(config(tmp_path))
 
 
@@ -80,20 +92,27 @@ def test_a_text_that_the_vocabulary_does_not_know(
     """
     monkeypatch.setattr("clozelab.corpus.prepare.FIT_CHARACTERS", 500)
     (tmp_path / "data").mkdir()
-    (tmp_path / "data/vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "a", "cat", "sat", "on", "mat", "."]))
-    known = ["\n".join(["a cat sat on a mat."] * (10 + index)) for index in range(40)]  # 8,260 tokens
+    (tmp_path / "data/vocab.txt").write_text(
+        "\n".join([*SPECIAL_TOKENS, "a", "cat", "sat", "on", "mat", "."])
+    )
+    # 8,260 tokens
+    known = ["\n".join(["a cat sat on a mat."] * (10 + index)) for index in range(40)]
     for lines, share in ((0, 0.0), (1, 0.05), (50, 0.71)):
         odd = ["\n".join(["жук " * (10 + index)] * lines) for index in range(20) if lines]
         (tmp_path / "data/one.txt").write_text("\n\n".join([*known, *odd]))
         cfg = config(tmp_path, validation_fraction=0.5)
         cfg.tokenizer.vocab_file = "vocab.txt"
         if share > 0.5:
-            with pytest.raises(ValueError, match=r"7\d\.\d% of the tokens of corpus small .*max_unknown_share=0\.5"):
+            with pytest.raises(
+                ValueError, match=r"7\d\.\d% of the tokens of corpus small .*max_unknown_share=0\.5"
+            ):
                 prepared_corpus(cfg)
             cfg.max_unknown_share = 1.0
         for _ in range(2):  # prepared, and found
             caplog.clear()
-            assert prepared_corpus(cfg).manifest["unknown_fraction"] == pytest.approx(share, abs=0.01)
+            assert prepared_corpus(cfg).manifest["unknown_fraction"] == pytest.approx(
+                share, abs=0.01
+            )
             assert ("% of the tokens of corpus small are [UNK]" in caplog.text) == (share > 0)
 
 

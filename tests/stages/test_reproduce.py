@@ -51,7 +51,11 @@ def test_complete_runs_leave_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("status", ["new", "failed", "interrupted", "running", "check", "shared"])
 def test_the_first_open_job_is_enough(monkeypatch: pytest.MonkeyPatch, status: str) -> None:
-    seen = plan(monkeypatch, sweep_pretrain=["complete", status, "complete"], sweep_finetune=["complete"] * 50)
+    seen = plan(
+        monkeypatch,
+        sweep_pretrain=["complete", status, "complete"],
+        sweep_finetune=["complete"] * 50,
+    )
     assert not reproduce.all_complete(STEPS)
     assert seen == ["complete", status]
 
@@ -70,7 +74,9 @@ def test_an_open_fine_tuning_job_counts(monkeypatch: pytest.MonkeyPatch) -> None
         ("-x", "there are --dry-run, --no-measure, --skip-doctor"),
     ],
 )
-def test_an_option_that_there_is_not_starts_nothing(word: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_that_there_is_not_starts_nothing(
+    word: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reproduce, "make_steps", None)  # would fail
     with pytest.raises(ValueError, match=re.escape(f"reproduce has no option {word}; {message}")):
         reproduce.main(["table5_pretraining_tasks", word])
@@ -79,13 +85,20 @@ def test_an_option_that_there_is_not_starts_nothing(word: str, message: str, mon
 
 
 def ruled(folder: Path, **more: Any) -> Path:
-    """The file of an experiment with three claims, the first of which is primary, and a stopping rule."""
+    """The file of an experiment with three claims, the first of which is primary, and a stopping
+    rule.
+    """
     folder.mkdir()
     said = {
         "columns": ["mrpc", {"name": "loss", "from": "pretrain", "metric": "validation/loss"}],
         "arms": {"a": {}, "b": {"objective": "ltr"}},
         "claims": [
-            {"text": "first", "compare": ["b", "a", "mrpc"], "direction": "higher", "primary": True},
+            {
+                "text": "first",
+                "compare": ["b", "a", "mrpc"],
+                "direction": "higher",
+                "primary": True,
+            },
             {"text": "second", "compare": ["b", "random", "mrpc"], "direction": "higher"},
             {"text": "third", "compare": ["b", "a", "loss"], "direction": "lower"},
         ],
@@ -95,7 +108,9 @@ def ruled(folder: Path, **more: Any) -> Path:
     return folder
 
 
-def judgement(experiment: Experiment, number: int, seeds: int, verdict: str, p: float | None = 0.2) -> Judgement:
+def judgement(
+    experiment: Experiment, number: int, seeds: int, verdict: str, p: float | None = 0.2
+) -> Judgement:
     values = [float(one) for one in range(seeds)]
     found = estimate({(seed, 1): value for seed, value in enumerate(values, 1)})
     about = experiment.columns[0 if number < 2 else 1]
@@ -105,7 +120,9 @@ def judgement(experiment: Experiment, number: int, seeds: int, verdict: str, p: 
     return Judgement(claim, column, "x", found, verdict, p=p, seeds=known, rows=claim.rows)
 
 
-def test_the_next_seed_goes_to_the_claim_that_is_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_seed_goes_to_the_claim_that_is_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A primary one first; then the others, each by its own rows, up to the last look."""
     folder = ruled(tmp_path / "mine")
     experiment, rounds = load_experiment(folder), []
@@ -116,7 +133,9 @@ def test_the_next_seed_goes_to_the_claim_that_is_nearest(tmp_path: Path, monkeyp
         [(0, 4, HOLDS), (1, 4, INCONCLUSIVE, None), (2, 5, INCONCLUSIVE)],
     ]
 
-    def run_round(_: Path, __: Any, words: Sequence[str], steps: list[Step], *, is_checked: bool) -> tuple[int, Any]:
+    def run_round(
+        _: Path, __: Any, words: Sequence[str], steps: list[Step], *, is_checked: bool
+    ) -> tuple[int, Any]:
         rounds.append((is_checked, len(steps), [*words]))
         return 0, SimpleNamespace(
             judgements=[judgement(experiment, *one) for one in script[len(rounds) - 1]], table=None
@@ -129,37 +148,64 @@ def test_the_next_seed_goes_to_the_claim_that_is_nearest(tmp_path: Path, monkeyp
     first, fourth = ["scale=demo", "seeds=1,2,3"], ["scale=demo", "pretrain.seed=4"]
     assert rounds == [
         (False, 3, first),
-        (True, 3, [*fourth, "pretrain.arm=b,a", "finetune.pretrain_seed=4", "finetune.row=b,a", "finetune.task=mrpc"]),
+        (
+            True,
+            3,
+            [
+                *fourth,
+                "pretrain.arm=b,a",
+                "finetune.pretrain_seed=4",
+                "finetune.row=b,a",
+                "finetune.task=mrpc",
+            ],
+        ),
         (True, 2, ["scale=demo", "pretrain.seed=5", "pretrain.arm=b,a"]),
         (
             True,
             3,
-            [*fourth, "pretrain.arm=b,a", "finetune.pretrain_seed=4", "finetune.row=b,random", "finetune.task=mrpc"],
+            [
+                *fourth,
+                "pretrain.arm=b,a",
+                "finetune.pretrain_seed=4",
+                "finetune.row=b,random",
+                "finetune.task=mrpc",
+            ],
         ),
     ]
 
 
-def test_a_budget_begins_no_seed_that_it_cannot_pay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_budget_begins_no_seed_that_it_cannot_pay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = ruled(tmp_path / "mine")
     experiment, clock, rounds = load_experiment(folder), [0.0], []
 
     def run_round(*_: Any, **__: Any) -> tuple[int, Any]:
         rounds.append(1)
         clock[0] += 300.0 if len(rounds) == 1 else 100.0
-        return 0, SimpleNamespace(judgements=[judgement(experiment, 0, 2 + len(rounds), INCONCLUSIVE)], table=None)
+        return 0, SimpleNamespace(
+            judgements=[judgement(experiment, 0, 2 + len(rounds), INCONCLUSIVE)], table=None
+        )
 
     monkeypatch.setattr(reproduce, "run_round", run_round)
     monkeypatch.setattr(reproduce, "make_steps", lambda *_: STEPS)
     monkeypatch.setattr(reproduce.time, "monotonic", lambda: clock[0])
     # Runs that were there already take no time in this round: what a seed took then counts.
-    for budget, before, wanted in (("390s", 0.0, 1), ("410s", 0.0, 2), ("2h", 0.0, 3), ("2h", 7000.0, 1)):
+    for budget, before, wanted in (
+        ("390s", 0.0, 1),
+        ("410s", 0.0, 2),
+        ("2h", 0.0, 3),
+        ("2h", 7000.0, 1),
+    ):
         rounds.clear()
         monkeypatch.setattr(accounts, "seed_seconds", lambda *_, before=before: before or None)
         assert reproduce.main([str(folder), "until=decided", f"budget={budget}"]) == 0
         assert len(rounds) == wanted, budget
 
 
-def test_a_round_that_was_stopped_is_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_that_was_stopped_is_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reproduce, "run_round", lambda *_, **__: (130, None))
     monkeypatch.setattr(reproduce, "make_steps", lambda *_: STEPS)
     assert reproduce.main([str(ruled(tmp_path / "mine")), "until=decided"]) == 130
@@ -183,9 +229,21 @@ def test_until_decided_is_refused(tmp_path: Path, words: list[str], message: str
         reproduce.main([str(folder), *words])
 
 
-def test_a_claim_about_two_columns_gets_its_seed_on_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measure = {"name": "x", "from": "evaluate", "task": "pairs_next", "metric": "validation/accuracy"}
-    claim = {"text": "t", "compare": ["b", "a", "mrpc"], "against": ["b", "a", "x"], "direction": "higher"}
+def test_a_claim_about_two_columns_gets_its_seed_on_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = {
+        "name": "x",
+        "from": "evaluate",
+        "task": "pairs_next",
+        "metric": "validation/accuracy",
+    }
+    claim = {
+        "text": "t",
+        "compare": ["b", "a", "mrpc"],
+        "against": ["b", "a", "x"],
+        "direction": "higher",
+    }
     folder = ruled(tmp_path / "mine", columns=["mrpc", measure], claims=[claim])
     experiment = load_experiment(folder)
     found = judgement(experiment, 0, 3, INCONCLUSIVE)
@@ -209,7 +267,9 @@ def test_a_scale_that_lacks_every_measure_says_how_to_go_without(tmp_path: Path)
         "columns: [{name: Pairs, from: evaluate, task: blimp, metric: validation/accuracy}]\n"
     )
     words = [f"{tmp_path}/pairs.yaml", "scale=demo", f"runs_dir={tmp_path}", "--dry-run"]
-    with pytest.raises(InterpolationResolutionError, match="no files at this scale: evaluate=none leaves them out"):
+    with pytest.raises(
+        InterpolationResolutionError, match="no files at this scale: evaluate=none leaves them out"
+    ):
         reproduce.main(words)
     assert reproduce.main([*words, "evaluate=none"]) == 0
 
@@ -217,7 +277,9 @@ def test_a_scale_that_lacks_every_measure_says_how_to_go_without(tmp_path: Path)
 def test_a_claim_on_a_measure_gets_its_seed_without_fine_tuning(tmp_path: Path) -> None:
     measure = {"name": "x", "from": "evaluate", "task": "blimp", "metric": "validation/accuracy"}
     claim = {"text": "first", "compare": ["b", "a", "x"], "direction": "higher", "primary": True}
-    experiment = load_experiment(ruled(tmp_path / "mine", columns=["mrpc", measure], claims=[claim]))
+    experiment = load_experiment(
+        ruled(tmp_path / "mine", columns=["mrpc", measure], claims=[claim])
+    )
     column = DataColumn("x", "x", "m", experiment.columns[1], False, tasks=("blimp",))
     found = replace(judgement(experiment, 0, 3, INCONCLUSIVE), column=column)
     assert reproduce.next_seed(found, experiment) == [

@@ -1,4 +1,6 @@
-"""Sentence embeddings from the command line: trained on pairs, measured without training, searched, exported."""
+"""Sentence embeddings from the command line: trained on pairs, measured without training, searched,
+exported.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,14 @@ QUICK = {"trainer": {"precision": "32-true", "threads": 1, "progress_bar": False
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, tiny_config: Any) -> dict[str, Any]:
-    """A random encoder, 96 pairs of a made STS-B, and a run of task=stsb_siamese on them with pooling=cls."""
+    """A random encoder, 96 pairs of a made STS-B, and a run of task=stsb_siamese on them with
+    pooling=cls.
+    """
     root = tmp_path_factory.mktemp("siamese")
     torch.manual_seed(1)
-    write_model(root / "encoder", Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size)), {}, TOKENIZER)
+    write_model(
+        root / "encoder", Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size)), {}, TOKENIZER
+    )
     draw = random.Random(1)
     rows = ["index\tsentence1\tsentence2\tscore"]
     for number in range(96):
@@ -40,34 +46,67 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_config: Any) -> dict[
     (root / "glue/STS-B").mkdir(parents=True)
     for name, some in (("train", rows), ("dev", [rows[0], *rows[1:33]])):
         (root / f"glue/STS-B/{name}.tsv").write_text("\n".join(some) + "\n", encoding="utf-8")
-    places: dict[str, Any] = {"data_dir": str(root), "cache_dir": str(root / "cache"), "runs_dir": str(root / "runs")}
+    places: dict[str, Any] = {
+        "data_dir": str(root),
+        "cache_dir": str(root / "cache"),
+        "runs_dir": str(root / "runs"),
+    }
     common = QUICK | places
     run = clozelab.finetune(
-        encoder=str(root / "encoder"), row="mine", task="stsb_siamese", pooling="cls", epochs=20,
-        evaluations_per_epoch=1, learning_rate=1e-3, **common,
-    )  # fmt: skip
+        encoder=str(root / "encoder"),
+        row="mine",
+        task="stsb_siamese",
+        pooling="cls",
+        epochs=20,
+        evaluations_per_epoch=1,
+        learning_rate=1e-3,
+        **common,
+    )
     return {"root": root, "run": run, "common": common}
 
 
-def test_a_run_is_scored_and_used_with_the_pooling_of_its_training(trained: Any, tmp_path: Path, capsys: Any) -> None:
+def test_a_run_is_scored_and_used_with_the_pooling_of_its_training(
+    trained: Any, tmp_path: Path, capsys: Any
+) -> None:
     run, common = trained["run"], trained["common"]
     model = clozelab.load(run.folder, precision="32-true")
     assert model.model.task == "embedding" and model.model.config["clozelab"]["pooling"] == "cls"
     texts = ["a b c", "x y"]
     assert np.array_equal(model.embed(texts), model.embed(texts, pooling="cls"))
     assert np.abs(model.embed(texts) - model.embed(texts, pooling="mean")).max() > 1e-3
-    # Measured without training, its own pooling again; the encoder that it was made from, by the mean.
-    again = clozelab.evaluate(encoder=str(run.folder / "model"), row="mine", measure="similarity", **common)
-    assert again.values["validation/spearman"] == pytest.approx(run.values["validation/spearman"], abs=1e-3)
-    untrained: dict[str, Any] = {"encoder": str(trained["root"] / "encoder"), "measure": "similarity", **common}
-    mean, cls = (clozelab.evaluate(row=one, pooling=one, **untrained).values for one in ("mean", "cls"))
+    # Measured without training, its own pooling again; the encoder that it was made from, by the
+    # mean.
+    again = clozelab.evaluate(
+        encoder=str(run.folder / "model"), row="mine", measure="similarity", **common
+    )
+    assert again.values["validation/spearman"] == pytest.approx(
+        run.values["validation/spearman"], abs=1e-3
+    )
+    untrained: dict[str, Any] = {
+        "encoder": str(trained["root"] / "encoder"),
+        "measure": "similarity",
+        **common,
+    }
+    mean, cls = (
+        clozelab.evaluate(row=one, pooling=one, **untrained).values for one in ("mean", "cls")
+    )
     assert cls["validation/spearman"] < run.values["validation/spearman"] - 5 and mean != cls
-    predicted = [json.loads(line) for line in (run.folder / "predictions.jsonl").read_text().splitlines()]
-    assert min(one["prediction"] for one in predicted) >= -5 and max(one["prediction"] for one in predicted) <= 5.001
-    assert main(["export", str(run.folder), f"to={tmp_path / 'st'}", "format=sentence_transformers"]) == 0
+    predicted = [
+        json.loads(line) for line in (run.folder / "predictions.jsonl").read_text().splitlines()
+    ]
+    assert (
+        min(one["prediction"] for one in predicted) >= -5
+        and max(one["prediction"] for one in predicted) <= 5.001
+    )
+    assert (
+        main(["export", str(run.folder), f"to={tmp_path / 'st'}", "format=sentence_transformers"])
+        == 0
+    )
     pooling = json.loads((tmp_path / "st/1_Pooling/config.json").read_text())
     assert pooling["pooling_mode_cls_token"] and not pooling["pooling_mode_mean_tokens"]
-    assert "pooling" in clozelab.load(tmp_path / "st").model.config["clozelab"], "it is remembered there, too"
+    assert "pooling" in clozelab.load(tmp_path / "st").model.config["clozelab"], (
+        "it is remembered there, too"
+    )
 
 
 def test_classes_are_told_from_two_embeddings_also_of_a_test_file(trained: Any) -> None:
@@ -75,7 +114,9 @@ def test_classes_are_told_from_two_embeddings_also_of_a_test_file(trained: Any) 
     root, common = trained["root"], trained["common"]
     lines = (root / "glue/STS-B/train.tsv").read_text().splitlines()[1:]
     cells = [line.split("\t") for line in lines]
-    labelled = [f"{i}\t{a}\t{b}\t{'not_' * (float(score) < 3)}entailment" for i, a, b, score in cells]
+    labelled = [
+        f"{i}\t{a}\t{b}\t{'not_' * (float(score) < 3)}entailment" for i, a, b, score in cells
+    ]
     (root / "glue/RTE").mkdir()
     header = "index\tsentence1\tsentence2"
     for name, some in (("train", labelled), ("dev", labelled[:32])):
@@ -83,30 +124,51 @@ def test_classes_are_told_from_two_embeddings_also_of_a_test_file(trained: Any) 
     test = "\n".join([header, *("\t".join(row[:3]) for row in cells[:32])])
     (root / "glue/RTE/test.tsv").write_text(test + "\n")
     run = clozelab.finetune(
-        "+task/format@task=siamese", encoder=str(root / "encoder"), row="mine", task="rte", epochs=1,
-        evaluations_per_epoch=1, learning_rate=1e-3, **common,
-    )  # fmt: skip
+        "+task/format@task=siamese",
+        encoder=str(root / "encoder"),
+        row="mine",
+        task="rte",
+        epochs=1,
+        evaluations_per_epoch=1,
+        learning_rate=1e-3,
+        **common,
+    )
     assert main(["predict", str(run.folder), "--test"]) == 0
-    said = [line.split("\t")[1] for line in (run.folder / "test_predictions/RTE.tsv").read_text().splitlines()[1:]]
-    kept = [json.loads(line)["prediction"] for line in (run.folder / "predictions.jsonl").read_text().splitlines()]
+    said = [
+        line.split("\t")[1]
+        for line in (run.folder / "test_predictions/RTE.tsv").read_text().splitlines()[1:]
+    ]
+    kept = [
+        json.loads(line)["prediction"]
+        for line in (run.folder / "predictions.jsonl").read_text().splitlines()
+    ]
     assert said == kept and len(said) == 32
     config = json.loads((run.folder / "model/config.json").read_text())
     assert (config["architectures"], config["clozelab"]["pooling"]) == (["BertModel"], "mean")
     transformers = pytest.importorskip("transformers")
-    ours, theirs = clozelab.load(run.folder, precision="32-true"), transformers.AutoModel.from_pretrained
-    ids = torch.tensor([[TOKENIZER.cls_id, *TOKENIZER.encode_batch(["a b"])[0].tolist(), TOKENIZER.sep_id]])
+    ours, theirs = (
+        clozelab.load(run.folder, precision="32-true"),
+        transformers.AutoModel.from_pretrained,
+    )
+    ids = torch.tensor(
+        [[TOKENIZER.cls_id, *TOKENIZER.encode_batch(["a b"])[0].tolist(), TOKENIZER.sep_id]]
+    )
     with torch.inference_mode():
         mean = theirs(run.folder / "model").eval()(ids).last_hidden_state[0].mean(0)
     assert np.abs(ours.embed("a b") - mean.numpy()).max() <= 1e-5
 
 
-def test_search_embeds_once_and_refuses_another_models(trained: Any, tmp_path: Path, capsys: Any) -> None:
+def test_search_embeds_once_and_refuses_another_models(
+    trained: Any, tmp_path: Path, capsys: Any
+) -> None:
     run, file = trained["run"].folder, tmp_path / "lines.txt"
     file.write_text("a b c d e\nv w x y z\ne d c b a\n", encoding="utf-8")
 
     def search(model: Path, *words: str) -> tuple[int, list[str], str]:
         capsys.readouterr()
-        status = main(["search", str(model), "query=a b c d e", f"in={file}", "precision=32-true", *words])
+        status = main(
+            ["search", str(model), "query=a b c d e", f"in={file}", "precision=32-true", *words]
+        )
         out, err = capsys.readouterr()
         return status, out.splitlines(), " ".join(err.split())
 
@@ -119,7 +181,9 @@ def test_search_embeds_once_and_refuses_another_models(trained: Any, tmp_path: P
     stamp = Path(f"{file}.npy").stat().st_mtime_ns
     found = [json.loads(line) for line in search(run, "--json")[1]]
     assert Path(f"{file}.npy").stat().st_mtime_ns == stamp, "embedded once"
-    assert next(one for one in found if one["line"] == 3)["cosine"] == pytest.approx(cosine, abs=1e-4)
+    assert next(one for one in found if one["line"] == 3)["cosine"] == pytest.approx(
+        cosine, abs=1e-4
+    )
     for status, _, said in (search(trained["root"] / "encoder"), search(run, "pooling=mean")):
         assert status == 1 and "holds embeddings of another" in said and "output=" in said
     file.write_text("v w x y z\na b c d e\n", encoding="utf-8")
@@ -136,7 +200,9 @@ def test_search_embeds_once_and_refuses_another_models(trained: Any, tmp_path: P
 
 
 def test_any_text_file_is_searched(trained: Any, tmp_path: Path, capsys: Any) -> None:
-    """Blank lines have a vector and are never among the answers; a line that cannot be read is counted."""
+    """Blank lines have a vector and are never among the answers; a line that cannot be read is
+    counted.
+    """
     file = tmp_path / "README.md"
     file.write_text("a b c\n\n\td e\n\U0001f600\n  \nx y z\n", encoding="utf-8")
     words = [str(trained["run"].folder), "query=a b c", "precision=32-true"]
@@ -148,11 +214,20 @@ def test_any_text_file_is_searched(trained: Any, tmp_path: Path, capsys: Any) ->
     assert "1 of 6 texts were not answered: " in err and "README.md:4 has no token but [UNK]" in err
     kept = np.load(f"{file}.npy")
     assert np.isnan(kept[3]).all() and np.isfinite(kept[[0, 1, 2, 4, 5]]).all()
-    assert main(["search", *words, f"in={file}", "errors=raise", f"output={tmp_path / 'v.npy'}"]) == 1
+    assert (
+        main(["search", *words, f"in={file}", "errors=raise", f"output={tmp_path / 'v.npy'}"]) == 1
+    )
     assert "README.md:4 has no token" in capsys.readouterr().err
     (tmp_path / "faq.csv").write_text('id,ask\n1,"x y\nz"\n2,a b c\n')
-    assert main(["search", *words, f"in={tmp_path / 'faq.csv'}", "text=ask", "--json", "top_k=1"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"id": "2", "ask": "a b c", "line": 4, "cosine": 1.0}
+    assert (
+        main(["search", *words, f"in={tmp_path / 'faq.csv'}", "text=ask", "--json", "top_k=1"]) == 0
+    )
+    assert json.loads(capsys.readouterr().out) == {
+        "id": "2",
+        "ask": "a b c",
+        "line": 4,
+        "cosine": 1.0,
+    }
 
 
 def test_a_line_is_shown_with_its_own_number_and_a_file_of_weights_is_a_model(
@@ -163,12 +238,15 @@ def test_a_line_is_shown_with_its_own_number_and_a_file_of_weights_is_a_model(
     weights = load_file(folder / "model.safetensors")
     save_file({name: 1.5 * value for name, value in weights.items()}, folder / "other.safetensors")
     file.write_text(
-        '{"text": "v w x y z", "line": 7, "cosine": 1.0}\n{"text": "a b c d e", "line": 8, "cosine": 0.0}\n'
+        '{"text": "v w x y z", "line": 7, "cosine": 1.0}\n{"text": "a b c d e", "line": 8,'
+        ' "cosine": 0.0}\n'
     )
 
     def search(model: Path) -> tuple[int, Any]:
         capsys.readouterr()
-        status = main(["search", str(model), "query=a b c d e", f"in={file}", "precision=32-true", "--json"])
+        status = main(
+            ["search", str(model), "query=a b c d e", f"in={file}", "precision=32-true", "--json"]
+        )
         return status, capsys.readouterr()
 
     status, said = search(folder / "model.safetensors")

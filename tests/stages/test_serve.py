@@ -32,24 +32,37 @@ def predictor(tiny_config: Any, tmp_path_factory: pytest.TempPathFactory) -> Any
     torch.manual_seed(1)
     encoder = Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size))
     head = encoder.config.family.head("classification", encoder, num_labels=2)
-    write_model(folder := tmp_path_factory.mktemp("served") / "m", encoder, {"classification": head}, TOKENIZER,
-                labels=("no", "yes"))  # fmt: skip
+    write_model(
+        folder := tmp_path_factory.mktemp("served") / "m",
+        encoder,
+        {"classification": head},
+        TOKENIZER,
+        labels=("no", "yes"),
+    )
     return clozelab.load(folder, device="cpu", precision="32-true")
 
 
 @pytest.fixture
 def client(predictor: Any) -> Iterator[Any]:
-    with testing.TestClient(app_of(predictor, max_bytes=2000), raise_server_exceptions=False) as client:
+    with testing.TestClient(
+        app_of(predictor, max_bytes=2000), raise_server_exceptions=False
+    ) as client:
         yield client
 
 
 def test_it_answers_as_predict(client: Any, predictor: Any) -> None:
     one = client.post("/predict", json={"text": "a b c"})
-    assert one.status_code == 200 and one.json() == {"predictions": [predictor.classify("a b c").to_dict()]}
+    assert one.status_code == 200 and one.json() == {
+        "predictions": [predictor.classify("a b c").to_dict()]
+    }
     records = [{"text": "a b", "pair": "c"}, {"text": "x", "pair": "y z"}]
-    several = client.post("/predict", json={"do": "classify", "records": records}).json()["predictions"]
+    several = client.post("/predict", json={"do": "classify", "records": records}).json()[
+        "predictions"
+    ]
     assert several == [one.to_dict() for one in predictor.classify([("a b", "c"), ("x", "y z")])]
-    vectors = client.post("/predict", json={"do": "embed", "pooling": "cls", "text": "q r"}).json()["predictions"]
+    vectors = client.post("/predict", json={"do": "embed", "pooling": "cls", "text": "q r"}).json()[
+        "predictions"
+    ]
     assert np.array_equal(np.float32(vectors[0]), predictor.embed("q r", pooling="cls"))
     health = client.get("/health").json()
     assert (health["status"], health["waiting"], health["labels"]) == ("ok", 0, ["no", "yes"])
@@ -64,7 +77,11 @@ def test_it_answers_as_predict(client: Any, predictor: Any) -> None:
         ("[" * 1500, 400, "send a JSON object"),
         ('{"text": 3}', 400, "record 1 has 3 as 'text': a string was expected"),
         ('{"pair": "a"}', 400, "record 1 has pair alone: do=classify reads text, pair"),
-        ('{"text": "a", "sentence2": "b"}', 400, "record 1 has 'sentence2', which nothing reads; did you mean 'pair'?"),
+        (
+            '{"text": "a", "sentence2": "b"}',
+            400,
+            "record 1 has 'sentence2', which nothing reads; did you mean 'pair'?",
+        ),
         ('{"txt": "a"}', 400, "did you mean 'text'?"),
         ('{"text": "a", "words": ["b"]}', 400, "'words', which do=classify does not read"),
         ('{"text": "a", "errors": "ignore"}', 400, "errors=ignore: choose one of mark, raise"),
@@ -91,14 +108,20 @@ def test_an_odd_record_takes_no_other_along(client: Any, predictor: Any) -> None
     answer = client.post("/predict", json={"records": records})
     first, *odd, last = answer.json()["predictions"]
     assert answer.status_code == 200
-    assert [first["label"], last["label"]] == [one.label for one in predictor.classify(["a b", "c"])]
+    assert [first["label"], last["label"]] == [
+        one.label for one in predictor.classify(["a b", "c"])
+    ]
     for found, word in zip(odd, ("is empty", "has no 'text'", "has 102 tokens"), strict=True):
         assert found.keys() == {"error"} and word in found["error"]
-    vectors = client.post("/predict", json={"do": "embed", "records": [{"text": ""}]}).json()["predictions"]
+    vectors = client.post("/predict", json={"do": "embed", "records": [{"text": ""}]}).json()[
+        "predictions"
+    ]
     assert np.array_equal(np.float32(vectors[0]), predictor.embed([""])[0])
 
 
-def test_other_places_are_errors_in_json(client: Any, predictor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_places_are_errors_in_json(
+    client: Any, predictor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert client.get("/nothing").status_code == 404 and "error" in client.get("/nothing").json()
     assert client.get("/predict").status_code == 405
 
@@ -145,36 +168,60 @@ def test_a_crowd_is_answered_together_and_each_hears_of_its_own_mistake(
     expected = [predictor.classify(text).to_dict() for text in ["x", *texts]]
     found = [one.json()["predictions"][0] for one in answers]
     assert [one["label"] for one in found] == [one["label"] for one in expected]
-    assert [one["probability"] for one in found] == pytest.approx([one["probability"] for one in expected], abs=1e-6)
+    assert [one["probability"] for one in found] == pytest.approx(
+        [one["probability"] for one in expected], abs=1e-6
+    )
     answers = crowd(["a", "", "b"])
     assert [one.status_code for one in answers] == [200, 200, 400, 200]
     assert "record 1 is empty" in answers[2].json()["error"]
     assert len(crowd(["a"] * 5)) == 6 and MAX_WAITING >= 64
 
 
-def test_who_comes_when_too_many_wait_is_told_so(predictor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_comes_when_too_many_wait_is_told_so(
+    predictor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate = threading.Event()
     monkeypatch.setattr(predictor, "progress", lambda batches: gate.wait(30) and batches)
     monkeypatch.setattr(serve, "MAX_WAITING", 2)
-    with testing.TestClient(app_of(predictor, max_bytes=2000)) as client, ThreadPoolExecutor(8) as pool:
+    with (
+        testing.TestClient(app_of(predictor, max_bytes=2000)) as client,
+        ThreadPoolExecutor(8) as pool,
+    ):
         asked = [pool.submit(client.post, "/predict", json={"text": "a"}) for _ in range(6)]
         refused = next(iter(as_completed(asked))).result()
-        assert refused.status_code == 503 and refused.json()["error"] == "2 requests wait already; ask again later"
+        assert (
+            refused.status_code == 503
+            and refused.json()["error"] == "2 requests wait already; ask again later"
+        )
         gate.set()
         answers = [one.result().status_code for one in asked]
     assert set(answers) == {200, 503} and answers.count(200) >= 2, "those that waited are answered"
 
 
-def test_words_that_it_does_not_take(predictor: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_that_it_does_not_take(
+    predictor: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = Path(predictor.model.folder)
-    for words, said in ((["port=0"], "port=0"), (["port=x"], "port=x"), (["max_bytes=-1"], "max_bytes=-1")):
-        assert main(["serve", str(folder), *words]) == 1 and f"{said}: give a whole number" in capsys.readouterr().err
+    for words, said in (
+        (["port=0"], "port=0"),
+        (["port=x"], "port=x"),
+        (["max_bytes=-1"], "max_bytes=-1"),
+    ):
+        assert (
+            main(["serve", str(folder), *words]) == 1
+            and f"{said}: give a whole number" in capsys.readouterr().err
+        )
     asked: dict[str, Any] = {}
     monkeypatch.setattr("uvicorn.run", lambda app, **options: asked.update(options))
     assert main(["serve", str(folder), "device=cpu"]) == 0
     assert (asked["host"], asked["port"]) == ("127.0.0.1", 8000), "this machine alone"
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: (_ for _ in ()).throw(SystemExit(143)))
     capsys.readouterr()
-    assert main(["serve", str(folder), "device=cpu"]) == 0 and "goes on" not in capsys.readouterr().err
+    assert (
+        main(["serve", str(folder), "device=cpu"]) == 0 and "goes on" not in capsys.readouterr().err
+    )
     monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
-    assert main(["serve", str(folder)]) == 1 and "pip install 'clozelab[serve]'" in capsys.readouterr().err
+    assert (
+        main(["serve", str(folder)]) == 1
+        and "pip install 'clozelab[serve]'" in capsys.readouterr().err
+    )

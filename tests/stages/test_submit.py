@@ -1,4 +1,6 @@
-"""`clozelab submit`: the best run of each test set is taken, what is missing is said, the result is checked."""
+"""`clozelab submit`: the best run of each test set is taken, what is missing is said, the result is
+checked.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ def run(folder: Path, test_set: str, score: float, answer: str | None = None, **
     if answer is not None:
         text = text.replace(f"\t{TEST_SETS[test_set].labels[0]}", f"\t{answer}")
     (folder / "test_predictions" / f"{test_set}.tsv").write_text(text)
-    scores = {"metric": "validation/accuracy", "scores": {"validation/accuracy": score}, "stand_in_for": None}
+    scores = {
+        "metric": "validation/accuracy",
+        "scores": {"validation/accuracy": score},
+        "stand_in_for": None,
+    }
     (folder / "scores.json").write_text(json.dumps({"name": test_set.lower()} | scores | about))
     return folder
 
@@ -48,11 +54,15 @@ def test_a_stand_ins_model_is_taken_only_where_there_is_no_other(
     assert f"0.7000  {mnli}" in capsys.readouterr().out
     assert main(["glue", str(snli), *out]) == 0
     assert "trained on a stand-in for mnli" in capsys.readouterr().out
-    with pytest.raises(ValueError, match=r"AX: nobody can say which is best of .*snli_95k.*xnli_part"):
+    with pytest.raises(
+        ValueError, match=r"AX: nobody can say which is best of .*snli_95k.*xnli_part"
+    ):
         main(["glue", str(snli), str(other), *out])
 
 
-def test_missing_sets_are_an_error_or_placeholders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_sets_are_an_error_or_placeholders(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, out = str(run(tmp_path / "wnli", "WNLI", 0.5)), tmp_path / "x.zip"
     with pytest.raises(ValueError, match=r"no predictions for CoLA, SST-2, .*--placeholders"):
         main(["glue", folder, f"out={out}"])

@@ -50,16 +50,26 @@ def record(tmp_path: Path) -> Record:
     """A run of two steps, whose tracker is missing something."""
     csv = MetricsCsv(tmp_path)
     for step in (1, 2):
-        metrics = {"train/loss": 1.0 / step, "train/tokens": 100 * step, "train/seconds": 2.0 * step, "epoch": 0}
+        metrics = {
+            "train/loss": 1.0 / step,
+            "train/tokens": 100 * step,
+            "train/seconds": 2.0 * step,
+            "epoch": 0,
+        }
         csv.log_metrics(metrics, step)
     csv.log_metrics({"validation/loss": 0.25}, 2)
     note_unsent(tmp_path, "mine", 4)
     facts = {"validation/loss": 0.25, "mfu": None, "threads": 1}
     started = "2026-01-01T00:00:00+00:00"
     return Record.model_construct(
-        status="complete", stage="pretrain", fingerprint="f", started=started, facts=facts, folder=tmp_path,
+        status="complete",
+        stage="pretrain",
+        fingerprint="f",
+        started=started,
+        facts=facts,
+        folder=tmp_path,
         config={"seed": 1, "arm": "a", "experiment": "e"},
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -71,7 +81,9 @@ def tracker(monkeypatch: pytest.MonkeyPatch) -> Tracker:
 
     made = Tracker()
     monkeypatch.setattr(building, "said_again", said_again)
-    monkeypatch.setattr(building, "build_trackers", lambda cfg, job: {"mine": made, "csv": object()})
+    monkeypatch.setattr(
+        building, "build_trackers", lambda cfg, job: {"mine": made, "csv": object()}
+    )
     job = SimpleNamespace(config={"seed": 1})
     monkeypatch.setattr("clozelab.report.tracked.job_of_record", lambda cfg, record: job)
     return made
@@ -82,7 +94,16 @@ def test_what_is_missing_is_sent_with_its_time(record: Record, tracker: Tracker)
     began = 1767225600.0  # 2026-01-01
     assert [(call.step, call.time - began, call.metrics) for call in tracker.calls] == [
         (1, 2.0, {"train/tokens": 100.0, "train/seconds": 2.0}),
-        (2, 4.0, {"train/tokens": 200.0, "train/seconds": 4.0, "train/loss": 0.5, "validation/loss": 0.25}),
+        (
+            2,
+            4.0,
+            {
+                "train/tokens": 200.0,
+                "train/seconds": 4.0,
+                "train/loss": 0.5,
+                "validation/loss": 0.25,
+            },
+        ),
         (0, 4.0, {"final/validation/loss": 0.25}),
     ]
     assert tracker.parameters == {"seed": 1} and tracker.ends == [0]
@@ -96,7 +117,10 @@ def test_a_tracker_that_is_still_away_is_one_sentence(
         raise ConnectionRefusedError(111, "Connection refused")
 
     monkeypatch.setattr(tracker, "log_many", fail)
-    with pytest.raises(ValueError, match=r"mine did not take the numbers of .*Connection refused\); try again later"):
+    with pytest.raises(
+        ValueError,
+        match=r"mine did not take the numbers of .*Connection refused\); try again later",
+    ):
         track.send(record, "mine", make_console())
     assert unsent(record.folder) == {"mine": 4}
 
@@ -112,7 +136,10 @@ def test_folders_above_runs_give_those_that_lack_something(
         (tmp_path / name / "run.json").write_text("{}")
     note_unsent(tmp_path / "b", "mine", 1)
     assert track.main([str(tmp_path)]) == 0 and sent == [tmp_path / "b"]
-    assert track.main([str(tmp_path / "a"), str(tmp_path)]) == 0 and sent[1:] == [tmp_path / "a", tmp_path / "b"]
+    assert track.main([str(tmp_path / "a"), str(tmp_path)]) == 0 and sent[1:] == [
+        tmp_path / "a",
+        tmp_path / "b",
+    ]
     note_unsent(tmp_path / "b", "mine", 0)
     assert track.main([str(tmp_path)]) == 0 and "nothing is missing" in "".join(capsys.readouterr())
     with pytest.raises(ValueError, match="is no folder"):

@@ -1,4 +1,6 @@
-"""Trackers in a thread: a training never waits for one, one that works loses nothing, and what is missing is said."""
+"""Trackers in a thread: a training never waits for one, one that works loses nothing, and what is
+missing is said.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def log_steps(logger: Logger, steps: range) -> None:
         logger.log_metrics({"loss": 1.0 / step, "accuracy": 0.5}, step)
 
 
-def test_a_tracker_that_works_loses_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tracker_that_works_loses_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nor does one that is slower than the training, as long as it takes something."""
     tracker = Tracker(act=lambda: time.sleep(0.002))
     logger = BackgroundLogger(tracker, "mine", tmp_path)
@@ -82,7 +86,9 @@ def test_several_numbers_go_at_once_where_a_tracker_takes_them(tmp_path: Path) -
     log_steps(logger, range(1, 251))
     go_on.set()
     logger.close(1)
-    assert tracker.steps == [[0], list(range(1, 201)), list(range(201, 251))] and tracker.ends == ["failed"]
+    assert tracker.steps == [[0], list(range(1, 201)), list(range(201, 251))] and tracker.ends == [
+        "failed"
+    ]
 
 
 def test_a_call_that_never_returns_holds_up_nothing(
@@ -101,13 +107,18 @@ def test_a_call_that_never_returns_holds_up_nothing(
     logger.close(0)
     assert time.monotonic() - began < 3.0
     command = f"clozelab track {tmp_path} logger=mine"
-    assert "mine is missing 2000 of 2000 values (no answer for 0 s)" in caplog.text and command in caplog.text
+    assert (
+        "mine is missing 2000 of 2000 values (no answer for 0 s)" in caplog.text
+        and command in caplog.text
+    )
     assert unsent(tmp_path) == {"mine": 2000}
     assert logger._thread is not None and logger._thread.daemon, "else the process could not end"
     never.set()
 
 
-def test_an_outage_is_said_once_and_made_good(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_is_said_once_and_made_good(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     is_away = threading.Event()
     is_away.set()
 
@@ -129,7 +140,9 @@ def test_an_outage_is_said_once_and_made_good(tmp_path: Path, caplog: pytest.Log
     assert caplog.text.count("Connection refused") == 1 and "missing" not in caplog.text
 
 
-def test_a_connection_that_breaks_once_is_not_worth_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_connection_that_breaks_once_is_not_worth_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     failures = iter([ConnectionResetError(104, "reset")])
 
     def act() -> None:
@@ -147,13 +160,18 @@ def test_what_is_refused_is_left_out_and_a_tracker_that_always_refuses_is_off(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tracker = Tracker()
-    tracker.act = lambda: (_ for _ in ()).throw(TypeError("no such key")) if len(tracker.steps) == 2 else None
+    tracker.act = lambda: (
+        (_ for _ in ()).throw(TypeError("no such key")) if len(tracker.steps) == 2 else None
+    )
     logger = BackgroundLogger(tracker, "mine", tmp_path)
     log_steps(logger, range(1, 11))
     logger.close(0)
     assert [step for step, _ in tracker.steps] == [1, 2] and tracker.ends == ["success"]
     assert caplog.text.count("did not take something: TypeError: no such key") == 1
-    assert caplog.text.count("is off for the rest of this run") == 1 and "missing 16 of 20" in caplog.text
+    assert (
+        caplog.text.count("is off for the rest of this run") == 1
+        and "missing 16 of 20" in caplog.text
+    )
 
 
 def test_no_more_is_kept_than_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +194,9 @@ def test_missing_values_add_up_over_the_sessions_of_a_run(tmp_path: Path) -> Non
 
 
 def test_lightning_is_not_led_to_the_server(tmp_path: Path) -> None:
-    """Before it trains it asks every logger that has one for its experiment; MLflow's waits for the server there."""
+    """Before it trains it asks every logger that has one for its experiment; MLflow's waits for the
+    server there.
+    """
 
     class Asking(Tracker):
         @property
@@ -198,7 +218,9 @@ class WebTracker(Tracker):
         self.port = port
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}", json.dumps([step, metrics]).encode())
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}", json.dumps([step, metrics]).encode()
+        )
         urllib.request.urlopen(request, timeout=0.1).read()
 
 
@@ -211,7 +233,9 @@ class Server(ThreadingHTTPServer):
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                server.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                server.bodies.append(
+                    json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                )
                 self.send_response(200)
                 self.end_headers()
 
@@ -234,7 +258,9 @@ def hole() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-def test_a_server_that_dies_and_comes_back_has_everything(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_dies_and_comes_back_has_everything(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     server = Server()
     port = server.server_address[1]
     logger = BackgroundLogger(WebTracker(port), "web", tmp_path)

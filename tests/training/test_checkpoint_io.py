@@ -29,7 +29,11 @@ from clozelab.training.checkpoints import (
 
 def content() -> dict[str, object]:
     torch.manual_seed(0)
-    return {"state_dict": {"w": torch.randn(50, 7), "b": torch.randn(7).bfloat16()}, "global_step": 3, "note": "x"}
+    return {
+        "state_dict": {"w": torch.randn(50, 7), "b": torch.randn(7).bfloat16()},
+        "global_step": 3,
+        "note": "x",
+    }
 
 
 def test_round_trip_and_plain_torch_can_read_it(tmp_path: Path) -> None:
@@ -105,7 +109,9 @@ def test_kill_at_any_moment_leaves_a_whole_file(tmp_path: Path) -> None:
     loaded = load_file(path)
     assert torch.equal(loaded["w"], torch.full((500_000,), float(loaded["global_step"])))
     save_file(loaded, path)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"], "leftovers of the killed process are removed"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"], (
+        "leftovers of the killed process are removed"
+    )
 
 
 def steps(folder: Path, *names: str) -> list[int]:
@@ -114,7 +120,9 @@ def steps(folder: Path, *names: str) -> list[int]:
 
 def save_steps(folder: Path, *numbers: int) -> None:
     for number in numbers:
-        AtomicCheckpointIO().save_checkpoint(content() | {"global_step": number}, folder / "last.ckpt")
+        AtomicCheckpointIO().save_checkpoint(
+            content() | {"global_step": number}, folder / "last.ckpt"
+        )
 
 
 def flip(path: Path) -> None:
@@ -123,7 +131,11 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-DAMAGES = {"cut": lambda path: os.truncate(path, 700), "emptied": lambda path: os.truncate(path, 0), "flipped": flip}
+DAMAGES = {
+    "cut": lambda path: os.truncate(path, 700),
+    "emptied": lambda path: os.truncate(path, 0),
+    "flipped": flip,
+}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -132,7 +144,10 @@ def test_a_damaged_newest_one_is_named_and_passed_over(
 ) -> None:
     """And the next save does not keep it as the one before: then both might be lost."""
     save_steps(tmp_path, 2)
-    assert newest_whole(tmp_path) == tmp_path / "last.ckpt" and not (tmp_path / "previous.ckpt").exists()
+    assert (
+        newest_whole(tmp_path) == tmp_path / "last.ckpt"
+        and not (tmp_path / "previous.ckpt").exists()
+    )
     save_steps(tmp_path, 4)
     assert steps(tmp_path, "last", "previous") == [4, 2]
     DAMAGES[damage](tmp_path / "last.ckpt")
@@ -144,13 +159,20 @@ def test_a_damaged_newest_one_is_named_and_passed_over(
     assert steps(tmp_path, "last", "previous") == [5, 2]
 
 
-def test_another_rank_takes_the_same_one_and_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_rank_takes_the_same_one_and_moves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save_steps(tmp_path, 2, 4)
     flip(tmp_path / "last.ckpt")
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert newest_whole(tmp_path) == tmp_path / "previous.ckpt" and (tmp_path / "last.ckpt").exists()
+    assert (
+        newest_whole(tmp_path) == tmp_path / "previous.ckpt" and (tmp_path / "last.ckpt").exists()
+    )
     monkeypatch.delenv("LOCAL_RANK")
-    assert newest_whole(tmp_path) == tmp_path / "previous.ckpt" and not (tmp_path / "last.ckpt").exists()
+    assert (
+        newest_whole(tmp_path) == tmp_path / "previous.ckpt"
+        and not (tmp_path / "last.ckpt").exists()
+    )
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert newest_whole(tmp_path) == tmp_path / "previous.ckpt"
 
@@ -164,7 +186,9 @@ def test_the_best_is_the_last_resort_and_without_it_nothing_begins_anew(tmp_path
     flip(tmp_path / "previous.ckpt")
     assert newest_whole(tmp_path) == tmp_path / "best.ckpt"
     flip(tmp_path / "best.ckpt")
-    with pytest.raises(CheckpointCorruptError, match=r"best\.ckpt.*no whole one is left.*begin anew"):
+    with pytest.raises(
+        CheckpointCorruptError, match=r"best\.ckpt.*no whole one is left.*begin anew"
+    ):
         newest_whole(tmp_path)
     assert newest_whole(tmp_path / "nothing here") is None
 
@@ -182,13 +206,22 @@ def test_a_disk_without_links_keeps_a_copy(tmp_path: Path, monkeypatch: pytest.M
 
 def test_the_size_is_known_before(tmp_path: Path) -> None:
     weight = torch.randn(300, 400)
-    state = {"a": weight, "tied": weight, "part": weight[:2], "half": weight.bfloat16(), "text": "x" * 50_000, "n": [1]}
+    state = {
+        "a": weight,
+        "tied": weight,
+        "part": weight[:2],
+        "half": weight.bfloat16(),
+        "text": "x" * 50_000,
+        "n": [1],
+    }
     save_file(state, tmp_path / "last.ckpt")
     real = (tmp_path / "last.ckpt").stat().st_size
     assert real <= size_of(state) <= 1.02 * real + 2**17
 
 
-def test_a_full_disk_is_one_sentence_and_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_sentence_and_nothing_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save_steps(tmp_path, 2)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
@@ -196,10 +229,13 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_begun(tmp_path: Path, monkey
     with pytest.raises(CheckpointNotSavedError) as caught:
         save_steps(tmp_path, 4)
     said = (
-        f"{tmp_path / 'last.ckpt'} is not saved (No space left on device): it needs {size_of(content()):,} bytes, and"
+        f"{tmp_path / 'last.ckpt'} is not saved (No space left on device): it needs"
+        f" {size_of(content()):,} bytes, and"
     )
     assert str(caught.value).startswith(f"{said} 1,000 are free there")
-    assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"] and steps(tmp_path, "last") == [2]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"] and steps(
+        tmp_path, "last"
+    ) == [2]
 
 
 FILL = """
@@ -221,7 +257,9 @@ FILL = """
 
 
 def test_a_disk_that_fills_up_while_it_is_written_is_one_sentence(tmp_path: Path) -> None:
-    """At ten sizes, from nothing to just too little; torch's own words were "enforce fail at inline_container"."""
+    """At ten sizes, from nothing to just too little; torch's own words were "enforce fail at
+    inline_container".
+    """
     path = tmp_path / "last.ckpt"
     words = [sys.executable, "-c", textwrap.dedent(FILL), str(path)]
     done = forked.run(words, capture_output=True, text=True, check=True)
@@ -229,13 +267,19 @@ def test_a_disk_that_fills_up_while_it_is_written_is_one_sentence(tmp_path: Path
     assert len(lines) == 10 and all(
         line.startswith(f"CheckpointNotSavedError {path} is not saved (File ") for line in lines
     )
-    assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"] and steps(tmp_path, "last") == [1]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"] and steps(
+        tmp_path, "last"
+    ) == [1]
 
 
-def test_what_killed_saves_left_makes_room_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_killed_saves_left_makes_room_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stale = tmp_path / ".last.ckpt.12345.tmp"
     stale.write_bytes(b"half")
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=0 if stale.exists() else 10**9))
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda _: usage._replace(free=0 if stale.exists() else 10**9)
+    )
     save_steps(tmp_path, 2)
     assert steps(tmp_path, "last") == [2]

@@ -1,4 +1,6 @@
-"""What ends a run before it trains on, or saves, what is no number any more; and what a spike is."""
+"""What ends a run before it trains on, or saves, what is no number any more; and what a spike
+is.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.training.guards import LEAST, MOST, WINDOW, DivergedError, SpikeWatch, require_finite_state
+from clozelab.training.guards import (
+    LEAST,
+    MOST,
+    WINDOW,
+    DivergedError,
+    SpikeWatch,
+    require_finite_state,
+)
 
 FIRST: Any = SimpleNamespace(is_global_zero=True)
 
@@ -41,7 +50,9 @@ def test_few_norms_judge_nothing() -> None:
 
 @pytest.mark.parametrize("spread", [0.05, pytest.param(0.3, marks=pytest.mark.slow), 1.0])
 def test_training_as_it_is_raises_no_alarm(spread: float) -> None:
-    """Norms that fall, rise over an unlearnt plateau by a factor of thirty, and scatter widely, over 60,000 steps."""
+    """Norms that fall, rise over an unlearnt plateau by a factor of thirty, and scatter widely,
+    over 60,000 steps.
+    """
     steps = np.arange(60_000)
     trend = np.exp(-steps / 3000) * 3 + 30 ** np.clip((steps - 20_000) / 2000, 0, 1) * 0.2
     assert fed("skip", trend * usual(len(steps), spread)).left_out == []
@@ -74,25 +85,39 @@ def test_what_is_no_number_is_a_spike_where_a_spike_ends_no_run() -> None:
 
 
 def test_spikes_that_do_not_cease_end_the_run() -> None:
-    """A run whose every gradient is no number would otherwise be complete, and have learnt nothing more."""
+    """A run whose every gradient is no number would otherwise be complete, and have learnt nothing
+    more.
+    """
     rare = [value for _ in range(MOST + 5) for value in (*usual(WINDOW // 5), float("nan"))]
     assert len(fed("skip", rare).left_out) == MOST + 5
-    with pytest.raises(DivergedError, match=f"step {30 + MOST + 1}: gradient norm nan.*{MOST} of the last {WINDOW}"):
+    with pytest.raises(
+        DivergedError, match=f"step {30 + MOST + 1}: gradient norm nan.*{MOST} of the last {WINDOW}"
+    ):
         fed("skip", [*usual(30), *[float("nan")] * 50])
 
 
 def test_a_spike_does_not_hide_the_next_one() -> None:
-    """Among the usual norms a whole one would widen them: of several soon after each other only the first was seen."""
+    """Among the usual norms a whole one would widen them: of several soon after each other only the
+    first was seen.
+    """
     norms = [*usual(30), 500.0, *usual(3), 500.0, *usual(3), 500.0, *usual(3), 500.0]
     assert fed("skip", norms).left_out == [31, 35, 39, 43]
 
 
 def state_of(parameter: torch.Tensor, moment: torch.Tensor) -> Any:
-    optimizer = SimpleNamespace(state={0: {"step": torch.tensor(1.0), "exp_avg": moment, "none": None}})
-    strategy = SimpleNamespace(root_device=torch.device("cpu"), reduce_boolean_decision=lambda one, all: one)
+    optimizer = SimpleNamespace(
+        state={0: {"step": torch.tensor(1.0), "exp_avg": moment, "none": None}}
+    )
+    strategy = SimpleNamespace(
+        root_device=torch.device("cpu"), reduce_boolean_decision=lambda one, all: one
+    )
     module = SimpleNamespace(parameters=lambda: iter([torch.zeros(0), parameter]))
     return SimpleNamespace(
-        strategy=strategy, optimizers=[optimizer], lightning_module=module, global_step=7, is_global_zero=True
+        strategy=strategy,
+        optimizers=[optimizer],
+        lightning_module=module,
+        global_step=7,
+        is_global_zero=True,
     )
 
 
@@ -104,5 +129,7 @@ def test_one_wrong_value_anywhere_is_found(dtype: torch.dtype, bad: float) -> No
     wrong[731] = bad
     require_finite_state(state_of(good, good))
     for pair in ((wrong, good), (good, wrong)):
-        with pytest.raises(DivergedError, match="step 7: weights or optimizer state are no numbers"):
+        with pytest.raises(
+            DivergedError, match="step 7: weights or optimizer state are no numbers"
+        ):
             require_finite_state(state_of(*pair))

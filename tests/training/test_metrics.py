@@ -11,14 +11,19 @@ import pytest
 from clozelab.training.measuring import Row, read_rows
 from clozelab.training.tracking import MetricsCsv
 
-ROWS = [Row(step, 10 * step, step / 4, 'validation/f1/books, "old" \u2028', 1 / step) for step in range(1, 200)]
+ROWS = [
+    Row(step, 10 * step, step / 4, 'validation/f1/books, "old" \u2028', 1 / step)
+    for step in range(1, 200)
+]
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     logger = MetricsCsv(tmp_path)
     for row in ROWS:
-        logger.log_metrics({row.key: row.value, "train/tokens": row.tokens, "train/seconds": row.seconds}, row.step)
+        logger.log_metrics(
+            {row.key: row.value, "train/tokens": row.tokens, "train/seconds": row.seconds}, row.step
+        )
     return tmp_path / "metrics.csv"
 
 
@@ -47,7 +52,10 @@ def test_no_file_has_no_rows(tmp_path: Path) -> None:
 
 
 def test_reading_starts_without_lightning() -> None:
-    code = "import sys, clozelab.training.measuring; sys.exit('lightning' in sys.modules or 'torch' in sys.modules)"
+    code = (
+        "import sys, clozelab.training.measuring; sys.exit('lightning' in sys.modules or 'torch' in"
+        " sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -68,7 +76,9 @@ def test_rows_columns_and_truncation(tmp_path: Path) -> None:
         stream.write("3,30,0.7")  # a killed process
     logger.truncate_after(1)
     assert path.read_text().splitlines() == expected[:3]
-    MetricsCsv(tmp_path).log_metrics({"train/loss": 0.1, "train/tokens": 20, "train/seconds": 0.5}, 2)
+    MetricsCsv(tmp_path).log_metrics(
+        {"train/loss": 0.1, "train/tokens": 20, "train/seconds": 0.5}, 2
+    )
     assert path.read_text().splitlines() == expected
     logger.truncate_after(0)
     assert path.read_text().splitlines() == expected[:1]
@@ -76,7 +86,9 @@ def test_rows_columns_and_truncation(tmp_path: Path) -> None:
 
 def test_a_comma_in_a_key_survives_a_resume(tmp_path: Path) -> None:
     logger = MetricsCsv(tmp_path)
-    logger.log_metrics({"validation/nsp_accuracy/books, old": 0.5, "train/tokens": 10, "train/seconds": 1.0}, 1)
+    logger.log_metrics(
+        {"validation/nsp_accuracy/books, old": 0.5, "train/tokens": 10, "train/seconds": 1.0}, 1
+    )
     before = (tmp_path / "metrics.csv").read_text()
     logger.truncate_after(1)
     assert (tmp_path / "metrics.csv").read_text() == before

@@ -1,4 +1,6 @@
-"""MLflow's logger against its own store: one folder is one MLflow run, and what is sent twice is kept once."""
+"""MLflow's logger against its own store: one folder is one MLflow run, and what is sent twice is
+kept once.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,16 @@ def test_a_folder_is_one_run_and_nothing_is_kept_twice(tmp_path: Path) -> None:
     assert sorted((one.step, one.timestamp, one.value) for one in history) == [
         (call.step, 1000 * call.step, call.metrics["train/loss"]) for call in calls
     ]
-    assert second.known_steps("train/loss") == set(range(1, 1501)) and second.known_steps("other") == set()
+    assert (
+        second.known_steps("train/loss") == set(range(1, 1501))
+        and second.known_steps("other") == set()
+    )
     run = second.client().get_run(second.run_id)
-    assert (run.data.params["seed"], run.data.params["new"], run.info.status) == ("1", "3", "RUNNING")
+    assert (run.data.params["seed"], run.data.params["new"], run.info.status) == (
+        "1",
+        "3",
+        "RUNNING",
+    )
     second.close(0)
     assert second.client().get_run(second.run_id).info.status == "FINISHED"
 
@@ -52,5 +61,7 @@ def test_what_the_server_refuses_is_no_outage(tmp_path: Path) -> None:
     away = exceptions.MlflowException("API request failed")
     refused = exceptions.RestException({"error_code": "INVALID_PARAMETER_VALUE", "message": "no"})
     trouble = exceptions.RestException({"error_code": "INTERNAL_ERROR", "message": "busy"})
-    answers = [tracker.is_outage(error) for error in (away, refused, trouble, TimeoutError(), TypeError())]
+    answers = [
+        tracker.is_outage(error) for error in (away, refused, trouble, TimeoutError(), TypeError())
+    ]
     assert answers == [True, False, True, True, False]

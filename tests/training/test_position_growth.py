@@ -28,7 +28,8 @@ GROWING = [phase(32, 10), phase(64, 10)]
     [
         ([32], {}),
         ([32, 64, 128], {10: (32, 64), 20: (64, 128)}),
-        ([128, 32, 128, 256], {30: (128, 256)}),  # going back to a length that was trained is no growth
+        # going back to a length that was trained is no growth
+        ([128, 32, 128, 256], {30: (128, 256)}),
     ],
 )
 def test_growth_steps(lengths: list[int], expected: dict[int, tuple[int, int]]) -> None:
@@ -55,7 +56,8 @@ def embeddings(tiny_config: Callable[..., EncoderConfig]) -> Embeddings:
         initializer_range=0.02,
     )
     embeddings = Embeddings(config)
-    torch.nn.init.normal_(embeddings.position_embeddings.weight)  # the encoder does this; memory as found may hold NaN
+    # the encoder does this; memory as found may hold NaN
+    torch.nn.init.normal_(embeddings.position_embeddings.weight)
     return embeddings
 
 
@@ -72,9 +74,13 @@ def test_growth_beyond_the_model_is_refused(embeddings: Embeddings) -> None:
         embeddings.tile_positions(4, 13)
 
 
-def test_the_callback_grows_before_the_first_longer_step_and_at_no_other(embeddings: Embeddings) -> None:
+def test_the_callback_grows_before_the_first_longer_step_and_at_no_other(
+    embeddings: Embeddings,
+) -> None:
     callback = PositionGrowth(growth_steps([phase(4, 3), phase(8, 2), phase(4, 2)]))
-    module: Any = SimpleNamespace(model=SimpleNamespace(encoder=SimpleNamespace(embeddings=embeddings)))
+    module: Any = SimpleNamespace(
+        model=SimpleNamespace(encoder=SimpleNamespace(embeddings=embeddings))
+    )
     weight = embeddings.position_embeddings.weight
     averaged, average = deepcopy(module), WeightAveraging()
     average._average_model = SimpleNamespace(module=averaged)  # type: ignore[assignment]
@@ -85,6 +91,10 @@ def test_the_callback_grows_before_the_first_longer_step_and_at_no_other(embeddi
         callback.on_train_batch_start(trainer, module, None, step)
         if not torch.equal(weight, before):
             grown.append(step)
-            assert torch.equal(weight[4:8], before[[1, 2, 3, 1]]) and torch.equal(weight[8:], before[8:])
+            assert torch.equal(weight[4:8], before[[1, 2, 3, 1]]) and torch.equal(
+                weight[8:], before[8:]
+            )
     assert grown == [3]
-    assert torch.equal(averaged.model.encoder.embeddings.position_embeddings.weight, weight), "so does an average"
+    assert torch.equal(averaged.model.encoder.embeddings.position_embeddings.weight, weight), (
+        "so does an average"
+    )

@@ -1,4 +1,6 @@
-"""Tests of clozelab.training.host: what is imported in a process of its own, and what still works there."""
+"""Tests of clozelab.training.host: what is imported in a process of its own, and what still works
+there.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +37,12 @@ def test_metrics_work_and_nothing_optional_is_imported() -> None:
 def test_who_imported_torchmetrics_first_keeps_all_of_it() -> None:
     import torchmetrics
 
-    known = {name: module for name, module in sys.modules.items() if name.startswith(("torchmetrics", "scipy.signal"))}
+    known = {
+        name: module
+        for name, module in sys.modules.items()
+        if name.startswith(("torchmetrics", "scipy.signal"))
+    }
     assert import_torchmetrics_quickly() is False
-    assert sys.modules["torchmetrics"] is torchmetrics and all(sys.modules[name] is known[name] for name in known)
+    assert sys.modules["torchmetrics"] is torchmetrics and all(
+        sys.modules[name] is known[name] for name in known
+    )

@@ -17,9 +17,12 @@ from clozelab.training.runtime import largest_that_fits, try_step
 
 
 @pytest.mark.parametrize(
-    ("flags", "expected"), [({"avx512_bf16"}, "bf16-mixed"), ({"amx_bf16"}, "bf16-mixed"), ({"avx2"}, "32-true")]
+    ("flags", "expected"),
+    [({"avx512_bf16"}, "bf16-mixed"), ({"amx_bf16"}, "bf16-mixed"), ({"avx2"}, "32-true")],
 )
-def test_auto_precision_follows_the_processor(monkeypatch: pytest.MonkeyPatch, flags: set[str], expected: str) -> None:
+def test_auto_precision_follows_the_processor(
+    monkeypatch: pytest.MonkeyPatch, flags: set[str], expected: str
+) -> None:
     monkeypatch.setattr(processor, "cpuinfo", lambda *names: " ".join(flags))
     for name in (*processor.ONEDNN_LIMITS, processor.ATEN_LIMIT):
         monkeypatch.delenv(name, raising=False)
@@ -119,7 +122,10 @@ def test_a_trial_changes_nothing():
         def forward(self, batch):
             self.seen += len(batch["x"])
             assert self.linear.weight.grad is None
-            return [SimpleNamespace(loss_sum=self.linear(batch["x"]).sum()), SimpleNamespace(loss_sum=torch.zeros(()))]
+            return [
+                SimpleNamespace(loss_sum=self.linear(batch["x"]).sum()),
+                SimpleNamespace(loss_sum=torch.zeros(())),
+            ]
 
     model = Model()
     before = {name: value.clone() for name, value in model.state_dict().items()}

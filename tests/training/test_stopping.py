@@ -1,4 +1,6 @@
-"""How a process ends: exit statuses of signals, the end of whoever started it, hangs. Real runs: tests/runs."""
+"""How a process ends: exit statuses of signals, the end of whoever started it, hangs. Real runs:
+tests/runs.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def start(code: str, folder: Path, *paths: str, **options: object) -> subprocess
 def wait_for(path: Path, *processes: subprocess.Popen[bytes]) -> Path:
     deadline = time.monotonic() + 60
     while not path.exists():
-        assert all(process.poll() is None for process in processes) and time.monotonic() < deadline, path
+        assert (
+            all(process.poll() is None for process in processes) and time.monotonic() < deadline
+        ), path
         time.sleep(0.01)
     return path
 
@@ -137,8 +141,12 @@ def test_the_steps_of_a_reproduction_end_with_it(tmp_path: Path, name: str, save
     """A signal to it alone, its step left to itself: that one stops, saves, and no other begins."""
     hooks = tmp_path / "hooks"
     hooks.mkdir()
-    (hooks / "sitecustomize.py").write_text(f"import sys\nif '-c' not in sys.orig_argv:\n    exec({STEP!r})\n")
-    parent = start(REPRODUCTION, tmp_path, str(hooks), stderr=subprocess.DEVNULL, start_new_session=True)
+    (hooks / "sitecustomize.py").write_text(
+        f"import sys\nif '-c' not in sys.orig_argv:\n    exec({STEP!r})\n"
+    )
+    parent = start(
+        REPRODUCTION, tmp_path, str(hooks), stderr=subprocess.DEVNULL, start_new_session=True
+    )
     step = int(wait_for(tmp_path / "pid", parent).read_text())
     number = signal.Signals[name]
     parent.send_signal(number)
@@ -153,8 +161,8 @@ def test_the_steps_of_a_reproduction_end_with_it(tmp_path: Path, name: str, save
 
 def test_a_verb_whose_starter_has_gone_does_not_begin(tmp_path: Path) -> None:
     code = (
-        "import os, sys\nread, write = os.pipe()\nos.close(write)\nos.environ['CLOZELAB_LIFELINE'] = str(read)\n"
-        "from clozelab import cli\nsys.exit(cli.main(['--version']))\n"
+        "import os, sys\nread, write = os.pipe()\nos.close(write)\nos.environ['CLOZELAB_LIFELINE']"
+        " = str(read)\nfrom clozelab import cli\nsys.exit(cli.main(['--version']))\n"
     )
     process = start(code, tmp_path, stdout=subprocess.PIPE)
     assert process.communicate(timeout=30)[0] == b"" and process.returncode == 143
@@ -192,7 +200,9 @@ with watch.on(Path("log"), leave), taken_signals():
 
 def watched(folder: Path, what: str, **limits: float) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", f"LIMITS = {limits!r}\n{WATCHED}", what]
-    process = subprocess.Popen(command, cwd=folder, env=os.environ | {"PYTHONPATH": SRC}, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command, cwd=folder, env=os.environ | {"PYTHONPATH": SRC}, stderr=subprocess.PIPE
+    )
     wait_for(folder / "up", process)
     return process
 
@@ -201,7 +211,9 @@ def test_a_step_that_sleeps_is_ended_with_its_stack(tmp_path: Path) -> None:
     process = watched(tmp_path, "sleeping", hang_seconds=1.0)
     said = process.communicate(timeout=30)[1].decode()
     assert process.returncode == 124
-    assert said.startswith("error: nothing has moved for 1 s (trainer.hang_seconds): ended without a save")
+    assert said.startswith(
+        "error: nothing has moved for 1 s (trainer.hang_seconds): ended without a save"
+    )
     log = (tmp_path / "log").read_text()
     assert "in sleeping_step" in log and "in _look" in log, "the stacks of all threads"
     assert (tmp_path / "left").read_text() == f"failed: {said.removeprefix('error: ').strip()}"
@@ -213,13 +225,17 @@ def test_a_signal_that_nothing_follows_ends_the_process(tmp_path: Path, what: st
     process.send_signal(signal.SIGUSR2)
     said = process.communicate(timeout=30)[1].decode()
     assert process.returncode == 140
-    assert said.startswith("error: SIGUSR2 came, and nothing has moved for 1 s (trainer.grace_seconds): ended without")
+    assert said.startswith(
+        "error: SIGUSR2 came, and nothing has moved for 1 s (trainer.grace_seconds): ended without"
+    )
     assert f"in {what}_step" in (tmp_path / "log").read_text()
     assert (tmp_path / "left").read_text().startswith("interrupted: SIGUSR2 came")
 
 
 def test_what_moves_is_left_alone(tmp_path: Path) -> None:
-    """Three seconds with a beat each quarter, though a signal has come: its save is still on its way."""
+    """Three seconds with a beat each quarter, though a signal has come: its save is still on its
+    way.
+    """
     process = watched(tmp_path, "beating", hang_seconds=1.0, grace_seconds=1.0)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == 0
@@ -253,7 +269,13 @@ def test_a_watch_gives_back_what_it_took() -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("00:00:01", 1), ("02:30:00", 9000), ("36:00:00", 129600), ("1-12:00:00", 129600), (None, float("inf"))],
+    [
+        ("00:00:01", 1),
+        ("02:30:00", 9000),
+        ("36:00:00", 129600),
+        ("1-12:00:00", 129600),
+        (None, float("inf")),
+    ],
 )
 def test_time_limits_are_written_as_slurms(text: str | None, seconds: float) -> None:
     assert seconds_of(text) == seconds
@@ -282,5 +304,8 @@ def test_a_training_in_which_nothing_moves_says_so_once(
             assert time.monotonic() < deadline
             time.sleep(0.01)
         time.sleep(0.2)
-    said = "warning: nothing has moved for 0 s in this training; it ends after 900 s (trainer.hang_seconds)\n"
+    said = (
+        "warning: nothing has moved for 0 s in this training; it ends after 900 s"
+        " (trainer.hang_seconds)\n"
+    )
     assert log.read_text() == said and capsys.readouterr().err == said

@@ -54,9 +54,15 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], FakeRun]
 
 def job(folder: Path) -> TrackedJob:
     return TrackedJob(
-        folder=folder, run_id=f"id-{folder.name}", experiment="e", arm="mlm", stage="pretrain", name="mlm/seed-1",
-        tags=("scale:demo", "x" * 80), config={"seed": 1},
-    )  # fmt: skip
+        folder=folder,
+        run_id=f"id-{folder.name}",
+        experiment="e",
+        arm="mlm",
+        stage="pretrain",
+        name="mlm/seed-1",
+        tags=("scale:demo", "x" * 80),
+        config={"seed": 1},
+    )
 
 
 def test_it_is_told_the_command_line_it_may_see(
@@ -66,7 +72,9 @@ def test_it_is_told_the_command_line_it_may_see(
     given = ["clozelab", "pretrain", "logger.api_key=hunter2"]
     monkeypatch.setattr(sys, "argv", given)
     shown = ("pretrain", "logger.api_key=***")
-    logger = build_wandb_logger(project="p", entity=None, mode="offline", job=replace(job(tmp_path), command=shown))
+    logger = build_wandb_logger(
+        project="p", entity=None, mode="offline", job=replace(job(tmp_path), command=shown)
+    )
     logger.log_metrics({"train/loss": 1.0}, 1)
     assert runs[0][1].command == list(shown) and sys.argv is given
 
@@ -75,7 +83,9 @@ def build(folder: Path, mode: str = "offline") -> Any:
     return build_wandb_logger(project="p", entity=None, mode=mode, job=job(folder))
 
 
-def test_one_run_per_job_grouped_and_finished(tmp_path: Path, runs: list[tuple[dict[str, Any], FakeRun]]) -> None:
+def test_one_run_per_job_grouped_and_finished(
+    tmp_path: Path, runs: list[tuple[dict[str, Any], FakeRun]]
+) -> None:
     for seed in (1, 2):
         logger = build(tmp_path / str(seed))
         with tracked([logger]):
@@ -87,13 +97,19 @@ def test_one_run_per_job_grouped_and_finished(tmp_path: Path, runs: list[tuple[d
         logger.finalize("success")
     assert len(runs) == 2 and runs[0][0]["id"] != runs[1][0]["id"]
     settings, run = runs[0]
-    assert (settings["group"], settings["job_type"], settings["name"]) == ("e/mlm", "pretrain", "mlm/seed-1")
+    assert (settings["group"], settings["job_type"], settings["name"]) == (
+        "e/mlm",
+        "pretrain",
+        "mlm/seed-1",
+    )
     assert settings["tags"] == ["scale:demo", "x" * 64]
     assert run.logged[1] == {"train/loss": 0.5, "step": 6} and run.finished == [0]
     assert run.summary == {"validation/accuracy": 0.9}
 
 
-def test_a_failed_run_is_finished_as_one(tmp_path: Path, runs: list[tuple[dict[str, Any], FakeRun]]) -> None:
+def test_a_failed_run_is_finished_as_one(
+    tmp_path: Path, runs: list[tuple[dict[str, Any], FakeRun]]
+) -> None:
     logger = build(tmp_path)
     with pytest.raises(RuntimeError), tracked([logger]):
         logger.log_metrics({"train/loss": 1.0}, 1)
@@ -138,7 +154,9 @@ def test_broken_tracker_is_switched_off(
 
 def test_tensorboard_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"logger=tensorboard needs.*pip install 'clozelab\[tensorboard\]'"):
+    with pytest.raises(
+        ValueError, match=r"logger=tensorboard needs.*pip install 'clozelab\[tensorboard\]'"
+    ):
         build_tensorboard_logger(flush_seconds=1, job=job(tmp_path))
 
 

@@ -27,7 +27,14 @@ from clozelab.training.trainer import (
     stage_callbacks,
 )
 
-CPU = {"accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "precision": "32-true", "threads": None}
+CPU = {
+    "accelerator": "cpu",
+    "devices": 1,
+    "num_nodes": 1,
+    "strategy": "auto",
+    "precision": "32-true",
+    "threads": None,
+}
 
 
 def test_cpu_builds(tmp_path: Path) -> None:
@@ -50,14 +57,19 @@ def test_the_steps_and_the_time_left_stay_on_a_terminal_of_80_columns(
     for name, value in (("FORCE_COLOR", "1"), ("COLUMNS", "80"), ("TERM", "xterm")):
         monkeypatch.setenv(name, value)
     trainer: Any = SimpleNamespace(is_global_zero=True, max_steps=540, global_step=0)
-    module: Any = SimpleNamespace(latest_metrics={f"train/figure_{k}": 6.66 for k in range(9)}, latest_metrics_step=50)
+    module: Any = SimpleNamespace(
+        latest_metrics={f"train/figure_{k}": 6.66 for k in range(9)}, latest_metrics_step=50
+    )
     progress = TrainingProgress(enabled=True)
     progress.on_train_start(trainer, module)
     trainer.global_step = 50
     progress.on_train_batch_end(trainer, module)
     progress.on_train_end(trainer, module)
     *_, line = Text.from_ansi(capsys.readouterr().err).plain.rstrip().splitlines()
-    assert re.search(r"training .* 50/540 \d:\d\d:\d\d \S+ +figure_0 6.66 .*…$", line) and len(line) <= 80
+    assert (
+        re.search(r"training .* 50/540 \d:\d\d:\d\d \S+ +figure_0 6.66 .*…$", line)
+        and len(line) <= 80
+    )
 
 
 def test_ddp_on_cpu_builds() -> None:
@@ -66,7 +78,12 @@ def test_ddp_on_cpu_builds() -> None:
     assert build_strategy("ddp", "cpu", 2, 1)._process_group_backend == "gloo"  # type: ignore[union-attr]
 
 
-STEP = {"SLURM_JOB_ID": "1", "SLURM_JOB_NAME": "x", "SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "4"}
+STEP = {
+    "SLURM_JOB_ID": "1",
+    "SLURM_JOB_NAME": "x",
+    "SLURM_NTASKS": "4",
+    "SLURM_NTASKS_PER_NODE": "4",
+}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +93,8 @@ STEP = {"SLURM_JOB_ID": "1", "SLURM_JOB_NAME": "x", "SLURM_NTASKS": "4", "SLURM_
         (STEP | {"SLURM_STEP_NUM_TASKS": "4"}, 4, "SLURMEnvironment"),
         (STEP, 4, "LightningEnvironment"),  # a batch script: nobody has started ranks
         (STEP | {"SLURM_STEP_NUM_TASKS": "1"}, 1, "LightningEnvironment"),
-        (STEP | {"LOCAL_RANK": "1"}, 4, "LightningEnvironment"),  # a rank that Lightning has started there
+        # a rank that Lightning has started there
+        (STEP | {"LOCAL_RANK": "1"}, 4, "LightningEnvironment"),
     ],
 )
 def test_who_starts_the_ranks_under_slurm(
@@ -89,9 +107,21 @@ def test_who_starts_the_ranks_under_slurm(
 
 
 def test_ranks_of_two_nodes_meet_at_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the third of four tasks reads: two nodes with two tasks each, in Slurm's short form of names."""
-    place = {"SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "2", "SLURM_STEP_NUM_TASKS": "4"}
-    place |= {"SLURM_PROCID": "2", "SLURM_LOCALID": "0", "SLURM_NODEID": "1", "SLURM_NODELIST": "gpu-[07-08]"}
+    """What the third of four tasks reads: two nodes with two tasks each, in Slurm's short form of
+    names.
+    """
+    place = {
+        "SLURM_NTASKS": "4",
+        "SLURM_NTASKS_PER_NODE": "2",
+        "SLURM_NNODES": "2",
+        "SLURM_STEP_NUM_TASKS": "4",
+    }
+    place |= {
+        "SLURM_PROCID": "2",
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": "1",
+        "SLURM_NODELIST": "gpu-[07-08]",
+    }
     slurm(monkeypatch, STEP | place | {"SLURM_JOB_ID": "1234567"})
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "")  # so that what Lightning writes there is taken back
@@ -100,7 +130,12 @@ def test_ranks_of_two_nodes_meet_at_the_first(monkeypatch: pytest.MonkeyPatch) -
     assert environment is not None
     environment.validate_settings(num_devices=2, num_nodes=2)
     assert (environment.main_address, environment.main_port) == ("gpu-07", 15000 + 4567)
-    ranks = (environment.global_rank(), environment.node_rank(), environment.local_rank(), environment.world_size())
+    ranks = (
+        environment.global_rank(),
+        environment.node_rank(),
+        environment.local_rank(),
+        environment.world_size(),
+    )
     assert ranks == (2, 1, 0, 4)
 
 
@@ -137,7 +172,9 @@ def slurm(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
         ({"compile": True}, "needs a C\\+\\+ compiler"),
     ],
 )
-def test_what_cannot_run_is_said_early(change: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_run_is_said_early(
+    change: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(strategies.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(runtime, "has_cpp_compiler", lambda: False)
     with pytest.raises(ValueError, match=words):
@@ -158,9 +195,15 @@ def test_missing_cuda_names_the_build_and_the_way_out(monkeypatch: pytest.Monkey
 
 def test_compiling_is_for_gpus_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "has_cpp_compiler", lambda: True)
-    found = {word: choose_hardware(**CPU, compile=word).compiles_pretraining for word in ("auto", "true", "false")}
+    found = {
+        word: choose_hardware(**CPU, compile=word).compiles_pretraining
+        for word in ("auto", "true", "false")
+    }
     assert found == {"auto": False, "true": True, "false": False}
-    gpu = {word: Hardware("gpu", 1, 1, "auto", "bf16-mixed", word).compiles_pretraining for word in found}
+    gpu = {
+        word: Hardware("gpu", 1, 1, "auto", "bf16-mixed", word).compiles_pretraining
+        for word in found
+    }
     assert gpu == {"auto": True, "true": True, "false": False}
 
 
@@ -218,7 +261,10 @@ def test_a_run_goes_on_from_its_own_checkpoint_alone(tmp_path: Path) -> None:
     checkpoint = tmp_path / "last.ckpt"
     fit(checkpoint, OURS, 2)
     assert load_file(checkpoint)[SameConfig.KEY] == OURS
-    with pytest.raises(ValueError, match=r"last.ckpt is the checkpoint of another configuration \(fingerprint aaaaaa"):
+    with pytest.raises(
+        ValueError,
+        match=r"last.ckpt is the checkpoint of another configuration \(fingerprint aaaaaa",
+    ):
         fit(checkpoint, OTHERS, 4)
     assert load_file(checkpoint)["global_step"] == 2
     assert fit(checkpoint, OURS, 4) == 4

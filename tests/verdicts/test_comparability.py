@@ -50,9 +50,18 @@ def root(make_runs: Callable[..., Path]) -> Path:
     """Runs that say of themselves what those of table 5 say."""
     root = make_runs(MEANS)
     for arm, choices in CHOICES.items():
-        change(root, f"pretrain/{arm}/*", choices=choices, arm_delta={"/objective": choices["objective"], "arm": arm})
+        change(
+            root,
+            f"pretrain/{arm}/*",
+            choices=choices,
+            arm_delta={"/objective": choices["objective"], "arm": arm},
+        )
     for row in ("mlm", "ltr"):
-        change(root, f"finetune/{row}/*/*/*", row_delta={"row": row, "encoder_arm": row, "head": "linear"})
+        change(
+            root,
+            f"finetune/{row}/*/*/*",
+            row_delta={"row": row, "encoder_arm": row, "head": "linear"},
+        )
     return root
 
 
@@ -101,16 +110,22 @@ def test_equal_protocols_are_compared(experiment: Experiment, root: Path) -> Non
         ("config__initialisation", "random", "initialisation random against none"),
     ],
 )
-def test_another_protocol(experiment: Experiment, root: Path, key: str, value: Any, reason: str) -> None:
+def test_another_protocol(
+    experiment: Experiment, root: Path, key: str, value: Any, reason: str
+) -> None:
     change(root, "finetune/ltr/*/*/*", **{key: value})
     found = mrpc(experiment, root)
-    assert found.verdict == NOT_COMPARABLE and f"another protocol: fine-tuned with {reason}" in found.note
+    assert (
+        found.verdict == NOT_COMPARABLE
+        and f"another protocol: fine-tuned with {reason}" in found.note
+    )
     # The difference is there to see, and decides nothing: nor is it one of the table's tests.
     assert found.difference is not None and found.corrected is None and found.family == 0
     (line,) = unequal(experiment, root)
     name = reason.partition(" against")[0].rpartition(" ")[0]
     assert (
-        line.startswith(f"fine-tuning runs on mrpc differ in {name}: ") and "none (6 runs, e.g. mlm seed 1/1)" in line
+        line.startswith(f"fine-tuning runs on mrpc differ in {name}: ")
+        and "none (6 runs, e.g. mlm seed 1/1)" in line
     )
 
 
@@ -122,18 +137,26 @@ def test_settings_are_compared_seed_by_seed(experiment: Experiment, root: Path) 
     assert "epochs 1.0/3.0 against 3.0/1.0" in mrpc(experiment, root).note
     for seed, epochs in ((1, 1.0), (2, 3.0)):
         change(root, f"finetune/*/*/*/seed-{seed}", config__epochs=epochs)
-    assert mrpc(experiment, root).verdict == HOLDS  # the control: unequal runs (a problem of its own), equal pairs
+    # the control: unequal runs (a problem of its own), equal pairs
+    assert mrpc(experiment, root).verdict == HOLDS
     assert len(unequal(experiment, root)) == 1
 
 
 def test_another_search_over_learning_rates(experiment: Experiment, root: Path) -> None:
     change(root, "finetune/mlm/*/*/*", config__learning_rate=1e-4)
-    change(root, "finetune/ltr/*/*/*", config__learning_rate=5e-5, config__optimizer={"learning_rate": 5e-5})
+    change(
+        root,
+        "finetune/ltr/*/*/*",
+        config__learning_rate=5e-5,
+        config__optimizer={"learning_rate": 5e-5},
+    )
     note = mrpc(experiment, root).note
     assert "learning_rate 5e-05 against 0.0001" in note and "optimizer" not in note
 
 
-def test_rates_that_were_tried_for_every_row_are_one_search(experiment: Experiment, root: Path) -> None:
+def test_rates_that_were_tried_for_every_row_are_one_search(
+    experiment: Experiment, root: Path
+) -> None:
     for folder in list(root.glob("finetune/*/*/mrpc/*")):
         shutil.copytree(folder, folder.parent / "rate-2" / folder.name)
     change(root, "finetune/*/*/mrpc/rate-2/*", config__learning_rate=2e-5)
@@ -150,8 +173,11 @@ def test_what_paper_yaml_allows_to_differ(experiment: Experiment, root: Path) ->
     assert mrpc(experiment, root).verdict == NOT_COMPARABLE
     allowed = allowing(experiment, differ_in=("epochs", "task.data"))
     assert mrpc(allowed, root).verdict == HOLDS and unequal(allowed, root) == []
-    assert mrpc(allowing(experiment, differ_in=("epochs", "task.dat")), root).verdict == NOT_COMPARABLE
-    change(root, "finetune/ltr/pretrain-seed-1/*/seed-1", config__epochs=1.0)  # inside a row it has to be one
+    assert (
+        mrpc(allowing(experiment, differ_in=("epochs", "task.dat")), root).verdict == NOT_COMPARABLE
+    )
+    # inside a row it has to be one
+    change(root, "finetune/ltr/pretrain-seed-1/*/seed-1", config__epochs=1.0)
     (line,) = unequal(allowed, root)
     assert line.startswith("fine-tuning runs on mrpc of ltr differ in epochs: 1.0 (1 runs")
 
@@ -159,7 +185,8 @@ def test_what_paper_yaml_allows_to_differ(experiment: Experiment, root: Path) ->
 @pytest.mark.parametrize(
     ("first", "second", "apart"),
     [
-        ("mlm_nsp", "mlm", {"objective.pair"}),  # how tokens are masked and pairs are made has to be equal
+        # how tokens are masked and pairs are made has to be equal
+        ("mlm_nsp", "mlm", {"objective.pair"}),
         ("mlm", "ltr", {"objective.token"}),
         ("mlm", "mlm", set()),
     ],
@@ -168,13 +195,19 @@ def test_what_two_choices_have_in_common_is_not_meant_to_differ(
     root: Path, first: str, second: str, apart: set[str]
 ) -> None:
     runs = find(root).pretrain
-    found = meant_to_differ(*([run for run in runs if run.name == name] for name in (first, second)))
+    found = meant_to_differ(
+        *([run for run in runs if run.name == name] for name in (first, second))
+    )
     assert {key for key in found if key.split(".")[0] == "objective"} == apart
 
 
-def test_a_choice_that_is_one_object_is_meant_to_differ_whole(experiment: Experiment, root: Path) -> None:
+def test_a_choice_that_is_one_object_is_meant_to_differ_whole(
+    experiment: Experiment, root: Path
+) -> None:
     for arm in ("mlm", "ltr"):
-        change(root, f"pretrain/{arm}/*", config__objective={"_target_": f"own.{arm}", "weight": arm})
+        change(
+            root, f"pretrain/{arm}/*", config__objective={"_target_": f"own.{arm}", "weight": arm}
+        )
     assert mrpc(experiment, root).verdict == HOLDS
     change(root, "pretrain/ltr/*", config__model__hidden_act="other")
     assert "pre-trained with model.hidden_act other against none" in mrpc(experiment, root).note
@@ -182,9 +215,15 @@ def test_a_choice_that_is_one_object_is_meant_to_differ_whole(experiment: Experi
 
 @pytest.mark.parametrize(
     ("arm", "key"),
-    [("mlm", "objective__token__weight"), ("mlm", "objective__input__negative_scope"), ("ltr", "model__hidden_act")],
+    [
+        ("mlm", "objective__token__weight"),
+        ("mlm", "objective__input__negative_scope"),
+        ("ltr", "model__hidden_act"),
+    ],
 )
-def test_what_no_arm_is_about_has_to_be_equal(experiment: Experiment, root: Path, arm: str, key: str) -> None:
+def test_what_no_arm_is_about_has_to_be_equal(
+    experiment: Experiment, root: Path, arm: str, key: str
+) -> None:
     change(root, "pretrain/*/*", config__objective={"token": {"weight": 1.0}, "input": {}})
     other = "mlm_nsp" if arm == "mlm" else "mlm"
     assert why_not(build_table(experiment, find(root)), arm, other, ()) == ""
@@ -201,13 +240,25 @@ def test_what_follows_from_a_setting_may_differ_with_it(experiment: Experiment, 
     assert mrpc(experiment, root).verdict == HOLDS and unequal(experiment, root) == []
     change(root, "pretrain/ltr/*", config__model__hidden_size=256)
     found = mrpc(experiment, root)
-    assert found.verdict == NOT_COMPARABLE and "pre-trained with model.hidden_size 256 against 128" in found.note
+    assert (
+        found.verdict == NOT_COMPARABLE
+        and "pre-trained with model.hidden_size 256 against 128" in found.note
+    )
 
 
-def test_another_tokenizer_brings_another_corpus_of_the_same_text(experiment: Experiment, root: Path) -> None:
-    """As family's arms; without a tokenizer of its own, an arm on another corpus is another protocol."""
+def test_another_tokenizer_brings_another_corpus_of_the_same_text(
+    experiment: Experiment, root: Path
+) -> None:
+    """As family's arms; without a tokenizer of its own, an arm on another corpus is another
+    protocol.
+    """
     for arm, kind in (("mlm", "wordpiece"), ("ltr", "byte_bpe")):
-        change(root, f"pretrain/{arm}/*", arm_delta={"tokenizer.kind": kind}, inputs__corpus=f"{kind}'s shards")
+        change(
+            root,
+            f"pretrain/{arm}/*",
+            arm_delta={"tokenizer.kind": kind},
+            inputs__corpus=f"{kind}'s shards",
+        )
         change(root, f"pretrain/{arm}/*", config__tokenizer={"kind": kind})
     assert mrpc(experiment, root).verdict == HOLDS and unequal(experiment, root) == []
     for arm in ("mlm", "ltr"):
@@ -218,28 +269,52 @@ def test_another_tokenizer_brings_another_corpus_of_the_same_text(experiment: Ex
 def test_what_the_shipped_configuration_derives() -> None:
     found = derived()
     assert {"task.always.epochs", "task.epochs"} < set(found["epochs"])
-    assert "size.depth" in found["model.num_hidden_layers"] and "steps_factor" in found["phases.*.steps"]
+    assert (
+        "size.depth" in found["model.num_hidden_layers"]
+        and "steps_factor" in found["phases.*.steps"]
+    )
     settings = ("objective.input.cuts", "objective.token.count_specials", "objective.dupe_factor")
     assert all("fidelity" in found[key] for key in settings)
     assert (
-        "model.hidden_size" in found["model.intermediate_size"] and "learning_rate" in found["optimizer.learning_rate"]
+        "model.hidden_size" in found["model.intermediate_size"]
+        and "learning_rate" in found["optimizer.learning_rate"]
     )
 
 
 def test_a_row_about_frozen_features_frees_what_it_says(experiment: Experiment, root: Path) -> None:
-    """As table 7's rows do: what the row does not say has to be equal, its recipe only if differ_in says so."""
+    """As table 7's rows do: what the row does not say has to be equal, its recipe only if differ_in
+    says so.
+    """
     module = {"_target_": FEATURES["task.module._target_"], "features": "last"}
-    change(root, "finetune/ltr/*/*/*", row_delta=FEATURES, config__task__module=module, config__head="bilstm")
+    change(
+        root,
+        "finetune/ltr/*/*/*",
+        row_delta=FEATURES,
+        config__task__module=module,
+        config__head="bilstm",
+    )
     change(root, "finetune/mlm/*/*/*", config__head="linear")
     assert mrpc(experiment, root).verdict == HOLDS and unequal(experiment, root) == []
     change(root, "finetune/ltr/*/*/*", config__task__data={"max_length": 64})
     assert "task.data.max_length 64 against none" in mrpc(experiment, root).note
-    change(root, "finetune/ltr/*/*/*", config__task__data={}, row_delta=FEATURES | {"epochs": 9}, config__epochs=9)
+    change(
+        root,
+        "finetune/ltr/*/*/*",
+        config__task__data={},
+        row_delta=FEATURES | {"epochs": 9},
+        config__epochs=9,
+    )
     assert "epochs 9 against none" in mrpc(experiment, root).note
     # Two such rows differ in which layers, and in what refers to that.
-    change(root, "finetune/mlm/*/*/*", row_delta=FEATURES | {"task.data.features": "embeddings", "epochs": 9})
+    change(
+        root,
+        "finetune/mlm/*/*/*",
+        row_delta=FEATURES | {"task.data.features": "embeddings", "epochs": 9},
+    )
     tuned = find(root).finetune
-    found = meant_to_differ(*([run for run in tuned if run.name == name] for name in ("mlm", "ltr")))
+    found = meant_to_differ(
+        *([run for run in tuned if run.name == name] for name in ("mlm", "ltr"))
+    )
     assert found == {"task.data.features", "task.module.features"}
 
 
@@ -269,8 +344,12 @@ def test_arms_that_saw_more(
     assert ("arms not matched: " in found.note) == (verdict == NOT_COMPARABLE)
 
 
-@pytest.mark.parametrize(("matched", "amount"), [("flops", "flops"), ("time", "training time (seconds x devices)")])
-def test_what_is_not_known_is_not_matched(experiment: Experiment, root: Path, matched: str, amount: str) -> None:
+@pytest.mark.parametrize(
+    ("matched", "amount"), [("flops", "flops"), ("time", "training time (seconds x devices)")]
+)
+def test_what_is_not_known_is_not_matched(
+    experiment: Experiment, root: Path, matched: str, amount: str
+) -> None:
     change(root, "pretrain/mlm/*", facts__training_seconds=60.0, facts__flops=1e12)
     found = mrpc(allowing(experiment, matched_by=matched), root)
     assert found.verdict == NOT_COMPARABLE
@@ -286,14 +365,20 @@ def test_arms_without_any_record_are_not_matched(experiment: Experiment, root: P
 
 def composed(experiment: Experiment, arm: str, *words: str) -> dict[str, Any]:
     """What run.json says of the configuration."""
-    whole = sweep.compose("sweep_pretrain", [f"arm={arm}", *words], folder=experiment.folder, sweep=True)
+    whole = sweep.compose(
+        "sweep_pretrain", [f"arm={arm}", *words], folder=experiment.folder, sweep=True
+    )
     with sweep.hydra_config(whole):
         plain = json.loads(json.dumps(canonical(sweep.without_hydra(whole))))
         return dict(plain)
 
 
 def train(
-    root: Path, arm: str, config: Mapping[str, Any], flops: float, delta: Mapping[str, Any] | None = None
+    root: Path,
+    arm: str,
+    config: Mapping[str, Any],
+    flops: float,
+    delta: Mapping[str, Any] | None = None,
 ) -> None:
     """Records as that arm's runs leave them."""
     steps = sum(phase["steps"] for phase in config["phases"])
@@ -364,23 +449,38 @@ def test_what_steps_bring_with_them_and_nothing_else(
 def test_how_the_work_is_laid_out_is_no_protocol(
     experiment: Experiment, root: Path, stage: str, key: str, value: Any, verdict: str
 ) -> None:
-    change(root, f"{stage}/ltr/" + ("*" if stage == "pretrain" else "*/*/*"), **{f"config__{key}": value})
+    change(
+        root,
+        f"{stage}/ltr/" + ("*" if stage == "pretrain" else "*/*/*"),
+        **{f"config__{key}": value},
+    )
     assert mrpc(experiment, root).verdict == verdict
 
 
 def test_predicting_the_test_files_is_no_protocol(experiment: Experiment, root: Path) -> None:
-    change(root, "finetune/ltr/*/*/*", config__predict_test=True, config__task__data__test_files={"t": "f"})
+    change(
+        root,
+        "finetune/ltr/*/*/*",
+        config__predict_test=True,
+        config__task__data__test_files={"t": "f"},
+    )
     assert mrpc(experiment, root).verdict == HOLDS
 
 
 def test_another_metric(experiment: Experiment, root: Path) -> None:
     for path in root.glob("finetune/ltr/*/mrpc/*/run.json"):
         state = json.loads(path.read_text())
-        state["scores"], state["metric"] = {"validation/f1": state["scores"]["validation/accuracy"]}, "validation/f1"
+        state["scores"], state["metric"] = (
+            {"validation/f1": state["scores"]["validation/accuracy"]},
+            "validation/f1",
+        )
         path.write_text(json.dumps(state))
     found = mrpc(experiment, root)
     assert found.verdict == NOT_COMPARABLE
-    assert "another metric: 6 complete run(s) of LTR & No NSP have no validation/accuracy" in found.note
+    assert (
+        "another metric: 6 complete run(s) of LTR & No NSP have no validation/accuracy"
+        in found.note
+    )
 
 
 def test_a_row_with_another_arms_encoder_is_barred(experiment: Experiment, root: Path) -> None:
@@ -388,10 +488,14 @@ def test_a_row_with_another_arms_encoder_is_barred(experiment: Experiment, root:
     change(root, "finetune/ltr/*/mrpc/seed-1", config__encoder_arm="mlm_nsp")
     found = mrpc(experiment, root)
     assert found.verdict == NOT_COMPARABLE
-    assert found.note.startswith("not what it is called: paper.yaml says arm ltr of the row ltr, and 3 of 6 runs have")
+    assert found.note.startswith(
+        "not what it is called: paper.yaml says arm ltr of the row ltr, and 3 of 6 runs have"
+    )
 
 
-@pytest.mark.parametrize(("kind", "pattern"), [("arm", "pretrain/ltr/seed-1"), ("row", "finetune/ltr/*/*/seed-1")])
+@pytest.mark.parametrize(
+    ("kind", "pattern"), [("arm", "pretrain/ltr/seed-1"), ("row", "finetune/ltr/*/*/seed-1")]
+)
 def test_lines_that_changed_between_runs_bar_the_row(
     experiment: Experiment, root: Path, kind: str, pattern: str
 ) -> None:
@@ -399,29 +503,52 @@ def test_lines_that_changed_between_runs_bar_the_row(
     assert f"the runs of ltr were made from 2 versions of its {kind}" in mrpc(experiment, root).note
 
 
-def test_two_rows_of_one_arm_from_different_encoders(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
-    """A row may keep its arm's name when its encoder is given: the arm's other rows then began from another one."""
+def test_two_rows_of_one_arm_from_different_encoders(
+    experiment: Experiment, make_runs: Callable[..., Path]
+) -> None:
+    """A row may keep its arm's name when its encoder is given: the arm's other rows then began from
+    another one.
+    """
     root = make_runs({("ltr", "squad_v1"): 20.0, ("ltr_bilstm", "squad_v1"): 25.0})
     for row, encoder in (("ltr", "one"), ("ltr_bilstm", "one"), ("ltr_bilstm", "another")):
-        change(root, f"finetune/{row}/*/*/*", config__initialisation="pretrained", inputs__encoder=encoder)
+        change(
+            root,
+            f"finetune/{row}/*/*/*",
+            config__initialisation="pretrained",
+            inputs__encoder=encoder,
+        )
         reason = why_not(build_table(experiment, find(root)), "ltr", "ltr_bilstm", ("squad_v1",))
-        assert ("stand for one encoder, and began from different ones" in reason) == (encoder == "another")
+        assert ("stand for one encoder, and began from different ones" in reason) == (
+            encoder == "another"
+        )
 
 
 def test_encoders_that_are_not_one_a_seed_are_named(experiment: Experiment, root: Path) -> None:
-    change(root, "finetune/mlm/*/*/*", config__initialisation="pretrained", config__encoder_arm="mlm")
+    change(
+        root, "finetune/mlm/*/*/*", config__initialisation="pretrained", config__encoder_arm="mlm"
+    )
     change(root, "finetune/mlm/pretrain-seed-1/*/seed-1", inputs__encoder="e1")
     change(root, "finetune/mlm/pretrain-seed-1/*/seed-2", inputs__encoder="e2")
-    assert "mlm, pre-training seed 1: its runs began with 2 different encoders" in unequal(experiment, root)
+    assert "mlm, pre-training seed 1: its runs began with 2 different encoders" in unequal(
+        experiment, root
+    )
     change(root, "finetune/mlm/*/*/*", inputs__encoder="e1")
-    assert "mlm: pre-training seeds 1, 2 and 3 are one and the same encoder" in unequal(experiment, root)
+    assert "mlm: pre-training seeds 1, 2 and 3 are one and the same encoder" in unequal(
+        experiment, root
+    )
     change(root, "pretrain/mlm/seed-2", finished="2031-01-01T00:00:00+00:00")
-    lines = [line for line in unequal(experiment, root) if "trained to its end (anew since?)" in line]
+    lines = [
+        line for line in unequal(experiment, root) if "trained to its end (anew since?)" in line
+    ]
     assert len(lines) == 2 and "finetune/mlm/pretrain-seed-2/mrpc/seed-1" in lines[0]
 
 
-def test_rows_with_another_number_of_token_types_are_named(experiment: Experiment, root: Path) -> None:
-    """An encoder that never met a second segment gives pairs one: no bar to a claim, and no secret."""
+def test_rows_with_another_number_of_token_types_are_named(
+    experiment: Experiment, root: Path
+) -> None:
+    """An encoder that never met a second segment gives pairs one: no bar to a claim, and no
+    secret.
+    """
     change(root, "finetune/*/*/*/*", facts__data={"token_types": 2})
     assert unequal(experiment, root) == []
     change(root, "finetune/ltr/*/*/*", facts__data={"token_types": 1})
@@ -429,7 +556,9 @@ def test_rows_with_another_number_of_token_types_are_named(experiment: Experimen
     assert "differ in the token types of a pair: " in line and "1 (" in line and "2 (" in line
 
 
-def test_texts_cut_to_other_lengths_are_named_and_failed_runs_are_not(experiment: Experiment, root: Path) -> None:
+def test_texts_cut_to_other_lengths_are_named_and_failed_runs_are_not(
+    experiment: Experiment, root: Path
+) -> None:
     change(root, "finetune/*/*/*/*", facts__data={"max_seq_length": 384})
     change(root, "finetune/ltr/pretrain-seed-1/*/seed-1", facts__data={"max_seq_length": 64})
     (line,) = problems(build_table(experiment, find(root)))["Unequal"]
@@ -441,49 +570,75 @@ def test_texts_cut_to_other_lengths_are_named_and_failed_runs_are_not(experiment
 def made(root: Path, pattern: str, **environment: str) -> None:
     """Versions, and hashes of modules where a name has a dot."""
     modules = {name.replace("__", "."): one for name, one in environment.items() if "__" in name}
-    change(root, pattern, modules=modules, environment={k: v for k, v in environment.items() if "__" not in k})
+    change(
+        root,
+        pattern,
+        modules=modules,
+        environment={k: v for k, v in environment.items() if "__" not in k},
+    )
 
 
-def test_arms_of_two_versions_of_the_code_are_not_compared(experiment: Experiment, root: Path) -> None:
+def test_arms_of_two_versions_of_the_code_are_not_compared(
+    experiment: Experiment, root: Path
+) -> None:
     made(root, "pretrain/*/*", objectives__mlm="a1", models__encoder="b1")
     made(root, "finetune/*/*/*/*", modules__spans="c1")
     assert mrpc(experiment, root).verdict == HOLDS
     made(root, "pretrain/ltr/*", objectives__mlm="a2", models__encoder="b1")
     found = mrpc(experiment, root)
     assert found.verdict == NOT_COMPARABLE
-    assert found.note == "other code: pre-trained with two versions of objectives.mlm, and differ_in does not say code"
+    assert (
+        found.note
+        == "other code: pre-trained with two versions of objectives.mlm, and differ_in does not say"
+        " code"
+    )
     allowed = experiment.model_copy(update={"differ_in": ("code",)})
     found = mrpc(allowed, root)
     assert found.verdict == HOLDS and "pre-trained with objectives.mlm a2 against a1" in found.note
     made(root, "pretrain/ltr/*", objectives__mlm="a1", models__encoder="b1")
     made(root, "finetune/ltr/*/*/*", modules__spans="c2")
-    assert "other code: fine-tuned with two versions of modules.spans" in mrpc(experiment, root).note
+    assert (
+        "other code: fine-tuned with two versions of modules.spans" in mrpc(experiment, root).note
+    )
 
 
-def test_a_run_that_went_on_under_other_code_is_of_both_versions(experiment: Experiment, root: Path) -> None:
+def test_a_run_that_went_on_under_other_code_is_of_both_versions(
+    experiment: Experiment, root: Path
+) -> None:
     made(root, "pretrain/*/*", objectives__mlm="a1", models__encoder="b1")
-    begun = {"code": "x", "modules": {"objectives.mlm": "a0", "models.encoder": "b1"}, "environment": {}}
+    begun = {
+        "code": "x",
+        "modules": {"objectives.mlm": "a0", "models.encoder": "b1"},
+        "environment": {},
+    }
     change(root, "pretrain/ltr/*", earlier_sessions=[begun])
     found = mrpc(experiment, root)
     assert found.verdict == NOT_COMPARABLE and "two versions of objectives.mlm, and" in found.note
-    assert any("objectives.mlm: a0/a1 (e.g. pretrain/ltr" in line for line in unequal(experiment, root))
+    assert any(
+        "objectives.mlm: a0/a1 (e.g. pretrain/ltr" in line for line in unequal(experiment, root)
+    )
     change(root, "pretrain/mlm/*", earlier_sessions=[begun])
     assert mrpc(experiment, root).verdict == HOLDS
 
 
-def test_modules_that_one_arm_does_not_use_are_no_difference(experiment: Experiment, root: Path) -> None:
+def test_modules_that_one_arm_does_not_use_are_no_difference(
+    experiment: Experiment, root: Path
+) -> None:
     """Left to right has no masking; a run of which nothing is known differs in nothing."""
     made(root, "pretrain/mlm/*", objectives__mlm="a1", models__encoder="b1")
     made(root, "pretrain/ltr/*", objectives__ltr="d1", models__encoder="b1")
     assert mrpc(experiment, root).verdict == HOLDS and unequal(experiment, root) == []
     made(root, "pretrain/ltr/*", models__encoder="b2")
     made(root, "pretrain/ltr/seed-1")
-    assert "two versions of models.encoder" in mrpc(experiment, root).note  # by the seeds that are known
+    # by the seeds that are known
+    assert "two versions of models.encoder" in mrpc(experiment, root).note
     made(root, "pretrain/ltr/*")
     assert mrpc(experiment, root).verdict == HOLDS
 
 
-def test_code_that_differs_only_between_seeds_is_no_difference_of_arms(experiment: Experiment, root: Path) -> None:
+def test_code_that_differs_only_between_seeds_is_no_difference_of_arms(
+    experiment: Experiment, root: Path
+) -> None:
     for seed in (1, 2, 3):
         made(root, f"pretrain/*/seed-{seed}", models__encoder=f"b{seed}", torch=f"2.{seed}")
     found = mrpc(experiment, root)
@@ -503,4 +658,7 @@ def test_another_environment_is_a_note(experiment: Experiment, root: Path) -> No
     assert "kernels" not in found.note
     made(root, "finetune/mlm/*/*/*", torch="2.11.0")
     note = mrpc(experiment, root).note
-    assert "pre-trained with torch 2.11.0 against 2.13.0; fine-tuned with torch 2.13.0 against 2.11.0" in note
+    assert (
+        "pre-trained with torch 2.11.0 against 2.13.0; fine-tuned with torch 2.13.0 against 2.11.0"
+        in note
+    )

@@ -1,4 +1,6 @@
-"""Where one arm overtakes another: the place with its interval, and what the claim that it does needs to hold."""
+"""Where one arm overtakes another: the place with its interval, and what the claim that it does
+needs to hold.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,16 @@ from clozelab.metrics.statistics import zero_crossings
 from clozelab.runs.find import Runs
 from clozelab.runs.record import Record, Score
 from clozelab.verdicts.experiment import Experiment, load_experiment
-from clozelab.verdicts.judging import FAILS, HOLDS, INCONCLUSIVE, NOT_COMPARABLE, ONE_SEED, Judgement, judge, look_at
+from clozelab.verdicts.judging import (
+    FAILS,
+    HOLDS,
+    INCONCLUSIVE,
+    NOT_COMPARABLE,
+    ONE_SEED,
+    Judgement,
+    judge,
+    look_at,
+)
 from clozelab.verdicts.table import build_table
 
 FRACTIONS = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
@@ -27,15 +38,33 @@ WOBBLE = np.array([[0.3], [-0.3], [0.1], [-0.1]])
 
 def make(folder: Path, columns: Sequence[Any] = (), **claim: Any) -> Experiment:
     rows = [
-        {"row": f"{arm}_{100 * one:.0f}", "arm": arm, "set": {"encoder_fraction": one}, "floor": None}
+        {
+            "row": f"{arm}_{100 * one:.0f}",
+            "arm": arm,
+            "set": {"encoder_fraction": one},
+            "floor": None,
+        }
         for arm in ("new", "old")
         for one in FRACTIONS
     ]
     said = {
-        "columns": columns or [{"name": "task", "task": "task", "metric": METRIC}, {"name": "other", "task": "other"}],
+        "columns": (
+            columns
+            or [
+                {"name": "task", "task": "task", "metric": METRIC},
+                {"name": "other", "task": "other"},
+            ]
+        ),
         "arms": {"new": {}, "old": {}},
         "rows": rows,
-        "claims": [{"text": "t", "compare": ["new_100", "old_100", "task"], "direction": "crosses", **claim}],
+        "claims": [
+            {
+                "text": "t",
+                "compare": ["new_100", "old_100", "task"],
+                "direction": "crosses",
+                **claim,
+            }
+        ],
         "matched_by": "none",
     }
     folder.mkdir(exist_ok=True)
@@ -48,12 +77,22 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
     return make(tmp_path_factory.mktemp("crossing"))
 
 
-def record(stage: str, seed: int, folder: Path = Path("none"), score: float = 0.0, **more: Any) -> Record:
+def record(
+    stage: str, seed: int, folder: Path = Path("none"), score: float = 0.0, **more: Any
+) -> Record:
     """Complete, and not validated: there are many."""
     return Record.model_construct(
-        status="complete", stage=stage, scale="", fingerprint="f", results_version=0, inputs={}, folder=folder,
-        metric=METRIC, scores={METRIC: Score(unit="percent", value=score)}, **more,
-    )  # fmt: skip
+        status="complete",
+        stage=stage,
+        scale="",
+        fingerprint="f",
+        results_version=0,
+        inputs={},
+        folder=folder,
+        metric=METRIC,
+        scores={METRIC: Score(unit="percent", value=score)},
+        **more,
+    )
 
 
 def finetuned(leads: Any) -> list[Record]:
@@ -62,10 +101,23 @@ def finetuned(leads: Any) -> list[Record]:
     for seed, mine in enumerate(np.atleast_2d(leads), 1):
         for fraction, lead in zip(FRACTIONS, mine, strict=True):
             for arm, ahead in (("new", lead), ("old", 0.0)):
-                row, said = f"{arm}_{100 * fraction:.0f}", {"encoder_arm": arm, "encoder_fraction": fraction}
-                config = {"row": row, "task": {"name": "task"}, "pretrain_seed": seed, "seed": 1, **said}
+                row, said = (
+                    f"{arm}_{100 * fraction:.0f}",
+                    {"encoder_arm": arm, "encoder_fraction": fraction},
+                )
+                config = {
+                    "row": row,
+                    "task": {"name": "task"},
+                    "pretrain_seed": seed,
+                    "seed": 1,
+                    **said,
+                }
                 score = 60.0 + 3.0 * fraction + seed + float(ahead)
-                found.append(record("finetune", seed, score=score, config=config, row_delta={"row": row, **said}))
+                found.append(
+                    record(
+                        "finetune", seed, score=score, config=config, row_delta={"row": row, **said}
+                    )
+                )
     return found
 
 
@@ -75,10 +127,20 @@ def pretrained(root: Path, arm: str, seeds: int, slower: float = 1.0) -> list[Re
     for seed in range(1, seeds + 1):
         folder = root / arm / str(seed)
         folder.mkdir(parents=True)
-        lines = [f"{step},{step * TOKENS // 100},{slower * step},train/loss,2.0\n" for step in range(10, 100, 5)]
+        lines = [
+            f"{step},{step * TOKENS // 100},{slower * step},train/loss,2.0\n"
+            for step in range(10, 100, 5)
+        ]
         (folder / "metrics.csv").write_text("step,tokens,seconds,key,value\n" + "".join(lines))
-        facts = {"steps": 100, "tokens": TOKENS, "training_seconds": 100.0 * slower, "flops": 1e12 * slower}
-        found.append(record("pretrain", seed, folder, config={"arm": arm, "seed": seed}, facts=facts))
+        facts = {
+            "steps": 100,
+            "tokens": TOKENS,
+            "training_seconds": 100.0 * slower,
+            "flops": 1e12 * slower,
+        }
+        found.append(
+            record("pretrain", seed, folder, config={"arm": arm, "seed": seed}, facts=facts)
+        )
     return found
 
 
@@ -88,7 +150,9 @@ def judged(experiment: Experiment, leads: Any, others: Sequence[Record] = ()) ->
 
 
 def test_it_holds_with_the_place_and_its_interval(experiment: Experiment, tmp_path: Path) -> None:
-    """Level at 25 % and +-0.3 around it: the interval is that of a t test, in both directions along the lines."""
+    """Level at 25 % and +-0.3 around it: the interval is that of a t test, in both directions along
+    the lines.
+    """
     both = [*pretrained(tmp_path, "new", 4), *pretrained(tmp_path, "old", 4)]
     leads = np.array([-4.0, -2.0, 0.0, 2.0, 4.0, 6.0]) + WOBBLE
     found = judged(experiment, leads, both)
@@ -98,31 +162,48 @@ def test_it_holds_with_the_place_and_its_interval(experiment: Experiment, tmp_pa
     ((low, high),) = found.where.stretches
     assert low == pytest.approx(TOKENS * 0.25 * (0.1 / 0.25) ** (half / 2.0))
     assert high == pytest.approx(TOKENS * 0.25 * (0.5 / 0.25) ** (half / 2.0))
-    assert found.note.startswith("new overtakes old at 250 k tokens; 95 % interval: [207 k tokens, 288 k tokens]")
-    assert set(found.rows) == {f"{arm}_{100 * one:.0f}" for arm in ("new", "old") for one in FRACTIONS}
+    assert found.note.startswith(
+        "new overtakes old at 250 k tokens; 95 % interval: [207 k tokens, 288 k tokens]"
+    )
+    assert set(found.rows) == {
+        f"{arm}_{100 * one:.0f}" for arm in ("new", "old") for one in FRACTIONS
+    }
 
 
 def test_no_crossing_is_said_plainly(experiment: Experiment) -> None:
     behind = judged(experiment, np.array([-6.0, -5.0, -4.0, -3.0, -2.0, -1.0]) + WOBBLE)
     assert behind.verdict == FAILS
-    assert "no crossing: old leads at every point from 5 % of the steps to 100 % of the steps" in behind.note
+    assert (
+        "no crossing: old leads at every point from 5 % of the steps to 100 % of the steps"
+        in behind.note
+    )
     ahead = judged(experiment, np.full((4, 6), 5.0) + WOBBLE)
     assert ahead.verdict == FAILS and "no crossing: new leads at every point" in ahead.note
     other_way = judged(experiment, np.array([4.0, 2.0, 0.0, -2.0, -4.0, -6.0]) + WOBBLE)
     assert other_way.verdict == FAILS and "no crossing in the claimed direction" in other_way.note
-    level = judged(experiment, np.array([0.0, 1.0, 2.0, 3.0, 4.0, 5.0]) + WOBBLE * [0, 1, 1, 1, 1, 1])
+    level = judged(
+        experiment, np.array([0.0, 1.0, 2.0, 3.0, 4.0, 5.0]) + WOBBLE * [0, 1, 1, 1, 1, 1]
+    )
     assert level.where and level.where.place == "none seen"  # it was never behind
     open_start = judged(experiment, np.array([-0.1, -2.0, -3.0, -3.0, -3.0, -3.0]) + WOBBLE)
-    assert open_start.where and (open_start.where.place, open_start.where.interval) == ("none seen", "")
+    assert open_start.where and (open_start.where.place, open_start.where.interval) == (
+        "none seen",
+        "",
+    )
     assert "old leads at every point" in open_start.note
     assert "; that both are level is not excluded up to 5." in open_start.note
 
 
 def test_both_ends_are_tested(experiment: Experiment) -> None:
-    """A mean that changes its sign is no crossing while one end is open, and the interval then reaches that end."""
+    """A mean that changes its sign is no crossing while one end is open, and the interval then
+    reaches that end.
+    """
     found = judged(experiment, np.array([-0.2, 0.2, 2.0, 2.0, 2.0, 2.0]) + WOBBLE)
     assert found.verdict == INCONCLUSIVE and found.where is not None
-    assert found.where.interval.startswith("up to ") and "new goes past, in the mean, old at" in found.note
+    assert (
+        found.where.interval.startswith("up to ")
+        and "new goes past, in the mean, old at" in found.note
+    )
     assert found.decisive_seeds and "of 2 differences 1 inconclusive, 1 holds" in found.note
     alone = judged(experiment, [-4.0, -2.0, 0.0, 2.0, 4.0, 6.0])
     assert alone.verdict == ONE_SEED and alone.where and alone.where.interval == ""
@@ -142,7 +223,9 @@ def test_flops_and_seconds_are_each_arm_s_own(tmp_path: Path) -> None:
     assert places["flops"] / 1e12 > 1.5 * places["tokens"] / TOKENS
 
 
-def test_of_losses_the_smaller_one_is_ahead_also_where_nothing_is_fine_tuned(tmp_path: Path) -> None:
+def test_of_losses_the_smaller_one_is_ahead_also_where_nothing_is_fine_tuned(
+    tmp_path: Path,
+) -> None:
     """Measured bits a character: `new` begins with more of them and ends with fewer."""
     key = "validation/bits_per_character"
     held_out = {"name": "task", "from": "evaluate", "task": "task", "metric": key}
@@ -151,14 +234,18 @@ def test_of_losses_the_smaller_one_is_ahead_also_where_nothing_is_fine_tuned(tmp
         found = finetuned(sign * np.array([-4.0, -2.0, 0.0, 2.0, 4.0, 6.0]) + WOBBLE)
         measured = []
         for one in found:
-            config = {key: value for key, value in one.config.items() if key != "task"} | {"measure": {"name": "task"}}
+            config = {key: value for key, value in one.config.items() if key != "task"} | {
+                "measure": {"name": "task"}
+            }
             score = {key: Score(unit="bits", value=one.scores[METRIC].value)}
             changes = {"stage": "evaluate", "config": config, "metric": key, "scores": score}
             measured.append(one.model_copy(update=changes))
         (one,) = judge(build_table(experiment, Runs(Path("none"), measured)))
         assert one.verdict == verdict and one.where is not None
         assert (one.where.point is not None) == (verdict == HOLDS)
-        assert one.note.startswith("new overtakes old at 25 % of" if verdict == HOLDS else "no crossing in the claimed")
+        assert one.note.startswith(
+            "new overtakes old at 25 % of" if verdict == HOLDS else "no crossing in the claimed"
+        )
 
 
 def test_an_earlier_look_is_found_again_whatever_the_clock_said(tmp_path: Path) -> None:
@@ -166,8 +253,12 @@ def test_an_earlier_look_is_found_again_whatever_the_clock_said(tmp_path: Path) 
     experiment, root = make(tmp_path / "mine", measured_in="seconds"), tmp_path / "runs"
     root.mkdir()
     clocks = [2.2, 2.21, 2.18, 2.25]
-    both = [one for i, slower in enumerate(clocks) for one in pretrained(tmp_path / f"clock{i}", "new", 4, slower)
-            if one.seed == i + 1]  # fmt: skip
+    both = [
+        one
+        for i, slower in enumerate(clocks)
+        for one in pretrained(tmp_path / f"clock{i}", "new", 4, slower)
+        if one.seed == i + 1
+    ]
     both += pretrained(tmp_path, "old", 4)
     for count, is_exploratory in ((3, False), (4, True)):
         leads = (np.linspace(-4.0, 26.0, 6) + WOBBLE)[:count]
@@ -180,17 +271,32 @@ def test_lines_that_are_not_there(experiment: Experiment, tmp_path: Path) -> Non
     found = finetuned(np.zeros((3, 6)))
     few = [one for one in found if one.name in ("new_100", "old_100", "old_50")]
     (one,) = judge(build_table(experiment, Runs(Path("none"), few)))
-    assert one.verdict == NOT_COMPARABLE and "no runs at two or more fractions of both arms' steps" in one.note
+    assert (
+        one.verdict == NOT_COMPARABLE
+        and "no runs at two or more fractions of both arms' steps" in one.note
+    )
 
 
 @pytest.mark.parametrize(
     ("claim", "message"),
     [
-        ({"compare": ["new_5", ["old_5", "old_10"], "task"]}, "crosses takes a compare of two rows on one column"),
-        ({"compare": ["new_5", "old_5", "all"]}, "crosses takes a compare of two rows on one column"),
+        (
+            {"compare": ["new_5", ["old_5", "old_10"], "task"]},
+            "crosses takes a compare of two rows on one column",
+        ),
+        (
+            {"compare": ["new_5", "old_5", "all"]},
+            "crosses takes a compare of two rows on one column",
+        ),
         ({"paper_delta": 1.0}, "and neither against nor paper_delta"),
-        ({"measured_in": "hours"}, "measured_in is 'hours'; it is tokens, flops or seconds of pre-training"),
-        ({"direction": "higher", "measured_in": "flops"}, "measured_in belongs to direction: crosses"),
+        (
+            {"measured_in": "hours"},
+            "measured_in is 'hours'; it is tokens, flops or seconds of pre-training",
+        ),
+        (
+            {"direction": "higher", "measured_in": "flops"},
+            "measured_in belongs to direction: crosses",
+        ),
     ],
 )
 def test_claims_that_are_refused(tmp_path: Path, claim: dict[str, Any], message: str) -> None:
@@ -213,7 +319,9 @@ def test_the_set_is_that_of_t_tests_at_every_place() -> None:
 
 @pytest.mark.parametrize("tables", [150, pytest.param(4000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("seeds", [3, 5])
-def test_the_interval_has_the_true_place_in_95_of_100(experiment: Experiment, tables: int, seeds: int) -> None:
+def test_the_interval_has_the_true_place_in_95_of_100(
+    experiment: Experiment, tables: int, seeds: int
+) -> None:
     """Lines that are truly level at 20 % of the steps; seeds vary as a whole and at every point."""
     draw, hits, truth = np.random.default_rng(seeds), 0, 0.2
     means = np.interp(np.log(FRACTIONS), np.log([0.05, 0.1, truth, 1.0]), [-3.0, -2.0, 0.0, 4.0])

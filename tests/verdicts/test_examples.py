@@ -16,10 +16,13 @@ from clozelab.runs.record import Record
 from clozelab.verdicts.examples import describe, pair_runs, read_answers
 
 
-def run(folder: Path, predictions: Sequence[Any], labels: Sequence[Any], name: str = "predictions.jsonl") -> Record:
+def run(
+    folder: Path, predictions: Sequence[Any], labels: Sequence[Any], name: str = "predictions.jsonl"
+) -> Record:
     folder.mkdir(parents=True, exist_ok=True)
     rows = [
-        {"id": str(i), "prediction": p, "label": t} for i, (p, t) in enumerate(zip(predictions, labels, strict=True))
+        {"id": str(i), "prediction": p, "label": t}
+        for i, (p, t) in enumerate(zip(predictions, labels, strict=True))
     ]
     (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     return record(folder)
@@ -69,22 +72,37 @@ def test_interval_is_scipys_paired_bootstrap(tmp_path: Path) -> None:
     found = compared(runs[0], runs[1], "pearson")
 
     def difference(one: np.ndarray, other: np.ndarray, truth: np.ndarray) -> float:
-        return 100 * float(stats.pearsonr(one, truth).statistic - stats.pearsonr(other, truth).statistic)
+        return 100 * float(
+            stats.pearsonr(one, truth).statistic - stats.pearsonr(other, truth).statistic
+        )
 
     expected = stats.bootstrap(
-        (*values, labels), difference, paired=True, vectorized=False, n_resamples=2000, method="percentile",
+        (*values, labels),
+        difference,
+        paired=True,
+        vectorized=False,
+        n_resamples=2000,
+        method="percentile",
         rng=np.random.default_rng(0),
-    ).confidence_interval  # fmt: skip
+    ).confidence_interval
     low, high = (float(text.replace("−", "-")) for text in re.findall(r"[+−]\d+\.\d", found)[1:])
-    assert (-high, -low) == pytest.approx((expected.low, expected.high), abs=1.5)  # other batches, other draws
+    # other batches, other draws
+    assert (-high, -low) == pytest.approx((expected.low, expected.high), abs=1.5)
 
 
 def test_scores_of_tags_are_of_entities(tmp_path: Path) -> None:
-    """One finds an entity of three and no other, the other two and two that are none: half their words are right."""
+    """One finds an entity of three and no other, the other two and two that are none: half their
+    words are right.
+    """
     labels = [["B-PER", "B-PER", "B-LOC", "O"]] * 4
     first = run(tmp_path / "a", [["B-PER", "O", "O", "O"]] * 4, labels)
     second = run(tmp_path / "b", [["B-PER"] * 4] * 4, labels)
-    for metric, gap in (("accuracy", "0.0"), ("precision", "−50.0"), ("recall", "+33.3"), ("f1", "+7.1")):
+    for metric, gap in (
+        ("accuracy", "0.0"),
+        ("precision", "−50.0"),
+        ("recall", "+33.3"),
+        ("f1", "+7.1"),
+    ):
         assert f"{metric}, B - A: {gap} points" in compared(first, second, metric)
 
 

@@ -47,7 +47,7 @@ claims:
   - {id: contrast, text: contrast, paper_delta: -3, compare: [base, small, MNLI], against: [base, small, MRPC], direction: lower}
   - {id: each, text: each, compare: [large, [small, base], MNLI], direction: higher}
   - {id: order, text: order, paper_delta: 2.0, compare: [base, small, MNLI], direction: higher}
-"""  # noqa: E501
+"""
 ABLATION = """
 title: How many tokens to mask
 arms:
@@ -72,7 +72,13 @@ def edit(path: Path, old: str, new: str) -> None:
 
 def test_four_kinds_of_claims(tmp_path: Path) -> None:
     series, spread, contrast, each, order = load_experiment(write(tmp_path, TABLE)).claims
-    assert [one.kind for one in (series, spread, contrast, each, order)] == [MONOTONE, SPREAD, CONTRAST, ORDER, ORDER]
+    assert [one.kind for one in (series, spread, contrast, each, order)] == [
+        MONOTONE,
+        SPREAD,
+        CONTRAST,
+        ORDER,
+        ORDER,
+    ]
     assert series.pairs == [("base", "small"), ("large", "base")]
     assert spread.points == 1.0
     assert contrast.against == ("base", "small", "MRPC") and contrast.pairs == [("base", "small")]
@@ -82,9 +88,16 @@ def test_four_kinds_of_claims(tmp_path: Path) -> None:
 
 def test_three_kinds_of_columns(tmp_path: Path) -> None:
     mnli, mrpc, facts, mean = load_experiment(write(tmp_path, TABLE)).columns
-    assert (facts.unit, mnli.unit) == ("perplexity", "percent") and mean.parts == ((Part("MNLI"),), (Part("MRPC"),))
+    assert (facts.unit, mnli.unit) == ("perplexity", "percent") and mean.parts == (
+        (Part("MNLI"),),
+        (Part("MRPC"),),
+    )
     assert [bool(one.task) for one in (mnli, mrpc, facts, mean)] == [True, True, False, False]
-    assert mnli.accepts("snli_95k", None) and mnli.accepts("x", "mnli") and not mnli.accepts("mrpc", None)
+    assert (
+        mnli.accepts("snli_95k", None)
+        and mnli.accepts("x", "mnli")
+        and not mnli.accepts("mrpc", None)
+    )
     assert not mean.accepts("", None)
 
 
@@ -119,7 +132,9 @@ def test_a_size_of_none_contradicts_no_direction(delta: str, direction: str) -> 
 )
 def test_what_arms_are_matched_by(tmp_path: Path, line: str, matched: tuple[str, ...]) -> None:
     found = load_experiment(write(tmp_path, f"{TABLE}{line}\n"))
-    assert found.matched == matched and ("phases.*.steps" in found.free_keys) == ("steps" not in matched)
+    assert found.matched == matched and ("phases.*.steps" in found.free_keys) == (
+        "steps" not in matched
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,74 +151,217 @@ def test_what_the_papers_cells_are_of_its_runs(tmp_path: Path, lines: str, words
     assert load_experiment(write(tmp_path, f"{TABLE}{lines}\n")).statistic == words
 
 
-MNLI = "{name: MNLI, metric: validation/accuracy, task: mnli, stand_ins: [snli_95k], benchmarks: []}"
-SERIES, ORDERED = "rows: [small, base, large], column: LM", "compare: [base, small, MNLI], direction: higher"
+MNLI = (
+    "{name: MNLI, metric: validation/accuracy, task: mnli, stand_ins: [snli_95k], benchmarks: []}"
+)
+SERIES, ORDERED = (
+    "rows: [small, base, large], column: LM",
+    "compare: [base, small, MNLI], direction: higher",
+)
 REFUSED = [
     ("split: dev", "split: dve", "split is 'dve'; it is dev or test"),
-    ("split: dev", "split: dev\nmatched_by: luck", "matched_by is 'luck'; it is one of steps, tokens,"),
-    ("split: dev", "split: dev\nseeds: many", "seeds is 'many'; it is the number of runs behind a cell"),
+    (
+        "split: dev",
+        "split: dev\nmatched_by: luck",
+        "matched_by is 'luck'; it is one of steps, tokens,",
+    ),
+    (
+        "split: dev",
+        "split: dev\nseeds: many",
+        "seeds is 'many'; it is the number of runs behind a cell",
+    ),
     ("split: dev", "split: dev\nseeds: 0", "seeds is 0; it is the number of runs behind a cell"),
-    ("split: dev", "split: dev\naveraging: average", "averaging is 'average'; it is one of mean, median, best"),
-    ("split: dev", "split: dev\ndiffer_in: epochs", "differ_in is 'epochs'; it is a list of settings"),
+    (
+        "split: dev",
+        "split: dev\naveraging: average",
+        "averaging is 'average'; it is one of mean, median, best",
+    ),
+    (
+        "split: dev",
+        "split: dev\ndiffer_in: epochs",
+        "differ_in is 'epochs'; it is a list of settings",
+    ),
     ("title: T", "titel: T", "has no key 'titel'; did you mean 'title'?"),
     ("title: T", "name: T", "has no key 'name'; an experiment is called as its folder"),
-    ("split: dev", "split: dev\narms: [a]", "arms is .'a'.; it is a mapping of arms, each a mapping of settings"),
-    ("split: dev", "split: dev\nsweeps: {finetun: {}}", "sweeps: has no key 'finetun'; did you mean 'finetune'?"),
-    (MNLI, MNLI.replace("[snli_95k]", "snli_95k"), "columns.0.stand_ins is 'snli_95k'; it is a list of tasks"),
+    (
+        "split: dev",
+        "split: dev\narms: [a]",
+        "arms is .'a'.; it is a mapping of arms, each a mapping of settings",
+    ),
+    (
+        "split: dev",
+        "split: dev\nsweeps: {finetun: {}}",
+        "sweeps: has no key 'finetun'; did you mean 'finetune'?",
+    ),
+    (
+        MNLI,
+        MNLI.replace("[snli_95k]", "snli_95k"),
+        "columns.0.stand_ins is 'snli_95k'; it is a list of tasks",
+    ),
     (MNLI, MNLI.replace("]}", "], split: tset}"), "columns.0.split is 'tset'; it is dev or test"),
     (MNLI, MNLI.replace("task:", "tasks:"), "columns.0: has no key 'tasks'; did you mean 'task'?"),
-    (MNLI, MNLI.replace("task: mnli,", ""), "columns.0: a column has one of task, from: pretrain and mean_of"),
-    ("from: pretrain", "from: pretraining", "columns.2.from is 'pretraining'; it is pretrain, evaluate, or left out"),
+    (
+        MNLI,
+        MNLI.replace("task: mnli,", ""),
+        "columns.0: a column has one of task, from: pretrain and mean_of",
+    ),
+    (
+        "from: pretrain",
+        "from: pretraining",
+        "columns.2.from is 'pretraining'; it is pretrain, evaluate, or left out",
+    ),
     (", metric: validation/perplexity", "", "columns.2: a column from pretrain has a metric"),
-    ("[MNLI, MRPC]", "[MNLI, MRPCC]", "columns.3: mean_of: 'MRPCC' is none .* did you mean 'MRPC'?"),
+    (
+        "[MNLI, MRPC]",
+        "[MNLI, MRPCC]",
+        "columns.3: mean_of: 'MRPCC' is none .* did you mean 'MRPC'?",
+    ),
     ("[MNLI, MRPC]", "[MNLI, LM]", "columns.3: mean_of: 'LM' is none of the tasks' columns"),
-    ("task: mrpc", "task: mrpc, from: evaluate", "columns.3: mean_of: tasks and measures have seeds of their own"),
-    ("[MNLI, MRPC]", "[MNLI, [MRPC, MRPC]]", "columns.3.mean_of: it is a list of two or more different columns"),
-    ("[MNLI, MRPC]", "[[MNLI, MRPC]]", "columns.3.mean_of: it is a list of two or more different columns"),
-    ("[MNLI, MRPC]", "MNLI", "columns.3.mean_of: it is a list of two or more different columns, not 'MNLI'"),
-    ("[MNLI, MRPC]", "[MNLI, MRPC], stand_ins: [x]", "columns.3: stand_ins, benchmarks and a metric belong to a"),
+    (
+        "task: mrpc",
+        "task: mrpc, from: evaluate",
+        "columns.3: mean_of: tasks and measures have seeds of their own",
+    ),
+    (
+        "[MNLI, MRPC]",
+        "[MNLI, [MRPC, MRPC]]",
+        "columns.3.mean_of: it is a list of two or more different columns",
+    ),
+    (
+        "[MNLI, MRPC]",
+        "[[MNLI, MRPC]]",
+        "columns.3.mean_of: it is a list of two or more different columns",
+    ),
+    (
+        "[MNLI, MRPC]",
+        "MNLI",
+        "columns.3.mean_of: it is a list of two or more different columns, not 'MNLI'",
+    ),
+    (
+        "[MNLI, MRPC]",
+        "[MNLI, MRPC], stand_ins: [x]",
+        "columns.3: stand_ins, benchmarks and a metric belong to a",
+    ),
     ("name: MRPC", "name: MNLI", "columns: name 'MNLI' is there twice"),
     ("3.99, 78.5]", "3.99]", "rows.1: 3 cells for 4 columns"),
     ("3.99, 78.5]", "3.99, high]", "rows.1.cells.3 is 'high'; it is a list with a number, or null"),
-    ("floor: small", "floor: smal", "rows.1: floor: 'smal' is none of the rows; did you mean 'small'?"),
+    (
+        "floor: small",
+        "floor: smal",
+        "rows.1: floor: 'smal' is none of the rows; did you mean 'small'?",
+    ),
     ("row: base,", "row: small,", "rows: row 'small' is there twice"),
     ("row: base,", "", "rows.1: lacks row, the row's name"),
-    ("decreasing", "down", "claims.0.direction is 'down'; it is lower, higher or crosses with compare"),
-    ("decreasing", "lower", "claims.0: direction is 'lower'; with rows it is increasing, decreasing or within"),
-    ("decreasing", "decreasing, points: 1.0", "claims.0: points, a number above 0, belongs to direction: within"),
-    ("decreasing", "decreasing, paper_delta: -1.5", "claims.0: paper_delta is -1.5; of several differences it is null"),
-    (SERIES, "rows: [small], column: LM", "claims.0: a claim needs two or more different rows, not small"),
-    (SERIES, "rows: [small, small], column: LM", "claims.0: a claim needs two or more different rows"),
-    (SERIES, "rows: [small, bas], column: LM", "claims.0: 'bas' is none of the rows; did you mean 'base'?"),
+    (
+        "decreasing",
+        "down",
+        "claims.0.direction is 'down'; it is lower, higher or crosses with compare",
+    ),
+    (
+        "decreasing",
+        "lower",
+        "claims.0: direction is 'lower'; with rows it is increasing, decreasing or within",
+    ),
+    (
+        "decreasing",
+        "decreasing, points: 1.0",
+        "claims.0: points, a number above 0, belongs to direction: within",
+    ),
+    (
+        "decreasing",
+        "decreasing, paper_delta: -1.5",
+        "claims.0: paper_delta is -1.5; of several differences it is null",
+    ),
+    (
+        SERIES,
+        "rows: [small], column: LM",
+        "claims.0: a claim needs two or more different rows, not small",
+    ),
+    (
+        SERIES,
+        "rows: [small, small], column: LM",
+        "claims.0: a claim needs two or more different rows",
+    ),
+    (
+        SERIES,
+        "rows: [small, bas], column: LM",
+        "claims.0: 'bas' is none of the rows; did you mean 'base'?",
+    ),
     (SERIES, SERIES.replace("LM", "L"), "claims.0: 'L' is none of the columns; did you mean 'LM'?"),
     (SERIES, "rows: [small, base]", "claims.0: lacks column, a column's name, or all"),
-    ("points: 1.0", "points: 0", "claims.1: points, a number above 0, belongs to direction: within"),
+    (
+        "points: 1.0",
+        "points: 0",
+        "claims.1: points, a number above 0, belongs to direction: within",
+    ),
     ("points: 1.0", "points: true", "claims.1.points is True; it is a number above 0"),
-    ("small, MRPC], direction: lower", "small, LM], direction: lower", "claims.2: compare is in percent and against"),
-    ("small, MRPC], direction: lower", "small, all], direction: lower", "claims.2: against: 'all' is none of"),
-    ("small, MRPC], direction: lower", "small, MNLI], direction: lower", "claims.2: against is the same difference as"),
+    (
+        "small, MRPC], direction: lower",
+        "small, LM], direction: lower",
+        "claims.2: compare is in percent and against",
+    ),
+    (
+        "small, MRPC], direction: lower",
+        "small, all], direction: lower",
+        "claims.2: against: 'all' is none of",
+    ),
+    (
+        "small, MRPC], direction: lower",
+        "small, MNLI], direction: lower",
+        "claims.2: against is the same difference as",
+    ),
     ("[base, small, MRPC]", "[base, MRPC]", "claims.2.against.2 is .*; it is .row, row, column."),
     ("[base, small, MRPC]", "[base, base, MRPC]", "claims.2: against compares 'base' with itself"),
-    ("paper_delta: -3", "paper_delta: 3", "claims.2: paper_delta is 3 and direction is lower: .* is wrong"),
+    (
+        "paper_delta: -3",
+        "paper_delta: 3",
+        "claims.2: paper_delta is 3 and direction is lower: .* is wrong",
+    ),
     ("paper_delta: -3", "paper_delta: -7", "claims.2: paper_delta is -7, and its cells say -3$"),
-    ("[small, base], MNLI]", "[small, small], MNLI]", "claims.3: a claim needs two or more different rows"),
-    ("[small, base], MNLI]", "[small, large], MNLI]", "claims.3: a claim needs two or more different rows"),
+    (
+        "[small, base], MNLI]",
+        "[small, small], MNLI]",
+        "claims.3: a claim needs two or more different rows",
+    ),
+    (
+        "[small, base], MNLI]",
+        "[small, large], MNLI]",
+        "claims.3: a claim needs two or more different rows",
+    ),
     ("[small, base], MNLI]", "[small, base]]", "claims.3: compare is .row, row, column. or"),
-    (ORDERED, ORDERED.replace("base, small", "base, base"), "claims.4: a claim needs two or more different rows"),
-    (ORDERED, ORDERED.replace("higher", "within"), "claims.4: direction is 'within'; with compare it is lower"),
-    (ORDERED, ORDERED.replace("MNLI", "all"), "claims.4: paper_delta is 2; of several differences it is null"),
-    ("paper_delta: 2.0", "paper_delta: lots", "claims.4.paper_delta is 'lots'; it is a number in the column's unit"),
+    (
+        ORDERED,
+        ORDERED.replace("base, small", "base, base"),
+        "claims.4: a claim needs two or more different rows",
+    ),
+    (
+        ORDERED,
+        ORDERED.replace("higher", "within"),
+        "claims.4: direction is 'within'; with compare it is lower",
+    ),
+    (
+        ORDERED,
+        ORDERED.replace("MNLI", "all"),
+        "claims.4: paper_delta is 2; of several differences it is null",
+    ),
+    (
+        "paper_delta: 2.0",
+        "paper_delta: lots",
+        "claims.4.paper_delta is 'lots'; it is a number in the column's unit",
+    ),
     ("paper_delta: 2.0", "paper_delta: 20", "claims.4: paper_delta is 20, and its cells say 2$"),
     ("paper_delta: 2.0", "size: 2.0", "claims.4: has no key 'size'; there are "),
     ("id: order", "id: each", "claims: id 'each' is there twice"),
     ("text: order", "text: each", "claims: text 'each' is there twice"),
     ("title: T", "title: [T", "is not valid YAML"),
     ("title: T", "title: T\nclaims: []", "is not valid YAML: the key 'claims' is there twice"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("old", "new", "message"), REFUSED)
-def test_a_slip_in_the_table_is_refused_in_one_sentence(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_a_slip_in_the_table_is_refused_in_one_sentence(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
     write(tmp_path, TABLE)
     edit(tmp_path / "paper.yaml", old, new)
     place = re.escape(str(tmp_path / "paper.yaml"))
@@ -218,10 +376,30 @@ BESIDE = [
         ": mlmm\nhead",
         "encoder_arm is 'mlmm', and paper.yaml says arm: 'mlm' of this row",
     ),
-    ("row/mlm.yaml", ": mlm\nhead", ": ltr\nhead", "encoder_arm is 'ltr', and paper.yaml says arm: 'mlm' of this row"),
-    ("row/mlm.yaml", ": mlm\nhead", ": null\nhead", "encoder_arm is null, and paper.yaml says arm: 'mlm' of this row"),
-    ("row/random.yaml", "on: random", "on: pretrained", "encoder_arm is 'mlm', and paper.yaml says arm: null"),
-    ("row/ltr.yaml", "row: ltr", "row: lrt", "it says row: 'lrt'; rows are called as their files, so 'ltr'"),
+    (
+        "row/mlm.yaml",
+        ": mlm\nhead",
+        ": ltr\nhead",
+        "encoder_arm is 'ltr', and paper.yaml says arm: 'mlm' of this row",
+    ),
+    (
+        "row/mlm.yaml",
+        ": mlm\nhead",
+        ": null\nhead",
+        "encoder_arm is null, and paper.yaml says arm: 'mlm' of this row",
+    ),
+    (
+        "row/random.yaml",
+        "on: random",
+        "on: pretrained",
+        "encoder_arm is 'mlm', and paper.yaml says arm: null",
+    ),
+    (
+        "row/ltr.yaml",
+        "row: ltr",
+        "row: lrt",
+        "it says row: 'lrt'; rows are called as their files, so 'ltr'",
+    ),
     ("arm/ltr.yaml", "arm: ltr", "arm: [ltr", "is not valid YAML"),
     (
         "paper.yaml",
@@ -241,7 +419,9 @@ BESIDE = [
 @pytest.fixture
 def table5(tmp_path: Path) -> Path:
     """Table 5 with a file for each arm and row."""
-    folder = Path(shutil.copytree(EXPERIMENTS_DIR / "table5_pretraining_tasks", tmp_path / "experiment"))
+    folder = Path(
+        shutil.copytree(EXPERIMENTS_DIR / "table5_pretraining_tasks", tmp_path / "experiment")
+    )
     for name, config in inline_configs(folder).items():
         if "/" in name:
             (folder / name).parent.mkdir(exist_ok=True)
@@ -252,9 +432,13 @@ def table5(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("file", "old", "new", "message"), BESIDE)
-def test_a_slip_beside_the_table_is_refused(table5: Path, file: str, old: str, new: str, message: str) -> None:
+def test_a_slip_beside_the_table_is_refused(
+    table5: Path, file: str, old: str, new: str, message: str
+) -> None:
     edit(table5 / file, old, new)
-    with pytest.raises(ValueError, match=f"{re.escape(str(table5 / file))}.*" + message.replace("?", r"\?")):
+    with pytest.raises(
+        ValueError, match=f"{re.escape(str(table5 / file))}.*" + message.replace("?", r"\?")
+    ):
         find_experiment(str(table5))
 
 
@@ -269,17 +453,25 @@ def test_an_arm_without_its_file_would_stay_empty(table5: Path) -> None:
 def test_a_verb_that_opens_an_experiment_refuses(table5: Path, verb: str) -> None:
     edit(table5 / "row/mlm.yaml", ": mlm\nhead", ": mlmm\nhead")
     words = [sys.executable, "-m", "clozelab", verb, str(table5), f"runs_dir={table5}/runs"]
-    done = forked.run(words, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": SOURCE})
+    done = forked.run(
+        words, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": SOURCE}
+    )
     assert done.returncode == 1 and not done.stdout and not (table5 / "runs").exists()
     assert f"error: {table5}/row/mlm.yaml: encoder_arm is 'mlmm'" in done.stderr
 
 
 def test_what_is_left_open_is_no_slip(table5: Path) -> None:
-    """An interpolated arm, a glob, a group of the experiment's own, a set that no task here reads, a module's score."""
+    """An interpolated arm, a glob, a group of the experiment's own, a set that no task here reads,
+    a module's score.
+    """
     edit(table5 / "row/mlm.yaml", "encoder_arm: mlm", "encoder_arm: ${row}")
     edit(table5 / "sweep_pretrain.yaml", "arm: mlm_nsp,mlm,ltr", "arm: glob(*)\n      flavour: one")
     edit(table5 / "paper.yaml", "accuracy, task: sst2", "bleu, task: fremde_daten")
-    edit(table5 / "paper.yaml", "split: dev\n", "split: dev\ndiffer_in: [task.data, 'phases.*.steps']\n")
+    edit(
+        table5 / "paper.yaml",
+        "split: dev\n",
+        "split: dev\ndiffer_in: [task.data, 'phases.*.steps']\n",
+    )
     (table5 / "flavour").mkdir()
     assert find_experiment(str(table5)) == table5
 
@@ -290,7 +482,9 @@ def test_opening_every_experiment_imports_neither_torch_nor_hydra() -> None:
         f"[find_experiment(name) for name in {list_experiments()!r}]\n"
         "assert not {'torch', 'hydra', 'omegaconf', 'scipy'} & sys.modules.keys()\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": SOURCE})
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": SOURCE}
+    )
 
 
 def test_the_whole_file_that_the_page_shows_can_be_read(tmp_path: Path) -> None:

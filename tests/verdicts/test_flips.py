@@ -1,4 +1,6 @@
-"""Injected results flip every verdict: each claim is made to hold, to fail, to stay open and to be incomparable."""
+"""Injected results flip every verdict: each claim is made to hold, to fail, to stay open and to be
+incomparable.
+"""
 
 from __future__ import annotations
 
@@ -52,13 +54,17 @@ def experiment(tmp_path: Path) -> Experiment:
     source, folder = find_experiment("table5_pretraining_tasks"), tmp_path / "table"
     folder.mkdir()
     text = (source / "paper.yaml").read_text().replace("primary: true, ", "").rstrip() + MORE
-    text = re.sub(r"cells: \[(.*?)\]", r"cells: [\1, null, null]", text.replace("arms:\n", COLUMNS, 1))
+    text = re.sub(
+        r"cells: \[(.*?)\]", r"cells: [\1, null, null]", text.replace("arms:\n", COLUMNS, 1)
+    )
     (folder / "paper.yaml").write_text(text)
     return load_experiment(folder)
 
 
 class Lab:
-    """Run folders whose every score is chosen: means, and a wobble from seed to seed that no pairing removes."""
+    """Run folders whose every score is chosen: means, and a wobble from seed to seed that no
+    pairing removes.
+    """
 
     def __init__(self, root: Path, writers: Any) -> None:
         self.root, self.writers = root, writers
@@ -130,8 +136,14 @@ def test_every_claim_holds(experiment: Experiment, lab: Lab) -> None:
     found = verdicts(experiment, lab.write(AS_CLAIMED, PERPLEXITIES, wobble=0.02))
     assert {name: one.verdict for name, one in found.items()} == dict.fromkeys(found, HOLDS)
     assert found["chain"].shown == "No NSP − MLM & NSP"  # 0.4 points, the other step 20
-    assert found["perplexity"].judged_on == "perplexity" and "held-out text" in found["perplexity"].note
-    assert all(one.corrected is not None and one.p is not None and one.p <= one.corrected for one in found.values())
+    assert (
+        found["perplexity"].judged_on == "perplexity"
+        and "held-out text" in found["perplexity"].note
+    )
+    assert all(
+        one.corrected is not None and one.p is not None and one.p <= one.corrected
+        for one in found.values()
+    )
 
 
 def test_every_claim_fails(experiment: Experiment, lab: Lab) -> None:
@@ -150,20 +162,29 @@ def test_every_claim_stays_open(experiment: Experiment, lab: Lab) -> None:
 def test_one_seed_leaves_every_claim_open(experiment: Experiment, lab: Lab) -> None:
     found = verdicts(experiment, lab.write(AS_CLAIMED, PERPLEXITIES, seeds=(1,)))
     assert {name: one.verdict for name, one in found.items()} == dict.fromkeys(found, ONE_SEED)
-    assert all(one.needs.startswith("needs 2 or more pre-training seeds; 1 more takes") for one in found.values())
+    assert all(
+        one.needs.startswith("needs 2 or more pre-training seeds; 1 more takes")
+        for one in found.values()
+    )
     assert all(one.corrected is None for one in found.values())
 
 
 def test_no_claim_is_comparable(experiment: Experiment, lab: Lab) -> None:
-    """Every arm saw another amount of text, and the two rows of one arm were fine-tuned in two ways."""
+    """Every arm saw another amount of text, and the two rows of one arm were fine-tuned in two
+    ways.
+    """
     root = lab.write(AS_CLAIMED, PERPLEXITIES)
     for factor, arm in enumerate(PERPLEXITIES, 1):
         for path in (root / "pretrain" / arm).rglob("run.json"):
-            path.write_text(path.read_text().replace('"tokens": 1000000', f'"tokens": {factor}000000'))
+            path.write_text(
+                path.read_text().replace('"tokens": 1000000', f'"tokens": {factor}000000')
+            )
     for path in (root / "finetune" / "ltr_bilstm").rglob("run.json"):
         path.write_text(path.read_text().replace('"row"', '"epochs": 9, "row"'))
     found = verdicts(experiment, root)
-    assert {name: one.verdict for name, one in found.items()} == dict.fromkeys(found, NOT_COMPARABLE)
+    assert {name: one.verdict for name, one in found.items()} == dict.fromkeys(
+        found, NOT_COMPARABLE
+    )
     assert "arms not matched: 1 M against 2 M tokens of pre-training" in found["perplexity"].note
     assert "epochs 9 against none" in found["bilstm_helps_squad"].note
 
@@ -179,16 +200,27 @@ def test_a_link_too_many(experiment: Experiment, lab: Lab) -> None:
     assert found.verdict == FAILS and "of 2 differences 1 holds, 1 contradicted" in found.note
     shutil.rmtree(root / "finetune" / "ltr")
     found = verdicts(
-        experiment, lab.write({key: one for key, one in AS_CLAIMED.items() if key[0] != "ltr"}, PERPLEXITIES)
+        experiment,
+        lab.write({key: one for key, one in AS_CLAIMED.items() if key[0] != "ltr"}, PERPLEXITIES),
     )
-    assert found["chain"].verdict == INCONCLUSIVE and "no complete run of LTR & No NSP" in found["chain"].note
+    assert (
+        found["chain"].verdict == INCONCLUSIVE
+        and "no complete run of LTR & No NSP" in found["chain"].note
+    )
 
 
 def test_equality_has_to_be_shown(experiment: Experiment, lab: Lab) -> None:
-    """Not significantly different is not yet alike: a wide interval around a small mean decides nothing."""
+    """Not significantly different is not yet alike: a wide interval around a small mean decides
+    nothing.
+    """
     near = AS_CLAIMED | {("mlm_nsp", "sst2"): 80.2}
-    assert verdicts(experiment, lab.write(near, PERPLEXITIES, wobble=0.02))["alike"].verdict == HOLDS
-    assert verdicts(experiment, lab.write(near, PERPLEXITIES, wobble=2.0))["alike"].verdict == INCONCLUSIVE
+    assert (
+        verdicts(experiment, lab.write(near, PERPLEXITIES, wobble=0.02))["alike"].verdict == HOLDS
+    )
+    assert (
+        verdicts(experiment, lab.write(near, PERPLEXITIES, wobble=2.0))["alike"].verdict
+        == INCONCLUSIVE
+    )
     far = AS_CLAIMED | {("mlm_nsp", "sst2"): 84.0}
     assert verdicts(experiment, lab.write(far, PERPLEXITIES, wobble=0.1))["alike"].verdict == FAILS
 
@@ -197,7 +229,11 @@ def test_the_correction_can_take_a_verdict_away(experiment: Experiment, lab: Lab
     level = scores(**dict.fromkeys(ROWS, 70.0))
     root = lab.write(level | {("ltr", "mrpc"): 66.9}, dict.fromkeys(PERPLEXITIES, 25.0), wobble=1.0)
     found = verdicts(experiment, root)["ltr_hurts_mrpc"]
-    assert found.difference is not None and found.difference.high is not None and found.difference.high < 0
+    assert (
+        found.difference is not None
+        and found.difference.high is not None
+        and found.difference.high < 0
+    )
     assert found.p is not None and found.corrected is not None and found.p < 0.05 < found.corrected
     assert found.verdict == INCONCLUSIVE
     assert f"the test corrected for {found.family} differences does not" in found.note
@@ -206,14 +242,16 @@ def test_the_correction_can_take_a_verdict_away(experiment: Experiment, lab: Lab
 
 def test_a_shared_difference_is_tested_once(experiment: Experiment, lab: Lab) -> None:
     found = verdicts(experiment, lab.write(AS_CLAIMED, PERPLEXITIES))
-    # 9 claims of the table, of which one is about five tasks and shares two of them; chain 2, alike 1 (another
-    # hypothesis than zero), difference of differences 1, perplexity 1, average 1, each 1; chain's and each's other one
-    # is among the five.
+    # 9 claims of the table, of which one is about five tasks and shares two of them; chain 2, alike
+    # 1 (another hypothesis than zero), difference of differences 1, perplexity 1, average 1, each
+    # 1; chain's and each's other one is among the five.
     assert {one.family for one in found.values()} == {8 + 3 + 1 + 1 + 1 + 1 + 1 + 1}
 
 
 def test_a_mean_needs_all_its_parts(experiment: Experiment, lab: Lab) -> None:
-    root = lab.write({key: one for key, one in AS_CLAIMED.items() if key[1] != "mrpc"}, PERPLEXITIES)
+    root = lab.write(
+        {key: one for key, one in AS_CLAIMED.items() if key[1] != "mrpc"}, PERPLEXITIES
+    )
     found = verdicts(experiment, root)["average"]
     assert found.verdict == NOT_COMPARABLE and "no run on Average" in found.note
     root = lab.write(AS_CLAIMED, PERPLEXITIES)
@@ -229,14 +267,20 @@ def test_a_perplexity_is_the_arms_and_not_in_percent(experiment: Experiment, lab
     table = build_table(experiment, find(lab.write(AS_CLAIMED, PERPLEXITIES, wobble=0.0)))
     cells = {row: table.cells[row, "pretrain:perplexity"] for row in (*ROWS, "random")}
     assert {row: cell.estimate and cell.estimate.mean for row, cell in cells.items()} == {
-        "mlm_nsp": 20.0, "mlm": 25.0, "ltr": 30.0, "ltr_bilstm": 30.0, "random": None,
-    }  # fmt: skip
+        "mlm_nsp": 20.0,
+        "mlm": 25.0,
+        "ltr": 30.0,
+        "ltr_bilstm": 30.0,
+        "random": None,
+    }
     assert len(cells["mlm"].scores) == len(SEEDS) and cells["random"].missing == ()
     (column,) = (one for one in table.columns if one.key == "pretrain:perplexity")
     assert (column.decimals, column.unit, column.is_paper) == (2, "perplexity", False)
 
 
-def test_a_row_against_each_of_several_is_held_up_by_the_best_of_them(experiment: Experiment, lab: Lab) -> None:
+def test_a_row_against_each_of_several_is_held_up_by_the_best_of_them(
+    experiment: Experiment, lab: Lab
+) -> None:
     def each(bilstm: float, wobble: float = 0.1) -> Judgement:
         means = scores(mlm_nsp=85.0, mlm=80.0, ltr=60.0, ltr_bilstm=bilstm)
         return verdicts(experiment, lab.write(means, PERPLEXITIES, wobble))["each"]
@@ -256,17 +300,28 @@ def test_a_mean_over_copies_decides_nothing(experiment: Experiment, lab: Lab) ->
         path.write_text(json.dumps(state))
     assert verdicts(experiment, root)["average"].verdict == HOLDS
     for path in root.glob("finetune/ltr/*/*/*/run.json"):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"inputs": {"encoder": "one for all seeds"}}))
+        path.write_text(
+            json.dumps(json.loads(path.read_text()) | {"inputs": {"encoder": "one for all seeds"}})
+        )
     found = verdicts(experiment, root)["average"]
-    assert found.verdict == INCONCLUSIVE and "one and the same encoder: copies decide nothing" in found.note
+    assert (
+        found.verdict == INCONCLUSIVE
+        and "one and the same encoder: copies decide nothing" in found.note
+    )
 
 
 def test_collapsed_runs_keep_no_margin(experiment: Experiment, lab: Lab, writers: Any) -> None:
-    """The healthy runs are five points apart; a collapsed one of each encoder brings the means to half a point."""
-    root = lab.write(AS_CLAIMED | {("mlm_nsp", "sst2"): 85.0, ("mlm", "sst2"): 90.0}, PERPLEXITIES, wobble=0.02)
+    """The healthy runs are five points apart; a collapsed one of each encoder brings the means to
+    half a point.
+    """
+    root = lab.write(
+        AS_CLAIMED | {("mlm_nsp", "sst2"): 85.0, ("mlm", "sst2"): 90.0}, PERPLEXITIES, wobble=0.02
+    )
     for seed in SEEDS:
         writers.finetune(root, "mlm_nsp", "sst2", (seed, 3), 85.0)
         writers.finetune(root, "mlm", "sst2", (seed, 3), 73.5 + 0.01 * seed, collapsed=True)
     found = verdicts(experiment, root)["alike"]
-    assert found.difference is not None and abs(found.difference.mean) == pytest.approx(0.5, abs=0.1)
+    assert found.difference is not None and abs(found.difference.mean) == pytest.approx(
+        0.5, abs=0.1
+    )
     assert found.verdict == INCONCLUSIVE and not found.needs

@@ -57,7 +57,9 @@ def test_clear_differences(experiment: Experiment, make_runs: Callable[..., Path
     assert "stand-in: direction only" in nsp.note
     rows = [one.model_copy(update={"cells": []}) for one in experiment.rows]
     unpublished = experiment.model_copy(update={"source": "", "rows": rows})
-    assert not any("direction only" in one.note for one in judged(unpublished, root)["nsp_helps_qnli"])
+    assert not any(
+        "direction only" in one.note for one in judged(unpublished, root)["nsp_helps_qnli"]
+    )
     assert nsp.difference is not None and nsp.difference.mean == pytest.approx(-10.0, abs=1.0)
     (mrpc,) = found["ltr_hurts_mrpc"]
     assert (mrpc.verdict, mrpc.judged_on) == (FAILS, "MRPC")
@@ -70,8 +72,14 @@ def test_row_without_runs_is_named(experiment: Experiment, make_runs: Callable[.
     assert one.verdict == NOT_COMPARABLE and "no complete run of No NSP" in one.note
 
 
-def test_one_pretraining_seed_shows_the_difference(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
-    root = make_runs({("ltr", "mrpc"): 60.0, ("mlm", "mrpc"): 70.0}, pretrain_seeds=(1,), finetune_seeds=(1, 2, 3))
+def test_one_pretraining_seed_shows_the_difference(
+    experiment: Experiment, make_runs: Callable[..., Path]
+) -> None:
+    root = make_runs(
+        {("ltr", "mrpc"): 60.0, ("mlm", "mrpc"): 70.0},
+        pretrain_seeds=(1,),
+        finetune_seeds=(1, 2, 3),
+    )
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.verdict == ONE_SEED
     assert one.difference is not None
@@ -81,7 +89,9 @@ def test_one_pretraining_seed_shows_the_difference(experiment: Experiment, make_
 EVERY = ("mrpc", "snli_95k", "qnli_derived", "squad_v1")
 
 
-def test_claim_about_all_columns(experiment: Experiment, make_runs: Callable[..., Path], writers: Any) -> None:
+def test_claim_about_all_columns(
+    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
+) -> None:
     means = {("ltr", task): 50.0 for task in EVERY} | {("mlm", task): 60.0 for task in EVERY}
     root = make_runs(means)
     (one,) = judged(experiment, root)["ltr_hurts_everywhere"]
@@ -90,14 +100,19 @@ def test_claim_about_all_columns(experiment: Experiment, make_runs: Callable[...
     short = experiment.model_copy(
         update={
             "columns": tuple(column for column in experiment.columns if column.name != "SST-2"),
-            "rows": tuple(row.model_copy(update={"cells": (*row.cells[:3], row.cells[4])}) for row in experiment.rows),
+            "rows": tuple(
+                row.model_copy(update={"cells": (*row.cells[:3], row.cells[4])})
+                for row in experiment.rows
+            ),
         }
     )
     (one,) = judged(short, root)["ltr_hurts_everywhere"]
     assert one.verdict == HOLDS
 
 
-def test_one_confident_opposite_is_enough_to_fail(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
+def test_one_confident_opposite_is_enough_to_fail(
+    experiment: Experiment, make_runs: Callable[..., Path]
+) -> None:
     means = {("ltr", task): 50.0 for task in EVERY} | {("mlm", task): 60.0 for task in EVERY}
     root = make_runs(means | {("ltr", "squad_v1"): 75.0})
     (one,) = judged(experiment, root)["ltr_hurts_everywhere"]
@@ -130,14 +145,18 @@ def test_unknown_task_is_a_column_of_its_own(
     assert table.columns[-1].heading == "Other" and table.columns[-1].column is None
 
 
-def test_collapsed_runs_are_flagged(experiment: Experiment, make_runs: Callable[..., Path], writers: Any) -> None:
+def test_collapsed_runs_are_flagged(
+    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
+) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0}, finetune_seeds=(1,))
     for seed in (1, 2, 3):
         writers.finetune(root, "mlm", "mrpc", (seed, 2), 31.6, collapsed=True)
     cell = build_table(experiment, find(root)).cells["mlm", "mrpc"]
     assert cell.num_collapsed == 3
     assert cell.estimate is not None and cell.estimate.mean == pytest.approx(50.8, abs=0.7)
-    assert cell.without_collapsed is not None and cell.without_collapsed.mean == pytest.approx(70.0, abs=0.7)
+    assert cell.without_collapsed is not None and cell.without_collapsed.mean == pytest.approx(
+        70.0, abs=0.7
+    )
 
 
 @pytest.mark.parametrize(("collapsed", "verdict"), [((1,), HOLDS), ((1, 2, 3), INCONCLUSIVE)])
@@ -150,14 +169,18 @@ def test_a_row_that_only_collapsed_decides_nothing(
 ) -> None:
     root = make_runs({("mlm", "mrpc"): 72.0}, finetune_seeds=(1,))
     for seed in (1, 2, 3):
-        writers.finetune(root, "ltr", "mrpc", (seed, 1), 68.3 + 0.01 * seed, collapsed=seed in collapsed)
+        writers.finetune(
+            root, "ltr", "mrpc", (seed, 1), 68.3 + 0.01 * seed, collapsed=seed in collapsed
+        )
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.verdict == verdict
     assert f"{len(collapsed)} collapsed run(s) of LTR" in one.note
     assert ("every run of LTR & No NSP collapsed" in one.note) == (verdict == INCONCLUSIVE)
 
 
-def test_missing_and_unfinished(experiment: Experiment, make_runs: Callable[..., Path], writers: Any) -> None:
+def test_missing_and_unfinished(
+    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
+) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
     writers.finetune(root, "ltr", "mrpc", (1, 1), 0.0, status="running")
     writers.finetune(root, "ltr", "mrpc", (2, 1), 0.0, status="failed")
@@ -179,7 +202,9 @@ def test_damaged_folders_are_listed_not_fatal(make_runs: Callable[..., Path]) ->
 BELOW = "No NSP has 12.9 on SQuAD F1, where the same head on random weights has 24.9"
 
 
-def test_a_row_below_its_floor_decides_nothing(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
+def test_a_row_below_its_floor_decides_nothing(
+    experiment: Experiment, make_runs: Callable[..., Path]
+) -> None:
     """As on real runs: left to right is 36.3 points above an MLM arm that random weights beat."""
     means = {("mlm", "squad_v1"): 12.9, ("ltr", "squad_v1"): 49.2, ("random", "squad_v1"): 24.8}
     root = make_runs(means, finetune_seeds=(2,))
@@ -188,7 +213,10 @@ def test_a_row_below_its_floor_decides_nothing(experiment: Experiment, make_runs
     assert one.verdict == BELOW_FLOOR and one.difference is not None and not one.needs
     assert one.difference.mean == pytest.approx(36.3, abs=0.3)
     assert one.corrected is not None and one.corrected < 0.05, "only the floor withholds it"
-    assert f"below its floor: {BELOW}; such a row decides nothing about what pre-training gives" in one.note
+    assert (
+        f"below its floor: {BELOW}; such a row decides nothing about what pre-training gives"
+        in one.note
+    )
     assert BELOW in problems(table)["Below the floor"]
     # On real runs it failed before, as it does where the row has cleared its floor.
     root = make_runs(means | {("mlm", "squad_v1"): 25.9}, finetune_seeds=(2,), below="other")
@@ -200,9 +228,15 @@ def test_what_pretraining_gives_is_judged_against_the_floor(
     experiment: Experiment, make_runs: Callable[..., Path]
 ) -> None:
     """That a row lies below its own floor is a finding, too."""
-    said = {"text": "pre-training helps", "compare": ["mlm", "random", "MRPC"], "direction": "higher"}
+    said = {
+        "text": "pre-training helps",
+        "compare": ["mlm", "random", "MRPC"],
+        "direction": "higher",
+    }
     against = experiment.model_copy(update={"claims": (Claim.model_validate(said),)})
-    (one,) = judge(build_table(against, find(make_runs({("mlm", "mrpc"): 60.0, ("random", "mrpc"): 70.0}))))
+    (one,) = judge(
+        build_table(against, find(make_runs({("mlm", "mrpc"): 60.0, ("random", "mrpc"): 70.0})))
+    )
     assert one.verdict == FAILS and "floor" not in one.note
 
 
@@ -212,9 +246,14 @@ def test_without_a_floor_one_answer_is_the_floor(
     root = make_runs({("ltr", "mrpc"): 65.0})
     for seed in (1, 2, 3):
         for restart in (1, 2):
-            writers.finetune(root, "mlm", "mrpc", (seed, restart), 75.0 + 0.1 * seed, majority_baseline=0.684)
+            writers.finetune(
+                root, "mlm", "mrpc", (seed, restart), 75.0 + 0.1 * seed, majority_baseline=0.684
+            )
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
-    assert one.verdict == BELOW_FLOOR and "LTR & No NSP has 65.0 on MRPC, where one fixed answer has 68.4" in one.note
+    assert (
+        one.verdict == BELOW_FLOOR
+        and "LTR & No NSP has 65.0 on MRPC, where one fixed answer has 68.4" in one.note
+    )
 
 
 def test_methods_that_beat_rows_are_named_and_withhold_nothing(
@@ -231,13 +270,29 @@ def test_methods_that_beat_rows_are_named_and_withhold_nothing(
     assert line == "LTR & No NSP below the surface baseline of MRPC (bag of words: 70.0)"
 
 
-def test_a_chain_over_a_row_below_its_floor(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
-    said = {"text": "t", "rows": ["ltr", "mlm", "mlm_nsp"], "column": "MRPC", "direction": "increasing"}
+def test_a_chain_over_a_row_below_its_floor(
+    experiment: Experiment, make_runs: Callable[..., Path]
+) -> None:
+    said = {
+        "text": "t",
+        "rows": ["ltr", "mlm", "mlm_nsp"],
+        "column": "MRPC",
+        "direction": "increasing",
+    }
     chain = experiment.model_copy(update={"claims": (Claim.model_validate(said),)})
-    means = {("ltr", "mrpc"): 60.0, ("mlm", "mrpc"): 70.0, ("mlm_nsp", "mrpc"): 80.0, ("random", "mrpc"): 65.0}
+    means = {
+        ("ltr", "mrpc"): 60.0,
+        ("mlm", "mrpc"): 70.0,
+        ("mlm_nsp", "mrpc"): 80.0,
+        ("random", "mrpc"): 65.0,
+    }
     (one,) = judge(build_table(chain, find(make_runs(means))))
-    assert one.verdict == BELOW_FLOOR and "of 2 differences 1 inconclusive (below its floor), 1 holds" in one.note
-    means[("mlm", "mrpc")] = 90.0  # one step surely goes the other way, between two rows above their floor
+    assert (
+        one.verdict == BELOW_FLOOR
+        and "of 2 differences 1 inconclusive (below its floor), 1 holds" in one.note
+    )
+    # one step surely goes the other way, between two rows above their floor
+    means[("mlm", "mrpc")] = 90.0
     (one,) = judge(build_table(chain, find(make_runs(means, below="other"))))
     assert one.verdict == FAILS
 
@@ -256,8 +311,9 @@ def test_a_verdict_says_which_runs_it_lacks(
         writers.finetune(root, "ltr", "mrpc", (3, seed), 0.0, status="failed")
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.difference is not None and one.difference.count == 2
-    assert "2 run(s) of LTR & No NSP missing" in one.note and "No NSP missing" not in one.note.replace(
-        "LTR & No NSP", ""
+    assert (
+        "2 run(s) of LTR & No NSP missing" in one.note
+        and "No NSP missing" not in one.note.replace("LTR & No NSP", "")
     )
 
 
@@ -269,17 +325,23 @@ def test_generated_tasks_are_synthetic_without_any_pretraining_run(
     writers.finetune(root, "mlm", "mrpc", (1, 1), 70.0, synthetic="microworld")
     table = build_table(experiment, find(root))
     (column,) = (one for one in table.columns if one.key == "mrpc")
-    assert not column.is_paper and column.role == "synthetic, for MRPC" and "microworld" in column.heading
+    assert (
+        not column.is_paper
+        and column.role == "synthetic, for MRPC"
+        and "microworld" in column.heading
+    )
 
 
-def test_a_title_comes_with_the_scores(experiment: Experiment, make_runs: Callable[..., Path], writers: Any) -> None:
+def test_a_title_comes_with_the_scores(
+    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
+) -> None:
     root = make_runs({}, pretrain_seeds=())
     writers.finetune(root, "mlm", "snli_95k", (1, 1), 70.0, title="A title of its own")
     assert [run.title for run in find(root).finetune] == ["A title of its own"]
 
 
 def test_summary_is_in_words(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
-    (one, *_) = judge(build_table(experiment, find(make_runs({("mlm", "mrpc"): 70.0}))))
+    one, *_ = judge(build_table(experiment, find(make_runs({("mlm", "mrpc"): 70.0}))))
     kinds = [replace(one, verdict=verdict) for verdict in (HOLDS, FAILS, INCONCLUSIVE)]
     assert summarise(kinds) == "1 holds, 1 contradicted, 1 inconclusive"
     assert summarise(kinds * 2) == "2 hold, 2 contradicted, 2 inconclusive"
@@ -298,27 +360,45 @@ def test_a_difference_with_and_without_collapsed_runs(
     assert "3 collapsed run(s) of LTR" in one.note and "without collapsed runs −2" in one.note
 
 
-@pytest.mark.parametrize(("healthy", "verdict", "note"), [
-    (72.0, INCONCLUSIVE, "the difference rests on them and decides nothing"),
-    (60.0, HOLDS, "p is the larger one, with or without"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("healthy", "verdict", "note"),
+    [
+        (72.0, INCONCLUSIVE, "the difference rests on them and decides nothing"),
+        (60.0, HOLDS, "p is the larger one, with or without"),
+    ],
+)
 def test_no_verdict_rests_on_collapsed_runs(
-    experiment: Experiment, make_runs: Callable[..., Path], writers: Any, healthy: float, verdict: str, note: str
+    experiment: Experiment,
+    make_runs: Callable[..., Path],
+    writers: Any,
+    healthy: float,
+    verdict: str,
+    note: str,
 ) -> None:
-    """One fine-tuning seed of every encoder of one row collapses: alone it would make a sure difference."""
+    """One fine-tuning seed of every encoder of one row collapses: alone it would make a sure
+    difference.
+    """
     root = make_runs({}, pretrain_seeds=(1, 2, 3))
     for seed in (1, 2, 3):
         for tuning in (1, 2):
             writers.finetune(root, "mlm", "mrpc", (seed, tuning), 72.0 + 0.1 * seed)
-            writers.finetune(root, "ltr", "mrpc", (seed, tuning + 1), healthy + 0.2 * (seed % 2) + 0.05 * tuning)
+            writers.finetune(
+                root, "ltr", "mrpc", (seed, tuning + 1), healthy + 0.2 * (seed % 2) + 0.05 * tuning
+            )
         writers.finetune(root, "mlm", "mrpc", (seed, 3), 72.1)
         writers.finetune(root, "ltr", "mrpc", (seed, 1), 40.0 + 0.1 * seed, collapsed=True)
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
-    assert one.difference is not None and one.difference.high is not None and one.difference.high < -8.0
+    assert (
+        one.difference is not None
+        and one.difference.high is not None
+        and one.difference.high < -8.0
+    )
     assert one.verdict == verdict and note in one.note
 
 
-def test_collapsed_runs_lend_no_spread(experiment: Experiment, make_runs: Callable[..., Path], writers: Any) -> None:
+def test_collapsed_runs_lend_no_spread(
+    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
+) -> None:
     """Without them the difference is the same for every seed, which decides nothing."""
     root = make_runs({}, pretrain_seeds=(1, 2, 3))
     for seed in (1, 2, 3):
@@ -329,7 +409,9 @@ def test_collapsed_runs_lend_no_spread(experiment: Experiment, make_runs: Callab
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.difference is not None and not one.difference.has_no_spread
     assert one.verdict == INCONCLUSIVE and not one.needs
-    assert "the difference rests on them and decides nothing" in one.note and "larger" not in one.note
+    assert (
+        "the difference rests on them and decides nothing" in one.note and "larger" not in one.note
+    )
 
 
 def test_seeds_with_one_encoder_are_copies(
@@ -346,7 +428,10 @@ def test_seeds_with_one_encoder_are_copies(
         path.write_text(path.read_text().replace('"row"', '"initialisation": "pretrained", "row"'))
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.verdict == INCONCLUSIVE and not one.needs
-    assert "LTR & No NSP: pre-training seeds 1 and 2 are one and the same encoder: copies decide nothing" in one.note
+    assert (
+        "LTR & No NSP: pre-training seeds 1 and 2 are one and the same encoder: copies decide"
+        " nothing" in one.note
+    )
 
 
 def test_a_difference_without_spread_waits_for_one_more_seed(
@@ -380,7 +465,10 @@ def contrast(experiment: Experiment, first: str, second: str) -> Experiment:
         (
             ("MNLI-m", "QNLI"),
             ("mnli", "snli_95k", "qnli"),
-            {"MNLI-m against QNLI": "", "SNLI-95k": "no run on qnli_derived, the counterpart of SNLI-95k in QNLI"},
+            {
+                "MNLI-m against QNLI": "",
+                "SNLI-95k": "no run on qnli_derived, the counterpart of SNLI-95k in QNLI",
+            },
         ),
         (
             ("MNLI-m", "QNLI"),
@@ -406,7 +494,9 @@ def test_which_data_sets_a_difference_of_differences_pairs(
     tasks: tuple[str, ...],
     expected: dict[str, str],
 ) -> None:
-    root = make_runs({(row, task): mean for row, mean in (("ltr", 60.0), ("mlm", 70.0)) for task in tasks})
+    root = make_runs(
+        {(row, task): mean for row, mean in (("ltr", 60.0), ("mlm", 70.0)) for task in tasks}
+    )
     found = judge(build_table(contrast(experiment, *columns), find(root)))
     assert {one.judged_on: one.note for one in found if one.verdict == NOT_COMPARABLE} == {
         name: reason for name, reason in expected.items() if reason
@@ -420,12 +510,19 @@ def test_the_second_stand_in_never_stands_beside_the_first(
     """Both columns have a stand-in with runs, and they are different ones."""
     more = {"MNLI-m": ("mrpc", "snli_95k"), "QNLI": ("sst2", "qnli_derived")}
     listed = tuple(
-        one.model_copy(update={"stand_ins": more.get(one.name, one.stand_ins)}) for one in experiment.columns
+        one.model_copy(update={"stand_ins": more.get(one.name, one.stand_ins)})
+        for one in experiment.columns
     )
     root = make_runs(
-        {(row, task): mean for row, mean in (("ltr", 60.0), ("mlm", 70.0)) for task in ("mrpc", "qnli_derived")}
+        {
+            (row, task): mean
+            for row, mean in (("ltr", 60.0), ("mlm", 70.0))
+            for task in ("mrpc", "qnli_derived")
+        }
     )
-    short = experiment.model_copy(update={"columns": tuple(one for one in listed if one.name not in ("MRPC", "SST-2"))})
+    short = experiment.model_copy(
+        update={"columns": tuple(one for one in listed if one.name not in ("MRPC", "SST-2"))}
+    )
     found = judge(build_table(contrast(short, "MNLI-m", "QNLI"), find(root)))
     assert [one.verdict for one in found] == [NOT_COMPARABLE] * 2
     assert {one.note for one in found} == {
@@ -447,25 +544,41 @@ def test_a_size_is_held_against_means_only(
     else:
         words = {"median": "medians", "best": "the best"}[averaging]
         assert mrpc.paper_size is None
-        assert f"the paper's numbers are {words} of its runs, ours means: direction only" in mrpc.note
+        assert (
+            f"the paper's numbers are {words} of its runs, ours means: direction only" in mrpc.note
+        )
 
 
-def test_what_is_needed_is_said_in_hours(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
-    """As these runs took: a seed is two pre-trainings and two times two fine-tunings of six minutes each."""
+def test_what_is_needed_is_said_in_hours(
+    experiment: Experiment, make_runs: Callable[..., Path]
+) -> None:
+    """As these runs took: a seed is two pre-trainings and two times two fine-tunings of six minutes
+    each.
+    """
     means = {("ltr", "mrpc"): 70.4, ("mlm", "mrpc"): 70.0}
     root = make_runs(means)
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.verdict == INCONCLUSIVE and one.decisive_seeds is not None
     more = one.decisive_seeds - 3
-    assert one.needs.endswith(f"; {more} more take about {duration(more * 6 * 360.0)}, as these runs took")
+    assert one.needs.endswith(
+        f"; {more} more take about {duration(more * 6 * 360.0)}, as these runs took"
+    )
     for number, path in enumerate(sorted(root.glob("*/*/**/run.json"))):  # two at a time
         begin = f"2030-01-01T{number // 2:02d}:00:00+00:00"
-        state = json.loads(path.read_text()) | {"started": begin, "finished": begin.replace("00:00+", "06:00+")}
+        state = json.loads(path.read_text()) | {
+            "started": begin,
+            "finished": begin.replace("00:00+", "06:00+"),
+        }
         path.write_text(json.dumps(state))
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.needs.endswith(f"about {duration(more * 3 * 360.0)}, as these runs took")
-    (alone,) = judged(experiment, make_runs(means, pretrain_seeds=(1,), below="one"))["ltr_hurts_mrpc"]
-    assert alone.needs == "needs 2 or more pre-training seeds; 1 more takes about 36.0 min, as these runs took"
+    (alone,) = judged(experiment, make_runs(means, pretrain_seeds=(1,), below="one"))[
+        "ltr_hurts_mrpc"
+    ]
+    assert (
+        alone.needs
+        == "needs 2 or more pre-training seeds; 1 more takes about 36.0 min, as these runs took"
+    )
     for path in (root / "pretrain").rglob("run.json"):  # no time that is known: seeds alone
         path.write_text(path.read_text().replace('"seconds": 360.0', '"seconds": 0.0'))
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]

@@ -1,4 +1,6 @@
-"""Every look at other seeds is noted beside the runs, and what is decided after seeds were added is exploratory."""
+"""Every look at other seeds is noted beside the runs, and what is decided after seeds were added is
+exploratory.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,19 @@ from scipy import stats
 from clozelab.report.render import Report, write_latex, write_report
 from clozelab.stages.report import print_page
 from clozelab.verdicts.experiment import find_experiment, load_experiment
-from clozelab.verdicts.judging import FAILS, HOLDS, INCONCLUSIVE, LOOKS_FILE, ONE_SEED, Judgement, look_at
+from clozelab.verdicts.judging import (
+    FAILS,
+    HOLDS,
+    INCONCLUSIVE,
+    LOOKS_FILE,
+    ONE_SEED,
+    Judgement,
+    look_at,
+)
 
-FILE = importlib.util.spec_from_file_location("looks", Path(__file__).parents[2] / "benchmarks" / "looks.py")
+FILE = importlib.util.spec_from_file_location(
+    "looks", Path(__file__).parents[2] / "benchmarks" / "looks.py"
+)
 assert FILE is not None and FILE.loader is not None
 simulation = importlib.util.module_from_spec(FILE)
 FILE.loader.exec_module(simulation)
@@ -42,33 +54,52 @@ def claim(report: Report) -> Judgement:
     return next(one for one in report.judgements if one.claim.id == "ltr_hurts_mrpc")
 
 
-def test_a_claim_that_is_worded_after_a_look_is_exploratory(make_runs: Callable[..., Path], tmp_path: Path) -> None:
-    """Other rows, another direction, another margin or another place in the order; another sentence is none."""
+def test_a_claim_that_is_worded_after_a_look_is_exploratory(
+    make_runs: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Other rows, another direction, another margin or another place in the order; another sentence
+    is none.
+    """
     root, folder = make_runs(MEANS), tmp_path / "table5_pretraining_tasks"
     shutil.copytree(find_experiment("table5_pretraining_tasks"), folder)
     path, seen = folder / "paper.yaml", {}
     text = path.read_text()
-    within = "  - {id: near, text: NSP leaves MRPC, rows: [mlm_nsp, mlm], column: MRPC, direction: within, points: 9}"
-    mine = "text: left-to-right costs MRPC, paper_delta: -9.0, compare: [ltr, mlm, MRPC], direction: lower"
+    within = (
+        "  - {id: near, text: NSP leaves MRPC, rows: [mlm_nsp, mlm], column: MRPC, direction:"
+        " within, points: 9}"
+    )
+    mine = (
+        "text: left-to-right costs MRPC, paper_delta: -9.0, compare: [ltr, mlm, MRPC], direction:"
+        " lower"
+    )
     path.write_text(f"{text.rstrip()}\n{within}\n")
     for change in (
-        ("", ""), (mine, mine.replace("left-to-right", "LTR")),
+        ("", ""),
+        (mine, mine.replace("left-to-right", "LTR")),
         (mine, mine.replace("lower", "higher").replace("paper_delta: -9.0, ", "")),
-        ("ltr_hurts_mrpc, text", "ltr_hurts_mrpc, primary: true, text"), ("points: 9", "points: 5"),
-    ):  # fmt: skip
+        ("ltr_hurts_mrpc, text", "ltr_hurts_mrpc, primary: true, text"),
+        ("points: 9", "points: 5"),
+    ):
         path.write_text(f"{text.rstrip()}\n{within}\n".replace(*change))
-        found = write_report(load_experiment(folder), root, root / "report", scale="demo").judgements
+        found = write_report(
+            load_experiment(folder), root, root / "report", scale="demo"
+        ).judgements
         seen[change[1]] = {one.claim.id: one.note for one in found if one.is_exploratory}
     first, sentence, direction, place, margin = seen.values()
     assert first == sentence == {}
     assert [*direction] == [*place] == ["ltr_hurts_mrpc"] and [*margin] == ["near"]
-    assert all("claimed after a look at its numbers (20" in note for note in (*direction.values(), *margin.values()))
-    nameless = re.sub(r"\{id: \w+, text: ", "{text: now ", f"{text.rstrip()}\n{within}\n")  # a name is no claim
+    assert all(
+        "claimed after a look at its numbers (20" in note
+        for note in (*direction.values(), *margin.values())
+    )
+    # a name is no claim
+    nameless = re.sub(r"\{id: \w+, text: ", "{text: now ", f"{text.rstrip()}\n{within}\n")
     path.write_text(nameless)
     found = write_report(load_experiment(folder), root, root / "report", scale="demo").judgements
     assert not any(one.is_exploratory for one in found)
-    (look, *_) = noted(root)
-    (root / LOOKS_FILE).write_text(json.dumps(look | {"claims": {}}) + "\n")  # of a look that did not note them
+    look, *_ = noted(root)
+    # of a look that did not note them
+    (root / LOOKS_FILE).write_text(json.dumps(look | {"claims": {}}) + "\n")
     found = write_report(load_experiment(folder), root, root / "report", scale="demo").judgements
     assert not any(one.is_exploratory for one in found)
 
@@ -79,14 +110,22 @@ def add_seed(root: Path, writers: Any, seed: int) -> None:
             writers.pretrain(root, arm, seed)
     for (row, task), mean in MEANS.items():
         for restart in (1, 2):
-            writers.finetune(root, row, task, (seed, restart), mean + 0.3 * (seed % 3) * (row == "ltr") + 0.1 * restart)
+            writers.finetune(
+                root,
+                row,
+                task,
+                (seed, restart),
+                mean + 0.3 * (seed % 3) * (row == "ltr") + 0.1 * restart,
+            )
 
 
 def noted(root: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (root / LOOKS_FILE).read_text().splitlines()]
 
 
-def test_a_verdict_after_seeds_were_added_is_exploratory(make_runs: Callable[..., Path], writers: Any) -> None:
+def test_a_verdict_after_seeds_were_added_is_exploratory(
+    make_runs: Callable[..., Path], writers: Any
+) -> None:
     root = make_runs(MEANS)
     first = written(root)
     assert claim(first).verdict == HOLDS and not claim(first).is_exploratory
@@ -97,10 +136,15 @@ def test_a_verdict_after_seeds_were_added_is_exploratory(make_runs: Callable[...
     second = written(root)
     assert claim(second).verdict == HOLDS and claim(second).is_exploratory
     assert claim(second).word == "holds (exploratory)"
-    assert claim(second).note.startswith(f"seeds were added after a look at 1 2 3/1 2 ({look['time'][:10]}: holds)")
+    assert claim(second).note.startswith(
+        f"seeds were added after a look at 1 2 3/1 2 ({look['time'][:10]}: holds)"
+    )
     md, html = ((second.folder / f"report.{kind}").read_text() for kind in ("md", "html"))
     assert "| **holds (exploratory)** | left-to-right costs MRPC" in md and "- **Looks:** 2 (" in md
-    assert '<span class="badge holds exploratory">holds (exploratory)</span>' in html and "Looks:</strong> 2 (" in html
+    assert (
+        '<span class="badge holds exploratory">holds (exploratory)</span>' in html
+        and "Looks:</strong> 2 (" in html
+    )
     assert "1 holds (exploratory)" in second.page["summary"]
     tex = write_latex(second.page, second.folder / "report.tex").read_text()
     assert "holds (exploratory)" in tex and "Looks: 2 (" in tex
@@ -108,7 +152,9 @@ def test_a_verdict_after_seeds_were_added_is_exploratory(make_runs: Callable[...
     print_page(second.page, console)
     shown = " ".join(console.file.getvalue().split())
     assert "(exploratory)" in shown and "looks: 2 (" in shown
-    assert "no run on MNLI-m or a stand-in for it" in shown and "nothing: –" not in shown, "why nothing is judged"
+    assert "no run on MNLI-m or a stand-in for it" in shown and "nothing: –" not in shown, (
+        "why nothing is judged"
+    )
 
 
 def test_the_same_data_again_is_no_new_look(make_runs: Callable[..., Path], writers: Any) -> None:
@@ -119,7 +165,9 @@ def test_the_same_data_again_is_no_new_look(make_runs: Callable[..., Path], writ
     add_seed(root, writers, 4)
     # The note lies beside the runs: another report folder, or none, does not begin the count anew.
     shutil.rmtree(root / "report")
-    assert all(claim(written(root, target)).is_exploratory for target in ("report", "elsewhere", "report"))
+    assert all(
+        claim(written(root, target)).is_exploratory for target in ("report", "elsewhere", "report")
+    )
     assert len(noted(root)) == 2
     # The data of the first look are what they were then.
     for path in root.glob("*/*/*seed-4"):
@@ -141,7 +189,11 @@ def test_one_seed_is_no_look(make_runs: Callable[..., Path], writers: Any) -> No
     """It decides nothing whatever it shows, so a test that follows is the first."""
     root = make_runs(MEANS, pretrain_seeds=(1,))
     report = written(root)
-    assert claim(report).verdict == ONE_SEED and not report.page["looks"] and not (root / LOOKS_FILE).exists()
+    assert (
+        claim(report).verdict == ONE_SEED
+        and not report.page["looks"]
+        and not (root / LOOKS_FILE).exists()
+    )
     for seed in (2, 3, 4):
         add_seed(root, writers, seed)
     assert claim(written(root)).word == HOLDS
@@ -165,7 +217,9 @@ def test_a_damaged_line_counts_as_a_look(make_runs: Callable[..., Path], writers
     report = written(root)
     assert claim(report).is_exploratory and report.page["looks"].startswith("3 (")
     assert "unreadable" in report.page["looks"]
-    assert written(root).page["looks"] == report.page["looks"], "the look was noted on a line of its own"
+    assert written(root).page["looks"] == report.page["looks"], (
+        "the look was noted on a line of its own"
+    )
 
 
 def test_a_look_that_cannot_be_noted_is_said(make_runs: Callable[..., Path]) -> None:
@@ -174,14 +228,22 @@ def test_a_look_that_cannot_be_noted_is_said(make_runs: Callable[..., Path]) -> 
     assert "could not be noted" in written(root).page["problems"]["Looks"][0]
 
 
-# Simulated, through the real judge. benchmarks/looks.py has the longer run that docs/results publishes.
+# Simulated, through the real judge. benchmarks/looks.py has the longer run that docs/results
+# publishes.
 
 
 def test_seeds_that_are_added_after_a_look_bring_false_verdicts(tmp_path: Path) -> None:
-    """Why such verdicts are called exploratory: one look keeps to 5 %, looking at every seed does not."""
-    experiment, draw, tables = simulation.make_experiment(tmp_path / "null", 1), np.random.default_rng(1), 100
+    """Why such verdicts are called exploratory: one look keeps to 5 %, looking at every seed does
+    not.
+    """
+    experiment, draw, tables = (
+        simulation.make_experiment(tmp_path / "null", 1),
+        np.random.default_rng(1),
+        100,
+    )
     seen = [
-        list(simulation.looks(experiment, draw.normal(size=(1, 10)), simulation.one_more, 9)) for _ in range(tables)
+        list(simulation.looks(experiment, draw.normal(size=(1, 10)), simulation.one_more, 9))
+        for _ in range(tables)
     ]
     first, ever = (
         sum(simulation.is_false(one[0]) for one in seen),
@@ -191,16 +253,25 @@ def test_seeds_that_are_added_after_a_look_bring_false_verdicts(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("claims", "mean", "sd"), [(1, 1.0, 1.0), (4, 1.5, 1.2)])
-def test_four_of_five_repetitions_decide_at_the_forecast(tmp_path: Path, claims: int, mean: float, sd: float) -> None:
+def test_four_of_five_repetitions_decide_at_the_forecast(
+    tmp_path: Path, claims: int, mean: float, sd: float
+) -> None:
     """Half of them did at the former forecast."""
-    experiment, draw, cases = simulation.make_experiment(tmp_path / "power", claims), np.random.default_rng(2), 120
+    experiment, draw, cases = (
+        simulation.make_experiment(tmp_path / "power", claims),
+        np.random.default_rng(2),
+        120,
+    )
     shape = np.array([-1.0, 0.0, 1.0])
     seen = np.tile(mean + sd * shape, (claims, 1)) + 1e-6 * draw.normal(size=(claims, 3))
     found = simulation.judged(experiment, seen, 3)
     assert {one.verdict for one in found} == {INCONCLUSIVE}
 
     def decided(count: int) -> float:
-        drawn = (simulation.judged(experiment, draw.normal(mean, sd, (claims, count)), count) for _ in range(cases))
+        drawn = (
+            simulation.judged(experiment, draw.normal(mean, sd, (claims, count)), count)
+            for _ in range(cases)
+        )
         return float(np.mean([one.verdict in (HOLDS, FAILS) for table in drawn for one in table]))
 
     (count,) = {one.decisive_seeds for one in found}
@@ -213,5 +284,7 @@ def test_a_look_changes_no_judgement_but_its_name(make_runs: Callable[..., Path]
     from clozelab.verdicts.judging import judge
     from clozelab.verdicts.table import build_table
 
-    table = build_table(load_experiment(find_experiment("table5_pretraining_tasks")), find(make_runs(MEANS)))
+    table = build_table(
+        load_experiment(find_experiment("table5_pretraining_tasks")), find(make_runs(MEANS))
+    )
     assert judge(table) == look_at(table)[0]

@@ -1,4 +1,6 @@
-"""What every paper.yaml says of the paper: its cells, its seeds, and the sizes that follow from its cells."""
+"""What every paper.yaml says of the paper: its cells, its seeds, and the sizes that follow from its
+cells.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,14 @@ ROWS = {
     "full sentences, no NSP": "full-sentences no NSP",
 }
 """Label -> the paper's, where ours is another one."""
-WITHOUT_NUMBERS = ("family", "figure5_training_steps", "masking_rate", "sentence_embeddings", "two_sides", "zero_shot")
+WITHOUT_NUMBERS = (
+    "family",
+    "figure5_training_steps",
+    "masking_rate",
+    "sentence_embeddings",
+    "two_sides",
+    "zero_shot",
+)
 STATISTIC = re.compile(r"(mean|median)s?[ _]of[ _](\d+)")
 
 
@@ -51,11 +60,19 @@ def rows_of(table: dict[str, Any]) -> dict[str, dict[str, float | None]]:
     if isinstance(rows, dict):
         return {label: dict(zip(columns, cells, strict=True)) for label, cells in rows.items()}
     if columns[0] == "L":
-        return {f"L={one[0]}, H={one[1]}, A={one[2]}": dict(zip(columns, one, strict=True)) for one in rows}
-    return {f"MASK {one[0]}, SAME {one[1]}, RND {one[2]}": dict(zip(columns, one, strict=True)) for one in rows}
+        return {
+            f"L={one[0]}, H={one[1]}, A={one[2]}": dict(zip(columns, one, strict=True))
+            for one in rows
+        }
+    return {
+        f"MASK {one[0]}, SAME {one[1]}, RND {one[2]}": dict(zip(columns, one, strict=True))
+        for one in rows
+    }
 
 
-@pytest.mark.parametrize("name", [name for name in list_experiments() if name not in WITHOUT_NUMBERS])
+@pytest.mark.parametrize(
+    "name", [name for name in list_experiments() if name not in WITHOUT_NUMBERS]
+)
 def test_every_cell_is_the_papers(name: str, shared_dir: Path) -> None:
     table, words = facts(shared_dir, name)
     known = rows_of(table)
@@ -66,10 +83,13 @@ def test_every_cell_is_the_papers(name: str, shared_dir: Path) -> None:
         cells = dict(zip((column.name for column in experiment.columns), row.cells, strict=True))
         assert cells == {column: paper.get(column) for column in cells}, row.name
         seen += bool(paper)
-        printed += any(cell is not None for cell in row.cells)  # not so in ours: a given encoder, floors
+        # not so in ours: a given encoder, floors
+        printed += any(cell is not None for cell in row.cells)
     assert seen == printed >= 1
     found = STATISTIC.search(words)
-    assert (experiment.averaging, experiment.seeds) == ((found[1], int(found[2])) if found else ("", None))
+    assert (experiment.averaging, experiment.seeds) == (
+        (found[1], int(found[2])) if found else ("", None)
+    )
 
 
 @pytest.mark.parametrize("name", list_experiments())
@@ -86,11 +106,17 @@ def test_sizes_follow_from_the_cells(name: str) -> None:
             assert claim.paper_delta is None, claim.id
             continue
         terms = [(claim.rows[0], claim.column), (claim.rows[1], claim.column)]
-        terms += [(claim.against[1], claim.against[2]), (claim.against[0], claim.against[2])] if claim.against else []
+        terms += (
+            [(claim.against[1], claim.against[2]), (claim.against[0], claim.against[2])]
+            if claim.against
+            else []
+        )
         numbers = [cells.get(term) for term in terms]
         if claim.paper_delta is not None and name not in WITHOUT_NUMBERS:
             assert None not in numbers, claim.id
-            size = sum(sign * (number or 0.0) for sign, number in zip((1, -1) * 2, numbers, strict=False))
+            size = sum(
+                sign * (number or 0.0) for sign, number in zip((1, -1) * 2, numbers, strict=False)
+            )
             assert claim.paper_delta == pytest.approx(size, abs=1e-6), claim.id
             assert (claim.paper_delta < 0) == (claim.direction in FALLING), claim.id
 

@@ -1,4 +1,6 @@
-"""Scores along pre-training: which rows belong together, how far each is, and what the report shows of them."""
+"""Scores along pre-training: which rows belong together, how far each is, and what the report shows
+of them.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,15 @@ def only_points(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_figure(
-    root: Path, writers: Any, leads: Sequence[float | None], seeds: Sequence[int] = (1, 2, 3), task: str = "mnli"
+    root: Path,
+    writers: Any,
+    leads: Sequence[float | None],
+    seeds: Sequence[int] = (1, 2, 3),
+    task: str = "mnli",
 ) -> Path:
-    """Runs in which MLM leads LTR by so many points after each of PERCENTS; None: LTR has no run there."""
+    """Runs in which MLM leads LTR by so many points after each of PERCENTS; None: LTR has no run
+    there.
+    """
     for arm in ("mlm", "ltr"):
         for seed in seeds:
             writers.pretrain(root, arm, seed)
@@ -51,7 +59,9 @@ def make_figure(
                 if ahead is not None:
                     score = 60.0 + 2.0 * number + seed + ahead
                     config = {"encoder_arm": arm, "encoder_fraction": percent / 100}
-                    writers.finetune(root, f"{arm}_{percent:02d}", task, (seed, 1), score, config=config)
+                    writers.finetune(
+                        root, f"{arm}_{percent:02d}", task, (seed, 1), score, config=config
+                    )
     return root
 
 
@@ -72,14 +82,28 @@ def test_lines_are_rows_that_differ_in_the_fraction_alone(tmp_path: Path, writer
 
 
 def test_tokens_are_those_of_the_step(tmp_path: Path, writers: Any) -> None:
-    """Steps of a later phase are longer: tokens are read from the curves and not shared out evenly."""
+    """Steps of a later phase are longer: tokens are read from the curves and not shared out
+    evenly.
+    """
     root = make_figure(tmp_path, writers, [None] * 6, seeds=(1,))
     for arm in ("mlm", "ltr"):
-        lines = [f"{step},{1000 * step if step <= 50 else 50_000 + 19_000 * (step - 50)}" for step in (20, 40, 50, 90)]
-        text = "step,tokens,seconds,key,value\n" + "".join(f"{line},1.0,train/loss,2.0\n" for line in lines)
+        lines = [
+            f"{step},{1000 * step if step <= 50 else 50_000 + 19_000 * (step - 50)}"
+            for step in (20, 40, 50, 90)
+        ]
+        text = "step,tokens,seconds,key,value\n" + "".join(
+            f"{line},1.0,train/loss,2.0\n" for line in lines
+        )
         (root / "pretrain" / arm / "seed-1" / "metrics.csv").write_text(text + "95,1")
     found = find_lines(load_experiment(find_experiment(FIGURE_5)), find(root))[0].tokens
-    assert found == {0.05: 5_000, 0.1: 10_000, 0.25: 25_000, 0.5: 50_000, 0.75: 525_000, 1.0: 1_000_000}
+    assert found == {
+        0.05: 5_000,
+        0.1: 10_000,
+        0.25: 25_000,
+        0.5: 50_000,
+        0.75: 525_000,
+        1.0: 1_000_000,
+    }
 
 
 @pytest.mark.usefixtures("only_points")
@@ -101,13 +125,17 @@ def test_points_cut_to_other_lengths_are_said(tmp_path: Path, writers: Any) -> N
         state["row_delta"] = {"encoder_fraction": state["config"]["encoder_fraction"]}
         path.write_text(json.dumps(state))
     claims = (written(root).folder / "report.md").read_text().split("## The claims")[1]
-    assert "texts cut to 128 against 64 tokens" in next(li for li in claims.split("\n") if "500k to 1M" in li)
+    assert "texts cut to 128 against 64 tokens" in next(
+        li for li in claims.split("\n") if "500k to 1M" in li
+    )
     assert "texts cut" not in next(li for li in claims.split("\n") if "MLM ends above LTR" in li)
 
 
 @pytest.mark.usefixtures("without_plots")
 def test_a_table_of_dashes_is_left_out(tmp_path: Path, writers: Any) -> None:
-    """The figure has no printed numbers: beside a stand-in's column the paper's would hold nothing."""
+    """The figure has no printed numbers: beside a stand-in's column the paper's would hold
+    nothing.
+    """
     stood_in = written(make_figure(tmp_path / "stand-in", writers, [1.0] * 6, task="snli_95k"))
     assert "SNLI-95k" in (text := (stood_in.folder / "report.md").read_text())
     assert "The paper's own numbers" not in text and "MNLI-m, paper" not in text
@@ -127,7 +155,9 @@ def test_lines_begin_at_their_floors(tmp_path: Path, writers: Any) -> None:
 
 @pytest.mark.usefixtures("only_points")
 def test_the_difference_of_two_lines_is_drawn_below_them(tmp_path: Path, writers: Any) -> None:
-    """It needs comparable rows: without pre-training runs of one arm nothing says what that has seen."""
+    """It needs comparable rows: without pre-training runs of one arm nothing says what that has
+    seen.
+    """
     root = make_figure(tmp_path, writers, (-5.0, None, None, 4.0, None, None), task="snli_95k")
     report = written(root)
     assert "mlm \u2212 ltr, points" in (report.folder / "points.svg").read_text()
@@ -147,23 +177,33 @@ def test_the_report_says_where_one_arm_overtakes_another(tmp_path: Path, writers
     tex = write_latex(report.page, tmp_path / "report.tex").read_text()
     console = Console(width=400, file=io.StringIO())
     print_page(report.page, console)
-    # MLM is 3 points behind at 100 k tokens and 0.1 ahead at 250 k; straight lines over the logarithm.
+    # MLM is 3 points behind at 100 k tokens and 0.1 ahead at 250 k; straight lines over the
+    # logarithm.
     place = "at 243 k tokens"
-    assert f"mlm overtakes ltr {place}; 95 % interval: [" in text and f"mlm overtakes ltr {place}" in tex
+    assert (
+        f"mlm overtakes ltr {place}; 95 % interval: [" in text
+        and f"mlm overtakes ltr {place}" in tex
+    )
     assert f"mlm overtakes ltr {place}" in (report.folder / "report.html").read_text()
     assert place in console.file.getvalue() and place in (report.folder / "claims.csv").read_text()
     # A whole run is not "MLM after 5 %".
     assert [arm["label"] for arm in report.page["arms"]] == ["mlm", "ltr"]
     assert report.page["costs"][0]["label"] == "pre-training mlm"
     for path in root.glob("pretrain/ltr/*/run.json"):
-        path.write_text(path.read_text().replace('"validation/loss": 4.4', '"validation/loss": 6.1'))
-    assert written(root).page["problems"]["Not learnt"][0].startswith("ltr: a held-out loss of 6.10")
+        path.write_text(
+            path.read_text().replace('"validation/loss": 4.4', '"validation/loss": 6.1')
+        )
+    assert (
+        written(root).page["problems"]["Not learnt"][0].startswith("ltr: a held-out loss of 6.10")
+    )
 
 
 def test_other_arms_keep_the_label_of_their_first_row(tmp_path: Path, writers: Any) -> None:
     for arm in ("ltr", "mlm", "mine"):
         writers.pretrain(tmp_path, arm, 1)
-    table = build_table(load_experiment(find_experiment("table5_pretraining_tasks")), find(tmp_path))
+    table = build_table(
+        load_experiment(find_experiment("table5_pretraining_tasks")), find(tmp_path)
+    )
     assert arm_labels(table) == {"mlm": "No NSP", "ltr": "LTR & No NSP", "mine": "mine"}
 
 
@@ -172,6 +212,9 @@ def test_no_points_no_section(tmp_path: Path, writers: Any) -> None:
     report = written(tmp_path, "table5_pretraining_tasks")
     assert (
         "Along pre-training"
-        not in (report.folder / "report.html").read_text() + (report.folder / "report.md").read_text()
+        not in (report.folder / "report.html").read_text()
+        + (report.folder / "report.md").read_text()
     )
-    assert not (report.folder / "points.png").exists() and not (report.folder / "sizes.png").exists()
+    assert (
+        not (report.folder / "points.png").exists() and not (report.folder / "sizes.png").exists()
+    )

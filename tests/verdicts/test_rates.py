@@ -1,4 +1,6 @@
-"""How often whole tables are wrong: drawn scores through the real verdicts, collapsed and missing runs included."""
+"""How often whole tables are wrong: drawn scores through the real verdicts, collapsed and missing
+runs included.
+"""
 
 from __future__ import annotations
 
@@ -71,22 +73,36 @@ AS_CLAIMED: Truth = {
 
 @pytest.fixture(scope="module")
 def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
-    """Table 5 and a claim of every other kind; its rows and arms set nothing, and so differ in nothing."""
+    """Table 5 and a claim of every other kind; its rows and arms set nothing, and so differ in
+    nothing.
+    """
     folder = tmp_path_factory.mktemp("rates") / "table"
     folder.mkdir()
     text = (find_experiment("table5_pretraining_tasks") / "paper.yaml").read_text().replace(
         "primary: true, ", ""
     ).rstrip() + CLAIMS
-    text = re.sub(r", set: \{.*?\}|(?<=: )\{objective: \w+\}", lambda found: "" if found[0][0] == "," else "{}", text)
-    text = re.sub(r"cells: \[(.*?)\]", r"cells: [\1, null, null, null]", text.replace("arms:\n", COLUMNS, 1))
+    text = re.sub(
+        r", set: \{.*?\}|(?<=: )\{objective: \w+\}",
+        lambda found: "" if found[0][0] == "," else "{}",
+        text,
+    )
+    text = re.sub(
+        r"cells: \[(.*?)\]", r"cells: [\1, null, null, null]", text.replace("arms:\n", COLUMNS, 1)
+    )
     (folder / "paper.yaml").write_text(text)
     return load_experiment(folder)
 
 
 def drawn_runs(
-    draw: np.random.Generator, pretraining: int, truth: Truth, spread: float, missing: float, collapses: bool
+    draw: np.random.Generator,
+    pretraining: int,
+    truth: Truth,
+    spread: float,
+    missing: float,
+    collapses: bool,
 ) -> Runs:
-    """The runs of one table: what an encoder's seed does to all tasks and to each outweighs a fine-tuning's seed.
+    """The runs of one table: what an encoder's seed does to all tasks and to each outweighs a
+    fine-tuning's seed.
 
     Args:
         draw: source of the scores.
@@ -94,7 +110,8 @@ def drawn_runs(
         truth: what rows differ in.
         spread: points, of a single score.
         missing: share of the fine-tuning runs that are not there.
-        collapses: of one row on one task, a run of every encoder answers the same whatever it reads: 20 points less.
+        collapses: of one row on one task, a run of every encoder answers the same whatever it
+        reads: 20 points less.
     """
     arms, rows, tasks = sorted(set(ARMS.values())), list(ARMS), list(TASKS)
     encoders = draw.normal(0.0, 0.7, (len(arms), len(tasks), pretraining))
@@ -102,13 +119,20 @@ def drawn_runs(
     shape = (len(rows), len(tasks), pretraining, FINETUNING)
     noise = draw.normal(0.0, 0.3, shape)
     is_missing, has_collapsed = draw.random(shape) < missing, np.zeros(shape, dtype=bool)
-    runs = draw.integers(len(rows)), draw.integers(len(tasks)), range(pretraining), draw.integers(FINETUNING)
+    runs = (
+        draw.integers(len(rows)),
+        draw.integers(len(tasks)),
+        range(pretraining),
+        draw.integers(FINETUNING),
+    )
     has_collapsed[runs] = collapses
     finetune = []
     for r, t, i, j in np.ndindex(shape):
         row, task, has_failed = rows[r], tasks[t], bool(has_collapsed[r, t, i, j])
         score = 75.0 + truth.get((row, task), 0.0)
-        score += spread * (encoders[arms.index(ARMS[row]), t, i] + noise[r, t, i, j]) - 20.0 * has_failed
+        score += (
+            spread * (encoders[arms.index(ARMS[row]), t, i] + noise[r, t, i, j]) - 20.0 * has_failed
+        )
         metric = f"validation/{TASKS[task]}"
         if not is_missing[r, t, i, j]:
             config = {"row": row, "task": {"name": task}, "pretrain_seed": i + 1, "seed": j + 1}
@@ -118,21 +142,36 @@ def drawn_runs(
     pretrain = []
     for a, i in np.ndindex(len(arms), pretraining):
         value = 20.0 + truth.get((arms[a], PERPLEXITY), 0.0) + spread * draw.normal()
-        pretrain.append(made("pretrain", {"arm": arms[a], "seed": i + 1}, FACTS | {PERPLEXITY: float(value)}))
+        pretrain.append(
+            made("pretrain", {"arm": arms[a], "seed": i + 1}, FACTS | {PERPLEXITY: float(value)})
+        )
     return Runs(Path("none"), [*pretrain, *finetune])
 
 
 def made(stage: str, config: dict[str, Any], facts: dict[str, Any], **changes: Any) -> Record:
     """A complete run's record; it is not validated, since there are hundreds of thousands."""
-    empty: dict[str, Any] = {"inputs": {}, "choices": {}, "arm_delta": {}, "row_delta": {}, "scores": {}, "metric": ""}
-    whole = empty | {"scale": "", "fingerprint": "f", "results_version": 0, "folder": Path("none")} | changes
-    return Record.model_construct(status="complete", stage=stage, config=config, facts=facts, **whole)
+    empty: dict[str, Any] = {
+        "inputs": {},
+        "choices": {},
+        "arm_delta": {},
+        "row_delta": {},
+        "scores": {},
+        "metric": "",
+    }
+    whole = (
+        empty
+        | {"scale": "", "fingerprint": "f", "results_version": 0, "folder": Path("none")}
+        | changes
+    )
+    return Record.model_construct(
+        status="complete", stage=stage, config=config, facts=facts, **whole
+    )
 
 
 @pytest.fixture(scope="module")
 def judged(experiment: Experiment) -> Judged:
-    """judged(tables, pre-training seeds, truth, spread); of four tables one is whole, one lacks runs, one has collapsed
-    ones, and one both."""
+    """judged(tables, pre-training seeds, truth, spread); of four tables one is whole, one lacks
+    runs, one has collapsed ones, and one both."""
 
     def judge_all(
         tables: int, pretraining: int, truth: Truth = NO_DIFFERENCE, spread: float = 1.0

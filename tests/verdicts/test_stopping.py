@@ -1,4 +1,6 @@
-"""A stopping rule that is fixed before the first look: one may stop at any look, and is wrong no more often."""
+"""A stopping rule that is fixed before the first look: one may stop at any look, and is wrong no
+more often.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from clozelab.verdicts.experiment import Experiment, load_experiment
 from clozelab.verdicts.judging import FAILS, HOLDS, INCONCLUSIVE, Judgement, look_at
 from clozelab.verdicts.table import build_table
 
-FILE = importlib.util.spec_from_file_location("looks", Path(__file__).parents[2] / "benchmarks" / "looks.py")
+FILE = importlib.util.spec_from_file_location(
+    "looks", Path(__file__).parents[2] / "benchmarks" / "looks.py"
+)
 assert FILE is not None and FILE.loader is not None
 simulation = importlib.util.module_from_spec(FILE)
 FILE.loader.exec_module(simulation)
@@ -35,7 +39,9 @@ def made(folder: Path, **rule: int) -> Experiment:
 
 def looked(experiment: Experiment, root: Path, seeds: int, left_out: int = 0) -> Judgement:
     """Judged from the runs of so many seeds, and noted beside them."""
-    records = [one for one in simulation.records(DIFFERENCES, seeds) if one.pretrain_seed > left_out]
+    records = [
+        one for one in simulation.records(DIFFERENCES, seeds) if one.pretrain_seed > left_out
+    ]
     (found,), _, _ = look_at(build_table(experiment, Runs(root, records)))
     return found
 
@@ -50,13 +56,24 @@ def test_the_p_is_that_of_all_looks(experiment: Experiment, tmp_path: Path) -> N
         assert not found.is_exploratory, "the rule allows for these looks"
     assert found.word == HOLDS
     later = looked(experiment, tmp_path, 9)
-    assert later.corrected == found.corrected and "seeds after the last look (8) decide nothing" in later.note
+    assert (
+        later.corrected == found.corrected
+        and "seeds after the last look (8) decide nothing" in later.note
+    )
 
 
 def test_a_look_speaks_for_the_side_that_it_was_on(tmp_path: Path) -> None:
-    """Surely beyond the margin after three seeds; after six the mean lies inside, and nothing says that surely."""
+    """Surely beyond the margin after three seeds; after six the mean lies inside, and nothing says
+    that surely.
+    """
     simulation.make_experiment(folder := tmp_path / "mine", 1, stopping={"first": 3, "most": 6})
-    claim = {"text": "t", "rows": ["b0", "a0"], "column": "task", "direction": "within", "points": 1.0}
+    claim = {
+        "text": "t",
+        "rows": ["b0", "a0"],
+        "column": "task",
+        "direction": "within",
+        "points": 1.0,
+    }
     said = json.loads((folder / "paper.yaml").read_text()) | {"claims": [claim]}
     (folder / "paper.yaml").write_text(json.dumps(said))
     experiment = load_experiment(folder)
@@ -67,12 +84,17 @@ def test_a_look_speaks_for_the_side_that_it_was_on(tmp_path: Path) -> None:
 
 def test_nothing_is_tested_before_the_first_look(experiment: Experiment, tmp_path: Path) -> None:
     found = looked(experiment, tmp_path, 2)
-    assert found.verdict == INCONCLUSIVE and found.needs == "the first look is at 3 pre-training seeds"
+    assert (
+        found.verdict == INCONCLUSIVE and found.needs == "the first look is at 3 pre-training seeds"
+    )
 
 
 def test_other_looks_than_the_rule_s_count(experiment: Experiment, tmp_path: Path) -> None:
     """Of another rule, of none, and with seeds that come before those of an earlier look."""
-    befores = {"none": (made(tmp_path / "free"), 0), "other": (made(tmp_path / "most", first=3, most=9), 0)}
+    befores = {
+        "none": (made(tmp_path / "free"), 0),
+        "other": (made(tmp_path / "most", first=3, most=9), 0),
+    }
     for name, (before, left_out) in (befores | {"seeds": (experiment, 1)}).items():
         root = tmp_path / f"runs-{name}"
         root.mkdir()
@@ -88,7 +110,10 @@ def test_looking_after_every_seed_is_wrong_once_in_twenty(tmp_path: Path, tables
 
     def wrong(experiment: Experiment) -> int:
         return sum(
-            any(simulation.is_false(simulation.judged(experiment, one, count)) for count in range(3, 9))
+            any(
+                simulation.is_false(simulation.judged(experiment, one, count))
+                for count in range(3, 9)
+            )
             for one in drawn
         )
 
@@ -100,8 +125,12 @@ def test_looking_after_every_seed_is_wrong_once_in_twenty(tmp_path: Path, tables
 @pytest.mark.parametrize("tables", [12, pytest.param(4000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("primary", [0, 1])
 def test_until_decided_is_wrong_once_in_twenty(tmp_path: Path, tables: int, primary: int) -> None:
-    """Three claims without a true difference; each next seed goes to the one that `until=decided` chooses."""
-    experiment = simulation.make_experiment(tmp_path / "ruled", 3, primary, stopping={"first": 3, "most": 6})
+    """Three claims without a true difference; each next seed goes to the one that `until=decided`
+    chooses.
+    """
+    experiment = simulation.make_experiment(
+        tmp_path / "ruled", 3, primary, stopping={"first": 3, "most": 6}
+    )
     claims, draw, wrong = [one.text for one in experiment.claims], np.random.default_rng(6), 0
     for _ in range(tables):
         differences, seeds, is_false = draw.normal(size=(3, 6)), [3, 3, 3], False
@@ -123,7 +152,11 @@ def test_until_decided_is_wrong_once_in_twenty(tmp_path: Path, tables: int, prim
 def test_a_forecast_is_one_of_the_rule_s_looks(tmp_path: Path) -> None:
     """More seeds than one look alone would take, and none after the last look."""
     shape, forecasts = np.array([[-1.0, 0.0, 1.0]]), {}
-    for name, rule in (("free", {}), ("eight", {"first": 3, "most": 8}), ("seven", {"first": 3, "most": 7})):
+    for name, rule in (
+        ("free", {}),
+        ("eight", {"first": 3, "most": 8}),
+        ("seven", {"first": 3, "most": 7}),
+    ):
         (found,) = simulation.judged(made(tmp_path / name, **rule), shape + 1.6, 3)
         assert found.verdict == INCONCLUSIVE
         forecasts[name] = found.decisive_seeds or found.needs
@@ -134,8 +167,14 @@ def test_a_forecast_is_one_of_the_rule_s_looks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        ({"first": 1, "most": 3}, "stopping.first is 1; it is pre-training seeds of the first look, 2 or more"),
-        ({"first": 5, "most": 3}, "stopping: the last look is at 3 seeds, before the first one at 5"),
+        (
+            {"first": 1, "most": 3},
+            "stopping.first is 1; it is pre-training seeds of the first look, 2 or more",
+        ),
+        (
+            {"first": 5, "most": 3},
+            "stopping: the last look is at 3 seeds, before the first one at 5",
+        ),
         ({"first": 3}, "stopping: lacks most, seeds of the last look"),
         ({"first": 3, "most": 8, "last": 9}, "stopping: has no key 'last'"),
     ],

@@ -1,4 +1,6 @@
-"""A column compares runs of one results version, the newest that it has; older runs are named and in no cell."""
+"""A column compares runs of one results version, the newest that it has; older runs are named and
+in no cell.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def seeds_in(table: Table, row: str) -> set[int]:
 
 
 @pytest.mark.parametrize("version", ["all new", "all old"])
-def test_runs_of_one_version_are_compared_whichever_it_is(experiment: Experiment, root: Path, version: str) -> None:
+def test_runs_of_one_version_are_compared_whichever_it_is(
+    experiment: Experiment, root: Path, version: str
+) -> None:
     if version == "all old":
         make_older(root, "**")
     table = build_table(experiment, find(root))
@@ -62,13 +66,17 @@ def test_runs_of_one_version_are_compared_whichever_it_is(experiment: Experiment
     assert mrpc(table).verdict == HOLDS
 
 
-def test_older_runs_of_a_column_are_in_no_cell_and_named(experiment: Experiment, root: Path, tmp_path: Path) -> None:
+def test_older_runs_of_a_column_are_in_no_cell_and_named(
+    experiment: Experiment, root: Path, tmp_path: Path
+) -> None:
     count = make_older(root, "finetune/*/pretrain-seed-[12]/*/*")
     table = build_table(experiment, find(root))
     assert seeds_in(table, "mlm") == seeds_in(table, "ltr") == {3, 4}
     assert "of an older results version left out" in table.cells["mlm", "mrpc"].note
     (line,) = problems(table)[HEADING]
-    assert line.startswith(f"finetune mrpc: {count} run(s) of ltr, mlm are of results version {OLD}, beside others of")
+    assert line.startswith(
+        f"finetune mrpc: {count} run(s) of ltr, mlm are of results version {OLD}, beside others of"
+    )
     # The judge sees the same runs as the cells, and results.csv says which count.
     assert mrpc(table).difference is not None and mrpc(table).difference.count == 2
     write_results(tmp_path / "results.csv", table, "demo")
@@ -78,25 +86,37 @@ def test_older_runs_of_a_column_are_in_no_cell_and_named(experiment: Experiment,
     assert {line["pretrain_seed"] for line in lines} == {"1", "2", "3", "4"}
 
 
-def test_a_row_of_an_older_version_alone_is_not_compared_with_a_newer_one(experiment: Experiment, root: Path) -> None:
+def test_a_row_of_an_older_version_alone_is_not_compared_with_a_newer_one(
+    experiment: Experiment, root: Path
+) -> None:
     make_older(root, "finetune/ltr/*/*/*")
     table = build_table(experiment, find(root))
     assert seeds_in(table, "mlm") == {1, 2, 3, 4} and not seeds_in(table, "ltr")
     found = mrpc(table)
     assert found.verdict == NOT_COMPARABLE
-    assert f"of ltr are of results version {OLD}, beside others of {OLD + 1}, and no comparison" in found.note
+    assert (
+        f"of ltr are of results version {OLD}, beside others of {OLD + 1}, and no comparison"
+        in found.note
+    )
     assert why_not(table, "mlm", "ltr", ["mrpc"]) == why_not(table, "ltr", "mlm", ["mrpc"])
 
 
-def test_runs_on_encoders_of_an_older_version_are_left_out_with_them(experiment: Experiment, root: Path) -> None:
+def test_runs_on_encoders_of_an_older_version_are_left_out_with_them(
+    experiment: Experiment, root: Path
+) -> None:
     for path in root.glob("finetune/*/*/*/*/run.json"):
         state = json.loads(path.read_text())
-        state["config"] |= {"initialisation": "pretrained", "encoder_arm": path.relative_to(root).parts[1]}
+        state["config"] |= {
+            "initialisation": "pretrained",
+            "encoder_arm": path.relative_to(root).parts[1],
+        }
         path.write_text(json.dumps(state))
     make_older(root, "pretrain/*/seed-1")
     table = build_table(experiment, find(root))
     assert seeds_in(table, "mlm") == seeds_in(table, "ltr") == {2, 3, 4}
-    assert any("on encoders of an older results version" in line for line in problems(table)[HEADING])
+    assert any(
+        "on encoders of an older results version" in line for line in problems(table)[HEADING]
+    )
 
 
 def test_other_columns_keep_their_own_version(experiment: Experiment, make_runs: Any) -> None:
@@ -109,7 +129,9 @@ def test_other_columns_keep_their_own_version(experiment: Experiment, make_runs:
 
 def test_versions_may_be_what_rows_differ_in(experiment: Experiment, root: Path) -> None:
     make_older(root, "finetune/ltr/*/*/*")
-    table = build_table(experiment.model_copy(update={"differ_in": ("results_version",)}), find(root))
+    table = build_table(
+        experiment.model_copy(update={"differ_in": ("results_version",)}), find(root)
+    )
     assert not table.outdated and mrpc(table).verdict == HOLDS
 
 

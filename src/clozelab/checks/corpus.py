@@ -1,7 +1,9 @@
-"""The corpus: token ids, unknown tokens, duplicates, held-out text that is trained on; and where text stands in it.
+"""The corpus: token ids, unknown tokens, duplicates, held-out text that is trained on; and where
+text stands in it.
 
-Stretches of tokens are found by 64-bit hashes of n-grams in one pass over the shards. Memory is one block and one entry
-a wanted n-gram. A bit table lets through few positions; those are compared with the sorted hashes.
+Stretches of tokens are found by 64-bit hashes of n-grams in one pass over the shards. Memory is one
+block and one entry a wanted n-gram. A bit table lets through few positions; those are compared with
+the sorted hashes.
 """
 
 from __future__ import annotations
@@ -18,13 +20,16 @@ from clozelab.planning.jobs import Corpus
 
 NGRAM = 8  # tokens: five or six words
 BLOCK_TOKENS = 1 << 15
-MAX_SEARCHED_TOKENS = 400_000_000  # five seconds of one core; of a larger corpus evenly spread blocks are searched
+# five seconds of one core; of a larger corpus evenly spread blocks are searched
+MAX_SEARCHED_TOKENS = 400_000_000
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _FILTER_BITS = 22
-MANY_UNKNOWN = 0.2  # the share of [UNK] that is an error here, before anybody has waited for anything
+# the share of [UNK] that is an error here, before anybody has waited for anything
+MANY_UNKNOWN = 0.2
 MAX_DUPLICATE_DOCUMENTS, MANY_DUPLICATE_DOCUMENTS = 0.01, 0.2
 MAX_DUPLICATE_SENTENCES = 0.3
-MAX_OVERLAP, MANY_OVERLAP = 0.05, 0.5  # of held-out sentences, trained on word for word: a warning and an error
+# of held-out sentences, trained on word for word: a warning and an error
+MAX_OVERLAP, MANY_OVERLAP = 0.05, 0.5
 LONG_SENTENCE_TOKENS = 12  # shorter sentences repeat in any text
 MAX_HASHED_TOKENS = 200_000_000
 _BLOCK_SENTENCES = 1 << 17
@@ -34,13 +39,24 @@ _PLACES = 4096
 def check_vocabulary(corpus: Corpus, index: NgramIndex) -> Iterator[Finding]:
     """Every id in the shards belongs to the vocabulary, and few tokens are unknown."""
     size, sizes = corpus.ids.vocab_size, {corpus.train.vocab_size, corpus.validation.vocab_size}
-    figure = f"largest id {index.largest_id:,}, {size:,} entries; shards made with {', '.join(map(str, sizes))}"
+    figure = (
+        f"largest id {index.largest_id:,}, {size:,} entries; shards made with"
+        f" {', '.join(map(str, sizes))}"
+    )
     again = f"delete the prepared corpus {corpus.name} and prepare it again with its own vocabulary"
     yield finding(
-        "vocabulary", corpus.name, "all ids are the vocabulary's", figure,
+        "vocabulary",
+        corpus.name,
+        "all ids are the vocabulary's",
+        figure,
         (index.largest_id >= size, ERROR, "the shards hold ids beyond the vocabulary", again),
-        (sizes != {size}, ERROR, "shards were made with another vocabulary than the tokenizer's", again),
-    )  # fmt: skip
+        (
+            sizes != {size},
+            ERROR,
+            "shards were made with another vocabulary than the tokenizer's",
+            again,
+        ),
+    )
     yield unknown_tokens(corpus.name, index.num_unknown, index.num_searched)
 
 
@@ -48,45 +64,77 @@ def unknown_tokens(name: str, unknown: int, tokens: int) -> Finding:
     """Of a corpus, or of a task's text."""
     part, figure = unknown / max(1, tokens), share(unknown, tokens) + " [UNK]"
     level = ERROR if part > MANY_UNKNOWN else WARNING
-    remedy = "does the vocabulary fit language and case? See tokenizer.lowercase and tokenizer.vocab_file"
+    remedy = (
+        "does the vocabulary fit language and case? See tokenizer.lowercase and"
+        " tokenizer.vocab_file"
+    )
     many = (part > WARNED_UNKNOWN_SHARE, level, "many tokens are [UNK]", remedy)
     return finding("unknown tokens", name, "the vocabulary knows the text", figure, many)
 
 
 def check_duplicates(corpus: Corpus) -> Iterator[Finding]:
-    """Documents and sentences that stand twice in training; held-out sentences that are trained on."""
+    """Documents and sentences that stand twice in training; held-out sentences that are trained
+    on.
+    """
     known_sentences, known_documents, is_long = hash_split(corpus.train)
     # Sorted, since numpy's hash table misses the cache at every entry.
     ordered = [np.sort(hashes) for hashes in (known_documents, known_sentences[is_long])]
     documents, sentences = (int(np.count_nonzero(one[1:] == one[:-1])) for one in ordered)
     num_documents, num_long = len(known_documents), int(is_long.sum())
     level = ERROR if documents > MANY_DUPLICATE_DOCUMENTS * num_documents else WARNING
-    copies = "remove the copies (prepare drops exact ones): they weigh double, and an epoch is shorter than it seems"
+    copies = (
+        "remove the copies (prepare drops exact ones): they weigh double, and an epoch is shorter"
+        " than it seems"
+    )
     boilerplate = "boilerplate? Remove it, or documents that differ in little"
     yield finding(
-        "duplicates", corpus.name, "few repetitions",
+        "duplicates",
+        corpus.name,
+        "few repetitions",
         f"documents {share(documents, num_documents)}, sentences {share(sentences, num_long)}",
-        (documents > MAX_DUPLICATE_DOCUMENTS * num_documents, level, "whole documents are repeated", copies),
-        (sentences > MAX_DUPLICATE_SENTENCES * num_long, WARNING, "sentences are repeated", boilerplate),
-    )  # fmt: skip
+        (
+            documents > MAX_DUPLICATE_DOCUMENTS * num_documents,
+            level,
+            "whole documents are repeated",
+            copies,
+        ),
+        (
+            sentences > MAX_DUPLICATE_SENTENCES * num_long,
+            WARNING,
+            "sentences are repeated",
+            boilerplate,
+        ),
+    )
     held_out, _, is_long = hash_split(corpus.validation)
     known = np.isin(held_out[is_long], known_sentences)
     part = float(known.mean()) if len(known) else 0.0
-    remedy = "the held-out loss flatters the model: remove near-copies of documents, or hold out another source"
+    remedy = (
+        "the held-out loss flatters the model: remove near-copies of documents, or hold out another"
+        " source"
+    )
     level = ERROR if part > MANY_OVERLAP else WARNING
     yield finding(
-        "held out", corpus.name, "held-out text is not trained on", share(known.sum(), len(known)) + " sentences",
+        "held out",
+        corpus.name,
+        "held-out text is not trained on",
+        share(known.sum(), len(known)) + " sentences",
         (part > MAX_OVERLAP, level, "held-out text is trained on, word for word", remedy),
-    )  # fmt: skip
+    )
 
 
 def hash_split(shards: TokenShards) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """64 bits of each sentence and document, and which sentences are long; of a corpus that is too large its first."""
+    """64 bits of each sentence and document, and which sentences are long; of a corpus that is too
+    large its first.
+    """
     offsets, bounds = np.asarray(shards.sentence_offsets), np.asarray(shards.document_offsets)
-    num_documents = max(1, int(np.searchsorted(offsets[bounds], MAX_HASHED_TOKENS, side="right")) - 1)
+    num_documents = max(
+        1, int(np.searchsorted(offsets[bounds], MAX_HASHED_TOKENS, side="right")) - 1
+    )
     bounds = bounds[: num_documents + 1]
     offsets = offsets[: bounds[-1] + 1]
-    odd = np.random.default_rng(0).integers(0, 1 << 63, _PLACES, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    odd = np.random.default_rng(0).integers(0, 1 << 63, _PLACES, dtype=np.uint64) * np.uint64(
+        2
+    ) + np.uint64(1)
     parts = []
     for low in range(0, len(offsets) - 1, _BLOCK_SENTENCES):
         cut = offsets[low : low + _BLOCK_SENTENCES + 1]
@@ -97,17 +145,23 @@ def hash_split(shards: TokenShards) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _sums(values: np.ndarray, offsets: np.ndarray, odd: np.ndarray) -> np.ndarray:
-    """uint64 [len(offsets) - 1]: of each range, the sum of value times a multiplier for its place in the range."""
+    """uint64 [len(offsets) - 1]: of each range, the sum of value times a multiplier for its place
+    in the range.
+    """
     lengths = np.diff(offsets)
     place = np.arange(len(values)) - np.repeat(offsets[:-1], lengths)
     with np.errstate(over="ignore"):
         mixed = (values ^ (values >> np.uint64(29))) * odd[place % _PLACES]
         sums = np.add.reduceat(mixed, offsets[:-1])
-        return (sums ^ (sums >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93) + lengths.astype(np.uint64)
+        return (sums ^ (sums >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93) + lengths.astype(
+            np.uint64
+        )
 
 
 def ngram_hashes(ids: np.ndarray) -> np.ndarray:
-    """uint64 [..., n - NGRAM + 1]: one hash of each n-gram along the last axis; a polynomial in the ids, mod 2^64."""
+    """uint64 [..., n - NGRAM + 1]: one hash of each n-gram along the last axis; a polynomial in the
+    ids, mod 2^64.
+    """
     hashes = ids.astype(np.uint64) + np.uint64(1)
     with np.errstate(over="ignore"):
         for width in (1, 2, 4):
@@ -137,7 +191,9 @@ class NgramIndex:
         return self.counts[np.searchsorted(self.hashes, hashes)] > 0
 
     def only_position(self, hashes: np.ndarray) -> np.ndarray:
-        """Where an n-gram stands that stands there once; -1 for any other, and for hash 0 (none)."""
+        """Where an n-gram stands that stands there once; -1 for any other, and for hash 0
+        (none).
+        """
         place = np.searchsorted(self.hashes, hashes)
         return np.where((self.counts[place] == 1) & (hashes != 0), self.positions[place], -1)
 
@@ -145,7 +201,10 @@ class NgramIndex:
 def search(shards: TokenShards, wanted: Sequence[np.ndarray], unk_id: int) -> NgramIndex:
     """One pass over the tokens of a split. `wanted` uint64 each, of any length, in any order."""
     hashes = np.unique(np.concatenate([np.zeros(1, dtype=np.uint64), *wanted]))
-    counts, positions = np.zeros(len(hashes), dtype=np.int64), np.full(len(hashes), -1, dtype=np.int64)
+    counts, positions = (
+        np.zeros(len(hashes), dtype=np.int64),
+        np.full(len(hashes), -1, dtype=np.int64),
+    )
     bits = max(_FILTER_BITS, len(hashes).bit_length() + 6)
     shift = np.uint64(64 - bits)
     table = np.zeros(1 << bits, dtype=bool)

@@ -1,4 +1,6 @@
-"""What the pre-flight looks at (stages/subject.py composes it from an experiment), and what a check says of it."""
+"""What the pre-flight looks at (stages/subject.py composes it from an experiment), and what a check
+says of it.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,14 @@ class Finding:
 
 
 def findings(check: str, name: str, good: str, figure: str, cases: Iterable[Case]) -> list[Finding]:
-    """A check's answer about the arm, corpus or task `name`: everything that is wrong with it, or that all is well."""
-    wrong = [Finding(check, level, f"{name}: {what}", figure, fix) for is_so, level, what, fix in cases if is_so]
+    """A check's answer about the arm, corpus or task `name`: everything that is wrong with it, or
+    that all is well.
+    """
+    wrong = [
+        Finding(check, level, f"{name}: {what}", figure, fix)
+        for is_so, level, what, fix in cases
+        if is_so
+    ]
     return wrong or [Finding(check, OK, f"{name}: {good}", figure)]
 
 
@@ -57,7 +65,8 @@ class Task:
     trained_length: int  # tokens of the longest instance that its encoders are trained on
     metrics: Sequence[str] = ()
     number_range: Sequence[float] | None = None
-    stored_label_names: Sequence[str] | None = None  # that the encoder's folder remembers, by their indices
+    # that the encoder's folder remembers, by their indices
+    stored_label_names: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,9 @@ class Budget:
     run_bytes: int = 0  # of all run folders
     used_bytes: int = 0  # of them, that are there already
     stages: Mapping[str, float | None] = field(default_factory=dict)
-    """What a stage is called -> seconds, by the clock, of its jobs that are left; None: no speed is known."""
+    """What a stage is called -> seconds, by the clock, of its jobs that are left; None: no speed is
+    known.
+    """
 
 
 @dataclass(frozen=True)
@@ -78,7 +89,8 @@ class Subject:
     arms: Sequence[Arm]
     tasks: Sequence[Task]
     budget: Budget
-    refusals: Sequence[tuple[str, str]] = ()  # (what, why) of settings, files, a corpus that could not even be built
+    # (what, why) of settings, files, a corpus that could not even be built
+    refusals: Sequence[tuple[str, str]] = ()
     unprepared: Sequence[str] = ()  # corpora that are not prepared yet
     noticed: Sequence[Finding] = ()  # what composing it has shown already
     experiment: str = ""  # its name for other verbs; "" where a stage alone is looked at
@@ -86,4 +98,8 @@ class Subject:
     @property
     def corpora(self) -> list[Corpus]:
         """The prepared ones of the arms, once each."""
-        return list({id(arm.corpus): arm.corpus for arm in self.arms if arm.corpus.tokenizer is not None}.values())
+        return list(
+            {
+                id(arm.corpus): arm.corpus for arm in self.arms if arm.corpus.tokenizer is not None
+            }.values()
+        )

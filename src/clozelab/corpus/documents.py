@@ -1,7 +1,9 @@
-"""Documents of a corpus: cleaning, sentence splitting, duplicates, and the side of the train/validation split.
+"""Documents of a corpus: cleaning, sentence splitting, duplicates, and the side of the
+train/validation split.
 
-Unusual: everything here is a pure function of the files, streamed document by document, and is run twice: once to
-survey, once to write. Memory does not grow with the corpus but for 20 bytes a document: to find duplicates, to split.
+Unusual: everything here is a pure function of the files, streamed document by document, and is run
+twice: once to survey, once to write. Memory does not grow with the corpus but for 20 bytes a
+document: to find duplicates, to split.
 """
 
 from __future__ import annotations
@@ -21,12 +23,17 @@ import sentencex
 from clozelab.corpus.files import MAX_BAD_FRACTION, CorpusCounts, TextFile, texts_of
 from clozelab.corpus.lines import Advance, ignore
 
-LANGUAGE = "en"  # rules of the sentence splitter; abbreviations differ, most rules are shared between languages
+# rules of the sentence splitter; abbreviations differ, most rules are shared between languages
+LANGUAGE = "en"
 MAX_SENTENCE_CHARACTERS = 2000  # a longer sentence is cut between words
-LONG_SENTENCE_CHARACTERS = 300  # beyond, a sentence is looked at again without the quotation marks of a speech
-MAX_PIECE_CHARACTERS = 8000  # what the splitter sees at once: a quotation mark left open would swallow the rest
-MAX_DOCUMENT_CHARACTERS = 4_000_000  # a text file without blank lines becomes documents of this size, not one
-STRETCH_CHARACTERS = 16_000  # what the split takes to one side: some 4,000 tokens, seven of the longest instances
+# beyond, a sentence is looked at again without the quotation marks of a speech
+LONG_SENTENCE_CHARACTERS = 300
+# what the splitter sees at once: a quotation mark left open would swallow the rest
+MAX_PIECE_CHARACTERS = 8000
+# a text file without blank lines becomes documents of this size, not one
+MAX_DOCUMENT_CHARACTERS = 4_000_000
+# what the split takes to one side: some 4,000 tokens, seven of the longest instances
+STRETCH_CHARACTERS = 16_000
 
 _TAG_NAMES = (
     "a|abbr|b|big|blockquote|br|center|cite|code|dd|del|dfn|div|dl|dt|em|font|gallery|h[1-6]|hr|i|id|imagemap|includeonly|ins|kbd|"
@@ -101,7 +108,10 @@ def _refuse_many_bad(counts: CorpusCounts) -> None:
     num_bad = counts.bad.total()
     if num_bad <= max(1, MAX_BAD_FRACTION * counts.rows):
         return
-    said = f"{num_bad} of {counts.rows} rows cannot be read, more than {MAX_BAD_FRACTION:.0%}; the first ones:"
+    said = (
+        f"{num_bad} of {counts.rows} rows cannot be read, more than {MAX_BAD_FRACTION:.0%}; the"
+        " first ones:"
+    )
     look = "check the encoding (UTF-8), the format and the text_field of this source"
     raise ValueError("\n  ".join([said, *counts.first_bad[:5]]) + f"\n{look}")
 
@@ -132,18 +142,24 @@ def clean(text: str) -> list[str]:
 
 
 def split_paragraph(paragraph: str) -> list[str]:
-    """Sentences of one paragraph, each with a word in it and at most MAX_SENTENCE_CHARACTERS long."""
+    """Sentences of one paragraph, each with a word in it and at most MAX_SENTENCE_CHARACTERS
+    long.
+    """
     sentences = []
     for piece in _cut(paragraph, MAX_PIECE_CHARACTERS, ". "):
         for sentence in sentencex.segment(LANGUAGE, piece):
-            parts = [sentence] if len(sentence) <= LONG_SENTENCE_CHARACTERS else _split_quoted(sentence)
+            parts = (
+                [sentence] if len(sentence) <= LONG_SENTENCE_CHARACTERS else _split_quoted(sentence)
+            )
             for part in parts:
                 sentences.extend(_whole_line(part))
     return [sentence for sentence in sentences if _WORD.search(sentence)]
 
 
 def _split_quoted(sentence: str) -> Iterator[str]:
-    """Sentences inside a quoted speech: boundaries are found without the marks, the parts keep them."""
+    """Sentences inside a quoted speech: boundaries are found without the marks, the parts keep
+    them.
+    """
     start = 0
     for masked in sentencex.segment(LANGUAGE, sentence.translate(_QUOTES)):
         yield sentence[start : start + len(masked)]
@@ -162,7 +178,8 @@ def _cut(text: str, size: int, boundary: str) -> list[str]:
     """Parts of at most `size` characters that end at a boundary, else at a space, else anywhere."""
     parts, start = [], 0
     while len(text) - start > size:
-        # A boundary in the second half only: parts stay large, so the work stays proportional to the text.
+        # A boundary in the second half only: parts stay large, so the work stays proportional to
+        # the text.
         end = text.rfind(boundary, start + size // 2, start + size)
         end = end if end >= 0 else text.rfind(" ", start + size // 2, start + size)
         end = end + 1 if end >= 0 else start + size
@@ -172,7 +189,9 @@ def _cut(text: str, size: int, boundary: str) -> list[str]:
 
 
 class SeenHashes:
-    """A set of 64-bit hashes in 8 bytes each: a sorted array, and a small set that is merged into it when full."""
+    """A set of 64-bit hashes in 8 bytes each: a sorted array, and a small set that is merged into
+    it when full.
+    """
 
     RECENT = 2**16
 
@@ -183,7 +202,9 @@ class SeenHashes:
     def add(self, value: int) -> bool:
         """Whether the value is new."""
         place = bisect_left(self._sorted, value)
-        if value in self._recent or (place < len(self._sorted) and int(self._sorted[place]) == value):
+        if value in self._recent or (
+            place < len(self._sorted) and int(self._sorted[place]) == value
+        ):
             return False
         self._recent.add(value)
         if len(self._recent) >= self.RECENT:
@@ -193,10 +214,13 @@ class SeenHashes:
 
 
 class TextSample:
-    """A bounded sample in no order: blocks of sentences whose hash is below a threshold, which halves at need."""
+    """A bounded sample in no order: blocks of sentences whose hash is below a threshold, which
+    halves at need.
+    """
 
     BLOCK_SENTENCES = 32
-    SALT = "vocabulary\n"  # a short document is one block: by its plain hash it would be held-out text, see SplitRule
+    # a short document is one block: by its plain hash it would be held-out text, see SplitRule
+    SALT = "vocabulary\n"
 
     def __init__(self, max_characters: int) -> None:
         self.max_characters = max_characters
@@ -213,7 +237,9 @@ class TextSample:
                 self._characters += len(block)
         while self._characters > self.max_characters:
             self.threshold //= 2
-            self._blocks = [(place, block) for place, block in self._blocks if place < self.threshold]
+            self._blocks = [
+                (place, block) for place, block in self._blocks if place < self.threshold
+            ]
             self._characters = sum(len(block) for _, block in self._blocks)
 
     def texts(self) -> list[str]:
@@ -221,19 +247,26 @@ class TextSample:
 
 
 def stretches(sentences: Sequence[str]) -> list[tuple[int, int, int]]:
-    """(end, characters, hash) of a document's stretches: as few and as even ones as STRETCH_CHARACTERS allow."""
+    """(end, characters, hash) of a document's stretches: as few and as even ones as
+    STRETCH_CHARACTERS allow.
+    """
     ends = np.cumsum([len(sentence) for sentence in sentences])
     number = (ends - 1) * -(-ends[-1] // STRETCH_CHARACTERS) // ends[-1]
     cuts = [*(np.flatnonzero(np.diff(number)) + 1).tolist(), len(sentences)]
     return [
-        (end, int(ends[end - 1] - (ends[first - 1] if first else 0)), hash_of("\n".join(sentences[first:end])))
+        (
+            end,
+            int(ends[end - 1] - (ends[first - 1] if first else 0)),
+            hash_of("\n".join(sentences[first:end])),
+        )
         for first, end in pairwise([0, *cuts])
     ]
 
 
 class SplitRule:
-    """Stretch of text -> train or validation: of every source those of lowest hash, up to a share of its characters. So
-    no source or long document has more than its share, and a short one lies on one side as a whole."""
+    """Stretch of text -> train or validation: of every source those of lowest hash, up to a share
+    of its characters. So no source or long document has more than its share, and a short one lies
+    on one side as a whole."""
 
     def __init__(self, validation_fraction: float) -> None:
         self.validation_fraction = validation_fraction
@@ -252,8 +285,8 @@ class SplitRule:
         return sum(len(np.unique(hashes)) for hashes, _ in self._seen.values())
 
     def settle(self) -> None:
-        """Call after every document was observed: how far each source's share reaches, at least to one stretch. A
-        source of a single stretch is trained on, unless all are."""
+        """Call after every document was observed: how far each source's share reaches, at least to
+        one stretch. A source of a single stretch is trained on, unless all are."""
         all_alone = True
         for source, (hashes, sizes) in self._seen.items():
             found, which = np.unique(hashes, return_inverse=True)

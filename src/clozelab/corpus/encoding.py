@@ -1,9 +1,10 @@
 """Text to ids: what every kind of tokenizer shares.
 
-Unusual: encoding asks the `tokenizers` library for words that are not in a cache only. WordPiece splits at whitespace
-before anything else, byte-level BPE before every single space, so the result is the library's, at three times its
-speed. In the tokenizers of tokenizers.py text never turns into a special token: "[MASK]" in a document is three words;
-only the exported `tokenizer.json` knows them. A folder's own tokenizer.json (folder_tokenizer.py) runs as it is.
+Unusual: encoding asks the `tokenizers` library for words that are not in a cache only. WordPiece
+splits at whitespace before anything else, byte-level BPE before every single space, so the result
+is the library's, at three times its speed. In the tokenizers of tokenizers.py text never turns into
+a special token: "[MASK]" in a document is three words; only the exported `tokenizer.json` knows
+them. A folder's own tokenizer.json (folder_tokenizer.py) runs as it is.
 """
 
 from __future__ import annotations
@@ -25,19 +26,26 @@ from tokenizers import Tokenizer as Library
 
 from clozelab.corpus.lines import SURROGATES
 
-CACHED_CHARACTERS = 4_000_000  # of cached words, 100 MB; then anew (frequent words are back within a batch)
+# of cached words, 100 MB; then anew (frequent words are back within a batch)
+CACHED_CHARACTERS = 4_000_000
 TEXTS_PER_BATCH = 8192
 WORDS_PER_CALL = 512
-MAX_UNKNOWN_SHARE, WARNED_UNKNOWN_SHARE = 0.5, 0.01  # a vocabulary made for a text leaves far less than 1 % unknown
+# a vocabulary made for a text leaves far less than 1 % unknown
+MAX_UNKNOWN_SHARE, WARNED_UNKNOWN_SHARE = 0.5, 0.01
 log = logging.getLogger(__name__)
 
 
 def refuse_unknown(text: str, unknown: float, max_unknown_share: float = MAX_UNKNOWN_SHARE) -> None:
-    """Warn of a text whose share `unknown` of [UNK] is not small; ValueError where it is above the limit."""
+    """Warn of a text whose share `unknown` of [UNK] is not small; ValueError where it is above the
+    limit.
+    """
     fits = "does the vocabulary fit its language and case, and has it spaces between its words?"
     said = f"{unknown:.1%} of the tokens of {text} are [UNK]: {fits}"
     if unknown > max_unknown_share:
-        limit = f"more than max_unknown_share={max_unknown_share:g} is refused; a larger share lets it pass"
+        limit = (
+            f"more than max_unknown_share={max_unknown_share:g} is refused; a larger share lets it"
+            " pass"
+        )
         raise ValueError(f"{said} Take text or a vocabulary that fit each other ({limit})")
     if unknown > WARNED_UNKNOWN_SHARE:
         log.warning(said)
@@ -83,7 +91,9 @@ class WordCache:
 
 
 class Tokenizer(ABC):
-    """A vocabulary and the rules of one kind. Ids never include special tokens unless the caller adds them."""
+    """A vocabulary and the rules of one kind. Ids never include special tokens unless the caller
+    adds them.
+    """
 
     kind: str  # wordpiece, byte_bpe; of a folder's own tokenizer.json also metaspace and other
     # padding, unknown, begin, separator, mask; "": there is none
@@ -98,21 +108,32 @@ class Tokenizer(ABC):
     _end_of_text: str
 
     def __init__(self, vocabulary: Sequence[str], *, lowercase: bool) -> None:
-        self.vocabulary, self.vocab_size, self.lowercase = tuple(vocabulary), len(vocabulary), lowercase
+        self.vocabulary, self.vocab_size, self.lowercase = (
+            tuple(vocabulary),
+            len(vocabulary),
+            lowercase,
+        )
         self._ids = ids = {token: index for index, token in enumerate(vocabulary)}
         if missing := [token for token in self.special_tokens if token not in ids]:
-            raise ValueError(f"the vocabulary of {len(vocabulary)} entries lacks {', '.join(missing)}")
+            raise ValueError(
+                f"the vocabulary of {len(vocabulary)} entries lacks {', '.join(missing)}"
+            )
         if len(ids) != len(vocabulary):
             double = next(token for index, token in enumerate(vocabulary) if ids[token] != index)
-            raise ValueError(f"entry {double!r} stands twice in the vocabulary, so ids would be ambiguous")
+            raise ValueError(
+                f"entry {double!r} stands twice in the vocabulary, so ids would be ambiguous"
+            )
         if "" in ids:
             raise ValueError(f"entry {ids['']} of the vocabulary is empty")
         self.released: str | None = None
         """The fingerprint of the tokenizer of tokenizers.py whose vocabulary and rules a folder's
         own one shares."""
         self.added_tokens: tuple[str, ...] = ()  # that text is searched for before anything else
-        self.undrawn_ids: tuple[int, ...] = ()  # ids that masking never draws as a random token, ascending
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[name] for name in self.special_tokens)
+        # ids that masking never draws as a random token, ascending
+        self.undrawn_ids: tuple[int, ...] = ()
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
+            ids[name] for name in self.special_tokens
+        )
         self._library = self._rules()
         self._cache = WordCache(self._library, self._end_of_text)
 
@@ -124,7 +145,9 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def files(self) -> dict[str, bytes]:
-        """The files by which `transformers` loads this tokenizer (`AutoTokenizer.from_pretrained(folder)`)."""
+        """The files by which `transformers` loads this tokenizer
+        (`AutoTokenizer.from_pretrained(folder)`).
+        """
 
     @abstractmethod
     def _identity(self) -> list[Any]:
@@ -143,7 +166,9 @@ class Tokenizer(ABC):
         return self._library, [SURROGATES.sub("\ufffd", text) for text in texts]
 
     def with_token_types(self, number: str) -> Self:
-        """The same for pairs of `one` token type, or of `two` where its kind has them; `auto`: itself."""
+        """The same for pairs of `one` token type, or of `two` where its kind has them; `auto`:
+        itself.
+        """
         other = copy(self)
         if number != "auto":
             other.has_token_types = number == "two" and self.can_have_token_types
@@ -162,8 +187,13 @@ class Tokenizer(ABC):
         return np.array([bool(self.continuing.match(token)) for token in self.vocabulary])
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of all texts one after the other, int32 [T], and each text's number of ids, int64 [len(texts)]."""
-        batches = [self._encode(texts[i : i + TEXTS_PER_BATCH]) for i in range(0, len(texts), TEXTS_PER_BATCH)]
+        """Ids of all texts one after the other, int32 [T], and each text's number of ids, int64
+        [len(texts)].
+        """
+        batches = [
+            self._encode(texts[i : i + TEXTS_PER_BATCH])
+            for i in range(0, len(texts), TEXTS_PER_BATCH)
+        ]
         if not batches:
             return np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
         ids, lengths = zip(*batches, strict=True)
@@ -193,10 +223,15 @@ class Tokenizer(ABC):
         return rows
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Ids int32 [n] of each text and their character ranges in it, int64 [n, 2] (start, end), without spaces."""
+        """Ids int32 [n] of each text and their character ranges in it, int64 [n, 2] (start, end),
+        without spaces.
+        """
         library, cleaned = self._aligned(texts)
         return [
-            (np.array(encoding.ids, dtype=np.int32), np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2))
+            (
+                np.array(encoding.ids, dtype=np.int32),
+                np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2),
+            )
             for encoding in library.encode_batch(cleaned, add_special_tokens=False)
         ]
 

@@ -43,25 +43,29 @@ from clozelab.corpus.tables import (
 log = logging.getLogger(__name__)
 
 JSONL_SUFFIXES = (".jsonl", ".ndjson")
-TEXT_SUFFIXES = (".txt", ".text", "")  # what a folder is searched for besides jsonl; a file or glob may have any
+# what a folder is searched for besides jsonl; a file or glob may have any
+TEXT_SUFFIXES = (".txt", ".text", "")
 LINE_FORMATS = ("text", "jsonl")
 CORPUS_TABLES = ("csv", "tsv", "parquet", "arrow")
 CORPUS_FORMATS = ("auto", *LINE_FORMATS, *CORPUS_TABLES)
-MAX_BAD_FRACTION = 0.01  # more unusable rows than this mean a wrong file, not dirt; one row is always forgiven
+# more unusable rows than this mean a wrong file, not dirt; one row is always forgiven
+MAX_BAD_FRACTION = 0.01
 NAMED_BAD_ROWS = 20  # how many unusable rows the manifest names
 MOST_FIELDS = 12  # of a jsonl row, that an error names
 HEAD_BYTES = 4096  # by which JSON is known
 JSON_BEGINNING = re.compile(rb'(\xef\xbb\xbf)?\s*(\{\s*"[^"\n]*"\s*:|\[\s*\{\s*")')
 JSON_ARRAY = re.compile(rb"(\xef\xbb\xbf)?\s*\[")
-HEAD_ROWS, MIN_HEAD_ROWS = 1000, 10  # a table's beginning; a beginning of fewer rows says nothing about a file
+# a table's beginning; a beginning of fewer rows says nothing about a file
+HEAD_ROWS, MIN_HEAD_ROWS = 1000, 10
 NUL_REMOVED = "NUL character"
 
 HOW_TO_GET = (
-    "expected: plain text (.txt: one sentence a line, a blank line between documents), jsonl with a text field "
-    "(.jsonl: one document a line), either also packed (.gz, .zst, .xz, .bz2), a table with a column of texts "
-    "(.csv, .tsv, .parquet, .arrow: one document a row), or a folder of such files. To get one: set data_dir to the "
-    "folder your sources are relative to, or name your own text with corpus=text "
-    "corpus.sources.0.path=FILE_FOLDER_OR_GLOB; corpus=microworld needs none"
+    "expected: plain text (.txt: one sentence a line, a blank line between documents), jsonl with a"
+    " text field (.jsonl: one document a line), either also packed (.gz, .zst, .xz, .bz2), a table"
+    " with a column of texts (.csv, .tsv, .parquet, .arrow: one document a row), or a folder of"
+    " such files. To get one: set data_dir to the folder your sources are relative to, or name your"
+    " own text with corpus=text corpus.sources.0.path=FILE_FOLDER_OR_GLOB; corpus=microworld needs"
+    " none"
 )
 
 
@@ -84,7 +88,9 @@ def file_facts(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, put in its place in one rename at the end, so that a reader never sees half of it."""
+    """A file to write, put in its place in one rename at the end, so that a reader never sees half
+    of it.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -162,15 +168,20 @@ def find_files(source: Source, index: int, data_dir: Path) -> list[TextFile]:
     place = _place(source.path, data_dir)
     if num_left_out:
         log.warning(
-            "%s: %d files are left out: no texts by their suffix, or tables beside texts (a glob as path names them)",
+            "%s: %d files are left out: no texts by their suffix, or tables beside texts (a glob as"
+            " path names them)",
             place,
             num_left_out,
         )
     if not paths:
-        raise ValueError(f"source {source.name}: no text files at {place.absolute()}, nor from here\n{HOW_TO_GET}")
+        raise ValueError(
+            f"source {source.name}: no text files at {place.absolute()}, nor from"
+            f" here\n{HOW_TO_GET}"
+        )
     if source.format not in CORPUS_FORMATS:
         raise ValueError(
-            f"source {source.name}: format={source.format!r} is unknown; known: {', '.join(CORPUS_FORMATS)}"
+            f"source {source.name}: format={source.format!r} is unknown; known:"
+            f" {', '.join(CORPUS_FORMATS)}"
         )
     return [_text_file(source, index, name, path) for name, path in sorted(paths.items())]
 
@@ -192,7 +203,9 @@ def _text_file(source: Source, index: int, name: str, path: Path) -> TextFile:
 
 
 def _refuse_json(path: Path, index: int) -> None:
-    """ValueError for objects of JSON under a name that says text: their brackets and keys would be trained on."""
+    """ValueError for objects of JSON under a name that says text: their brackets and keys would be
+    trained on.
+    """
     try:
         with path.open("rb") as raw:
             beginning = next(chunks_of(path, raw), b"")[:HEAD_BYTES]
@@ -201,14 +214,14 @@ def _refuse_json(path: Path, index: int) -> None:
     if JSON_BEGINNING.match(beginning):
         key = f"corpus.sources.{index}.format"
         raise ValueError(
-            f"{path} holds JSON, and its name says text: write an object a line and call it .jsonl, or set "
-            f"{key}=jsonl; {key}=text takes it as it is"
+            f"{path} holds JSON, and its name says text: write an object a line and call it .jsonl,"
+            f" or set {key}=jsonl; {key}=text takes it as it is"
         )
 
 
 def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path], int]:
-    """Names (below a folder the relative path) and paths of a file, a folder's texts or a glob's files, none of them
-    opened; and how many files of a folder are no texts by their suffix."""
+    """Names (below a folder the relative path) and paths of a file, a folder's texts or a glob's
+    files, none of them opened; and how many files of a folder are no texts by their suffix."""
     place = _place(pattern, data_dir)
     if place.is_file():
         return {place.name: place}, 0
@@ -235,7 +248,11 @@ def _files_below(folder: Path) -> tuple[dict[str, Path], int]:
             seen[path.relative_to(folder).as_posix()] = path
         else:
             _warn_of_broken_link(path)
-    texts = {name: path for name, path in seen.items() if file_suffix(path) in (*JSONL_SUFFIXES, *TEXT_SUFFIXES)}
+    texts = {
+        name: path
+        for name, path in seen.items()
+        if file_suffix(path) in (*JSONL_SUFFIXES, *TEXT_SUFFIXES)
+    }
     tables = {name: path for name, path in seen.items() if table_format(path) in CORPUS_TABLES}
     # A table beside texts says something about them. But a LICENSE beside Parquet files is no text
     # of theirs.
@@ -248,20 +265,25 @@ def _files_below(folder: Path) -> tuple[dict[str, Path], int]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """All files below a folder, links into other folders followed, each folder once; nothing that is hidden.
+    """All files below a folder, links into other folders followed, each folder once; nothing that
+    is hidden.
 
     ValueError for a folder that one may not look into: its texts would be lost without a word."""
     top = folder.resolve()
     visited = {top}
     for here, folders, names in os.walk(folder, onerror=_refuse_forbidden, followlinks=True):
         folders[:] = [
-            name for name in sorted(folders) if not name.startswith(".") and _is_new(Path(here, name), top, visited)
+            name
+            for name in sorted(folders)
+            if not name.startswith(".") and _is_new(Path(here, name), top, visited)
         ]
         yield from (Path(here, name) for name in names if not name.startswith("."))
 
 
 def _is_new(folder: Path, top: Path, visited: set[Path]) -> bool:
-    """Whether nobody has been there; a link to a folder below `top` is not followed, for that has its own name."""
+    """Whether nobody has been there; a link to a folder below `top` is not followed, for that has
+    its own name.
+    """
     real = folder.resolve()
     if real in visited or (folder.is_symlink() and real.is_relative_to(top)):
         return False
@@ -271,21 +293,28 @@ def _is_new(folder: Path, top: Path, visited: set[Path]) -> bool:
 
 def _refuse_forbidden(error: OSError) -> None:
     raise ValueError(
-        f"{error.filename} cannot be looked into ({error.strerror}), so its texts would be lost: allow it, or name the "
-        "others by a glob as path"
+        f"{error.filename} cannot be looked into ({error.strerror}), so its texts would be lost:"
+        " allow it, or name the others by a glob as path"
     ) from error
 
 
 @cache
 def _warn_of_broken_link(path: Path) -> None:
-    """Once for each: a folder is looked into by planning, by the pre-flight and by the preparation."""
+    """Once for each: a folder is looked into by planning, by the pre-flight and by the
+    preparation.
+    """
     if path.is_symlink() and not path.exists():
-        log.warning("%s is a link to nothing (%s): what it stood for is left out", path, path.readlink())
+        log.warning(
+            "%s is a link to nothing (%s): what it stood for is left out", path, path.readlink()
+        )
 
 
 def _place(pattern: str, data_dir: str | Path) -> Path:
     """Below `data_dir`; where nothing is there, from the folder that one stands in."""
-    place, here = Path(data_dir).expanduser() / Path(pattern).expanduser(), Path(pattern).expanduser()
+    place, here = (
+        Path(data_dir).expanduser() / Path(pattern).expanduser(),
+        Path(pattern).expanduser(),
+    )
     return here if here.exists() and not place.exists() else place
 
 
@@ -299,8 +328,13 @@ def check_head(file: TextFile) -> None:
     if num_rows < MIN_HEAD_ROWS or num_bad <= num_usable:
         return
     reasons = ", ".join(f"{number} x {reason}" for reason, number in counts.bad.most_common())
-    shown = f"{num_bad} of its first {num_rows} rows cannot be read ({reasons}; first: {counts.first_bad[0]})"
-    look = f"check the encoding (UTF-8), the format ({file.format}) and the text_field of this source"
+    shown = (
+        f"{num_bad} of its first {num_rows} rows cannot be read ({reasons}; first:"
+        f" {counts.first_bad[0]})"
+    )
+    look = (
+        f"check the encoding (UTF-8), the format ({file.format}) and the text_field of this source"
+    )
     raise ValueError(f"{file.path}: {shown}; {look}, or leave the file out")
 
 
@@ -312,7 +346,10 @@ def _head_rows(file: TextFile, counts: CorpusCounts) -> Iterator[str]:
     with file.path.open("rb") as raw:
         beginning = next(chunks_of(file.path, raw), b"")
     if file.format == "jsonl" and JSON_ARRAY.match(beginning):
-        raise ValueError(f"{file.path} is one JSON array (it begins with [): write an object a line, without commas")
+        raise ValueError(
+            f"{file.path} is one JSON array (it begins with [): write an object a line, without"
+            " commas"
+        )
     *lines, _ = beginning.split(b"\n")  # the last one may be cut
     yield from usable_rows(lines, file, counts)
 

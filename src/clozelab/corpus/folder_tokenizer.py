@@ -38,7 +38,10 @@ USUAL_NAMES: Mapping[str, tuple[str, str]] = {
 }
 MISSING: Mapping[str, str] = {  # attribute -> what cannot be done without it
     "pad_id": "padding token (pad_token), so sequences cannot be padded for pre-training",
-    "mask_id": "mask token (mask_token), so no token can be hidden: not for filling, scoring, or masked pre-training",
+    "mask_id": (
+        "mask token (mask_token), so no token can be hidden: not for filling, scoring, or masked"
+        " pre-training"
+    ),
 }
 # of transformers; they take tokenizer.json as it is
 GENERIC_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend")
@@ -93,7 +96,8 @@ class FolderTokenizer(Tokenizer):
         place: the file, for messages.
         rules: its content, `settled`.
         config: tokenizer_config.json's content (`read_config`).
-        released: the fingerprint of the tokenizer of tokenizers.py with the same vocabulary and rules, if there is one;
+        released: the fingerprint of the tokenizer of tokenizers.py with the same vocabulary and
+        rules, if there is one;
             a corpus or an encoder may have been made with that.
 
     ValueError for a file that the library cannot read, and for a template that is not one token,
@@ -143,7 +147,9 @@ class FolderTokenizer(Tokenizer):
         self.vocab_size = max(ids.values()) + 1
         names = {index: token for token, index in ids.items()}
         # Ids without a token (some files have holes) get a name that no text has.
-        self.vocabulary = tuple(names.get(index, f"[no token {index}]") for index in range(self.vocab_size))
+        self.vocabulary = tuple(
+            names.get(index, f"[no token {index}]") for index in range(self.vocab_size)
+        )
         self._ids = ids
         added = self._library.get_added_tokens_decoder()
         self._added = {int(index): token for index, token in added.items()}
@@ -199,13 +205,16 @@ class FolderTokenizer(Tokenizer):
         if len(before) != 1 or len(behind) != 1:
             shown = " ".join(single.tokens)
             raise ValueError(
-                f"{self.place}: its template makes {shown!r} of {probe!r}; an encoder here needs one token before a "
-                "text and one behind it, as in '[CLS] a [SEP]' (post_processor)"
+                f"{self.place}: its template makes {shown!r} of {probe!r}; an encoder here needs"
+                " one token before a text and one behind it, as in '[CLS] a [SEP]'"
+                " (post_processor)"
             )
         self.cls_id, self.sep_id = before[0], behind[0]
         self.can_have_token_types = self._set_pair_template(probe)
         names = self._config.get("model_input_names")
-        self.has_token_types = self.can_have_token_types and (names is None or "token_type_ids" in names)
+        self.has_token_types = self.can_have_token_types and (
+            names is None or "token_type_ids" in names
+        )
 
     def _set_pair_template(self, probe: str) -> bool:
         """Whether the second text of a pair has token type 1."""
@@ -221,8 +230,8 @@ class FolderTokenizer(Tokenizer):
             return has_types
         shown, numbers = " ".join(pair.tokens), " ".join(map(str, pair.type_ids))
         self._no_pairs = (
-            f"its template makes {shown!r} of a pair, with token types {numbers}; pairs can be read as "
-            "'[CLS] a [SEP] b [SEP]' alone, with type 1 or 0 from b on"
+            f"its template makes {shown!r} of a pair, with token types {numbers}; pairs can be read"
+            " as '[CLS] a [SEP] b [SEP]' alone, with type 1 or 0 from b on"
         )
         return False
 
@@ -258,7 +267,10 @@ class FolderTokenizer(Tokenizer):
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         pairs = super().encode_with_offsets(texts)
-        return [(ids, _without_spaces(text, offsets)) for text, (ids, offsets) in zip(texts, pairs, strict=True)]
+        return [
+            (ids, _without_spaces(text, offsets))
+            for text, (ids, offsets) in zip(texts, pairs, strict=True)
+        ]
 
     def _encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `encode_flat`, of one batch: by words where that is possible."""
@@ -364,8 +376,12 @@ class FolderTokenizer(Tokenizer):
         if normalizer.get("type") == "BertNormalizer":
             config |= {theirs: normalizer[ours] for theirs, ours in BERT_RULES.items()}
         return {
-            "tokenizer.json": (json.dumps(self._json, indent=2, ensure_ascii=False) + "\n").encode(),
-            "tokenizer_config.json": (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode(),
+            "tokenizer.json": (
+                (json.dumps(self._json, indent=2, ensure_ascii=False) + "\n").encode()
+            ),
+            "tokenizer_config.json": (
+                (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
+            ),
         }
 
     def _identity(self) -> list[Any]:
@@ -421,8 +437,8 @@ def _check(place: Path, rules: Mapping[str, Any]) -> None:
         )
     if model.get("dropout"):
         raise ValueError(
-            f"{place}: its model has dropout {model['dropout']}, so a text would have other ids each time; set it to "
-            "null"
+            f"{place}: its model has dropout {model['dropout']}, so a text would have other ids"
+            " each time; set it to null"
         )
 
 
@@ -441,8 +457,8 @@ def _settle_normalizer(place: Path, settled: dict[str, Any], config: Mapping[str
         if meant[0][ours] != meant[1][ours]:
             before, now = json.dumps(normalizer[ours]), json.dumps(changed[ours])
             log.warning(
-                "%s says %s=%s and tokenizer_config.json %s=%s, which counts, as in AutoTokenizer; put right the one "
-                "that is wrong",
+                "%s says %s=%s and tokenizer_config.json %s=%s, which counts, as in AutoTokenizer;"
+                " put right the one that is wrong",
                 *(place, ours, before, theirs, now),
             )
     if meant[0] != meant[1]:
@@ -456,11 +472,15 @@ def _strips(normalizer: Mapping[str, Any]) -> bool:
 
 def _settle_prefix_space(place: Path, settled: dict[str, Any], config: Mapping[str, Any]) -> None:
     splitter, said = settled.get("pre_tokenizer") or {}, config.get("add_prefix_space")
-    if splitter.get("type") != "ByteLevel" or said is None or bool(said) == splitter.get("add_prefix_space", True):
+    if (
+        splitter.get("type") != "ByteLevel"
+        or said is None
+        or bool(said) == splitter.get("add_prefix_space", True)
+    ):
         return
     log.warning(
-        "%s says add_prefix_space=%s and tokenizer_config.json %s, which counts, as in AutoTokenizer; put right the "
-        "one that is wrong",
+        "%s says add_prefix_space=%s and tokenizer_config.json %s, which counts, as in"
+        " AutoTokenizer; put right the one that is wrong",
         *(place, json.dumps(splitter.get("add_prefix_space", True)), json.dumps(bool(said))),
     )
     settled["pre_tokenizer"] = {**splitter, "add_prefix_space": bool(said)}
@@ -674,7 +694,11 @@ def _is_robertas(
 ) -> bool:
     """Whether a word can be encoded with the space before it, in a text without added tokens."""
     types = [part["type"] for part in splitters]
-    if rules["model"].get("type") != "BPE" or types != ["ByteLevel"] or not splitters[0].get("use_regex", True):
+    if (
+        rules["model"].get("type") != "BPE"
+        or types != ["ByteLevel"]
+        or not splitters[0].get("use_regex", True)
+    ):
         return False
     if normalizers and any(token["normalized"] for token in rules.get("added_tokens", ())):
         return False  # they are looked for in normalised text

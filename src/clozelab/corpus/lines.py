@@ -149,8 +149,8 @@ def refuse_carriage_returns(place: Path | str, beginning: bytes) -> None:
     """ValueError for a text whose lines end with CR alone: all of it would be one line."""
     if b"\n" not in beginning and b"\r" in beginning.rstrip(b"\r"):
         raise ValueError(
-            f"{place} ends its lines with a carriage return alone (CR), as old Macintoshes did: write it with line "
-            "feeds (LF or CRLF)"
+            f"{place} ends its lines with a carriage return alone (CR), as old Macintoshes did:"
+            " write it with line feeds (LF or CRLF)"
         )
 
 
@@ -163,7 +163,10 @@ def chunks_of(path: Path, raw: Readable) -> Iterator[bytes]:
         for number, chunk in enumerate(_unpacked(path.suffix, raw)):
             size += len(chunk)
             if path.suffix in COMPRESSIONS and size > limit:
-                raise ValueError(f"{path} unpacks to over {limit:,} bytes, as no text does: leave it out, or unpack it")
+                raise ValueError(
+                    f"{path} unpacks to over {limit:,} bytes, as no text does: leave it out, or"
+                    " unpack it"
+                )
             if number == 0 and is_binary(chunk[:SNIFFED_BYTES]):
                 raise ValueError(f"{path} is binary (or UTF-16): UTF-8 text was expected")
             if number == 0:

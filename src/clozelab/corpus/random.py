@@ -1,13 +1,16 @@
-"""Counter-based random numbers, and the order of an epoch: every draw is a pure function of (seed, epoch, stream, ...).
+"""Counter-based random numbers, and the order of an epoch: every draw is a pure function of (seed,
+epoch, stream, ...).
 
-Unusual: there is no state. An instance's randomness depends on its name alone, so resuming, worker count, batch size
-and world size change nothing. A batch takes a handful of array operations: the finaliser of splitmix64 (Steele, Lea,
-Flood 2014) once per coordinate. `epoch` may be an array as long as `index`, for a batch that straddles two epochs.
+Unusual: there is no state. An instance's randomness depends on its name alone, so resuming, worker
+count, batch size and world size change nothing. A batch takes a handful of array operations: the
+finaliser of splitmix64 (Steele, Lea, Flood 2014) once per coordinate. `epoch` may be an array as
+long as `index`, for a batch that straddles two epochs.
 
-The order of an epoch is not stored either. A keyed Feistel network over Z_a x Z_b with a * b just above the size (Black
-and Rogaway 2002, "generalized Feistel") permutes the instances; the few values at or above the size walk on along their
-cycle until they are inside. So it is a bijection that costs O(1) memory, any position is addressable (resume = start
-counting elsewhere), and a batch that runs over the end of an epoch goes on in the next one.
+The order of an epoch is not stored either. A keyed Feistel network over Z_a x Z_b with a * b just
+above the size (Black and Rogaway 2002, "generalized Feistel") permutes the instances; the few
+values at or above the size walk on along their cycle until they are inside. So it is a bijection
+that costs O(1) memory, any position is addressable (resume = start counting elsewhere), and a batch
+that runs over the end of an epoch goes on in the next one.
 """
 
 from __future__ import annotations
@@ -68,21 +71,31 @@ def derive_seed(seed: int, name: str | int) -> int:
 
 
 def uniform_u64(seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints = 0) -> U64:
-    """64 random bits for each (epoch, index, sub), which broadcast against each other; never a 0-d array."""
+    """64 random bits for each (epoch, index, sub), which broadcast against each other; never a 0-d
+    array.
+    """
     return reduce(_step, (epoch, index, sub), _as_u64(_stream_key(int(seed), stream)))
 
 
-def uniform01(seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints = 0) -> NDArray[np.float64]:
+def uniform01(
+    seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints = 0
+) -> NDArray[np.float64]:
     """Uniform in [0, 1), 53 random bits."""
     return (uniform_u64(seed, epoch, stream, index, sub) >> np.uint64(11)) * np.float64(2.0**-53)
 
 
-def integers(seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints = 0, *, high: Ints) -> NDArray[np.int64]:
-    """Uniform integers in [0, high), int64; `high` broadcasts and is at least 1. The bias is below high / 2**53."""
+def integers(
+    seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints = 0, *, high: Ints
+) -> NDArray[np.int64]:
+    """Uniform integers in [0, high), int64; `high` broadcasts and is at least 1. The bias is below
+    high / 2**53.
+    """
     return (uniform01(seed, epoch, stream, index, sub) * np.asarray(high)).astype(np.int64)
 
 
-def _feistel(states: list[U64], value: NDArray[np.int64], size_a: int, size_b: int) -> NDArray[np.int64]:
+def _feistel(
+    states: list[U64], value: NDArray[np.int64], size_a: int, size_b: int
+) -> NDArray[np.int64]:
     left, right = np.divmod(value, size_b)
     for number, state in enumerate(states):
         if number % 2:
@@ -92,22 +105,34 @@ def _feistel(states: list[U64], value: NDArray[np.int64], size_a: int, size_b: i
     return left * size_b + right
 
 
-def permute(seed: int, epoch: int | NDArray[np.int64], position: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Position in the epoch's order -> instance index; for each epoch a permutation of [0, size)."""
+def permute(
+    seed: int, epoch: int | NDArray[np.int64], position: NDArray[np.int64], size: int
+) -> NDArray[np.int64]:
+    """Position in the epoch's order -> instance index; for each epoch a permutation of [0,
+    size).
+    """
     size_a = isqrt(size - 1) + 1
     size_b = -(-size // size_a)
     keys = (_stream_key(int(seed), f"permutation {number}") for number in range(_ROUNDS))
     states = [np.broadcast_to(_step(_as_u64(key), epoch), position.shape) for key in keys]
     value = _feistel(states, np.asarray(position, dtype=np.int64), size_a, size_b)
     while (outside := np.flatnonzero(value >= size)).size:
-        value[outside] = _feistel([state[outside] for state in states], value[outside], size_a, size_b)
+        value[outside] = _feistel(
+            [state[outside] for state in states], value[outside], size_a, size_b
+        )
     return value
 
 
-def instance_indices(seed: int, size: int, position: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions counted over all epochs -> (epoch, instance index), shaped like `position`; ValueError for none."""
+def instance_indices(
+    seed: int, size: int, position: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions counted over all epochs -> (epoch, instance index), shaped like `position`;
+    ValueError for none.
+    """
     if size < 1:
-        raise ValueError(f"There are {size} instances to sample from; is the corpus empty at this seq_length?")
+        raise ValueError(
+            f"There are {size} instances to sample from; is the corpus empty at this seq_length?"
+        )
     position = np.asarray(position, dtype=np.int64)
     epoch = position // size
     return epoch, permute(seed, epoch, position % size, size)

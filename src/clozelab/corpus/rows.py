@@ -3,7 +3,8 @@
     file = open_rows("reviews.csv")
     file.columns                        # ["id", "review", "stars"]
     for row in file.rows():
-        row.place, row.record           # "reviews.csv:2", {"id": "7", "review": "a film, to remember", "stars": "4"}
+        row.place, row.record           # "reviews.csv:2", {"id": "7", "review": "a film, to
+        remember", "stars": "4"}
 
 Tables (corpus/tables.py) are known by the file's name. Of any other file a line is a text, or two
 between a tab; where its first line is a JSON object, all lines are. A row that is damaged keeps its
@@ -22,7 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from clozelab.corpus.lines import is_decoded, parse_json, refuse_carriage_returns, text_lines
-from clozelab.corpus.tables import COLUMNAR, DamagedRow, Table, json_record, open_table, table_format
+from clozelab.corpus.tables import (
+    COLUMNAR,
+    DamagedRow,
+    Table,
+    json_record,
+    open_table,
+    table_format,
+)
 
 FORMATS = ("lines", "jsonl", "csv", "tsv", "parquet", "arrow")
 TAB = "\t"
@@ -92,7 +100,8 @@ def _open_piped(form: str) -> RowFile:
             f"format={form}: what is piped in is lines or jsonl; write a table to a file first",
         )
     if hasattr(sys.stdin, "reconfigure"):
-        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # a broken byte costs its own line alone
+        # a broken byte costs its own line alone
+        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
     text = sys.stdin.read()
     refuse_carriage_returns("what is piped in", text.encode("utf-8", "surrogatepass"))
     lines = _split(text)
@@ -154,7 +163,8 @@ def _has_pairs(name: str, lines: Lines) -> bool:
         wide += tabs > 1
     if 2 * wide > total:
         raise ValueError(
-            f"{name} has lines of three columns and more: call it .tsv, or say format=tsv, if it is a table"
+            f"{name} has lines of three columns and more: call it .tsv, or say format=tsv, if it is"
+            " a table"
         )
     return 2 * pairs > total
 

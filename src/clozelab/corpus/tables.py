@@ -4,14 +4,16 @@ pandas and `datasets` write them.
     table = open_table(path)            # the format by the file's name, or the one that is given
     table.columns                       # ["id", "text", "label"]
     for number, row in table.rows(["text", "label"]):
-        ...                             # {"text": "...", "label": 1}; a damaged row is a text that says what is wrong
+        ...                             # {"text": "...", "label": 1}; a damaged row is a text that
+        says what is wrong
 
-tsv: tabs alone, a quotation mark is a character like any other (GLUE). csv: quoted where needed, between commas, or
-between tabs in a file called .tsv. jsonl: an object a line. csv, tsv and jsonl may be packed (corpus/lines.py).
+tsv: tabs alone, a quotation mark is a character like any other (GLUE). csv: quoted where needed,
+between commas, or between tabs in a file called .tsv. jsonl: an object a line. csv, tsv and jsonl
+may be packed (corpus/lines.py).
 
-`number` is a line of the file (of a csv row with line breaks its last one), of Parquet and Arrow the row, from 1. A
-cell is what the format has: text in csv and tsv; of the others also numbers, lists, dictionaries, None. What a cell
-means is for the reader to say.
+`number` is a line of the file (of a csv row with line breaks its last one), of Parquet and Arrow
+the row, from 1. A cell is what the format has: text in csv and tsv; of the others also numbers,
+lists, dictionaries, None. What a cell means is for the reader to say.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ log = logging.getLogger(__name__)
 
 TABLE_FORMATS = ("tsv", "csv", "jsonl", "parquet", "arrow")
 TAB = "\t"
-MIN_QUOTED_ROWS, MIN_QUOTED_FRACTION = 2, 0.05  # of a tsv file, from which a csv writer may have made it
+# of a tsv file, from which a csv writer may have made it
+MIN_QUOTED_ROWS, MIN_QUOTED_FRACTION = 2, 0.05
 COLUMNAR = ("parquet", "arrow")  # binary: their rows have numbers, not lines
 FORMAT_BY_SUFFIX = {
     ".csv": "csv",
@@ -64,7 +67,10 @@ SAMPLED_ROWS = 100  # by which a column of text is known
 MAX_NAME_WORDS, MAX_NAME_CHARACTERS = (4, 60)
 ARROW_FILE, ARROW_STREAM_END = b"ARROW1", b"\xff\xff\xff\xff\0\0\0\0"
 DEFAULT_TEXT_COLUMN = "text"
-SET_CSV = "set its format to csv (of a task task.data.file_format=csv, of a corpus corpus.sources.N.format=csv)"
+SET_CSV = (
+    "set its format to csv (of a task task.data.file_format=csv, of a corpus"
+    " corpus.sources.N.format=csv)"
+)
 CLASS_LABEL = "ClassLabel"  # what the datasets library calls a column of numbers that have names
 
 Record = dict[str, Any] | str  # a row's cells by column; of a damaged row, what is wrong with it
@@ -72,9 +78,11 @@ Row = tuple[int, Record]
 
 
 class DamagedRow(str):
-    """What is wrong with a row of too few or too many cells; `cells` are those that stand there, by column.
+    """What is wrong with a row of too few or too many cells; `cells` are those that stand there, by
+    column.
 
-    What stands behind the last column is a part of the last cell, so that nothing of the row is lost."""
+    What stands behind the last column is a part of the last cell, so that nothing of the row is
+    lost."""
 
     cells: dict[str, str]
 
@@ -136,9 +144,9 @@ def open_table(
     """Opens a table and reads its columns' names. `auto`: by the file's name, tsv where that says
     nothing.
 
-    `header` names the columns of a tsv or csv file whose first line does not name all of `required`. ValueError for an
-    unknown format, an empty or binary file, and one that is not of its format. `delimiter`: between cells of csv; None:
-    a comma, or a tab in a file called .tsv."""
+    `header` names the columns of a tsv or csv file whose first line does not name all of
+    `required`. ValueError for an unknown format, an empty or binary file, and one that is not of
+    its format. `delimiter`: between cells of csv; None: a comma, or a tab in a file called .tsv."""
     if file_format not in ("auto", *TABLE_FORMATS):
         raise ValueError(
             f"file_format={file_format!r} is unknown; known: auto, {', '.join(TABLE_FORMATS)}",
@@ -179,7 +187,10 @@ def _open_delimited(
 
     is_plain = file_format == "tsv"
     if is_plain and has_header and all(map(_is_quoted, columns)):
-        raise ValueError(f"{path}: its header's names stand in quotation marks, as a csv writer puts them: {SET_CSV}")
+        raise ValueError(
+            f"{path}: its header's names stand in quotation marks, as a csv writer puts them:"
+            f" {SET_CSV}"
+        )
 
     def rows(_: list[str] | None, advance: Advance) -> Iterator[Row]:
         lines = _fields_of(path, file_format, advance, delimiter)
@@ -203,7 +214,8 @@ def _is_quoted(cell: str) -> bool:
 def _warn_of_quotes(path: Path, num_quoted: int, num_rows: int) -> None:
     """Once for a file, however often it is read."""
     log.warning(
-        "%s: %d of %d rows have a cell between quotation marks, and these are read as characters of it; %s",
+        "%s: %d of %d rows have a cell between quotation marks, and these are read as characters of"
+        " it; %s",
         *(path, num_quoted, num_rows, f"if a csv writer put them there, {SET_CSV}"),
     )
 
@@ -299,7 +311,10 @@ def json_record(line: str | None) -> Record:
 
 def _open_columnar(path: Path, file_format: str) -> Table:
     if path.suffix in COMPRESSIONS:
-        raise ValueError(f"{path}: a packed {file_format} file cannot be streamed; unpack it (it is compressed inside)")
+        raise ValueError(
+            f"{path}: a packed {file_format} file cannot be streamed; unpack it (it is compressed"
+            " inside)"
+        )
     schema, num_rows = _columnar_schema(path, file_format)
     other_types = {column.name: str(column.type) for column in schema if not _is_text(column.type)}
 
@@ -315,11 +330,15 @@ def _open_columnar(path: Path, file_format: str) -> Table:
             advance(reached - told)
             told = reached
 
-    return Table(path, file_format, list(schema.names), other_types, num_rows, _class_names(schema), rows)
+    return Table(
+        path, file_format, list(schema.names), other_types, num_rows, _class_names(schema), rows
+    )
 
 
 def _class_names(schema: Any) -> dict[str, list[str]]:
-    """Column -> the names of its numbers, as the datasets library notes them in a schema's metadata."""
+    """Column -> the names of its numbers, as the datasets library notes them in a schema's
+    metadata.
+    """
     try:
         noted = json.loads((schema.metadata or {})[b"huggingface"])
         features = dict(noted["info"]["features"])
@@ -327,7 +346,11 @@ def _class_names(schema: Any) -> dict[str, list[str]]:
         return {}
     names: dict[str, list[str]] = {}
     for column, feature in features.items():
-        if isinstance(feature, dict) and feature.get("_type") == CLASS_LABEL and isinstance(feature.get("names"), list):
+        if (
+            isinstance(feature, dict)
+            and feature.get("_type") == CLASS_LABEL
+            and isinstance(feature.get("names"), list)
+        ):
             names[column] = [str(name) for name in feature["names"]]
     return names
 
@@ -412,7 +435,9 @@ def _unreadable(path: Path, file_format: str, error: Exception) -> str:
     if isinstance(error, PermissionError):
         return f"{path} cannot be read: you have no permission for it"
     reason = str(error).partition("\n")[0]
-    return f"{path} is no {file_format} file, or is damaged or incomplete ({reason}); fetch it again"
+    return (
+        f"{path} is no {file_format} file, or is damaged or incomplete ({reason}); fetch it again"
+    )
 
 
 # Which column is the text?
@@ -469,7 +494,10 @@ def _refuse_missing_header(table: Table) -> None:
                 shown = name
             else:
                 shown = f"{name[:MAX_NAME_CHARACTERS]}..."
-            raise ValueError(f"{table.path}: its first line names no columns ({shown!r}): put a header line above it")
+            raise ValueError(
+                f"{table.path}: its first line names no columns ({shown!r}): put a header line"
+                " above it"
+            )
 
 
 def _plausible_columns(table: Table) -> list[str]:
@@ -482,7 +510,9 @@ def _plausible_columns(table: Table) -> list[str]:
             texts[name] = values
     if len(texts) == 1:
         return list(texts)
-    return [name for name, values in texts.items() if 2 * sum(map(_has_words, values)) > len(values)]
+    return [
+        name for name, values in texts.items() if 2 * sum(map(_has_words, values)) > len(values)
+    ]
 
 
 def _sampled(table: Table, columns: list[str]) -> dict[str, list[str]]:

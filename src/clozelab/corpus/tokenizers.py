@@ -1,13 +1,15 @@
-"""The two kinds of tokenizers, WordPiece and byte-level BPE: learning a vocabulary, and text to ids as released.
+"""The two kinds of tokenizers, WordPiece and byte-level BPE: learning a vocabulary, and text to ids
+as released.
 
 These are for prepared corpora, and for folders without a tokenizer.json; other folders have rules
 of their own (folder_tokenizer.py). `read_tokenizer` tells which it is.
 
-Unusual: training is deterministic. The library numbers WordPiece's `##x` characters in hash-map order and breaks ties
-between merges by those numbers; here every character gets its number first (passed in as special tokens).
+Unusual: training is deterministic. The library numbers WordPiece's `##x` characters in hash-map
+order and breaks ties between merges by those numbers; here every character gets its number first
+(passed in as special tokens).
 
-Known differences from BERT's released code: characters that entered Unicode after the library's tables (2017), and
-private-use characters, which the library removes.
+Known differences from BERT's released code: characters that entered Unicode after the library's
+tables (2017), and private-use characters, which the library removes.
 """
 
 from __future__ import annotations
@@ -28,21 +30,32 @@ from tokenizers.trainers import BpeTrainer, WordPieceTrainer
 
 from clozelab.corpus.encoding import TEXTS_PER_BATCH, json_or_empty, read_text
 from clozelab.corpus.encoding import Tokenizer as Tokenizer
-from clozelab.corpus.folder_tokenizer import BERT_RULES, FolderTokenizer, open_library, read_config, settled
+from clozelab.corpus.folder_tokenizer import (
+    BERT_RULES,
+    FolderTokenizer,
+    open_library,
+    read_config,
+    settled,
+)
 from clozelab.corpus.lines import SURROGATES
 
 log = logging.getLogger(__name__)
 
 TOKENIZER_FILE = "tokenizer.json"
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # WordPiece's, as BERT's; byte-level BPE has RoBERTa's
+# WordPiece's, as BERT's; byte-level BPE has RoBERTa's
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MIN_PIECE_COUNT = 2  # of an entry that is learnt
 MAX_WORD_CHARACTERS = 200  # a longer word is [UNK], as in BERT's released code
-CHARACTER_COVERAGE = 0.9999  # of the text, by the characters of a trained vocabulary; rare scripts would only fill it
+# of the text, by the characters of a trained vocabulary; rare scripts would only fill it
+CHARACTER_COVERAGE = 0.9999
 
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")
-"""BERT's cleaning removes them, but Python's split() takes some for spaces, and the library refuses surrogates."""
+"""BERT's cleaning removes them, but Python's split() takes some for spaces, and the library refuses
+surrogates.
+"""
 _CHUNK = re.compile(" ?[^ ]+")
-_ODD_SPACE = re.compile(r"[^\S ]|\u180e|\s\s|\s$")  # no cut before each space: byte-level BPE looks at runs of them
+# no cut before each space: byte-level BPE looks at runs of them
+_ODD_SPACE = re.compile(r"[^\S ]|\u180e|\s\s|\s$")
 
 
 class WordPieceTokenizer(Tokenizer):
@@ -58,10 +71,14 @@ class WordPieceTokenizer(Tokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool) -> WordPieceTokenizer:
-        """Learns at most `vocab_size` entries from texts in memory; ValueError where the characters alone are more."""
+        """Learns at most `vocab_size` entries from texts in memory; ValueError where the characters
+        alone are more.
+        """
         texts = [_CONTROLS.sub("", text) for text in texts]
         alphabet = _alphabet(texts, lowercase, vocab_size)
-        library = _wordpiece({token: index for index, token in enumerate(SPECIAL_TOKENS)}, lowercase)
+        library = _wordpiece(
+            {token: index for index, token in enumerate(SPECIAL_TOKENS)}, lowercase
+        )
         characters = [token for token in alphabet if len(token) == 1]
         trainer = WordPieceTrainer(
             vocab_size=vocab_size,
@@ -77,9 +94,15 @@ class WordPieceTokenizer(Tokenizer):
 
     @classmethod
     def from_vocab(cls, path: str | Path, lowercase: bool) -> WordPieceTokenizer:
-        """Reads a `vocab.txt` (one entry a line, the id is the line number); ValueError where it is not one."""
+        """Reads a `vocab.txt` (one entry a line, the id is the line number); ValueError where it is
+        not one.
+        """
         # Only "\n" ends an entry: vocabularies hold other line separators as entries.
-        lines = read_text(Path(path), "one entry a line, as in BERT's vocab.txt").removesuffix("\n").split("\n")
+        lines = (
+            read_text(Path(path), "one entry a line, as in BERT's vocab.txt")
+            .removesuffix("\n")
+            .split("\n")
+        )
         try:
             return cls([line.strip() for line in lines], lowercase=lowercase)
         except ValueError as error:
@@ -89,13 +112,19 @@ class WordPieceTokenizer(Tokenizer):
     def of_rules(cls, rules: Mapping[str, Any]) -> WordPieceTokenizer | None:
         """The one with the vocabulary and the rules of a tokenizer.json; None where those are not
         BERT's."""
-        model, normalizer, splitter = (rules.get(key) or {} for key in ("model", "normalizer", "pre_tokenizer"))
+        model, normalizer, splitter = (
+            rules.get(key) or {} for key in ("model", "normalizer", "pre_tokenizer")
+        )
         if model.get("type") != "WordPiece" or model.get("continuing_subword_prefix") != "##":
             return None
         if normalizer.get("type") != "BertNormalizer" or splitter.get("type") != "BertPreTokenizer":
             return None
         lowercase, strips = normalizer.get("lowercase"), normalizer.get("strip_accents")
-        if lowercase is None or not normalizer.get("clean_text") or not normalizer.get("handle_chinese_chars"):
+        if (
+            lowercase is None
+            or not normalizer.get("clean_text")
+            or not normalizer.get("handle_chinese_chars")
+        ):
             return None
         if strips is not None and strips != lowercase:
             return None
@@ -107,10 +136,21 @@ class WordPieceTokenizer(Tokenizer):
             pair="[CLS]:0 $A:0 [SEP]:0 $B:{0} [SEP]:{0}".format(int(self.has_token_types)),
             special_tokens=[("[CLS]", self.cls_id), ("[SEP]", self.sep_id)],
         )
-        rules: dict[str, Any] = {"do_lower_case": self.lowercase, "strip_accents": None, "tokenize_chinese_chars": True}
-        rules |= {} if self.has_token_types else {"model_input_names": ["input_ids", "attention_mask"]}
-        exported = self._exported(self._rules(), processor, tokenizer_class="BertTokenizer", **rules)
-        return {"vocab.txt": "".join(f"{token}\n" for token in self.vocabulary).encode(), **exported}
+        rules: dict[str, Any] = {
+            "do_lower_case": self.lowercase,
+            "strip_accents": None,
+            "tokenize_chinese_chars": True,
+        }
+        rules |= (
+            {} if self.has_token_types else {"model_input_names": ["input_ids", "attention_mask"]}
+        )
+        exported = self._exported(
+            self._rules(), processor, tokenizer_class="BertTokenizer", **rules
+        )
+        return {
+            "vocab.txt": "".join(f"{token}\n" for token in self.vocabulary).encode(),
+            **exported,
+        }
 
     def _identity(self) -> list[Any]:
         return [self.vocabulary, self.lowercase, MAX_WORD_CHARACTERS]
@@ -133,7 +173,9 @@ class WordPieceTokenizer(Tokenizer):
 
 def _wordpiece(ids: dict[str, int], lowercase: bool) -> Library:
     """BERT's rules in the library's terms, without special tokens in text."""
-    library = Library(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_CHARACTERS))
+    library = Library(
+        models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_CHARACTERS)
+    )
     library.normalizer = normalizers.BertNormalizer(strip_accents=lowercase, lowercase=lowercase)
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     library.decoder = decoders.WordPiece(prefix="##")
@@ -141,17 +183,23 @@ def _wordpiece(ids: dict[str, int], lowercase: bool) -> Library:
 
 
 def _final_sigma(text: str) -> str:
-    """Capital sigma that ends a word to its final form, as Python's lower() in the released code; same length."""
+    """Capital sigma that ends a word to its final form, as Python's lower() in the released code;
+    same length.
+    """
     if "Σ" not in text:
         return text
-    # "İ" alone grows when lower-cased; as "I" it is still a cased letter, which is all that counts here. What BERT's
-    # cleaning removes must not end a word: a zero-width space does not.
+    # "İ" alone grows when lower-cased; as "I" it is still a cased letter, which is all that counts
+    # here. What BERT's cleaning removes must not end a word: a zero-width space does not.
     lowered = _CONTROLS.sub("\u200b", text.replace("İ", "I")).lower()
-    return "".join("ς" if char == "Σ" and low == "ς" else char for char, low in zip(text, lowered, strict=True))
+    return "".join(
+        "ς" if char == "Σ" and low == "ς" else char for char, low in zip(text, lowered, strict=True)
+    )
 
 
 def _alphabet(texts: Sequence[str], lowercase: bool, vocab_size: int) -> list[str]:
-    """Single characters and their `##` forms that a vocabulary learnt from `texts` starts with, in code-point order."""
+    """Single characters and their `##` forms that a vocabulary learnt from `texts` starts with, in
+    code-point order.
+    """
     raw = np.zeros(0x110000, dtype=np.int64)
     for start in range(0, len(texts), TEXTS_PER_BATCH):
         block = "".join(texts[start : start + TEXTS_PER_BATCH])
@@ -165,7 +213,8 @@ def _alphabet(texts: Sequence[str], lowercase: bool, vocab_size: int) -> list[st
     ranked = sorted(counts, key=lambda char: (-counts[char], char))
     covered = np.cumsum([counts[char] for char in ranked]) / max(1, counts.total())
     kept = ranked[: int(np.searchsorted(covered, CHARACTER_COVERAGE)) + 1]
-    # At most half of the entries are single characters; plain ASCII is worth its few entries however rare.
+    # At most half of the entries are single characters; plain ASCII is worth its few entries
+    # however rare.
     kept = sorted({*kept[: vocab_size // 4], *(char for char in counts if char.isascii())})
     # A character that BERT makes a word by itself has no `##` form: punctuation, and Chinese ones.
     inside = [char for char in kept if len(rules.pre_tokenizer.pre_tokenize_str("a" + char)) == 1]
@@ -173,13 +222,16 @@ def _alphabet(texts: Sequence[str], lowercase: bool, vocab_size: int) -> list[st
     alphabet = [*kept, *(f"##{char}" for char in inside)]
     if (needed := len(SPECIAL_TOKENS) + len(alphabet)) > vocab_size:
         what = "special tokens and single characters of this text"
-        raise ValueError(f"vocab_size {vocab_size} is below the {needed} entries that {what} need; raise it")
+        raise ValueError(
+            f"vocab_size {vocab_size} is below the {needed} entries that {what} need; raise it"
+        )
     return alphabet
 
 
 class ByteBpeTokenizer(Tokenizer):
-    """RoBERTa's rules and special ids: every text has ids, and the ids give the text back. A word is written with the
-    space before it; `add_prefix_space` gives the first word of a text one, too, as RoBERTa's release does not."""
+    """RoBERTa's rules and special ids: every text has ids, and the ids give the text back. A word
+    is written with the space before it; `add_prefix_space` gives the first word of a text one, too,
+    as RoBERTa's release does not."""
 
     kind = "byte_bpe"
     special_tokens = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
@@ -190,15 +242,27 @@ class ByteBpeTokenizer(Tokenizer):
     _end_of_text = ""  # a word has at least one character
 
     def __init__(
-        self, vocabulary: Sequence[str], merges: Sequence[tuple[str, str]], *, lowercase: bool, add_prefix_space: bool
+        self,
+        vocabulary: Sequence[str],
+        merges: Sequence[tuple[str, str]],
+        *,
+        lowercase: bool,
+        add_prefix_space: bool,
     ) -> None:
-        self.merges, self.add_prefix_space = [(first, second) for first, second in merges], add_prefix_space
+        self.merges, self.add_prefix_space = (
+            [(first, second) for first, second in merges],
+            add_prefix_space,
+        )
         super().__init__(vocabulary, lowercase=lowercase)
         self.undrawn_ids = tuple(sorted(self._ids[token] for token in self.special_tokens))
 
     @classmethod
-    def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool, add_prefix_space: bool) -> ByteBpeTokenizer:
-        """Learns at most `vocab_size` entries, from each line by itself; the same texts give the same ones."""
+    def train(
+        cls, texts: Iterable[str], vocab_size: int, lowercase: bool, add_prefix_space: bool
+    ) -> ByteBpeTokenizer:
+        """Learns at most `vocab_size` entries, from each line by itself; the same texts give the
+        same ones.
+        """
         pad, unknown, begin, separator, mask = cls.special_tokens
         library = _byte_bpe(models.BPE(), lowercase, add_prefix_space)
         trainer = BpeTrainer(
@@ -212,14 +276,24 @@ class ByteBpeTokenizer(Tokenizer):
         library.train_from_iterator(lines, trainer)
         learnt = json.loads(library.to_str())["model"]
         vocabulary = [*sorted(learnt["vocab"], key=learnt["vocab"].__getitem__), mask]
-        return cls(vocabulary, learnt["merges"], lowercase=lowercase, add_prefix_space=add_prefix_space)
+        return cls(
+            vocabulary, learnt["merges"], lowercase=lowercase, add_prefix_space=add_prefix_space
+        )
 
     @classmethod
-    def from_vocab(cls, path: str | Path, lowercase: bool, add_prefix_space: bool) -> ByteBpeTokenizer:
-        """Reads a folder's `vocab.json` (entry to id) and `merges.txt`; ValueError where they are not such files."""
+    def from_vocab(
+        cls, path: str | Path, lowercase: bool, add_prefix_space: bool
+    ) -> ByteBpeTokenizer:
+        """Reads a folder's `vocab.json` (entry to id) and `merges.txt`; ValueError where they are
+        not such files.
+        """
         folder = Path(path) if Path(path).is_dir() else Path(path).parent
-        entries = json.loads(read_text(folder / "vocab.json", "entries and their ids, as in RoBERTa's vocab.json"))
-        lines = read_text(folder / "merges.txt", "two pieces a line, as in RoBERTa's merges.txt").split("\n")
+        entries = json.loads(
+            read_text(folder / "vocab.json", "entries and their ids, as in RoBERTa's vocab.json")
+        )
+        lines = read_text(
+            folder / "merges.txt", "two pieces a line, as in RoBERTa's merges.txt"
+        ).split("\n")
         merges = [line.split(" ") for line in lines if line and not line.startswith("#version")]
         return cls._checked(folder, entries, merges, lowercase, add_prefix_space)
 
@@ -227,12 +301,21 @@ class ByteBpeTokenizer(Tokenizer):
     def of_rules(cls, rules: Mapping[str, Any]) -> ByteBpeTokenizer | None:
         """The one with the vocabulary and the rules of a tokenizer.json; None where those are not
         RoBERTa's."""
-        model, normalizer, splitter = (rules.get(key) or {} for key in ("model", "normalizer", "pre_tokenizer"))
-        if model.get("type") != "BPE" or splitter.get("type") != "ByteLevel" or not splitter.get("use_regex", True):
+        model, normalizer, splitter = (
+            rules.get(key) or {} for key in ("model", "normalizer", "pre_tokenizer")
+        )
+        if (
+            model.get("type") != "BPE"
+            or splitter.get("type") != "ByteLevel"
+            or not splitter.get("use_regex", True)
+        ):
             return None
         if normalizer.get("type") not in (None, "Lowercase"):
             return None
-        merges = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in model["merges"]]
+        merges = [
+            tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair)
+            for pair in model["merges"]
+        ]
         prefix = splitter.get("add_prefix_space", True)
         vocabulary = _listed(model["vocab"])
         return _or_none(
@@ -245,7 +328,12 @@ class ByteBpeTokenizer(Tokenizer):
 
     @classmethod
     def _checked(
-        cls, folder: Path, entries: Mapping[str, int], merges: Sequence[Sequence[str]], lowercase: bool, prefix: bool
+        cls,
+        folder: Path,
+        entries: Mapping[str, int],
+        merges: Sequence[Sequence[str]],
+        lowercase: bool,
+        prefix: bool,
     ) -> ByteBpeTokenizer:
         vocabulary = sorted(entries, key=entries.__getitem__)
         try:
@@ -254,11 +342,15 @@ class ByteBpeTokenizer(Tokenizer):
             pairs = [(first, second) for first, second in merges]
             return cls(vocabulary, pairs, lowercase=lowercase, add_prefix_space=prefix)
         except Exception as error:  # the library's own is a bare one
-            raise ValueError(f"the vocabulary in {folder} is not one of byte-level BPE: {error}") from None
+            raise ValueError(
+                f"the vocabulary in {folder} is not one of byte-level BPE: {error}"
+            ) from None
 
     def files(self) -> dict[str, bytes]:
         prefix = self.add_prefix_space
-        processor = processors.RobertaProcessing(("</s>", self.sep_id), ("<s>", self.cls_id), add_prefix_space=prefix)
+        processor = processors.RobertaProcessing(
+            ("</s>", self.sep_id), ("<s>", self.cls_id), add_prefix_space=prefix
+        )
         rules = {"add_prefix_space": prefix, "bos_token": "<s>", "eos_token": "</s>"}
         # transformers' own class builds its rules anew, without a normaliser.
         name = "PreTrainedTokenizerFast" if self.lowercase else "RobertaTokenizer"
@@ -295,7 +387,9 @@ def _byte_bpe(model: models.BPE, lowercase: bool, add_prefix_space: bool) -> Lib
     library = Library(model)
     library.normalizer = normalizers.Lowercase() if lowercase else None
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
-    library.post_processor = processors.ByteLevel(trim_offsets=True, add_prefix_space=add_prefix_space)
+    library.post_processor = processors.ByteLevel(
+        trim_offsets=True, add_prefix_space=add_prefix_space
+    )
     library.decoder = decoders.ByteLevel()
     return library
 
@@ -309,7 +403,9 @@ KINDS: Mapping[str, Any] = {one.kind: one for one in (WordPieceTokenizer, ByteBp
 
 @dataclass(frozen=True)
 class TokenizerSettings:
-    """What a corpus's tokenizer is to be; the keys of conf/tokenizer. `kind` is wordpiece or byte_bpe."""
+    """What a corpus's tokenizer is to be; the keys of conf/tokenizer. `kind` is wordpiece or
+    byte_bpe.
+    """
 
     kind: str
     vocab_size: int
@@ -321,7 +417,10 @@ class TokenizerSettings:
 
     def __post_init__(self) -> None:
         if (self.kind == ByteBpeTokenizer.kind) != (self.add_prefix_space is not None):
-            raise ValueError(f"tokenizer.add_prefix_space={self.add_prefix_space}: true or false for byte_bpe alone")
+            raise ValueError(
+                f"tokenizer.add_prefix_space={self.add_prefix_space}: true or false for byte_bpe"
+                " alone"
+            )
         least = KINDS[self.kind].smallest
         if self.vocab_file is None and self.vocab_size < least:
             needs = f"{self.kind} needs {least} for special tokens and single characters"
@@ -330,7 +429,9 @@ class TokenizerSettings:
 
     @property
     def _rules(self) -> dict[str, bool]:
-        prefix = {} if self.add_prefix_space is None else {"add_prefix_space": self.add_prefix_space}
+        prefix = (
+            {} if self.add_prefix_space is None else {"add_prefix_space": self.add_prefix_space}
+        )
         return {"lowercase": self.lowercase, **prefix}
 
     def given(self, data_dir: str | Path) -> Tokenizer | None:
@@ -346,7 +447,10 @@ class TokenizerSettings:
             tokenizer: Tokenizer = KINDS[self.kind].from_vocab(path, **self._rules)
             return tokenizer
         if not path.is_file():
-            raise ValueError(f"vocabulary file {path} does not exist; expected a tokenizer of the tokenizers library")
+            raise ValueError(
+                f"vocabulary file {path} does not exist; expected a tokenizer of the tokenizers"
+                " library"
+            )
         own = read_tokenizer(path.parent)
         if own.lowercase != self.lowercase:
             does = "keeps capital letters"
@@ -359,15 +463,22 @@ class TokenizerSettings:
         return own
 
     def learn(self, texts: Iterable[str]) -> Tokenizer:
-        log.info("learning a vocabulary of %d entries", self.vocab_size)  # the longest silence of a preparation
+        # the longest silence of a preparation
+        log.info("learning a vocabulary of %d entries", self.vocab_size)
         learnt: Tokenizer = KINDS[self.kind].train(texts, self.vocab_size, **self._rules)
         if (size := learnt.vocab_size) < self.vocab_size:
-            log.warning("the text gives a vocabulary of %d entries, %d were asked for", size, self.vocab_size)
+            log.warning(
+                "the text gives a vocabulary of %d entries, %d were asked for",
+                size,
+                self.vocab_size,
+            )
         return learnt
 
     def identity(self, given: Tokenizer | None) -> dict[str, Any]:
         """What decides the ids, wherever the file lies."""
-        size, vocabulary = (given.vocab_size, given.fingerprint) if given else (self.vocab_size, None)
+        size, vocabulary = (
+            (given.vocab_size, given.fingerprint) if given else (self.vocab_size, None)
+        )
         return {"kind": self.kind, "vocab_size": size, "vocabulary": vocabulary, **self._rules}
 
 
@@ -392,9 +503,13 @@ def read_tokenizer(folder: str | Path) -> Tokenizer:
         return _with_more_tokens(folder, tokenizer, config)
     told = ""
     if models_of := sorted(folder.glob("*.model")):
-        told = f"; of {models_of[0].name} transformers makes one: AutoTokenizer.from_pretrained(F).save_pretrained(F)"
+        told = (
+            f"; of {models_of[0].name} transformers makes one:"
+            " AutoTokenizer.from_pretrained(F).save_pretrained(F)"
+        )
     raise ValueError(
-        f"{folder} holds no tokenizer: expected tokenizer.json, vocab.txt, or vocab.json with merges.txt{told}"
+        f"{folder} holds no tokenizer: expected tokenizer.json, vocab.txt, or vocab.json with"
+        f" merges.txt{told}"
     )
 
 
@@ -418,7 +533,9 @@ def _of_vocab_txt(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
         entries = read_text(folder / "vocab.txt", "one entry a line, as in BERT's vocab.txt").split(
             "\n",
         )
-        lowercase = not any(entry != entry.lower() for entry in entries if not entry.startswith("["))
+        lowercase = not any(
+            entry != entry.lower() for entry in entries if not entry.startswith("[")
+        )
     if lowercase is None:
         told = "put do_lower_case into tokenizer_config.json"
         raise ValueError(f"{folder} does not say whether its vocabulary is lower-cased: {told}")
@@ -447,7 +564,11 @@ def _said_rules(written: Mapping[str, Any], config: Mapping[str, Any]) -> dict[s
     normalizer = written["normalizer"] or {}
     if normalizer.get("type") != "BertNormalizer":
         return {}
-    said = {ours: config[theirs] for theirs, ours in BERT_RULES.items() if config.get(theirs) is not None}
+    said = {
+        ours: config[theirs]
+        for theirs, ours in BERT_RULES.items()
+        if config.get(theirs) is not None
+    }
     return {"normalizer": {**normalizer, **said}}
 
 
@@ -463,11 +584,17 @@ def _wrote(released: Tokenizer, place: Path, rules: Mapping[str, Any]) -> bool:
     # transformers' tokenizers differ in these at the least, and the comparison of the whole takes a
     # while.
     model = rules["model"]
-    if model["type"] == "WordPiece" and model.get("max_input_chars_per_word") != MAX_WORD_CHARACTERS:
+    if (
+        model["type"] == "WordPiece"
+        and model.get("max_input_chars_per_word") != MAX_WORD_CHARACTERS
+    ):
         return False
     if model["type"] == "BPE" and model.get("end_of_word_suffix") is not None:
         return False
-    wrote = [json.loads(released.with_token_types(number).files()[TOKENIZER_FILE]) for number in ("two", "one")]
+    wrote = [
+        json.loads(released.with_token_types(number).files()[TOKENIZER_FILE])
+        for number in ("two", "one")
+    ]
     if rules in wrote:
         return True
     # An older version of the library may have spelt it otherwise.
@@ -491,8 +618,9 @@ def _compare_vocabularies(folder: Path, model: Mapping[str, Any]) -> None:
     for entry, index in beside.items():
         if names.get(index, entry) != entry:
             raise ValueError(
-                f"{path} has {entry!r} where {TOKENIZER_FILE} has {names[index]!r} (id {index}); AutoTokenizer reads "
-                f"{TOKENIZER_FILE} alone: take {path.name} away if that is right, else make {TOKENIZER_FILE} anew"
+                f"{path} has {entry!r} where {TOKENIZER_FILE} has {names[index]!r} (id {index});"
+                f" AutoTokenizer reads {TOKENIZER_FILE} alone: take {path.name} away if that is"
+                f" right, else make {TOKENIZER_FILE} anew"
             )
 
 

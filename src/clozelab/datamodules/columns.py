@@ -1,7 +1,8 @@
 """Which columns of a table, or keys of a record, are read: named by the caller, or found by their
 names.
 
-    choose_columns(["id", "sentence1", "sentence2"], "classify")    {"text": "sentence1", "pair": "sentence2"}
+    choose_columns(["id", "sentence1", "sentence2"], "classify")    {"text": "sentence1", "pair":
+    "sentence2"}
     choose_columns(["id", "review"], "classify", named=["review"])  {"text": "review"}
 
 A role is what a text is for: `text` and `pair`, the `question` before a passage, the `words` of a

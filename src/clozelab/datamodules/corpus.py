@@ -1,7 +1,8 @@
 """The pre-training corpus as batches.
 
-Unusual: one Lightning batch is one optimizer step, given as this rank's list of micro-batches. Which instances it holds
-is a pure function of (seed, step); rank, world size, micro-batch size and workers only cut the same batch differently.
+Unusual: one Lightning batch is one optimizer step, given as this rank's list of micro-batches.
+Which instances it holds is a pure function of (seed, step); rank, world size, micro-batch size and
+workers only cut the same batch differently.
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ from clozelab.training.runtime import Anew, batch_loader, device_type, place_of
 
 log = logging.getLogger(__name__)
 
-VALIDATION_SEED = 20181011  # held-out instances and their masks are the same for every run, arm and training seed
-SAMPLED_INSTANCES = 2048  # looked at once before training for what would spoil next-sentence prediction
+# held-out instances and their masks are the same for every run, arm and training seed
+VALIDATION_SEED = 20181011
+# looked at once before training for what would spoil next-sentence prediction
+SAMPLED_INSTANCES = 2048
 MAX_FALLBACK_FRACTION = 0.05
-ACCELERATOR_PREDICTIONS_MULTIPLE = 128  # predictions are padded to it there: few shapes, and tiles that are full
+# predictions are padded to it there: few shapes, and tiles that are full
+ACCELERATOR_PREDICTIONS_MULTIPLE = 128
 
 
 @dataclass(frozen=True)
@@ -55,29 +59,53 @@ class BoundPhase:
 
 
 class StepStream(IterableDataset[list[TorchBatch]]):
-    """Optimizer steps from `start_step` on for one rank, each a list of micro-batches; worker w of W has each W-th."""
+    """Optimizer steps from `start_step` on for one rank, each a list of micro-batches; worker w of
+    W has each W-th.
+    """
 
     def __init__(
-        self, phases: Sequence[BoundPhase], start_step: int, rank: int, world_size: int, predictions_multiple: int = 1
+        self,
+        phases: Sequence[BoundPhase],
+        start_step: int,
+        rank: int,
+        world_size: int,
+        predictions_multiple: int = 1,
     ) -> None:
-        self.phases, self.start_step, self.predictions_multiple = list(phases), start_step, predictions_multiple
+        self.phases, self.start_step, self.predictions_multiple = (
+            list(phases),
+            start_step,
+            predictions_multiple,
+        )
         self.rank, self.world_size = rank, world_size
 
     def __iter__(self) -> Iterator[list[TorchBatch]]:
         worker = get_worker_info()
         offset, stride = (worker.id, worker.num_workers) if worker is not None else (0, 1)
-        for step in range(self.start_step + offset, sum(bound.phase.steps for bound in self.phases), stride):
+        for step in range(
+            self.start_step + offset, sum(bound.phase.steps for bound in self.phases), stride
+        ):
             yield self.micro_batches(step)
 
     def micro_batches(self, step: int) -> list[TorchBatch]:
-        """This rank's part of one optimizer step; the last micro-batch is smaller where the sizes do not divide."""
+        """This rank's part of one optimizer step; the last micro-batch is smaller where the sizes
+        do not divide.
+        """
         bound = next(bound for bound in reversed(self.phases) if bound.first_step <= step)
         phase = bound.phase
         share = phase.global_batch_size // self.world_size
         if share * self.world_size != phase.global_batch_size:
-            said = f"a global batch of {phase.global_batch_size} does not divide over {self.world_size} devices"
-            raise ValueError(f"{said}: choose phases.{bound.number}.global_batch_size or the devices to match")
-        positions = (step - bound.first_step) * phase.global_batch_size + self.rank * share + np.arange(share)
+            said = (
+                f"a global batch of {phase.global_batch_size} does not divide over"
+                f" {self.world_size} devices"
+            )
+            raise ValueError(
+                f"{said}: choose phases.{bound.number}.global_batch_size or the devices to match"
+            )
+        positions = (
+            (step - bound.first_step) * phase.global_batch_size
+            + self.rank * share
+            + np.arange(share)
+        )
         epoch, index = instance_indices(bound.seed, len(bound.instances), positions)
         micros = []
         for low in range(0, len(index), phase.micro_batch_size):
@@ -92,21 +120,30 @@ class StepStream(IterableDataset[list[TorchBatch]]):
         return micros
 
 
-def contents_of(batch: Mapping[str, Any], epoch: NDArray[np.int64], index: NDArray[np.int64]) -> int:
-    """40 bits of which instances a batch holds and of their tokens as the encoder sees them, for `note_batch`.
+def contents_of(
+    batch: Mapping[str, Any], epoch: NDArray[np.int64], index: NDArray[np.int64]
+) -> int:
+    """40 bits of which instances a batch holds and of their tokens as the encoder sees them, for
+    `note_batch`.
 
-    The sum of its instances' own, so that a step has the same however it is cut: sums of some thousands stay exact."""
+    The sum of its instances' own, so that a step has the same however it is cut: sums of some
+    thousands stay exact."""
     slots = np.arange(batch["width"])
-    tokens = batch["input_ids"].reshape(len(index), -1).astype(np.uint64) * uniform_u64(0, 0, "contents", slots)
+    tokens = batch["input_ids"].reshape(len(index), -1).astype(np.uint64) * uniform_u64(
+        0, 0, "contents", slots
+    )
     tokens = np.where(slots < batch["lengths"][:, None], tokens, np.uint64(0)).sum(axis=1)
     return int((uniform_u64(0, epoch, "contents", index, tokens) >> np.uint64(24)).sum()) % 2**40
 
 
 @dataclass(eq=False)
 class ValidationStream(IterableDataset[TorchBatch]):
-    """The fixed held-out instances, epoch 0, one batch at a time; every rank has the same number of batches."""
+    """The fixed held-out instances, epoch 0, one batch at a time; every rank has the same number of
+    batches.
+    """
 
-    phases: Sequence[tuple[Objective, Instances, list[NDArray[np.int64]]]]  # with the indices of each batch
+    # with the indices of each batch
+    phases: Sequence[tuple[Objective, Instances, list[NDArray[np.int64]]]]
     current: Callable[[], int]  # which phase a pass is in
     source_names: tuple[str, ...]
 
@@ -115,27 +152,48 @@ class ValidationStream(IterableDataset[TorchBatch]):
         objective, instances, batches = self.phases[number]
         for index in batches:
             batch = objective.arrays(instances, VALIDATION_SEED, 0, index)
-            yield to_torch(batch | {"phase": number, "source_names": self.source_names, "sep_id": instances.ids.sep})
+            yield to_torch(
+                batch
+                | {
+                    "phase": number,
+                    "source_names": self.source_names,
+                    "sep_id": instances.ids.sep,
+                }
+            )
 
 
 def _look_at_pairs(instances: Instances, where: str) -> None:
-    """Logs what the sources tell of the labels; warns where random next segments are too rare or too far away."""
+    """Logs what the sources tell of the labels; warns where random next segments are too rare or
+    too far away.
+    """
     if skipped := getattr(instances, "num_skipped_documents", 0):
-        log.info("%s: %d documents of a single sentence make no pair and are left out", where, skipped)
+        log.info(
+            "%s: %d documents of a single sentence make no pair and are left out", where, skipped
+        )
     count = min(len(instances), SAMPLED_INSTANCES)
     packed = instances.pack(0, 0, instance_indices(0, len(instances), np.arange(count))[1])
     if packed.next_sentence_label is not None and packed.one_source is not None:
         rule = source_rule(packed.next_sentence_label, packed.one_source)
-        log.info("%s: whether both segments are of one source tells %.1f %% of the pairs", where, 100 * rule)
+        log.info(
+            "%s: whether both segments are of one source tells %.1f %% of the pairs",
+            where,
+            100 * rule,
+        )
     if lonely := getattr(instances, "lonely_sources", ()):
-        said = "%s: source %s has a single document to make pairs of, so their random next segments are other sources'"
+        said = (
+            "%s: source %s has a single document to make pairs of, so their random next segments"
+            " are other sources'"
+        )
         log.warning(said, where, ", ".join(lonely))
-    wanted = packed.num_fallbacks + (0 if packed.next_sentence_label is None else int(packed.next_sentence_label.sum()))
+    wanted = packed.num_fallbacks + (
+        0 if packed.next_sentence_label is None else int(packed.next_sentence_label.sum())
+    )
     if packed.num_fallbacks > MAX_FALLBACK_FRACTION * wanted:
         log.warning(
-            "%s: %d of %d sampled pairs that should get a random next segment find none in another document and stay "
-            "'is next', so the document tells the label and next-sentence accuracy will flatter the model: add "
-            "documents, or cut very long ones (in a text file, a blank line separates documents)",
+            "%s: %d of %d sampled pairs that should get a random next segment find none in another"
+            " document and stay 'is next', so the document tells the label and next-sentence"
+            " accuracy will flatter the model: add documents, or cut very long ones (in a text"
+            " file, a blank line separates documents)",
             *(where, packed.num_fallbacks, wanted),
         )
 
@@ -145,10 +203,12 @@ class CorpusDataModule(LightningDataModule):
 
     Args:
         prepared_corpus: tokenizer, train and validation shards (PreparedCorpus).
-        objectives: one a phase, often the same; they make the batches. Validation takes that of the phase it falls in.
+        objectives: one a phase, often the same; they make the batches. Validation takes that of the
+        phase it falls in.
         phases: mappings with seq_length, steps, global_batch_size, micro_batch_size, in order.
         seed: of order, pairs and masks in training.
-        validation_instances: held-out ones, of validation_seq_length; fewer where the split has fewer.
+        validation_instances: held-out ones, of validation_seq_length; fewer where the split has
+        fewer.
         num_workers: processes that make training batches; 0 is best on a CPU. Changes no batch.
 
     Rank, world size and the first step come from the trainer; without one they are 0, 1 and 0.
@@ -170,7 +230,10 @@ class CorpusDataModule(LightningDataModule):
         names = [one.name for one in fields(Phase)]  # a configuration may say more of a phase
         self.phases = [Phase(**{name: phase[name] for name in names}) for phase in phases]
         self.seed, self.num_workers = seed, num_workers
-        self.validation_instances, self.validation_seq_length = validation_instances, validation_seq_length
+        self.validation_instances, self.validation_seq_length = (
+            validation_instances,
+            validation_seq_length,
+        )
         self._bound: dict[tuple[str, int, InputFormat], Instances] = {}
 
     @property
@@ -183,20 +246,30 @@ class CorpusDataModule(LightningDataModule):
         return [0, *accumulate(phase.steps for phase in self.phases)][:-1]
 
     def setup(self, stage: str) -> None:  # noqa: ARG002
-        """Finds all instances now: errors come before training starts, and forked workers share them."""
+        """Finds all instances now: errors come before training starts, and forked workers share
+        them.
+        """
         for objective, phase in zip(self.objectives, self.phases, strict=True):
             self.instances("train", phase.seq_length, objective)
             self.instances("validation", self.validation_seq_length, objective)
 
-    def instances(self, split: str, seq_length: int, objective: Objective | None = None) -> Instances:
-        """Of a split at a length, by the last phase's objective or another; found once for each input format."""
+    def instances(
+        self, split: str, seq_length: int, objective: Objective | None = None
+    ) -> Instances:
+        """Of a split at a length, by the last phase's objective or another; found once for each
+        input format.
+        """
         objective = objective or self.objectives[-1]
         key = (split, seq_length, objective.input)
         if key not in self._bound:
             try:
-                found = objective.bind(getattr(self.corpus, split), SpecialIds.of(self.corpus.tokenizer), seq_length)
+                found = objective.bind(
+                    getattr(self.corpus, split), SpecialIds.of(self.corpus.tokenizer), seq_length
+                )
             except ValueError as error:
-                raise ValueError(f"The {split} split at seq_length {seq_length}: {error}") from error
+                raise ValueError(
+                    f"The {split} split at seq_length {seq_length}: {error}"
+                ) from error
             log.info("%s split at seq_length %d: %d instances", split, seq_length, len(found))
             if objective.pair is not None:
                 _look_at_pairs(found, f"{split} split at seq_length {seq_length}")
@@ -209,7 +282,9 @@ class CorpusDataModule(LightningDataModule):
         for number, (phase, objective) in enumerate(zip(self.phases, self.objectives, strict=True)):
             instances = self.instances("train", phase.seq_length, objective)
             seed = derive_seed(self.seed, f"phase {number}")
-            bound.append(BoundPhase(number, phase, objective, self.first_steps[number], instances, seed))
+            bound.append(
+                BoundPhase(number, phase, objective, self.first_steps[number], instances, seed)
+            )
         multiple = 1 if device_type(self.trainer) == "cpu" else ACCELERATOR_PREDICTIONS_MULTIPLE
         return StepStream(bound, start_step, rank, world_size, multiple)
 
@@ -224,15 +299,23 @@ class CorpusDataModule(LightningDataModule):
             count = min(self.validation_instances, len(instances))
             if count < world_size:
                 said = f"The validation split has {count} instances for {world_size} devices"
-                raise ValueError(f"{said}: raise validation.instances or corpus.validation_fraction.")
+                raise ValueError(
+                    f"{said}: raise validation.instances or corpus.validation_fraction."
+                )
             _, index = instance_indices(VALIDATION_SEED, len(instances), np.arange(count))
             rounds = max(1, min(-(-count // (batch_size * world_size)), count // world_size))
-            phases.append((objective, instances, np.array_split(index, rounds * world_size)[rank::world_size]))
+            phases.append(
+                (objective, instances, np.array_split(index, rounds * world_size)[rank::world_size])
+            )
         return ValidationStream(phases, self._current_phase, self.corpus.validation.source_names)
 
     def held_out_labels(self) -> NDArray[np.int64]:
-        """What the held-out loss is over [P]: the tokens that all instances ask for, by the last phase's objective."""
-        labels = np.concatenate([batch["prediction_labels"].numpy() for batch in self.validation_stream(0, 1)])
+        """What the held-out loss is over [P]: the tokens that all instances ask for, by the last
+        phase's objective.
+        """
+        labels = np.concatenate(
+            [batch["prediction_labels"].numpy() for batch in self.validation_stream(0, 1)]
+        )
         return labels[labels != self.corpus.tokenizer.sep_id]
 
     def _current_phase(self) -> int:
@@ -247,8 +330,14 @@ class CorpusDataModule(LightningDataModule):
         return [self.total_steps]
 
     def train_dataloader(self) -> Any:
-        """This rank's optimizer steps from the trainer's step on; ahead of their use where the device is a GPU."""
-        return Anew(lambda: batch_loader(self.train_stream(*place_of(self.trainer)), self.num_workers, self.trainer))
+        """This rank's optimizer steps from the trainer's step on; ahead of their use where the
+        device is a GPU.
+        """
+        return Anew(
+            lambda: batch_loader(
+                self.train_stream(*place_of(self.trainer)), self.num_workers, self.trainer
+            )
+        )
 
     def val_dataloader(self) -> Any:
         return batch_loader(self.validation_stream(*place_of(self.trainer)[1:]))

@@ -52,7 +52,10 @@ def encode_texts(
         has_masks: the tokenizer's mask token in a text is one, rather than some characters.
     """
     if stride is not None and not 1 <= stride <= max_length - 2:
-        raise ValueError(f"stride={stride}: give 1 to {max_length - 2} tokens, which is what this model reads at once")
+        raise ValueError(
+            f"stride={stride}: give 1 to {max_length - 2} tokens, which is what this model reads at"
+            " once"
+        )
     encoded = _encode_sides(texts, tokenizer, has_masks)
     reasons: list[str | None] = []
     readable: list[Sides] = []
@@ -113,8 +116,8 @@ def _too_long(sides: Sides, tokenizer: Tokenizer, max_length: int) -> str | None
     if length <= max_length:
         return None
     return (
-        f"has {length} tokens and this model reads {max_length} at once: shorten it, or, to classify or embed single "
-        "texts, say stride=N to read it in windows N tokens apart"
+        f"has {length} tokens and this model reads {max_length} at once: shorten it, or, to"
+        " classify or embed single texts, say stride=N to read it in windows N tokens apart"
     )
 
 

@@ -1,8 +1,9 @@
 """Tagged words as a frozen encoder's outputs: computed once, kept on disk, read by every run.
 
-One pass over a split's sequences writes all layers' outputs for the scored words to memory-mapped files, one a layer:
-fp32, in the order of the words, below a name made of the text, the tokenizer, the window and the encoder's weights.
-With document context a word's neighbours are encoded around it and not kept.
+One pass over a split's sequences writes all layers' outputs for the scored words to memory-mapped
+files, one a layer: fp32, in the order of the words, below a name made of the text, the tokenizer,
+the window and the encoder's weights. With document context a word's neighbours are encoded around
+it and not kept.
 
 Letters: C chosen layers, S sentences and W words of the split, U words of a batch, H hidden size.
 """
@@ -52,11 +53,18 @@ class FeatureSequences(Sequences):
         lengths = self.lengths[index]
         words = ragged_positions(self.sentence_offsets[index], lengths)[1]
         features = np.stack([layer[words] for layer in self.layers], axis=1)
-        return {"features": features, "labels": self.labels[words], "word_index": words, "lengths": lengths}
+        return {
+            "features": features,
+            "labels": self.labels[words],
+            "word_index": words,
+            "lengths": lengths,
+        }
 
 
 class FeatureDataModule(TagDataModule):
-    """Words with tags, each as the layers of a frozen encoder that `features` (of models/heads.py) chooses to read."""
+    """Words with tags, each as the layers of a frozen encoder that `features` (of models/heads.py)
+    chooses to read.
+    """
 
     def __init__(self, *, features: str, **tagging: Any) -> None:
         super().__init__(**tagging)
@@ -78,10 +86,13 @@ class FeatureDataModule(TagDataModule):
         return self._features(split, self.source.load), split
 
     def _features(self, split: TaggedSplit, load: Callable[[], Encoder]) -> FeatureSequences:
-        key = content_key({"sequences": split.key, "encoder": self.source.fingerprint})  # a split's is of the code, too
+        # a split's is of the code, too
+        key = content_key({"sequences": split.key, "encoder": self.source.fingerprint})
         folder = self.inputs.cache_dir / "features" / f"{self.inputs.name}-{key}"
         where = self.source.device, self.evaluation_tokens
-        facts = cached_folder(folder, lambda target: write_features(target, split.sequences, load(), *where))
+        facts = cached_folder(
+            folder, lambda target: write_features(target, split.sequences, load(), *where)
+        )
         chosen = feature_layers(self.features, facts["num_hidden_layers"])
         layers = [np.load(folder / f"layer_{number:02d}.npy", mmap_mode="r") for number in chosen]
         return FeatureSequences(layers, split.sentence_offsets, split.labels)
@@ -89,20 +100,38 @@ class FeatureDataModule(TagDataModule):
 
 @torch.inference_mode()
 def write_features(
-    folder: Path, sequences: TaggedSequences, encoder: Encoder, device: torch.device, max_tokens: int
+    folder: Path,
+    sequences: TaggedSequences,
+    encoder: Encoder,
+    device: torch.device,
+    max_tokens: int,
 ) -> Facts:
-    """One pass of `encoder`: layer_00.npy ... layer_LL.npy, [W, H] each, in fp32 whatever precision training has."""
+    """One pass of `encoder`: layer_00.npy ... layer_LL.npy, [W, H] each, in fp32 whatever precision
+    training has.
+    """
     encoder = encoder.to(device).eval()
-    number, shape = encoder.config.num_hidden_layers, (len(sequences.labels), encoder.config.hidden_size)
+    number, shape = (
+        encoder.config.num_hidden_layers,
+        (len(sequences.labels), encoder.config.hidden_size),
+    )
     paths = [folder / f"layer_{layer:02d}.npy" for layer in range(number + 1)]
     files = [open_memmap(path, mode="w+", dtype=np.float32, shape=shape) for path in paths]
     batches = token_budget_batches(sequences.lengths, max_tokens)
-    log.info("computing features of %d words in %d sequences, %d batches", shape[0], len(sequences), len(batches))
+    log.info(
+        "computing features of %d words in %d sequences, %d batches",
+        shape[0],
+        len(sequences),
+        len(batches),
+    )
     with torch.autocast(device.type, enabled=False):
         for index in batches:
             batch = make_batch(sequences, index, {})
-            ids = (batch[name].to(device) for name in ("input_ids", "token_type_ids", "position_ids"))
-            hidden_states = encoder(*ids, batch["layout"].to(device), output_hidden_states=True).hidden_states
+            ids = (
+                batch[name].to(device) for name in ("input_ids", "token_type_ids", "position_ids")
+            )
+            hidden_states = encoder(
+                *ids, batch["layout"].to(device), output_hidden_states=True
+            ).hidden_states
             words, word_slots = batch["word_index"].numpy(), batch["word_slots"].to(device)
             for file, hidden in zip(files, hidden_states, strict=True):
                 file[words] = hidden.index_select(0, word_slots).float().cpu().numpy()

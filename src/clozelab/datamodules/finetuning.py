@@ -1,9 +1,11 @@
-"""What the data modules of all fine-tuning tasks share: how long training is, and packed batches without padding.
+"""What the data modules of all fine-tuning tasks share: how long training is, and packed batches
+without padding.
 
-One Lightning epoch is the stretch between two evaluations, so that these fall on exact steps, the last one included. A
-batch is a dictionary: input_ids, token_type_ids, position_ids int64[T], layout, the task's targets and `example_index`
-[B]; in training also global_examples, global_targets and global_tokens, its size over all ranks (targets: the
-predictions that the loss is a mean of), `contents`, and local_weight, 0.0 on a rank that got no example of it.
+One Lightning epoch is the stretch between two evaluations, so that these fall on exact steps, the
+last one included. A batch is a dictionary: input_ids, token_type_ids, position_ids int64[T],
+layout, the task's targets and `example_index` [B]; in training also global_examples, global_targets
+and global_tokens, its size over all ranks (targets: the predictions that the loss is a mean of),
+`contents`, and local_weight, 0.0 on a rank that got no example of it.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ CUTS = {  # counts of a split that mean lost text, in words
 
 @dataclass(frozen=True)
 class EncoderSource:
-    """An encoder for a data module that computes features with it; loaded only where they are not in the cache."""
+    """An encoder for a data module that computes features with it; loaded only where they are not
+    in the cache.
+    """
 
     fingerprint: str  # names the weights: another fingerprint, other features
     load: Callable[[], Encoder]
@@ -57,7 +61,9 @@ class EncoderSource:
 
 @dataclass(frozen=True)
 class TaskInputs:
-    """What a task's data is made from beside its settings; the encoder takes sequences of up to `max_positions`."""
+    """What a task's data is made from beside its settings; the encoder takes sequences of up to
+    `max_positions`.
+    """
 
     name: str
     data_dir: Path
@@ -66,8 +72,10 @@ class TaskInputs:
     max_positions: int
     encoder: EncoderSource | None = None  # only what computes features needs it
     max_unknown_share: float = MAX_UNKNOWN_SHARE  # of [UNK] in a split
-    code: str = ""  # hash of the code that reads it: what other code has put into the cache is not found
-    label_names: Sequence[str] | None = None  # of a fine-tuned model: its classes, whatever the files have
+    # hash of the code that reads it: what other code has put into the cache is not found
+    code: str = ""
+    # of a fine-tuned model: its classes, whatever the files have
+    label_names: Sequence[str] | None = None
     corpus: str | None = None  # fingerprint of the prepared corpus that the encoder was trained on
 
 
@@ -86,8 +94,9 @@ class TrainingPlan:
 class FinetuningDataModule(LightningDataModule):
     """Base of one data module a benchmark format; a subclass reads its splits.
 
-    Files are named below data_dir; `how_to_get` is said where one is missing. `test_files` (name -> file) are read only
-    to be predicted. `max_seq_length` is cut to what the encoder takes; evaluation batches to `evaluation_tokens`.
+    Files are named below data_dir; `how_to_get` is said where one is missing. `test_files` (name ->
+    file) are read only to be predicted. `max_seq_length` is cut to what the encoder takes;
+    evaluation batches to `evaluation_tokens`.
     """
 
     train: Any  # the training split, of the same kind as `validation`
@@ -113,7 +122,10 @@ class FinetuningDataModule(LightningDataModule):
         self.require = partial(files.require_file, inputs.data_dir, how_to_get=how_to_get)
         self.max_seq_length = min(max_seq_length, inputs.max_positions)
         self.evaluation_tokens, self.test_files = evaluation_tokens, dict(test_files or {})
-        self.train_path, self.validation_path = self.require(train_file), self.require(validation_file)
+        self.train_path, self.validation_path = (
+            self.require(train_file),
+            self.require(validation_file),
+        )
         self.unknown_shares: dict[str, float] = {}  # of [UNK] in the splits that were read
 
     @property
@@ -125,7 +137,11 @@ class FinetuningDataModule(LightningDataModule):
     def tokenization(self) -> dict[str, Any]:
         """What the encoder adds: the other part of what the sequences are made from."""
         types = {} if self.inputs.tokenizer.has_token_types else {"token_types": 1}
-        return {"tokenizer": self.inputs.tokenizer.fingerprint, "max_seq_length": self.max_seq_length, **types}
+        return {
+            "tokenizer": self.inputs.tokenizer.fingerprint,
+            "max_seq_length": self.max_seq_length,
+            **types,
+        }
 
     @cached_property
     def fingerprint(self) -> str:
@@ -134,18 +150,24 @@ class FinetuningDataModule(LightningDataModule):
 
     @cached_property
     def source_fingerprint(self) -> str:
-        """Names the files' content and how it is read: where it is equal, runs of different encoders are comparable."""
+        """Names the files' content and how it is read: where it is equal, runs of different
+        encoders are comparable.
+        """
         found = [file_sha256(path) for path in (self.train_path, self.validation_path)]
         return fingerprint_of({"files": found, **self.reading})
 
     @cached_property
     def synthetic(self) -> str | None:
-        """Name of the generator that wrote these files in a real benchmark's format; None for real ones."""
+        """Name of the generator that wrote these files in a real benchmark's format; None for real
+        ones.
+        """
         return generator_of(self.inputs.data_dir, (self.train_path, self.validation_path))
 
     @cached_property
     def baselines(self) -> Scores:
-        """What simple methods score on the validation split: as a list beside it says, else learnt and computed."""
+        """What simple methods score on the validation split: as a list beside it says, else learnt
+        and computed.
+        """
         if listed := files.baselines_of(self.inputs.data_dir, self.validation_path):
             return listed
         made_from = {"code": self.inputs.code, "sources": self.source_fingerprint}
@@ -156,13 +178,21 @@ class FinetuningDataModule(LightningDataModule):
 
     @abstractmethod
     def compute_baselines(self) -> Scores:
-        """The same, from the training examples that the plan allows; `setup` has run before, so the files are sound."""
+        """The same, from the training examples that the plan allows; `setup` has run before, so the
+        files are sound.
+        """
 
     @property
     def facts(self) -> dict[str, Any]:
         """Counts worth keeping with a run: examples, skipped rows, cut lengths."""
-        found = {"max_seq_length": self.max_seq_length, "train_examples_available": self.train.num_available}
-        found["unknown_shares"], found["token_types"] = self.unknown_shares, 1 + self.inputs.tokenizer.has_token_types
+        found = {
+            "max_seq_length": self.max_seq_length,
+            "train_examples_available": self.train.num_available,
+        }
+        found["unknown_shares"], found["token_types"] = (
+            self.unknown_shares,
+            1 + self.inputs.tokenizer.has_token_types,
+        )
         found["bad_rows"] = sum(split.num_bad_rows for *_, split in self.splits())
         for name, split in (("train", self.train), ("validation", self.validation)):
             found |= {f"{name}_examples": len(split), f"{name}_counts": split.counts}
@@ -174,26 +204,46 @@ class FinetuningDataModule(LightningDataModule):
             self.read_splits()
             for name, path, split in self.splits():
                 if split.num_bad_rows:  # a score is over the others
-                    log.warning("%s: %d damaged row(s) of %s left out", self.inputs.name, split.num_bad_rows, path)
+                    log.warning(
+                        "%s: %d damaged row(s) of %s left out",
+                        self.inputs.name,
+                        split.num_bad_rows,
+                        path,
+                    )
                 self._say_what_is_lost(name, split)
             said = "%s: %d training and %d validation examples, cut at %d tokens"
-            log.info(said, self.inputs.name, len(self.train), len(self.validation), self.max_seq_length)
+            log.info(
+                said, self.inputs.name, len(self.train), len(self.validation), self.max_seq_length
+            )
 
     @abstractmethod
     def read_splits(self) -> None:
         """Fill `train`, `validation`, their sequences and targets.
 
-        A split has a length, `num_available` (before it was cut), `num_bad_rows` and `counts` of what is unusual."""
+        A split has a length, `num_available` (before it was cut), `num_bad_rows` and `counts` of
+        what is unusual."""
 
     def splits(self) -> list[tuple[str, Path, Any]]:
-        return [("training", self.train_path, self.train), ("validation", self.validation_path, self.validation)]
+        return [
+            ("training", self.train_path, self.train),
+            ("validation", self.validation_path, self.validation),
+        ]
 
     def cached(
         self, path: Path, settings: Mapping[str, Any], build: Callable[[], tuple[Arrays, Facts]]
     ) -> tuple[Arrays, Facts, str]:
-        """Arrays and facts of one file, built once, and their key: of the file, `tokenization` and `settings`."""
-        key = files.content_key({"code": self.inputs.code, "file": file_sha256(path), **self.tokenization, **settings})
-        return *files.cached_arrays(self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}", build), key
+        """Arrays and facts of one file, built once, and their key: of the file, `tokenization` and
+        `settings`.
+        """
+        key = files.content_key(
+            {"code": self.inputs.code, "file": file_sha256(path), **self.tokenization, **settings}
+        )
+        return (
+            *files.cached_arrays(
+                self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}", build
+            ),
+            key,
+        )
 
     @abstractmethod
     def preview(self) -> TaskPreview:
@@ -201,7 +251,9 @@ class FinetuningDataModule(LightningDataModule):
 
     @property
     def num_first_sequences(self) -> int:
-        """Leading sequences of `train_sequences` that training goes through once before it starts on the others."""
+        """Leading sequences of `train_sequences` that training goes through once before it starts
+        on the others.
+        """
         return 0
 
     @property
@@ -211,7 +263,9 @@ class FinetuningDataModule(LightningDataModule):
 
     @property
     def steps_per_epoch(self) -> int:
-        return -(-(len(self.train_sequences) - self.num_first_sequences) // self.plan.global_batch_size)
+        return -(
+            -(len(self.train_sequences) - self.num_first_sequences) // self.plan.global_batch_size
+        )
 
     @property
     def total_steps(self) -> int:
@@ -219,7 +273,9 @@ class FinetuningDataModule(LightningDataModule):
         return self.first_steps + max(1, round(self.steps_per_epoch * self.plan.epochs))
 
     def place_of(self, step: int) -> tuple[int, int, slice]:
-        """(epoch, batch of it, sequences it goes through) of an optimizer step; the first sequences are epoch -1."""
+        """(epoch, batch of it, sequences it goes through) of an optimizer step; the first sequences
+        are epoch -1.
+        """
         if step < self.first_steps:
             return -1, step, slice(0, self.num_first_sequences)
         epoch, position = divmod(step - self.first_steps, self.steps_per_epoch)
@@ -227,14 +283,27 @@ class FinetuningDataModule(LightningDataModule):
 
     @property
     def evaluation_steps(self) -> list[int]:
-        """Optimizer steps after which validation runs: evenly inside an epoch, and after the last step."""
-        number, first, steps = self.plan.evaluations_per_epoch, self.first_steps, self.steps_per_epoch
-        marks = {first + round(k * steps / number) for k in range(1, round(self.plan.epochs * number) + 2)}
-        return sorted({step for step in marks if first < step < self.total_steps} | {self.total_steps})
+        """Optimizer steps after which validation runs: evenly inside an epoch, and after the last
+        step.
+        """
+        number, first, steps = (
+            self.plan.evaluations_per_epoch,
+            self.first_steps,
+            self.steps_per_epoch,
+        )
+        marks = {
+            first + round(k * steps / number)
+            for k in range(1, round(self.plan.epochs * number) + 2)
+        }
+        return sorted(
+            {step for step in marks if first < step < self.total_steps} | {self.total_steps}
+        )
 
     def require_test_files(self) -> str:
         """Fingerprint of the test files; ValueError where the task has none or one is missing."""
-        return fingerprint_of({name: file_sha256(path) for name, path in self._test_paths().items()})
+        return fingerprint_of(
+            {name: file_sha256(path) for name, path in self._test_paths().items()}
+        )
 
     def load_test(self) -> dict[str, tuple[Sequences, Any]]:
         """The test sets by name, as `read_test` gives them; a damaged row is an error here."""
@@ -242,25 +311,42 @@ class FinetuningDataModule(LightningDataModule):
         for name, (_, split) in found.items():
             self._say_what_is_lost(name, split)
             if split.num_bad_rows:
-                wanted = "predictions must be made for every row of a test file, so take an undamaged copy"
-                raise ValueError(f"{self.test_files[name]}: {split.num_bad_rows} damaged rows; {wanted}")
+                wanted = (
+                    "predictions must be made for every row of a test file, so take an undamaged"
+                    " copy"
+                )
+                raise ValueError(
+                    f"{self.test_files[name]}: {split.num_bad_rows} damaged rows; {wanted}"
+                )
         return found
 
     @abstractmethod
     def read_test(self, path: Path) -> tuple[Sequences, Any]:
-        """One test file, after `setup`: its sequences for batches, and the split as the task's module wants it."""
+        """One test file, after `setup`: its sequences for batches, and the split as the task's
+        module wants it.
+        """
 
     def _say_what_is_lost(self, name: str, split: Any) -> None:
-        """Warn of text that did not fit into the sequences of a split, or is [UNK] there; ValueError for too much."""
-        if lost := [f"{split.counts[key]} {text}" for key, text in CUTS.items() if split.counts.get(key)]:
+        """Warn of text that did not fit into the sequences of a split, or is [UNK] there;
+        ValueError for too much.
+        """
+        if lost := [
+            f"{split.counts[key]} {text}" for key, text in CUTS.items() if split.counts.get(key)
+        ]:
             message = ", ".join(lost).format(max_seq_length=self.max_seq_length)
             log.warning("%s, %s: %s", self.inputs.name, name, message)
         sequences, tokenizer = getattr(split, "features", split).sequences, self.inputs.tokenizer
-        sampled = np.linspace(0, len(sequences) - 1, min(len(sequences), SAMPLED_SEQUENCES)).astype(np.int64)
+        sampled = np.linspace(0, len(sequences) - 1, min(len(sequences), SAMPLED_SEQUENCES)).astype(
+            np.int64
+        )
         ids = sequences.gather(sampled)["input_ids"]
-        unknown = (ids == tokenizer.unk_id).sum() / max(1, (~np.isin(ids, (tokenizer.cls_id, tokenizer.sep_id))).sum())
+        unknown = (ids == tokenizer.unk_id).sum() / max(
+            1, (~np.isin(ids, (tokenizer.cls_id, tokenizer.sep_id))).sum()
+        )
         self.unknown_shares[name] = round(float(unknown), 4)
-        refuse_unknown(f"task {self.inputs.name}, {name} file,", float(unknown), self.inputs.max_unknown_share)
+        refuse_unknown(
+            f"task {self.inputs.name}, {name} file,", float(unknown), self.inputs.max_unknown_share
+        )
 
     def _test_paths(self) -> dict[str, Path]:
         if not self.test_files:
@@ -271,7 +357,9 @@ class FinetuningDataModule(LightningDataModule):
     def evaluation_loader(self, sequences: Sequences) -> DataLoader[Batch]:
         """All sequences once, in large batches of similar length; the same on every rank."""
         batches: Any = token_budget_batches(sequences.lengths, self.evaluation_tokens)
-        return DataLoader(batches, batch_size=None, collate_fn=partial(make_batch, sequences, targets={}))
+        return DataLoader(
+            batches, batch_size=None, collate_fn=partial(make_batch, sequences, targets={})
+        )
 
     @property
     def epoch_ends(self) -> list[int]:
@@ -285,7 +373,11 @@ class FinetuningDataModule(LightningDataModule):
     def _stretch(self) -> Any:
         step, rank, world = place_of(self.trainer)
         stop = next((mark for mark in self.evaluation_steps if mark > step), step)
-        return batch_loader(TrainingBatches(self, range(step, stop), rank, world), self.plan.num_workers, self.trainer)
+        return batch_loader(
+            TrainingBatches(self, range(step, stop), rank, world),
+            self.plan.num_workers,
+            self.trainer,
+        )
 
     def val_dataloader(self) -> Any:
         loader = self.evaluation_loader(self.validation_sequences)
@@ -293,10 +385,18 @@ class FinetuningDataModule(LightningDataModule):
 
 
 class TrainingBatches(IterableDataset[Batch]):
-    """This rank's part of some optimizer steps' batches, each a pure function of (seed, step, rank, world size)."""
+    """This rank's part of some optimizer steps' batches, each a pure function of (seed, step, rank,
+    world size).
+    """
 
-    def __init__(self, data: FinetuningDataModule, steps: range, rank: int, world_size: int) -> None:
-        self.sequences, self.targets, self.plan = data.train_sequences, data.train_targets, data.plan
+    def __init__(
+        self, data: FinetuningDataModule, steps: range, rank: int, world_size: int
+    ) -> None:
+        self.sequences, self.targets, self.plan = (
+            data.train_sequences,
+            data.train_targets,
+            data.plan,
+        )
         self.places = [data.place_of(step) for step in steps]
         self.rank, self.world_size = rank, world_size
 
@@ -307,12 +407,19 @@ class TrainingBatches(IterableDataset[Batch]):
         current = -2
         for epoch, position, sequences in self.places[first::stride]:
             if epoch != current:
-                size, seed, lengths = self.plan.global_batch_size, self.plan.seed, self.sequences.lengths[sequences]
-                # The sequences that come first share the first epoch's number: they are other sequences.
+                size, seed, lengths = (
+                    self.plan.global_batch_size,
+                    self.plan.seed,
+                    self.sequences.lengths[sequences],
+                )
+                # The sequences that come first share the first epoch's number: they are other
+                # sequences.
                 batches = bucketed_batches(lengths, batch_size=size, seed=seed, epoch=max(0, epoch))
                 current = epoch
             index = batches[position] + sequences.start
-            contents = uniform_u64(self.plan.seed, epoch + 1, "contents", index, self.sequences.lengths[index])
+            contents = uniform_u64(
+                self.plan.seed, epoch + 1, "contents", index, self.sequences.lengths[index]
+            )
             # A rank without an example of its own computes on one, with a weight of nothing.
             mine = index[self.rank :: self.world_size]
             batch = make_batch(self.sequences, mine if len(mine) else index[:1], self.targets)
@@ -330,5 +437,7 @@ def make_batch(sequences: Sequences, index: Ints, targets: Mapping[str, Ints]) -
     arrays = sequences.gather(index)
     layout = Layout.ragged(arrays.pop("lengths"))
     arrays |= {name: values[index] for name, values in targets.items()} | {"example_index": index}
-    tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+    tensors = {
+        name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()
+    }
     return tensors | {"layout": layout}

@@ -3,9 +3,10 @@ Parquet or Arrow.
 
 A task is a YAML.
 
-GLUE's format is tab-separated but not CSV: a quotation mark is a character like any other. Some files begin with a byte
-order mark, some end their lines with CRLF, CoLA has no header, test files have no labels. A rare damaged row is skipped
-and counted. A label outside the list is never skipped: it means that the list or the column is wrong.
+GLUE's format is tab-separated but not CSV: a quotation mark is a character like any other. Some
+files begin with a byte order mark, some end their lines with CRLF, CoLA has no header, test files
+have no labels. A rare damaged row is skipped and counted. A label outside the list is never
+skipped: it means that the list or the column is wrong.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class TextExamples:
-    """Labelled texts of a table, in file order: of each example its text, its pair, or a context and its endings."""
+    """Labelled texts of a table, in file order: of each example its text, its pair, or a context
+    and its endings.
+    """
 
     ids: list[str] = field(default_factory=list)
     texts: list[tuple[str, ...]] = field(default_factory=list)
@@ -70,13 +73,17 @@ class TextExamples:
 
     def select(self, index: Sequence[int]) -> TextExamples:
         labels = None if self.labels is None else [self.labels[i] for i in index]
-        return TextExamples([self.ids[i] for i in index], [self.texts[i] for i in index], labels, self.num_bad_rows)
+        return TextExamples(
+            [self.ids[i] for i in index], [self.texts[i] for i in index], labels, self.num_bad_rows
+        )
 
     def limited(self, most: int | None) -> TextExamples:
         return self.select(subset(len(self), most))
 
     def label_values(self, names: Sequence[str]) -> NDArray[Any]:
-        """[N]: indices into `names`, or the numbers themselves where there are none; -1 for a file without labels."""
+        """[N]: indices into `names`, or the numbers themselves where there are none; -1 for a file
+        without labels.
+        """
         if self.labels is None:
             return np.full(len(self), -1, dtype=np.int64)
         if not names:
@@ -87,16 +94,19 @@ class TextExamples:
 
 @dataclass(frozen=True)
 class TableFormat:
-    """Where a task's texts and labels stand in a table; columns are found by name, in any order, among any others.
+    """Where a task's texts and labels stand in a table; columns are found by name, in any order,
+    among any others.
 
-    tsv: tabs alone, a quotation mark is a character like any other (GLUE). csv: quoted where needed. jsonl: an object a
-    line. parquet, arrow: as pandas and `datasets` write them. auto: by the file's name. A number or a truth stands as
-    JSON writes it; null and NaN are missing; a list is neither a text nor a label."""
+    tsv: tabs alone, a quotation mark is a character like any other (GLUE). csv: quoted where
+    needed. jsonl: an object a line. parquet, arrow: as pandas and `datasets` write them. auto: by
+    the file's name. A number or a truth stands as JSON writes it; null and NaN are missing; a list
+    is neither a text nor a label."""
 
     text_columns: Sequence[str]
     label_column: str
     id_column: str | None = None  # None, or a file without it: the row's number is its id
-    columns: Sequence[str] | None = None  # names for a tsv or csv file whose first line does not name the text columns
+    # names for a tsv or csv file whose first line does not name the text columns
+    columns: Sequence[str] | None = None
     file_format: str = "auto"
 
     def read(
@@ -110,11 +120,13 @@ class TableFormat:
     ) -> TextExamples:
         """Read one file; of a test file without its labels, whether it `has_labels` or not.
 
-        The labels are `expected` to be CLASSES, NUMBERS or ANY names; `names`: those that there are; `listed`: some
-        that are labels beside others. A wrong label is never skipped. The numbers of a column to which the datasets
-        library gave names (ClassLabel) are read as these names.
+        The labels are `expected` to be CLASSES, NUMBERS or ANY names; `names`: those that there
+        are; `listed`: some that are labels beside others. A wrong label is never skipped. The
+        numbers of a column to which the datasets library gave names (ClassLabel) are read as these
+        names.
 
-        ValueError names the file (and line) of a missing column, a wrong label, or more than 1 % damaged rows.
+        ValueError names the file (and line) of a missing column, a wrong label, or more than 1 %
+        damaged rows.
         """
         table = open_table(path, self.file_format, header=self.columns, required=self.text_columns)
         wanted, id_column = self._wanted_columns(table, has_labels)
@@ -144,7 +156,9 @@ class TableFormat:
         return examples
 
     def _class_names(self, table: Table, known: Sequence[str], expected: str) -> list[str]:
-        """The names of the label column's numbers; none where numbers are wanted, or the known classes are others."""
+        """The names of the label column's numbers; none where numbers are wanted, or the known
+        classes are others.
+        """
         names = table.class_names.get(self.label_column, [])
         if expected == NUMBERS or (known and not set(names) <= set(known)):
             return []
@@ -198,7 +212,9 @@ class TableFormat:
 
 
 def _named_class(value: Any, names: Sequence[str]) -> Any:
-    """The name of a class's number; None for -1, by which the datasets library means that a row has no label."""
+    """The name of a class's number; None for -1, by which the datasets library means that a row has
+    no label.
+    """
     if isinstance(value, int) and 0 <= value < len(names):
         return names[value]
     if value == -1:
@@ -212,13 +228,16 @@ class LabelledSplit:
 
     sequences: TokenSequences
     ids: NDArray[np.str_]
-    labels: NDArray[Any]  # [N] indices into `label_names`, or the numbers themselves; -1 for a file without labels
+    # [N] indices into `label_names`, or the numbers themselves; -1 for a file without labels
+    labels: NDArray[Any]
     label_names: list[str]
     num_available: int  # examples of the file before `max_examples` cut it
     num_bad_rows: int
     counts: dict[str, int] = field(default_factory=dict)  # what is unusual about those in use
-    extra: dict[str, LabelledSplit] = field(default_factory=dict)  # further validation sets, scored beside this one
-    window_offsets: Ints | None = None  # [N + 1] where each example's windows begin; None: an example is one input
+    # further validation sets, scored beside this one
+    extra: dict[str, LabelledSplit] = field(default_factory=dict)
+    # [N + 1] where each example's windows begin; None: an example is one input
+    window_offsets: Ints | None = None
     pooling: str = "mean"  # mean | max: of each logit over a text's windows
 
     def __len__(self) -> int:
@@ -236,7 +255,11 @@ class LabelledSplit:
     @property
     def input_labels(self) -> NDArray[Any]:
         """[num_inputs]: a window has the label of its text."""
-        return self.labels if self.window_offsets is None else np.repeat(self.labels, np.diff(self.window_offsets))
+        return (
+            self.labels
+            if self.window_offsets is None
+            else np.repeat(self.labels, np.diff(self.window_offsets))
+        )
 
     def pool(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """[num_inputs, K] -> [N, K]."""
@@ -245,13 +268,17 @@ class LabelledSplit:
         starts = self.window_offsets[:-1]
         if self.pooling == "max":
             return np.maximum.reduceat(logits, starts, axis=0)
-        return (np.add.reduceat(logits, starts, axis=0) / np.diff(self.window_offsets)[:, None]).astype(np.float32)
+        return (
+            np.add.reduceat(logits, starts, axis=0) / np.diff(self.window_offsets)[:, None]
+        ).astype(np.float32)
 
 
 class LabelledDataModule(FinetuningDataModule):
-    """Single texts or pairs with a class or a number each. Args: as conf/task/format/labelled.yaml says of each.
+    """Single texts or pairs with a class or a number each. Args: as conf/task/format/labelled.yaml
+    says of each.
 
-    Windows of a long text are training examples with its label; their logits are pooled into one prediction."""
+    Windows of a long text are training examples with its label; their logits are pooled into one
+    prediction."""
 
     def __init__(
         self,
@@ -272,9 +299,13 @@ class LabelledDataModule(FinetuningDataModule):
         **common: Any,
     ) -> None:
         super().__init__(**common)
-        self.layout = TableFormat(list(text_columns), label_column, id_column, columns and list(columns), file_format)
+        self.layout = TableFormat(
+            list(text_columns), label_column, id_column, columns and list(columns), file_format
+        )
         self.test_layout = replace(self.layout, id_column=test_id_column)
-        labels = labels if self.inputs.label_names is None or numeric_labels else self.inputs.label_names
+        labels = (
+            labels if self.inputs.label_names is None or numeric_labels else self.inputs.label_names
+        )
         self.labels = [str(label) for label in labels] if labels is not None else None
         self.numeric_labels = numeric_labels
         if len(text_columns) not in (1, 2):
@@ -282,16 +313,26 @@ class LabelledDataModule(FinetuningDataModule):
         if self.labels is not None and len(set(self.labels)) < len(self.labels):
             raise ValueError(f"task.data.labels names a label twice: {self.labels}")
         if pairs not in ("joint", "apart") or (pairs == "apart" and len(text_columns) != 2):
-            raise ValueError(f"pairs={pairs!r} of the columns {list(text_columns)}: joint, or of two columns apart")
+            raise ValueError(
+                f"pairs={pairs!r} of the columns {list(text_columns)}: joint, or of two columns"
+                " apart"
+            )
         self.pairs = pairs
         if long_documents not in ("truncate", "windows"):
-            raise ValueError(f"long_documents={long_documents!r} is unknown; known: truncate, windows")
+            raise ValueError(
+                f"long_documents={long_documents!r} is unknown; known: truncate, windows"
+            )
         if window_pooling not in ("mean", "max"):
             raise ValueError(f"window_pooling={window_pooling!r} is unknown; known: mean, max")
         self.windows = (window_stride, window_pooling) if long_documents == "windows" else None
         if self.windows and len(text_columns) != 1:
-            raise ValueError(f"long_documents=windows is for single texts; this task has pairs, {list(text_columns)}")
-        self.extra_paths = {name: self.require(file) for name, file in (extra_validation_files or {}).items()}
+            raise ValueError(
+                "long_documents=windows is for single texts; this task has pairs,"
+                f" {list(text_columns)}"
+            )
+        self.extra_paths = {
+            name: self.require(file) for name, file in (extra_validation_files or {}).items()
+        }
 
     @property
     def texts_per_example(self) -> int | None:
@@ -311,10 +352,17 @@ class LabelledDataModule(FinetuningDataModule):
         return super().tokenization | ({"pairs": self.pairs} if self.pairs != "joint" else {})
 
     def read_splits(self) -> None:
-        self.train = self._load(self.train_path, self.labels, self.plan.max_train_examples, is_training=True)
+        self.train = self._load(
+            self.train_path, self.labels, self.plan.max_train_examples, is_training=True
+        )
         self._look_at_classes()
-        extra = {name: self._load(path, self.train.label_names, None) for name, path in self.extra_paths.items()}
-        self.validation = replace(self._load(self.validation_path, self.train.label_names, None), extra=extra)
+        extra = {
+            name: self._load(path, self.train.label_names, None)
+            for name, path in self.extra_paths.items()
+        }
+        self.validation = replace(
+            self._load(self.validation_path, self.train.label_names, None), extra=extra
+        )
         self.train_targets = {"labels": self.train.input_labels}
         self.train_sequences = self._inputs(self.train.sequences)
         joined = join_sequences([one.sequences for one in (self.validation, *extra.values())])
@@ -324,10 +372,13 @@ class LabelledDataModule(FinetuningDataModule):
         """ValueError for a training file of one class; a warning for classes without an example."""
         if self.numeric_labels:
             if len(self.train) > 1 and np.ptp(self.train.labels) == 0:
-                log.warning("%s: all rows have one label, %g", self.train_path, self.train.labels[0])
+                log.warning(
+                    "%s: all rows have one label, %g", self.train_path, self.train.labels[0]
+                )
             return
         refuse_one_class(self.train_path, self.train.label_names, "task.data.label_column")
-        if self.inputs.label_names is None:  # else the classes are a model's, and the file may lack some
+        # else the classes are a model's, and the file may lack some
+        if self.inputs.label_names is None:
             warn_of_lacking_classes(self.train_path, self.train.labels, self.train.label_names)
 
     def refuse_outside(self, number_range: Sequence[float] | None) -> None:
@@ -342,7 +393,9 @@ class LabelledDataModule(FinetuningDataModule):
     def _refuse_outside(self, path: Path, least: float, largest: float) -> None:
         """The file is read again: splits know no lines."""
         layout = self.layout
-        table = open_table(path, layout.file_format, header=layout.columns, required=layout.text_columns)
+        table = open_table(
+            path, layout.file_format, header=layout.columns, required=layout.text_columns
+        )
         for number, record in table.rows([layout.label_column]):
             if isinstance(record, str):
                 continue
@@ -374,7 +427,9 @@ class LabelledDataModule(FinetuningDataModule):
         *,
         is_training: bool = False,
     ) -> LabelledSplit:
-        """One split. `names` None: the sorted labels of the file. ValueError where two rows to predict have one id."""
+        """One split. `names` None: the sorted labels of the file. ValueError where two rows to
+        predict have one id.
+        """
 
         def build() -> tuple[Arrays, Facts]:
             examples = self._read(path, names, has_labels)
@@ -387,14 +442,24 @@ class LabelledDataModule(FinetuningDataModule):
             tokenizer, length = self.inputs.tokenizer, self.max_seq_length
             counts = {"empty_texts": sum(not text.strip() for part in texts for text in part)}
             if self.windows is None:
-                parts = [[text for pair in chosen.texts for text in pair]] if self.pairs == "apart" else texts
+                parts = (
+                    [[text for pair in chosen.texts for text in pair]]
+                    if self.pairs == "apart"
+                    else texts
+                )
                 sequences = encode_examples(tokenizer, *parts, max_seq_length=length)
             else:
                 stride, _ = self.windows
-                sequences, offsets = encode_windows(tokenizer, texts[0], max_seq_length=length, stride=stride)
+                sequences, offsets = encode_windows(
+                    tokenizer, texts[0], max_seq_length=length, stride=stride
+                )
                 counts["windows"] = len(sequences)
                 arrays["window_offsets"] = offsets
-            facts = {"label_names": known, "num_available": len(examples), "num_bad_rows": examples.num_bad_rows}
+            facts = {
+                "label_names": known,
+                "num_available": len(examples),
+                "num_bad_rows": examples.num_bad_rows,
+            }
             return arrays | sequences.arrays(), facts | {"counts": sequences.cut_counts() | counts}
 
         layout = asdict(self.layout if has_labels else self.test_layout)
@@ -404,14 +469,21 @@ class LabelledDataModule(FinetuningDataModule):
             "window_stride": self.windows and self.windows[0],
         }
         arrays, facts, _ = self.cached(path, settings, build)
-        if not is_training:  # an oversampled training file has rows twice, and no prediction carries their names
+        # an oversampled training file has rows twice, and no prediction carries their names
+        if not is_training:
             _refuse_ids_twice(path, arrays["ids"], layout["id_column"])
         kept = TokenSequences.of(arrays), arrays["ids"], arrays["labels"]
         _, pooling = self.windows or (0, "mean")
-        return LabelledSplit(*kept, **facts, window_offsets=arrays.get("window_offsets"), pooling=pooling)
+        return LabelledSplit(
+            *kept, **facts, window_offsets=arrays.get("window_offsets"), pooling=pooling
+        )
 
-    def _read(self, path: Path, names: Sequence[str] | None = None, has_labels: bool = True) -> TextExamples:
-        """Of any label unless `names` are given: which of them belong there is for a preview's reader to say."""
+    def _read(
+        self, path: Path, names: Sequence[str] | None = None, has_labels: bool = True
+    ) -> TextExamples:
+        """Of any label unless `names` are given: which of them belong there is for a preview's
+        reader to say.
+        """
         layout = self.layout if has_labels else self.test_layout
         if self.numeric_labels:
             expected = NUMBERS
@@ -426,7 +498,10 @@ class LabelledDataModule(FinetuningDataModule):
         """Bag of words."""
         names = self.train.label_names
         train = self._read(self.train_path, names or None).limited(self.plan.max_train_examples)
-        paths = {"": self.validation_path, **{f"{name}_": path for name, path in self.extra_paths.items()}}
+        paths = {
+            "": self.validation_path,
+            **{f"{name}_": path for name, path in self.extra_paths.items()},
+        }
         asked = {name: self._read(path, names or None) for name, path in paths.items()}
         learnt, labels = _pairs(train), train.label_values(names)
         texts = [pair for examples in asked.values() for pair in _pairs(examples)]
@@ -447,7 +522,9 @@ class LabelledDataModule(FinetuningDataModule):
     def preview(self) -> TaskPreview:
         train, validation = self._preview(self.train_path), self._preview(self.validation_path)
         names = None if self.numeric_labels else self.labels or sorted(set(train.labels or ()))
-        return TaskPreview(train, validation, names, is_regression=self.numeric_labels, aligned=True)
+        return TaskPreview(
+            train, validation, names, is_regression=self.numeric_labels, aligned=True
+        )
 
     def _preview(self, path: Path) -> Preview:
         found = self._read(path)
@@ -463,8 +540,9 @@ def _refuse_ids_twice(path: Path, ids: NDArray[np.str_], column: str | None) -> 
         return
     example = names[twice[first[twice].argmin()]]
     raise ValueError(
-        f"{path}: {len(twice)} ids of the column {column!r} stand there twice, the first {str(example)!r}, so that "
-        "predictions would share them; make them unique, or number the rows (task.data.id_column=null)"
+        f"{path}: {len(twice)} ids of the column {column!r} stand there twice, the first"
+        f" {str(example)!r}, so that predictions would share them; make them unique, or number the"
+        " rows (task.data.id_column=null)"
     )
 
 

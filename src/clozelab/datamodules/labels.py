@@ -1,9 +1,11 @@
 """What a label is, and what is none: the labels of one file are collected, and refused together
 with their lines.
 
-A label is a text, a number or a truth. A list, a dictionary, an empty cell and NaN are none, and no row is skipped for
-them: they mean that the column is wrong, or that somebody's export lost something. Of a file whose classes nobody
-named, the whole set is looked at as well: two labels that differ by spaces alone are no two classes.
+A label is a text, a number or a truth. A list, a dictionary, an empty cell and NaN are none, and no
+row is skipped for
+them: they mean that the column is wrong, or that somebody's export lost something. Of a file whose
+classes nobody named, the whole set is looked at as well: two labels that differ by spaces alone are
+no two classes.
 """
 
 from __future__ import annotations
@@ -93,7 +95,8 @@ class LabelColumn:
     Args:
         path: where they stand, for messages.
         names: the classes that there are; None: those of the file.
-        listed: classes that a configuration lists: labels whatever they look like, beside any others.
+        listed: classes that a configuration lists: labels whatever they look like, beside any
+        others.
         expected: CLASSES | NUMBERS | ANY (names of any kind, such as groups).
         is_tag: they are tags of words, for messages.
     """
@@ -232,14 +235,20 @@ def refuse_many(where: str, seen: Mapping[str, Places], advice: str) -> None:
     num_examples = sum(places.count for places in seen.values())
     if num_examples >= MANY_CLASSES_FROM and len(seen) > MANY_CLASSES_FRACTION * num_examples:
         example = shortened(repr(next(iter(seen))), SHOWN_CHARACTERS)
-        raise ValueError(f"{where}: {len(seen)} different ones, such as {example}, in {num_examples} rows: {advice}")
+        raise ValueError(
+            f"{where}: {len(seen)} different ones, such as {example}, in {num_examples} rows:"
+            f" {advice}"
+        )
 
 
 def refuse_one_class(path: Path, names: Sequence[str], key: str) -> None:
-    """ValueError where a training file has one class: nothing can be learnt from it. `key` names its column."""
+    """ValueError where a training file has one class: nothing can be learnt from it. `key` names
+    its column.
+    """
     if len(names) == 1:
         raise ValueError(
-            f"{path}: all rows have one label, {names[0]!r}, so there is nothing to learn; is {key} the right one?"
+            f"{path}: all rows have one label, {names[0]!r}, so there is nothing to learn; is {key}"
+            " the right one?"
         )
 
 
@@ -251,7 +260,9 @@ def warn_of_lacking_classes(path: Path, labels: NDArray[Any], names: Sequence[st
         shown = ", ".join(map(repr, lacking[:SHOWN_LINES]))
         if len(lacking) > SHOWN_LINES:
             shown += ", ..."
-        log.warning("%s has no example of %d of %d classes: %s", path, len(lacking), len(names), shown)
+        log.warning(
+            "%s has no example of %d of %d classes: %s", path, len(lacking), len(names), shown
+        )
 
 
 def warn_of_odd_classes(where: str, seen: Mapping[str, Places]) -> None:
@@ -259,7 +270,8 @@ def warn_of_odd_classes(where: str, seen: Mapping[str, Places]) -> None:
     if pairs:
         first, second = pairs[0]
         log.warning(
-            "%s: %d pairs differ by case alone, and each is two classes; the first: %r (%s) and %r (%s)",
+            "%s: %d pairs differ by case alone, and each is two classes; the first: %r (%s) and %r"
+            " (%s)",
             *(where, len(pairs), first, seen[first], second, seen[second]),
         )
     for label in MAYBE_MISSING:

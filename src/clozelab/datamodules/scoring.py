@@ -1,12 +1,15 @@
-"""Texts whose tokens a frozen model is to predict, and what its log-probabilities say: minimal pairs of sentences.
+"""Texts whose tokens a frozen model is to predict, and what its log-probabilities say: minimal
+pairs of sentences.
 
-A text's score is the sum of its tokens' log-probabilities, without [CLS] and [SEP]. From left to right that is the
-chain rule, in one pass. A masked model reads the text once for each token, with that token hidden: the pseudo-log-
-likelihood of Salazar et al. (2020). With `masking: word` the later pieces of the token's word are hidden as well
-(Kauf and Ivanova 2023), which no longer give a rare word's first piece away.
+A text's score is the sum of its tokens' log-probabilities, without [CLS] and [SEP]. From left to
+right that is the chain rule, in one pass. A masked model reads the text once for each token, with
+that token hidden: the pseudo-log- likelihood of Salazar et al. (2020). With `masking: word` the
+later pieces of the token's word are hidden as well (Kauf and Ivanova 2023), which no longer give a
+rare word's first piece away.
 
-A question is one reading of a text: some tokens are hidden, and some are asked for. Questions of all texts are packed
-into streams without padding, longest first, so that neighbours are equally long.
+A question is one reading of a text: some tokens are hidden, and some are asked for. Questions of
+all texts are packed into streams without padding, longest first, so that neighbours are equally
+long.
 
 Letters: N questions, B questions of a batch, P tokens that are asked for.
 """
@@ -28,7 +31,13 @@ from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.files import file_sha256, matching_files
 from clozelab.corpus.generated import generator_of
 from clozelab.datamodules.baselines import Floats, Ints, words_of
-from clozelab.datamodules.examples import Sequences, TokenSequences, encode_examples, offsets_of, ragged_positions
+from clozelab.datamodules.examples import (
+    Sequences,
+    TokenSequences,
+    encode_examples,
+    offsets_of,
+    ragged_positions,
+)
 from clozelab.datamodules.files import fingerprint_of
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.datamodules.labelled import TableFormat
@@ -36,12 +45,15 @@ from clozelab.datamodules.labelled import TableFormat
 log = logging.getLogger(__name__)
 SHORTEST = 3  # [CLS], a token and [SEP]
 Records = list[dict[str, Any]]
-Tokens = tuple[Ints, Ints]  # the numbers of the sequences that some tokens are in, in order, and their positions there
+# the numbers of the sequences that some tokens are in, in order, and their positions there
+Tokens = tuple[Ints, Ints]
 
 
 @dataclass(frozen=True)
 class Questions(Sequences):
-    """Sequences with some tokens hidden, and what is asked of each: tokens, their places and the texts they are of."""
+    """Sequences with some tokens hidden, and what is asked of each: tokens, their places and the
+    texts they are of.
+    """
 
     sequences: TokenSequences  # [N]
     offsets: Ints  # [N + 1]: what number i is asked begins at offsets[i]
@@ -54,13 +66,20 @@ class Questions(Sequences):
         return self.sequences.lengths
 
     def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
-        """Also `prediction_positions` (slots whose states predict), `prediction_labels` and `prediction_index` [P]."""
+        """Also `prediction_positions` (slots whose states predict), `prediction_labels` and
+        `prediction_index` [P].
+        """
         arrays, counts = self.sequences.gather(index), np.diff(self.offsets)[index]
         numbers = ragged_positions(self.offsets[index], counts)[1]
-        slots = np.repeat(np.cumsum(arrays["lengths"]) - arrays["lengths"], counts) + self.positions[numbers]
+        slots = (
+            np.repeat(np.cumsum(arrays["lengths"]) - arrays["lengths"], counts)
+            + self.positions[numbers]
+        )
         return arrays | {
-            "prediction_positions": slots, "prediction_labels": self.ids[numbers], "prediction_index": numbers
-        }  # fmt: skip
+            "prediction_positions": slots,
+            "prediction_labels": self.ids[numbers],
+            "prediction_index": numbers,
+        }
 
 
 def token_ranges(starts: Ints, lengths: Ints) -> Tokens:
@@ -74,9 +93,17 @@ def inner_tokens(texts: TokenSequences) -> Tokens:
 
 
 def ask(
-    texts: TokenSequences, text: Ints, asked: Tokens, hidden: Tokens | None, *, mask_id: int, is_causal: bool
+    texts: TokenSequences,
+    text: Ints,
+    asked: Tokens,
+    hidden: Tokens | None,
+    *,
+    mask_id: int,
+    is_causal: bool,
 ) -> Questions:
-    """Questions about texts[text[i]]: tokens that are asked for and, in a masked model, tokens that are hidden."""
+    """Questions about texts[text[i]]: tokens that are asked for and, in a masked model, tokens that
+    are hidden.
+    """
     read = texts.gather(text)
     ids, offsets = read["input_ids"], offsets_of(read["lengths"])
     answers = ids[offsets[asked[0]] + asked[1]]
@@ -94,7 +121,9 @@ class MeasureDataModule(LightningDataModule):
     synthetic: str | None  # name of the generator that wrote the texts; None for real ones
     evaluation_loader: Any = FinetuningDataModule.evaluation_loader
 
-    def __init__(self, *, inputs: TaskInputs, is_causal: bool, evaluation_tokens: int, max_seq_length: int) -> None:
+    def __init__(
+        self, *, inputs: TaskInputs, is_causal: bool, evaluation_tokens: int, max_seq_length: int
+    ) -> None:
         super().__init__()
         self.inputs, self.is_causal, self.evaluation_tokens = inputs, is_causal, evaluation_tokens
         self.max_seq_length = min(max_seq_length, inputs.max_positions)
@@ -114,7 +143,9 @@ class MeasureDataModule(LightningDataModule):
 
 
 class ScoringDataModule(MeasureDataModule):
-    """Base of one data module a measure of tokens: it makes the questions, and turns the answers into scores."""
+    """Base of one data module a measure of tokens: it makes the questions, and turns the answers
+    into scores.
+    """
 
     questions: Questions
 
@@ -124,38 +155,60 @@ class ScoringDataModule(MeasureDataModule):
 
     @abstractmethod
     def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], Records]:
-        """Scores (shares of one) and a record for each example, from what was said of each token that was asked for.
+        """Scores (shares of one) and a record for each example, from what was said of each token
+        that was asked for.
 
-        `log_probs` [P]; `credit` [P]: 1 where the token is the most probable one, shared among equals."""
+        `log_probs` [P]; `credit` [P]: 1 where the token is the most probable one, shared among
+        equals."""
 
     def setup(self, stage: str | None = None) -> None:  # noqa: ARG002
         self.questions = self.make_questions()
         unknown = (self.questions.ids == self.inputs.tokenizer.unk_id).mean()
         refuse_unknown(f"measure {self.inputs.name}", float(unknown), self.inputs.max_unknown_share)
 
-    def ask(self, texts: TokenSequences, text: Ints, asked: Tokens, hidden: Tokens | None = None) -> Questions:
+    def ask(
+        self, texts: TokenSequences, text: Ints, asked: Tokens, hidden: Tokens | None = None
+    ) -> Questions:
         """As below, of this encoder."""
-        return ask(texts, text, asked, hidden, mask_id=self.inputs.tokenizer.mask_id, is_causal=self.is_causal)
+        return ask(
+            texts,
+            text,
+            asked,
+            hidden,
+            mask_id=self.inputs.tokenizer.mask_id,
+            is_causal=self.is_causal,
+        )
 
 
 class MinimalPairs(ScoringDataModule):
-    """Pairs of an acceptable and an unacceptable sentence: which of the two is more probable? BLiMP's format.
+    """Pairs of an acceptable and an unacceptable sentence: which of the two is more probable?
+    BLiMP's format.
 
-    A pair is won (1), lost (0) or tied (1/2). The score is the mean over the groups of pairs (paradigms), each of equal
-    weight. Groups most of whose pairs have the same words in another order are scored apart as well: no count of words
-    can tell their sentences apart. Args: as conf/measure/minimal_pairs.yaml says of each.
+    A pair is won (1), lost (0) or tied (1/2). The score is the mean over the groups of pairs
+    (paradigms), each of equal weight. Groups most of whose pairs have the same words in another
+    order are scored apart as well: no count of words can tell their sentences apart. Args: as
+    conf/measure/minimal_pairs.yaml says of each.
     """
 
     def __init__(
-        self, *, files: str, columns: Mapping[str, str | None], masking: str, max_pairs: int | None, how_to_get: str,
+        self,
+        *,
+        files: str,
+        columns: Mapping[str, str | None],
+        masking: str,
+        max_pairs: int | None,
+        how_to_get: str,
         **common: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(**common)
         if masking not in ("token", "word"):
             raise ValueError(f"measure.data.masking={masking!r} is unknown; known: token, word")
         self.masking, self.max_pairs = masking, max_pairs
         texts = [name for name in (columns["good"], columns["bad"], columns["field"]) if name]
-        self.layout, self.has_groups = TableFormat(texts, columns["group"] or ""), columns["group"] is not None
+        self.layout, self.has_groups = (
+            TableFormat(texts, columns["group"] or ""),
+            columns["group"] is not None,
+        )
         found, _ = matching_files(files, self.inputs.data_dir)
         self.paths = [path for _, path in sorted(found.items())]
         if not self.paths:
@@ -167,7 +220,10 @@ class MinimalPairs(ScoringDataModule):
 
     def make_questions(self) -> Questions:
         try:
-            read = [self.layout.read(path, self.has_groups).limited(self.max_pairs) for path in self.paths]
+            read = [
+                self.layout.read(path, self.has_groups).limited(self.max_pairs)
+                for path in self.paths
+            ]
         except ValueError as error:
             raise ValueError(
                 f"{error}; measure.data.columns says which columns are read, null which are not"
@@ -176,33 +232,65 @@ class MinimalPairs(ScoringDataModule):
         self.facts["bad_rows"] = sum(one.num_bad_rows for one in read)
         for path, one in zip(self.paths, read, strict=True):
             if one.num_bad_rows:  # a score is over the others
-                log.warning("%s: %d damaged row(s) of %s left out", self.inputs.name, one.num_bad_rows, path)
-        groups = [one.labels or [path.stem] * len(one.texts) for path, one in zip(self.paths, read, strict=True)]
+                log.warning(
+                    "%s: %d damaged row(s) of %s left out", self.inputs.name, one.num_bad_rows, path
+                )
+        groups = [
+            one.labels or [path.stem] * len(one.texts)
+            for path, one in zip(self.paths, read, strict=True)
+        ]
         self.pairs = pandas.DataFrame({"group": [group for one in groups for group in one]})
         # A field's name is part of a score's: BLiMP writes one as syntax/semantics.
-        self.pairs["field"] = [field[0].replace("/", "_") if field else "" for _, _, *field in pairs]
-        if mixed := [group for group, fields in self.pairs.groupby("group").field if fields.nunique() > 1]:
-            raise ValueError(f"measure {self.inputs.name}: the pairs of {mixed[0]} are of two fields; a group has one")
-        self.pairs["permuted"] = [sorted(words_of(good)) == sorted(words_of(bad)) for good, bad, *_ in pairs]
-        written = [pair[side] for side in (0, 1) for pair in pairs]  # all good ones, then all bad ones
+        self.pairs["field"] = [
+            field[0].replace("/", "_") if field else "" for _, _, *field in pairs
+        ]
+        if mixed := [
+            group for group, fields in self.pairs.groupby("group").field if fields.nunique() > 1
+        ]:
+            raise ValueError(
+                f"measure {self.inputs.name}: the pairs of {mixed[0]} are of two fields; a group"
+                " has one"
+            )
+        self.pairs["permuted"] = [
+            sorted(words_of(good)) == sorted(words_of(bad)) for good, bad, *_ in pairs
+        ]
+        # all good ones, then all bad ones
+        written = [pair[side] for side in (0, 1) for pair in pairs]
         texts = encode_examples(self.inputs.tokenizer, written, max_seq_length=self.max_seq_length)
         if cut := texts.cut_counts()["truncated_sequences"]:
-            said = f"{cut} sentences are longer than the {self.max_seq_length} tokens that this encoder reads"
-            raise ValueError(f"{said}, and a part of one has no score: leave them out, or take a longer encoder")
+            said = (
+                f"{cut} sentences are longer than the {self.max_seq_length} tokens that this"
+                " encoder reads"
+            )
+            raise ValueError(
+                f"{said}, and a part of one has no score: leave them out, or take a longer encoder"
+            )
         if (texts.lengths == 2).any():
-            raise ValueError(f"measure {self.inputs.name}: a sentence without a word has no score; leave its pair out")
-        good, bad = (ids := np.split(texts.input_ids, texts.offsets[1:-1]))[: len(pairs)], ids[len(pairs) :]
-        # To an uncased encoder "Who" and "who" are one text; its two scores are rounded differently in two batches.
+            raise ValueError(
+                f"measure {self.inputs.name}: a sentence without a word has no score; leave its"
+                " pair out"
+            )
+        good, bad = (
+            (ids := np.split(texts.input_ids, texts.offsets[1:-1]))[: len(pairs)],
+            ids[len(pairs) :],
+        )
+        # To an uncased encoder "Who" and "who" are one text; its two scores are rounded differently
+        # in two batches.
         self.pairs["same"] = [np.array_equal(*pair) for pair in zip(good, bad, strict=True)]
         text, position = inner_tokens(texts)
         if self.is_causal:
             return self.ask(texts, np.arange(len(texts)), (text, position))
         hidden = np.ones_like(position)
         if self.masking == "word":  # all pieces from this one to the word's last
-            words, place = np.concatenate(self.inputs.tokenizer.word_numbers(written)), np.arange(len(text))
+            words, place = (
+                np.concatenate(self.inputs.tokenizer.word_numbers(written)),
+                np.arange(len(text)),
+            )
             last = np.flatnonzero(np.append((np.diff(words) != 0) | (np.diff(text) != 0), True))
             hidden = last[np.searchsorted(last, place)] - place + 1
-        return self.ask(texts, text, (np.arange(len(text)), position), token_ranges(position, hidden))
+        return self.ask(
+            texts, text, (np.arange(len(text)), position), token_ranges(position, hidden)
+        )
 
     def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], Records]:  # noqa: ARG002
         good, bad = np.bincount(self.questions.text, log_probs, 2 * len(self.pairs)).reshape(2, -1)
@@ -213,8 +301,14 @@ class MinimalPairs(ScoringDataModule):
         found = {
             "accuracy/": groups.won,
             "accuracy_of_field/": groups[groups.field != ""].groupby("field").won.mean(),
-            "accuracy_of_": groups.won.groupby(np.where(groups.permuted > 0.5, "permutations", "others")).mean(),
+            "accuracy_of_": (
+                groups.won.groupby(np.where(groups.permuted > 0.5, "permutations", "others")).mean()
+            ),
         }
         scores = {"accuracy": float(groups.won.mean())}
-        scores |= {f"{prefix}{name}": float(share) for prefix, one in found.items() for name, share in one.items()}
+        scores |= {
+            f"{prefix}{name}": float(share)
+            for prefix, one in found.items()
+            for name, share in one.items()
+        }
         return scores, rows[["id", "won", "good", "bad"]].to_dict("records")

@@ -3,13 +3,15 @@
 
 A training example is one window of a passage.
 
-Unusual: an `answer_start` that does not point at its text is repaired to the nearest place where the text stands; where
-there is none, a training question is skipped and counted, one asked for scoring is not: the scorer compares texts.
+Unusual: an `answer_start` that does not point at its text is repaired to the nearest place where
+the text stands; where there is none, a training question is skipped and counted, one asked for
+scoring is not: the scorer compares texts.
 
-A sequence is `[CLS] question [SEP] window of the passage [SEP]`, windows overlapping by a stride. Follows the released
-run_squad.py (windows, max-context, answers outside a window point at [CLS]) with one difference: tokens carry their
-place in the original characters, so no text has to be re-aligned: where `get_final_text` gives up and returns whole
-words, offsets still give the exact characters. Letters: W windows, T tokens of all windows.
+A sequence is `[CLS] question [SEP] window of the passage [SEP]`, windows overlapping by a stride.
+Follows the released run_squad.py (windows, max-context, answers outside a window point at [CLS])
+with one difference: tokens carry their place in the original characters, so no text has to be
+re-aligned: where `get_final_text` gives up and returns whole words, offsets still give the exact
+characters. Letters: W windows, T tokens of all windows.
 """
 
 from __future__ import annotations
@@ -48,12 +50,15 @@ from clozelab.metrics.squad import score_v1, score_v2
 
 log = logging.getLogger(__name__)
 
-MAX_UNUSABLE_FRACTION = 0.1  # more questions without a usable answer than this: another data set (2.0, say), not dirt
+# more questions without a usable answer than this: another data set (2.0, say), not dirt
+MAX_UNUSABLE_FRACTION = 0.1
 
 
 @dataclass(frozen=True)
 class SquadQuestion:
-    """`answers` are the gold texts, `answer_start` the first one's place in the passage (-1: none that can be used)."""
+    """`answers` are the gold texts, `answer_start` the first one's place in the passage (-1: none
+    that can be used).
+    """
 
     id: str
     text: str
@@ -95,7 +100,10 @@ def read_squad(
             examples.counts["question_repeated"] += 1
             continue
         if identifier in seen:
-            raise ValueError(f"{path}: the question id {identifier!r} occurs twice; scores would count one of them")
+            raise ValueError(
+                f"{path}: the question id {identifier!r} occurs twice; scores would count one of"
+                " them"
+            )
         seen[identifier] = text, question
         golds, given = _answers_of(path, question, needs_answers)
         start = -1
@@ -106,10 +114,14 @@ def read_squad(
         else:
             examples.counts["question_without_answer"] += 1
         if not for_training or start >= 0 or (with_unanswerable and not golds):
-            asked = SquadQuestion(identifier, _value(path, question, "question"), passage, golds, start)
+            asked = SquadQuestion(
+                identifier, _value(path, question, "question"), passage, golds, start
+            )
             examples.questions.append(asked)
     if not examples.questions:
-        raise ValueError(f"{path} has no usable question (skipped: {dict(examples.counts) or 'none'})")
+        raise ValueError(
+            f"{path} has no usable question (skipped: {dict(examples.counts) or 'none'})"
+        )
     return examples
 
 
@@ -132,7 +144,8 @@ def _answers_of(
         answers = _answer_list(where, answers)
     if not isinstance(answers, list):
         raise ValueError(
-            f"{where}: answers are {str(answers)[:80]!r}, expected a list, or lists of text and answer_start"
+            f"{where}: answers are {str(answers)[:80]!r}, expected a list, or lists of text and"
+            " answer_start"
         )
     golds = tuple(_value(path, answer, "text") for answer in answers)
     if not golds:
@@ -152,9 +165,12 @@ def _answer_list(where: str, answers: dict[str, Any]) -> list[dict[str, Any]]:
     texts, starts = answers.get("text"), answers.get("answer_start")
     if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
         raise ValueError(
-            f"{where}: answers need two equally long lists, text and answer_start, not {str(answers)[:80]}"
+            f"{where}: answers need two equally long lists, text and answer_start, not"
+            f" {str(answers)[:80]}"
         )
-    return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+    return [
+        {"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)
+    ]
 
 
 def _questions(path: Path, examples: SquadExamples) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -230,7 +246,9 @@ def _value(path: Path, node: Any, key: str, kind: type = str) -> Any:
 
 
 def locate_answer(passage: str, text: str, start: int) -> int:
-    """Where `text` stands in the passage: `start` if it is right, else the nearest occurrence, else -1."""
+    """Where `text` stands in the passage: `start` if it is right, else the nearest occurrence, else
+    -1.
+    """
     places, found = [], passage.find(text) if text else -1
     while found >= 0:
         places.append(found)
@@ -240,7 +258,9 @@ def locate_answer(passage: str, text: str, start: int) -> int:
 
 @dataclass(frozen=True)
 class WindowSettings:
-    """Lengths in tokens: of a whole sequence, of the step between windows, of the question (cut at its end)."""
+    """Lengths in tokens: of a whole sequence, of the step between windows, of the question (cut at
+    its end).
+    """
 
     max_seq_length: int
     doc_stride: int
@@ -248,34 +268,46 @@ class WindowSettings:
 
     @classmethod
     def fitted(cls, max_seq_length: int, doc_stride: int, max_query_length: int) -> WindowSettings:
-        """At least half a sequence is passage, and windows step by half a one at most; ValueError where none fits."""
+        """At least half a sequence is passage, and windows step by half a one at most; ValueError
+        where none fits.
+        """
         half = max_seq_length // 2
         if half < 4:
             why = "half of one has to hold three special tokens and a part of the question"
-            longer = "take an encoder trained on longer sequences, or a larger task.data.max_seq_length"
+            longer = (
+                "take an encoder trained on longer sequences, or a larger task.data.max_seq_length"
+            )
             said = f"sequences of {max_seq_length} tokens are too short for questions on a passage"
             raise ValueError(f"{said}: {why}; {longer}")
         if min(doc_stride, max_query_length) < 1:
-            raise ValueError(f"doc_stride={doc_stride} and max_query_length={max_query_length}: give at least 1 token")
+            raise ValueError(
+                f"doc_stride={doc_stride} and max_query_length={max_query_length}: give at least 1"
+                " token"
+            )
         return cls(max_seq_length, min(doc_stride, half), min(max_query_length, half - 3))
 
 
 @dataclass(frozen=True)
 class SquadFeatures:
-    """One sequence a window. Positions are inside the sequence; `passage_spans` [.., 2] are character ranges."""
+    """One sequence a window. Positions are inside the sequence; `passage_spans` [.., 2] are
+    character ranges.
+    """
 
     sequences: TokenSequences
     question: Int32s  # [W] index of the question in the examples
     passage_starts: Int32s  # [W] sequence position of the window's first passage token
     window_starts: Int32s  # [W] index of that token among the passage's tokens
-    start_positions: Int32s  # [W] sequence position of the answer's first token; 0 ([CLS]) where it is not all inside
+    # [W] sequence position of the answer's first token; 0 ([CLS]) where it is not all inside
+    start_positions: Int32s
     end_positions: Int32s
     max_context: NDArray[np.bool_]  # [T] true for the passage tokens that have no better window
     passage_spans: Int32s
     passage_offsets: Ints
 
     def to_arrays(self) -> Arrays:
-        return {name: value for name, value in vars(self).items() if name != "sequences"} | self.sequences.arrays()
+        return {
+            name: value for name, value in vars(self).items() if name != "sequences"
+        } | self.sequences.arrays()
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> SquadFeatures:
@@ -286,9 +318,13 @@ class SquadFeatures:
 def build_features(
     examples: SquadExamples, tokenizer: Tokenizer, settings: WindowSettings
 ) -> tuple[SquadFeatures, Counter[str]]:
-    """Windows of all questions in order, and counts: windows, windows_without_answer, answer_without_tokens, ..."""
+    """Windows of all questions in order, and counts: windows, windows_without_answer,
+    answer_without_tokens, ...
+    """
     used = sorted({question.passage for question in examples.questions})
-    encoded = dict(zip(used, tokenizer.encode_with_offsets([examples.passages[i] for i in used]), strict=True))
+    encoded = dict(
+        zip(used, tokenizer.encode_with_offsets([examples.passages[i] for i in used]), strict=True)
+    )
     queries = tokenizer.encode_batch([question.text for question in examples.questions])
     cls, sep = (np.array([token], dtype=np.int32) for token in (tokenizer.cls_id, tokenizer.sep_id))
     sequences, columns, counts = [], [], Counter[str]()
@@ -297,9 +333,15 @@ def build_features(
         passage, spans = encoded[question.passage]
         length = len(question.answers[0]) if question.answers else 0
         answer = answer_tokens(spans, question.answer_start, question.answer_start + length)
-        head = np.concatenate([cls, query[: settings.max_query_length], np.repeat(sep, tokenizer.pair_separators)])
-        ranges = window_ranges(len(passage), settings.max_seq_length - len(head) - 1, settings.doc_stride)
-        for (start, length), flags in zip(ranges, max_context_flags(ranges, len(passage)), strict=True):
+        head = np.concatenate(
+            [cls, query[: settings.max_query_length], np.repeat(sep, tokenizer.pair_separators)]
+        )
+        ranges = window_ranges(
+            len(passage), settings.max_seq_length - len(head) - 1, settings.doc_stride
+        )
+        for (start, length), flags in zip(
+            ranges, max_context_flags(ranges, len(passage)), strict=True
+        ):
             sequences.append(np.concatenate([head, passage[start : start + length], sep]))
             all_flags.append(np.concatenate([np.zeros(len(head), dtype=np.bool_), flags, [False]]))
             inside = start <= answer[0] and answer[1] < start + length
@@ -312,20 +354,28 @@ def build_features(
         counts["answer_without_tokens"] += bool(question.answers) and answer[0] < 0
         counts["questions_cut"] += len(query) > settings.max_query_length
     input_ids, offsets = concatenate(sequences)
-    owners, passage_starts, window_starts, starts, ends = np.array(columns, dtype=np.int32).reshape(-1, 5).T.copy()
-    second_starts = passage_starts if tokenizer.has_token_types else np.diff(offsets).astype(np.int32)
+    owners, passage_starts, window_starts, starts, ends = (
+        np.array(columns, dtype=np.int32).reshape(-1, 5).T.copy()
+    )
+    second_starts = (
+        passage_starts if tokenizer.has_token_types else np.diff(offsets).astype(np.int32)
+    )
     features = SquadFeatures(
         TokenSequences(input_ids, offsets, second_starts),
         *(owners, passage_starts, window_starts, starts, ends),
         np.concatenate(all_flags),
         np.concatenate([np.zeros((0, 2)), *(encoded[i][1] for i in used)]).astype(np.int32),
-        offsets_of([len(encoded[i][0]) if i in encoded else 0 for i in range(len(examples.passages))]),
+        offsets_of(
+            [len(encoded[i][0]) if i in encoded else 0 for i in range(len(examples.passages))]
+        ),
     )
     return features, counts
 
 
 def answer_tokens(spans: NDArray[np.integer], start: int, end: int) -> tuple[int, int]:
-    """First and last token that overlap the characters start..end; (-1, -1) where none does or there is no answer."""
+    """First and last token that overlap the characters start..end; (-1, -1) where none does or
+    there is no answer.
+    """
     if start < 0 or not len(spans):
         return -1, -1
     first = int(np.searchsorted(spans[:, 1], start, side="right"))
@@ -334,7 +384,9 @@ def answer_tokens(spans: NDArray[np.integer], start: int, end: int) -> tuple[int
 
 
 def max_context_flags(ranges: list[tuple[int, int]], num_tokens: int) -> list[NDArray[np.bool_]]:
-    """For each window, which of its tokens have their largest context there, as released (the first wins a tie)."""
+    """For each window, which of its tokens have their largest context there, as released (the first
+    wins a tie).
+    """
     if len(ranges) <= 1:
         return [np.ones(num_tokens, dtype=np.bool_)] * len(ranges)
     context = np.full((len(ranges), num_tokens), -1.0)
@@ -361,19 +413,33 @@ class SquadSplit:
 
 
 class SquadDataModule(FinetuningDataModule):
-    """Questions and passages, as conf/task/squad_v1.yaml says; `max_train_examples` counts questions, a batch windows.
+    """Questions and passages, as conf/task/squad_v1.yaml says; `max_train_examples` counts
+    questions, a batch windows.
 
-    A question without an answer is learned as the span [CLS]..[CLS]; the schedule of rates covers `train_extra` too."""
+    A question without an answer is learned as the span [CLS]..[CLS]; the schedule of rates covers
+    `train_extra` too."""
 
     def __init__(
-        self, *, train_extra: list[str], with_unanswerable: bool, doc_stride: int, max_query_length: int, **common: Any
+        self,
+        *,
+        train_extra: list[str],
+        with_unanswerable: bool,
+        doc_stride: int,
+        max_query_length: int,
+        **common: Any,
     ) -> None:
         super().__init__(**common)
         self.settings = WindowSettings.fitted(self.max_seq_length, doc_stride, max_query_length)
         if self.settings != WindowSettings(self.max_seq_length, doc_stride, max_query_length):
             log.warning(
-                "%s: sequences of %d tokens: questions are cut at %d tokens (not %d), windows step by %d (not %d)",
-                *(self.inputs.name, self.max_seq_length, self.settings.max_query_length, max_query_length),
+                "%s: sequences of %d tokens: questions are cut at %d tokens (not %d), windows step"
+                " by %d (not %d)",
+                *(
+                    self.inputs.name,
+                    self.max_seq_length,
+                    self.settings.max_query_length,
+                    max_query_length,
+                ),
                 *(self.settings.doc_stride, doc_stride),
             )
         self.extra_paths = [self.require(file) for file in train_extra]
@@ -410,8 +476,12 @@ class SquadDataModule(FinetuningDataModule):
         split = self._load(path, False, None, is_test=True)
         return split.features.sequences, split
 
-    def _load(self, path: Path, for_training: bool, max_examples: int | None, is_test: bool = False) -> SquadSplit:
-        """One split; its texts only where they are scored or predicted, when the file may come without answers."""
+    def _load(
+        self, path: Path, for_training: bool, max_examples: int | None, is_test: bool = False
+    ) -> SquadSplit:
+        """One split; its texts only where they are scored or predicted, when the file may come
+        without answers.
+        """
 
         @cache
         def read() -> tuple[SquadExamples, int]:
@@ -426,7 +496,10 @@ class SquadDataModule(FinetuningDataModule):
             if not is_test and unusable > MAX_UNUSABLE_FRACTION * (len(found) + unusable):
                 needed = "this task needs SQuAD 1.1, where every question has one"
                 wanted = "another data set?" if self.with_unanswerable else needed
-                said = f"{unusable} questions have no answer inside their passage ({dict(found.counts)})"
+                said = (
+                    f"{unusable} questions have no answer inside their passage"
+                    f" ({dict(found.counts)})"
+                )
                 raise ValueError(f"{path}: {said}; {wanted}")
             return found.select(subset(len(found), max_examples)), len(found)
 
@@ -434,24 +507,44 @@ class SquadDataModule(FinetuningDataModule):
             examples, available = read()
             features, counts = build_features(examples, self.inputs.tokenizer, self.settings)
             total = dict(Counter(examples.counts) + counts)
-            return features.to_arrays(), {"num_questions": len(examples), "num_available": available, "counts": total}
+            return features.to_arrays(), {
+                "num_questions": len(examples),
+                "num_available": available,
+                "counts": total,
+            }
 
-        settings = {"for_training": for_training, "max_examples": max_examples, "squad_2": self.with_unanswerable}
+        settings = {
+            "for_training": for_training,
+            "max_examples": max_examples,
+            "squad_2": self.with_unanswerable,
+        }
         arrays, facts, _ = self.cached(path, settings, build)
-        return SquadSplit(SquadFeatures.from_arrays(arrays), SquadExamples() if for_training else read()[0], **facts)
+        return SquadSplit(
+            SquadFeatures.from_arrays(arrays),
+            SquadExamples() if for_training else read()[0],
+            **facts,
+        )
 
     def compute_baselines(self) -> Scores:
-        """Longest overlap; a question for which no phrase is known gets no answer, in 2.0 as well."""
+        """Longest overlap; a question for which no phrase is known gets no answer, in 2.0 as
+        well.
+        """
         learnt: list[SquadQuestion] = []
         for path in (*self.extra_paths, self.train_path):
             part = read_squad(path, for_training=True, with_unanswerable=self.with_unanswerable)
             learnt += part.select(subset(len(part), self.plan.max_train_examples)).questions
         guesser = PhraseGuesser([one.text for one in learnt], [one.answers for one in learnt])
         found = self.validation.examples
-        guesses = {one.id: guesser.guess(found.passages[one.passage], one.text) for one in found.questions}
+        guesses = {
+            one.id: guesser.guess(found.passages[one.passage], one.text) for one in found.questions
+        }
         golds = {one.id: one.answers for one in found.questions}
         scores = score_v2(golds, guesses) if self.with_unanswerable else score_v1(golds, guesses)
-        return {OVERLAP: {name: scores[name] for name in ("exact", "exact_match", "f1") if name in scores}}
+        return {
+            OVERLAP: {
+                name: scores[name] for name in ("exact", "exact_match", "f1") if name in scores
+            }
+        }
 
     def preview(self) -> TaskPreview:
         train, validation = self._preview(self.train_path), self._preview(self.validation_path)
@@ -459,7 +552,10 @@ class SquadDataModule(FinetuningDataModule):
 
     def _preview(self, path: Path) -> Preview:
         found = read_squad(path, for_training=False, with_unanswerable=self.with_unanswerable)
-        texts = {"question": [question.text for question in found.questions], "passage": found.passages}
+        texts = {
+            "question": [question.text for question in found.questions],
+            "passage": found.passages,
+        }
         return Preview(texts, None, len(found), dict(found.counts))
 
     @property

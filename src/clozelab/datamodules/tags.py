@@ -1,14 +1,18 @@
-"""Tagging data (entities, chunks, parts of speech): CoNLL column files, and Universal Dependencies' conllu.
+"""Tagging data (entities, chunks, parts of speech): CoNLL column files, and Universal Dependencies'
+conllu.
 
-A column file has one word a line, its columns between tabs (then nothing else separates) or blanks, a blank line (or
-one of blanks, WNUT-17) between sentences and, where the set has documents, a `-DOCSTART-` line before each. In conllu
+A column file has one word a line, its columns between tabs (then nothing else separates) or blanks,
+a blank line (or one of blanks, WNUT-17) between sentences and, where the set has documents, a
+`-DOCSTART-` line before each. In conllu
 `# newdoc` begins a document. A sentence with a damaged line is left out and counted.
 
-The first sub-token of a word stands for it. A sequence is a sentence or, with document context, a window: the sentence
-in the middle, and as many whole words of its document on both sides as fit. Only the middle's words are scored, so that
-every word is scored exactly once; a sentence longer than a sequence becomes several, and none is lost.
+The first sub-token of a word stands for it. A sequence is a sentence or, with document context, a
+window: the sentence in the middle, and as many whole words of its document on both sides as fit.
+Only the middle's words are scored, so that every word is scored exactly once; a sentence longer
+than a sequence becomes several, and none is lost.
 
-Letters: N sequences, S sentences, W scored words in file order; B sequences, T tokens and U scored words of a batch.
+Letters: N sequences, S sentences, W scored words in file order; B sequences, T tokens and U scored
+words of a batch.
 """
 
 from __future__ import annotations
@@ -27,11 +31,33 @@ from numpy.typing import NDArray
 
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.baselines import TAGS, Ints, most_frequent_tags
-from clozelab.datamodules.examples import Sequences, TokenSequences, concatenate, offsets_of, ragged_positions, subset
-from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview, refuse_wrong_file, text_lines
+from clozelab.datamodules.examples import (
+    Sequences,
+    TokenSequences,
+    concatenate,
+    offsets_of,
+    ragged_positions,
+    subset,
+)
+from clozelab.datamodules.files import (
+    Arrays,
+    Facts,
+    Preview,
+    Scores,
+    TaskPreview,
+    refuse_wrong_file,
+    text_lines,
+)
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.datamodules.labels import ANY, CLASSES, LabelColumn, refuse_one_class
-from clozelab.metrics.entities import OUTSIDE, entity_scores, scheme_of, split_tag, tag_scores, to_iob2
+from clozelab.metrics.entities import (
+    OUTSIDE,
+    entity_scores,
+    scheme_of,
+    split_tag,
+    tag_scores,
+    to_iob2,
+)
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +65,8 @@ DOCUMENT_START = "-DOCSTART-"
 CONLLU_COLUMNS = 10
 # UPOS and XPOS, of which every word has one; in others `_` is an answer
 CONLLU_TAG_COLUMNS = (3, 4)
-Block = list[tuple[int, list[str]]]  # one sentence: (line number, columns) of each word; none where it is not UTF-8
+# one sentence: (line number, columns) of each word; none where it is not UTF-8
+Block = list[tuple[int, list[str]]]
 
 
 @dataclass(frozen=True)
@@ -72,19 +99,26 @@ class ColumnFormat:
         return line.split(maxsplit=1)[:1] == [DOCUMENT_START]
 
     def is_comment(self, line: str) -> bool:
-        """conllu's comments, multiword ranges and empty nodes; a column file has none of them: `#` is a word there."""
-        return self.is_conllu and (line.startswith("#") or re.match(r"\d+[-.]\d+\t", line) is not None)
+        """conllu's comments, multiword ranges and empty nodes; a column file has none of them: `#`
+        is a word there.
+        """
+        return self.is_conllu and (
+            line.startswith("#") or re.match(r"\d+[-.]\d+\t", line) is not None
+        )
 
 
 @dataclass
 class TaggedSentences:
-    """Sentences in file order. `tags` is None for a file without them; `documents` [S] numbers each one's document."""
+    """Sentences in file order. `tags` is None for a file without them; `documents` [S] numbers each
+    one's document.
+    """
 
     words: list[list[str]] = field(default_factory=list)
     tags: list[list[str]] | None = None
     documents: list[int] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)  # [S] line of each sentence's first word
-    has_documents: bool = False  # False: the file marks no documents, and every sentence is one of its own
+    # False: the file marks no documents, and every sentence is one of its own
+    has_documents: bool = False
     counts: Counter[str] = field(default_factory=Counter)
 
     def __len__(self) -> int:
@@ -124,7 +158,9 @@ def read_conll(
         has_tags = width >= 2 and -width <= layout.tag_column < width  # beside the word's column
         if require_tags and not has_tags:
             where = f"{width} columns, but the tag is looked for in tag_column={layout.tag_column}"
-            raise ValueError(f"{path}:{line}: {where} (a test file without tags can only be predicted)")
+            raise ValueError(
+                f"{path}:{line}: {where} (a test file without tags can only be predicted)"
+            )
         sentences.words.append([fields[layout.word_column] for _, fields in block])
         sentences.documents.append(document)
         sentences.lines.append(line)
@@ -153,7 +189,9 @@ def _damage(block: Block, expected_width: int) -> str:
 
 
 def _blocks(path: Path, layout: ColumnFormat) -> Iterator[tuple[bool, Block]]:
-    """(whether a document begins with it, sentence); a document mark alone comes with an empty sentence."""
+    """(whether a document begins with it, sentence); a document mark alone comes with an empty
+    sentence.
+    """
     block: Block = []
     for number, line in text_lines(path):
         starts_document = line is not None and layout.starts_document(line)
@@ -166,14 +204,17 @@ def _blocks(path: Path, layout: ColumnFormat) -> Iterator[tuple[bool, Block]]:
             block.append((number, []))
         elif not layout.is_comment(line):
             # A tab-separated word may hold blanks, and other white space is part of a word.
-            block.append((number, line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))))
+            block.append(
+                (number, line.split("\t") if "\t" in line else re.split(" +", line.strip(" ")))
+            )
     yield False, block
 
 
 def predicted_lines(path: Path, layout: ColumnFormat, tags: Sequence[str]) -> Iterator[str]:
     """The lines of a file without damage, with a tag for each word in file order.
 
-    It is one more column, the last, as `conlleval` wants it; in conllu, whose columns are fixed, it stands in its own.
+    It is one more column, the last, as `conlleval` wants it; in conllu, whose columns are fixed, it
+    stands in its own.
     """
     left = iter(tags)
     for _, line in text_lines(path):
@@ -196,7 +237,8 @@ class TaggedSequences(Sequences):
 
     sequences: TokenSequences  # [N]
     word_offsets: Ints  # [N + 1] into the scored words
-    word_positions: NDArray[np.int32]  # [W]: where in its sequence each scored word's first sub-token stands
+    # [W]: where in its sequence each scored word's first sub-token stands
+    word_positions: NDArray[np.int32]
     labels: Ints  # [W]
 
     @property
@@ -208,33 +250,53 @@ class TaggedSequences(Sequences):
         return np.diff(self.word_offsets)
 
     def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
-        """Also of scored words [U]: `word_slots` (place in the stream), `word_index` (in the split), `labels`."""
+        """Also of scored words [U]: `word_slots` (place in the stream), `word_index` (in the
+        split), `labels`.
+        """
         arrays = self.sequences.gather(index)
         counts = self.word_offsets[index + 1] - self.word_offsets[index]
         words = ragged_positions(self.word_offsets[index], counts)[1]
         starts = np.cumsum(arrays["lengths"]) - arrays["lengths"]
         word_slots = np.repeat(starts, counts) + self.word_positions[words]
-        return arrays | {"word_slots": word_slots, "word_index": words, "labels": self.labels[words]}
+        return arrays | {
+            "word_slots": word_slots,
+            "word_index": words,
+            "labels": self.labels[words],
+        }
 
 
 def build_sequences(
-    sentences: TaggedSentences, chosen: Sequence[int], tokenizer: Tokenizer, max_seq_length: int, document_context: bool
+    sentences: TaggedSentences,
+    chosen: Sequence[int],
+    tokenizer: Tokenizer,
+    max_seq_length: int,
+    document_context: bool,
 ) -> tuple[Arrays, Counter[str]]:
-    """The arrays of the `chosen` sentences' sequences (context comes from all), and what was unusual about them."""
+    """The arrays of the `chosen` sentences' sequences (context comes from all), and what was
+    unusual about them.
+    """
     budget = max_seq_length - 2
     if budget < 1:
-        raise ValueError(f"max_seq_length={max_seq_length} leaves no room for words beside the special tokens")
-    # Tokens of all words, and the place of each word's first one [words + 1]. A word without any (a lone control
-    # character) becomes [UNK], for it is scored like any other; one with more than a sequence holds is cut.
+        raise ValueError(
+            f"max_seq_length={max_seq_length} leaves no room for words beside the special tokens"
+        )
+    # Tokens of all words, and the place of each word's first one [words + 1]. A word without any (a
+    # lone control character) becomes [UNK], for it is scored like any other; one with more than a
+    # sequence holds is cut.
     ids, lengths = tokenizer.encode_words([word for words in sentences.words for word in words])
     kept = np.minimum(lengths, budget)
     starts = offsets_of(np.maximum(kept, 1))
     if tokenizer.unk_id < 0 and (lengths == 0).any():
-        raise ValueError("a word has no tokens, and this tokenizer has no unknown token to put there; take it out")
+        raise ValueError(
+            "a word has no tokens, and this tokenizer has no unknown token to put there; take"
+            " it out"
+        )
     tokens = np.full(int(starts[-1]), tokenizer.unk_id, dtype=np.int32)
     source = ragged_positions(np.cumsum(lengths) - lengths, kept)[1]
     tokens[ragged_positions(starts[:-1], kept)[1]] = ids[source]
-    counts = Counter(words_without_tokens=int((lengths == 0).sum()), cut_words=int((lengths > budget).sum()))
+    counts = Counter(
+        words_without_tokens=int((lengths == 0).sum()), cut_words=int((lengths > budget).sum())
+    )
     places = offsets_of([len(words) for words in sentences.words])  # [S + 1] into the words
     documents = np.array(sentences.documents)
     # First word and one behind the last of each sentence's document.
@@ -247,7 +309,9 @@ def build_sequences(
         is_split, document = False, (int(begins[sentence]), int(ends[sentence]))
         while begin < last:  # in runs that fit a sequence; nearly always one
             end = min(last, int(np.searchsorted(starts, starts[begin] + budget, side="right")) - 1)
-            a, b = _window(starts, begin, end, document, budget) if document_context else (begin, end)
+            a, b = (
+                _window(starts, begin, end, document, budget) if document_context else (begin, end)
+            )
             counts["context_tokens"] += int(starts[b] - starts[a] - (starts[end] - starts[begin]))
             sequences.append(np.concatenate([cls, tokens[starts[a] : starts[b]], sep]))
             positions.append((starts[begin:end] - starts[a] + 1).astype(np.int32))
@@ -263,10 +327,17 @@ def build_sequences(
     return arrays, counts
 
 
-def _window(starts: Ints, begin: int, end: int, document: tuple[int, int], budget: int) -> tuple[int, int]:
-    """Words begin..end with as many neighbours as fit: as much before as behind, more where one side has too few."""
+def _window(
+    starts: Ints, begin: int, end: int, document: tuple[int, int], budget: int
+) -> tuple[int, int]:
+    """Words begin..end with as many neighbours as fit: as much before as behind, more where one
+    side has too few.
+    """
     spare = budget - int(starts[end] - starts[begin])
-    before, behind = int(starts[begin] - starts[document[0]]), int(starts[document[1]] - starts[end])
+    before, behind = (
+        int(starts[begin] - starts[document[0]]),
+        int(starts[document[1]] - starts[end]),
+    )
     left = min(before, max(spare // 2, spare - behind))
     first = int(np.searchsorted(starts, starts[begin] - left, side="left"))
     right = min(behind, spare - int(starts[begin] - starts[first]))
@@ -283,7 +354,8 @@ class TaggedSplit:
     ids: NDArray[np.str_]  # [S]: the line of each sentence's first word in its file
     label_names: list[str]
     entity_tags: bool
-    counts: dict[str, Any]  # what is unusual about the sentences in use, and how their tags were written
+    # what is unusual about the sentences in use, and how their tags were written
+    counts: dict[str, Any]
     key: str  # names the content: what is computed from the sequences can be stored under it
     path: Path | None = None
     layout: ColumnFormat | None = None  # the file they come from, and how it is read
@@ -309,7 +381,9 @@ class TaggedSplit:
 
 
 class TagDataModule(FinetuningDataModule):
-    """Words with tags; `max_train_examples` counts sentences. Args: as conf/task/format/conll.yaml says of each."""
+    """Words with tags; `max_train_examples` counts sentences. Args: as conf/task/format/conll.yaml
+    says of each.
+    """
 
     validation: TaggedSplit
 
@@ -329,18 +403,29 @@ class TagDataModule(FinetuningDataModule):
 
     @property
     def reading(self) -> dict[str, Any]:
-        return asdict(self.layout) | {"entity_tags": self.entity_tags, "document_context": self.document_context}
+        return asdict(self.layout) | {
+            "entity_tags": self.entity_tags,
+            "document_context": self.document_context,
+        }
 
     def read_splits(self) -> None:
-        self.train = self._load(self.train_path, self.inputs.label_names, self.plan.max_train_examples)
+        self.train = self._load(
+            self.train_path, self.inputs.label_names, self.plan.max_train_examples
+        )
         refuse_one_class(self.train_path, self.train.label_names, "task.data.tag_column")
         self.validation = self._load(self.validation_path, self.train.label_names, None)
         self.train_sequences, self.train_targets = self.train.sequences, {}
         self.validation_sequences = self.validation.sequences
         if self.entity_tags and self.inputs.tokenizer.lowercase:
-            log.warning("the encoder's vocabulary is lower-cased: entities lose the letter case that tells them apart")
+            log.warning(
+                "the encoder's vocabulary is lower-cased: entities lose the letter case that tells"
+                " them apart"
+            )
         if self.document_context and not self.train.counts["has_documents"]:
-            log.warning("%s marks no documents: every sentence is encoded without neighbours", self.train_path)
+            log.warning(
+                "%s marks no documents: every sentence is encoded without neighbours",
+                self.train_path,
+            )
 
     def read_test(self, path: Path) -> tuple[Sequences, TaggedSplit]:
         """Its tags are not read: every word has the first label."""
@@ -348,16 +433,25 @@ class TagDataModule(FinetuningDataModule):
         return split.sequences, split
 
     def _load(
-        self, path: Path, label_names: Sequence[str] | None, max_examples: int | None, require_tags: bool = True
+        self,
+        path: Path,
+        label_names: Sequence[str] | None,
+        max_examples: int | None,
+        require_tags: bool = True,
     ) -> TaggedSplit:
-        """One split. `label_names` None: those of the file; of entities O, then B and I of every type."""
+        """One split. `label_names` None: those of the file; of entities O, then B and I of every
+        type.
+        """
 
         def build() -> tuple[Arrays, Facts]:
             if require_tags:
                 sentences, tags, scheme = self._read(path)
             else:
                 sentences = read_conll(path, self.layout, require_tags=False)
-                tags, scheme = [[(label_names or [""])[0]] * len(words) for words in sentences.words], None
+                tags, scheme = (
+                    [[(label_names or [""])[0]] * len(words) for words in sentences.words],
+                    None,
+                )
             names = list(label_names or ())
             if not names:
                 names = sorted({tag for sentence in tags for tag in sentence})
@@ -366,24 +460,51 @@ class TagDataModule(FinetuningDataModule):
                     names = [OUTSIDE, *(f"{prefix}-{name}" for name in types for prefix in "BI")]
             chosen = subset(len(sentences), max_examples)
             room = self.max_seq_length
-            arrays, counts = build_sequences(sentences, chosen, self.inputs.tokenizer, room, self.document_context)
+            arrays, counts = build_sequences(
+                sentences, chosen, self.inputs.tokenizer, room, self.document_context
+            )
             index = {name: number for number, name in enumerate(names)}
-            for at, tag in ((sentences.lines[i], tag) for i in chosen for tag in tags[i] if tag not in index):
-                raise ValueError(f"{path}:{at}: tag {tag!r} does not occur in the training file; its tags are {names}")
-            arrays["labels"] = np.array([index[tag] for i in chosen for tag in tags[i]], dtype=np.int64)
+            for at, tag in (
+                (sentences.lines[i], tag) for i in chosen for tag in tags[i] if tag not in index
+            ):
+                raise ValueError(
+                    f"{path}:{at}: tag {tag!r} does not occur in the training file; its tags are"
+                    f" {names}"
+                )
+            arrays["labels"] = np.array(
+                [index[tag] for i in chosen for tag in tags[i]], dtype=np.int64
+            )
             words = "\n".join(word for i in chosen for word in sentences.words[i])
             arrays["words"] = np.frombuffer(words.encode(), dtype=np.uint8)
             counts.update(sentences.counts)
-            known = {"available": len(sentences), "has_documents": sentences.has_documents, "tag_scheme": scheme}
-            return arrays, {"label_names": names, "counts": known | {key: int(n) for key, n in counts.items() if n}}
+            known = {
+                "available": len(sentences),
+                "has_documents": sentences.has_documents,
+                "tag_scheme": scheme,
+            }
+            return arrays, {
+                "label_names": names,
+                "counts": known | {key: int(n) for key, n in counts.items() if n},
+            }
 
         labels = None if label_names is None else list(label_names)
         settings = {"labels": labels, "max_examples": max_examples, "require_tags": require_tags}
         arrays, facts, key = self.cached(path, self.reading | settings, build)
-        tokens = TokenSequences(arrays["input_ids"], arrays["offsets"], np.diff(arrays["offsets"]).astype(np.int32))
-        sequences = TaggedSequences(tokens, arrays["word_offsets"], arrays["word_positions"], arrays["labels"])
-        own = sequences, arrays["sentence_offsets"], arrays["words"].tobytes().decode().split("\n"), arrays["ids"]
-        return TaggedSplit(*own, facts["label_names"], self.entity_tags, facts["counts"], key, path, self.layout)
+        tokens = TokenSequences(
+            arrays["input_ids"], arrays["offsets"], np.diff(arrays["offsets"]).astype(np.int32)
+        )
+        sequences = TaggedSequences(
+            tokens, arrays["word_offsets"], arrays["word_positions"], arrays["labels"]
+        )
+        own = (
+            sequences,
+            arrays["sentence_offsets"],
+            arrays["words"].tobytes().decode().split("\n"),
+            arrays["ids"],
+        )
+        return TaggedSplit(
+            *own, facts["label_names"], self.entity_tags, facts["counts"], key, path, self.layout
+        )
 
     def _read(self, path: Path) -> tuple[TaggedSentences, list[list[str]], str | None]:
         """Sentences; their tags, of entities in IOB2; and the scheme that those were written in."""
@@ -398,13 +519,21 @@ class TagDataModule(FinetuningDataModule):
         try:
             scheme = scheme_of(tags)
         except ValueError as problem:
-            raise ValueError(f"{path}: {problem}; is tag_column={self.layout.tag_column} the right one?") from problem
+            raise ValueError(
+                f"{path}: {problem}; is tag_column={self.layout.tag_column} the right one?"
+            ) from problem
         return found, [to_iob2(names) for names in tags], scheme
 
     def compute_baselines(self) -> Scores:
-        """Each word's most frequent tag; an unknown word is no entity, or has the most frequent tag of all."""
-        (train, tags, _), (asked, golds, _) = (self._read(path) for path in (self.train_path, self.validation_path))
-        learnt = [(train.words[i], tags[i]) for i in subset(len(train), self.plan.max_train_examples)]
+        """Each word's most frequent tag; an unknown word is no entity, or has the most frequent tag
+        of all.
+        """
+        (train, tags, _), (asked, golds, _) = (
+            self._read(path) for path in (self.train_path, self.validation_path)
+        )
+        learnt = [
+            (train.words[i], tags[i]) for i in subset(len(train), self.plan.max_train_examples)
+        ]
         counts = Counter(name for _, names in learnt for name in names)
         unknown = OUTSIDE if self.entity_tags else counts.most_common(1)[0][0]
         guesses = most_frequent_tags(learnt, asked.words, unknown)
@@ -415,8 +544,15 @@ class TagDataModule(FinetuningDataModule):
         return TaskPreview(train, validation, sorted(set(train.labels or ())))
 
     def _preview(self, path: Path) -> Preview:
-        """Labels are the tags of all words; of entity tags their types, whatever scheme each file is in."""
+        """Labels are the tags of all words; of entity tags their types, whatever scheme each file
+        is in.
+        """
         found = read_conll(path, self.layout, require_tags=True)
         tags = [tag for sentence in found.tags or () for tag in sentence]
         labels = [split_tag(tag)[1] or OUTSIDE for tag in tags] if self.entity_tags else tags
-        return Preview({"sentence": [" ".join(words) for words in found.words]}, labels, len(found), dict(found.counts))
+        return Preview(
+            {"sentence": [" ".join(words) for words in found.words]},
+            labels,
+            len(found),
+            dict(found.counts),
+        )

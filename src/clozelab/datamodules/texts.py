@@ -4,7 +4,8 @@
     read_texts(("first", "second"))             one pair
     read_texts(["one", "two"])                  texts, in order
     read_texts([["first", "second"]])           pairs (of a tagger: the words of a text)
-    read_texts({"text": "one", "pair": "two"})  one pair, by its keys; lists in it, or dictionaries in a list, are many
+    read_texts({"text": "one", "pair": "two"})  one pair, by its keys; lists in it, or dictionaries
+    in a list, are many
     read_texts(frame, columns="review")         a column of a table of pandas or `datasets`
 
 Anything else is a ValueError in one sentence, before a text is read. What cannot be a text in a
@@ -111,7 +112,10 @@ def read_item(value: Any, number: int, act: str) -> Any:
     if act == "tag":
         return [str(word) for word in parts]
     if len(parts) != 2:
-        raise ValueError(f"text {number} is a sequence of {len(parts)}: a pair (a tuple, or a list of two) has two")
+        raise ValueError(
+            f"text {number} is a sequence of {len(parts)}: a pair (a tuple, or a list of two)"
+            " has two"
+        )
     return str(parts[0]), str(parts[1])
 
 
@@ -165,7 +169,9 @@ def with_columns(table: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
         return table
     import pandas
 
-    made = {name: pandas.Series(list(values), index=table.index) for name, values in columns.items()}
+    made = {
+        name: pandas.Series(list(values), index=table.index) for name, values in columns.items()
+    }
     return table.assign(**made)
 
 

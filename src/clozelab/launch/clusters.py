@@ -1,9 +1,10 @@
 """Sweeps on other machines: `hydra/launcher=slurm`, through submitit, and `hydra/launcher=ray`.
 
-A job there is its own command line, as a child process of a worker (RemoteJob). It is pickled by name, so the workers
-need clozelab installed and the same file system. Hydra's own plugins for both start complete runs too, and end at the
-first failure. What Slurm was handed is noted beside the logs, so a launcher that was killed finds its waiting jobs
-again. Ray only shares out the machines: it retries nothing.
+A job there is its own command line, as a child process of a worker (RemoteJob). It is pickled by
+name, so the workers need clozelab installed and the same file system. Hydra's own plugins for both
+start complete runs too, and end at the first failure. What Slurm was handed is noted beside the
+logs, so a launcher that was killed finds its waiting jobs again. Ray only shares out the machines:
+it retries nothing.
 """
 
 from __future__ import annotations
@@ -38,20 +39,25 @@ POLL_SECONDS = 0.2
 RESULT_SECONDS = 15.0
 LOCK_SECONDS = 60.0
 SILENT_HOURS = 6.0  # without an answer of Slurm, after which nobody waits for it any more
-NO_RESULT = 75  # exit status of a job that left no result (EX_TEMPFAIL: it may go well the next time)
+# exit status of a job that left no result (EX_TEMPFAIL: it may go well the next time)
+NO_RESULT = 75
 
 
 class RemoteJob:
-    """Runs a job's `clozelab WORDS` where the launcher stood; several ranks of one job call it at once.
+    """Runs a job's `clozelab WORDS` where the launcher stood; several ranks of one job call it at
+    once.
 
-    Unusual: the child ignores SIGUSR1 and SIGUSR2, which Slurm sends to every process of a step; only this process
-    answers them, by asking the child to save and stop. Rank N's output is appended to NAME.rank-N.log beside the job's
-    log. `is_alone`: no rank of a Slurm step, whatever the variables of a step around the worker say.
+    Unusual: the child ignores SIGUSR1 and SIGUSR2, which Slurm sends to every process of a step;
+    only this process answers them, by asking the child to save and stop. Rank N's output is
+    appended to NAME.rank-N.log beside the job's log. `is_alone`: no rank of a Slurm step, whatever
+    the variables of a step around the worker say.
     """
 
     _child: subprocess.Popen[bytes] | None = None
 
-    def __init__(self, job: Job, threads: int | None, grace_seconds: float, *, is_alone: bool) -> None:
+    def __init__(
+        self, job: Job, threads: int | None, grace_seconds: float, *, is_alone: bool
+    ) -> None:
         self.words, self.folder, self.log = list(job.words or ()), Path.cwd(), job.log.resolve()
         self.environment = dict.fromkeys(THREAD_VARIABLES, str(threads)) if threads else {}
         self.grace_seconds, self.is_alone = grace_seconds, is_alone
@@ -59,7 +65,11 @@ class RemoteJob:
     def __call__(self) -> int:
         """Exit status."""
         rank = 0 if self.is_alone else process_rank()
-        inherited = {key: value for key, value in os.environ.items() if not (self.is_alone and key[:6] == "SLURM_")}
+        inherited = {
+            key: value
+            for key, value in os.environ.items()
+            if not (self.is_alone and key[:6] == "SLURM_")
+        }
         log = self.log.with_suffix(f".rank-{rank}.log") if rank else self.log
         with log.open("ab") as output:
             self._child = subprocess.Popen(
@@ -72,7 +82,8 @@ class RemoteJob:
                 preexec_fn=_be_a_child,
             )
         try:
-            # Not `wait`: it would hold a lock that `stop`, called by a signal handler in this very thread, needs.
+            # Not `wait`: it would hold a lock that `stop`, called by a signal handler in this very
+            # thread, needs.
             while (status := self._child.poll()) is None:
                 time.sleep(POLL_SECONDS)
             return status
@@ -91,7 +102,9 @@ class RemoteJob:
                 time.sleep(POLL_SECONDS)
 
     def checkpoint(self) -> Any:
-        """submitit asks before a time limit or a preemption: stop cleanly, and put this same job in line again."""
+        """submitit asks before a time limit or a preemption: stop cleanly, and put this same job in
+        line again.
+        """
         import submitit  # an extra: only a worker that submitit has started comes here
 
         self.stop()
@@ -115,42 +128,67 @@ def _has_ended(pid: int) -> bool:
 
 
 class SlurmLauncher(SweepLauncher):
-    """Hands jobs to Slurm and waits. Args: conf/hydra/launcher/slurm.yaml; `parameters` are submitit's executor's."""
+    """Hands jobs to Slurm and waits. Args: conf/hydra/launcher/slurm.yaml; `parameters` are
+    submitit's executor's.
+    """
 
-    stopped_words = "stopped waiting; jobs that Slurm has go on (scancel ends them); the same command finds them again"
+    stopped_words = (
+        "stopped waiting; jobs that Slurm has go on (scancel ends them); the same command finds"
+        " them again"
+    )
 
     def __init__(
-        self, cluster: str, jobs_at_once: int, poll_seconds: float, grace_seconds: float, **parameters: Any
+        self,
+        cluster: str,
+        jobs_at_once: int,
+        poll_seconds: float,
+        grace_seconds: float,
+        **parameters: Any,
     ) -> None:
         require_package("submitit", "slurm", "hydra/launcher=slurm")
         if cluster == "slurm" and shutil.which("sbatch") is None:
-            raise ValueError("hydra/launcher=slurm: there is no sbatch here; start the sweep on a cluster's login node")
+            raise ValueError(
+                "hydra/launcher=slurm: there is no sbatch here; start the sweep on a cluster's"
+                " login node"
+            )
         require_positive("jobs_at_once", jobs_at_once)
         if cluster not in ("slurm", "local"):
             raise ValueError(f"hydra.launcher.cluster is {cluster!r}: choose slurm or local")
         if grace_seconds >= parameters["signal_delay_s"]:
             kills = f"Slurm kills signal_delay_s = {parameters['signal_delay_s']} after its warning"
             less = "leave a job less time to save than that"
-            raise ValueError(f"hydra.launcher.grace_seconds is {grace_seconds}, and {kills}: {less}")
+            raise ValueError(
+                f"hydra.launcher.grace_seconds is {grace_seconds}, and {kills}: {less}"
+            )
         self.cluster, self.jobs_at_once = cluster, jobs_at_once
         self.poll_seconds, self.grace_seconds = float(poll_seconds), float(grace_seconds)
         plain: Any = OmegaConf.to_container(OmegaConf.create(parameters), resolve=True)
         self.parameters: dict[str, Any] = plain
         self.queue: SlurmQueue | None = None  # of the real Slurm
 
-    def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:
-        given = [word for job in jobs for word in job.words or ()] + [f"{k}={v}" for k, v in self.parameters.items()]
+    def run_jobs(
+        self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console
+    ) -> None:
+        given = [word for job in jobs for word in job.words or ()] + [
+            f"{k}={v}" for k, v in self.parameters.items()
+        ]
         for word, shown in zip(given, redacted_words(given), strict=True):
             if word != shown:
-                told = "looks like a secret, which files for the cluster would hold; export it, say '${oc.env:NAME}'"
+                told = (
+                    "looks like a secret, which files for the cluster would hold; export it, say"
+                    " '${oc.env:NAME}'"
+                )
                 raise ValueError(f"{shown} {told}")
-        self.folder = self.sweep_dir.resolve() / self.cluster  # on a file system that the nodes share
+        # on a file system that the nodes share
+        self.folder = self.sweep_dir.resolve() / self.cluster
         threads = self.parameters.get("cpus_per_task")
         for job, config in zip(jobs, composed, strict=True):
             resources = job_resources(self.parameters, config, self.cluster)
             remote = RemoteJob(job, threads, self.grace_seconds, is_alone=self.cluster != "slurm")
             job.start = partial(self._hand_over, job, remote, resources)
-        console.print(f"{self.verb}: {len(jobs)} jobs for {self.cluster}, notes and scripts in {self.folder}")
+        console.print(
+            f"{self.verb}: {len(jobs)} jobs for {self.cluster}, notes and scripts in {self.folder}"
+        )
         if self.cluster == "slurm":
             say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
             self.queue = SlurmQueue(self.poll_seconds, report=say)
@@ -164,8 +202,12 @@ class SlurmLauncher(SweepLauncher):
             )
             pool.run()
 
-    def _hand_over(self, job: Job, remote: RemoteJob, resources: Mapping[str, Any]) -> RemoteProcess:
-        """Hand a job over and note it, or find the one for the same folder; ValueError where that has other words."""
+    def _hand_over(
+        self, job: Job, remote: RemoteJob, resources: Mapping[str, Any]
+    ) -> RemoteProcess:
+        """Hand a job over and note it, or find the one for the same folder; ValueError where that
+        has other words.
+        """
         from submitit.local.local import LocalExecutor
         from submitit.slurm.slurm import SlurmExecutor
 
@@ -177,11 +219,16 @@ class SlurmLauncher(SweepLauncher):
             earlier = self._still_there(notes.get(key))
             if earlier is not None:
                 if notes[key]["words"] != remote.words:
-                    said = f"Slurm job {earlier.job_id} is in line for the same folder with other settings"
+                    said = (
+                        f"Slurm job {earlier.job_id} is in line for the same folder with other"
+                        " settings"
+                    )
                     raise ValueError(f"{said}; wait for it, or: scancel {earlier.job_id}")
                 return SubmittedJob(earlier, self.queue)
             kind = SlurmExecutor if self.cluster == "slurm" else LocalExecutor
-            executor: Any = kind(self.folder / "%j", max_num_timeout=int(self.parameters["max_num_timeout"]))
+            executor: Any = kind(
+                self.folder / "%j", max_num_timeout=int(self.parameters["max_num_timeout"])
+            )
             executor.update_parameters(**resources)
             remote.log.unlink(missing_ok=True)
             handed = executor.submit(remote)
@@ -189,7 +236,12 @@ class SlurmLauncher(SweepLauncher):
             # number are not ours.
             for result in result_paths(handed):
                 result.unlink(missing_ok=True)
-            note = {"job_id": handed.job_id, "tasks": handed.num_tasks, "words": remote.words, "time": time.time()}
+            note = {
+                "job_id": handed.job_id,
+                "tasks": handed.num_tasks,
+                "words": remote.words,
+                "time": time.time(),
+            }
             write_json(path, notes | {key: note})
             return SubmittedJob(handed, self.queue)
 
@@ -207,15 +259,22 @@ class SlurmLauncher(SweepLauncher):
         try:
             state = ask_slurm([job_id])[job_id]
         except SlurmSilentError as error:
-            said = f"Slurm does not answer ({error}), and job {job_id} for this folder may still run there"
+            said = (
+                f"Slurm does not answer ({error}), and job {job_id} for this folder may still run"
+                " there"
+            )
             raise ValueError(f"{said}; try again later") from error
         if state.has_ended:
             return None
         return job
 
 
-def job_resources(parameters: Mapping[str, Any], config: DictConfig, cluster: str) -> dict[str, Any]:
-    """What one job asks for, in the words of submitit's executor of that cluster; values of None are left out."""
+def job_resources(
+    parameters: Mapping[str, Any], config: DictConfig, cluster: str
+) -> dict[str, Any]:
+    """What one job asks for, in the words of submitit's executor of that cluster; values of None
+    are left out.
+    """
     trainer = config.get("trainer") or {}
     devices, nodes = int(trainer.get("devices", 1)), int(trainer.get("num_nodes", 1))
     asked = {key: value for key, value in parameters.items() if key != "max_num_timeout"}
@@ -224,16 +283,30 @@ def job_resources(parameters: Mapping[str, Any], config: DictConfig, cluster: st
         gpus = devices if trainer.get("accelerator", "cpu") in ("gpu", "auto") else 0
     if cluster == "local":
         if nodes > 1:
-            raise ValueError(f"trainer.num_nodes is {nodes}: hydra/launcher=slurm_local has this machine only")
+            raise ValueError(
+                f"trainer.num_nodes is {nodes}: hydra/launcher=slurm_local has this machine only"
+            )
         # One task: Lightning itself starts the other ranks.
-        resources = {"timeout_min": minutes, "tasks_per_node": 1, "gpus_per_node": gpus, "setup": asked["setup"]}
+        resources = {
+            "timeout_min": minutes,
+            "tasks_per_node": 1,
+            "gpus_per_node": gpus,
+            "setup": asked["setup"],
+        }
         resources["signal_delay_s"] = asked["signal_delay_s"]
     else:
         # Under srun Lightning takes its ranks from Slurm's tasks: one for each device.
-        resources = {"time": minutes, "nodes": nodes, "ntasks_per_node": devices, "gpus_per_node": gpus or None}
+        resources = {
+            "time": minutes,
+            "nodes": nodes,
+            "ntasks_per_node": devices,
+            "gpus_per_node": gpus or None,
+        }
         resources |= {"mem": f"{memory}GB" if memory else None, **asked}
         # Since Slurm 22.05 srun's tasks have one core each unless srun is told it too.
-        resources["srun_args"] = [f"--cpus-per-task={asked['cpus_per_task']}"] if asked["cpus_per_task"] else None
+        resources["srun_args"] = (
+            [f"--cpus-per-task={asked['cpus_per_task']}"] if asked["cpus_per_task"] else None
+        )
     return {key: value for key, value in resources.items() if value is not None}
 
 
@@ -259,8 +332,8 @@ class SubmittedJob(RemoteProcess):
             return self._status_of_results()
         if self.queue is not None and self.queue.silent_seconds > 3600 * SILENT_HOURS:
             self.reason = (
-                f"Slurm has not answered for {SILENT_HOURS:.0f} hours; job {self.job.job_id} may still run there,"
-                " and the same command finds it again"
+                f"Slurm has not answered for {SILENT_HOURS:.0f} hours; job {self.job.job_id} may"
+                " still run there, and the same command finds it again"
             )
             return NO_RESULT
 
@@ -277,7 +350,10 @@ class SubmittedJob(RemoteProcess):
         end = str(state)
         if self.queue is None:
             end = "its process was killed"
-        self.reason = f"job {self.job.job_id} is lost: {end}, and it left no result; the same command takes it up"
+        self.reason = (
+            f"job {self.job.job_id} is lost: {end}, and it left no result; the same command takes"
+            " it up"
+        )
         return NO_RESULT
 
     def _state(self) -> JobState | None:
@@ -295,8 +371,14 @@ class SubmittedJob(RemoteProcess):
         try:
             statuses = self.job.results()
         except FailedJobError as error:
-            lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("---")]
-            self.reason = f"job {self.job.job_id} ended without a result: {''.join(lines[-1:]).strip()}"
+            lines = [
+                line
+                for line in str(error).splitlines()
+                if line.strip() and not line.startswith("---")
+            ]
+            self.reason = (
+                f"job {self.job.job_id} ended without a result: {''.join(lines[-1:]).strip()}"
+            )
             return NO_RESULT
         return next((status for status in statuses if status), 0)
 
@@ -314,23 +396,36 @@ def _refresh(folder: Path) -> None:
 class RayLauncher(SweepLauncher):
     """Hands jobs to Ray and waits for them. Args: as conf/hydra/launcher/ray.yaml says of each."""
 
-    def __init__(self, address: str | None, num_cpus: int, num_gpus: float | str, grace_seconds: float) -> None:
+    def __init__(
+        self, address: str | None, num_cpus: int, num_gpus: float | str, grace_seconds: float
+    ) -> None:
         require_package("ray", "ray", "hydra/launcher=ray")
         require_positive("num_cpus", num_cpus)
-        self.address, self.num_cpus, self.num_gpus, self.grace_seconds = address, num_cpus, num_gpus, grace_seconds
+        self.address, self.num_cpus, self.num_gpus, self.grace_seconds = (
+            address,
+            num_cpus,
+            num_gpus,
+            grace_seconds,
+        )
 
-    def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:
+    def run_jobs(
+        self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console
+    ) -> None:
         needs = [gpus_of(config, self.num_gpus) for config in composed]
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray  # an extra, and seconds of start-up
 
-        own = {"num_cpus": usable_cores(), "include_dashboard": False} if self.address is None else {}
+        own = (
+            {"num_cpus": usable_cores(), "include_dashboard": False} if self.address is None else {}
+        )
         ray.init(address=self.address, log_to_driver=False, configure_logging=False, **own)
         try:
             task = ray.remote(max_retries=0)(run_remote_job)
             for job, gpus in zip(jobs, needs, strict=True):
                 remote = RemoteJob(job, self.num_cpus, self.grace_seconds, is_alone=True)
-                job.start = partial(RayTask, ray, task.options(num_cpus=self.num_cpus, num_gpus=gpus), remote)
+                job.start = partial(
+                    RayTask, ray, task.options(num_cpus=self.num_cpus, num_gpus=gpus), remote
+                )
             console.print(f"{self.verb}: {len(jobs)} jobs for Ray")
             how: Any = {
                 "at_once": len(jobs),
@@ -343,14 +438,23 @@ class RayLauncher(SweepLauncher):
 
 
 def gpus_of(config: DictConfig, num_gpus: float | str) -> float:
-    """GPUs that one job asks Ray for. Raises ValueError for a job that needs several nodes: a Ray task has one."""
+    """GPUs that one job asks Ray for. Raises ValueError for a job that needs several nodes: a Ray
+    task has one.
+    """
     trainer = config.get("trainer") or {}
     if int(trainer.get("num_nodes", 1)) > 1:
-        instead = "hydra/launcher=ray runs each job on one node; hydra/launcher=slurm runs one over several"
+        instead = (
+            "hydra/launcher=ray runs each job on one node; hydra/launcher=slurm runs one over"
+            " several"
+        )
         raise ValueError(f"trainer.num_nodes is {trainer['num_nodes']}: {instead}")
     if num_gpus != "auto":
         return float(num_gpus)
-    return float(trainer.get("devices", 1)) if trainer.get("accelerator", "cpu") in ("gpu", "auto") else 0.0
+    return (
+        float(trainer.get("devices", 1))
+        if trainer.get("accelerator", "cpu") in ("gpu", "auto")
+        else 0.0
+    )
 
 
 def run_remote_job(job: RemoteJob) -> int:

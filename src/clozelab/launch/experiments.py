@@ -1,16 +1,20 @@
 """What an experiment's folder is to Hydra: its YAML files, and what paper.yaml holds inline.
 
-    arms: {rate15: {objective.token.predict_prob: 0.15}, rate30: {objective.token.predict_prob: 0.3}}
+    arms: {rate15: {objective.token.predict_prob: 0.15}, rate30: {objective.token.predict_prob:
+    0.3}}
     columns: [mnli]
 
-is as good as the files arm/rate15.yaml, arm/rate30.yaml, row/rate15.yaml, row/rate30.yaml, row/random.yaml,
-sweep_pretrain.yaml and sweep_finetune.yaml; a file of that name comes first. So `--config-dir FOLDER --config-name
-sweep_pretrain -m` is an ordinary multirun. A folder may also be one file, `ablation.yaml`, of any name.
+is as good as the files arm/rate15.yaml, arm/rate30.yaml, row/rate15.yaml, row/rate30.yaml,
+row/random.yaml, sweep_pretrain.yaml and sweep_finetune.yaml; a file of that name comes first. So
+`--config-dir FOLDER --config-name sweep_pretrain -m` is an ordinary multirun. A folder may also be
+one file, `ablation.yaml`, of any name.
 
-A delta is spelt as on the command line: a dotted key with its value, a group of files with its choice ("objective",
-"objective/input"), and `+` before a group that is not in the defaults yet ("+task/format@task").
+A delta is spelt as on the command line: a dotted key with its value, a group of files with its
+choice ("objective", "objective/input"), and `+` before a group that is not in the defaults yet
+("+task/format@task").
 
-An experiment may come from anybody. What its files must not say (`check_file`), the command line may.
+An experiment may come from anybody. What its files must not say (`check_file`), the command line
+may.
 """
 
 from __future__ import annotations
@@ -42,7 +46,8 @@ PAPER = "paper.yaml"
 SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune", "evaluate": "sweep_evaluate"}
 KINDS = {"pretrain": "arm", "finetune": "row", "evaluate": "row"}
 MEASURED = "measured"
-GROUPS = KINDS | {"evaluate": MEASURED}  # of a sweep; `measured` is a row's encoder, not its fine-tuning (OF_ENCODER)
+# of a sweep; `measured` is a row's encoder, not its fine-tuning (OF_ENCODER)
+GROUPS = KINDS | {"evaluate": MEASURED}
 OF_ENCODER = ("encoder_arm", "encoder_fraction", "initialisation", "pooling")
 SEEDS = {
     "pretrain": {"seed": "${scale.pretrain.seeds}"},
@@ -60,8 +65,8 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+01234
 
 
 def inline_configs(place: Path) -> dict[str, dict[str, Any]]:
-    """Name ("arm/rate30", "sweep_pretrain") -> what the file of that name would say, read from an experiment's
-    paper.yaml or its one file; any other folder of YAML files has nothing inline."""
+    """Name ("arm/rate30", "sweep_pretrain") -> what the file of that name would say, read from an
+    experiment's paper.yaml or its one file; any other folder of YAML files has nothing inline."""
     file = place if place.is_file() else place / PAPER
     if not file.is_file():
         return {}
@@ -69,12 +74,21 @@ def inline_configs(place: Path) -> dict[str, dict[str, Any]]:
     if not isinstance(said, dict):
         return {}
     arms = said.get("arms") or {}
-    names = {kind: [path.stem for path in sorted((place / kind).glob("*.yaml"))] for kind in GROUPS.values()}
+    names = {
+        kind: [path.stem for path in sorted((place / kind).glob("*.yaml"))]
+        for kind in GROUPS.values()
+    }
     rows = _rows(said, [*arms, *names["arm"]])
-    of_encoder = {name: {key: row[key] for key in OF_ENCODER if key in row} for name, row in rows.items()}
-    # Each task and measure as the one that is it, or stands in for it, at the scale; without those that it lacks.
+    of_encoder = {
+        name: {key: row[key] for key in OF_ENCODER if key in row} for name, row in rows.items()
+    }
+    # Each task and measure as the one that is it, or stands in for it, at the scale; without those
+    # that it lacks.
     tasks, measures = (
-        ",".join(f"${{oc.select:scale.{place}.{one},{one}}}" for one in _named(said, is_measured=place == "measures"))
+        ",".join(
+            f"${{oc.select:scale.{place}.{one},{one}}}"
+            for one in _named(said, is_measured=place == "measures")
+        )
         for place in ("finetune.benchmarks", "measures")
     )
     measures = measures and f"${{listed:{measures}}}"
@@ -84,7 +98,11 @@ def inline_configs(place: Path) -> dict[str, dict[str, Any]]:
         for kind, found in deltas.items()
         for name, delta in found.items()
     }
-    columns: dict[str, Any] = {"pretrain": {}, "finetune": {"task": tasks}, "evaluate": {"measure": measures}}
+    columns: dict[str, Any] = {
+        "pretrain": {},
+        "finetune": {"task": tasks},
+        "evaluate": {"measure": measures},
+    }
     for stage, kind in GROUPS.items():
         swept = [*deltas[kind], *(name for name in names[kind] if name not in deltas[kind])]
         if swept and all(columns[stage].values()):
@@ -93,7 +111,9 @@ def inline_configs(place: Path) -> dict[str, dict[str, Any]]:
 
 
 def _rows(said: Mapping[str, Any], arms: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Row -> its delta: its arm's encoder; a floor has the shape of the first arm, and fresh weights."""
+    """Row -> its delta: its arm's encoder; a floor has the shape of the first arm, and fresh
+    weights.
+    """
     usual = [*({"row": arm, "arm": arm} for arm in arms), {"row": "random"}]
     rows: Any = said.get("rows") or (usual if said.get("arms") else [])
     shape = next((row["arm"] for row in rows if row.get("arm")), None)
@@ -101,12 +121,20 @@ def _rows(said: Mapping[str, Any], arms: Iterable[str]) -> dict[str, dict[str, A
     for row in rows:
         if encoder := row.get("arm") or shape:
             weights = "pretrained" if row.get("arm") else "random"
-            found[row["row"]] = {"encoder_arm": encoder, "initialisation": weights, **(row.get("set") or {})}
+            found[row["row"]] = {
+                "encoder_arm": encoder,
+                "initialisation": weights,
+                **(row.get("set") or {}),
+            }
     return found
 
 
-def _sweep(stage: str, place: Path, names: list[str], said: Mapping[str, Any], **columns: str) -> dict[str, Any]:
-    """The primary configuration of a stage: every arm or row x `columns` x seeds, and whatever `sweeps` says."""
+def _sweep(
+    stage: str, place: Path, names: list[str], said: Mapping[str, Any], **columns: str
+) -> dict[str, Any]:
+    """The primary configuration of a stage: every arm or row x `columns` x seeds, and whatever
+    `sweeps` says.
+    """
     kind, own = GROUPS[stage], (said.get("sweeps") or {}).get(stage) or {}
     swept = {kind: ",".join(names)} | columns | SEEDS[stage]
     swept |= {key: value for key, value in own.items() if key in swept or "," in str(value)}
@@ -116,7 +144,11 @@ def _sweep(stage: str, place: Path, names: list[str], said: Mapping[str, Any], *
     config = _config(settings, place)
     first, *overrides = config.pop("defaults")
     defaults = [stage, first, {kind: names[0]}, *overrides]
-    return {"defaults": defaults, **config, "hydra": {"mode": "MULTIRUN", "sweeper": {"params": swept}}}
+    return {
+        "defaults": defaults,
+        **config,
+        "hydra": {"mode": "MULTIRUN", "sweeper": {"params": swept}},
+    }
 
 
 def _named(said: Mapping[str, Any], *, is_measured: bool) -> list[str]:
@@ -133,10 +165,14 @@ def _config(delta: Mapping[str, Any], place: Path) -> dict[str, Any]:
     body = OmegaConf.create()
     for key, value in delta.items():
         group = key.lstrip("+")
-        chooses = isinstance(value, str) and any((folder / group).is_dir() for folder in (CONF_DIR, place))
+        chooses = isinstance(value, str) and any(
+            (folder / group).is_dir() for folder in (CONF_DIR, place)
+        )
         if "/" not in group and not chooses:
             OmegaConf.update(body, group, value, merge=False)
-        elif key.startswith("+"):  # "task/format@task: features" is the file task/format/features laid over the task
+        elif key.startswith(
+            "+"
+        ):  # "task/format@task: features" is the file task/format/features laid over the task
             name, _, package = group.partition("@")
             before.append(f"/{name}/{value}@{package}" if package else {f"/{name}": value})
         else:
@@ -149,14 +185,18 @@ PARSED: dict[tuple[Any, ...], bytes] = {}
 
 
 FREE_CALLS = {*(one.__name__ for one in RESOLVERS), "hydra", "oc.select"}
-CALL = re.compile(r"\$\{\s*([^:{}$]*)[:$]")  # a resolver's name in `${name:...}`, also before others are resolved
+# a resolver's name in `${name:...}`, also before others are resolved
+CALL = re.compile(r"\$\{\s*([^:{}$]*)[:$]")
 KEYS_OF_THE_USER = re.compile(
     r"(^|\.)[+~]*(data_dir|cache_dir|runs_dir|allow_targets(\.\d+)?)$|^hydra($|\.(?!mode$|sweeper\.))|\.\./|/\.\.|(^|\.)[/~]"
 )
 SWEPT_KEY = re.compile(r"hydra\.sweeper\.params\.[+~]*(?!run_dir$|.*\bhydra\b)[\w./@-]+")
-"""Key of a sweep, which becomes a word of a command line: `run_dir=x,y` or `+rates@hydra.callbacks` would be more."""
+"""Key of a sweep, which becomes a word of a command line: `run_dir=x,y` or `+rates@hydra.callbacks`
+would be more.
+"""
 ONLY_DATA = "an experiment is data: leave that out, or say it on the command line"
-DOUBTED: set[str] = set()  # texts with interpolations of such files; `check_values` looks at what became of them
+# texts with interpolations of such files; `check_values` looks at what became of them
+DOUBTED: set[str] = set()
 
 
 def check_file(place: str, config_path: str, found: ConfigResult) -> None:
@@ -167,20 +207,28 @@ def check_file(place: str, config_path: str, found: ConfigResult) -> None:
 
 def _not_data(config_path: str, found: ConfigResult) -> Iterator[str]:
     plain: Any = OmegaConf.to_container(found.config, resolve=False)
-    defaults = [str(one) for one in (plain.pop("defaults", None) if isinstance(plain, dict) else None) or ()]
-    defaults = [one for one in defaults if not re.fullmatch(r"\{'override /?hydra/sweeper': '\w+'\}", one)]
+    defaults = [
+        str(one) for one in (plain.pop("defaults", None) if isinstance(plain, dict) else None) or ()
+    ]
+    defaults = [
+        one for one in defaults if not re.fullmatch(r"\{'override /?hydra/sweeper': '\w+'\}", one)
+    ]
     laid = [config_path, f"@{found.header.get('package')}", *defaults]
     if any(re.search(r"\bhydra\b", one) for one in laid):
         yield "it lays something over Hydra's own keys"
     for key, value in flatten(plain).items():
         is_swept = key.startswith("hydra.sweeper.params") and not SWEPT_KEY.fullmatch(key)
         is_download = re.search(r"(^|\.)[+~]*hub$", key) is not None
-        if KEYS_OF_THE_USER.search(key) or (value not in (None, False) and (is_swept or is_download)):
+        if KEYS_OF_THE_USER.search(key) or (
+            value not in (None, False) and (is_swept or is_download)
+        ):
             yield f"{key} is not its to set"
         if not isinstance(value, str):
             continue
         calls = [name for name in CALL.findall(value) if name not in FREE_CALLS]
-        yield from (f"{key} calls {name!r} in {value!r}" for name in calls + re.findall("_target_", value))
+        yield from (
+            f"{key} calls {name!r} in {value!r}" for name in calls + re.findall("_target_", value)
+        )
         if re.search(r"\\\$|\$(?!{)", value):  # which an interpolation could be put together from
             yield f"{key} has a lone $ in {value!r}"
         if "${" in value:
@@ -195,11 +243,15 @@ def _leads_out(key: str, text: str) -> bool:
 
 
 def check_values(config: DictConfig) -> None:
-    """ValueError where a text of an experiment leads out of its folder once it is resolved, or could be resolved again.
+    """ValueError where a text of an experiment leads out of its folder once it is resolved, or
+    could be resolved again.
 
-    What lies below the user's own places may be named, and so may the value of another key, which is looked at there.
+    What lies below the user's own places may be named, and so may the value of another key, which
+    is looked at there.
     """
-    roots = tuple(f"{str(config.get(name)).rstrip('/')}/" for name in ("runs_dir", "data_dir", "cache_dir"))
+    roots = tuple(
+        f"{str(config.get(name)).rstrip('/')}/" for name in ("runs_dir", "data_dir", "cache_dir")
+    )
     for key, text, value in _doubted(config, ""):
         below = next((value.removeprefix(root) for root in roots if value.startswith(root)), value)
         is_other = re.fullmatch(r"\$\{[\w.]+\}", text) and not key.startswith("hydra.sweeper.")
@@ -209,7 +261,9 @@ def check_values(config: DictConfig) -> None:
 
 
 def _doubted(node: DictConfig | ListConfig, where: str) -> Iterator[tuple[str, str, str]]:
-    """Key, text and resolved text wherever the text is an experiment's; not those that mean nothing yet."""
+    """Key, text and resolved text wherever the text is an experiment's; not those that mean nothing
+    yet.
+    """
     names: Iterable[Any] = node if isinstance(node, DictConfig) else range(len(node))
     for name in names:
         child, key = node._get_node(name), f"{where}.{name}" if where else str(name)
@@ -218,35 +272,49 @@ def _doubted(node: DictConfig | ListConfig, where: str) -> Iterator[tuple[str, s
             with suppress(OmegaConfBaseException, ValueError, TypeError):
                 if said in DOUBTED and isinstance(value := node[name], str):
                     yield key, said, value
-        elif isinstance(child, DictConfig | ListConfig) and not (child._is_none() or child._is_missing()):
+        elif isinstance(child, DictConfig | ListConfig) and not (
+            child._is_none() or child._is_missing()
+        ):
             yield from _doubted(child, key)
 
 
 class ExperimentSource(FileConfigSource):
-    """Hydra's source of YAML files, which also knows what an experiment's paper.yaml holds inline."""
+    """Hydra's source of YAML files, which also knows what an experiment's paper.yaml holds
+    inline.
+    """
 
     def __init__(self, provider: str, path: str) -> None:
         super().__init__(provider, path)
         self.inline = inline_configs(Path(self.path))
-        self.is_trusted = Path(self.path) == CONF_DIR or provider.startswith("hydra.")  # the user's own search path
+        # the user's own search path
+        self.is_trusted = Path(self.path) == CONF_DIR or provider.startswith("hydra.")
 
     def available(self) -> bool:
         return bool(self.inline) or super().available()
 
     def is_group(self, config_path: str) -> bool:
-        return super().is_group(config_path) or any(name.startswith(f"{config_path}/") for name in self.inline)
+        return super().is_group(config_path) or any(
+            name.startswith(f"{config_path}/") for name in self.inline
+        )
 
     def is_config(self, config_path: str) -> bool:
         return super().is_config(config_path) or config_path in self.inline
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         files = super().list(config_path, results_filter) if super().is_group(config_path) else []
-        inline = [name.rpartition("/") for name in self.inline] if results_filter != ObjectType.GROUP else []
+        inline = (
+            [name.rpartition("/") for name in self.inline]
+            if results_filter != ObjectType.GROUP
+            else []
+        )
         return sorted({*files, *(name for group, _, name in inline if group == config_path)})
 
     def load_config(self, config_path: str) -> ConfigResult:
         if UPWARDS.search(config_path):
-            raise ValueError(f"{config_path} is no choice: a choice is a file's name, below the folder of its group")
+            raise ValueError(
+                f"{config_path} is no choice: a choice is a file's name, below the folder of its"
+                " group"
+            )
         if super().is_config(config_path) or config_path not in self.inline:
             found = self._read(config_path)
         else:
@@ -258,7 +326,9 @@ class ExperimentSource(FileConfigSource):
         return found
 
     def _read(self, config_path: str) -> ConfigResult:
-        """A file, parsed once as long as nobody writes it: YAML takes a third of the time to compose."""
+        """A file, parsed once as long as nobody writes it: YAML takes a third of the time to
+        compose.
+        """
         file = Path(self.path) / self._normalize_file_name(config_path)
         if not file.is_file():
             return super().load_config(config_path)  # which says what is missing

@@ -1,7 +1,9 @@
-"""A sweep's jobs before they run: where each would run, how its folder stands, and what must not run at all.
+"""A sweep's jobs before they run: where each would run, how its folder stands, and what must not
+run at all.
 
-A row or an arm is what its own delta says, and its results are judged as that: an override that differs from it needs a
-name of its own, and one that changes nothing is refused. What the delta leaves open (null, `${...}`) may be overridden.
+A row or an arm is what its own delta says, and its results are judged as that: an override that
+differs from it needs a name of its own, and one that changes nothing is refused. What the delta
+leaves open (null, `${...}`) may be overridden.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from clozelab.suggestions import key_of
 
 LIKELY_SHARED = "shared?"
 ARM = "${encoder_arm}"
-GIVEN_ROW = "given"  # the row of a table for an encoder from elsewhere (encoder=FOLDER): no pre-training then
+# the row of a table for an encoder from elsewhere (encoder=FOLDER): no pre-training then
+GIVEN_ROW = "given"
 
 
 class PlannedJob(NamedTuple):
@@ -34,10 +37,11 @@ class PlannedJob(NamedTuple):
     overrides: tuple[str, ...]
     run_dir: str
     status: str
-    """new | conflict (a run of other settings is there, and the job will be refused) | shared (new, and an equal run of
-    another experiment will be taken) | shared? (will be, if the files it read are still the same) | complete (nothing
-    it was made from can have changed) | running | interrupted | failed | check (complete, but perhaps of other
-    inputs, or of code that must not be) | damaged (its record cannot be read: the job itself will say so)."""
+    """new | conflict (a run of other settings is there, and the job will be refused) | shared (new,
+    and an equal run of another experiment will be taken) | shared? (will be, if the files it read
+    are still the same) | complete (nothing it was made from can have changed) | running |
+    interrupted | failed | check (complete, but perhaps of other inputs, or of code that must not
+    be) | damaged (its record cannot be read: the job itself will say so)."""
     source: str = ""  # folder of the run that is, or will be, shared
 
 
@@ -47,7 +51,9 @@ def planned_jobs(sweep: Sweep) -> Iterator[PlannedJob]:
 
 
 def plan_job(composed: DictConfig, overrides: Sequence[str]) -> PlannedJob:
-    """Where a composed job runs and how its folder stands. ValueError for overrides that cannot be meant."""
+    """Where a composed job runs and how its folder stands. ValueError for overrides that cannot be
+    meant.
+    """
     stage = str(composed.hydra.job.name)
     with hydra_config(composed) as config:
         check_config(stage, config)
@@ -59,14 +65,22 @@ def plan_job(composed: DictConfig, overrides: Sequence[str]) -> PlannedJob:
 
 
 def with_own_folders(planned: Iterable[PlannedJob]) -> Iterator[PlannedJob]:
-    """The jobs as they are; ValueError for one whose folder is another's, whom it would wait for or be refused by."""
+    """The jobs as they are; ValueError for one whose folder is another's, whom it would wait for or
+    be refused by.
+    """
     seen: dict[str, PlannedJob] = {}
     for plan in planned:
         other = seen.setdefault(plan.run_dir, plan) if plan.run_dir else plan
         if other is not plan:
             differing = ", ".join(sorted(set(plan.overrides) ^ set(other.overrides)))
-            said = f"two jobs of this sweep would share the folder {plan.run_dir}; they differ in {differing}"
-            raise ValueError(f"{said}. Sweep a key that run_dir contains, or put it there: run_dir='...${{key}}...'")
+            said = (
+                f"two jobs of this sweep would share the folder {plan.run_dir}; they differ in"
+                f" {differing}"
+            )
+            raise ValueError(
+                f"{said}. Sweep a key that run_dir contains, or put it there:"
+                " run_dir='...${key}...'"
+            )
         yield plan
 
 
@@ -80,7 +94,9 @@ def job_status(stage: str, config: DictConfig, run_dir: str) -> tuple[str, str]:
     if record is None or config.get("reuse") == "never":
         if stage != "pretrain" or not (source := find_equal_run(config)):
             return "new", ""
-        return "shared" if are_untouched(config, source.watched) else LIKELY_SHARED, str(source.folder)
+        return "shared" if are_untouched(config, source.watched) else LIKELY_SHARED, str(
+            source.folder
+        )
     source_place = os.path.normpath(folder / record.shared.run) if record.shared else ""
     if is_done(run_dir, stage=stage, config=config):
         return "complete", source_place
@@ -100,7 +116,8 @@ def names_of(composed: Iterable[DictConfig]) -> list[JobName]:
 
 
 def check_overrides(config: DictConfig) -> None:
-    """ValueError for an override that changes nothing, or files a run as something else: says what to write instead.
+    """ValueError for an override that changes nothing, or files a run as something else: says what
+    to write instead.
     `config` is of a run, while Hydra's own configuration says how it was composed."""
     if not HydraConfig.initialized():
         return
@@ -117,30 +134,46 @@ def check_overrides(config: DictConfig) -> None:
 def _refuse_idle_in_finetuning(config: DictConfig, words: Collection[str]) -> None:
     for key in ("learning_rate", "epochs", "global_batch_size"):
         if f"task.{key}" in words and config[key] != config.task[key]:
-            why = f"{key} is {config[key]} here, which scale={config.scale.name} or another override sets"
+            why = (
+                f"{key} is {config[key]} here, which scale={config.scale.name} or another override"
+                " sets"
+            )
             word = f"{key}={config.task[key]}"
             raise ValueError(f"task.{word} would change nothing: {why}. Say {word} instead")
     if config.trainer.gradient_checkpointing:
         word = "trainer.gradient_checkpointing=true"
         instead = f"leave it out, or say pretrain.{word} where a command is about both stages"
-        raise ValueError(f"{word} would change nothing in fine-tuning, which does not have it: {instead}")
+        raise ValueError(
+            f"{word} would change nothing in fine-tuning, which does not have it: {instead}"
+        )
 
 
 def _refuse_idle_in_pretraining(config: DictConfig, words: Collection[str]) -> None:
     said = scaled_phases(config.scale.pretrain.phases, config.steps_factor)
     if config.steps_factor != 1 and config.phases != said:
-        why = f"steps_factor={config.steps_factor:g} would change nothing: phases=[...] says all steps outright"
-        instead = "scale.pretrain.phases=[...] instead, which the factor multiplies, or leave one of them out"
+        why = (
+            f"steps_factor={config.steps_factor:g} would change nothing: phases=[...] says all"
+            " steps outright"
+        )
+        instead = (
+            "scale.pretrain.phases=[...] instead, which the factor multiplies, or leave one of"
+            " them out"
+        )
         raise ValueError(f"{why}. Say {instead}")
     ratios = sorted(key for key in words if key.partition(".")[0] == "size")
     if ratios and "${size." not in str(OmegaConf.to_container(config.model, resolve=False)):
         why = f"model={HydraConfig.get().runtime.choices.get('model')} says its sizes outright"
-        instead = "Say model=ratio too, for ratios of the scale's size, or model.num_hidden_layers=... itself"
+        instead = (
+            "Say model=ratio too, for ratios of the scale's size, or model.num_hidden_layers=..."
+            " itself"
+        )
         raise ValueError(f"{ratios[0]} would change nothing: {why}. {instead}")
 
 
 def _refuse_misfiled_encoder(config: DictConfig, words: Collection[str]) -> None:
-    raw: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, ["row", "encoder"]), resolve=False)
+    raw: Any = OmegaConf.to_container(
+        OmegaConf.masked_copy(config, ["row", "encoder"]), resolve=False
+    )
     if config.encoder_arm is None or ARM in str(raw["encoder"]):
         return
     if raw["row"] == ARM and "encoder_arm" not in words:
@@ -148,10 +181,20 @@ def _refuse_misfiled_encoder(config: DictConfig, words: Collection[str]) -> None
         raise ValueError(f"encoder={config.encoder} has no name yet, and {filed}: say row=NAME too")
     if not {"row", MEASURED} & HydraConfig.get().runtime.choices.keys():
         return
-    takes_any, verb = bool(read_delta("row", GIVEN_ROW)), "finetune" if "task" in config else "evaluate"
+    takes_any, verb = (
+        bool(read_delta("row", GIVEN_ROW)),
+        "finetune" if "task" in config else "evaluate",
+    )
     if config.row == config.encoder_arm or not takes_any:
-        instead = f"take row={GIVEN_ROW}" if takes_any else f"`clozelab {verb} encoder=FOLDER row=NAME` scores another"
-        own = f"the row {config.row} stands for the encoder that the arm {config.encoder_arm} has trained"
+        instead = (
+            f"take row={GIVEN_ROW}"
+            if takes_any
+            else f"`clozelab {verb} encoder=FOLDER row=NAME` scores another"
+        )
+        own = (
+            f"the row {config.row} stands for the encoder that the arm {config.encoder_arm} has"
+            " trained"
+        )
         raise ValueError(f"encoder={config.encoder}: {own}; {instead}")
 
 
@@ -161,18 +204,35 @@ def _refuse_undone(config: DictConfig, kind: str, words: Mapping[str, str]) -> N
     choice = choices.get(kind)
     if choice is None or (name != choice and not read_delta(kind, name)):
         return  # what has a name of its own may be anything
-    own = ({} if kind == "arm" else {"encoder_fraction": 1.0}) | read_delta(kind, choice, with_parts=False)
+    own = ({} if kind == "arm" else {"encoder_fraction": 1.0}) | read_delta(
+        kind, choice, with_parts=False
+    )
     said = {key: value for key, value in own.items() if not key.startswith("hydra.")}
     delta = {kind: choice} if kind in config else {}
     delta |= {key: one for key, one in said.items() if one is not None and "${" not in str(one)}
     groups = {key.removeprefix("/"): said for key, said in delta.items() if key.startswith("/")}
-    inside = {key for key in choices if key not in groups and key.startswith(tuple(f"{group}/" for group in groups))}
+    inside = {
+        key
+        for key in choices
+        if key not in groups and key.startswith(tuple(f"{group}/" for group in groups))
+    }
     values = {key: OmegaConf.select(config, key) for key in delta if not key.startswith("/")}
-    undone = [f"{key}={one}" for key, one in values.items() if one != delta[key] and str(one) != str(delta[key])]
-    undone += [f"{key}={choices[key]}" for key, said in groups.items() if choices.get(key, said) != said]
+    undone = [
+        f"{key}={one}"
+        for key, one in values.items()
+        if one != delta[key] and str(one) != str(delta[key])
+    ]
+    undone += [
+        f"{key}={choices[key]}" for key, said in groups.items() if choices.get(key, said) != said
+    ]
     undone += [word for key, word in words.items() if key.replace(".", "/") in inside]
     if undone:
         says = ", ".join([f"{key.removeprefix('/')}={value}" for key, value in delta.items()][:6])
         what = "row" if kind == MEASURED else kind
-        filed = f"the {what} {choice} stands for {says}, and its results would be filed and judged as that"
-        raise ValueError(f"{undone[0]}: {filed}. Leave it out, or give the experiment another {what}")
+        filed = (
+            f"the {what} {choice} stands for {says}, and its results would be filed and judged as"
+            " that"
+        )
+        raise ValueError(
+            f"{undone[0]}: {filed}. Leave it out, or give the experiment another {what}"
+        )

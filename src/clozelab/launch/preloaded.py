@@ -1,4 +1,6 @@
-"""Imported by the fork server alone: what every job that it forks would otherwise do for itself, 0.06 s each time."""
+"""Imported by the fork server alone: what every job that it forks would otherwise do for itself,
+0.06 s each time.
+"""
 
 import signal
 
@@ -9,12 +11,14 @@ from clozelab.runs.fingerprint import code_of_results
 from clozelab.training.host import host_facts
 from clozelab.training.stopping import SIGNALS, die_with_parent
 
-# What reaches the whole group is the launcher's to handle; where it ends, for whatever reason, so do we at once.
+# What reaches the whole group is the launcher's to handle; where it ends, for whatever reason, so
+# do we at once.
 for number in SIGNALS:
     signal.signal(number, signal.SIG_IGN)
 die_with_parent(signal.SIGKILL)
 
 config.register()
 Plugins.instance()  # looks for all that are installed
-host_facts()  # a job runs the code that is loaded now, whatever is checked out when it records its commit
+# a job runs the code that is loaded now, whatever is checked out when it records its commit
+host_facts()
 code_of_results()

@@ -1,10 +1,12 @@
 """A pool of operating-system processes: some at a time, a live table, and a clean stop.
 
-Each job has a session of its own, so Ctrl-C reaches only us and we stop the jobs: SIGTERM to the whole group, time to
-save, then SIGKILL. A job stops when we are killed outright, too. It waits while another launch works in its folder.
+Each job has a session of its own, so Ctrl-C reaches only us and we stop the jobs: SIGTERM to the
+whole group, time to save, then SIGKILL. A job stops when we are killed outright, too. It waits
+while another launch works in its folder.
 
-A job that is one CPU process may be forked from the standard library's fork server with torch loaded: milliseconds
-instead of seconds. That server runs no tensor operation, so no thread pool exists when it forks.
+A job that is one CPU process may be forked from the standard library's fork server with torch
+loaded: milliseconds instead of seconds. That server runs no tensor operation, so no thread pool
+exists when it forks.
 """
 
 from __future__ import annotations
@@ -46,12 +48,20 @@ from clozelab.launch.progress import (
 from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
 from clozelab.suggestions import duration
 from clozelab.training.host import holder
-from clozelab.training.stopping import OUT_OF_TIME, SIGNALS, bound_to_us, interrupt, stop_with, taken_signals
+from clozelab.training.stopping import (
+    OUT_OF_TIME,
+    SIGNALS,
+    bound_to_us,
+    interrupt,
+    stop_with,
+    taken_signals,
+)
 
 POLL_SECONDS = 0.02
 REDRAW_SECONDS = 0.5
 LOOK_AGAIN_SECONDS = 2.0
-TRY_AGAIN_SECONDS = 30.0  # where this machine does not list who holds the folder, and only a new process can find out
+# where this machine does not list who holds the folder, and only a new process can find out
+TRY_AGAIN_SECONDS = 30.0
 UNFINISHED, WRONG = ("waiting", "running", "held"), ("failed", "stopped", "held", "left")
 KINDS = {
     "waiting": "waiting",
@@ -116,14 +126,16 @@ class ForkedProcess(ForkServerProcess):
 
 
 class ForkServer:
-    """Starts `module.main(words) -> exit status` in forked processes of a server that imports `preload` once, in
+    """Starts `module.main(words) -> exit status` in forked processes of a server that imports
+    `preload` once, in
     `environment`: thread counts are read when torch is imported."""
 
     def __init__(self, module: str, preload: Sequence[str], environment: Mapping[str, str]) -> None:
         self.module = module
         multiprocessing.get_context("forkserver").set_forkserver_preload(list(preload))
         os.environ.update(environment)
-        forkserver.ensure_running()  # its imports take seconds; the launcher still has things to check meanwhile
+        # its imports take seconds; the launcher still has things to check meanwhile
+        forkserver.ensure_running()
 
     def start(self, words: Sequence[str], log: Path) -> ForkedProcess:
         process = ForkedProcess(target=_run_forked, args=(self.module, list(words), str(log)))
@@ -136,12 +148,14 @@ def _run_forked(module: str, words: list[str], log: str) -> None:
     os.setsid()
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
-    # Give back this job's handle on the server, which otherwise outlives a killed launcher as long as its jobs do.
+    # Give back this job's handle on the server, which otherwise outlives a killed launcher as long
+    # as its jobs do.
     server: Any = getattr(forkserver, "_forkserver", None)
     if (handle := getattr(server, "_forkserver_alive_fd", None)) is not None:
         os.close(handle)
         server._forkserver_alive_fd = server._forkserver_address = None
-    stop_with(multiprocessing.parent_process().sentinel)  # type: ignore[union-attr]  # the launcher's end of a pipe
+    # the launcher's end of a pipe
+    stop_with(multiprocessing.parent_process().sentinel)  # type: ignore[union-attr]
     Path(log).write_bytes(b"")
     with Path(log).open("ab") as output:
         os.dup2(output.fileno(), 1)
@@ -186,19 +200,23 @@ AnyProcess = subprocess.Popen[bytes] | ForkedProcess | RemoteProcess
 
 @dataclass
 class Job:
-    """One process to run: what it is called, how it is started, where its output goes and how it stands."""
+    """One process to run: what it is called, how it is started, where its output goes and how it
+    stands.
+    """
 
     name: str
     command: Sequence[str]
     log: Path
     environment: dict[str, str] = field(default_factory=dict)
-    words: Sequence[str] | None = None  # the same job as words for the pool's fork server, if it may be forked
+    # the same job as words for the pool's fork server, if it may be forked
+    words: Sequence[str] | None = None
     planned: float | None = None  # seconds that it was planned to take, before anything ran
     folder: str = ""  # the run folder, where the job has one
-    start: Callable[[], RemoteProcess] | None = None  # hands the job over, where it is not a process of this machine
+    # hands the job over, where it is not a process of this machine
+    start: Callable[[], RemoteProcess] | None = None
     state: str = "waiting"
-    """waiting | running | complete | skipped | failed | stopped | held (another launch works in its folder) | left
-    (with the batch system, when we stopped)."""
+    """waiting | running | complete | skipped | failed | stopped | held (another launch works in its
+    folder) | left (with the batch system, when we stopped)."""
     seconds: float = 0.0
     look_again: float = 0.0  # when a held job's folder may be free, on the monotonic clock
     message: str = ""
@@ -228,11 +246,17 @@ class ProcessPool:
         self.pulse = Pulse(console, lambda: progress_line(self._states(), self.at_once, self.place))
 
     def run(self) -> None:
-        """Run every waiting job to its end. Raises Interrupted after a signal, once every job has been stopped."""
+        """Run every waiting job to its end. Raises Interrupted after a signal, once every job has
+        been stopped.
+        """
         drawn = float("-inf")
-        # The table is refreshed by hand and seldom: no second thread while we fork, and the cores are the jobs'.
+        # The table is refreshed by hand and seldom: no second thread while we fork, and the cores
+        # are the jobs'.
         shows = Live(self._table(), console=self.console, auto_refresh=False, transient=True)
-        with taken_signals() as signals, shows if self.console.is_terminal else nullcontext() as live:
+        with (
+            taken_signals() as signals,
+            shows if self.console.is_terminal else nullcontext() as live,
+        ):
             try:
                 while not signals:
                     self._collect()
@@ -257,7 +281,11 @@ class ProcessPool:
                 continue
             if sum(job.state == "running" for job in self.jobs) >= self.at_once:
                 break
-            if job.start is None and job.folder and (pid := holder(Path(job.folder, LOCK_FILE))) is not None:
+            if (
+                job.start is None
+                and job.folder
+                and (pid := holder(Path(job.folder, LOCK_FILE))) is not None
+            ):
                 # As far as this machine can tell, another launch works in its folder now.
                 self._hold(job, LOOK_AGAIN_SECONDS, f"process {pid} works in its folder")
                 continue
@@ -300,15 +328,25 @@ class ProcessPool:
     def _stop_all(self, signals: Sequence[int]) -> None:
         """Stop what runs, if anything does; a second signal ends the wait."""
         self._collect()
-        running = [(job, job.process) for job in self.jobs if job.state == "running" and job.process is not None]
+        running = [
+            (job, job.process)
+            for job in self.jobs
+            if job.state == "running" and job.process is not None
+        ]
         for job, process in running:
             job.state = "left" if getattr(process, "survives", False) else "stopped"
         ours = [process for job, process in running if job.state == "stopped"]
         if ours:
-            self.console.print(f"stopping {len(ours)} job(s); up to {self.grace_seconds:.0f} s to save")
+            self.console.print(
+                f"stopping {len(ours)} job(s); up to {self.grace_seconds:.0f} s to save"
+            )
         _signal(ours, signal.SIGTERM)
         deadline = time.monotonic() + self.grace_seconds
-        while any(process.poll() is None for process in ours) and time.monotonic() <= deadline and len(signals) < 2:
+        while (
+            any(process.poll() is None for process in ours)
+            and time.monotonic() <= deadline
+            and len(signals) < 2
+        ):
             time.sleep(POLL_SECONDS)
         _signal(ours, signal.SIGKILL)
         for process in ours:
@@ -317,12 +355,16 @@ class ProcessPool:
             job.seconds = time.monotonic() - job.started
 
     def _say(self, job: Job) -> None:
-        """Where there is no terminal to draw on: one line a job that has ended, is held or was handed over."""
+        """Where there is no terminal to draw on: one line a job that has ended, is held or was
+        handed over.
+        """
         if self.console.is_terminal or (job.state == "running" and job.start is None):
             return
         ended = f" after {duration(job.seconds)}  ({self._progress()})"
         after = {"running": "", "held": f": {job.message}"}.get(job.state, ended)
-        self.console.print(f"{job.state:>8}  {job.name}{after}", markup=False, highlight=False, soft_wrap=True)
+        self.console.print(
+            f"{job.state:>8}  {job.name}{after}", markup=False, highlight=False, soft_wrap=True
+        )
         self.pulse.spoken()
 
     def _progress(self) -> str:
@@ -350,9 +392,13 @@ class ProcessPool:
         return None
 
     def _table(self) -> Group:
-        """A bar for all jobs, and a line for each that runs or went wrong, none wider than the terminal."""
+        """A bar for all jobs, and a line for each that runs or went wrong, none wider than the
+        terminal.
+        """
         states = Counter(job.state for job in self.jobs)
-        done = self.place.jobs_before + sum(count for state, count in states.items() if state not in UNFINISHED)
+        done = self.place.jobs_before + sum(
+            count for state, count in states.items() if state not in UNFINISHED
+        )
         of_all = self.place.jobs_before + len(self.jobs) + self.place.jobs_after
         wrong = "".join(f", {states[state]} {state}" for state in WRONG if states[state])
         head = Table.grid(padding=(0, 1))
@@ -374,8 +420,13 @@ def failure_message(log: Path, status: int) -> str:
     """Why a process failed, in its own last words."""
     how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
     lines = [line for line in _tail(log) if not line.startswith("(CLOZELAB_DEBUG")]
-    errors = [at for at, line in enumerate(lines) if line.lower().startswith("error:") or "Error: " in line]
-    # An error of several lines keeps them: the first one of a refused run folder does not say what differs.
+    errors = [
+        at
+        for at, line in enumerate(lines)
+        if line.lower().startswith("error:") or "Error: " in line
+    ]
+    # An error of several lines keeps them: the first one of a refused run folder does not say what
+    # differs.
     said = lines[errors[-1] :][:SHOWN_LINES] if errors else lines[-1:]
     words = "\n    ".join(said)
     return f"{how}: {words}" if words else how
@@ -409,7 +460,8 @@ def _signal(processes: Sequence[AnyProcess], number: int) -> None:
 
 def _fresh(job: Job) -> subprocess.Popen[bytes]:
     job.log.write_bytes(b"")
-    with job.log.open("ab") as output:  # appended: two launches that start one job share its log for a moment
+    # appended: two launches that start one job share its log for a moment
+    with job.log.open("ab") as output:
         return subprocess.Popen(
             job.command,
             stdin=subprocess.DEVNULL,

@@ -185,7 +185,11 @@ def _pace(jobs: Sequence[JobState], planned: Mapping[int, float], *, is_planned:
         pace = sum(job.seconds for job in ended) / of_ended
     if not is_planned:
         return pace
-    late = [job for job in jobs if job.state == "running" and job.steps is None and planned[id(job)] > 0.0]
+    late = [
+        job
+        for job in jobs
+        if job.state == "running" and job.steps is None and planned[id(job)] > 0.0
+    ]
     return max([pace, *(job.seconds / planned[id(job)] for job in late)])
 
 

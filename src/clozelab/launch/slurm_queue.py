@@ -90,7 +90,9 @@ def ask_slurm(job_ids: Collection[str]) -> dict[str, JobState]:
 
 
 def _from_squeue(job_ids: Collection[str]) -> dict[str, JobState]:
-    done = _run(["squeue", "--noheader", "--states=all", "--format=%A|%T|%r", f"--jobs={','.join(job_ids)}"])
+    done = _run(
+        ["squeue", "--noheader", "--states=all", "--format=%A|%T|%r", f"--jobs={','.join(job_ids)}"]
+    )
     if done.returncode and NO_SUCH_JOB not in done.stderr:
         raise SlurmSilentError(f"squeue: {_last_line(done.stderr)}")
     return _parse_states(done.stdout, job_ids)
@@ -171,8 +173,10 @@ def _last_line(text: str) -> str:
 class SlurmQueue:
     """The states of our jobs, asked for all at once every `poll_seconds` by a thread of its own.
 
-    So a controller that answers late (its commands wait 20 s for it) holds up nobody. `report` takes a sentence for the
-    terminal: that Slurm does not answer, that it answers again, that a job will never start. Each is said once.
+    So a controller that answers late (its commands wait 20 s for it) holds up nobody. `report`
+    takes a sentence for the
+    terminal: that Slurm does not answer, that it answers again, that a job will never start. Each
+    is said once.
     """
 
     def __init__(self, poll_seconds: float, report: Callable[[str], None]) -> None:
@@ -223,7 +227,11 @@ class SlurmQueue:
             time.sleep(min(1.0, self.poll_seconds))
 
     def _ask(self) -> None:
-        job_ids = [job_id for job_id, state in list(self._states.items()) if state is None or state.name != LOST]
+        job_ids = [
+            job_id
+            for job_id, state in list(self._states.items())
+            if state is None or state.name != LOST
+        ]
         if not job_ids:
             return
         asked = time.monotonic()
@@ -232,7 +240,10 @@ class SlurmQueue:
         except SlurmSilentError as error:
             if self._silent_since is None:
                 self._silent_since = asked
-                self.report(f"Slurm does not answer ({error}); its jobs go on, and it is asked again and again")
+                self.report(
+                    f"Slurm does not answer ({error}); its jobs go on, and it is asked again and"
+                    " again"
+                )
             return
         self._states.update(states)
         if self._silent_since is not None:

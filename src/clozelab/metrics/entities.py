@@ -1,10 +1,13 @@
-"""Entities in sequences of tags, as the CoNLL-2000 shared task's `conlleval` sees them, and scores over them.
+"""Entities in sequences of tags, as the CoNLL-2000 shared task's `conlleval` sees them, and scores
+over them.
 
-A tag is `O` or a prefix, a hyphen and a type: `B-PER`. One rule reads all schemes (IOB1, IOB2, IOE, BIOES; L and U of
-BILOU are taken for E and S, M of BMES for I): an entity begins at B or S, after an E or S, after O, and where the type
-changes. So a sequence that breaks its scheme, as a model's may, still has well-defined entities.
+A tag is `O` or a prefix, a hyphen and a type: `B-PER`. One rule reads all schemes (IOB1, IOB2, IOE,
+BIOES; L and U of BILOU are taken for E and S, M of BMES for I): an entity begins at B or S, after
+an E or S, after O, and where the type changes. So a sequence that breaks its scheme, as a model's
+may, still has well-defined entities.
 
-Scores are shares of one, over all entities (micro average): an entity counts when its type and both ends are right.
+Scores are shares of one, over all entities (micro average): an entity counts when its type and both
+ends are right.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ def split_tag(tag: str) -> tuple[str, str]:
     prefix, _, name = tag.partition("-")
     prefix = _SAME_PREFIX.get(prefix, prefix)
     if len(prefix) != 1 or prefix not in _PREFIXES or not name:
-        raise ValueError(f"{tag!r} is not an entity tag: expected O, or B-, I-, E- or S- and a type")
+        raise ValueError(
+            f"{tag!r} is not an entity tag: expected O, or B-, I-, E- or S- and a type"
+        )
     return prefix, name
 
 
@@ -42,7 +47,9 @@ def entities(tags: Sequence[str]) -> list[Entity]:
         current = split_tag(tag)
         is_outside = current[0] == OUTSIDE
         # Inside one, and not the one before it going on.
-        begins = not is_outside and (current[0] in "BS" or previous[0] in "ESO" or previous[1] != current[1])
+        begins = not is_outside and (
+            current[0] in "BS" or previous[0] in "ESO" or previous[1] != current[1]
+        )
         if previous[0] != OUTSIDE and (begins or is_outside):
             found.append(Entity(previous[1], start, place))
         if begins:
@@ -52,7 +59,8 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def scheme_of(sentences: Sequence[Sequence[str]]) -> str:
-    """How a file's tags are written: BIOES, IOB2 (every entity begins with B), IOB1 (B only between two of a type), or
+    """How a file's tags are written: BIOES, IOB2 (every entity begins with B), IOB1 (B only between
+    two of a type), or
     `mixed`, which fits neither; IOB2 for a file without entities."""
     started_by_i = needless_b = 0
     for tags in sentences:
@@ -78,8 +86,12 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
     return result
 
 
-def entity_scores(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> dict[str, float]:
-    """precision, recall and f1 of entities, accuracy of tags, over all sentences; 0.0 where nothing is to count."""
+def entity_scores(
+    predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]
+) -> dict[str, float]:
+    """precision, recall and f1 of entities, accuracy of tags, over all sentences; 0.0 where nothing
+    is to count.
+    """
     found = expected = right = 0
     for predicted_tags, label_tags in zip(predictions, labels, strict=True):
         predicted_set, label_set = set(entities(predicted_tags)), set(entities(label_tags))
@@ -89,9 +101,15 @@ def entity_scores(predictions: Sequence[Sequence[str]], labels: Sequence[Sequenc
     return shares | {"recall": _share(right, expected)} | tag_scores(predictions, labels)
 
 
-def tag_scores(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> dict[str, float]:
+def tag_scores(
+    predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]
+) -> dict[str, float]:
     """accuracy of tags that are no entities (parts of speech)."""
-    pairs = [pair for p, label in zip(predictions, labels, strict=True) for pair in zip(p, label, strict=True)]
+    pairs = [
+        pair
+        for p, label in zip(predictions, labels, strict=True)
+        for pair in zip(p, label, strict=True)
+    ]
     return {"accuracy": _share(sum(p == label for p, label in pairs), len(pairs))}
 
 

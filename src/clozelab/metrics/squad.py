@@ -1,9 +1,11 @@
-"""The official scorers of SQuAD 1.1 and 2.0, as pure functions of answer and prediction texts; every score is in
-percent.
+"""The official scorers of SQuAD 1.1 and 2.0, as pure functions of answer and prediction texts;
+every score is in percent.
 
-Both follow the published evaluate scripts to the letter, which differ from each other in small ways kept here: 1.1
-counts a question without a prediction as wrong, 2.0 requires one for each; an empty prediction overlaps with nothing in
-1.1 but equals "no answer" in 2.0. `answers` maps a question's id to its gold texts; in 2.0 there may be none.
+Both follow the published evaluate scripts to the letter, which differ from each other in small ways
+kept here: 1.1 counts a question without a prediction as wrong, 2.0 requires one for each; an empty
+prediction overlaps with nothing in
+1.1 but equals "no answer" in 2.0. `answers` maps a question's id to its gold texts; in 2.0 there
+may be none.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def f1_or_both_empty(prediction: str, gold: str) -> float:
 
 
 def score_v1(answers: Answers, predictions: Mapping[str, str]) -> dict[str, float]:
-    """exact_match and f1 of SQuAD 1.1 in percent, over all questions; `unanswered`: those without a prediction."""
+    """exact_match and f1 of SQuAD 1.1 in percent, over all questions; `unanswered`: those without a
+    prediction.
+    """
     _require_questions(answers)
     found = {"exact_match": exact_match, "f1": f1}
     each = {name: best_over_golds(metric, answers, predictions) for name, metric in found.items()}
@@ -59,14 +63,22 @@ def score_v1(answers: Answers, predictions: Mapping[str, str]) -> dict[str, floa
 
 
 def score_v2(
-    answers: Answers, predictions: Texts, no_answer_scores: Scores | None = None, threshold: float = 1.0
+    answers: Answers,
+    predictions: Texts,
+    no_answer_scores: Scores | None = None,
+    threshold: float = 1.0,
 ) -> dict[str, float]:
-    """SQuAD 2.0 in percent: exact, f1, the same by HasAns_/NoAns_, and, given no-answer scores, the best thresholds.
+    """SQuAD 2.0 in percent: exact, f1, the same by HasAns_/NoAns_, and, given no-answer scores, the
+    best thresholds.
 
-    A question whose no-answer score is above `threshold` counts as answered with "no answer", whatever its text is."""
+    A question whose no-answer score is above `threshold` counts as answered with "no answer",
+    whatever its text is."""
     _require_questions(answers)
     if missing := [question for question in answers if question not in predictions]:
-        raise ValueError(f"SQuAD 2.0 needs every question predicted; {len(missing)} are missing, e.g. {missing[0]}")
+        raise ValueError(
+            f"SQuAD 2.0 needs every question predicted; {len(missing)} are missing, e.g."
+            f" {missing[0]}"
+        )
     metrics = {"exact": exact_match, "f1": f1_or_both_empty}
     each = {name: score_each(metric, answers, predictions) for name, metric in metrics.items()}
     no_answer = no_answer_scores or dict.fromkeys(answers, 0.0)
@@ -79,7 +91,10 @@ def score_v2(
     for prefix, keys in groups.items():
         if keys:
             for name, values in each.items():
-                counted = (float(not answers[key]) if no_answer[key] > threshold else values[key] for key in keys)
+                counted = (
+                    float(not answers[key]) if no_answer[key] > threshold else values[key]
+                    for key in keys
+                )
                 result[prefix + name] = 100.0 * sum(counted) / len(keys)
             result[prefix + "total"] = float(len(keys))
     if no_answer_scores is not None:
@@ -89,11 +104,15 @@ def score_v2(
     return result
 
 
-def tuned_threshold(answers: Answers, predictions: Texts, no_answer_scores: Scores) -> tuple[float, dict[str, float]]:
-    """(threshold with the highest F1 on these questions, all scores at that threshold), as the paper chooses tau.
+def tuned_threshold(
+    answers: Answers, predictions: Texts, no_answer_scores: Scores
+) -> tuple[float, dict[str, float]]:
+    """(threshold with the highest F1 on these questions, all scores at that threshold), as the
+    paper chooses tau.
 
-    Unusual: the released search (`best_threshold`) may stop between questions of equal score, which no threshold can
-    tell apart, and calls "answer nothing" 0.0; this one only looks at thresholds that exist."""
+    Unusual: the released search (`best_threshold`) may stop between questions of equal score, which
+    no threshold can tell apart, and calls "answer nothing" 0.0; this one only looks at thresholds
+    that exist."""
     answered = score_each(f1_or_both_empty, answers, predictions)
     current = best = sum(float(not answers[key]) for key in answers)
     threshold = min(no_answer_scores.values()) - 1.0
@@ -107,14 +126,24 @@ def tuned_threshold(answers: Answers, predictions: Texts, no_answer_scores: Scor
     return threshold, score_v2(answers, predictions, no_answer_scores, threshold)
 
 
-def score_each(metric: TextScore, answers: Answers, predictions: Mapping[str, str]) -> dict[str, float]:
-    """A question's best score over its gold texts, as 2.0 reads them: no gold text means the empty one."""
-    golds = {key: [text for text in texts if normalize_answer(text)] or [""] for key, texts in answers.items()}
+def score_each(
+    metric: TextScore, answers: Answers, predictions: Mapping[str, str]
+) -> dict[str, float]:
+    """A question's best score over its gold texts, as 2.0 reads them: no gold text means the empty
+    one.
+    """
+    golds = {
+        key: [text for text in texts if normalize_answer(text)] or [""]
+        for key, texts in answers.items()
+    }
     return best_over_golds(metric, golds, predictions)
 
 
-def average_precisions(answers: Answers, predictions: Texts, no_answer_scores: Scores) -> dict[str, float]:
-    """Average precision in percent of answering by rising no-answer score, as the released script prints it with
+def average_precisions(
+    answers: Answers, predictions: Texts, no_answer_scores: Scores
+) -> dict[str, float]:
+    """Average precision in percent of answering by rising no-answer score, as the released script
+    prints it with
     --out-image-dir; nothing where no question has an answer."""
     total = sum(bool(texts) for texts in answers.values())
     if not total:
@@ -131,17 +160,24 @@ def average_precisions(answers: Answers, predictions: Texts, no_answer_scores: S
         for number, question in enumerate(ordered, start=1):
             true_positives += scores[question] if answers[question] else 0.0
             precision, recall = true_positives / number, true_positives / total
-            if number == len(ordered) or no_answer_scores[question] != no_answer_scores[ordered[number]]:
+            if (
+                number == len(ordered)
+                or no_answer_scores[question] != no_answer_scores[ordered[number]]
+            ):
                 average += precision * (recall - recall_before)
                 recall_before = recall
         found[f"{name}_ap"] = 100.0 * average
     return found
 
 
-def best_threshold(each: Scores, answers: Answers, predictions: Texts, no_answer_scores: Scores) -> tuple[float, float]:
-    """The best reachable score in percent and the no-answer threshold that reaches it (released `find_best_thresh`).
+def best_threshold(
+    each: Scores, answers: Answers, predictions: Texts, no_answer_scores: Scores
+) -> tuple[float, float]:
+    """The best reachable score in percent and the no-answer threshold that reaches it (released
+    `find_best_thresh`).
 
-    Walks through the questions by rising no-answer score, as if those so far were answered and all later ones not."""
+    Walks through the questions by rising no-answer score, as if those so far were answered and all
+    later ones not."""
     current = best = float(sum(not texts for texts in answers.values()))
     threshold = 0.0
     for question in sorted(no_answer_scores, key=lambda key: no_answer_scores[key]):
@@ -156,7 +192,9 @@ def best_threshold(each: Scores, answers: Answers, predictions: Texts, no_answer
     return 100.0 * best / len(each), threshold
 
 
-def best_over_golds(metric: TextScore, answers: Answers, predictions: Mapping[str, str]) -> dict[str, float]:
+def best_over_golds(
+    metric: TextScore, answers: Answers, predictions: Mapping[str, str]
+) -> dict[str, float]:
     """A predicted question's best score over its gold texts, as 1.1 reads them."""
     return {
         key: max((metric(predictions[key], gold) for gold in golds), default=0.0)

@@ -1,14 +1,17 @@
 """Attention inside each sequence of a token stream: one entry, `attention`, that picks the kernel.
 
-A `Mask` says what a token may see, a pattern which mask each layer has. Other masks (prefix, permutation order) are
-further fields of `Mask` and a line in `out_of_sight`.
+A `Mask` says what a token may see, a pattern which mask each layer has. Other masks (prefix,
+permutation order) are further fields of `Mask` and a line in `out_of_sight`.
 
 Which kernel:
-- stream viewable as [B, S], CPU: batched matmul and softmax, which has dropout and took half the time of the CPU flash
+- stream viewable as [B, S], CPU: batched matmul and softmax, which has dropout and took half the
+time of the CPU flash
   kernel or less at every S from 32 to 512, in training and in inference (bf16, one thread);
 - the same elsewhere: scaled_dot_product_attention;
-- ragged, CUDA, half precision, no dropout in force, a head size it takes: torch's variable-length flash kernel;
-- ragged otherwise: sequences sorted by length in groups, padded inside the group. So dropout is never dropped silently.
+- ragged, CUDA, half precision, no dropout in force, a head size it takes: torch's variable-length
+flash kernel;
+- ragged otherwise: sequences sorted by length in groups, padded inside the group. So dropout is
+never dropped silently.
 
 Letters: T tokens in the stream, B sequences, S slots a row, N heads, D head dimension.
 """
@@ -25,14 +28,24 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clozelab.models.config import EncoderConfig
-from clozelab.models.layers import drawn_mask, dropout, dropped_levels, has_fast_dropout, keep_scale, masked
+from clozelab.models.layers import (
+    drawn_mask,
+    dropout,
+    dropped_levels,
+    has_fast_dropout,
+    keep_scale,
+    masked,
+)
 from clozelab.models.layout import Layout, from_padded, to_padded
 
 CPU_GROUP_SIZE = 8  # measured: groups of eight lose little to padding and little to the Python loop
-CPU_EQUAL_WIDTHS = 64  # sequences of one width in a group where no dropout is drawn; 8 took a tenth longer
-CPU_WIDTH_MULTIPLE = 8  # of a group's slots: oneDNN builds a kernel a shape, which takes longer than a small product
+# sequences of one width in a group where no dropout is drawn; 8 took a tenth longer
+CPU_EQUAL_WIDTHS = 64
+# of a group's slots: oneDNN builds a kernel a shape, which takes longer than a small product
+CPU_WIDTH_MULTIPLE = 8
 ACCELERATOR_GROUP_SIZE = 64  # not measured: a kernel launch costs more there than padding
-VARLEN_MAX_HEAD_DIM = 256  # of flash attention, whose head sizes also are multiples of eight (torch's flash_api.cpp)
+# of flash attention, whose head sizes also are multiples of eight (torch's flash_api.cpp)
+VARLEN_MAX_HEAD_DIM = 256
 
 
 class Mask(NamedTuple):
@@ -56,13 +69,18 @@ class FullAttention:
 
 
 class LocalAttention:
-    """Layers that see a window around each token, and some that see everything (Beltagy et al. 2020, and later ones).
+    """Layers that see a window around each token, and some that see everything (Beltagy et al.
+    2020, and later ones).
 
-    `window`: tokens that are seen on each side. `global_every`: layers 0, n, 2 n, ... see everything; 0: none does."""
+    `window`: tokens that are seen on each side. `global_every`: layers 0, n, 2 n, ... see
+    everything; 0: none does."""
 
     def __init__(self, config: EncoderConfig, window: int, global_every: int = 0) -> None:
         if window < 1 or global_every < 0:
-            raise ValueError(f"attention: window {window} must be at least 1, global_every {global_every} at least 0")
+            raise ValueError(
+                f"attention: window {window} must be at least 1, global_every {global_every} at"
+                " least 0"
+            )
         self.is_causal, self.window, self.global_every = config.is_causal, window, global_every
 
     def mask(self, layer: int) -> Mask:
@@ -71,12 +89,15 @@ class LocalAttention:
 
 
 class DenseRows(NamedTuple):
-    """Equal rows, worked out once for all layers of a batch. Plain values: a compiled layer guards on these alone."""
+    """Equal rows, worked out once for all layers of a batch. Plain values: a compiled layer guards
+    on these alone.
+    """
 
     batch_size: int
     width: int
     bias: Tensor | None
-    """What is added to the scores: minus infinity where a token may not look, and on padding keys; None: nothing.
+    """What is added to the scores: minus infinity where a token may not look, and on padding keys;
+    None: nothing.
 
     [1 or B*N, 1 or S, S] for matmul, [1 or B, 1, 1 or S, S] for torch's kernels.
     """
@@ -89,7 +110,8 @@ class Context(NamedTuple):
 
     layout: Layout | DenseRows
     mask: Mask
-    rotation: Callable[[Tensor], Tensor] | None  # what the position scheme does to query and key [T, N, D]
+    # what the position scheme does to query and key [T, N, D]
+    rotation: Callable[[Tensor], Tensor] | None
 
 
 def dense_rows(
@@ -110,9 +132,14 @@ def dense_rows(
         else:
             hidden = out_of_sight(width, mask, device)[None]
             if padding is not None:
-                # A padding slot sees itself: else one far from all real tokens has a NaN, which reaches gradients.
-                hidden = hidden | (padding[:, None] & ~torch.eye(width, dtype=torch.bool, device=device))
-        bias = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
+                # A padding slot sees itself: else one far from all real tokens has a NaN, which
+                # reaches gradients.
+                hidden = hidden | (
+                    padding[:, None] & ~torch.eye(width, dtype=torch.bool, device=device)
+                )
+        bias = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(
+            hidden, -torch.inf
+        )
         if kernel != "bmm":
             return bias[:, None]
         return bias if len(bias) == 1 else bias.repeat_interleave(num_heads, dim=0)
@@ -141,13 +168,24 @@ def _usual_kernel(device: torch.device) -> str:
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, layout: Layout | DenseRows, *, mask: Mask, dropout_prob: float, training: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: Layout | DenseRows,
+    *,
+    mask: Mask,
+    dropout_prob: float,
+    training: bool,
 ) -> Tensor:
-    """softmax(q k^T / sqrt(D)) v inside each sequence: q, k, v [T, N, D] -> [T, N, D]. Padding slots of a rectangle get
-    finite values that mean nothing; on the CPU a ragged stream may go on after its last sequence, and get zeros."""
+    """softmax(q k^T / sqrt(D)) v inside each sequence: q, k, v [T, N, D] -> [T, N, D]. Padding
+    slots of a rectangle get finite values that mean nothing; on the CPU a ragged stream may go on
+    after its last sequence, and get zeros."""
     prob = dropout_prob if training else 0.0
     if not isinstance(layout, DenseRows):
-        layout = dense_rows(layout, num_heads=q.shape[1], dtype=q.dtype, device=q.device, mask=mask) or layout
+        layout = (
+            dense_rows(layout, num_heads=q.shape[1], dtype=q.dtype, device=q.device, mask=mask)
+            or layout
+        )
     if isinstance(layout, DenseRows):
         return _dense(q, k, v, layout, prob)
     if prob == 0.0 and has_varlen_kernel(q, mask):
@@ -159,8 +197,15 @@ def attention_of(qkv: Tensor, context: Context, *, dropout_prob: float, training
     """`attention` for query, key and value in one tensor [T, 3, N, D]."""
     layout, mask, rotation = context
     prob = dropout_prob if training else 0.0
-    if rotation is None and isinstance(layout, DenseRows) and layout.kernel == "bmm" and has_fast_path(qkv, prob):
-        return _CpuAttention.apply(qkv, layout.batch_size, layout.width, layout.bias, dropped_levels(prob))
+    if (
+        rotation is None
+        and isinstance(layout, DenseRows)
+        and layout.kernel == "bmm"
+        and has_fast_path(qkv, prob)
+    ):
+        return _CpuAttention.apply(
+            qkv, layout.batch_size, layout.width, layout.bias, dropped_levels(prob)
+        )
     q, k, v = qkv.unbind(1)
     if rotation is not None:
         q, k = rotation(q), rotation(k)
@@ -168,12 +213,16 @@ def attention_of(qkv: Tensor, context: Context, *, dropout_prob: float, training
 
 
 def reference_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout, *, mask: Mask) -> Tensor:
-    """The oracle of the tests: one scaled_dot_product_attention a sequence, zero in padding slots; [T, N, D]."""
+    """The oracle of the tests: one scaled_dot_product_attention a sequence, zero in padding slots;
+    [T, N, D].
+    """
     out = torch.zeros_like(q)
     for start, length in zip(layout.first_rows.tolist(), layout.lengths_list, strict=True):
         slots = torch.arange(start, start + length, device=q.device)
         q_i, k_i, v_i = (x[slots].transpose(0, 1) for x in (q, k, v))  # [N, length, D]
-        attended = F.scaled_dot_product_attention(q_i, k_i, v_i, attn_mask=~out_of_sight(length, mask, q.device))
+        attended = F.scaled_dot_product_attention(
+            q_i, k_i, v_i, attn_mask=~out_of_sight(length, mask, q.device)
+        )
         out = out.index_copy(0, slots, attended.transpose(0, 1).to(out.dtype))
     return out
 
@@ -184,8 +233,8 @@ def _dense(q: Tensor, k: Tensor, v: Tensor, rows: DenseRows, prob: float) -> Ten
     shape = (rows.batch_size, rows.width, num_heads, head_dim)
     q, k, v = (x.reshape(shape).transpose(1, 2) for x in (q, k, v))  # [B, N, S, D]
     if q.device.type == "meta":
-        # Where cost.py counts: the products of a kernel that computes no more than the window. A causal mask is not
-        # discounted, though half of its scores are thrown away.
+        # Where cost.py counts: the products of a kernel that computes no more than the window. A
+        # causal mask is not discounted, though half of its scores are thrown away.
         seen = rows.width if rows.mask.window is None else min(rows.width, 2 * rows.mask.window + 1)
         out = (q @ k[:, :, :seen].transpose(2, 3)) @ v[:, :, :seen]
     elif rows.kernel == "bmm":
@@ -194,20 +243,27 @@ def _dense(q: Tensor, k: Tensor, v: Tensor, rows: DenseRows, prob: float) -> Ten
         if rows.bias is None:
             scores = torch.bmm(q * scale, k.transpose(1, 2))  # [B*N, S, S]
         else:
-            scores = torch.baddbmm(rows.bias.expand(len(q), rows.width, rows.width), q, k.transpose(1, 2), alpha=scale)
+            scores = torch.baddbmm(
+                rows.bias.expand(len(q), rows.width, rows.width), q, k.transpose(1, 2), alpha=scale
+            )
         probs = dropout(torch.softmax(scores, dim=-1), prob, training=True)
         out = torch.bmm(probs, v).view(rows.batch_size, num_heads, rows.width, head_dim)
     else:
         is_causal = rows.mask.is_causal and rows.bias is None
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=rows.bias, dropout_p=prob, is_causal=is_causal)
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=rows.bias, dropout_p=prob, is_causal=is_causal
+        )
     return out.transpose(1, 2).reshape(rows.batch_size * rows.width, num_heads, head_dim)
 
 
 def _grouped(q: Tensor, k: Tensor, v: Tensor, layout: Layout, prob: float, mask: Mask) -> Tensor:
     """Ragged stream in sorted groups, each padded to its longest sequence."""
     kernel = _usual_kernel(q.device)
-    size, multiple = (CPU_GROUP_SIZE, CPU_WIDTH_MULTIPLE) if kernel == "bmm" else (ACCELERATOR_GROUP_SIZE, 1)
-    most = CPU_EQUAL_WIDTHS if prob == 0.0 and kernel == "bmm" else size  # what dropout draws depends on the groups
+    size, multiple = (
+        (CPU_GROUP_SIZE, CPU_WIDTH_MULTIPLE) if kernel == "bmm" else (ACCELERATOR_GROUP_SIZE, 1)
+    )
+    # what dropout draws depends on the groups
+    most = CPU_EQUAL_WIDTHS if prob == 0.0 and kernel == "bmm" else size
     groups = layout.padded_groups(size, q.shape[0], multiple, most)
     q, k, v = (to_padded(x, groups) for x in (q, k, v))
     outputs = []
@@ -220,7 +276,9 @@ def _grouped(q: Tensor, k: Tensor, v: Tensor, layout: Layout, prob: float, mask:
 
 
 def has_varlen_kernel(q: Tensor, mask: Mask) -> bool:
-    """Whether torch's variable-length kernel takes `q`; it raises where scaled_dot_product_attention would adapt."""
+    """Whether torch's variable-length kernel takes `q`; it raises where
+    scaled_dot_product_attention would adapt.
+    """
     if q.device.type != "cuda" or q.dtype not in (torch.bfloat16, torch.float16):
         return False
     loaded = _load_varlen()
@@ -237,18 +295,23 @@ def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout, mask: Mask) -> Tens
     loaded = _load_varlen()
     assert loaded is not None
     kernel, parameters = loaded
-    # torch 2.10 spells the causal mask is_causal, later ones spell it as a window that ends at the query.
+    # torch 2.10 spells the causal mask is_causal, later ones spell it as a window that ends at the
+    # query.
     options: dict[str, Any] = {"is_causal": mask.is_causal} if "is_causal" in parameters else {}
     side = -1 if mask.window is None else mask.window
     if mask.window is not None or (mask.is_causal and not options):
         options = {"window_size": (side, 0 if mask.is_causal else side)}
     bounds, longest = layout.cu_seqlens, layout.max_seqlen
-    return kernel(q.contiguous(), k.contiguous(), v.contiguous(), bounds, bounds, longest, longest, **options)
+    return kernel(
+        q.contiguous(), k.contiguous(), v.contiguous(), bounds, bounds, longest, longest, **options
+    )
 
 
 @lru_cache(maxsize=1)
 def _load_varlen() -> tuple[Callable[..., Any], frozenset[str]] | None:
-    """The kernel and its parameter names, or None where torch lacks it (before 2.10); imported when first wanted."""
+    """The kernel and its parameter names, or None where torch lacks it (before 2.10); imported when
+    first wanted.
+    """
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -259,11 +322,14 @@ def _load_varlen() -> tuple[Callable[..., Any], frozenset[str]] | None:
 class _CpuAttention(torch.autograd.Function):
     """Of equal rows, forward and backward by hand around torch's batched matmul and softmax.
 
-    It saves memory traffic: query, key and value are brought into matmul's order by one copy, and so are their
-    gradients; the scale costs nothing; dropout's mask is drawn in place. Together a tenth of a small model's step."""
+    It saves memory traffic: query, key and value are brought into matmul's order by one copy, and
+    so are their gradients; the scale costs nothing; dropout's mask is drawn in place. Together a
+    tenth of a small model's step."""
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, batch_size: int, width: int, bias: Tensor | None, levels: int) -> Tensor:
+    def forward(
+        ctx: Any, qkv: Tensor, batch_size: int, width: int, bias: Tensor | None, levels: int
+    ) -> Tensor:
         _, _, num_heads, head_dim = qkv.shape
         ctx.shape, ctx.alpha = (batch_size, width, num_heads, head_dim), head_dim**-0.5
         by_slot = qkv.view(batch_size, width, 3, num_heads, head_dim)
@@ -271,7 +337,9 @@ class _CpuAttention(torch.autograd.Function):
         # Without a bias beta is 0, and the content of what is added is not read.
         added = q.new_empty(()) if bias is None else bias
         added = added.expand(len(q), width, width)
-        scores = torch.baddbmm(added, q, k.transpose(1, 2), beta=float(bias is not None), alpha=ctx.alpha)
+        scores = torch.baddbmm(
+            added, q, k.transpose(1, 2), beta=float(bias is not None), alpha=ctx.alpha
+        )
         probs = torch.softmax(scores, dim=-1)
         mask = drawn_mask(probs.shape, probs.dtype, levels) if levels else None
         ctx.scale = keep_scale(levels)
@@ -291,7 +359,9 @@ class _CpuAttention(torch.autograd.Function):
         grad_probs = torch.bmm(grad_out, v.transpose(1, 2))
         if mask is not None:
             grad_probs = masked(grad_probs, mask, ctx.scale)
-        grad_scores = torch._softmax_backward_data(grad_probs, probs, -1, probs.dtype).mul_(ctx.alpha)
+        grad_scores = torch._softmax_backward_data(grad_probs, probs, -1, probs.dtype).mul_(
+            ctx.alpha
+        )
         torch.bmm(grad_scores, k, out=gradient[0])
         torch.bmm(grad_scores.transpose(1, 2), q, out=gradient[1])
         by_slot = gradient.view(3, batch_size, num_heads, width, head_dim).permute(1, 3, 0, 2, 4)
@@ -299,7 +369,13 @@ class _CpuAttention(torch.autograd.Function):
 
 
 def has_fast_path(qkv: Tensor, prob: float) -> bool:
-    """Whether the CPU's own attention can take it; a compiler does better with the plain operations."""
-    if qkv.device.type != "cpu" or qkv.dtype.itemsize not in (2, 4) or torch.compiler.is_compiling():
+    """Whether the CPU's own attention can take it; a compiler does better with the plain
+    operations.
+    """
+    if (
+        qkv.device.type != "cpu"
+        or qkv.dtype.itemsize not in (2, 4)
+        or torch.compiler.is_compiling()
+    ):
         return False
     return prob == 0.0 or has_fast_dropout(qkv, prob)

@@ -1,8 +1,8 @@
 """What an encoder is: its sizes, and the parts it is made of.
 
-Sizes are in Hugging Face's spelling. A part is a class below `clozelab.models`, named by its address; so a new part is
-a class and a line of YAML, and nobody lists it. How a family of models spells all this in its config.json is in
-families/.
+Sizes are in Hugging Face's spelling. A part is a class below `clozelab.models`, named by its
+address; so a new part is a class and a line of YAML, and nobody lists it. How a family of models
+spells all this in its config.json is in families/.
 
 Unusual: a causal encoder pools its last token, because under a causal mask the first one sees only
 itself. A pooled head that transformers' classes have trained on such an encoder read the first one
@@ -22,12 +22,15 @@ if TYPE_CHECKING:
     from clozelab.models.families.bert import Family
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
-PART_PACKAGE = "clozelab.models."  # of all parts: a strange folder's config.json names some, and must run nothing else
+# of all parts: a strange folder's config.json names some, and must run nothing else
+PART_PACKAGE = "clozelab.models."
 
 
 @dataclass(frozen=True)
 class Part:
-    """A class below `clozelab.models` and the options it is built with; built as `class(config, **options)`."""
+    """A class below `clozelab.models` and the options it is built with; built as `class(config,
+    **options)`.
+    """
 
     target: str
     options: tuple[tuple[str, Any], ...] = ()
@@ -39,8 +42,13 @@ class Part:
             return node
         target = node.get("_target_")
         if not isinstance(target, str) or not target.startswith(PART_PACKAGE):
-            raise ValueError(f"{where}._target_ is {target!r}: a part is a class below {PART_PACKAGE.rstrip('.')}")
-        return cls(target, tuple(sorted((str(k), value) for k, value in node.items() if k != "_target_")))
+            raise ValueError(
+                f"{where}._target_ is {target!r}: a part is a class below"
+                f" {PART_PACKAGE.rstrip('.')}"
+            )
+        return cls(
+            target, tuple(sorted((str(k), value) for k, value in node.items() if k != "_target_"))
+        )
 
     def node(self) -> dict[str, Any]:
         return {"_target_": self.target, **dict(self.options)}
@@ -51,7 +59,8 @@ class Part:
             made = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError):
             made = None
-        if not isinstance(made, type) or made.__module__ != module:  # a function, or what the module has imported
+        # a function, or what the module has imported
+        if not isinstance(made, type) or made.__module__ != module:
             raise ValueError(f"there is no part {self.target!r} in this version of clozelab")
         return made(config, **dict(self.options))
 
@@ -76,13 +85,21 @@ WHOLE_NUMBERS = (
     "embedding_size",
     "num_hidden_groups",
 )
-FOLLOWING_NUMBERS = ("embedding_size", "num_hidden_groups")  # null where they follow from another size
-NUMBERS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "layer_norm_eps")
+# null where they follow from another size
+FOLLOWING_NUMBERS = ("embedding_size", "num_hidden_groups")
+NUMBERS = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "initializer_range",
+    "layer_norm_eps",
+)
 
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """Sizes, probabilities and parts of an encoder. ValueError, naming the field, when a value is impossible."""
+    """Sizes, probabilities and parts of an encoder. ValueError, naming the field, when a value is
+    impossible.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -102,8 +119,10 @@ class EncoderConfig:
     pools_first_token: bool = False
     pad_token_id: int = 0
     embedding_size: int = 0  # width of the embeddings; 0: the hidden size
-    num_hidden_groups: int = 0  # sets of weights that the layers share among them; 0: each layer has its own
-    projects_embeddings: bool = False  # a matrix between embeddings and layers even where their widths are equal
+    # sets of weights that the layers share among them; 0: each layer has its own
+    num_hidden_groups: int = 0
+    # a matrix between embeddings and layers even where their widths are equal
+    projects_embeddings: bool = False
     model_type: str = "bert"  # the family (families/), whose names its folders have
     # Parts, given as such or as the node of a YAML.
     positions: Part = PARTS["positions"]  # type: ignore[assignment]
@@ -119,9 +138,17 @@ class EncoderConfig:
         self._refuse_other_types()
         # YAML says null for what follows from another size.
         object.__setattr__(self, "embedding_size", self.embedding_size or self.hidden_size)
-        object.__setattr__(self, "num_hidden_groups", self.num_hidden_groups or self.num_hidden_layers)
+        object.__setattr__(
+            self, "num_hidden_groups", self.num_hidden_groups or self.num_hidden_layers
+        )
         counts = (
-            *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+            *(
+                "vocab_size",
+                "hidden_size",
+                "num_hidden_layers",
+                "num_attention_heads",
+                "intermediate_size",
+            ),
             *("max_position_embeddings", "embedding_size", "num_hidden_groups"),
         )
         probs = ("hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -131,23 +158,42 @@ class EncoderConfig:
         for name, holds, rule in (
             *((name, getattr(self, name) >= 1, "it must be at least 1") for name in counts),
             ("type_vocab_size", self.type_vocab_size >= 0, "it must be at least 0"),
-            *((name, 0.0 <= getattr(self, name) < 1.0, "it must be at least 0 and below 1") for name in probs),
+            *(
+                (name, 0.0 <= getattr(self, name) < 1.0, "it must be at least 0 and below 1")
+                for name in probs
+            ),
             *((name, getattr(self, name) > 0.0, "it must be above 0") for name in positive),
-            *((name, getattr(self, name) in of, f"choose one of {', '.join(of)}") for name, of in choices.items()),
-            ("hidden_size", self.hidden_size % max(1, heads) == 0, f"model.num_attention_heads {heads} must divide it"),
-            ("num_hidden_groups", self.num_hidden_groups <= layers, f"there are only {layers} layers to share them"),
+            *(
+                (name, getattr(self, name) in of, f"choose one of {', '.join(of)}")
+                for name, of in choices.items()
+            ),
+            (
+                "hidden_size",
+                self.hidden_size % max(1, heads) == 0,
+                f"model.num_attention_heads {heads} must divide it",
+            ),
+            (
+                "num_hidden_groups",
+                self.num_hidden_groups <= layers,
+                f"there are only {layers} layers to share them",
+            ),
         ):
             if not holds:
                 raise ValueError(f"model.{name} is {getattr(self, name)!r}; {rule}")
 
     def _refuse_other_types(self) -> None:
-        """ValueError for a number written as text, or a count written with a fraction: `"16"`, `1.0`."""
+        """ValueError for a number written as text, or a count written with a fraction: `"16"`,
+        `1.0`.
+        """
         for name in WHOLE_NUMBERS:
             value = getattr(self, name)
             if value is None and name in FOLLOWING_NUMBERS:
                 continue
             if isinstance(value, bool) or not isinstance(value, Integral):
-                raise ValueError(f"model.{name} is {value!r}; it must be a whole number, without quotes or a fraction")
+                raise ValueError(
+                    f"model.{name} is {value!r}; it must be a whole number, without quotes or a"
+                    " fraction"
+                )
         for name in NUMBERS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, Real):
@@ -174,12 +220,18 @@ class EncoderConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `EncoderConfig(**values)` is the same again."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value.node() if isinstance(value, Part) else value for name, value in values.items()}
+        return {
+            name: value.node() if isinstance(value, Part) else value
+            for name, value in values.items()
+        }
 
 
 def family_of(model_type: str) -> Family:
-    """The family of a name, each one a module of families/; ValueError lists them where there is none."""
-    from clozelab.models import families  # here, because a family builds heads, which know this file
+    """The family of a name, each one a module of families/; ValueError lists them where there is
+    none.
+    """
+    # here, because a family builds heads, which know this file
+    from clozelab.models import families
 
     known = sorted(module.name for module in pkgutil.iter_modules(families.__path__))
     if model_type not in known:

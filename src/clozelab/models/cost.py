@@ -1,13 +1,16 @@
 """What a model costs: parameters, and the floating-point operations of a training step.
 
-Both are read off the modules that run, on the meta device, where nothing has memory: so shared layers count once as
-parameters and every time as work, and a window, a gate or a second encoder is counted without a line here.
+Both are read off the modules that run, on the meta device, where nothing has memory: so shared
+layers count once as parameters and every time as work, and a window, a gate or a second encoder is
+counted without a line here.
 
-Matrix products only, forward once and backward twice. A causal mask is not discounted, though half of its scores are
-thrown away. Heads on one state a sequence (next sentence, classification) are below a thousandth, and left out.
+Matrix products only, forward once and backward twice. A causal mask is not discounted, though half
+of its scores are thrown away. Heads on one state a sequence (next sentence, classification) are
+below a thousandth, and left out.
 
-Unusual: torch.utils.flop_counter gives the same figures (tests/models/test_cost.py), but runs torch's meta kernels,
-which are Python: importing them takes seconds. Here only shapes walk through the modules.
+Unusual: torch.utils.flop_counter gives the same figures (tests/models/test_cost.py), but runs
+torch's meta kernels, which are Python: importing them takes seconds. Here only shapes walk through
+the modules.
 """
 
 from __future__ import annotations
@@ -27,14 +30,18 @@ from clozelab.models.layout import Layout
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
 
-EVERY_TOKEN = frozenset({"rtd"})  # kinds of heads that read every token; `lm` reads the predicted positions
+# kinds of heads that read every token; `lm` reads the predicted positions
+EVERY_TOKEN = frozenset({"rtd"})
 
 
 def training_flops_per_token(
-    config: EncoderConfig, seq_length: int, predicted_fraction: float, heads: tuple[str, ...] = ("lm",)
+    config: EncoderConfig,
+    seq_length: int,
+    predicted_fraction: float,
+    heads: tuple[str, ...] = ("lm",),
 ) -> float:
-    """Of one training step of an encoder, without padding; `lm` reads `predicted_fraction` of the tokens. A second
-    encoder (a generator, a teacher) is counted by a call of its own."""
+    """Of one training step of an encoder, without padding; `lm` reads `predicted_fraction` of the
+    tokens. A second encoder (a generator, a teacher) is counted by a call of its own."""
     shares = {"lm": predicted_fraction} | dict.fromkeys(EVERY_TOKEN, 1.0)
     on_tokens = sum(shares[kind] * _head_flops(config, kind) for kind in heads if kind in shares)
     return 3.0 * (_encoder_flops(config, seq_length) + on_tokens)
@@ -42,13 +49,19 @@ def training_flops_per_token(
 
 @lru_cache(maxsize=256)
 def parameter_count(config: EncoderConfig) -> int:
-    """Parameters of the encoder with pooler, without any pre-training or task head (as published sizes are given)."""
+    """Parameters of the encoder with pooler, without any pre-training or task head (as published
+    sizes are given).
+    """
     return sum(parameter.numel() for parameter in _on_meta(config).parameters())
 
 
 def trained_parameters(models: Mapping[str, nn.Module]) -> int:
     """Of everything that is trained, encoders and heads; what is shared or tied is counted once."""
-    return sum({id(value): value.numel() for model in models.values() for value in model.parameters()}.values())
+    return sum(
+        {
+            id(value): value.numel() for model in models.values() for value in model.parameters()
+        }.values()
+    )
 
 
 @lru_cache(maxsize=32)
@@ -87,31 +100,64 @@ COUNTED: Mapping[str, Callable[..., tuple[int, Tensor]]] = {
     "linear": lambda x, weight, bias=None: _matmul(x, weight.t()),  # noqa: ARG005
     **dict.fromkeys(("matmul", "__matmul__", "bmm", "mm"), _matmul),
 }
-UNCOUNTED = frozenset({"einsum", "addmm", "baddbmm", "tensordot", "bilinear", "scaled_dot_product_attention", "lstm"})
+UNCOUNTED = frozenset(
+    {"einsum", "addmm", "baddbmm", "tensordot", "bilinear", "scaled_dot_product_attention", "lstm"}
+)
 ELEMENTWISE = frozenset(  # their result has the shape of the largest of what they are given
     {
-        *("add", "__add__", "__radd__", "sub", "__sub__", "mul", "__mul__", "__rmul__", "div", "__truediv__"),
-        *("layer_norm", "gelu", "relu", "tanh", "sigmoid", "silu", "softmax", "dropout", "to", "float"),
+        *(
+            "add",
+            "__add__",
+            "__radd__",
+            "sub",
+            "__sub__",
+            "mul",
+            "__mul__",
+            "__rmul__",
+            "div",
+            "__truediv__",
+        ),
+        *(
+            "layer_norm",
+            "gelu",
+            "relu",
+            "tanh",
+            "sigmoid",
+            "silu",
+            "softmax",
+            "dropout",
+            "to",
+            "float",
+        ),
     }
 )
 
 
 class Products(TorchFunctionMode):
-    """Counts matrix products of modules on the meta device, and lets shapes through everything else. An unknown name
-    runs on torch's own kernel: right, only slow. ValueError for a product not counted."""
+    """Counts matrix products of modules on the meta device, and lets shapes through everything
+    else. An unknown name runs on torch's own kernel: right, only slow. ValueError for a product not
+    counted."""
 
     flops: int = 0
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
         name, kwargs = func.__name__, kwargs or {}
         if name in UNCOUNTED:
-            raise ValueError(f"models/cost.py does not count {name}: add it to COUNTED, or use a product that is there")
+            raise ValueError(
+                f"models/cost.py does not count {name}: add it to COUNTED, or use a product that is"
+                " there"
+            )
         if name in COUNTED:
             flops, out = COUNTED[name](*args, **kwargs)
             self.flops += flops
             return out
         if name in ELEMENTWISE:
-            return max((value for value in args if isinstance(value, Tensor)), key=lambda value: math.prod(value.shape))
+            return max(
+                (value for value in args if isinstance(value, Tensor)),
+                key=lambda value: math.prod(value.shape),
+            )
         if name == "embedding":
             return args[1].new_empty(*args[0].shape, args[1].shape[1])
         if name == "index_select":

@@ -1,7 +1,9 @@
-"""Token stream -> vectors: word + token type + position, LayerNorm, dropout; and the ways to say where a token stands.
+"""Token stream -> vectors: word + token type + position, LayerNorm, dropout; and the ways to say
+where a token stands.
 
-A position scheme adds a vector to the embedding, or turns query and key inside attention, or both. One that speaks to
-attention in another way (relative, disentangled) gives what attention needs in `rotation`'s place.
+A position scheme adds a vector to the embedding, or turns query and key inside attention, or both.
+One that speaks to attention in another way (relative, disentangled) gives what attention needs in
+`rotation`'s place.
 
 Letters: T tokens in the stream, E embedding size, D head dimension.
 """
@@ -19,10 +21,13 @@ from clozelab.models.layers import Dropout, Embedding
 
 
 def sinusoids(num_positions: int, size: int) -> Tensor:
-    """fp64 [positions, size]: sines in even columns, cosines in odd ones (Vaswani et al. 2017, section 3.5). As a start
-    of learned positions they take small models off the plateau of the masked-LM loss."""
+    """fp64 [positions, size]: sines in even columns, cosines in odd ones (Vaswani et al. 2017,
+    section 3.5). As a start of learned positions they take small models off the plateau of the
+    masked-LM loss."""
     position = torch.arange(num_positions, dtype=torch.float64)[:, None]
-    frequency = torch.exp(torch.arange(0, size, 2, dtype=torch.float64) * (-math.log(10_000.0) / size))
+    frequency = torch.exp(
+        torch.arange(0, size, 2, dtype=torch.float64) * (-math.log(10_000.0) / size)
+    )
     table = torch.empty(num_positions, size, dtype=torch.float64)
     table[:, 0::2] = torch.sin(position * frequency)
     table[:, 1::2] = torch.cos(position * frequency[: size // 2])
@@ -53,8 +58,8 @@ class Positions(nn.Module):
 
 
 class LearnedPositions(Positions, Embedding):
-    """One learned vector a position, as BERT, from a normal or sinusoidal start. `after_padding`: the first is
-    pad_token_id + 1, as in RoBERTa; the entries before it are never used."""
+    """One learned vector a position, as BERT, from a normal or sinusoidal start. `after_padding`:
+    the first is pad_token_id + 1, as in RoBERTa; the entries before it are never used."""
 
     def __init__(self, config: EncoderConfig, after_padding: bool = False) -> None:
         offset = config.pad_token_id + 1 if after_padding else 0
@@ -74,14 +79,18 @@ class LearnedPositions(Positions, Embedding):
 
 
 class SinusoidalPositions(Positions):
-    """Vaswani et al. 2017, section 3.5: fixed sines and cosines, added at the size of the other embeddings."""
+    """Vaswani et al. 2017, section 3.5: fixed sines and cosines, added at the size of the other
+    embeddings.
+    """
 
     table: Tensor
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         table = sinusoids(config.max_position_embeddings, config.embedding_size)
-        self.register_buffer("table", (table * (config.initializer_range * 2.0**0.5)).float(), persistent=False)
+        self.register_buffer(
+            "table", (table * (config.initializer_range * 2.0**0.5)).float(), persistent=False
+        )
 
     def forward(self, position_ids: Tensor) -> Tensor:
         """int64 [T] -> [T, E]."""
@@ -89,17 +98,26 @@ class SinusoidalPositions(Positions):
 
 
 class RotaryPositions(Positions):
-    """Su et al. 2021: query and key turn by an angle that grows with the position (`base`: wavelengths). Even heads."""
+    """Su et al. 2021: query and key turn by an angle that grows with the position (`base`:
+    wavelengths). Even heads.
+    """
 
     table: Tensor
 
     def __init__(self, config: EncoderConfig, base: float = 10_000.0) -> None:
         super().__init__()
         if config.head_dim % 2:
-            raise ValueError(f"rotary positions turn pairs of numbers, but heads have {config.head_dim} of them")
+            raise ValueError(
+                f"rotary positions turn pairs of numbers, but heads have {config.head_dim} of them"
+            )
         exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
-        angles = torch.arange(config.max_position_embeddings, dtype=torch.float64)[:, None] * base**-exponents
-        self.register_buffer("table", torch.stack([angles.cos(), angles.sin()]).float(), persistent=False)
+        angles = (
+            torch.arange(config.max_position_embeddings, dtype=torch.float64)[:, None]
+            * base**-exponents
+        )
+        self.register_buffer(
+            "table", torch.stack([angles.cos(), angles.sin()]).float(), persistent=False
+        )
 
     def forward(self, position_ids: Tensor) -> None:  # noqa: ARG002
         """Nothing is added."""
@@ -129,7 +147,9 @@ class Embeddings(nn.Module):
         embedded = self.word_embeddings(input_ids)
         types = self.token_type_embeddings
         if types is not None:
-            embedded = embedded + (types.weight[0] if types.num_embeddings == 1 else types(token_type_ids))
+            embedded = embedded + (
+                types.weight[0] if types.num_embeddings == 1 else types(token_type_ids)
+            )
         positions = self.position_embeddings(position_ids)
         if positions is not None:
             embedded = torch.add(embedded, positions)
@@ -137,18 +157,22 @@ class Embeddings(nn.Module):
 
     @torch.no_grad()
     def tile_positions(self, trained: int, wanted: int) -> None:
-        """Start positions trained..wanted-1 as copies of 1..trained-1, over and over; position 0 is [CLS]'s own.
+        """Start positions trained..wanted-1 as copies of 1..trained-1, over and over; position 0 is
+        [CLS]'s own.
 
-        For instances that become longer during training: positions that no gradient has reached are foreign to
-        attention heads that have learnt to look at neighbours; copied ones work at once (Beltagy et al. 2020 extend 512
-        positions to 4,096 so). Schemes that learn nothing of a position need no copies.
+        For instances that become longer during training: positions that no gradient has reached are
+        foreign to attention heads that have learnt to look at neighbours; copied ones work at once
+        (Beltagy et al. 2020 extend 512 positions to 4,096 so). Schemes that learn nothing of a
+        position need no copies.
         """
         table = self.position_embeddings
         if not isinstance(table, LearnedPositions):
             return
         usable = table.num_embeddings - table.offset
         if not 1 < trained < wanted <= usable:
-            raise ValueError(f"cannot extend {trained} trained positions to {wanted}: the model has {usable}")
+            raise ValueError(
+                f"cannot extend {trained} trained positions to {wanted}: the model has {usable}"
+            )
         positions = torch.arange(trained, wanted, device=table.weight.device)
         copied = 1 + (positions - 1) % (trained - 1)
         table.weight[table.offset + positions] = table.weight[table.offset + copied]

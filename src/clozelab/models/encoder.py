@@ -1,10 +1,12 @@
-"""The encoder from below: the two halves of a layer, the layers, and the whole over one token stream.
+"""The encoder from below: the two halves of a layer, the layers, and the whole over one token
+stream.
 
-Unusual: no batch dimension and no padding arithmetic; hidden states are [T, H] all the way and only attention looks at
-the layout. Query, key and value are one matrix. Parameter names are like BERT's in Hugging Face; what a folder calls
-them is in families/.
+Unusual: no batch dimension and no padding arithmetic; hidden states are [T, H] all the way and only
+attention looks at the layout. Query, key and value are one matrix. Parameter names are like BERT's
+in Hugging Face; what a folder calls them is in families/.
 
-Letters: T tokens in the stream, B sequences, E embedding size, H hidden size, N heads, D head dimension.
+Letters: T tokens in the stream, B sequences, E embedding size, H hidden size, N heads, D head
+dimension.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from clozelab.models.layout import Layout
 
 SENTENCE_POOLINGS = ("mean", "cls")
 MAX_SHAPES = 64
-"""Shapes that are compiled before torch gives up and runs the rest uncompiled: phases x (with, without padding) x
-(last micro-batch, others)."""
+"""Shapes that are compiled before torch gives up and runs the rest uncompiled: phases x (with,
+without padding) x (last micro-batch, others)."""
 
 
 def layer_norm(config: EncoderConfig) -> nn.LayerNorm:
@@ -34,7 +36,9 @@ def layer_norm(config: EncoderConfig) -> nn.LayerNorm:
 
 
 class ResidualOutput(nn.Module):
-    """Dense, dropout, add the residual, and a LayerNorm where that comes last: how both halves of a layer end."""
+    """Dense, dropout, add the residual, and a LayerNorm where that comes last: how both halves of a
+    layer end.
+    """
 
     def __init__(self, input_size: int, config: EncoderConfig, norm_last: bool) -> None:
         super().__init__()
@@ -58,12 +62,16 @@ class SelfAttention(nn.Module):
     def forward(self, hidden: Tensor, residual: Tensor, context: Context) -> Tensor:
         """[T, H] twice -> [T, H]."""
         qkv = self.qkv(hidden).view(-1, 3, self.num_heads, self.head_dim)  # [T, 3, N, D]
-        attended = attention_of(qkv, context, dropout_prob=self.dropout_prob, training=self.training)
+        attended = attention_of(
+            qkv, context, dropout_prob=self.dropout_prob, training=self.training
+        )
         return self.output(attended.flatten(1), residual)
 
 
 class Intermediate(nn.Module):
-    """Dense and activation; gated (Shazeer 2020, GeGLU): times a second dense, from one matrix of both."""
+    """Dense and activation; gated (Shazeer 2020, GeGLU): times a second dense, from one matrix of
+    both.
+    """
 
     def __init__(self, config: EncoderConfig, gated: bool) -> None:
         super().__init__()
@@ -97,7 +105,9 @@ class PostNorm(nn.Module):
 
 
 class PreNorm(nn.Module):
-    """Each half begins with a LayerNorm (Xiong et al. 2020); the encoder adds one after its last layer."""
+    """Each half begins with a LayerNorm (Xiong et al. 2020); the encoder adds one after its last
+    layer.
+    """
 
     needs_final_norm: ClassVar[bool] = True
 
@@ -115,15 +125,19 @@ class PreNorm(nn.Module):
 
 
 class EncoderOutput(NamedTuple):
-    """A named tuple, not a dataclass: wrappers for sharded training look for tensors in outputs and know tuples."""
+    """A named tuple, not a dataclass: wrappers for sharded training look for tensors in outputs and
+    know tuples.
+    """
 
     sequence_output: Tensor  # [T, H]
-    hidden_states: tuple[Tensor, ...] | None  # the first layer's input, each one's output, [T, H]; None: not asked for
+    # the first layer's input, each one's output, [T, H]; None: not asked for
+    hidden_states: tuple[Tensor, ...] | None
 
 
 def few_shapes(num_slots: int) -> int:
-    """T of a ragged stream rounded up, sixteen sizes between powers of two, 3 % more on average: oneDNN builds its
-    matrix kernels anew for every T, which took 5 of 12 ms a training step for 450 tokens at H 128."""
+    """T of a ragged stream rounded up, sixteen sizes between powers of two, 3 % more on average:
+    oneDNN builds its matrix kernels anew for every T, which took 5 of 12 ms a training step for 450
+    tokens at H 128."""
     step = max(8, 1 << max(0, num_slots.bit_length() - 5))
     return -(-num_slots // step) * step
 
@@ -141,24 +155,36 @@ class Pooler(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Embeddings, layers and pooler, freshly initialised by `generator` (None: torch's global random state).
+    """Embeddings, layers and pooler, freshly initialised by `generator` (None: torch's global
+    random state).
 
-    `embeddings`: those of another encoder with as many words, as wide, to share; they stay as they are.
-    `gradient_checkpointing`, set from outside, keeps only each layer's input and computes the rest again in backward.
+    `embeddings`: those of another encoder with as many words, as wide, to share; they stay as they
+    are.
+    `gradient_checkpointing`, set from outside, keeps only each layer's input and computes the rest
+    again in backward.
     """
 
     def __init__(
-        self, config: EncoderConfig, generator: torch.Generator | None = None, embeddings: Embeddings | None = None
+        self,
+        config: EncoderConfig,
+        generator: torch.Generator | None = None,
+        embeddings: Embeddings | None = None,
     ) -> None:
         super().__init__()
         self.config = config
         self.gradient_checkpointing = False
         pattern = config.attention.build(config)
-        self.masks: list[Mask] = [pattern.mask(number) for number in range(config.num_hidden_layers)]
+        self.masks: list[Mask] = [
+            pattern.mask(number) for number in range(config.num_hidden_layers)
+        ]
         if embeddings is None:
             self.embeddings = Embeddings(config)
-        self.embeddings_project = Linear(config.embedding_size, config.hidden_size) if config.has_projection else None
-        self.layer = nn.ModuleList(config.block.build(config) for _ in range(config.num_hidden_groups))
+        self.embeddings_project = (
+            Linear(config.embedding_size, config.hidden_size) if config.has_projection else None
+        )
+        self.layer = nn.ModuleList(
+            config.block.build(config) for _ in range(config.num_hidden_groups)
+        )
         self.final_norm = layer_norm(config) if self.layer[0].needs_final_norm else nn.Identity()
         self.pooler: nn.Module = config.pooler.build(config) if config.pooler else nn.Identity()
         initialise_(self, config.initializer_range, generator)
@@ -183,7 +209,10 @@ class Encoder(nn.Module):
         num_slots = len(hidden)
         if layout.dense_width is None and hidden.device.type == "cpu":
             padding = few_shapes(num_slots) - num_slots
-            hidden, position_ids = F.pad(hidden, (0, 0, 0, padding)), F.pad(position_ids, (0, padding))
+            hidden, position_ids = (
+                F.pad(hidden, (0, 0, 0, padding)),
+                F.pad(position_ids, (0, padding)),
+            )
         contexts = self._contexts(layout, position_ids, hidden)
         for number, mask in enumerate(self.masks):
             # Neighbours share a set of weights.
@@ -196,9 +225,13 @@ class Encoder(nn.Module):
             if output_hidden_states:
                 hidden_states.append(hidden[:num_slots])
         hidden = self.final_norm(hidden)
-        return EncoderOutput(hidden[:num_slots], tuple(hidden_states) if output_hidden_states else None)
+        return EncoderOutput(
+            hidden[:num_slots], tuple(hidden_states) if output_hidden_states else None
+        )
 
-    def _contexts(self, layout: Layout, position_ids: Tensor, hidden: Tensor) -> dict[Mask, Context]:
+    def _contexts(
+        self, layout: Layout, position_ids: Tensor, hidden: Tensor
+    ) -> dict[Mask, Context]:
         """What attention is told, by mask: worked out once for all layers that have it."""
         device_type = hidden.device.type
         in_autocast = device_type != "meta" and torch.is_autocast_enabled(device_type)
@@ -223,27 +256,34 @@ class Encoder(nn.Module):
         return sequence_output.index_select(0, rows)
 
     def sentence_states(self, hidden: Tensor, layout: Layout, pooling: str) -> Tensor:
-        """[T, H], ragged -> fp32 [B, H]: each sequence's mean over all its tokens, or (`cls`) its `token_states`."""
+        """[T, H], ragged -> fp32 [B, H]: each sequence's mean over all its tokens, or (`cls`) its
+        `token_states`.
+        """
         if pooling == "cls":
             return self.token_states(hidden, layout).float()
         owner = torch.repeat_interleave(layout.lengths, output_size=len(hidden))
         sums = hidden.new_zeros(layout.batch_size, hidden.shape[1], dtype=torch.float32)
         return sums.index_add(0, owner, hidden.float()) / layout.lengths[:, None]
 
-    def pool(self, sequence_output: Tensor, layout: Layout, head: nn.Module | None = None) -> Tensor:
-        """[T, H] -> [B, H]: what `head` reads of a sequence, the pooler's output unless it has its own dense layer."""
+    def pool(
+        self, sequence_output: Tensor, layout: Layout, head: nn.Module | None = None
+    ) -> Tensor:
+        """[T, H] -> [B, H]: what `head` reads of a sequence, the pooler's output unless it has its
+        own dense layer.
+        """
         states = self.token_states(sequence_output, layout)
         return states if getattr(head, "reads_token_states", False) else self.pooler(states)
 
 
 def compile_encoder(encoder: Encoder, *, dynamic: bool, **options: Any) -> None:
-    """Compile `encoder` where it stands, with `options` of torch.compile. `dynamic` False: one compilation a shape, for
-    batches of few shapes; True: one for all, for ragged batches."""
+    """Compile `encoder` where it stands, with `options` of torch.compile. `dynamic` False: one
+    compilation a shape, for batches of few shapes; True: one for all, for ragged batches."""
     import torch._dynamo  # a second of start-up that only compiled runs pay
 
     config: Any = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, MAX_SHAPES)
-    # Host-side grouping of ragged batches: nothing in it to compile, and every batch is another one.
+    # Host-side grouping of ragged batches: nothing in it to compile, and every batch is another
+    # one.
     if not getattr(attention._grouped, "_torchdynamo_disable", False):
         attention._grouped = torch.compiler.disable(attention._grouped)
     for part in (encoder.embeddings, *encoder.layer):

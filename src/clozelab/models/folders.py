@@ -1,4 +1,5 @@
-"""Model folders: reading and writing weights in the Hugging Face layout, under the names of their family.
+"""Model folders: reading and writing weights in the Hugging Face layout, under the names of their
+family.
 
 `config.json`, `model.safetensors`, tokenizer files, and `checksums.json` (sha256 of every file: a
 flipped byte loads silently otherwise). Written to a temporary folder and renamed, so a folder is
@@ -37,7 +38,12 @@ from clozelab.models.families.bert import OWN_TYPE, Family
 
 CONFIG_FILE, WEIGHTS_FILE, CHECKSUMS_FILE = "config.json", "model.safetensors", "checksums.json"
 PICKLED_WEIGHTS_FILE, GOOGLE_CONFIG_FILE = "pytorch_model.bin", "bert_config.json"
-WEIGHTS = (WEIGHTS_FILE, f"{WEIGHTS_FILE}.index.json", PICKLED_WEIGHTS_FILE, f"{PICKLED_WEIGHTS_FILE}.index.json")
+WEIGHTS = (
+    WEIGHTS_FILE,
+    f"{WEIGHTS_FILE}.index.json",
+    PICKLED_WEIGHTS_FILE,
+    f"{PICKLED_WEIGHTS_FILE}.index.json",
+)
 """What holds a folder's weights; the first that is there."""
 _HARMLESS = ("embeddings.position_ids", "embeddings.token_type_ids", "n_averaged")
 """Buffers that hold nothing of a model: numbers of positions, zeros, and the count of an average of
@@ -49,7 +55,8 @@ _OTHER_MODELS = frozenset(
 )
 """What encoders are called in their classes: such a prefix is no wrapper's."""
 _WEIGHT_TYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
-_NESTED = ("state_dict", "model_state_dict", "model")  # where checkpoints of training programs keep the tensors
+# where checkpoints of training programs keep the tensors
+_NESTED = ("state_dict", "model_state_dict", "model")
 _LOG = logging.getLogger(__name__)
 
 
@@ -64,34 +71,55 @@ def save_encoder_folder(
 ) -> None:
     """Writes a whole folder, replacing one that is there; its files are 0644 less the umask.
 
-    `heads` are by kind (families/bert.py); another name is kept as it is. `tokenizer_files`: name -> content.
-    `extra_config`: further keys of config.json, e.g. label names. `with_pooler` False leaves out one not trained."""
+    `heads` are by kind (families/bert.py); another name is kept as it is. `tokenizer_files`: name
+    -> content.
+    `extra_config`: further keys of config.json, e.g. label names. `with_pooler` False leaves out
+    one not trained."""
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     config = {**encoder.config.family.to_hf(encoder.config, heads), **extra_config}
     config["tie_word_embeddings"] = "lm" not in heads or bool(heads["lm"].tied_parameters)
-    pooler = None if with_pooler else f"{encoder.config.family.prefix}{encoder.config.family.encoder_name('pooler.')}"
-    tensors = {name: value for name, value in to_hf_tensors(encoder, heads).items() if not pooler or pooler not in name}
+    pooler = (
+        None
+        if with_pooler
+        else f"{encoder.config.family.prefix}{encoder.config.family.encoder_name('pooler.')}"
+    )
+    tensors = {
+        name: value
+        for name, value in to_hf_tensors(encoder, heads).items()
+        if not pooler or pooler not in name
+    }
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        (temporary / CONFIG_FILE).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        (temporary / CONFIG_FILE).write_text(
+            json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8"
+        )
         safetensors.torch.save_file(tensors, temporary / WEIGHTS_FILE, metadata={"format": "pt"})
         for name, content in tokenizer_files.items():
             (temporary / name).parent.mkdir(exist_ok=True)
-            (temporary / name).write_bytes(content.encode() if isinstance(content, str) else content)
+            (temporary / name).write_bytes(
+                content.encode() if isinstance(content, str) else content
+            )
         files = sorted(path for path in temporary.rglob("*") if path.is_file())
         checksums = {path.relative_to(temporary).as_posix(): _sha256(path) for path in files}
-        (temporary / CHECKSUMS_FILE).write_text(json.dumps(checksums, indent=2) + "\n", encoding="utf-8")
+        (temporary / CHECKSUMS_FILE).write_text(
+            json.dumps(checksums, indent=2) + "\n", encoding="utf-8"
+        )
         _publish(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def load_encoder(
-    folder: Path | str, *, initialisation: str = "pretrained", seed: int = 0, stored: Mapping[str, Tensor] | None = None
+    folder: Path | str,
+    *,
+    initialisation: str = "pretrained",
+    seed: int = 0,
+    stored: Mapping[str, Tensor] | None = None,
 ) -> Encoder:
-    """Reads the encoder of a folder; ValueError names the file or tensor at fault. `initialisation` "random": the same
-    shape with fresh weights, of this `seed`, as of a missing pooler. `stored`: what read_tensors has read already."""
+    """Reads the encoder of a folder; ValueError names the file or tensor at fault. `initialisation`
+    "random": the same shape with fresh weights, of this `seed`, as of a missing pooler. `stored`:
+    what read_tensors has read already."""
     folder = Path(folder)
     encoder = Encoder(read_config(folder), generator=torch.Generator().manual_seed(seed))
     if initialisation == "random":
@@ -99,7 +127,11 @@ def load_encoder(
     family, expected = encoder.config.family, _named(encoder)
     stored = read_tensors(folder) if stored is None else stored
     if any(name.startswith(family.prefix) for name in stored):
-        own = {name.removeprefix(family.prefix): stored[name] for name in stored if name.startswith(family.prefix)}
+        own = {
+            name.removeprefix(family.prefix): stored[name]
+            for name in stored
+            if name.startswith(family.prefix)
+        }
     else:
         own = {name: value for name, value in stored.items() if not family.is_head(name)}
     if not own:
@@ -113,8 +145,12 @@ def load_encoder(
     return encoder
 
 
-def load_head(folder: Path | str, kind: str, module: nn.Module, stored: Mapping[str, Tensor] | None = None) -> None:
-    """Fills `module` with the folder's head of this kind; ValueError for a missing or misshapen tensor."""
+def load_head(
+    folder: Path | str, kind: str, module: nn.Module, stored: Mapping[str, Tensor] | None = None
+) -> None:
+    """Fills `module` with the folder's head of this kind; ValueError for a missing or misshapen
+    tensor.
+    """
     folder = Path(folder)
     family, stored = read_config(folder).family, read_tensors(folder) if stored is None else stored
     if kind == "lm":
@@ -136,25 +172,47 @@ def has_head(family: Family, kind: str, module: nn.Module, stored: Collection[st
 def _untied(family: Family, stored: Mapping[str, Tensor]) -> Tensor | None:
     """A file's vocabulary projection where it is not its word embeddings."""
     words = "embeddings.word_embeddings.weight"
-    projection, tied = stored.get(f"{family.decoder}.weight"), stored.get(family.prefix + words, stored.get(words))
-    return None if projection is None or (tied is not None and torch.equal(projection, tied)) else projection
+    projection, tied = (
+        stored.get(f"{family.decoder}.weight"),
+        stored.get(family.prefix + words, stored.get(words)),
+    )
+    return (
+        None
+        if projection is None or (tied is not None and torch.equal(projection, tied))
+        else projection
+    )
 
 
 def refuse_untied(folder: Path | str) -> None:
-    """ValueError where a folder's vocabulary projection is not its word embeddings: pre-training has them share."""
+    """ValueError where a folder's vocabulary projection is not its word embeddings: pre-training
+    has them share.
+    """
     family = read_config(folder).family
     if _untied(family, read_tensors(folder)) is not None:
-        apart = f"this {family.class_name}'s vocabulary projection was trained apart (tie_word_embeddings false)"
-        said = f"{family.decoder}.weight is not the word embeddings: {apart}, and pre-training goes on with shared ones"
-        how = "transformers.AutoModel.from_pretrained(FOLDER).save_pretrained(OTHER), and copy the tokenizer's files"
+        apart = (
+            f"this {family.class_name}'s vocabulary projection was trained apart"
+            " (tie_word_embeddings false)"
+        )
+        said = (
+            f"{family.decoder}.weight is not the word embeddings: {apart}, and pre-training goes on"
+            " with shared ones"
+        )
+        how = (
+            "transformers.AutoModel.from_pretrained(FOLDER).save_pretrained(OTHER), and copy the"
+            " tokenizer's files"
+        )
         raise ValueError(f"{folder}: {said} only; save the encoder alone ({how})")
 
 
 def read_config(folder: Path | str) -> EncoderConfig:
-    """The configuration of an encoder folder; ValueError when the folder or its config.json is not usable."""
+    """The configuration of an encoder folder; ValueError when the folder or its config.json is not
+    usable.
+    """
     values = read_config_dict(folder)
     try:
-        return family_of(str(values.get("model_type", "bert")).removeprefix(OWN_TYPE)).from_hf(values)
+        return family_of(str(values.get("model_type", "bert")).removeprefix(OWN_TYPE)).from_hf(
+            values
+        )
     except (ValueError, TypeError) as error:  # TypeError: a number that is text
         raise ValueError(f"{config_path(folder)}: {error}") from None
 
@@ -162,14 +220,20 @@ def read_config(folder: Path | str) -> EncoderConfig:
 def config_path(folder: Path | str) -> Path:
     """Where a folder's configuration is: config.json, or Google's bert_config.json."""
     google = Path(folder) / GOOGLE_CONFIG_FILE
-    return google if google.is_file() and not (Path(folder) / CONFIG_FILE).is_file() else Path(folder) / CONFIG_FILE
+    return (
+        google
+        if google.is_file() and not (Path(folder) / CONFIG_FILE).is_file()
+        else Path(folder) / CONFIG_FILE
+    )
 
 
 def read_config_dict(folder: Path | str) -> dict[str, Any]:
     """Everything in config.json, label names and run fingerprint included."""
     path = config_path(folder)
     if not path.is_file():
-        wanted = f"a folder with {CONFIG_FILE} and {WEIGHTS_FILE}, such as a pre-training run's encoder/"
+        wanted = (
+            f"a folder with {CONFIG_FILE} and {WEIGHTS_FILE}, such as a pre-training run's encoder/"
+        )
         raise ValueError(f"{path} does not exist: an encoder is {wanted}")
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -181,24 +245,39 @@ def read_config_dict(folder: Path | str) -> dict[str, Any]:
 
 
 def read_tensors(path: Path | str) -> dict[str, Tensor]:
-    """Every tensor of a folder, or of one file of weights, under today's names, on the CPU; checksums are verified
-    where they are kept. ValueError names the file that is damaged, or missing."""
+    """Every tensor of a folder, or of one file of weights, under today's names, on the CPU;
+    checksums are verified where they are kept. ValueError names the file that is damaged, or
+    missing."""
     path = Path(path)
     folder = path if path.is_dir() else path.parent
     verify_checksums(folder)
     bundles = sorted(folder.glob("*.index"))  # Google's
-    files = [path] if path.is_file() else [*(folder / name for name in WEIGHTS if (folder / name).is_file()), *bundles]
+    files = (
+        [path]
+        if path.is_file()
+        else [*(folder / name for name in WEIGHTS if (folder / name).is_file()), *bundles]
+    )
     if not files:
-        raise ValueError(f"{path} holds no weights: expected {', '.join(WEIGHTS)}, or a TensorFlow checkpoint's .index")
+        raise ValueError(
+            f"{path} holds no weights: expected {', '.join(WEIGHTS)}, or a TensorFlow checkpoint's"
+            " .index"
+        )
     if files[0].suffix == ".index":
         if len(bundles) > 1 and not path.is_file():
-            raise ValueError(f"{folder} holds {len(bundles)} checkpoints; name one of {', '.join(map(str, bundles))}")
+            raise ValueError(
+                f"{folder} holds {len(bundles)} checkpoints; name one of"
+                f" {', '.join(map(str, bundles))}"
+            )
         return tensorbundle.read_bert(files[0])
     tensors: dict[str, Tensor] = {}
     for file in _shards(files[0]) if files[0].suffix == ".json" else files[:1]:
         tensors |= _read_file(file)
-    modern = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # TensorFlow's
-    named = {re.sub(r"LayerNorm\.(gamma|beta)$", lambda old: modern[old[0]], name): tensors[name] for name in tensors}
+    # TensorFlow's
+    modern = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+    named = {
+        re.sub(r"LayerNorm\.(gamma|beta)$", lambda old: modern[old[0]], name): tensors[name]
+        for name in tensors
+    }
     return _unwrapped(named, read_config(folder).family, files[0])
 
 
@@ -207,32 +286,40 @@ def _unwrapped(tensors: dict[str, Tensor], family: Family, file: Path) -> dict[s
     torch.compile's `_orig_mod.`, a class of somebody's own. ValueError where the file holds several
     models."""
     prefixes = {
-        name.removesuffix(_LANDMARK).removesuffix(family.prefix) for name in tensors if name.endswith(_LANDMARK)
+        name.removesuffix(_LANDMARK).removesuffix(family.prefix)
+        for name in tensors
+        if name.endswith(_LANDMARK)
     }
     if len(prefixes) > 1:
         shown = " and ".join(repr(prefix) for prefix in sorted(prefixes)[:2])
-        raise ValueError(f"{file} holds {len(prefixes)} models, their names begin with {shown}; save the one you want")
+        raise ValueError(
+            f"{file} holds {len(prefixes)} models, their names begin with {shown}; save the one you"
+            " want"
+        )
     prefix = next(iter(prefixes), "")
     if not prefix:
         return tensors
     if prefix.endswith(family.prefix):
         raise ValueError(
-            f"{file}: names begin with {prefix}{family.prefix}, so one {family.class_name} model was saved inside "
-            f"another's name; save it without the second {family.prefix}"
+            f"{file}: names begin with {prefix}{family.prefix}, so one {family.class_name} model"
+            f" was saved inside another's name; save it without the second {family.prefix}"
         )
     if (other := prefix.rstrip(".").rpartition(".")[2]) in _OTHER_MODELS:
         raise ValueError(
-            f"{file}: names begin with {other}. and {CONFIG_FILE} describes a {family.class_name} model "
-            f"({family.prefix}): they do not belong together"
+            f"{file}: names begin with {other}. and {CONFIG_FILE} describes a {family.class_name}"
+            f" model ({family.prefix}): they do not belong together"
         )
     if any(".lora_" in name for name in tensors):
         raise ValueError(
-            f"{file}: names begin with {prefix} and some hold lora_, so an adapter was not merged: save "
-            "model.merge_and_unload()"
+            f"{file}: names begin with {prefix} and some hold lora_, so an adapter was not merged:"
+            " save model.merge_and_unload()"
         )
     unwrapped = {name.removeprefix(prefix): value for name, value in tensors.items()}
     if len(unwrapped) < len(tensors):
-        raise ValueError(f"{file}: names begin with {prefix} and stand there without it, too; save one model alone")
+        raise ValueError(
+            f"{file}: names begin with {prefix} and stand there without it, too; save one model"
+            " alone"
+        )
     _LOG.info("%s: names begin with %s, which is left out", file, prefix)
     return unwrapped
 
@@ -245,9 +332,13 @@ def _shards(index: Path) -> list[Path]:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{index} is damaged: it lists no files (weight_map)") from None
     if not paths:
-        raise ValueError(f"{index} lists no files: its weight_map is empty; copy the whole folder again")
+        raise ValueError(
+            f"{index} lists no files: its weight_map is empty; copy the whole folder again"
+        )
     if missing := [path for path in paths if not path.is_file()]:
-        raise ValueError(f"{missing[0]} is missing: {index.name} lists it; copy the whole folder again")
+        raise ValueError(
+            f"{missing[0]} is missing: {index.name} lists it; copy the whole folder again"
+        )
     return paths
 
 
@@ -259,18 +350,28 @@ def _read_file(path: Path) -> dict[str, Tensor]:
         load: Any = partial(torch.load, map_location="cpu", weights_only=True)
         tensors = load(path) if is_pickle else safetensors.torch.load_file(path)
     except pickle.UnpicklingError:
-        what = "it is damaged, or holds more than tensors, which may run code (nothing of it has run)"
-        raise ValueError(f"{path} cannot be read: {what}; take a model.safetensors of this model") from None
+        what = (
+            "it is damaged, or holds more than tensors, which may run code (nothing of it has run)"
+        )
+        raise ValueError(
+            f"{path} cannot be read: {what}; take a model.safetensors of this model"
+        ) from None
     except Exception as error:  # each format fails in its own way: cut short, bad header
         why = str(error).partition("\n")[0]
-        raise ValueError(f"{path} cannot be read, it is damaged or not a weights file: {why}") from error
+        raise ValueError(
+            f"{path} cannot be read, it is damaged or not a weights file: {why}"
+        ) from error
     if isinstance(tensors, dict):
         tensors = next(
             (tensors[key] for key in _NESTED if isinstance(tensors.get(key), dict)),
             tensors,
         )
-    if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
-        raise ValueError(f"{path} is not a weights file: it holds something else than tensors by their names")
+    if not isinstance(tensors, dict) or not all(
+        isinstance(value, Tensor) for value in tensors.values()
+    ):
+        raise ValueError(
+            f"{path} is not a weights file: it holds something else than tensors by their names"
+        )
     return tensors
 
 
@@ -279,24 +380,34 @@ def _refuse_forbidden(path: Path) -> None:
     try:
         path.open("rb").close()
     except PermissionError:
-        raise ValueError(f"{path} cannot be read: you have no permission for it; chmod u+r gives it") from None
+        raise ValueError(
+            f"{path} cannot be read: you have no permission for it; chmod u+r gives it"
+        ) from None
 
 
 def verify_checksums(folder: Path | str) -> None:
-    """ValueError naming the first file that differs from checksums.json; nothing to do where that is absent."""
+    """ValueError naming the first file that differs from checksums.json; nothing to do where that
+    is absent.
+    """
     folder = Path(folder)
     if not (folder / CHECKSUMS_FILE).is_file():
         return
     try:
         checksums = dict(json.loads((folder / CHECKSUMS_FILE).read_text(encoding="utf-8")))
     except (ValueError, TypeError):
-        raise ValueError(f"{folder / CHECKSUMS_FILE} is damaged: copy the whole folder again") from None
+        raise ValueError(
+            f"{folder / CHECKSUMS_FILE} is damaged: copy the whole folder again"
+        ) from None
     for name, expected in checksums.items():
         path = folder / name
         if not path.is_file():
-            raise ValueError(f"{path} is missing: {CHECKSUMS_FILE} lists it; copy the whole folder again")
+            raise ValueError(
+                f"{path} is missing: {CHECKSUMS_FILE} lists it; copy the whole folder again"
+            )
         if _sha256(path) != expected:
-            raise ValueError(f"{path} is damaged: its sha256 is not the one in {CHECKSUMS_FILE}; copy it again")
+            raise ValueError(
+                f"{path} is damaged: its sha256 is not the one in {CHECKSUMS_FILE}; copy it again"
+            )
 
 
 def to_hf_tensors(encoder: Encoder, heads: Mapping[str, nn.Module]) -> dict[str, Tensor]:
@@ -313,13 +424,22 @@ def to_hf_tensors(encoder: Encoder, heads: Mapping[str, nn.Module]) -> dict[str,
 def _head_state(family: Family, kind: str, module: nn.Module) -> dict[str, Tensor]:
     """A head's own tensors under its family's names."""
     tied = getattr(module, "tied_parameters", ())
-    own = {family.head_name(kind, name): value for name, value in module.state_dict().items() if name not in tied}
+    own = {
+        family.head_name(kind, name): value
+        for name, value in module.state_dict().items()
+        if name not in tied
+    }
     projection = family.head_name(kind, "word_embedding_weight")
-    return {f"{family.decoder}.weight" if name == projection else name: value for name, value in own.items()}
+    return {
+        f"{family.decoder}.weight" if name == projection else name: value
+        for name, value in own.items()
+    }
 
 
 def _named(encoder: Encoder) -> dict[str, Tensor]:
-    """The encoder's own parameters under its family's names, without prefix; views where one matrix is three there."""
+    """The encoder's own parameters under its family's names, without prefix; views where one matrix
+    is three there.
+    """
     family, tensors = encoder.config.family, {}
     for name, value in encoder.state_dict().items():
         if ".attention.qkv." not in name:
@@ -331,8 +451,12 @@ def _named(encoder: Encoder) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def _fill(own: Mapping[str, Tensor], stored: Mapping[str, Tensor], family: Family, folder: Path) -> None:
-    """Copy a file's tensors into a module's own, or views of them; ValueError where they are not the same ones."""
+def _fill(
+    own: Mapping[str, Tensor], stored: Mapping[str, Tensor], family: Family, folder: Path
+) -> None:
+    """Copy a file's tensors into a module's own, or views of them; ValueError where they are not
+    the same ones.
+    """
     model = family.class_name
     missing = [name for name in own if name not in stored]
     unexpected = [name for name in stored if name not in own]
@@ -354,27 +478,33 @@ def _fill(own: Mapping[str, Tensor], stored: Mapping[str, Tensor], family: Famil
 
 
 def _refuse_other_numbers(name: str, tensor: Tensor, folder: Path) -> None:
-    """ValueError for quantised weights: without their scales, which stand elsewhere, they mean nothing."""
+    """ValueError for quantised weights: without their scales, which stand elsewhere, they mean
+    nothing.
+    """
     if tensor.dtype not in _WEIGHT_TYPES:
         kind = str(tensor.dtype).removeprefix("torch.")
         raise ValueError(
-            f"{folder}: tensor {name} holds {kind}, as quantised weights do; save the model in float32, float16 or "
-            "bfloat16"
+            f"{folder}: tensor {name} holds {kind}, as quantised weights do; save the model in"
+            " float32, float16 or bfloat16"
         )
 
 
 def _refuse_not_finite(name: str, tensor: Tensor, folder: Path) -> None:
-    """ValueError for a NaN or an infinity. A finite sum, which is cheap, proves that there is none."""
+    """ValueError for a NaN or an infinity. A finite sum, which is cheap, proves that there is
+    none.
+    """
     if math.isfinite(float(tensor.sum())) or bool(torch.isfinite(tensor).all()):
         return
     raise ValueError(
-        f"{folder}: tensor {name} holds numbers that are not finite (NaN or infinite): its training diverged, or the "
-        "file is damaged"
+        f"{folder}: tensor {name} holds numbers that are not finite (NaN or infinite): its training"
+        " diverged, or the file is damaged"
     )
 
 
 def _publish(temporary: Path, folder: Path) -> None:
-    """Renames a finished folder into place; one that was there is moved aside first and removed last."""
+    """Renames a finished folder into place; one that was there is moved aside first and removed
+    last.
+    """
     for path in filter(Path.is_file, temporary.rglob("*")):
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)

@@ -1,15 +1,19 @@
-"""Output layers on an encoder, and what can stand between it and a tagger: a mix of its layers, a bidirectional LSTM.
+"""Output layers on an encoder, and what can stand between it and a tagger: a mix of its layers, a
+bidirectional LSTM.
 
-Which heads a family of models has, and under which names, is in families/. A head that is one matrix *is* a Linear; the
-head that predicts tokens holds the encoder's word embeddings (tied), which its own weights leave out when saved. All
-arguments named `generator` are the source of fresh weights; None means torch's global random state.
+Which heads a family of models has, and under which names, is in families/. A head that is one
+matrix *is* a Linear; the head that predicts tokens holds the encoder's word embeddings (tied),
+which its own weights leave out when saved. All arguments named `generator` are the source of fresh
+weights; None means torch's global random state.
 
-The mixes are the six choices of table 7 of the paper. Layer 0 is the embedding output (positions and LayerNorm
-included), layer L the last; "all 12 layers" leaves layer 0 out. Weighted sums are ELMo's (Peters et al. 2018, equation
-1): a softmax over one learned number a layer, times one learned scale. The LSTM is table 5's, on a causal encoder.
+The mixes are the six choices of table 7 of the paper. Layer 0 is the embedding output (positions
+and LayerNorm included), layer L the last; "all 12 layers" leaves layer 0 out. Weighted sums are
+ELMo's (Peters et al. 2018, equation 1): a softmax over one learned number a layer, times one
+learned scale. The LSTM is table 5's, on a causal encoder.
 
-Letters: T tokens in the stream, P predicted positions, B sequences, S steps, E embedding size, H hidden or input size,
-V vocabulary, U tokens, L layers of the encoder, C chosen layers, G hidden size of one direction of an LSTM.
+Letters: T tokens in the stream, P predicted positions, B sequences, S steps, E embedding size, H
+hidden or input size, V vocabulary, U tokens, L layers of the encoder, C chosen layers, G hidden
+size of one direction of an LSTM.
 """
 
 from __future__ import annotations
@@ -42,10 +46,11 @@ class PredictionTransform(nn.Module):
 
 
 class MaskedLMHead(nn.Module):
-    """Prediction of tokens with tied embeddings, also left to right. `word_embedding_weight` is the encoder's parameter
-    [V, E] itself. Some families have a `hidden_act` of their own."""
+    """Prediction of tokens with tied embeddings, also left to right. `word_embedding_weight` is the
+    encoder's parameter [V, E] itself. Some families have a `hidden_act` of their own."""
 
-    tied_parameters: tuple[str, ...] = ("word_embedding_weight",)  # (): a projection apart (folders.load_head)
+    # (): a projection apart (folders.load_head)
+    tied_parameters: tuple[str, ...] = ("word_embedding_weight",)
 
     def __init__(
         self,
@@ -66,7 +71,9 @@ class MaskedLMHead(nn.Module):
 
     def loss(self, hidden: Tensor, labels: Tensor) -> PredictionLoss:
         """Sum of cross-entropies: hidden [P, H], labels int64 [P]; never holds all logits."""
-        return linear_cross_entropy(self.transform(hidden), self.word_embedding_weight, self.bias, labels)
+        return linear_cross_entropy(
+            self.transform(hidden), self.word_embedding_weight, self.bias, labels
+        )
 
 
 class ReplacedTokenHead(nn.Module):
@@ -85,7 +92,9 @@ class ReplacedTokenHead(nn.Module):
 
 
 class LinearHead(Linear):
-    """A matrix on a pair's pooled output (two logits), on tokens (ends of a span), or wider; 1: a regression."""
+    """A matrix on a pair's pooled output (two logits), on tokens (ends of a span), or wider; 1: a
+    regression.
+    """
 
     def __init__(
         self,
@@ -108,12 +117,18 @@ class SequenceClassificationHead(LinearHead):
 
 
 class DenseClassificationHead(nn.Module):
-    """A dense layer of its own instead of the pooler, then a matrix; dropout before both. `hidden_act`: its own."""
+    """A dense layer of its own instead of the pooler, then a matrix; dropout before both.
+    `hidden_act`: its own.
+    """
 
     reads_token_states: ClassVar[bool] = True
 
     def __init__(
-        self, config: EncoderConfig, num_labels: int, hidden_act: str, generator: torch.Generator | None = None
+        self,
+        config: EncoderConfig,
+        num_labels: int,
+        hidden_act: str,
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         self.dense = Linear(config.hidden_size, config.hidden_size)
@@ -127,7 +142,8 @@ class DenseClassificationHead(nn.Module):
         return self.out_proj(self.dropout(self.activation(self.dense(self.dropout(token_states)))))
 
 
-FEATURES: Mapping[str, slice] = {  # choices -> which of the embedding output and the layers behind it they read
+# choices -> which of the embedding output and the layers behind it they read
+FEATURES: Mapping[str, slice] = {
     "embeddings": slice(0, 1),
     "second_to_last": slice(-2, -1),
     "last": slice(-1, None),
@@ -143,11 +159,15 @@ def check_features(features: str) -> None:
 
 
 def feature_layers(features: str, num_hidden_layers: int) -> list[int]:
-    """Numbers of the layers that a choice reads; ValueError for an unknown choice or an encoder with too few layers."""
+    """Numbers of the layers that a choice reads; ValueError for an unknown choice or an encoder
+    with too few layers.
+    """
     check_features(features)
     layers = list(range(num_hidden_layers + 1))[FEATURES[features]]
     if features != "embeddings" and layers[0] < 1:
-        raise ValueError(f"features={features} needs more layers than this encoder's {num_hidden_layers}")
+        raise ValueError(
+            f"features={features} needs more layers than this encoder's {num_hidden_layers}"
+        )
     return layers
 
 
@@ -171,29 +191,35 @@ class FeatureMix(nn.Module):
 
 
 class BiLSTM(nn.Module):
-    """[T, H] -> [T, 2 G]: forward direction first, as torch.nn.LSTM, with torch's own fresh weights.
+    """[T, H] -> [T, 2 G]: forward direction first, as torch.nn.LSTM, with torch's own fresh
+    weights.
 
-    Unusual: it packs nothing. Sequences are padded behind their end, and the backward direction is an ordinary LSTM
-    over each sequence reversed within its own length, so neither direction sees padding before it has seen all tokens.
-    torch's packed LSTM gives the same numbers 6 times as slowly on the CPU (16 x 150-256 tokens, 128 wide). Dropout is
-    between stacked layers.
+    Unusual: it packs nothing. Sequences are padded behind their end, and the backward direction is
+    an ordinary LSTM over each sequence reversed within its own length, so neither direction sees
+    padding before it has seen all tokens. torch's packed LSTM gives the same numbers 6 times as
+    slowly on the CPU (16 x 150-256 tokens, 128 wide). Dropout is between stacked layers.
     """
 
-    def __init__(self, input_size: int, hidden_size: int, num_layers: int, dropout_prob: float) -> None:
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int, dropout_prob: float
+    ) -> None:
         super().__init__()
         self.dropout_prob = dropout_prob
         self.layers = nn.ModuleList()
         for number in range(num_layers):
             sizes = 2 * hidden_size if number else input_size, hidden_size
             directions = ("forward_direction", "backward_direction")
-            self.layers.append(nn.ModuleDict({name: nn.LSTM(*sizes, batch_first=True) for name in directions}))
+            self.layers.append(
+                nn.ModuleDict({name: nn.LSTM(*sizes, batch_first=True) for name in directions})
+            )
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """[T, H] -> fp32 [T, 2 G]; zero in padding slots."""
         groups = layout.padded_groups(layout.batch_size)
         rows = groups.groups[0][1]
         x = to_padded(x, groups).view(rows.batch_size, rows.max_seqlen, -1)  # [B, S, H]
-        # The slots of each row in reverse order within its length; padding stays where it is: [B, S, 1].
+        # The slots of each row in reverse order within its length; padding stays where it is: [B,
+        # S, 1].
         slots, last = torch.arange(rows.max_seqlen, device=x.device), rows.lengths[:, None] - 1
         reversal = torch.where(slots <= last, last - slots, slots)[:, :, None]
         for number, layer in enumerate(self.layers):

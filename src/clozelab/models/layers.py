@@ -1,14 +1,16 @@
-"""Matrices, activations, dropout and fresh weights: BERT's truncated normal, zero biases, identity LayerNorms.
+"""Matrices, activations, dropout and fresh weights: BERT's truncated normal, zero biases, identity
+LayerNorms.
 
-Unusual: `Linear` and `Embedding` leave their memory unset when built (torch would fill it once more, from the global
-random state); the module that owns them calls `initialise_`, so that fresh weights are a function of one generator or
-the global seed.
+Unusual: `Linear` and `Embedding` leave their memory unset when built (torch would fill it once
+more, from the global random state); the module that owns them calls `initialise_`, so that fresh
+weights are a function of one generator or the global seed.
 
-Dropout on the CPU is our own. Torch draws one random number an element from a slow serial generator (4.5 ms for a
-million elements, a third of a small model's step). Here one 64-bit draw of a fast one serves four elements, and what is
-dropped is blanked by a bitwise "and" with 16 or 32 ones or zeros, because torch converts and multiplies booleans one by
-one. The probability is then a multiple of 2^-16 (0.1 becomes 0.100006), the rescaling uses that very value, so the
-expectation is exact. The fast generator is seeded by a draw from torch's, so torch's state decides everything.
+Dropout on the CPU is our own. Torch draws one random number an element from a slow serial generator
+(4.5 ms for a million elements, a third of a small model's step). Here one 64-bit draw of a fast one
+serves four elements, and what is dropped is blanked by a bitwise "and" with 16 or 32 ones or zeros,
+because torch converts and multiplies booleans one by one. The probability is then a multiple of
+2^-16 (0.1 becomes 0.100006), the rescaling uses that very value, so the expectation is exact. The
+fast generator is seeded by a draw from torch's, so torch's state decides everything.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ _INTEGERS = {2: torch.int16, 4: torch.int32}  # by the bytes of a number, intege
 class Linear(nn.Linear):
     """nn.Linear whose owner initialises it.
 
-    Without gradients, in bf16 on a CPU, oneDNN adds the bias while it multiplies. Torch's own copies the bias to every
-    row first: the same bits in 1.3 to 1.9 times the time.
+    Without gradients, in bf16 on a CPU, oneDNN adds the bias while it multiplies. Torch's own
+    copies the bias to every row first: the same bits in 1.3 to 1.9 times the time.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -52,14 +54,20 @@ def _fuses_bias(x: Tensor) -> bool:
 
 
 class Embedding(nn.Embedding):
-    """nn.Embedding whose owner initialises it; no padding_idx: the release trains that row as any other."""
+    """nn.Embedding whose owner initialises it; no padding_idx: the release trains that row as any
+    other.
+    """
 
     def reset_parameters(self) -> None:
         """Nothing: `initialise_` does it."""
 
 
-def drawn_mask(shape: torch.Size | tuple[int, ...], dtype: torch.dtype, num_dropped_levels: int) -> Tensor:
-    """Integers as wide as `dtype` of the given shape: all bits set where an element stays, none where it is dropped."""
+def drawn_mask(
+    shape: torch.Size | tuple[int, ...], dtype: torch.dtype, num_dropped_levels: int
+) -> Tensor:
+    """Integers as wide as `dtype` of the given shape: all bits set where an element stays, none
+    where it is dropped.
+    """
     count = int(np.prod(shape))
     words = np.random.SFC64(int(torch.randint(1 << 62, ()))).random_raw((count + 3) // 4)
     levels = torch.from_numpy(words.view(np.int16)[:count]).view(shape)
@@ -84,7 +92,10 @@ def keep_scale(num_dropped_levels: int) -> float:
 class _CpuDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, num_dropped_levels: int) -> Tensor:
-        mask, ctx.scale = drawn_mask(x.shape, x.dtype, num_dropped_levels), keep_scale(num_dropped_levels)
+        mask, ctx.scale = (
+            drawn_mask(x.shape, x.dtype, num_dropped_levels),
+            keep_scale(num_dropped_levels),
+        )
         ctx.save_for_backward(mask)
         return masked(x, mask, ctx.scale)
 
@@ -95,7 +106,9 @@ class _CpuDropout(torch.autograd.Function):
 
 
 def has_fast_dropout(x: Tensor, prob: float) -> bool:
-    """Whether `dropout` is this file's own for `x`; compiled, torch's is part of the loop around it."""
+    """Whether `dropout` is this file's own for `x`; compiled, torch's is part of the loop around
+    it.
+    """
     return (
         x.device.type == "cpu"
         and 0 < dropped_levels(prob) < _LEVELS
@@ -105,7 +118,9 @@ def has_fast_dropout(x: Tensor, prob: float) -> bool:
 
 
 def dropout(x: Tensor, prob: float, training: bool) -> Tensor:
-    """Zeroes elements of `x` (any shape) with probability `prob` and rescales the others; identity if not training."""
+    """Zeroes elements of `x` (any shape) with probability `prob` and rescales the others; identity
+    if not training.
+    """
     if not training or prob == 0.0:
         return x
     if not has_fast_dropout(x, prob):
@@ -126,19 +141,28 @@ class Dropout(nn.Module):
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:
     """The function behind a `hidden_act`; BERT's "gelu" is the exact one."""
-    known: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "tanh": torch.tanh}
+    known: dict[str, Callable[[Tensor], Tensor]] = {
+        "relu": F.relu,
+        "gelu": F.gelu,
+        "tanh": torch.tanh,
+    }
     return known.get(name, partial(F.gelu, approximate="tanh"))
 
 
-def initialise_(module: nn.Module, initializer_range: float, generator: torch.Generator | None = None) -> None:
+def initialise_(
+    module: nn.Module, initializer_range: float, generator: torch.Generator | None = None
+) -> None:
     """Fills every Linear, Embedding and LayerNorm below `module`, in registration order.
 
-    Source: google-research/bert modeling.py, `create_initializer`: a normal of standard deviation `initializer_range`
-    truncated at two of them. `generator`: None means torch's global random state."""
+    Source: google-research/bert modeling.py, `create_initializer`: a normal of standard deviation
+    `initializer_range` truncated at two of them. `generator`: None means torch's global random
+    state."""
     for child in module.modules():
         if isinstance(child, nn.Linear | nn.Embedding):
             bound = 2.0 * initializer_range
-            nn.init.trunc_normal_(child.weight, 0.0, initializer_range, -bound, bound, generator=generator)
+            nn.init.trunc_normal_(
+                child.weight, 0.0, initializer_range, -bound, bound, generator=generator
+            )
         if isinstance(child, nn.Linear):
             if child.bias is not None:
                 nn.init.zeros_(child.bias)

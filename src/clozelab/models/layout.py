@@ -1,11 +1,11 @@
 """Where the sequences of a token stream begin and end.
 
-A batch is one stream of T tokens. Either a *rectangle*: B rows of S slots, real tokens first, T = B*S; or *ragged*:
-sequences one after the other without padding, T = sum of lengths. Hidden states stay [T, H] all the way; only
-attention, pooling and recurrent heads ask the layout.
+A batch is one stream of T tokens. Either a *rectangle*: B rows of S slots, real tokens first, T =
+B*S; or *ragged*: sequences one after the other without padding, T = sum of lengths. Hidden states
+stay [T, H] all the way; only attention, pooling and recurrent heads ask the layout.
 
-Unusual: lengths are kept twice, as a tensor and as host integers, so that grouping never waits for a device; index
-tensors derived from them are remembered.
+Unusual: lengths are kept twice, as a tensor and as host integers, so that grouping never waits for
+a device; index tensors derived from them are remembered.
 
 Letters: T tokens in the stream, B sequences, S slots a row.
 """
@@ -23,10 +23,14 @@ from torch import Tensor
 
 @dataclass
 class PaddedGroups:
-    """The stream rearranged into blocks of similar length, each padded to its longest sequence; all int64."""
+    """The stream rearranged into blocks of similar length, each padded to its longest sequence; all
+    int64.
+    """
 
-    gather: Tensor  # [padded rows]: the stream row of each padded row; a padding row names its sequence's first row
-    scatter: Tensor  # [T]: the padded row of each stream row; slots that hold no token name padded row 0
+    # [padded rows]: the stream row of each padded row; a padding row names its sequence's first row
+    gather: Tensor
+    # [T]: the padded row of each stream row; slots that hold no token name padded row 0
+    scatter: Tensor
     padded_padding: Tensor  # the padded rows that hold no token
     stream_padding: Tensor  # the stream rows that hold no token
     groups: list[tuple[int, Layout]]  # the first padded row of each block, and its rows
@@ -47,7 +51,10 @@ class Layout:
         """B rows of `row_slots` slots; ValueError for a length that is not in 1..row_slots."""
         layout = cls.ragged(lengths)
         if layout.max_seqlen > row_slots:
-            raise ValueError(f"layout: a sequence of {layout.max_seqlen} tokens does not fit a row of {row_slots}")
+            raise ValueError(
+                f"layout: a sequence of {layout.max_seqlen} tokens does not fit a row of"
+                f" {row_slots}"
+            )
         layout.row_slots = int(row_slots)
         return layout
 
@@ -58,7 +65,9 @@ class Layout:
         if not host:
             raise ValueError("layout: a batch needs at least one sequence")
         if min(host) < 1:
-            raise ValueError(f"layout: a sequence of {min(host)} tokens; every sequence needs at least one")
+            raise ValueError(
+                f"layout: a sequence of {min(host)} tokens; every sequence needs at least one"
+            )
         return cls(torch.tensor(host, dtype=torch.int64), None, max(host), host)
 
     @property
@@ -73,7 +82,11 @@ class Layout:
     @property
     def num_slots(self) -> int:
         """T, padding included."""
-        return self.batch_size * self.row_slots if self.row_slots is not None else sum(self.lengths_list)
+        return (
+            self.batch_size * self.row_slots
+            if self.row_slots is not None
+            else sum(self.lengths_list)
+        )
 
     @property
     def num_tokens(self) -> int:
@@ -82,7 +95,9 @@ class Layout:
 
     @property
     def dense_width(self) -> int | None:
-        """S when the stream can be viewed as [B, S], else None (equal lengths count as a rectangle)."""
+        """S when the stream can be viewed as [B, S], else None (equal lengths count as a
+        rectangle).
+        """
         if self.row_slots is not None:
             return self.row_slots
         return self.max_seqlen if min(self.lengths_list) == self.max_seqlen else None
@@ -116,30 +131,42 @@ class Layout:
         return self._cache[key]
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Layout:
-        """On `device`; what was remembered is forgotten. From pinned memory the copy never waits, asked or not."""
+        """On `device`; what was remembered is forgotten. From pinned memory the copy never waits,
+        asked or not.
+        """
         to_gpu = torch.device(device).type == "cuda"
-        lengths = self.lengths.to(device, non_blocking=non_blocking or (to_gpu and self.lengths.is_pinned()))
+        lengths = self.lengths.to(
+            device, non_blocking=non_blocking or (to_gpu and self.lengths.is_pinned())
+        )
         return Layout(lengths, self.row_slots, self.max_seqlen, self.lengths_list)
 
     def pin_memory(self) -> Layout:
         return Layout(self.lengths.pin_memory(), self.row_slots, self.max_seqlen, self.lengths_list)
 
     def _starts(self) -> Tensor:
-        """int64 [B + 1], computed on the device: a copy from the host would wait for all work that is queued there."""
+        """int64 [B + 1], computed on the device: a copy from the host would wait for all work that
+        is queued there.
+        """
         if self.row_slots is not None:
             return torch.arange(self.batch_size + 1, device=self.lengths.device) * self.row_slots
         return torch.nn.functional.pad(self.lengths.cumsum(0), (1, 0))
 
     def padded_groups(
-        self, group_size: int, num_slots: int | None = None, width_multiple: int = 1, most: int | None = None
+        self,
+        group_size: int,
+        num_slots: int | None = None,
+        width_multiple: int = 1,
+        most: int | None = None,
     ) -> PaddedGroups:
-        """Sequences sorted by length in groups of `group_size`, and up to `most` where those have the same width,
-        padded inside the group to a multiple of `width_multiple`. `num_slots`: T of a stream that goes on after its
-        last sequence, with slots that hold nothing."""
+        """Sequences sorted by length in groups of `group_size`, and up to `most` where those have
+        the same width, padded inside the group to a multiple of `width_multiple`. `num_slots`: T of
+        a stream that goes on after its last sequence, with slots that hold nothing."""
         options = (group_size, num_slots or self.num_slots, width_multiple, most or group_size)
         return self.remember(("groups", options), lambda: self._make_groups(*options))
 
-    def _make_groups(self, group_size: int, num_slots: int, width_multiple: int, most: int) -> PaddedGroups:
+    def _make_groups(
+        self, group_size: int, num_slots: int, width_multiple: int, most: int
+    ) -> PaddedGroups:
         lengths = np.asarray(self.lengths_list)
         slots = lengths if self.row_slots is None else np.full_like(lengths, self.row_slots)
         starts = np.cumsum(slots) - slots
@@ -149,7 +176,10 @@ class Layout:
         widths = -(-lengths[order] // width_multiple) * width_multiple
         while first < len(order):
             width = int(widths[min(first + group_size, len(order)) - 1])
-            last = min(max(first + group_size, int(np.searchsorted(widths, width, side="right"))), first + most)
+            last = min(
+                max(first + group_size, int(np.searchsorted(widths, width, side="right"))),
+                first + most,
+            )
             members, first = order[first:last], last
             slots = np.arange(width)
             real = slots < lengths[members, None]
@@ -157,36 +187,55 @@ class Layout:
             scatter[rows[real]] = (offset + np.arange(real.size).reshape(real.shape))[real]
             gather.append(rows.reshape(-1))
             is_padding.append(~real.reshape(-1))
-            groups.append((offset, Layout.rectangle(lengths[members], width).to(self.lengths.device)))
+            groups.append(
+                (offset, Layout.rectangle(lengths[members], width).to(self.lengths.device))
+            )
             offset += real.size
         padding = np.flatnonzero(np.concatenate(is_padding)), np.flatnonzero(scatter < 0)
-        indices = [torch.from_numpy(one) for one in (np.concatenate(gather), np.maximum(scatter, 0), *padding)]
+        indices = [
+            torch.from_numpy(one)
+            for one in (np.concatenate(gather), np.maximum(scatter, 0), *padding)
+        ]
         if self.lengths.device.type == "cuda":
             indices = [one.pin_memory() for one in indices]
-        there, back, gaps, stream_gaps = (one.to(self.lengths.device, non_blocking=True) for one in indices)
+        there, back, gaps, stream_gaps = (
+            one.to(self.lengths.device, non_blocking=True) for one in indices
+        )
         return PaddedGroups(there, back, gaps, stream_gaps, groups)
 
 
 class _Rearrange(torch.autograd.Function):
-    """A permutation of rows that leaves gaps (zeros); its backward is the opposite one, where torch's own would be an
-    accumulating scatter, which is slow on the CPU."""
+    """A permutation of rows that leaves gaps (zeros); its backward is the opposite one, where
+    torch's own would be an accumulating scatter, which is slow on the CPU."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, rows: Tensor, gaps: Tensor, inverse_rows: Tensor, inverse_gaps: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, rows: Tensor, gaps: Tensor, inverse_rows: Tensor, inverse_gaps: Tensor
+    ) -> Tensor:
         ctx.save_for_backward(inverse_rows, inverse_gaps)
         return x.index_select(0, rows).index_fill_(0, gaps, 0.0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         inverse_rows, inverse_gaps = ctx.saved_tensors
-        return grads[0].index_select(0, inverse_rows).index_fill_(0, inverse_gaps, 0.0), None, None, None, None
+        return (
+            grads[0].index_select(0, inverse_rows).index_fill_(0, inverse_gaps, 0.0),
+            None,
+            None,
+            None,
+            None,
+        )
 
 
 def to_padded(x: Tensor, groups: PaddedGroups) -> Tensor:
     """Stream [T, ...] -> padded rows [padded rows, ...], zero where there is no token."""
-    return _Rearrange.apply(x, groups.gather, groups.padded_padding, groups.scatter, groups.stream_padding)
+    return _Rearrange.apply(
+        x, groups.gather, groups.padded_padding, groups.scatter, groups.stream_padding
+    )
 
 
 def from_padded(x: Tensor, groups: PaddedGroups) -> Tensor:
     """Padded rows [padded rows, ...] -> stream [T, ...], zero where there is no token."""
-    return _Rearrange.apply(x, groups.scatter, groups.stream_padding, groups.gather, groups.padded_padding)
+    return _Rearrange.apply(
+        x, groups.scatter, groups.stream_padding, groups.gather, groups.padded_padding
+    )

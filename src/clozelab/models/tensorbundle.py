@@ -1,10 +1,11 @@
 """Google's BERT checkpoints, without TensorFlow: the TensorBundle format, and BERT's names in it.
 
-A checkpoint is NAME.index and NAME.data-00000-of-0000N. The index is a table as LevelDB's: blocks of sorted entries
-whose keys share beginnings, an index of the blocks, and a footer. Its values are two small protocol buffers: the
-header under the empty key, and for each tensor its type, shape, shard, place and checksum. Every checksum is compared
-(CRC-32C, "masked" as LevelDB does). The layouts are those of leveldb's doc/table_format.md and TensorFlow's
-tensor_bundle.proto. Variables of the optimizer (adam_m, adam_v, global_step) are left out.
+A checkpoint is NAME.index and NAME.data-00000-of-0000N. The index is a table as LevelDB's: blocks
+of sorted entries whose keys share beginnings, an index of the blocks, and a footer. Its values are
+two small protocol buffers: the header under the empty key, and for each tensor its type, shape,
+shard, place and checksum. Every checksum is compared (CRC-32C, "masked" as LevelDB does). The
+layouts are those of leveldb's doc/table_format.md and TensorFlow's tensor_bundle.proto. Variables
+of the optimizer (adam_m, adam_v, global_step) are left out.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import torch
 from torch import Tensor
 
 _MAGIC, _FOOTER = 0xDB4775248B80FB57, 48  # bytes
-_TYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 19: "<f2"}  # of TensorFlow's types.proto; others are no weights
+# of TensorFlow's types.proto; others are no weights
+_TYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 19: "<f2"}
 _POLYNOMIAL, _LANE = 0x82F63B78, 1024
 _NAMES = {  # of heads, which no rule gives; the first two are those of Google's run_classifier.py
     "output_weights": "classifier.weight",
@@ -30,21 +32,36 @@ _NAMES = {  # of heads, which no rule gives; the first two are those of Google's
     "cls/squad/output_bias": "qa_outputs.bias",
     "cls/predictions/output_weights": "cls.predictions.decoder.weight",
 }
-_ENDS = {"kernel": "weight", "gamma": "weight", "beta": "bias", "output_weights": "weight", "output_bias": "bias"}
+_ENDS = {
+    "kernel": "weight",
+    "gamma": "weight",
+    "beta": "bias",
+    "output_weights": "weight",
+    "output_bias": "bias",
+}
 
 
 def read_bert(index: Path) -> dict[str, Tensor]:
-    """The weights of a checkpoint under BERT's names in Hugging Face; ValueError names what is damaged."""
+    """The weights of a checkpoint under BERT's names in Hugging Face; ValueError names what is
+    damaged.
+    """
 
     def is_weight(name: str) -> bool:  # and not its optimizer's
-        return (name in _NAMES or name.startswith(("bert/", "cls/"))) and not re.search(r"/(adam|lamb)_\w+$", name)
+        return (name in _NAMES or name.startswith(("bert/", "cls/"))) and not re.search(
+            r"/(adam|lamb)_\w+$", name
+        )
 
     found = {}
     for name, array in read_bundle(index, is_weight):
         values = torch.from_numpy(array)
-        found[hugging_face_name(name)] = values.T.contiguous() if name.endswith("/kernel") else values
+        found[hugging_face_name(name)] = (
+            values.T.contiguous() if name.endswith("/kernel") else values
+        )
     if not any(name.startswith("bert.") for name in found):
-        raise ValueError(f"{index} holds no variables of BERT (bert/...), the only model that is read from TensorFlow")
+        raise ValueError(
+            f"{index} holds no variables of BERT (bert/...), the only model that is read from"
+            " TensorFlow"
+        )
     return found
 
 
@@ -53,11 +70,15 @@ def hugging_face_name(name: str) -> str:
     if name in _NAMES:
         return _NAMES[name]
     *path, last = re.sub(r"/layer_(\d+)/", r"/layer/\1/", name).split("/")
-    return ".".join([*path, last, "weight"] if last.endswith("_embeddings") else [*path, _ENDS.get(last, last)])
+    return ".".join(
+        [*path, last, "weight"] if last.endswith("_embeddings") else [*path, _ENDS.get(last, last)]
+    )
 
 
 def read_bundle(index: Path, wanted: Callable[[str], object]) -> Iterator[tuple[str, np.ndarray]]:
-    """The tensors whose names are `wanted`, each checked before it is given; ValueError names what is damaged."""
+    """The tensors whose names are `wanted`, each checked before it is given; ValueError names what
+    is damaged.
+    """
     try:
         entries = list(_entries(index.read_bytes()))
         header = _message(entries.pop(0)[1])
@@ -69,7 +90,9 @@ def read_bundle(index: Path, wanted: Callable[[str], object]) -> Iterator[tuple[
             if wanted(name):
                 yield name, _tensor(index, shards, name, _message(value))
     except (IndexError, KeyError, struct.error, UnicodeDecodeError, TypeError) as error:
-        raise ValueError(f"{index} is damaged or no TensorFlow checkpoint ({type(error).__name__})") from None
+        raise ValueError(
+            f"{index} is damaged or no TensorFlow checkpoint ({type(error).__name__})"
+        ) from None
     except ValueError as error:
         raise ValueError(f"{index}: {error}") from None
 
@@ -77,8 +100,14 @@ def read_bundle(index: Path, wanted: Callable[[str], object]) -> Iterator[tuple[
 def _tensor(index: Path, shards: int, name: str, entry: dict[int, list[Any]]) -> np.ndarray:
     number, offset, size = (entry.get(field, [0])[0] for field in (3, 4, 5))
     if 7 in entry or entry[1][0] not in _TYPES:
-        raise ValueError(f"{name} is stored in slices or in type {entry[1][0]}, which is not read here")
-    shape = [_message(one).get(1, [0])[0] for one in _message(entry[2][0]).get(2, [])] if 2 in entry else []
+        raise ValueError(
+            f"{name} is stored in slices or in type {entry[1][0]}, which is not read here"
+        )
+    shape = (
+        [_message(one).get(1, [0])[0] for one in _message(entry[2][0]).get(2, [])]
+        if 2 in entry
+        else []
+    )
     path = index.with_name(f"{index.stem}.data-{number:05d}-of-{shards:05d}")
     if not path.is_file():
         raise ValueError(f"{path.name} is missing beside it; copy the checkpoint again")
@@ -87,7 +116,9 @@ def _tensor(index: Path, shards: int, name: str, entry: dict[int, list[Any]]) ->
         content = file.read(size)
     array = np.frombuffer(bytearray(content), dtype=np.uint8)
     if len(content) != size or _masked(crc32c(array)) != struct.unpack("<I", entry[6][0])[0]:
-        raise ValueError(f"the checksum of {name} in {path.name} is wrong: the file is damaged; copy it again")
+        raise ValueError(
+            f"the checksum of {name} in {path.name} is wrong: the file is damaged; copy it again"
+        )
     if size != np.dtype(_TYPES[entry[1][0]]).itemsize * int(np.prod(shape, dtype=np.int64)):
         raise ValueError(f"{name} has {size} bytes, which is not its shape {shape}")
     return array.view(_TYPES[entry[1][0]]).reshape(shape)
@@ -163,10 +194,12 @@ def _message(data: bytes) -> dict[int, list[Any]]:
 
 
 def crc32c(data: np.ndarray) -> int:
-    """Of uint8 [n]. Lanes of equal length go through the table side by side, and are joined in pairs.
+    """Of uint8 [n]. Lanes of equal length go through the table side by side, and are joined in
+    pairs.
 
-    It is linear: zeros in front of a state of 0 change nothing, and what two lanes give together follows from theirs.
-    The usual start, all ones, is a state of its own that goes through n zeros."""
+    It is linear: zeros in front of a state of 0 change nothing, and what two lanes give together
+    follows from theirs. The usual start, all ones, is a state of its own that goes through n
+    zeros."""
     lanes = 1 << (max(len(data) - 1, 0) // _LANE).bit_length()
     padded = np.zeros(lanes * _LANE, dtype=np.uint8)
     padded[len(padded) - len(data) :] = data
@@ -197,7 +230,9 @@ def _table(bits: int) -> np.ndarray:
 
 @cache
 def _shift(count: int) -> np.ndarray:
-    """What becomes of each bit of a state when `count` zero bytes, a power of two, follow: uint32 [32]."""
+    """What becomes of each bit of a state when `count` zero bytes, a power of two, follow: uint32
+    [32].
+    """
     if count > 1:
         return _apply(_shift(count // 2), _shift(count // 2))
     units = np.uint32(1) << np.arange(32, dtype=np.uint32)

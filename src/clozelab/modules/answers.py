@@ -187,12 +187,20 @@ def entities_of(text: str, words: Sequence[Span]) -> tuple[Span, ...]:
     return tuple(made)
 
 
-def best_answer(found: list[tuple[float, Answer]], null: float, top_k: int, threshold: float | None) -> Answer:
-    """The best of a question's candidates (sum of logits, answer); with a threshold "no answer" is one of them."""
+def best_answer(
+    found: list[tuple[float, Answer]], null: float, top_k: int, threshold: float | None
+) -> Answer:
+    """The best of a question's candidates (sum of logits, answer); with a threshold "no answer" is
+    one of them.
+    """
     ordered = sorted(found, key=lambda one: -one[0])
     if threshold is not None or not ordered:
         is_none = not ordered or null - ordered[0][0] > (threshold or 0.0)
-        place = 0 if is_none else next((i for i, one in enumerate(ordered) if i and one[0] < null), len(ordered))
+        place = (
+            0
+            if is_none
+            else next((i for i, one in enumerate(ordered) if i and one[0] < null), len(ordered))
+        )
         ordered.insert(place, (null, Answer("", 0.0, None, None, None)))
     weights = np.exp(np.array([total for total, _ in ordered]) - max(total for total, _ in ordered))
     shares = (weights / weights.sum()).tolist()

@@ -1,10 +1,12 @@
-"""What every LightningModule here shares: optimiser and schedule, clipping, guards, publishing of metrics, resume.
+"""What every LightningModule here shares: optimiser and schedule, clipping, guards, publishing of
+metrics, resume.
 
-Unusual: nothing is saved by `save_hyperparameters`, and Lightning's loop counters are not restored; a checkpoint holds
-weights, optimiser, schedule, the step and this module's own counters (see training/checkpoints.py).
+Unusual: nothing is saved by `save_hyperparameters`, and Lightning's loop counters are not restored;
+a checkpoint holds weights, optimiser, schedule, the step and this module's own counters (see
+training/checkpoints.py).
 
-The plan (`total_steps`, which the schedule is drawn for) ends a training under any Trainer; one that stops sooner is
-warned of.
+The plan (`total_steps`, which the schedule is drawn for) ends a training under any Trainer; one
+that stops sooner is warned of.
 """
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
@@ -43,12 +45,15 @@ class TrainingModule(LightningModule):
     Args:
         optimizer_factory: named parameters -> optimizer.
         schedule_factory: (optimizer, total_steps=...) -> schedule, stepped once per optimizer step.
-        total_steps: optimizer steps of the whole run; computed from the configuration, never estimated by Lightning.
-        gradient_clip_norm: largest norm of the whole gradient; 0 leaves it as it is (the norm is still measured).
+        total_steps: optimizer steps of the whole run; computed from the configuration, never
+        estimated by Lightning.
+        gradient_clip_norm: largest norm of the whole gradient; 0 leaves it as it is (the norm is
+        still measured).
         seed: of this run; dropout is a function of it.
     """
 
-    arguments: Mapping[str, Any] = {}  # that it was made of, for load_from_checkpoint(PATH, **arguments)
+    # that it was made of, for load_from_checkpoint(PATH, **arguments)
+    arguments: Mapping[str, Any] = {}
 
     def __init__(
         self,
@@ -76,7 +81,9 @@ class TrainingModule(LightningModule):
 
     @property
     def learning_rate(self) -> float:
-        """Rate of the coming optimizer step; set it before a training for another peak (Lightning's Tuner does)."""
+        """Rate of the coming optimizer step; set it before a training for another peak (Lightning's
+        Tuner does).
+        """
         return float(self.trainer.optimizers[0].param_groups[0]["lr"])
 
     @learning_rate.setter
@@ -84,43 +91,61 @@ class TrainingModule(LightningModule):
         self.optimizer_factory = partial(self.optimizer_factory, learning_rate=peak)
 
     def clip_gradient_norm(self) -> Tensor:
-        """Scale the gradient, sharded or not, down to `gradient_clip_norm`; its norm before, a scalar on the device."""
+        """Scale the gradient, sharded or not, down to `gradient_clip_norm`; its norm before, a
+        scalar on the device.
+        """
         gradients = [p for p in self.parameters() if p.grad is not None]
         norm = nn.utils.clip_grad_norm_(gradients, self.gradient_clip_norm or math.inf)
         return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
 
     def configure_gradient_clipping(
-        self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Lightning's hook under automatic optimisation; the limit is this module's, not the Trainer's."""
+        """Lightning's hook under automatic optimisation; the limit is this module's, not the
+        Trainer's.
+        """
         self.clip_gradient_norm()
 
     def require_finite(self, step: int, deciding: Tensor, **said: Tensor) -> None:
-        """Stop the run where `deciding`, the same on all ranks, is not a number. `said`: what the message tells."""
+        """Stop the run where `deciding`, the same on all ranks, is not a number. `said`: what the
+        message tells.
+        """
         if bool(torch.isfinite(deciding)):
             return
-        numbers = " and ".join(f"the {name.replace('_', ' ')} is {float(value)}" for name, value in said.items())
+        numbers = " and ".join(
+            f"the {name.replace('_', ' ')} is {float(value)}" for name, value in said.items()
+        )
         diverge(
             self.trainer,
-            f"step {step}: {numbers} at learning rate {self.learning_rate:.3g}. A smaller learning rate, a longer"
-            " warm-up (schedule.warmup_fraction) or trainer.precision=32-true are the usual cures",
+            f"step {step}: {numbers} at learning rate {self.learning_rate:.3g}. A smaller learning"
+            " rate, a longer warm-up (schedule.warmup_fraction) or trainer.precision=32-true are"
+            " the usual cures",
         )
 
     def note_batch(self, contents: int) -> None:
-        """Fold what a step's global batch holds (a number that the data module makes) into the digest of all so far."""
+        """Fold what a step's global batch holds (a number that the data module makes) into the
+        digest of all so far.
+        """
         self.batches_seen = mix(self.batches_seen, contents)
 
     def publish(self, metrics: Mapping[str, float], tokens_since_log: int = 0) -> None:
         """Send numbers of the current step to every logger and to the progress display.
 
-        `tokens_since_log`: what all ranks trained on since the last log point, where this step is not one.
+        `tokens_since_log`: what all ranks trained on since the last log point, where this step is
+        not one.
         """
         step = self.trainer.global_step
         if any(key.startswith("train/") for key in metrics):
             self.latest_metrics, self.latest_metrics_step = dict(metrics), step
         in_training, is_shared = self.trainer.state.fn == "fit", self.trainer.world_size > 1
         place = self.device if is_shared else "cpu"  # nobody waits for a copy to a device
-        exact = {key: torch.tensor(value, dtype=torch.float64, device=place) for key, value in metrics.items()}
+        exact = {
+            key: torch.tensor(value, dtype=torch.float64, device=place)
+            for key, value in metrics.items()
+        }
         # What trainer.validate returns are the numbers that Lightning sends to the loggers.
         self.log_dict(exact, logger=not in_training, sync_dist=is_shared, batch_size=1)
         tokens = self.throughput.total_tokens + tokens_since_log
@@ -136,13 +161,16 @@ class TrainingModule(LightningModule):
         self.throughput.start()
 
     def _compare_plans(self) -> None:
-        """Refuse a Trainer that would change what a step is; warn of one that stops before the schedule's end."""
+        """Refuse a Trainer that would change what a step is; warn of one that stops before the
+        schedule's end.
+        """
         trainer: Any = self.trainer
         step = trainer.global_step
         if trainer.accumulate_grad_batches != 1 or trainer.gradient_clip_val:
             raise ValueError(
-                "a batch is a whole optimizer step, whose gradient the module clips: give the Trainer neither "
-                "accumulate_grad_batches nor gradient_clip_val, and say global_batch_size= and gradient_clip_norm="
+                "a batch is a whole optimizer step, whose gradient the module clips: give the"
+                " Trainer neither accumulate_grad_batches nor gradient_clip_val, and say"
+                " global_batch_size= and gradient_clip_norm="
             )
         epochs, limit = trainer.max_epochs, trainer.limit_train_batches
         epochs = self.total_steps if epochs in (None, -1) else epochs - trainer.current_epoch
@@ -152,8 +180,8 @@ class TrainingModule(LightningModule):
         stop = step if trainer.max_steps == -1 else min(step, trainer.max_steps)
         if stop < self.total_steps and not (trainer.fast_dev_run or trainer.overfit_batches):
             log.warning(
-                "the Trainer stops after %d of the plan's %d steps, before the learning rate's schedule ends; "
-                "max_epochs=-1 alone trains the whole plan",
+                "the Trainer stops after %d of the plan's %d steps, before the learning rate's"
+                " schedule ends; max_epochs=-1 alone trains the whole plan",
                 *(stop, self.total_steps),
             )
 
@@ -164,7 +192,9 @@ class TrainingModule(LightningModule):
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self.trainer.global_step >= self.total_steps and not self.trainer.should_stop:
             self.trainer.should_stop = True  # after a validation
-            rank_zero_info(f"`Trainer.fit` stopped: all {self.total_steps} steps of the plan are done.")
+            rank_zero_info(
+                f"`Trainer.fit` stopped: all {self.total_steps} steps of the plan are done."
+            )
 
     def on_validation_start(self) -> None:
         self.throughput.stop()
@@ -175,9 +205,14 @@ class TrainingModule(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint.pop("loops", None)
-        checkpoint["throughput"], checkpoint["batches_seen"] = self.throughput.state(), f"{self.batches_seen:016x}"
+        checkpoint["throughput"], checkpoint["batches_seen"] = (
+            self.throughput.state(),
+            f"{self.batches_seen:016x}",
+        )
         checkpoint["latest_validation"] = dict(self.latest_validation)
-        for saved, optimizer in zip(checkpoint["optimizer_states"], self.trainer.optimizers, strict=True):
+        for saved, optimizer in zip(
+            checkpoint["optimizer_states"], self.trainer.optimizers, strict=True
+        ):
             name_parameters(saved, optimizer, self)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -197,9 +232,11 @@ def made_of(kind: Callable[..., Any], **arguments: Any) -> Any:
 
 
 def name_parameters(saved: dict[str, Any], optimizer: Optimizer, module: nn.Module) -> None:
-    """Give an optimizer's state names for numbers, as a sharded one has: with these any strategy goes on.
+    """Give an optimizer's state names for numbers, as a sharded one has: with these any strategy
+    goes on.
 
-    FSDP would count parameters in the module's order, and an optimizer counts them in that of its groups.
+    FSDP would count parameters in the module's order, and an optimizer counts them in that of its
+    groups.
     """
     if isinstance(next(iter(saved.get("state", ())), None), int):
         names = {id(one): name for name, one in module.named_parameters()}

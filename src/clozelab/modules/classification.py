@@ -1,10 +1,13 @@
-"""One class, or one number, for a sentence or a pair: the pooled token, or a BiLSTM's last states, and a linear layer.
+"""One class, or one number, for a sentence or a pair: the pooled token, or a BiLSTM's last states,
+and a linear layer.
 
-Unusual: a causal encoder pools its last real token (its first has seen nothing else); the encoder's configuration
-decides. Of a text in several windows the logits are pooled, so that it has one prediction.
+Unusual: a causal encoder pools its last real token (its first has seen nothing else); the encoder's
+configuration decides. Of a text in several windows the logits are pooled, so that it has one
+prediction.
 
-With `head: bilstm` the pooler is not used: the forward direction's state at the last token and the backward direction's
-at the first have both read the whole sequence. Letters: B examples, K choices of each.
+With `head: bilstm` the pooler is not used: the forward direction's state at the last token and the
+backward direction's at the first have both read the whole sequence. Letters: B examples, K choices
+of each.
 """
 
 from __future__ import annotations
@@ -28,8 +31,8 @@ from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, Part, in_
 class SequenceClassification(FineTuning):
     """Classification of the GLUE kind; regression (squared error) where the data has no classes.
 
-    Args: as FineTuning has them, and as conf/task/format/labelled.yaml says. Extra splits of `validation` are scored as
-    "validation/NAME_SCORE".
+    Args: as FineTuning has them, and as conf/task/format/labelled.yaml says. Extra splits of
+    `validation` are scored as "validation/NAME_SCORE".
     """
 
     head_kind: ClassVar[str] = "classification"
@@ -43,19 +46,33 @@ class SequenceClassification(FineTuning):
         number_range: Sequence[float] | None,
         **training: Any,
     ) -> None:
-        data = {"numeric_labels": validation.is_regression, "extra_validation_files": validation.extra}
+        data = {
+            "numeric_labels": validation.is_regression,
+            "extra_validation_files": validation.extra,
+        }
         if "f1" in metrics and len(validation.label_names) > 2:
             raise ValueError(
-                f"metrics: f1 is of two classes, and there are {len(validation.label_names)}; take accuracy"
+                f"metrics: f1 is of two classes, and there are {len(validation.label_names)}; take"
+                " accuracy"
             )
-        super().__init__(encoder=encoder, score_keys=self.score_keys({"metrics": metrics}, data), **training)
-        self.metrics, self.validation, self.number_range = list(metrics), validation, number_range or (-np.inf, np.inf)
+        super().__init__(
+            encoder=encoder, score_keys=self.score_keys({"metrics": metrics}, data), **training
+        )
+        self.metrics, self.validation, self.number_range = (
+            list(metrics),
+            validation,
+            number_range or (-np.inf, np.inf),
+        )
         self._put_head("classification", max(1, len(validation.label_names)))
 
     def _put_head(self, kind: str, num_labels: int) -> None:
-        """The output layer; the pooler is trained where that reads it, or DDP would wait for its gradient."""
+        """The output layer; the pooler is trained where that reads it, or DDP would wait for its
+        gradient.
+        """
         family = self.encoder.config.family
-        self.classifier = family.head(kind, self.encoder, num_labels=num_labels, input_size=self.head_input_size)
+        self.classifier = family.head(
+            kind, self.encoder, num_labels=num_labels, input_size=self.head_input_size
+        )
         is_read = self.bilstm is None and not getattr(self.classifier, "reads_token_states", False)
         self.encoder.pooler.requires_grad_(is_read)
 
@@ -63,7 +80,14 @@ class SequenceClassification(FineTuning):
     def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:
         metrics = settings["metrics"]
         glue.check_metrics(metrics, is_regression=bool(data.get("numeric_labels")))
-        return [*metrics, *(f"{name}_{key}" for name in (data.get("extra_validation_files") or ()) for key in metrics)]
+        return [
+            *metrics,
+            *(
+                f"{name}_{key}"
+                for name in data.get("extra_validation_files") or ()
+                for key in metrics
+            ),
+        ]
 
     def logits(self, batch: Batch) -> Tensor:
         """[B, number of labels]; one column for regression."""
@@ -89,9 +113,13 @@ class SequenceClassification(FineTuning):
         own_records = records.pop("")
         answers, labels = ([one[key] for one in own_records] for key in ("prediction", "label"))
         is_collapsed = glue.is_collapsed(answers, self.validation.is_regression, labels)
-        return Evaluation(self.trainer.global_step, scores, own_records, is_collapsed, extra_predictions=records)
+        return Evaluation(
+            self.trainer.global_step, scores, own_records, is_collapsed, extra_predictions=records
+        )
 
-    def prediction_files(self, name: str, split: Any, parts: Sequence[Part]) -> dict[str, Iterable[str]]:
+    def prediction_files(
+        self, name: str, split: Any, parts: Sequence[Part]
+    ) -> dict[str, Iterable[str]]:
         """A file of a GLUE submission."""
         predicted = self._predicted(split.pool(in_order(parts, split.num_inputs)))
         if self.validation.is_regression:
@@ -114,26 +142,43 @@ class SequenceClassification(FineTuning):
     def _records(self, split: LabelledSplit, logits: np.ndarray) -> list[dict[str, Any]]:
         found = zip(split.ids, self._predicted(logits), split.labels, logits, strict=True)
         if split.is_regression:
-            return [{"id": str(i), "prediction": round(float(p), 5), "label": float(t)} for i, p, t, _ in found]
+            return [
+                {"id": str(i), "prediction": round(float(p), 5), "label": float(t)}
+                for i, p, t, _ in found
+            ]
         names = split.label_names
         return [
-            {"id": str(i), "prediction": names[p], "label": names[t], "logits": [round(float(x), 5) for x in row]}
+            {
+                "id": str(i),
+                "prediction": names[p],
+                "label": names[t],
+                "logits": [round(float(x), 5) for x in row],
+            }
             for i, p, t, row in found
         ]
 
 
-def sequence_states(encoder: Encoder, head: nn.Module, hidden: Tensor, layout: Layout, has_bilstm: bool) -> Tensor:
-    """[B, H] of the encoder's states [T, H], or [B, 2 G] of what a BiLSTM made of them: what `head` reads."""
+def sequence_states(
+    encoder: Encoder, head: nn.Module, hidden: Tensor, layout: Layout, has_bilstm: bool
+) -> Tensor:
+    """[B, H] of the encoder's states [T, H], or [B, 2 G] of what a BiLSTM made of them: what `head`
+    reads.
+    """
     if not has_bilstm:
         return encoder.pool(hidden, layout, head)
     forward, backward = hidden.chunk(2, dim=-1)
-    return torch.cat((forward.index_select(0, layout.last_rows), backward.index_select(0, layout.first_rows)), dim=-1)
+    return torch.cat(
+        (forward.index_select(0, layout.last_rows), backward.index_select(0, layout.first_rows)),
+        dim=-1,
+    )
 
 
 class MultipleChoice(SequenceClassification):
-    """One of a few endings (SWAG): each is a sequence of its own, scored by one vector, softmax over the choices.
+    """One of a few endings (SWAG): each is a sequence of its own, scored by one vector, softmax
+    over the choices.
 
-    Unusual: the choices of an example are neighbours in the token stream, each as long as it is; none is padded.
+    Unusual: the choices of an example are neighbours in the token stream, each as long as it is;
+    none is padded.
     """
 
     head_kind: ClassVar[str] = "choices"
@@ -147,7 +192,9 @@ class MultipleChoice(SequenceClassification):
         """[B, K], from the scores [B * K, 1] of the sequences."""
         return super().logits(batch).view(-1, len(self.validation.label_names))
 
-    def prediction_files(self, name: str, split: Any, parts: Sequence[Part]) -> dict[str, Iterable[str]]:
+    def prediction_files(
+        self, name: str, split: Any, parts: Sequence[Part]
+    ) -> dict[str, Iterable[str]]:
         """The chosen ending of each row of the file, and the probability of every one."""
         logits = torch.from_numpy(in_order(parts, len(split)))
         names = [f"ending{choice}" for choice in split.label_names]

@@ -1,8 +1,10 @@
-"""Sentence embeddings (Sentence-BERT, Reimers and Gurevych 2019): one encoder reads both texts of a pair, each apart.
+"""Sentence embeddings (Sentence-BERT, Reimers and Gurevych 2019): one encoder reads both texts of a
+pair, each apart.
 
-Classes are told from (u, v, |u - v|) by one matrix, as in natural language inference; numbers are what the cosine of u
-and v should be. After training the matrix has done its work, and the vectors are what is used: the folder remembers how
-they are pooled. A cosine needs no head, so a frozen encoder is scored by the same module (measure=similarity).
+Classes are told from (u, v, |u - v|) by one matrix, as in natural language inference; numbers are
+what the cosine of u and v should be. After training the matrix has done its work, and the vectors
+are what is used: the folder remembers how they are pooled. A cosine needs no head, so a frozen
+encoder is scored by the same module (measure=similarity).
 
 Letters: B pairs, H hidden size.
 """
@@ -25,35 +27,46 @@ from clozelab.modules.finetuning import Batch
 class SiameseEncoder(SequenceClassification):
     """Cross-entropy of the class, or the squared error of the cosine.
 
-    Args: as SequenceClassification has them. Numbers of `number_range` (None: 0 to 1) are cosines of 0 to 1.
+    Args: as SequenceClassification has them. Numbers of `number_range` (None: 0 to 1) are cosines
+    of 0 to 1.
     """
 
     head_kind: ClassVar[str] = "siamese"
 
-    def __init__(self, *, pooling: str, number_range: Sequence[float] | None, **classification: Any) -> None:
+    def __init__(
+        self, *, pooling: str, number_range: Sequence[float] | None, **classification: Any
+    ) -> None:
         super().__init__(number_range=number_range or (0.0, 1.0), **classification)
         self.pooling, (least, largest), labels = pooling, self.number_range, self.validation.labels
         if self.validation.is_regression and not least <= labels.min() <= labels.max() <= largest:
             raise ValueError(
-                f"labels run from {labels.min():g} to {labels.max():g}, and a cosine of 0 to 1 stands for {least:g} to "
-                f"{largest:g}: say task.module.number_range=[{labels.min():g},{labels.max():g}], or what they can be"
+                f"labels run from {labels.min():g} to {labels.max():g}, and a cosine of 0 to 1"
+                f" stands for {least:g} to {largest:g}: say"
+                f" task.module.number_range=[{labels.min():g},{labels.max():g}], or what they"
+                " can be"
             )
 
     def _put_head(self, kind: str, num_labels: int) -> None:  # noqa: ARG002
         """The matrix of the classes; a cosine needs none. The pooler is not read."""
         self.encoder.pooler.requires_grad_(False)
         if not self.validation.is_regression:
-            self.classifier = self.encoder.config.family.head(self.head_kind, self.encoder, num_labels=num_labels)
+            self.classifier = self.encoder.config.family.head(
+                self.head_kind, self.encoder, num_labels=num_labels
+            )
 
     @classmethod
     def check_head(cls, head: str) -> None:
         if head != "linear":
-            raise ValueError(f"head={head}: sentence embeddings are the encoder's own; take head=linear")
+            raise ValueError(
+                f"head={head}: sentence embeddings are the encoder's own; take head=linear"
+            )
 
     @classmethod
     def check_settings(cls, settings: Mapping[str, Any]) -> None:
         if settings["pooling"] not in SENTENCE_POOLINGS:
-            raise ValueError(f"pooling={settings['pooling']}: choose one of {', '.join(SENTENCE_POOLINGS)}")
+            raise ValueError(
+                f"pooling={settings['pooling']}: choose one of {', '.join(SENTENCE_POOLINGS)}"
+            )
 
     def logits(self, batch: Batch) -> Tensor:
         """[B, number of labels]; of numbers the cosine [B, 1]."""
@@ -67,7 +80,9 @@ class SiameseEncoder(SequenceClassification):
         if not self.validation.is_regression:
             return super().loss(logits, batch)
         least, largest = self.number_range
-        return F.mse_loss(logits[:, 0], (batch["labels"] - least) / (largest - least), reduction="sum")
+        return F.mse_loss(
+            logits[:, 0], (batch["labels"] - least) / (largest - least), reduction="sum"
+        )
 
     def remembered(self) -> dict[str, Any]:
         return {"pooling": self.pooling}

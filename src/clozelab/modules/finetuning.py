@@ -1,8 +1,10 @@
-"""The training loop of all fine-tuning tasks: loss over the whole global batch, evaluation, the best checkpoint.
+"""The training loop of all fine-tuning tasks: loss over the whole global batch, evaluation, the
+best checkpoint.
 
-The best checkpoint is the first with the highest `metric` on the validation split, as the paper selects on its
-development sets: scores of that same split are therefore slightly optimistic, for every arm alike. Its predictions are
-kept with it. Scores keep their scorer's own unit: shares of one, SQuAD's in percent.
+The best checkpoint is the first with the highest `metric` on the validation split, as the paper
+selects on its development sets: scores of that same split are therefore slightly optimistic, for
+every arm alike. Its predictions are kept with it. Scores keep their scorer's own unit: shares of
+one, SQuAD's in percent.
 
 Last: what a run leaves behind, scores.json, every prediction and the model.
 """
@@ -37,24 +39,30 @@ from clozelab.training.checkpoints import seed_forward
 log = logging.getLogger(__name__)
 Batch = dict[str, Any]
 Part = tuple[Tensor, Tensor]
-"""(numbers, values) of one batch, on the host: which examples (or words) they are, and what the model says of each."""
+"""(numbers, values) of one batch, on the host: which examples (or words) they are, and what the
+model says of each.
+"""
 HEADS = ("linear", "bilstm")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One pass over the validation split. `predictions`: the task's own records, one an example, JSON values."""
+    """One pass over the validation split. `predictions`: the task's own records, one an example,
+    JSON values.
+    """
 
     step: int
     scores: dict[str, float]
     predictions: list[dict[str, Any]]
     is_collapsed: bool  # the same answer for (nearly) every example
     weights: dict[str, Tensor] | None = field(default=None, repr=False)
-    extra_predictions: dict[str, list[dict[str, Any]]] = field(default_factory=dict, repr=False)  # of further sets
+    # of further sets
+    extra_predictions: dict[str, list[dict[str, Any]]] = field(default_factory=dict, repr=False)
 
 
 class FineTuning(TrainingModule):
-    """Base of one module a task family. A subclass builds its head and says loss, predictions and scores.
+    """Base of one module a task family. A subclass builds its head and says loss, predictions and
+    scores.
 
     Args:
         encoder: with the weights to start from.
@@ -70,7 +78,8 @@ class FineTuning(TrainingModule):
 
     head_kind: ClassVar[str]  # of the output layer (models/families/bert.py)
     scores_are_shares: ClassVar[bool] = True  # whether its scorer's 1 stands for 100 percent
-    set_by_class: ClassVar[tuple[str, ...]] = ("input_size", "score_keys")  # by a subclass, never by a configuration
+    # by a subclass, never by a configuration
+    set_by_class: ClassVar[tuple[str, ...]] = ("input_size", "score_keys")
 
     def __init__(
         self,
@@ -98,7 +107,12 @@ class FineTuning(TrainingModule):
         self.head_input_size = input_size  # None: the encoder's states themselves
         if head == "bilstm":
             size = bilstm_hidden_size or encoder.config.hidden_size
-            self.bilstm = BiLSTM(input_size or encoder.config.hidden_size, size, bilstm_num_layers, bilstm_dropout_prob)
+            self.bilstm = BiLSTM(
+                input_size or encoder.config.hidden_size,
+                size,
+                bilstm_num_layers,
+                bilstm_dropout_prob,
+            )
             self.head_input_size = 2 * size
         self._loss_sum = torch.zeros(())
         self._loss_steps = 0
@@ -108,7 +122,9 @@ class FineTuning(TrainingModule):
     @classmethod
     @abstractmethod
     def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:
-        """Its scores, without "validation/", by a task's `module` and `data`; ValueError for one that does not fit."""
+        """Its scores, without "validation/", by a task's `module` and `data`; ValueError for one
+        that does not fit.
+        """
 
     @classmethod
     def check_head(cls, head: str) -> None:
@@ -138,15 +154,24 @@ class FineTuning(TrainingModule):
 
     def result_files(self, best: Evaluation) -> dict[str, Iterable[str]]:
         """What is kept of the best evaluation: file name -> lines."""
-        sets = {"": best.predictions, **{f"_{name}": records for name, records in best.extra_predictions.items()}}
+        sets = {
+            "": best.predictions,
+            **{f"_{name}": records for name, records in best.extra_predictions.items()},
+        }
         return {
-            f"predictions{suffix}.jsonl": [json.dumps(record, ensure_ascii=False) for record in records]
+            f"predictions{suffix}.jsonl": [
+                json.dumps(record, ensure_ascii=False) for record in records
+            ]
             for suffix, records in sets.items()
         }
 
     @abstractmethod
-    def prediction_files(self, name: str, split: Any, parts: Sequence[Part]) -> dict[str, Iterable[str]]:
-        """Predictions for the test set `name` in the benchmark's format, from all its outputs: file name -> lines."""
+    def prediction_files(
+        self, name: str, split: Any, parts: Sequence[Part]
+    ) -> dict[str, Iterable[str]]:
+        """Predictions for the test set `name` in the benchmark's format, from all its outputs: file
+        name -> lines.
+        """
 
     @abstractmethod
     def baseline(self) -> float | None:
@@ -154,7 +179,10 @@ class FineTuning(TrainingModule):
 
     def encode(self, batch: Batch) -> Tensor:
         """The encoder's sequence output [T, H], or what the BiLSTM makes of it [T, 2 * size]."""
-        ids, layout = (batch["input_ids"], batch["token_type_ids"], batch["position_ids"]), batch["layout"]
+        ids, layout = (
+            (batch["input_ids"], batch["token_type_ids"], batch["position_ids"]),
+            batch["layout"],
+        )
         hidden = self.encoder(*ids, layout).sequence_output
         return hidden if self.bilstm is None else self.bilstm(hidden, layout)
 
@@ -162,10 +190,14 @@ class FineTuning(TrainingModule):
         """What stands on the encoder: the output layer by its kind, the others by their names."""
         output = ("classifier", "qa_outputs")
         children = {name: child for name, child in self.named_children() if name != "encoder"}
-        return {self.head_kind if name in output else name: child for name, child in children.items()}
+        return {
+            self.head_kind if name in output else name: child for name, child in children.items()
+        }
 
     def in_fp32(self, head: nn.Module, hidden: Tensor) -> Tensor:
-        """The output layer outside autocast: in bf16 neighbouring tokens would often have the very same logit."""
+        """The output layer outside autocast: in bf16 neighbouring tokens would often have the very
+        same logit.
+        """
         with torch.autocast(self.device.type, enabled=False):
             return head(hidden.float())
 
@@ -174,14 +206,20 @@ class FineTuning(TrainingModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
-        record = {key: value for key, value in vars(self.best).items() if key != "weights"} if self.best else None
+        record = (
+            {key: value for key, value in vars(self.best).items() if key != "weights"}
+            if self.best
+            else None
+        )
         checkpoint["finetuning"] = {
             # Of all ranks: each goes on with their mean, however many there are then.
             "loss_sum": self.trainer.strategy.reduce(self._loss_sum.clone(), reduce_op="mean"),
             "loss_steps": self._loss_steps,
-            "work": [self.throughput.tokens, self.throughput.flops],  # since the last log point, of all ranks
+            # since the last log point, of all ranks
+            "work": [self.throughput.tokens, self.throughput.flops],
             "history": json.dumps(self.history),
-            # As text: a checkpoint holds tensors and plain values, and predictions are JSON values by their contract.
+            # As text: a checkpoint holds tensors and plain values, and predictions are JSON values
+            # by their contract.
             "best": json.dumps(record),
             "best_weights": self.best.weights if self.best else None,
         }
@@ -198,14 +236,19 @@ class FineTuning(TrainingModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         seed_forward(self.seed, self.trainer.global_step, self.trainer.global_rank, 0)
         loss_sum = self.loss(self.logits(batch), batch)
-        # Lightning averages gradients over ranks: scaled so that the result is the mean over all ranks' targets.
-        loss = loss_sum * (batch["local_weight"] * self.trainer.world_size / batch["global_targets"])
+        # Lightning averages gradients over ranks: scaled so that the result is the mean over all
+        # ranks' targets.
+        loss = loss_sum * (
+            batch["local_weight"] * self.trainer.world_size / batch["global_targets"]
+        )
         self._loss_sum += loss.detach()
         self._loss_steps += 1
         tokens = batch["global_tokens"]
         self.note_batch(batch.get("contents", 0))
         length = math.ceil(tokens / batch["global_examples"])
-        self.throughput.add(tokens, tokens * training_flops_per_token(self.encoder.config, length, 0.0))
+        self.throughput.add(
+            tokens, tokens * training_flops_per_token(self.encoder.config, length, 0.0)
+        )
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
@@ -218,8 +261,11 @@ class FineTuning(TrainingModule):
             self._publish_training()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        if batch_idx == 0 and self.keep_best_weights:  # now: a callback that averages weights takes its own away again
-            self._validated = {key: one.detach().to("cpu", copy=True) for key, one in self.state_dict().items()}
+        # now: a callback that averages weights takes its own away again
+        if batch_idx == 0 and self.keep_best_weights:
+            self._validated = {
+                key: one.detach().to("cpu", copy=True) for key, one in self.state_dict().items()
+            }
         self._collected.append(self.outputs(self.logits(batch), batch))
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Part:
@@ -232,7 +278,10 @@ class FineTuning(TrainingModule):
         whole, seen = len(trainer.val_dataloaders), sum(trainer.num_val_batches)
         if trainer.sanity_checking or seen < whole:
             if not trainer.sanity_checking:
-                said = "validation saw %d of %d batches, as the Trainer wants it: a score needs all, so there is none"
+                said = (
+                    "validation saw %d of %d batches, as the Trainer wants it: a score needs all,"
+                    " so there is none"
+                )
                 log.warning(said, seen, whole)
             return
         result = self.evaluate(parts)
@@ -252,12 +301,20 @@ class FineTuning(TrainingModule):
         """What the run's record keeps."""
         work = self.throughput
         speed = work.total_tokens / work.total_seconds if work.total_seconds else None
-        trainable = sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)
-        facts = {"steps": self.trainer.global_step, "tokens": work.total_tokens, "parameters": trainable}
+        trainable = sum(
+            parameter.numel() for parameter in self.parameters() if parameter.requires_grad
+        )
+        facts = {
+            "steps": self.trainer.global_step,
+            "tokens": work.total_tokens,
+            "parameters": trainable,
+        }
         return facts | {"tokens_per_second": speed} | self.require_best().scores
 
     def remembered(self) -> dict[str, Any]:
-        """What its model's folder has to say for predictions to be made as here, beside the label names."""
+        """What its model's folder has to say for predictions to be made as here, beside the label
+        names.
+        """
         return {}
 
     def recall(self, remembered: Mapping[str, Any]) -> dict[str, Any]:
@@ -289,7 +346,9 @@ class FineTuning(TrainingModule):
 
 
 def in_order(parts: Sequence[Part], number: int) -> np.ndarray:
-    """[number, ...]: the values of all parts in the order of their numbers, of which each occurs once."""
+    """[number, ...]: the values of all parts in the order of their numbers, of which each occurs
+    once.
+    """
     index = torch.cat([part[0] for part in parts]).numpy()
     values = torch.cat([part[1] for part in parts]).detach().numpy()
     assert len(np.unique(index)) == len(index) == number, "each one is scored exactly once"
@@ -302,30 +361,47 @@ def check_metric(metric: str, score_keys: Sequence[str]) -> None:
     """ValueError for a selecting metric that the task does not compute."""
     known = [f"validation/{key}" for key in score_keys]
     if metric not in known:
-        raise ValueError(f"task.metric={metric!r} is not a score of this task; it has {', '.join(known)}")
+        raise ValueError(
+            f"task.metric={metric!r} is not a score of this task; it has {', '.join(known)}"
+        )
 
 
-def write_results(folder: Path, module: FineTuning | Any, task: Mapping[str, Any]) -> dict[str, Any]:
+def write_results(
+    folder: Path, module: FineTuning | Any, task: Mapping[str, Any]
+) -> dict[str, Any]:
     """Write scores.json and the predictions of the best checkpoint; returns what scores.json holds.
 
-    `task` is put into it as it is: name, title, stand_in_for. A Measurement (modules/measures.py) does as well.
+    `task` is put into it as it is: name, title, stand_in_for. A Measurement (modules/measures.py)
+    does as well.
     """
     best = module.require_best()
     scores = {
-        **task, "metric": module.metric, "scores": best.scores,
-        "best_step": best.step, "total_steps": module.total_steps,
-        "selection": "highest metric over the evaluations on the validation split, as in the paper"
-        if module.total_steps
-        else "none: scored once",
-        "evaluations": module.history, "num_examples": len(best.predictions),
-        "majority_baseline": module.baseline(), "collapsed": best.is_collapsed,
-    }  # fmt: skip
+        **task,
+        "metric": module.metric,
+        "scores": best.scores,
+        "best_step": best.step,
+        "total_steps": module.total_steps,
+        "selection": (
+            "highest metric over the evaluations on the validation split, as in the paper"
+            if module.total_steps
+            else "none: scored once"
+        ),
+        "evaluations": module.history,
+        "num_examples": len(best.predictions),
+        "majority_baseline": module.baseline(),
+        "collapsed": best.is_collapsed,
+    }
     for name, lines in module.result_files(best).items():
         write_whole(folder / name, lines)
     write_whole(folder / "scores.json", [json.dumps(scores, indent=1, ensure_ascii=False)])
     if best.is_collapsed:
-        log.warning("collapsed run: the same answer for (nearly) every validation example; never average it in silence")
-    shown = ", ".join(f"{key.removeprefix('validation/')} {value:.4g}" for key, value in best.scores.items())
+        log.warning(
+            "collapsed run: the same answer for (nearly) every validation example; never average it"
+            " in silence"
+        )
+    shown = ", ".join(
+        f"{key.removeprefix('validation/')} {value:.4g}" for key, value in best.scores.items()
+    )
     where = f"best at step {best.step} of {module.total_steps}: " if module.total_steps else ""
     log.info("%s: %s%s", task.get("title"), where, shown)
     return scores
@@ -338,16 +414,22 @@ def write_test_predictions(folder: Path, files: Mapping[str, Iterable[str]]) -> 
         write_whole(folder / name, lines)
 
 
-def save_model(folder: Path, module: FineTuning, encoder_folder: Path, tokenizer: Tokenizer, **facts: Any) -> None:
+def save_model(
+    folder: Path, module: FineTuning, encoder_folder: Path, tokenizer: Tokenizer, **facts: Any
+) -> None:
     """Write the best checkpoint as a model folder in the Hugging Face layout, label names included.
 
-    What the encoder folder remembers comes along; `facts` (task, head) and what the module predicts by are added to it.
-    A BiLSTM head has no class in that layout: its tensors lie below `bilstm.`.
+    What the encoder folder remembers comes along; `facts` (task, head) and what the module predicts
+    by are added to it. A BiLSTM head has no class in that layout: its tensors lie below `bilstm.`.
     """
     module.restore_best()
     made = read_config_dict(encoder_folder).get("clozelab", {})
     of_earlier_task = ("pooling", "texts_per_example")
-    made = {key: one for key, one in made.items() if key not in of_earlier_task} | facts | module.remembered()
+    made = (
+        {key: one for key, one in made.items() if key not in of_earlier_task}
+        | facts
+        | module.remembered()
+    )
     write_model(
         folder,
         module.encoder,

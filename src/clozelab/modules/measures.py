@@ -1,9 +1,12 @@
-"""What runs a frozen model over texts to measure it: log-probabilities of tokens, and probes of its states.
+"""What runs a frozen model over texts to measure it: log-probabilities of tokens, and probes of its
+states.
 
-Nothing is trained by gradient steps: one pass of `trainer.validate`. Scores are in fp32, whatever the precision of the
+Nothing is trained by gradient steps: one pass of `trainer.validate`. Scores are in fp32, whatever
+the precision of the
 forward: in bf16 the two sentences of a pair would often have the very same score.
 
-Letters: P tokens that are asked for, V vocabulary, H hidden size, B sequences, C states of an example, N examples.
+Letters: P tokens that are asked for, V vocabulary, H hidden size, B sequences, C states of an
+example, N examples.
 """
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
@@ -38,7 +41,8 @@ CONVERGED = 1e-4  # largest entry of the mean loss's gradient at an optimum, as 
 
 
 class Measurement(LightningModule):
-    """Base: a frozen encoder, heads (kind -> head, of `needs`), and data that asks and knows the answers.
+    """Base: a frozen encoder, heads (kind -> head, of `needs`), and data that asks and knows the
+    answers.
 
     After `trainer.validate`, `require_best` has the scores and a record of each example.
     """
@@ -48,9 +52,16 @@ class Measurement(LightningModule):
     total_steps, history = 0, ()
     result_files, require_best = FineTuning.result_files, FineTuning.require_best
 
-    def __init__(self, *, encoder: Encoder, heads: Mapping[str, nn.Module], data: Any, metric: str) -> None:
+    def __init__(
+        self, *, encoder: Encoder, heads: Mapping[str, nn.Module], data: Any, metric: str
+    ) -> None:
         super().__init__()
-        self.encoder, self.heads, self.data, self.metric = encoder, nn.ModuleDict(heads), data, metric
+        self.encoder, self.heads, self.data, self.metric = (
+            encoder,
+            nn.ModuleDict(heads),
+            data,
+            metric,
+        )
         self.requires_grad_(False)
         self.best: Evaluation | None = None
         self._collected: list[Any] = []
@@ -70,7 +81,10 @@ class Measurement(LightningModule):
     def on_validation_epoch_end(self) -> None:
         found = self.evaluate(self._collected)
         scores = {f"validation/{name}": value for name, value in found.scores.items()}
-        self.best, self._collected = Evaluation(0, scores, found.predictions, found.is_collapsed), []
+        self.best, self._collected = (
+            Evaluation(0, scores, found.predictions, found.is_collapsed),
+            [],
+        )
         for logger in self.loggers:
             logger.log_metrics(scores, 0)
 
@@ -97,16 +111,23 @@ class TokenScoring(Measurement):
 
 
 def log_probs(head: Any, hidden: Tensor, labels: Tensor) -> Tensor:
-    """fp32 [P, 2] of states [P, H]: each label's log-probability; whether it is the most probable, shared by equals."""
+    """fp32 [P, 2] of states [P, H]: each label's log-probability; whether it is the most probable,
+    shared by equals.
+    """
     found = []
     rows = max(1, CHUNK_LOGITS // len(head.bias))
-    # Where the forward is in bf16, so are the products' factors; sums and logits are fp32 all the same.
+    # Where the forward is in bf16, so are the products' factors; sums and logits are fp32 all the
+    # same.
     is_low = torch.is_autocast_enabled(hidden.device.type)
-    with torch.autocast(hidden.device.type, enabled=False), onednn_fp32() if is_low else nullcontext():
+    with (
+        torch.autocast(hidden.device.type, enabled=False),
+        onednn_fp32() if is_low else nullcontext(),
+    ):
         for states, own in zip(hidden.float().split(rows), labels.split(rows), strict=True):
             logits = head(states)  # [rows, V]
             credit = (logits.gather(1, own[:, None]) == logits.amax(1, keepdim=True)).float()
-            if (first := credit[:, 0].nonzero()[:, 0]).numel():  # a model that says the same of all tokens knows none
+            # a model that says the same of all tokens knows none
+            if (first := credit[:, 0].nonzero()[:, 0]).numel():
                 best = logits[first]
                 credit[first] /= (best == best.amax(1, keepdim=True)).sum(1, keepdim=True)
             loss = nn.functional.cross_entropy(logits, own, reduction="none")
@@ -115,12 +136,14 @@ def log_probs(head: Any, hidden: Tensor, labels: Tensor) -> Tensor:
 
 
 class Probe(Measurement):
-    """A linear classifier on frozen states: of words (each layer), or of texts and pairs (mean of each layer, pooled).
+    """A linear classifier on frozen states: of words (each layer), or of texts and pairs (mean of
+    each layer, pooled).
 
-    The classifier is a logistic regression on standardised states, fitted to the training examples and scored on the
-    others. The main score is the best state's, chosen by it. Words have a control task as well (Hewitt and Liang 2019):
-    each word has one label, drawn at random. Selectivity is what a probe does better on the task than on that: how much
-    it reads off the states, and not learns by heart. `strength` is the `C` of scikit-learn.
+    The classifier is a logistic regression on standardised states, fitted to the training examples
+    and scored on the others. The main score is the best state's, chosen by it. Words have a control
+    task as well (Hewitt and Liang 2019): each word has one label, drawn at random. Selectivity is
+    what a probe does better on the task than on that: how much it reads off the states, and not
+    learns by heart. `strength` is the `C` of scikit-learn.
     """
 
     def __init__(self, *, strength: float, max_iterations: int, **measurement: Any) -> None:
@@ -129,12 +152,21 @@ class Probe(Measurement):
         splits = self.splits = self.data.train, self.data.validation
         is_of_words = isinstance(self.data.train_sequences, TaggedSequences)
         self.label_names = getattr(splits[0], "label_names", ())
-        if not (is_of_words or isinstance(self.data.train_sequences, TokenSequences)) or not self.label_names:
-            raise ValueError("a probe tells classes of words, texts or pairs; this task has numbers, choices or spans")
+        if (
+            not (is_of_words or isinstance(self.data.train_sequences, TokenSequences))
+            or not self.label_names
+        ):
+            raise ValueError(
+                "a probe tells classes of words, texts or pairs; this task has numbers, choices or"
+                " spans"
+            )
         self.words = [self._read(split.words) for split in splits] if is_of_words else None
         self.labels = [np.asarray(getattr(split, "input_labels", split.labels)) for split in splits]
         layers = range(self.encoder.config.num_hidden_layers + 1)
-        self.names = [*(f"layer_{number}" for number in layers), *([] if is_of_words else ["pooled"])]
+        self.names = [
+            *(f"layer_{number}" for number in layers),
+            *([] if is_of_words else ["pooled"]),
+        ]
         self.gradients: list[float] = []  # the largest entry at the end of each regression
 
     def val_dataloader(self) -> Any:
@@ -147,21 +179,36 @@ class Probe(Measurement):
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         output, layout = self.states(batch, output_hidden_states=True), batch["layout"]
-        found = torch.stack([*output.hidden_states[:-1], output.sequence_output], dim=1).float()  # [T, C, H]
+        # [T, C, H]
+        found = torch.stack([*output.hidden_states[:-1], output.sequence_output], dim=1).float()
         if self.words is not None:
             values, index = found[batch["word_slots"]], batch["word_index"]
         else:
-            means = self.encoder.sentence_states(found.flatten(1), layout, "mean").view(-1, *found.shape[1:])
-            values = torch.cat([means, self.encoder.pool(output.sequence_output, layout).float()[:, None]], dim=1)
+            means = self.encoder.sentence_states(found.flatten(1), layout, "mean").view(
+                -1, *found.shape[1:]
+            )
+            values = torch.cat(
+                [means, self.encoder.pool(output.sequence_output, layout).float()[:, None]], dim=1
+            )
             index = batch["example_index"]
         self._collected.append((dataloader_idx, index.cpu(), values.cpu()))
 
     def evaluate(self, collected: Sequence[tuple[int, Tensor, Tensor]]) -> Evaluation:
-        parts = [[(index, values) for side, index, values in collected if side == number] for number in (0, 1)]
-        states = [in_order(mine, len(labels)) for mine, labels in zip(parts, self.labels, strict=True)]  # [N, C, H]
+        parts = [
+            [(index, values) for side, index, values in collected if side == number]
+            for number in (0, 1)
+        ]
+        # [N, C, H]
+        states = [
+            in_order(mine, len(labels)) for mine, labels in zip(parts, self.labels, strict=True)
+        ]
         if not all(np.isfinite(values).all() for values in states):
             raise ValueError(f"the encoder has states that are no numbers: {DAMAGED_WEIGHT}")
-        controls = control_labels(self.words[0], self.words[1], len(self.label_names)) if self.words else None
+        controls = (
+            control_labels(self.words[0], self.words[1], len(self.label_names))
+            if self.words
+            else None
+        )
         scores, answers = dict[str, float](), dict[str, np.ndarray]()
         for number, name in enumerate(self.names):
             mean, spread = states[0][:, number].mean(0), states[0][:, number].std(0)
@@ -172,12 +219,22 @@ class Probe(Measurement):
             if controls:
                 guesses = self._answers(train, controls[0], validation)
                 scores[f"control_accuracy/{name}"] = float((guesses == controls[1]).mean())
-                scores[f"selectivity/{name}"] = scores[f"accuracy/{name}"] - scores[f"control_accuracy/{name}"]
+                scores[f"selectivity/{name}"] = (
+                    scores[f"accuracy/{name}"] - scores[f"control_accuracy/{name}"]
+                )
         self._say_what_is_unfinished()
         best = max(self.names, key=lambda name: scores[f"accuracy/{name}"])
-        scores = {key.partition("/")[0]: value for key, value in scores.items() if key.endswith(best)} | scores
-        pairs = zip(*([self.label_names[i] for i in one] for one in (answers[best], self.labels[1])), strict=True)
-        records = [{"id": str(i), "prediction": said, "label": label} for i, (said, label) in enumerate(pairs)]
+        scores = {
+            key.partition("/")[0]: value for key, value in scores.items() if key.endswith(best)
+        } | scores
+        pairs = zip(
+            *([self.label_names[i] for i in one] for one in (answers[best], self.labels[1])),
+            strict=True,
+        )
+        records = [
+            {"id": str(i), "prediction": said, "label": label}
+            for i, (said, label) in enumerate(pairs)
+        ]
         return Evaluation(0, scores, records, is_collapsed=len(np.unique(answers[best])) == 1)
 
     def _answers(self, train: np.ndarray, labels: np.ndarray, asked: np.ndarray) -> np.ndarray:
@@ -202,24 +259,33 @@ class Probe(Measurement):
 def control_labels(train: Sequence[str], asked: Sequence[str], num_labels: int) -> list[np.ndarray]:
     """Of each word a label that is its own wherever it stands, all equally likely."""
     words, number = np.unique([*train, *asked], return_inverse=True)
-    return np.split(np.random.default_rng(0).integers(num_labels, size=len(words))[number], [len(train)])
+    return np.split(
+        np.random.default_rng(0).integers(num_labels, size=len(words))[number], [len(train)]
+    )
 
 
 def logistic_regression(
     x: np.ndarray, labels: np.ndarray, num_classes: int, *, strength: float, max_iterations: int
 ) -> np.ndarray:
-    """Weights [H + 1, classes], the last row is added: the multinomial model with a squared penalty.
+    """Weights [H + 1, classes], the last row is added: the multinomial model with a squared
+    penalty.
 
-    The same as scikit-learn's LogisticRegression(C=strength), whose penalty leaves the added row alone, and counts two
-    classes as one difference. ValueError where only one class occurs.
+    The same as scikit-learn's LogisticRegression(C=strength), whose penalty leaves the added row
+    alone, and counts two classes as one difference. ValueError where only one class occurs.
     """
     if len(np.unique(labels)) < 2:
-        raise ValueError("every training example has the same class: there is nothing to tell apart")
+        raise ValueError(
+            "every training example has the same class: there is nothing to tell apart"
+        )
     with torch.inference_mode(False), torch.enable_grad():
         states, classes = torch.from_numpy(x), torch.from_numpy(labels)
         weights = torch.zeros(x.shape[1] + 1, num_classes, dtype=states.dtype, requires_grad=True)
         penalty = (1.0 if num_classes == 2 else 0.5) / (strength * len(x))
-        how: Any = {"tolerance_grad": 1e-7, "tolerance_change": 1e-12, "line_search_fn": "strong_wolfe"}
+        how: Any = {
+            "tolerance_grad": 1e-7,
+            "tolerance_change": 1e-12,
+            "line_search_fn": "strong_wolfe",
+        }
         solver = torch.optim.LBFGS([weights], max_iter=max_iterations, **how)
 
         def loss() -> Tensor:

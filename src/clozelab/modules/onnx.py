@@ -1,7 +1,9 @@
-"""A model as ONNX: encoder and heads over padded batches of any size and length, compared with what they gave here.
+"""A model as ONNX: encoder and heads over padded batches of any size and length, compared with what
+they gave here.
 
-Unusual: the encoder has no batch dimension, so a batch [B, S] goes through it as one stream of B*S tokens, by the very
-modules that were trained; only what attention is told of the batch is made from the attention mask.
+Unusual: the encoder has no batch dimension, so a batch [B, S] goes through it as one stream of B*S
+tokens, by the very modules that were trained; only what attention is told of the batch is made from
+the attention mask.
 
 Letters: T tokens in the stream, B sequences, S slots a row, H hidden size, K labels, V vocabulary.
 """
@@ -27,11 +29,15 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 """int64 [B, S] each; the mask is 1 for tokens, which stand in front, and 0 for padding."""
 TOLERANCE = 1e-4
 OUTPUTS = {"lm": "prediction_logits", "nsp": "seq_relationship_logits"}
-"""Kind of head -> what its output is called beside others; alone it is called "logits", and others KIND_logits."""
+"""Kind of head -> what its output is called beside others; alone it is called "logits", and others
+KIND_logits.
+"""
 
 
 class Padded(nn.Module):
-    """[B, S] three times -> last_hidden_state [B, S, H], pooler_output [B, H] where it is trained, and each head's."""
+    """[B, S] three times -> last_hidden_state [B, S, H], pooler_output [B, H] where it is trained,
+    and each head's.
+    """
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -40,7 +46,9 @@ class Padded(nn.Module):
         self.names = ["last_hidden_state", *(["pooler_output"] if self.has_pooler else [])]
         self.names += [name for kind in self.kinds for name in names_of(kind, model)]
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
+    ) -> tuple[Tensor, ...]:
         size, width = input_ids.shape
         states = self._stream(input_ids, attention_mask, token_type_ids).view(size, width, -1)
         pooled = torch.zeros_like(input_ids[:, 0])
@@ -69,10 +77,13 @@ class Padded(nn.Module):
         rotation = encoder.embeddings.position_embeddings.rotation(positions)
         padding, itself = attention_mask[:, None, None] == 0, torch.eye(width, dtype=torch.bool)
         for number, mask in enumerate(encoder.masks):
-            unseen = out_of_sight(width, mask, input_ids.device) | (padding & ~itself)  # [B, 1, S, S]
+            # [B, 1, S, S]
+            unseen = out_of_sight(width, mask, input_ids.device) | (padding & ~itself)
             bias = torch.zeros(unseen.shape, dtype=hidden.dtype).masked_fill(unseen, -torch.inf)
             context = Context(DenseRows(size, width, bias, "sdpa", mask), mask, rotation)
-            hidden = encoder.layer[number * len(encoder.layer) // len(encoder.masks)](hidden, context)
+            hidden = encoder.layer[number * len(encoder.layer) // len(encoder.masks)](
+                hidden, context
+            )
         return encoder.final_norm(hidden)
 
 
@@ -84,12 +95,15 @@ def names_of(kind: str, model: Model) -> list[str]:
 
 
 def to_onnx(model: Model) -> bytes:
-    """The file, compared with the model on three shapes that the export has not seen; ValueError where they differ."""
+    """The file, compared with the model on three shapes that the export has not seen; ValueError
+    where they differ.
+    """
     for package in ("onnx", "onnxscript", "onnxruntime"):
         require_package(package, "export", "format=onnx")
     if between := {"bilstm", "feature_mix"} & set(model.heads):
         raise ValueError(
-            f"{model.folder} has a {between.pop()} between encoder and head, which is not exported to ONNX"
+            f"{model.folder} has a {between.pop()} between encoder and head, which is not exported"
+            " to ONNX"
         )
     padded = Padded(model).eval()
     dimensions = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=model.max_length)}
@@ -98,13 +112,20 @@ def to_onnx(model: Model) -> bytes:
     with redirect_stdout(io.StringIO()), warnings.catch_warnings(action="ignore"), torch.no_grad():
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
         program = torch.onnx.export(
-            padded, example, input_names=INPUTS, output_names=padded.names, dynamo=True, verbose=False,
+            padded,
+            example,
+            input_names=INPUTS,
+            output_names=padded.names,
+            dynamo=True,
+            verbose=False,
             dynamic_shapes=dict.fromkeys(INPUTS, dimensions),
-        )  # fmt: skip
+        )
     assert program is not None
     content = program.model_proto.SerializeToString()
     if not (worst := difference(model, padded, content)) <= TOLERANCE:  # or it is no number
-        raise ValueError(f"{model.folder}: onnxruntime gives outputs that are {worst:.1e} away from the model's")
+        raise ValueError(
+            f"{model.folder}: onnxruntime gives outputs that are {worst:.1e} away from the model's"
+        )
     return bytes(content)
 
 
@@ -115,11 +136,19 @@ def rows(model: Model, lengths: list[int], seed: int = 0) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, config.vocab_size, real.shape, generator=generator)
     types = torch.randint(0, max(1, config.type_vocab_size), real.shape, generator=generator)
-    return dict(zip(INPUTS, (torch.where(real, ids, config.pad_token_id), real.long(), types * real), strict=True))
+    return dict(
+        zip(
+            INPUTS,
+            (torch.where(real, ids, config.pad_token_id), real.long(), types * real),
+            strict=True,
+        )
+    )
 
 
 def difference(model: Model, padded: Padded, content: bytes) -> float:
-    """The largest difference on real tokens between onnxruntime's outputs and those of the stream that was trained."""
+    """The largest difference on real tokens between onnxruntime's outputs and those of the stream
+    that was trained.
+    """
     import onnxruntime
 
     session, worst, longest = onnxruntime.InferenceSession(content), 0.0, model.max_length
@@ -141,10 +170,15 @@ def stream_outputs(model: Model, batch: dict[str, Tensor], lengths: list[int]) -
     """The same outputs by the model itself: [T, ...] of tokens, [B, ...] of sequences."""
     real, encoder = batch["attention_mask"].bool(), model.encoder
     ids, types = batch["input_ids"][real], batch["token_type_ids"][real]
-    positions, layout = torch.cat([torch.arange(length) for length in lengths]), Layout.ragged(lengths)
+    positions, layout = (
+        torch.cat([torch.arange(length) for length in lengths]),
+        Layout.ragged(lengths),
+    )
     states = encoder(ids, types, positions, layout).sequence_output
     found = {"last_hidden_state": states, "pooler_output": encoder.pool(states, layout)}
     for kind, head in model.heads.items():
         out = head(encoder.pool(states, layout, head) if kind in POOLED_KINDS else states)
-        found |= zip(names_of(kind, model), out.unbind(-1) if kind == "spans" else [out], strict=True)
+        found |= zip(
+            names_of(kind, model), out.unbind(-1) if kind == "spans" else [out], strict=True
+        )
     return found

@@ -1,4 +1,5 @@
-"""What a finished model says of texts: it fills masks, classifies, answers, tags, embeds and scores.
+"""What a finished model says of texts: it fills masks, classifies, answers, tags, embeds and
+scores.
 
 One text gives one result, a list gives a list in its order, a table comes back with columns beside
 its own (datamodules/texts.py says what else is read). All texts are encoded and checked before the
@@ -10,7 +11,8 @@ along: `Unanswered` stands in its place with the reason, and a warning counts th
 makes it a ValueError, as it is of one text given by itself. An empty text has a vector, that of the
 special tokens.
 
-Letters: N texts, T tokens of a batch, P places that are asked for, H hidden size, V vocabulary, L layers.
+Letters: N texts, T tokens of a batch, P places that are asked for, H hidden size, V vocabulary, L
+layers.
 """
 
 from __future__ import annotations
@@ -53,7 +55,12 @@ from clozelab.modules.finetuning import Batch, Part, in_order
 from clozelab.modules.measures import log_probs
 from clozelab.modules.model import Model, find_model, read_model, renamed_labels, trained_pooling
 from clozelab.modules.spans import NBestSettings, predict_answers, token_logits
-from clozelab.training.runtime import MAX_FP32_ERROR, choose_precision, onednn_fp32, onednn_fp32_error
+from clozelab.training.runtime import (
+    MAX_FP32_ERROR,
+    choose_precision,
+    onednn_fp32,
+    onednn_fp32_error,
+)
 
 # what a text that cannot be read is: an answer that says so, or a ValueError
 ERRORS = ("mark", "raise")
@@ -61,9 +68,13 @@ THRESHOLD = 0.5  # of a label's own probability, where labels do not exclude eac
 BATCH_TOKENS = 4096
 TEXTS_PER_SCORING = 256  # a masked model reads a text once for each of its tokens
 WORDS = Split(
-    Regex(r"[\w\p{N}]+(?:(?:[-'’.]|\p{Cf}+)[\w\p{N}]+)*|[^\w\p{N}\s\p{Cf}\p{Cc}][\p{M}\p{Cf}]*"), "removed", invert=True
+    Regex(r"[\w\p{N}]+(?:(?:[-'’.]|\p{Cf}+)[\w\p{N}]+)*|[^\w\p{N}\s\p{Cf}\p{Cc}][\p{M}\p{Cf}]*"),
+    "removed",
+    invert=True,
 )
-"""Here a mark (an accent apart from its letter, a vowel of Hindi) is a part of its word, which Python's \\w denies."""
+"""Here a mark (an accent apart from its letter, a vowel of Hindi) is a part of its word, which
+Python's \\w denies.
+"""
 POOLINGS, PRECISIONS = ("cls", "mean", "last4"), ("auto", "bf16-mixed", "32-true")
 COMMANDS = {
     "lm": "clozelab pretrain objective=mlm encoder=FOLDER",
@@ -96,21 +107,30 @@ class Predictor:
         label_names: Mapping[str, str] | None = None,
     ) -> None:
         has_gpu = torch.cuda.is_available()
-        name = ("cuda" if has_gpu else "cpu") if device == "auto" else str(device)  # torch.device is one, too
+        # torch.device is one, too
+        name = ("cuda" if has_gpu else "cpu") if device == "auto" else str(device)
         if name.partition(":")[0] not in ("cpu", *(["cuda"] if has_gpu else [])):
-            raise ValueError(f"device={device}: choose auto, cpu or cuda; there is {'a' if has_gpu else 'no'} GPU here")
+            raise ValueError(
+                f"device={device}: choose auto, cpu or cuda; there is {'a' if has_gpu else 'no'}"
+                " GPU here"
+            )
         if precision not in PRECISIONS:
             raise ValueError(f"precision={precision}: choose one of {', '.join(PRECISIONS)}")
         self.model, self.device = model, torch.device(name)
         self.tokenizer = model.tokenizer
         self.labels = tuple(renamed_labels(model.labels, label_names or {}, model.folder))
         self.warns = True
-        self.encoder, self.heads = model.encoder.to(self.device).eval(), model.heads.to(self.device).eval()
+        self.encoder, self.heads = (
+            model.encoder.to(self.device).eval(),
+            model.heads.to(self.device).eval(),
+        )
         self.precision = choose_precision(precision, "cpu" if self.device.type == "cpu" else "gpu")
         self.progress: Callable[[Sequence[Ints]], Iterable[Ints]] = iter
         is_fp32 = self.device.type == "cpu" and self.precision == "32-true"
         error = onednn_fp32_error() if is_fp32 else None
-        self._products: Any = onednn_fp32 if error is not None and error <= MAX_FP32_ERROR else nullcontext
+        self._products: Any = (
+            onednn_fp32 if error is not None and error <= MAX_FP32_ERROR else nullcontext
+        )
 
     # What it does. Everywhere `columns` names columns of a table, and `errors` is one of ERRORS.
 
@@ -122,7 +142,9 @@ class Predictor:
         columns: str | Sequence[str] | None = None,
         errors: str = "mark",
     ) -> Any:
-        """`Filled`: for each mask (the tokenizer's own mask token in the text) the `top_k` most probable tokens."""
+        """`Filled`: for each mask (the tokenizer's own mask token in the text) the `top_k` most
+        probable tokens.
+        """
         head, given = self._head("lm", "fill a mask"), read_texts(texts, "fill", columns)
         _check_top_k(top_k)
         encoded = self._encode(self._with_masks(given), errors, has_masks=True)
@@ -130,7 +152,9 @@ class Predictor:
         places = [np.flatnonzero(ids == self.tokenizer.mask_id) for ids in _split(sequences)]
         counts = [len(own) for own in places]
         # What a causal encoder says of a token stands at the token before it.
-        positions = np.concatenate([np.zeros(0, dtype=np.int64), *places]) - self.encoder.config.is_causal
+        positions = (
+            np.concatenate([np.zeros(0, dtype=np.int64), *places]) - self.encoder.config.is_causal
+        )
         owners = np.repeat(np.arange(len(counts)), counts)
         ends = examples.offsets_of(counts)
         nothing = positions * 0
@@ -148,7 +172,11 @@ class Predictor:
         masks = []
         for best_tokens in values:
             masks.append(tuple(self._token(share, index) for share, index in best_tokens))
-        items = [text for text, reason in zip(given.items, encoded.reasons, strict=True) if reason is None]
+        items = [
+            text
+            for text, reason in zip(given.items, encoded.reasons, strict=True)
+            if reason is None
+        ]
         filled = [
             answers.Filled(text, tuple(masks[start:end]))
             for text, start, end in zip(items, ends, ends[1:], strict=False)
@@ -211,7 +239,8 @@ class Predictor:
         side (`last4`, [N, 4 H]). None: what the model's embeddings were trained with, else the
         mean. A text that cannot be read is a row of NaN.
 
-        `layer`: 0 is what goes into the first layer, -1 the last one's output. `stride`: see `classify`.
+        `layer`: 0 is what goes into the first layer, -1 the last one's output. `stride`: see
+        `classify`.
         """
         given = read_texts(texts, "embed", columns)
         found = self.embed_each(given, pooling, layer, stride, errors=errors)
@@ -244,7 +273,9 @@ class Predictor:
             known = f"choose one of {', '.join(POOLINGS)}; last4 needs 4 layers and no layer="
             raise ValueError(f"pooling={pooling!r}: {known}")
         if layer is not None and not -depth - 1 <= _whole_number("layer", layer) <= depth:
-            raise ValueError(f"layer={layer}: this encoder has layers 0 to {depth}, or -1 for the last")
+            raise ValueError(
+                f"layer={layer}: this encoder has layers 0 to {depth}, or -1 for the last"
+            )
         if isinstance(texts, Texts):
             given = texts
         else:
@@ -257,7 +288,9 @@ class Predictor:
                 hidden = torch.cat([*batch["hidden_states"][-4:-1], hidden], dim=1)
             elif is_inner_layer:
                 hidden = batch["hidden_states"][layer]
-            return batch["example_index"], self.encoder.sentence_states(hidden, batch["layout"], pooling)
+            return batch["example_index"], self.encoder.sentence_states(
+                hidden, batch["layout"], pooling
+            )
 
         parts = self._run(
             encoded.sequences,
@@ -274,7 +307,9 @@ class Predictor:
         columns: str | Sequence[str] | None = None,
         errors: str = "mark",
     ) -> Any:
-        """`Scored`: by the chain rule where the encoder is causal, else the pseudo-log-likelihood (Salazar 2020)."""
+        """`Scored`: by the chain rule where the encoder is causal, else the pseudo-log-likelihood
+        (Salazar 2020).
+        """
         head, given = self._head("lm", "score a text"), read_texts(texts, "score", columns)
         encoded = self._encode(given, errors)
         found: list[Any] = []
@@ -290,7 +325,9 @@ class Predictor:
         columns: str | Sequence[str] | None = None,
         errors: str = "mark",
     ) -> Any:
-        """float32 [L + 1, tokens, H] of each text: what goes into the first layer, and what comes out of each."""
+        """float32 [L + 1, tokens, H] of each text: what goes into the first layer, and what comes
+        out of each.
+        """
         given = read_texts(texts, "states", columns)
         encoded = self._encode(given, errors, reads_empty=True)
         found: dict[int, Any] = {}
@@ -298,7 +335,9 @@ class Predictor:
         def keep(hidden: Tensor, batch: Batch) -> Part:
             states = torch.stack([*batch["hidden_states"][:-1], hidden]).float().cpu()
             self._refuse_not_finite(states)
-            parts = (one.numpy().copy() for one in states.split(batch["layout"].lengths_list, dim=1))
+            parts = (
+                one.numpy().copy() for one in states.split(batch["layout"].lengths_list, dim=1)
+            )
             found.update(zip(batch["example_index"].tolist(), parts, strict=True))
             return batch["example_index"], batch["example_index"]
 
@@ -316,8 +355,8 @@ class Predictor:
         columns: str | Sequence[str] | None = None,
         errors: str = "mark",
     ) -> Any:
-        """float32 [L, heads, tokens, tokens] of each text: what share of its look each token (the third axis) gives to
-        each other one. A text of a masked model may have masks."""
+        """float32 [L, heads, tokens, tokens] of each text: what share of its look each token (the
+        third axis) gives to each other one. A text of a masked model may have masks."""
         from clozelab.modules.explaining import noted_attention
 
         given = read_texts(texts, "attention", columns)
@@ -345,11 +384,19 @@ class Predictor:
         )
 
     def answer(
-        self, question: str, passages: str | Sequence[str], *, top_k: int = 1, null_answer: bool | None = None
+        self,
+        question: str,
+        passages: str | Sequence[str],
+        *,
+        top_k: int = 1,
+        null_answer: bool | None = None,
     ) -> answers.Answer:
         """The best answer to a question in one or many passages of any length; see `answer_all`."""
         if not isinstance(question, str):
-            raise ValueError(f"the question is {question!r}: one string was expected; answer_all takes many questions")
+            raise ValueError(
+                f"the question is {question!r}: one string was expected; answer_all takes many"
+                " questions"
+            )
         asked = [(question, read_passages(passages, "answer"))]
         return self.answer_all(asked, top_k=top_k, null_answer=null_answer, errors="raise")[0]
 
@@ -362,7 +409,8 @@ class Predictor:
         columns: str | Sequence[str] | None = None,
         errors: str = "mark",
     ) -> Any:
-        """Answers to many questions, each with its passages, by the rules of SQuAD's released code (modules/spans.py).
+        """Answers to many questions, each with its passages, by the rules of SQuAD's released code
+        (modules/spans.py).
 
         `questions`: (question, passage or passages) of each, or a table with a column of questions
         and one of passages. `null_answer`: whether "no answer" may be the best; None: where the
@@ -373,7 +421,9 @@ class Predictor:
         _check_top_k(top_k)
         rules, limit = made.get("answers", {}), self.model.max_length
         may_be_null = rules.get("with_unanswerable", False) if null_answer is None else null_answer
-        settings = NBestSettings(max(rules.get("n_best_size", 20), top_k), rules.get("max_answer_length", 30), True)
+        settings = NBestSettings(
+            max(rules.get("n_best_size", 20), top_k), rules.get("max_answer_length", 30), True
+        )
         sizes = min(made.get("max_seq_length", limit), limit), made.get("doc_stride", 128)
         windows = squad.WindowSettings.fitted(*sizes, made.get("max_query_length", 64))
         reasons = self._unasked(given.items)
@@ -432,17 +482,20 @@ class Predictor:
                 continue
             if expected == 2 and isinstance(item, str):
                 raise ValueError(
-                    f"{self.model.folder} was trained on pairs, and text {number} is one text: give its second text, "
-                    "too (a tuple of two; pair=TEXT on the command line)"
+                    f"{self.model.folder} was trained on pairs, and text {number} is one text: give"
+                    " its second text, too (a tuple of two; pair=TEXT on the command line)"
                 )
             if expected == 1 and not isinstance(item, str):
                 raise ValueError(
-                    f"{self.model.folder} was trained on single texts, and text {number} is a pair: give one text"
+                    f"{self.model.folder} was trained on single texts, and text {number} is a pair:"
+                    " give one text"
                 )
 
     def _may_have_masks(self, items: Sequence[Any]) -> bool:
         has_mask = self.tokenizer.has_mask
-        return "lm" in self.heads and any(isinstance(item, str) and has_mask(item) for item in items)
+        return "lm" in self.heads and any(
+            isinstance(item, str) and has_mask(item) for item in items
+        )
 
     def _with_masks(self, given: Texts) -> Texts:
         """The same, with those unreadable that have no mask, or one where the encoder does not
@@ -460,9 +513,9 @@ class Predictor:
                 )
             elif self.encoder.config.is_causal and not self._ends_with_its_mask(item):
                 reason = (
-                    f"has a mask before its end, and {self.model.folder} reads from left to right: it fills one mask, "
-                    "at a text's end, and cannot look at what stands to its right; `score` gives a whole text's "
-                    "probability"
+                    f"has a mask before its end, and {self.model.folder} reads from left to right:"
+                    " it fills one mask, at a text's end, and cannot look at what stands to its"
+                    " right; `score` gives a whole text's probability"
                 )
                 items.append(Unreadable(reason))
             else:
@@ -470,7 +523,9 @@ class Predictor:
         return Texts(items, given.is_single, given.table)
 
     def _encode(self, given: Texts, errors: str, **how: Any) -> Encoded:
-        """Sequences of the readable texts (`how`: see `encode_texts`); ValueError for others, where they are errors."""
+        """Sequences of the readable texts (`how`: see `encode_texts`); ValueError for others, where
+        they are errors.
+        """
         if how.get("stride") is not None:
             how["stride"] = _whole_number("stride", how["stride"])
         encoded = encode_texts(given.items, self.tokenizer, self.model.max_length, **how)
@@ -489,8 +544,14 @@ class Predictor:
     def _merged(self, reasons: Sequence[str | None], found: Sequence[Any]) -> list[Any]:
         """A result for each text, `Unanswered` for those with a reason; a warning counts these."""
         left = iter(found)
-        results = [next(left) if reason is None else answers.Unanswered(reason) for reason in reasons]
-        problems = [(f"text {number}", reason) for number, reason in enumerate(reasons, 1) if reason is not None]
+        results = [
+            next(left) if reason is None else answers.Unanswered(reason) for reason in reasons
+        ]
+        problems = [
+            (f"text {number}", reason)
+            for number, reason in enumerate(reasons, 1)
+            if reason is not None
+        ]
         if problems and self.warns:
             log.warning(answers.summary_of(problems, len(reasons)))
         return results
@@ -521,7 +582,10 @@ class Predictor:
 
         def of_labels(hidden: Tensor, batch: Batch) -> Part:
             states = hidden.index_select(0, batch["prediction_positions"])
-            return batch["prediction_index"], log_probs(head, states, batch["prediction_labels"])[:, 0]
+            return (
+                batch["prediction_index"],
+                log_probs(head, states, batch["prediction_labels"])[:, 0],
+            )
 
         values = _in_order(self._run(asked, of_labels), len(asked.ids)).astype(np.float64)
         ends = np.cumsum(np.bincount(asked.text, minlength=len(index)))[:-1]
@@ -558,11 +622,17 @@ class Predictor:
         passages: list[tuple[int, int, str]] = []  # (question, passage of it, text)
         for number, (_, texts) in enumerate(questions):
             passages += [(number, place, text) for place, text in enumerate(texts)]
-        asked = [squad.SquadQuestion(str(i), questions[n][0], i, (), -1) for i, (n, _, _) in enumerate(passages)]
+        asked = [
+            squad.SquadQuestion(str(i), questions[n][0], i, (), -1)
+            for i, (n, _, _) in enumerate(passages)
+        ]
         given = squad.SquadExamples([text for *_, text in passages], asked)
         features, counts = squad.build_features(given, self.tokenizer, windows)
         if counts["questions_cut"]:
-            log.warning("questions of more than %d tokens are cut to them, as in training", windows.max_query_length)
+            log.warning(
+                "questions of more than %d tokens are cut to them, as in training",
+                windows.max_query_length,
+            )
 
         def of_tokens(hidden: Tensor, batch: Batch) -> Part:
             return batch["example_index"], self._fp32(head, hidden)
@@ -597,22 +667,34 @@ class Predictor:
             words.append([text[start:end] for start, end in places])
         every = [*range(len(words))]
         sentences = tags.TaggedSentences(words, documents=every, lines=every)
-        arrays, _ = tags.build_sequences(sentences, every, self.tokenizer, self.model.max_length, False)
+        arrays, _ = tags.build_sequences(
+            sentences, every, self.tokenizer, self.model.max_length, False
+        )
         offsets, total = arrays["offsets"], sum(map(len, words))
         tokens = TokenSequences(arrays["input_ids"], offsets, np.diff(offsets).astype(np.int32))
         own = arrays["word_offsets"], arrays["word_positions"], np.zeros(total, dtype=np.int64)
         mix: Any = dict(self.heads.items()).get("feature_mix")
         kind = self.model.config.get("clozelab", {}).get("features")
-        layers = feature_layers(kind, self.encoder.config.num_hidden_layers) if mix is not None else []
+        layers = (
+            feature_layers(kind, self.encoder.config.num_hidden_layers) if mix is not None else []
+        )
 
         def of_words(hidden: Tensor, batch: Batch) -> Part:
-            states = torch.stack([batch["hidden_states"][one] for one in layers], dim=1) if layers else hidden
+            states = (
+                torch.stack([batch["hidden_states"][one] for one in layers], dim=1)
+                if layers
+                else hidden
+            )
             states = states.index_select(0, batch["word_slots"])
             if layers:
                 numbers = np.diff(arrays["word_offsets"])[batch["example_index"].cpu().numpy()]
-                states = self.heads["bilstm"](mix(states.float()), Layout.ragged(numbers).to(self.device))
+                states = self.heads["bilstm"](
+                    mix(states.float()), Layout.ragged(numbers).to(self.device)
+                )
             top = self._fp32(head, states).softmax(1).max(1)
-            return batch["word_index"], torch.stack([top.values.double(), top.indices.double()], dim=1)
+            return batch["word_index"], torch.stack(
+                [top.values.double(), top.indices.double()], dim=1
+            )
 
         sequences, has_mix = tags.TaggedSequences(tokens, *own), bool(layers)
         values = _in_order(
@@ -639,10 +721,13 @@ class Predictor:
     def _head(self, kind: str, act: str) -> Any:
         if kind in self.heads:
             return self.heads[kind]
-        has = ", ".join(name for name in self.heads if name not in ("bilstm", "feature_mix")) or "none"
+        has = (
+            ", ".join(name for name in self.heads if name not in ("bilstm", "feature_mix"))
+            or "none"
+        )
         raise ValueError(
-            f"{self.model.folder} cannot {act}: its {kind} head was never trained (trained heads: {has}); train one: "
-            f"{COMMANDS[kind].replace('FOLDER', str(self.model.folder))}"
+            f"{self.model.folder} cannot {act}: its {kind} head was never trained (trained heads:"
+            f" {has}); train one: {COMMANDS[kind].replace('FOLDER', str(self.model.folder))}"
         )
 
     def _fp32(self, head: nn.Module, hidden: Tensor) -> Tensor:
@@ -651,17 +736,32 @@ class Predictor:
 
     @torch.inference_mode()
     def _run(
-        self, sequences: examples.Sequences, read: Callable[[Tensor, Batch], Part], *, hidden_states: bool = False,
-        reads_bilstm: bool = False, max_tokens: int = BATCH_TOKENS,
-    ) -> list[Part]:  # fmt: skip
-        """What `read` says of every batch's states [T, H] (those of all layers are in the batch), on the host."""
+        self,
+        sequences: examples.Sequences,
+        read: Callable[[Tensor, Batch], Part],
+        *,
+        hidden_states: bool = False,
+        reads_bilstm: bool = False,
+        max_tokens: int = BATCH_TOKENS,
+    ) -> list[Part]:
+        """What `read` says of every batch's states [T, H] (those of all layers are in the batch),
+        on the host.
+        """
         parts, low = [], self.precision.startswith("bf16")
         bilstm = self.heads["bilstm"] if reads_bilstm and "bilstm" in self.heads else None
         for index in self.progress(examples.token_budget_batches(sequences.lengths, max_tokens)):
-            batch = {key: value.to(self.device) for key, value in make_batch(sequences, index, {}).items()}
-            ids, layout = (batch["input_ids"], batch["token_type_ids"], batch["position_ids"]), batch["layout"]
+            batch = {
+                key: value.to(self.device)
+                for key, value in make_batch(sequences, index, {}).items()
+            }
+            ids, layout = (
+                (batch["input_ids"], batch["token_type_ids"], batch["position_ids"]),
+                batch["layout"],
+            )
             with torch.autocast(self.device.type, torch.bfloat16, enabled=low), self._products():
-                states, batch["hidden_states"] = self.encoder(*ids, layout, output_hidden_states=hidden_states)
+                states, batch["hidden_states"] = self.encoder(
+                    *ids, layout, output_hidden_states=hidden_states
+                )
                 numbers, values = read(states if bilstm is None else bilstm(states, layout), batch)
             self._refuse_not_finite(values)
             parts.append((numbers.cpu(), values.cpu()))
@@ -669,7 +769,9 @@ class Predictor:
 
     def _refuse_not_finite(self, values: Tensor) -> None:
         if not torch.isfinite(values).all():
-            raise ValueError(f"{self.model.folder} gives no finite numbers: its weights are damaged or diverged")
+            raise ValueError(
+                f"{self.model.folder} gives no finite numbers: its weights are damaged or diverged"
+            )
 
     def _sequence_logits(self, head: Any, encoded: Encoded) -> NDArray[np.float32]:
         """[readable texts, outputs of the head]: of a text in windows the mean of their logits."""
@@ -691,7 +793,8 @@ def load(
     hub: bool = False,
     label_names: Mapping[str, str] | None = None,
 ) -> Predictor:
-    """The model of a run (a fine-tuned one, or a pre-training's encoder with its heads), of a folder or of a file.
+    """The model of a run (a fine-tuned one, or a pre-training's encoder with its heads), of a
+    folder or of a file.
 
     With `hub` a NAME@COMMIT of the Hugging Face hub is taken as well; it is never asked otherwise.
     `label_names`: the model's names of its labels -> what answers call them."""
@@ -712,7 +815,9 @@ def _refuse(reasons: Sequence[str | None], given: Texts, errors: str, noun: str 
 
 
 def _whole_number(name: str, value: Any) -> int:
-    """A setting that counts something, whatever kind of integer it is; ValueError for text, a fraction, a truth."""
+    """A setting that counts something, whatever kind of integer it is; ValueError for text, a
+    fraction, a truth.
+    """
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise ValueError(f"{name}={value!r}: give a whole number")
     return int(value)

@@ -1,9 +1,10 @@
-"""Pre-training: one Lightning batch is one optimizer step, given as this rank's list of micro-batches.
+"""Pre-training: one Lightning batch is one optimizer step, given as this rank's list of
+micro-batches.
 
-Unusual: manual optimisation. Each loss term's sum is divided by the number of its predictions in the whole global batch
-(all ranks, all micro-batches), so the gradient does not depend on how the batch is cut up; a mean of means would.
-Dropout is a function of (seed, step, rank, micro-batch), so a checkpoint holds no generator state. Numbers stay on the
-device between log points.
+Unusual: manual optimisation. Each loss term's sum is divided by the number of its predictions in
+the whole global batch (all ranks, all micro-batches), so the gradient does not depend on how the
+batch is cut up; a mean of means would. Dropout is a function of (seed, step, rank, micro-batch), so
+a checkpoint holds no generator state. Numbers stay on the device between log points.
 """
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
@@ -37,7 +38,9 @@ log = logging.getLogger(__name__)
 
 
 class PretrainingModel(nn.Module):
-    """The models that the objectives train, for a strategy to wrap or shard: one micro-batch to its loss terms."""
+    """The models that the objectives train, for a strategy to wrap or shard: one micro-batch to its
+    loss terms.
+    """
 
     def __init__(self, encoder: Encoder, objectives: Sequence[Objective]) -> None:
         super().__init__()
@@ -71,7 +74,8 @@ class PretrainingModule(TrainingModule):
     Args:
         objectives: one a phase, often the same; a batch names its phase by its number.
         matmul_ceiling: FLOP/s of one device, for the utilisation; 0 leaves it out.
-        spike: what to do about a suddenly huge gradient (training/guards.py): off, stop, skip or roll_back.
+        spike: what to do about a suddenly huge gradient (training/guards.py): off, stop, skip or
+        roll_back.
     """
 
     def __init__(
@@ -98,10 +102,14 @@ class PretrainingModule(TrainingModule):
     def on_fit_start(self) -> None:
         self.world_size = self.trainer.world_size
         # A checkpoint is read before the module moves to its device.
-        self._train_sums = {name: values.to(self.device) for name, values in self._train_sums.items()}
+        self._train_sums = {
+            name: values.to(self.device) for name, values in self._train_sums.items()
+        }
 
     def configure_model(self) -> None:
-        """Shard over ranks under trainer=fsdp: each layer is a unit, the rest (tied embeddings, heads) is one more."""
+        """Shard over ranks under trainer=fsdp: each layer is a unit, the rest (tied embeddings,
+        heads) is one more.
+        """
         strategy = getattr(self._trainer, "strategy", None)
         if isinstance(strategy, DDPStrategy) and len(set(self.model.objectives)) > 1:
             # A phase leaves heads of the other objectives without a gradient.
@@ -120,10 +128,15 @@ class PretrainingModule(TrainingModule):
     def training_step(self, micro_batches: list[TorchBatch], batch_index: int) -> dict[str, Tensor]:
         """One optimizer step."""
         step, rate = self.trainer.global_step, self.learning_rate
-        phase, objective = micro_batches[0].get("phase", 0), self.model.objective_of(micro_batches[0])
+        phase, objective = (
+            micro_batches[0].get("phase", 0),
+            self.model.objective_of(micro_batches[0]),
+        )
         if phase != self._phase and len(self.model.objectives) > 1:
             names = " and ".join(objective.weights)
-            log.info("step %d: phase %d of %d, %s", step, phase + 1, len(self.model.objectives), names)
+            log.info(
+                "step %d: phase %d of %d, %s", step, phase + 1, len(self.model.objectives), names
+            )
         self._phase = phase
         counts = self._global_counts(micro_batches, objective)
         loss = torch.zeros((), device=self.device)
@@ -131,7 +144,8 @@ class PretrainingModule(TrainingModule):
             seed_forward(self.seed, step, self.global_rank, index)
             with self._gradient_sync(index == len(micro_batches) - 1):
                 part = self._forward(batch, counts)
-                # DDP and FSDP average gradients over ranks; the loss is already a share of the global one.
+                # DDP and FSDP average gradients over ranks; the loss is already a share of the
+                # global one.
                 self.manual_backward(part * self.trainer.world_size)
             loss += part.detach()
         norm = self.clip_gradient_norm()
@@ -159,16 +173,21 @@ class PretrainingModule(TrainingModule):
             add_sums(self._train_sums, term)
         tokens = sum(batch["layout"].lengths_list)
         fraction = objective.counts(batch)[objective.token.name] / tokens
-        per_token = objective.token.flops_per_token(self.model.encoder.config, batch["layout"].max_seqlen, fraction)
+        per_token = objective.token.flops_per_token(
+            self.model.encoder.config, batch["layout"].max_seqlen, fraction
+        )
         self.throughput.add(tokens, tokens * per_token)
         return loss
 
     def _global_counts(self, micro_batches: list[TorchBatch], objective: Objective) -> Tensor:
-        """[terms] predictions of each loss term in the global batch; in the same reduction agrees on a stop, and
-        notes what the batch holds."""
+        """[terms] predictions of each loss term in the global batch; in the same reduction agrees
+        on a stop, and notes what the batch holds."""
         counted = [objective.counts(batch) for batch in micro_batches]
         totals = [sum(counts[name] for counts in counted) for name in objective.weights]
-        requested, contents = self.stop_requested(), sum(batch.get("contents", 0) for batch in micro_batches)
+        requested, contents = (
+            self.stop_requested(),
+            sum(batch.get("contents", 0) for batch in micro_batches),
+        )
         if self.trainer.world_size == 1:
             self.stop_agreed = requested
             self.note_batch(contents % 2**40)
@@ -190,7 +209,8 @@ class PretrainingModule(TrainingModule):
         if isinstance(wrapped, DistributedDataParallel) and not is_last:
             return wrapped.no_sync()
         if isinstance(self.trainer.strategy, ModelParallelStrategy):
-            self.model.set_requires_gradient_sync(is_last)  # type: ignore[operator]  # a method that sharding adds
+            # a method that sharding adds
+            self.model.set_requires_gradient_sync(is_last)  # type: ignore[operator]
         return nullcontext()
 
     def _publish_training(self, rate: float, norm: Tensor, objective: Objective) -> None:
@@ -205,7 +225,9 @@ class PretrainingModule(TrainingModule):
         if seconds > 0:
             metrics["train/tokens_per_second"] = float(work[0]) / seconds
             if self.matmul_ceiling:
-                metrics["train/mfu"] = float(work[1]) / seconds / (self.matmul_ceiling * self.trainer.world_size)
+                metrics["train/mfu"] = (
+                    float(work[1]) / seconds / (self.matmul_ceiling * self.trainer.world_size)
+                )
         self.publish(metrics)
 
     def validation_step(self, batch: TorchBatch | list[TorchBatch], batch_index: int) -> None:
@@ -228,7 +250,10 @@ class PretrainingModule(TrainingModule):
 
     def facts(self) -> dict[str, Any]:
         """What run.json says of the training so far."""
-        facts: dict[str, Any] = {"total_steps": self.total_steps, "matmul_ceiling": self.matmul_ceiling}
+        facts: dict[str, Any] = {
+            "total_steps": self.total_steps,
+            "matmul_ceiling": self.matmul_ceiling,
+        }
         facts["parameters"] = parameter_count(self.model.encoder.config)
         if self.throughput.total_seconds:
             facts |= {"steps": self.trainer.global_step, "world_size": self.world_size}
@@ -237,20 +262,28 @@ class PretrainingModule(TrainingModule):
             facts |= self.throughput.facts(self.world_size, self.matmul_ceiling)
         return facts | self.latest_validation
 
-    def save_encoder(self, folder: Path, tokenizer_files: Mapping[str, bytes], provenance: Mapping[str, Any]) -> None:
-        """Write the encoder with its heads in the Hugging Face layout; beside `encoder`, the other models likewise."""
+    def save_encoder(
+        self, folder: Path, tokenizer_files: Mapping[str, bytes], provenance: Mapping[str, Any]
+    ) -> None:
+        """Write the encoder with its heads in the Hugging Face layout; beside `encoder`, the other
+        models likewise.
+        """
         for name, model in self._whole_model().parts.items():
             if name == "encoder" or folder.name == "encoder":
                 save_encoder_folder(
                     folder if name == "encoder" else folder.with_name(name),
                     model.encoder,
                     heads=dict(model.heads.items()),
-                    tokenizer_files=with_max_length(tokenizer_files, max(provenance["trained_seq_lengths"])),
+                    tokenizer_files=with_max_length(
+                        tokenizer_files, max(provenance["trained_seq_lengths"])
+                    ),
                     extra_config={"clozelab": dict(provenance)},
                 )
 
     def gather_weights(self) -> None:
-        """Collect on rank 0 what is spread over ranks; all of them call it, while their strategy is still up."""
+        """Collect on rank 0 what is spread over ranks; all of them call it, while their strategy is
+        still up.
+        """
         if self._is_sharded:
             self._whole_weights = self.trainer.strategy.lightning_module_state_dict()
 
@@ -262,23 +295,40 @@ class PretrainingModule(TrainingModule):
         self.gather_weights()
 
     def _whole_model(self) -> PretrainingModel:
-        """The model itself, or, where only a shard of it is here, a copy with the gathered weights."""
+        """The model itself, or, where only a shard of it is here, a copy with the gathered
+        weights.
+        """
         if not self._is_sharded:
             return self.model
         if not self._whole_weights:
-            raise RuntimeError("the weights are spread over ranks and have not been gathered: this would save a shard")
-        whole = PretrainingModel(type(self.model.encoder)(self.model.encoder.config), self.model.objectives)
-        whole.load_state_dict({name.removeprefix("model."): value for name, value in self._whole_weights.items()})
+            raise RuntimeError(
+                "the weights are spread over ranks and have not been gathered: this would save a"
+                " shard"
+            )
+        whole = PretrainingModel(
+            type(self.model.encoder)(self.model.encoder.config), self.model.objectives
+        )
+        whole.load_state_dict(
+            {name.removeprefix("model."): value for name, value in self._whole_weights.items()}
+        )
         return whole
 
     def _sum_over_ranks(self, values: Tensor) -> Tensor:
-        return values if self.trainer.world_size == 1 else self.trainer.strategy.reduce(values, reduce_op="sum")
+        return (
+            values
+            if self.trainer.world_size == 1
+            else self.trainer.strategy.reduce(values, reduce_op="sum")
+        )
 
     def _reduced(self, sums: dict[str, Tensor]) -> dict[str, list[float]]:
-        """name -> [sum, count] over all ranks, on the host: the only place that waits for the device."""
+        """name -> [sum, count] over all ranks, on the host: the only place that waits for the
+        device.
+        """
         if not sums:
             return {}
-        return dict(zip(sums, self._sum_over_ranks(torch.stack(list(sums.values()))).tolist(), strict=True))
+        return dict(
+            zip(sums, self._sum_over_ranks(torch.stack(list(sums.values()))).tolist(), strict=True)
+        )
 
     def _reduced_progress(self) -> tuple[dict[str, list[float]], list[float]]:
         """Sums since the last log point, and [tokens, flops], over all ranks."""
@@ -290,21 +340,29 @@ class PretrainingModule(TrainingModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
         sums, work = self._reduced_progress()
-        checkpoint |= {"since_log_point": {"sums": sums, "work": work}, "spikes": self.spikes.state()}
+        checkpoint |= {
+            "since_log_point": {"sums": sums, "work": work},
+            "spikes": self.spikes.state(),
+        }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
         self.spikes.load(checkpoint["spikes"])
         if self._trainer is not None and int(checkpoint["global_step"]) >= self.total_steps:
-            # Killed before its encoder was written: nothing is left to train, so `on_train_end` will not be called.
+            # Killed before its encoder was written: nothing is left to train, so `on_train_end`
+            # will not be called.
             self.gather_weights()
-        # The saved sums are those of all ranks: one of them carries them on, the others know their names.
+        # The saved sums are those of all ranks: one of them carries them on, the others know their
+        # names.
         saved, own = checkpoint["since_log_point"], float(self.global_rank == 0)
         self._train_sums = {
             name: torch.tensor(values, dtype=widest(self.device), device=self.device) * own
             for name, values in saved["sums"].items()
         }
-        self.throughput.tokens, self.throughput.flops = int(saved["work"][0] * own), saved["work"][1] * own
+        self.throughput.tokens, self.throughput.flops = (
+            int(saved["work"][0] * own),
+            saved["work"][1] * own,
+        )
 
 
 def add_sums(sums: dict[str, Tensor], term: LossTerm) -> None:
@@ -317,32 +375,43 @@ def add_sums(sums: dict[str, Tensor], term: LossTerm) -> None:
 
 
 def check_lengths(
-    phases: Sequence[Mapping[str, Any]], validation: Mapping[str, int], max_position_embeddings: int, world_size: int
+    phases: Sequence[Mapping[str, Any]],
+    validation: Mapping[str, int],
+    max_position_embeddings: int,
+    world_size: int,
 ) -> None:
-    """ValueError names the key of what cannot run on this model and these devices; warns of long held-out instances."""
+    """ValueError names the key of what cannot run on this model and these devices; warns of long
+    held-out instances.
+    """
     if not phases:
-        raise ValueError("phases is empty: give at least one {seq_length, steps, global_batch_size, micro_batch_size}")
+        raise ValueError(
+            "phases is empty: give at least one {seq_length, steps, global_batch_size,"
+            " micro_batch_size}"
+        )
     lengths = {"validation.seq_length": validation["seq_length"]}
     for index, phase in enumerate(phases):
         for key in (key for key, value in phase.items() if value == "???"):
-            raise ValueError(f"phases.{index}.{key} has no value: each phase needs {', '.join(phase)}")
+            raise ValueError(
+                f"phases.{index}.{key} has no value: each phase needs {', '.join(phase)}"
+            )
         if phase["global_batch_size"] % world_size:
             raise ValueError(
-                f"phases.{index}.global_batch_size is {phase['global_batch_size']}: it must be a multiple of the"
-                f" {world_size} devices"
+                f"phases.{index}.global_batch_size is {phase['global_batch_size']}: it must be a"
+                f" multiple of the {world_size} devices"
             )
         lengths[f"phases.{index}.seq_length"] = phase["seq_length"]
     for key, length in lengths.items():
         if length > max_position_embeddings:
             raise ValueError(
-                f"{key} is {length}, but the model has {max_position_embeddings} positions: shorten it, or raise"
-                " model.max_position_embeddings"
+                f"{key} is {length}, but the model has {max_position_embeddings} positions: shorten"
+                " it, or raise model.max_position_embeddings"
             )
     held_out, *trained = lengths.values()
     if held_out > trained[0]:
         log.warning(
-            "validation.seq_length is %d, but the first phase has %d and the longest %d: where no phase so far was as "
-            "long, the held-out loss is that of positions that are not trained",
+            "validation.seq_length is %d, but the first phase has %d and the longest %d: where no"
+            " phase so far was as long, the held-out loss is that of positions that are not"
+            " trained",
             *(held_out, trained[0], max(trained)),
         )
 
@@ -363,13 +432,17 @@ def validation_metrics(sums: Mapping[str, Sequence[float]], main: str) -> dict[s
 
 
 def _inside_sources(sums: Mapping[str, Sequence[float]], pair: str) -> dict[str, float]:
-    """Beside a pair accuracy: that inside one source, both kinds of pairs counted alike; and what the source tells.
+    """Beside a pair accuracy: that inside one source, both kinds of pairs counted alike; and what
+    the source tells.
 
-    The rule answers "random" where the segments are of two sources, and what is more frequent where they are of one.
+    The rule answers "random" where the segments are of two sources, and what is more frequent where
+    they are of one.
     """
     kinds, total = [sums[pair + kind] for kind in ONE_SOURCE], sums[f"{pair}_accuracy"][1]
     numbers = [count for _, count in kinds]
     metrics = {f"validation/{pair}_source_rule": (total - sum(numbers) + max(numbers)) / total}
     if all(numbers):
-        metrics[f"validation/{pair}_accuracy_one_source"] = sum(right / count for right, count in kinds) / 2
+        metrics[f"validation/{pair}_accuracy_one_source"] = (
+            sum(right / count for right, count in kinds) / 2
+        )
     return metrics

@@ -1,9 +1,11 @@
 """From start and end logits to answer texts: the released n-best rules, on the original characters.
 
-A candidate is dropped when it starts or ends outside the passage, starts at a token that another window sees better,
-ends before it starts, or is longer than `max_answer_length` tokens. A question without any candidate answers "empty",
-as released: it cannot score by accident on an empty gold text. With unanswerable questions (2.0) the span [CLS]..[CLS]
-competes: a question's null score is its minimum over the windows, and "null odds" are null score minus the best text's.
+A candidate is dropped when it starts or ends outside the passage, starts at a token that another
+window sees better, ends before it starts, or is longer than `max_answer_length` tokens. A question
+without any candidate answers "empty", as released: it cannot score by accident on an empty gold
+text. With unanswerable questions (2.0) the span [CLS]..[CLS]
+competes: a question's null score is its minimum over the windows, and "null odds" are null score
+minus the best text's.
 Unusual: an n-best list is kept from the texts first, so a text always has a place beside the null.
 
 Letters: T tokens of the batch, B windows, S tokens of the longest window.
@@ -45,8 +47,9 @@ class NBestSettings:
 
 @dataclass(frozen=True)
 class Answers:
-    """Of all questions, by id. `texts`: the best text (never "no answer"); `null_odds` is empty without 2.0. `places`:
-    the characters (start, end) of each of `nbest`, None where there is no place."""
+    """Of all questions, by id. `texts`: the best text (never "no answer"); `null_odds` is empty
+    without 2.0. `places`: the characters (start, end) of each of `nbest`, None where there is no
+    place."""
 
     texts: dict[str, str]
     nbest: dict[str, list[dict[str, Any]]]
@@ -55,26 +58,37 @@ class Answers:
 
 
 def predict_answers(
-    features: SquadFeatures, examples: SquadExamples, start_logits: Floats, end_logits: Floats, settings: NBestSettings
+    features: SquadFeatures,
+    examples: SquadExamples,
+    start_logits: Floats,
+    end_logits: Floats,
+    settings: NBestSettings,
 ) -> Answers:
     """Texts, n-best lists (text, probability, start_logit, end_logit) and null odds.
 
-    `start_logits` and `end_logits` are [T]: one number a token of all windows, in the order of `features.sequences`.
+    `start_logits` and `end_logits` are [T]: one number a token of all windows, in the order of
+    `features.sequences`.
     """
     windows_of = np.searchsorted(features.question, np.arange(len(examples) + 1))
     cls = features.sequences.offsets[:-1]
     answers = Answers({}, {}, {}, {})
     for index, question in enumerate(examples.questions):
         low, high = windows_of[index], windows_of[index + 1]
-        found = [window_candidates(features, w, start_logits, end_logits, settings) for w in range(low, high)]
+        found = [
+            window_candidates(features, w, start_logits, end_logits, settings)
+            for w in range(low, high)
+        ]
         candidates = np.concatenate([np.zeros((0, 4)), *found])
         spans = features.passage_spans[features.passage_offsets[question.passage] :]
         best: dict[str, tuple[float, float]] = {}  # different texts, best first
         ranges: dict[str, tuple[int, int]] = {}
-        for start, end, first, last in candidates[np.argsort(-candidates[:, :2].sum(1), kind="stable")]:
+        for start, end, first, last in candidates[
+            np.argsort(-candidates[:, :2].sum(1), kind="stable")
+        ]:
             place = int(spans[int(first), 0]), int(spans[int(last), 1])
             text = examples.passages[question.passage][slice(*place)]
-            if not text.strip():  # a lone blank, which is a token of byte-level BPE: no text stands for "no answer"
+            # a lone blank, which is a token of byte-level BPE: no text stands for "no answer"
+            if not text.strip():
                 continue
             best.setdefault(text, (float(start), float(end)))
             ranges.setdefault(text, place)
@@ -102,26 +116,39 @@ def predict_answers(
 
 
 def token_logits(features: SquadFeatures, parts: Sequence[Part]) -> tuple[Floats, Floats]:
-    """Start and end logits [T] of all windows, from (numbers of windows, logits of their tokens [.., 2])."""
+    """Start and end logits [T] of all windows, from (numbers of windows, logits of their tokens
+    [.., 2]).
+    """
     scored = torch.cat([index for index, _ in parts]).numpy()
-    assert len(np.unique(scored)) == len(scored) == len(features.question), "each window is scored exactly once"
+    assert len(np.unique(scored)) == len(scored) == len(features.question), (
+        "each window is scored exactly once"
+    )
     logits = np.full((2, len(features.sequences.input_ids)), -np.inf, dtype=np.float32)
     for index, values in parts:
         windows = index.numpy()
-        flat = ragged_positions(features.sequences.offsets[windows], features.sequences.lengths[windows])[1]
+        flat = ragged_positions(
+            features.sequences.offsets[windows], features.sequences.lengths[windows]
+        )[1]
         logits[:, flat] = values.detach().numpy().T
     return logits[0], logits[1]
 
 
 def window_candidates(
-    features: SquadFeatures, window: int, start_logits: Floats, end_logits: Floats, settings: NBestSettings
+    features: SquadFeatures,
+    window: int,
+    start_logits: Floats,
+    end_logits: Floats,
+    settings: NBestSettings,
 ) -> NDArray[np.float64]:
-    """Allowed spans of one window, [number, 4]: start logit, end logit, first and last token of the passage."""
+    """Allowed spans of one window, [number, 4]: start logit, end logit, first and last token of the
+    passage.
+    """
     low, high = features.sequences.offsets[window], features.sequences.offsets[window + 1]
     begin = int(features.passage_starts[window])
     # The largest logits, best first; the earlier one wins a tie.
     starts, ends = (
-        np.argsort(-logits[low:high], kind="stable")[: settings.n_best_size] for logits in (start_logits, end_logits)
+        np.argsort(-logits[low:high], kind="stable")[: settings.n_best_size]
+        for logits in (start_logits, end_logits)
     )
     starts = starts[features.max_context[low + starts]]  # false outside the passage
     ends = ends[(ends >= begin) & (ends < high - low - 1)]
@@ -137,12 +164,21 @@ V1_SCORES = ("exact_match", "f1")
 V2_SCORES = (
     *("exact", "f1", "threshold", "exact_untuned", "f1_untuned"),
     *("HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1"),
-    *("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh", "pr_exact_ap", "pr_f1_ap", "pr_oracle_ap"),
+    *(
+        "best_exact",
+        "best_exact_thresh",
+        "best_f1",
+        "best_f1_thresh",
+        "pr_exact_ap",
+        "pr_f1_ap",
+        "pr_oracle_ap",
+    ),
 )
 
 
 class SpanExtraction(FineTuning):
-    """SQuAD 1.1 and, `with_unanswerable`, 2.0: one start and one end score a token, softmax over a window's tokens.
+    """SQuAD 1.1 and, `with_unanswerable`, 2.0: one start and one end score a token, softmax over a
+    window's tokens.
 
     Unusual: of 2.0 exact and f1 are those at the threshold of the null odds that is best on the
     validation split, as in the paper; f1_untuned: that at 0. A model that is only measured keeps
@@ -168,7 +204,9 @@ class SpanExtraction(FineTuning):
         self.settings = NBestSettings(n_best_size, max_answer_length, with_unanswerable)
         self.fixed_threshold: float | None = None  # None: chosen on the validation split
         self.encoder.pooler.requires_grad_(False)
-        self.qa_outputs = encoder.config.family.head("spans", encoder, input_size=self.head_input_size)
+        self.qa_outputs = encoder.config.family.head(
+            "spans", encoder, input_size=self.head_input_size
+        )
 
     @classmethod
     def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:  # noqa: ARG003
@@ -186,31 +224,51 @@ class SpanExtraction(FineTuning):
     def result_files(self, best: Evaluation) -> dict[str, Iterable[str]]:
         """As the official scorer reads them: question id -> answer, n-best list and null odds."""
         files: dict[str, Iterable[str]] = {}
-        for name, key in (("predictions", "prediction"), ("nbest_predictions", "nbest"), ("null_odds", "null_odds")):
+        for name, key in (
+            ("predictions", "prediction"),
+            ("nbest_predictions", "nbest"),
+            ("null_odds", "null_odds"),
+        ):
             if found := {record["id"]: record[key] for record in best.predictions if key in record}:
                 files[f"{name}.json"] = _json_lines(found)
         return files
 
-    def prediction_files(self, name: str, split: Any, parts: Sequence[Part]) -> dict[str, Iterable[str]]:
-        """As the official scorer reads them: answers, and of 2.0, where the validation's threshold holds, null odds."""
+    def prediction_files(
+        self, name: str, split: Any, parts: Sequence[Part]
+    ) -> dict[str, Iterable[str]]:
+        """As the official scorer reads them: answers, and of 2.0, where the validation's threshold
+        holds, null odds.
+        """
         answers = self._answers(split, parts)
         if not self.settings.with_unanswerable:
             return {f"{name}.json": _json_lines(answers.texts)}
         texts = with_threshold(answers, self.require_best().scores["validation/threshold"])
-        return {f"{name}.json": _json_lines(texts), f"{name}_null_odds.json": _json_lines(answers.null_odds)}
+        return {
+            f"{name}.json": _json_lines(texts),
+            f"{name}_null_odds.json": _json_lines(answers.null_odds),
+        }
 
     def _answers(self, split: SquadSplit, parts: Sequence[Part]) -> Answers:
-        return predict_answers(split.features, split.examples, *token_logits(split.features, parts), self.settings)
+        return predict_answers(
+            split.features, split.examples, *token_logits(split.features, parts), self.settings
+        )
 
     def evaluate(self, parts: Sequence[Part]) -> Evaluation:
         answers = self._answers(self.validation, parts)
-        golds, odds = {one.id: one.answers for one in self.validation.examples.questions}, answers.null_odds
+        golds, odds = (
+            {one.id: one.answers for one in self.validation.examples.questions},
+            answers.null_odds,
+        )
         keys: Sequence[str] = V1_SCORES
         if self.settings.with_unanswerable:
             threshold, scores = self._at_threshold(golds, answers)
             untuned = squad.score_v2(golds, answers.texts, odds, 0.0)
             scores |= squad.average_precisions(golds, answers.texts, odds)
-            scores |= {"threshold": threshold, "exact_untuned": untuned["exact"], "f1_untuned": untuned["f1"]}
+            scores |= {
+                "threshold": threshold,
+                "exact_untuned": untuned["exact"],
+                "f1_untuned": untuned["f1"],
+            }
             keys, texts = V2_SCORES, with_threshold(answers, threshold)
         else:
             texts, scores = answers.texts, squad.score_v1(golds, answers.texts)
@@ -265,7 +323,9 @@ class SpanExtraction(FineTuning):
         return {"answers": asdict(self.settings) | {"threshold": threshold}}
 
     def baseline(self) -> float | None:
-        """What "no answer" everywhere scores; None for 1.1, where no answer is the most frequent one."""
+        """What "no answer" everywhere scores; None for 1.1, where no answer is the most frequent
+        one.
+        """
         if not self.settings.with_unanswerable:
             return None
         questions = self.validation.examples.questions
@@ -278,7 +338,10 @@ def _json_lines(content: Any) -> list[str]:
 
 def with_threshold(answers: Answers, threshold: float) -> dict[str, str]:
     """The texts, empty where the null odds are above the threshold."""
-    return {key: "" if answers.null_odds[key] > threshold else text for key, text in answers.texts.items()}
+    return {
+        key: "" if answers.null_odds[key] > threshold else text
+        for key, text in answers.texts.items()
+    }
 
 
 def pad_tokens(values: Tensor, batch: Batch) -> Tensor:

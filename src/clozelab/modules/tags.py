@@ -1,9 +1,12 @@
-"""A class for every word: its first sub-token stands for it, and a linear layer reads it, with or without a BiLSTM.
+"""A class for every word: its first sub-token stands for it, and a linear layer reads it, with or
+without a BiLSTM.
 
-Unusual: logits exist for scored words only; the sub-tokens behind a word's first, and the words of the document around
-the sentence, are context and nothing else. Entities are scored whole, as conlleval does.
+Unusual: logits exist for scored words only; the sub-tokens behind a word's first, and the words of
+the document around the sentence, are context and nothing else. Entities are scored whole, as
+conlleval does.
 
-Letters: T tokens and U scored words of the batch, W words of the split, C chosen layers, H hidden size, K classes.
+Letters: T tokens and U scored words of the batch, W words of the split, C chosen layers, H hidden
+size, K classes.
 """
 
 from __future__ import annotations
@@ -36,7 +39,9 @@ class TokenClassification(FineTuning):
         self.validation = validation
         self.encoder.pooler.requires_grad_(False)
         family, number = encoder.config.family, len(validation.label_names)
-        self.classifier = family.head("tags", encoder, num_labels=number, input_size=self.head_input_size)
+        self.classifier = family.head(
+            "tags", encoder, num_labels=number, input_size=self.head_input_size
+        )
 
     @classmethod
     def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:  # noqa: ARG003
@@ -44,7 +49,9 @@ class TokenClassification(FineTuning):
 
     def logits(self, batch: Batch) -> Tensor:
         """[U, K]."""
-        return self.in_fp32(self.classifier, self.encode(batch).index_select(0, batch["word_slots"]))
+        return self.in_fp32(
+            self.classifier, self.encode(batch).index_select(0, batch["word_slots"])
+        )
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         return F.cross_entropy(logits, batch["labels"], reduction="sum")
@@ -53,7 +60,9 @@ class TokenClassification(FineTuning):
         """Each word's number and its class."""
         return batch["word_index"].cpu(), logits.argmax(1).cpu()
 
-    def prediction_files(self, name: str, split: Any, parts: Sequence[Part]) -> dict[str, Iterable[str]]:
+    def prediction_files(
+        self, name: str, split: Any, parts: Sequence[Part]
+    ) -> dict[str, Iterable[str]]:
         """The test file itself with a column of predictions (entities in IOB2)."""
         tags = [self.validation.label_names[number] for number in in_order(parts, len(split.words))]
         suffix = "conllu" if split.layout.file_format == "conllu" else "conll"
@@ -63,9 +72,13 @@ class TokenClassification(FineTuning):
         predicted = in_order(parts, len(self.validation.labels))
         tags = self._tags(predicted)
         split = self.validation
-        rows = zip(split.ids, split.by_sentence(split.words), tags, self._tags(split.labels), strict=True)
+        rows = zip(
+            split.ids, split.by_sentence(split.words), tags, self._tags(split.labels), strict=True
+        )
         records = [{"id": str(i), "words": w, "prediction": p, "label": t} for i, w, p, t in rows]
-        return Evaluation(self.trainer.global_step, self._scores(tags), records, len(np.unique(predicted)) <= 1)
+        return Evaluation(
+            self.trainer.global_step, self._scores(tags), records, len(np.unique(predicted)) <= 1
+        )
 
     def baseline(self) -> float:
         """The most frequent tag everywhere; for entities that is usually O, and scores nothing."""
@@ -75,7 +88,9 @@ class TokenClassification(FineTuning):
 
     def _tags(self, classes: np.ndarray) -> list[list[str]]:
         """[W] -> one list of tags a sentence."""
-        return self.validation.by_sentence([self.validation.label_names[number] for number in classes])
+        return self.validation.by_sentence(
+            [self.validation.label_names[number] for number in classes]
+        )
 
     def _scores(self, tags: Sequence[Sequence[str]]) -> dict[str, float]:
         score = entity_scores if self.validation.entity_tags else tag_scores
@@ -83,10 +98,12 @@ class TokenClassification(FineTuning):
 
 
 class FeatureBased(TokenClassification):
-    """Tagging on a frozen encoder's features (table 7): a BiLSTM over the words of a sentence, and a linear layer.
+    """Tagging on a frozen encoder's features (table 7): a BiLSTM over the words of a sentence, and
+    a linear layer.
 
-    Unusual: the encoder is here for its shape and for saving the model; training and evaluation never call it, the
-    batches bring what it said of every word (datamodules/features.py). Arguments as TokenClassification's, and
+    Unusual: the encoder is here for its shape and for saving the model; training and evaluation
+    never call it, the batches bring what it said of every word (datamodules/features.py). Arguments
+    as TokenClassification's, and
     `features`: one of models/heads.py. `head` must be bilstm.
     """
 
@@ -105,7 +122,10 @@ class FeatureBased(TokenClassification):
     def check_head(cls, head: str) -> None:
         super().check_head(head)
         if head != "bilstm":
-            raise ValueError(f"head={head}: feature-based tagging stands on a BiLSTM, as in table 7; set head=bilstm")
+            raise ValueError(
+                f"head={head}: feature-based tagging stands on a BiLSTM, as in table 7; set"
+                " head=bilstm"
+            )
 
     @classmethod
     def check_settings(cls, settings: Mapping[str, Any]) -> None:
@@ -115,4 +135,6 @@ class FeatureBased(TokenClassification):
     def logits(self, batch: Batch) -> Tensor:
         """[U, K], from `features` [U, C, H]."""
         assert self.bilstm is not None
-        return self.in_fp32(self.classifier, self.bilstm(self.feature_mix(batch["features"]), batch["layout"]))
+        return self.in_fp32(
+            self.classifier, self.bilstm(self.feature_mix(batch["features"]), batch["layout"])
+        )

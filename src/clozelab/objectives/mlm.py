@@ -1,4 +1,6 @@
-"""Masked language model: 15 % of the tokens are predicted from both sides (Devlin et al. 2019, section 3.1)."""
+"""Masked language model: 15 % of the tokens are predicted from both sides (Devlin et al. 2019,
+section 3.1).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from clozelab.objectives.objective import Arrays, Sight, TokenObjective
 
 @dataclass(eq=False)
 class MaskedLanguageModel(TokenObjective, Masking):
-    """Predicts `predict_prob` of each instance's tokens; the encoder sees [MASK] there, a random token or the token."""
+    """Predicts `predict_prob` of each instance's tokens; the encoder sees [MASK] there, a random
+    token or the token.
+    """
 
     weight: float = field(kw_only=True)
     name = "mlm"
@@ -24,8 +28,21 @@ class MaskedLanguageModel(TokenObjective, Masking):
 
     def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
         input_ids, position, labels = self.apply(packed, ids, seed, epoch)
-        return {"input_ids": input_ids, "prediction_positions": position, "prediction_labels": labels}
+        return {
+            "input_ids": input_ids,
+            "prediction_positions": position,
+            "prediction_labels": labels,
+        }
 
     def allowed(self, packed: PackedInstances, arrays: Arrays) -> list[Sight]:  # noqa: ARG002
         position = arrays["prediction_positions"]
-        return [Sight(self.name, "encoder", position, position, past_only=False, own_share=self.same_fraction)]
+        return [
+            Sight(
+                self.name,
+                "encoder",
+                position,
+                position,
+                past_only=False,
+                own_share=self.same_fraction,
+            )
+        ]

@@ -1,4 +1,6 @@
-"""Next-sentence prediction: does B follow A in the text? Label 1 = B is random, as in the released code."""
+"""Next-sentence prediction: does B follow A in the text? Label 1 = B is random, as in the released
+code.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,20 @@ class NextSentencePrediction(PairObjective):
 
     def check_input(self, input: InputFormat) -> None:
         if not input.has_pairs:
-            said = f"Objective {self.name} needs segment pairs, but {type(input).__name__} makes none"
-            instead = "objective/input=segment_pairs, or an objective without a pair part, such as objective=mlm"
+            said = (
+                f"Objective {self.name} needs segment pairs, but {type(input).__name__} makes none"
+            )
+            instead = (
+                "objective/input=segment_pairs, or an objective without a pair part, such as"
+                " objective=mlm"
+            )
             raise ValueError(f"{said}: choose {instead}.")
 
-    def arrange(self, packed: PackedInstances, seed: int, epoch: Epoch) -> tuple[PackedInstances, I64]:  # noqa: ARG002
+    def arrange(
+        self,
+        packed: PackedInstances,
+        seed: int,  # noqa: ARG002
+        epoch: Epoch,  # noqa: ARG002
+    ) -> tuple[PackedInstances, I64]:
         assert packed.next_sentence_label is not None
         return packed, packed.next_sentence_label

@@ -1,11 +1,14 @@
-"""What an objective is: an input format, what is predicted at tokens and, if any, what of the two segments.
+"""What an objective is: an input format, what is predicted at tokens and, if any, what of the two
+segments.
 
-Three functions. `arrays` makes numpy batches in the loader, a pure function of (seed, epoch, index). `terms` takes a
-batch to losses on the device; the models are named, and a later forward may depend on what an earlier one gave.
+Three functions. `arrays` makes numpy batches in the loader, a pure function of (seed, epoch,
+index). `terms` takes a batch to losses on the device; the models are named, and a later forward may
+depend on what an earlier one gave.
 `allowed` tells the pre-flight what each prediction may see.
 
-A new objective is one file with one class; nobody lists it, a YAML names it. Losses come as sums with their counts,
-never as means: only the training loop, which knows all devices and micro-batches of a step, can divide.
+A new objective is one file with one class; nobody lists it, a YAML names it. Losses come as sums
+with their counts, never as means: only the training loop, which knows all devices and micro-batches
+of a step, can divide.
 
 Letters: T slots in the stream, B instances, P predicted positions, H hidden size, V vocabulary.
 """
@@ -35,7 +38,9 @@ TorchBatch = dict[str, Any]
 
 
 class EncoderWithHeads(nn.Module):
-    """One of the models that an objective trains; its heads are under their kinds (models/families/bert.py)."""
+    """One of the models that an objective trains; its heads are under their kinds
+    (models/families/bert.py).
+    """
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -43,16 +48,22 @@ class EncoderWithHeads(nn.Module):
         self.heads = nn.ModuleDict()
 
     def read_causally(self, is_causal: bool) -> None:
-        """Let the encoder see the past only, or both sides; objectives that take turns may want another each."""
+        """Let the encoder see the past only, or both sides; objectives that take turns may want
+        another each.
+        """
         config = self.encoder.config
         if config.is_causal != is_causal:
             self.encoder.config = config = replace(config, is_causal=is_causal)
             pattern = config.attention.build(config)
-            self.encoder.masks = [pattern.mask(number) for number in range(config.num_hidden_layers)]
+            self.encoder.masks = [
+                pattern.mask(number) for number in range(config.num_hidden_layers)
+            ]
 
     def states(self, input_ids: Tensor, batch: TorchBatch) -> EncoderOutput:
         """The encoder on `input_ids` [T], with everything else as the batch says."""
-        return self.encoder(input_ids, batch["token_type_ids"], batch["position_ids"], batch["layout"])
+        return self.encoder(
+            input_ids, batch["token_type_ids"], batch["position_ids"], batch["layout"]
+        )
 
     def add_head(self, kind: str) -> None:
         """The family's head of this kind; objectives that take turns share it."""
@@ -62,8 +73,11 @@ class EncoderWithHeads(nn.Module):
 
 MOST_SOURCES = 20  # with more, a held-out loss of each would say little and cost a call each
 ONE_SOURCE = ("_one_source/next", "_one_source/random")
-"""What the figures of pairs inside one source are called behind the objective's name, in the order of the labels."""
-Models = Mapping[str, EncoderWithHeads]  # "encoder" is the one that is kept; "generator" and the like help to train it
+"""What the figures of pairs inside one source are called behind the objective's name, in the order
+of the labels.
+"""
+# "encoder" is the one that is kept; "generator" and the like help to train it
+Models = Mapping[str, EncoderWithHeads]
 
 
 @dataclass
@@ -74,11 +88,15 @@ class LossTerm:
     loss_sum: Tensor  # fp32 scalar, summed over `count` predictions, not weighted
     count: int
     num_correct: Tensor  # int scalar
-    figures: dict[str, tuple[Tensor, Tensor | int]] = field(default_factory=dict)  # further means: name -> (sum, count)
+    # further means: name -> (sum, count)
+    figures: dict[str, tuple[Tensor, Tensor | int]] = field(default_factory=dict)
 
     def means(self) -> dict[str, tuple[Tensor, Tensor | int]]:
         """Everything that is reported of this term: name -> (sum, number it is a mean over)."""
-        own = {f"{self.name}_loss": self.loss_sum.detach(), f"{self.name}_accuracy": self.num_correct}
+        own = {
+            f"{self.name}_loss": self.loss_sum.detach(),
+            f"{self.name}_accuracy": self.num_correct,
+        }
         return {name: (value, self.count) for name, value in own.items()} | self.figures
 
 
@@ -90,7 +108,8 @@ class Sight:
     model: str
     positions: I64  # [P] stream slots whose states predict
     about: I64  # [P] the slot of the text that each is to find out about
-    past_only: bool  # nothing behind a slot may change its state; otherwise everything must reach it
+    # nothing behind a slot may change its state; otherwise everything must reach it
+    past_only: bool
     own_share: float  # share of the predictions that see the text's own token at `about` on purpose
 
 
@@ -113,9 +132,11 @@ class TokenObjective(_Weighted):
 
     @abstractmethod
     def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
-        """Returns `input_ids` [T] as the encoder sees them, `prediction_positions` [P] and `prediction_labels` [P].
+        """Returns `input_ids` [T] as the encoder sees them, `prediction_positions` [P] and
+        `prediction_labels` [P].
 
-        All int64. The state of stream slot `prediction_positions[p]` predicts `prediction_labels[p]`."""
+        All int64. The state of stream slot `prediction_positions[p]` predicts
+        `prediction_labels[p]`."""
 
     @abstractmethod
     def allowed(self, packed: PackedInstances, arrays: Arrays) -> list[Sight]:
@@ -130,7 +151,9 @@ class TokenObjective(_Weighted):
         models["encoder"].add_head("lm")
 
     def counts(self, batch: TorchBatch) -> dict[str, int]:
-        """Term name -> predictions in a batch, known before the forward; padding of their number is none."""
+        """Term name -> predictions in a batch, known before the forward; padding of their number is
+        none.
+        """
         return {self.name: int(batch.get("num_predictions", len(batch["prediction_labels"])))}
 
     def terms(self, models: Models, batch: TorchBatch) -> tuple[EncoderOutput, list[LossTerm]]:
@@ -139,8 +162,12 @@ class TokenObjective(_Weighted):
         hidden = output.sequence_output.index_select(0, batch["prediction_positions"])
         return output, [self.prediction_term(models["encoder"], hidden, batch)]
 
-    def prediction_term(self, model: EncoderWithHeads, hidden: Tensor, batch: TorchBatch) -> LossTerm:
-        """Cross-entropy of the vocabulary at the predicted positions, whose states `hidden` [P, H] are; summed."""
+    def prediction_term(
+        self, model: EncoderWithHeads, hidden: Tensor, batch: TorchBatch
+    ) -> LossTerm:
+        """Cross-entropy of the vocabulary at the predicted positions, whose states `hidden` [P, H]
+        are; summed.
+        """
         head: Any = model.heads["lm"]
         labels = batch["prediction_labels"]
         if "source_names" in batch:
@@ -149,14 +176,22 @@ class TokenObjective(_Weighted):
         count = int(batch.get("num_predictions", len(labels)))
         return LossTerm(self.name, result.loss_sum, count, result.num_correct)
 
-    def _held_out_term(self, head: Any, hidden: Tensor, labels: Tensor, batch: TorchBatch) -> LossTerm:
-        """In validation [SEP] stands apart, whose place a model can count out; and so does each of several sources."""
+    def _held_out_term(
+        self, head: Any, hidden: Tensor, labels: Tensor, batch: TorchBatch
+    ) -> LossTerm:
+        """In validation [SEP] stands apart, whose place a model can count out; and so does each of
+        several sources.
+        """
         is_sep, names = labels == batch["sep_id"], batch["source_names"]
         chosen = {"": ~is_sep}
         if 2 <= len(names) <= MOST_SOURCES:
             position, source = batch["prediction_positions"], batch["source"]
-            instance, slot = position // batch["layout"].row_slots, position % batch["layout"].row_slots
-            if "b_source" in batch:  # behind A and its [SEP]; token types are all 0 with byte-level BPE
+            instance, slot = (
+                position // batch["layout"].row_slots,
+                position % batch["layout"].row_slots,
+            )
+            # behind A and its [SEP]; token types are all 0 with byte-level BPE
+            if "b_source" in batch:
                 is_first = slot <= batch["a_length"][instance] + 1
                 source = torch.where(is_first, source[instance], batch["b_source"][instance])
             else:
@@ -164,14 +199,24 @@ class TokenObjective(_Weighted):
             chosen = {name: (source == number) & ~is_sep for number, name in enumerate(names)}
         losses = {name: head.loss(hidden[mine], labels[mine]) for name, mine in chosen.items()}
         sep = head.loss(hidden[is_sep], labels[is_sep])
-        total, correct = (sum(getattr(one, key) for one in losses.values()) for key in ("loss_sum", "num_correct"))
-        figures = {f"{self.name}_loss/{name}": (one.loss_sum, one.count) for name, one in losses.items() if name}
+        total, correct = (
+            sum(getattr(one, key) for one in losses.values()) for key in ("loss_sum", "num_correct")
+        )
+        figures = {
+            f"{self.name}_loss/{name}": (one.loss_sum, one.count)
+            for name, one in losses.items()
+            if name
+        }
         figures[f"{self.name}_sep_loss"] = sep.loss_sum, sep.count
         figures[f"{self.name}_sep_accuracy"] = sep.num_correct, sep.count
         return LossTerm(self.name, total, len(labels) - int(sep.count), correct, figures)
 
-    def flops_per_token(self, config: EncoderConfig, seq_length: int, predicted_fraction: float) -> float:
-        """Useful operations of a training step, of all models; `config` is that of the encoder that is kept."""
+    def flops_per_token(
+        self, config: EncoderConfig, seq_length: int, predicted_fraction: float
+    ) -> float:
+        """Useful operations of a training step, of all models; `config` is that of the encoder that
+        is kept.
+        """
         return training_flops_per_token(config, seq_length, predicted_fraction)
 
     def predictions(self, models: Models, batch: TorchBatch) -> dict[str, Tensor]:
@@ -182,7 +227,9 @@ class TokenObjective(_Weighted):
 
 
 class PairObjective(_Weighted):
-    """Tells two classes of segment pairs apart by the pooled state; class 0 are those that follow each other."""
+    """Tells two classes of segment pairs apart by the pooled state; class 0 are those that follow
+    each other.
+    """
 
     label: ClassVar[str]  # key of its labels [B] in the batch
     is_of_other_document: ClassVar[bool]  # where the second segment of class 1 comes from
@@ -192,7 +239,9 @@ class PairObjective(_Weighted):
         """ValueError for an input format that makes no pairs of this kind."""
 
     @abstractmethod
-    def arrange(self, packed: PackedInstances, seed: int, epoch: Epoch) -> tuple[PackedInstances, I64]:
+    def arrange(
+        self, packed: PackedInstances, seed: int, epoch: Epoch
+    ) -> tuple[PackedInstances, I64]:
         """The instances as they are to be read, and the label of each [B]."""
 
     def build(self, models: dict[str, EncoderWithHeads]) -> None:
@@ -205,16 +254,20 @@ class PairObjective(_Weighted):
     def term(self, model: EncoderWithHeads, output: EncoderOutput, batch: TorchBatch) -> LossTerm:
         """Cross-entropy summed over the pairs.
 
-        A batch with `source_names` (validation) adds the accuracy by source, as "nsp_accuracy/wiki", and of both kinds
-        of pairs inside one source; also of those without a pair in this batch, so that all devices report the same."""
+        A batch with `source_names` (validation) adds the accuracy by source, as
+        "nsp_accuracy/wiki", and of both kinds of pairs inside one source; also of those without a
+        pair in this batch, so that all devices report the same."""
         labels, source, head = batch[self.label], batch["source"], model.heads[self.name]
-        logits = head(model.encoder.pool(output.sequence_output, batch["layout"], head)).float()  # [B, 2]
+        # [B, 2]
+        logits = head(model.encoder.pool(output.sequence_output, batch["layout"], head)).float()
         is_correct = logits.argmax(-1) == labels
         figures: dict[str, tuple[Tensor, Tensor | int]] = {}
         for number, name in enumerate(batch.get("source_names", ())):
             inside = source == number
             figures[f"{self.name}_accuracy/{name}"] = (is_correct[inside].sum(), inside.sum())
-        for number, kind in enumerate(ONE_SOURCE if {"source_names", "b_source"} <= batch.keys() else ()):
+        for number, kind in enumerate(
+            ONE_SOURCE if {"source_names", "b_source"} <= batch.keys() else ()
+        ):
             inside = (source == batch["b_source"]) & (labels == number)
             figures[self.name + kind] = (is_correct[inside].sum(), inside.sum())
         loss = F.cross_entropy(logits, labels, reduction="none").sum()
@@ -227,18 +280,29 @@ class Objective:
     Args:
         input: SegmentPairs, FullSentences or another format of instances.
         token: what is predicted at tokens.
-        pair: what is predicted of the two segments; ValueError if the input format makes no such pairs.
-        dupe_factor: static masking: the corpus is seen in so many ways, then all repeats (the released code made 10
-            copies, each masked apart); the input format's copies are all in one epoch. None: every epoch is new.
+        pair: what is predicted of the two segments; ValueError if the input format makes no such
+        pairs.
+        dupe_factor: static masking: the corpus is seen in so many ways, then all repeats (the
+        released code made 10
+            copies, each masked apart); the input format's copies are all in one epoch. None: every
+            epoch is new.
     """
 
     def __init__(
-        self, *, input: InputFormat, token: TokenObjective, pair: PairObjective | None, dupe_factor: int | None = None
+        self,
+        *,
+        input: InputFormat,
+        token: TokenObjective,
+        pair: PairObjective | None,
+        dupe_factor: int | None = None,
     ) -> None:
         if pair is not None:
             pair.check_input(input)
         if dupe_factor is not None and (dupe_factor < 1 or dupe_factor % input.copies):
-            raise ValueError(f"objective.dupe_factor is {dupe_factor}: give a multiple of input.copies={input.copies}.")
+            raise ValueError(
+                f"objective.dupe_factor is {dupe_factor}: give a multiple of"
+                f" input.copies={input.copies}."
+            )
         self.input, self.token, self.pair, self.dupe_factor = input, token, pair, dupe_factor
         self.is_causal = token.is_causal
 
@@ -256,24 +320,33 @@ class Objective:
         return self.input.bind(shards, ids, seq_length)
 
     def arrays(self, instances: Instances, seed: int, epoch: Epoch, index: I64) -> Arrays:
-        """The instances named by `index` [B], ready but for torch: a pure function of its arguments.
+        """The instances named by `index` [B], ready but for torch: a pure function of its
+        arguments.
 
-        Keys: input_ids, token_type_ids, position_ids [T]; lengths [B] and width (T = B * width); prediction_positions,
-            prediction_labels [P]; source [B]; a pair objective's label [B]; b_source, a_length [B] if B may be drawn.
+        Keys: input_ids, token_type_ids, position_ids [T]; lengths [B] and width (T = B * width);
+        prediction_positions,
+            prediction_labels [P]; source [B]; a pair objective's label [B]; b_source, a_length [B]
+            if B may be drawn.
         """
         if self.dupe_factor is not None:
             epoch = epoch % (self.dupe_factor // self.input.copies)
         packed, labels = self.arrange(instances.pack(seed, epoch, index), seed, epoch)
         return self.arrays_of(packed, instances.ids, seed, epoch) | labels
 
-    def arrange(self, packed: PackedInstances, seed: int, epoch: Epoch) -> tuple[PackedInstances, Arrays]:
-        """The instances as the models read them, before anything is masked; and the pair objective's labels."""
+    def arrange(
+        self, packed: PackedInstances, seed: int, epoch: Epoch
+    ) -> tuple[PackedInstances, Arrays]:
+        """The instances as the models read them, before anything is masked; and the pair
+        objective's labels.
+        """
         if self.pair is None:
             return packed, {}
         packed, labels = self.pair.arrange(packed, seed, epoch)
         return packed, {self.pair.label: labels}
 
-    def arrays_of(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
+    def arrays_of(
+        self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch
+    ) -> Arrays:
         """`arrays` of arranged instances, without the pair labels."""
         return {
             "token_type_ids": packed.token_type_ids,
@@ -281,12 +354,20 @@ class Objective:
             "lengths": packed.lengths,
             "width": packed.width,
             "source": packed.source,
-            **({} if packed.b_source is None else {"b_source": packed.b_source, "a_length": packed.a_length}),
+            **(
+                {}
+                if packed.b_source is None
+                else {"b_source": packed.b_source, "a_length": packed.a_length}
+            ),
             **self.token.arrays(packed, ids, seed, epoch),
         }
 
-    def allowed(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> list[Sight]:
-        """What the predictions that `arrays_of` asks for may see; a pair prediction may see everything."""
+    def allowed(
+        self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch
+    ) -> list[Sight]:
+        """What the predictions that `arrays_of` asks for may see; a pair prediction may see
+        everything.
+        """
         return self.token.allowed(packed, self.token.arrays(packed, ids, seed, epoch))
 
     def terms(self, models: Models, batch: TorchBatch) -> list[LossTerm]:
@@ -294,33 +375,50 @@ class Objective:
         for model in models.values():
             model.read_causally(self.is_causal)
         output, terms = self.token.terms(models, batch)
-        return terms if self.pair is None else [*terms, self.pair.term(models["encoder"], output, batch)]
+        return (
+            terms
+            if self.pair is None
+            else [*terms, self.pair.term(models["encoder"], output, batch)]
+        )
 
 
 def build_models(encoder: Encoder, objectives: Sequence[Objective]) -> dict[str, EncoderWithHeads]:
-    """What some objectives train, from the encoder that is kept; heads they have in common are one."""
+    """What some objectives train, from the encoder that is kept; heads they have in common are
+    one.
+    """
     models = {"encoder": EncoderWithHeads(encoder)}
-    for part in (part for objective in objectives for part in (objective.token, objective.pair) if part is not None):
+    for part in (
+        part
+        for objective in objectives
+        for part in (objective.token, objective.pair)
+        if part is not None
+    ):
         part.build(models)
     return models
 
 
 def pad_predictions(batch: Arrays, multiple: int) -> Arrays:
-    """`Objective.arrays` with P raised to a multiple, so that an accelerator sees few shapes: slot 0 with no label,
-    which counts nowhere. `num_predictions` remembers the real P."""
+    """`Objective.arrays` with P raised to a multiple, so that an accelerator sees few shapes: slot
+    0 with no label, which counts nowhere. `num_predictions` remembers the real P."""
     count = len(batch["prediction_labels"])
     padding = (0, -count % multiple)
     return batch | {
         "num_predictions": count,
         "prediction_positions": np.pad(batch["prediction_positions"], padding),
-        "prediction_labels": np.pad(batch["prediction_labels"], padding, constant_values=IGNORED_LABEL),
+        "prediction_labels": np.pad(
+            batch["prediction_labels"], padding, constant_values=IGNORED_LABEL
+        ),
     }
 
 
 def to_torch(batch: Arrays) -> TorchBatch:
     """`Objective.arrays` as int64 tensors, lengths and width as a Layout; other values stay."""
     found: TorchBatch = {
-        key: torch.from_numpy(np.ascontiguousarray(value, dtype=np.int64)) if isinstance(value, np.ndarray) else value
+        key: (
+            torch.from_numpy(np.ascontiguousarray(value, dtype=np.int64))
+            if isinstance(value, np.ndarray)
+            else value
+        )
         for key, value in batch.items()
         if key not in ("lengths", "width")
     }
@@ -329,11 +427,14 @@ def to_torch(batch: Arrays) -> TorchBatch:
 
 SHORT_INSTANCES = 64
 TOKENS_PER_ENTRY = {"short": 660, "long": 2300}
-"""Tokens of training for each entry of the vocabulary before a model of BERT-Tiny's shape leaves its plateau: 5.4 M
-tokens at 8,192 entries when it begins with short ones; without them it was still there after 19 M."""
+"""Tokens of training for each entry of the vocabulary before a model of BERT-Tiny's shape leaves
+its plateau: 5.4 M tokens at 8,192 entries when it begins with short ones; without them it was still
+there after 19 M."""
 
 
 def plateau_tokens(*, vocab_size: int, first_seq_length: int, is_causal: bool) -> float:
-    """Tokens of training until a model knows more than frequencies, by a rule of thumb; left-to-right never waits."""
+    """Tokens of training until a model knows more than frequencies, by a rule of thumb;
+    left-to-right never waits.
+    """
     length = "short" if first_seq_length <= SHORT_INSTANCES else "long"
     return 0.0 if is_causal else float(TOKENS_PER_ENTRY[length] * vocab_size)

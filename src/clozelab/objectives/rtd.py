@@ -1,8 +1,10 @@
-"""Replaced-token detection (Clark et al. 2020, ELECTRA): a narrow masked model fills in, the encoder tells what is new.
+"""Replaced-token detection (Clark et al. 2020, ELECTRA): a narrow masked model fills in, the
+encoder tells what is new.
 
-Two losses in one forward: the generator's masked-LM loss, and for every real token a yes or no of the encoder, which
-reads the text with the generator's words in it. The draw of those words is part of the forward, and seeded with it like
-dropout; no gradient passes through it. Generator and encoder share their embeddings.
+Two losses in one forward: the generator's masked-LM loss, and for every real token a yes or no of
+the encoder, which reads the text with the generator's words in it. The draw of those words is part
+of the forward, and seeded with it like dropout; no gradient passes through it. Generator and
+encoder share their embeddings.
 
 Letters: T slots in the stream, P predicted positions, H hidden size, V vocabulary.
 """
@@ -21,15 +23,26 @@ from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder, EncoderOutput
 from clozelab.models.families.electra import narrower
 from clozelab.objectives.mlm import MaskedLanguageModel
-from clozelab.objectives.objective import Arrays, EncoderWithHeads, LossTerm, Models, Sight, TorchBatch
+from clozelab.objectives.objective import (
+    Arrays,
+    EncoderWithHeads,
+    LossTerm,
+    Models,
+    Sight,
+    TorchBatch,
+)
 
 SAMPLED_LOGITS = 1 << 24  # held at a time where words are drawn
 
 
 class ReplacedTokenDetection(MaskedLanguageModel):
-    """The terms are "mlm", the generator's, and "rtd", the encoder's. Args: see conf/objective/token/rtd.yaml."""
+    """The terms are "mlm", the generator's, and "rtd", the encoder's. Args: see
+    conf/objective/token/rtd.yaml.
+    """
 
-    def __init__(self, *, generator_width: str | float, generator_weight: float, **masking: Any) -> None:
+    def __init__(
+        self, *, generator_width: str | float, generator_weight: float, **masking: Any
+    ) -> None:
         super().__init__(**masking)
         self.generator_width, self.generator_weight = generator_width, generator_weight
 
@@ -38,11 +51,15 @@ class ReplacedTokenDetection(MaskedLanguageModel):
         return {self.name: self.generator_weight, "rtd": self.weight}
 
     def allowed(self, packed: PackedInstances, arrays: Arrays) -> list[Sight]:
-        """Neither model may see the text's own word where the generator writes; not even whether it is another."""
+        """Neither model may see the text's own word where the generator writes; not even whether it
+        is another.
+        """
         (generator,) = super().allowed(packed, arrays)
         position, same = generator.positions, generator.own_share
         terms = {self.name: "generator", "rtd": "encoder"}
-        return [Sight(term, model, position, position, False, same) for term, model in terms.items()]
+        return [
+            Sight(term, model, position, position, False, same) for term, model in terms.items()
+        ]
 
     def build(self, models: dict[str, EncoderWithHeads]) -> None:
         discriminator = models["encoder"]
@@ -54,12 +71,20 @@ class ReplacedTokenDetection(MaskedLanguageModel):
             models["generator"] = EncoderWithHeads(generator)
             models["generator"].add_head("lm")
 
-    def flops_per_token(self, config: EncoderConfig, seq_length: int, predicted_fraction: float) -> float:
-        """The generator with its vocabulary projection, which runs forward once more for the draw, and the encoder."""
+    def flops_per_token(
+        self, config: EncoderConfig, seq_length: int, predicted_fraction: float
+    ) -> float:
+        """The generator with its vocabulary projection, which runs forward once more for the draw,
+        and the encoder.
+        """
         config_of_it = narrower(config, self.generator_width)
         generator = training_flops_per_token(config_of_it, seq_length, predicted_fraction)
         projection = generator - training_flops_per_token(config_of_it, seq_length, 0.0)
-        return generator + projection / 3 + training_flops_per_token(config, seq_length, 0.0, heads=("rtd",))
+        return (
+            generator
+            + projection / 3
+            + training_flops_per_token(config, seq_length, 0.0, heads=("rtd",))
+        )
 
     def counts(self, batch: TorchBatch) -> dict[str, int]:
         return super().counts(batch) | {"rtd": batch["layout"].num_tokens}
@@ -81,32 +106,47 @@ class ReplacedTokenDetection(MaskedLanguageModel):
 
     def predictions(self, models: Models, batch: TorchBatch) -> dict[str, Tensor]:
         hidden, position = self.generate(models, batch), batch["prediction_positions"]
-        output = models["encoder"].states(self.replace(models["generator"], hidden, batch)[0], batch)
+        output = models["encoder"].states(
+            self.replace(models["generator"], hidden, batch)[0], batch
+        )
         states = {"generator": hidden, "encoder": output.sequence_output.index_select(0, position)}
         heads = {"generator": "lm", "encoder": "rtd"}
-        return {name: models[name].heads[kind](states[name]).reshape(len(position), -1) for name, kind in heads.items()}
+        return {
+            name: models[name].heads[kind](states[name]).reshape(len(position), -1)
+            for name, kind in heads.items()
+        }
 
     def generate(self, models: Models, batch: TorchBatch) -> Tensor:
         """The generator's states at the predicted positions, [P, H]."""
         output = models["generator"].states(batch["input_ids"], batch)
         return output.sequence_output.index_select(0, batch["prediction_positions"])
 
-    def replace(self, generator: EncoderWithHeads, hidden: Tensor, batch: TorchBatch) -> tuple[Tensor, Tensor]:
-        """The text with the generator's words in it, int64 [T], and where they differ from the text's, bool [T];
+    def replace(
+        self, generator: EncoderWithHeads, hidden: Tensor, batch: TorchBatch
+    ) -> tuple[Tensor, Tensor]:
+        """The text with the generator's words in it, int64 [T], and where they differ from the
+        text's, bool [T];
         `hidden` [P, H]: the generator's states at the predicted positions."""
-        position, labels, input_ids = batch["prediction_positions"], batch["prediction_labels"], batch["input_ids"]
+        position, labels, input_ids = (
+            batch["prediction_positions"],
+            batch["prediction_labels"],
+            batch["input_ids"],
+        )
         is_padding = labels < 0  # of the number of predictions: slot 0, which keeps what it has
         kept = input_ids.index_select(0, position)
         text = input_ids.index_copy(0, position, torch.where(is_padding, kept, labels))
-        replaced = text.index_copy(0, position, torch.where(is_padding, kept, self.draw(generator, hidden)))
+        replaced = text.index_copy(
+            0, position, torch.where(is_padding, kept, self.draw(generator, hidden))
+        )
         return replaced, replaced != text
 
     @torch.no_grad()
     def draw(self, generator: EncoderWithHeads, hidden: Tensor) -> Tensor:
         """A word for each state [P, H], by the generator's probabilities; int64 [P].
 
-        By one random number a state: the first word up to which the probabilities add up to more. A multinomial of
-        torch's draws one for each word, which took four fifths of a step on a CPU."""
+        By one random number a state: the first word up to which the probabilities add up to more. A
+        multinomial of torch's draws one for each word, which took four fifths of a step on a
+        CPU."""
         head, drawn = generator.heads["lm"], []
         for part in hidden.split(max(1, SAMPLED_LOGITS // generator.encoder.config.vocab_size)):
             logits = head(part).float()

@@ -1,8 +1,10 @@
-"""Sentence-order prediction: were the two segments swapped? (Lan et al. 2020, ALBERT, section 3.1). Label 1 = swapped.
+"""Sentence-order prediction: were the two segments swapped? (Lan et al. 2020, ALBERT, section 3.1).
+Label 1 = swapped.
 
-Unusual: the pairs have an input format of their own. `SegmentPairs` begins and cuts its outer ends anywhere, so the one
-segment that ends in the middle of a sentence would tell the order. Here both segments are whole sentences; the boundary
-between them is drawn evenly; half of the documents are cut from their end, as a front walk puts long sentences first.
+Unusual: the pairs have an input format of their own. `SegmentPairs` begins and cuts its outer ends
+anywhere, so the one segment that ends in the middle of a sentence would tell the order. Here both
+segments are whole sentences; the boundary between them is drawn evenly; half of the documents are
+cut from their end, as a front walk puts long sentences first.
 """
 
 from __future__ import annotations
@@ -28,37 +30,51 @@ class SentenceOrderPrediction(PairObjective):
     def check_input(self, input: InputFormat) -> None:
         if not isinstance(input, SentencePairs):
             said = f"Objective {self.name} needs pairs whose cuts do not tell the order"
-            raise ValueError(f"{said}, but {type(input).__name__} makes others: choose objective/input=sentence_pairs.")
+            raise ValueError(
+                f"{said}, but {type(input).__name__} makes others: choose"
+                " objective/input=sentence_pairs."
+            )
 
-    def arrange(self, packed: PackedInstances, seed: int, epoch: Epoch) -> tuple[PackedInstances, I64]:
+    def arrange(
+        self, packed: PackedInstances, seed: int, epoch: Epoch
+    ) -> tuple[PackedInstances, I64]:
         """[CLS] A [SEP] B [SEP], or, where the label is 1, [CLS] B [SEP] A [SEP]."""
         a_length, b_length = packed.a_length, packed.b_length
         assert a_length is not None and b_length is not None
         label = (uniform01(seed, epoch, "sentence order", packed.names) < 0.5).astype(np.int64)
         first, second = np.where(label == 1, (b_length, a_length), (a_length, b_length))
         separators = packed.lengths - a_length - b_length - 2
-        begin, end = (first + 1 + separators)[:, None], (packed.lengths - 1)[:, None]  # of the second segment
+        # of the second segment
+        begin, end = (first + 1 + separators)[:, None], (packed.lengths - 1)[:, None]
         slot = np.arange(packed.width)[None, :]
-        # Slot by slot: where it stands in the text's order, in which the second segment of a swapped pair is the first.
+        # Slot by slot: where it stands in the text's order, in which the second segment of a
+        # swapped pair is the first.
         swapped = np.where(slot >= begin, slot - begin + 1, slot + (second + separators)[:, None])
-        swapped = np.where((slot > first[:, None]) & (slot < begin), slot + (second - first)[:, None], swapped)
+        swapped = np.where(
+            (slot > first[:, None]) & (slot < begin), slot + (second - first)[:, None], swapped
+        )
         where = np.where((label[:, None] == 1) & (slot > 0) & (slot < end), swapped, slot)
         where += packed.width * np.arange(packed.num_instances)[:, None]
         in_second = (slot >= begin) & (slot <= end) & packed.token_type_ids.any()
-        return replace(
-            packed,
-            input_ids=packed.input_ids[where.reshape(-1)],
-            special=packed.special[where.reshape(-1)],
-            token_type_ids=in_second.astype(np.int64).reshape(-1),
-            a_length=first,
-            b_length=second,
-        ), label
+        return (
+            replace(
+                packed,
+                input_ids=packed.input_ids[where.reshape(-1)],
+                special=packed.special[where.reshape(-1)],
+                token_type_ids=in_second.astype(np.int64).reshape(-1),
+                a_length=first,
+                b_length=second,
+            ),
+            label,
+        )
 
 
 class SentencePairInstances(Instances):
     """Instances of `SentencePairs`: at least two sentences each, as many as fit."""
 
-    def __init__(self, layout: SentencePairs, shards: Any, ids: SpecialIds, seq_length: int) -> None:
+    def __init__(
+        self, layout: SentencePairs, shards: Any, ids: SpecialIds, seq_length: int
+    ) -> None:
         super().__init__(layout, shards, ids, seq_length)
         number, budget = len(self._sentences) - 1, seq_length - 2 - ids.pair_separators
         first, end = _chunks(self._sentences, self._documents, budget)
@@ -71,8 +87,13 @@ class SentencePairInstances(Instances):
         usable = self._end - self._first > 1
         self._first, self._end = self._first[usable], self._end[usable]
         if not len(self):
-            more = "raise the phase's seq_length (corpus.validation_fraction if this is the validation split)"
-            raise ValueError(f"no two sentences of a document fit into {seq_length} tokens: add text, or {more}.")
+            more = (
+                "raise the phase's seq_length (corpus.validation_fraction if this is the validation"
+                " split)"
+            )
+            raise ValueError(
+                f"no two sentences of a document fit into {seq_length} tokens: add text, or {more}."
+            )
 
     def __len__(self) -> int:
         return len(self._first)
@@ -97,7 +118,9 @@ class SentencePairs(InputFormat):
 
 
 def _chunks(sentences: I64, documents: I64, budget: int) -> tuple[I64, I64]:
-    """First sentence and end of the greedy chunks of whole sentences, none across documents; longer ones are alone."""
+    """First sentence and end of the greedy chunks of whole sentences, none across documents; longer
+    ones are alone.
+    """
 
     def following(low: int, high: int) -> I64:
         number = np.arange(low, high)

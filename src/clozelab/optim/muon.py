@@ -79,7 +79,9 @@ class Muon(Optimizer):
         by_count: dict[int, list[nn.Parameter]] = defaultdict(list)
         for name, parameter in named_matrices:
             by_count[fused_matrices(name)].append(parameter)
-        groups = [{"params": parameters, "matrices": count} for count, parameters in by_count.items()]
+        groups = [
+            {"params": parameters, "matrices": count} for count, parameters in by_count.items()
+        ]
         defaults = {"lr": learning_rate, "weight_decay": weight_decay, "momentum": momentum}
         super().__init__(groups, defaults)
 

@@ -1,4 +1,6 @@
-"""Learning-rate schedules as closed forms of the step, so that a resumed run needs nothing but the step number."""
+"""Learning-rate schedules as closed forms of the step, so that a resumed run needs nothing but the
+step number.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +11,27 @@ from torch.optim.lr_scheduler import LambdaLR
 
 
 def linear_warmup_decay(step: int, *, total_steps: int, warmup_steps: int) -> float:
-    """Factor on the peak learning rate for optimizer step `step` (0 is the first): the released code's closed form.
+    """Factor on the peak learning rate for optimizer step `step` (0 is the first): the released
+    code's closed form.
 
-    Warm-up is step / warmup_steps; the decay is 1 - step / total_steps, counted from step 0 and overridden by the warm-
-    up (google-research/bert, optimization.py). So the very first step has rate 0, and the factor just after warm-up is
-    1 - warmup_steps / total_steps, not 1: 0.99 for the paper's 10,000 of 1,000,000 steps.
+    Warm-up is step / warmup_steps; the decay is 1 - step / total_steps, counted from step 0 and
+    overridden by the warm- up (google-research/bert, optimization.py). So the very first step has
+    rate 0, and the factor just after warm-up is 1 - warmup_steps / total_steps, not 1: 0.99 for the
+    paper's 10,000 of 1,000,000 steps.
     """
     return step / warmup_steps if step < warmup_steps else max(0.0, 1.0 - step / total_steps)
 
 
 class LinearWarmupDecay(LambdaLR):
-    """Linear warm-up to the peak, then linear decay to zero at `total_steps`; stepped once per optimizer step."""
+    """Linear warm-up to the peak, then linear decay to zero at `total_steps`; stepped once per
+    optimizer step.
+    """
 
     def __init__(self, optimizer: Optimizer, total_steps: int, warmup_fraction: float) -> None:
         if total_steps < 1:
-            raise ValueError(f"schedule: total_steps is {total_steps}: there must be at least one optimizer step")
+            raise ValueError(
+                f"schedule: total_steps is {total_steps}: there must be at least one optimizer step"
+            )
         if not 0.0 <= warmup_fraction < 1.0:
             raise ValueError(f"schedule.warmup_fraction is {warmup_fraction}: it must be in [0, 1)")
         self.warmup_steps = round(total_steps * warmup_fraction)
@@ -31,14 +39,22 @@ class LinearWarmupDecay(LambdaLR):
         super().__init__(optimizer, self._factor)
 
     def _factor(self, step: int) -> float:
-        return linear_warmup_decay(step, total_steps=self.total_steps, warmup_steps=self.warmup_steps)
+        return linear_warmup_decay(
+            step, total_steps=self.total_steps, warmup_steps=self.warmup_steps
+        )
 
 
 class CosineDecay(LinearWarmupDecay):
-    """Linear warm-up to the peak, then half a cosine down to `final_fraction` of it at `total_steps`."""
+    """Linear warm-up to the peak, then half a cosine down to `final_fraction` of it at
+    `total_steps`.
+    """
 
     def __init__(
-        self, optimizer: Optimizer, total_steps: int, warmup_fraction: float, final_fraction: float = 0.0
+        self,
+        optimizer: Optimizer,
+        total_steps: int,
+        warmup_fraction: float,
+        final_fraction: float = 0.0,
     ) -> None:
         _require_fraction("final_fraction", final_fraction)
         self.final_fraction = final_fraction
@@ -52,18 +68,23 @@ class CosineDecay(LinearWarmupDecay):
 
 
 class WarmupStableDecay(LinearWarmupDecay):
-    """Linear warm-up to the peak, which holds until the last `decay_fraction` of the steps falls linearly to zero.
+    """Linear warm-up to the peak, which holds until the last `decay_fraction` of the steps falls
+    linearly to zero.
 
     `decay_fraction` 0: constant after the warm-up."""
 
-    def __init__(self, optimizer: Optimizer, total_steps: int, warmup_fraction: float, decay_fraction: float) -> None:
+    def __init__(
+        self, optimizer: Optimizer, total_steps: int, warmup_fraction: float, decay_fraction: float
+    ) -> None:
         _require_fraction("decay_fraction", decay_fraction)
         self.decay_steps = round(total_steps * decay_fraction)
         super().__init__(optimizer, total_steps, warmup_fraction)
 
     def _factor(self, step: int) -> float:
         rising = step / self.warmup_steps if step < self.warmup_steps else 1.0
-        return min(rising, max(0, self.total_steps - step) / self.decay_steps if self.decay_steps else 1.0)
+        return min(
+            rising, max(0, self.total_steps - step) / self.decay_steps if self.decay_steps else 1.0
+        )
 
 
 def _require_fraction(name: str, value: float) -> None:

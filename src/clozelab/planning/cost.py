@@ -1,4 +1,5 @@
-"""What an experiment costs: time by speeds that are known, disk, and what a budget buys when arms are matched.
+"""What an experiment costs: time by speeds that are known, disk, and what a budget buys when arms
+are matched.
 
 Asked for time, it says None where a speed is not known; it never guesses one silently.
 """
@@ -53,7 +54,8 @@ ALIKE = {  # settings in which a run has to be equal to take as long
     "finetune": ("epochs", "global_batch_size", "head", "max_train_examples"),
     "evaluate": ("initialisation",),
 }
-DONE = ("complete", "check", "shared", "shared?")  # of a planned job; `check`: complete, most likely of the same inputs
+# of a planned job; `check`: complete, most likely of the same inputs
+DONE = ("complete", "check", "shared", "shared?")
 MEASURE_OF_TASK: dict[str, Any] = {
     "hub": None,
     "epochs": 1,
@@ -63,7 +65,9 @@ MEASURE_OF_TASK: dict[str, Any] = {
 }
 """What the reader of a task's files wants beside a measure's own settings."""
 Samples = tuple[Sample | None, Sample | None]
-NO_SPEED = "no speed is known yet: leave --no-measure out (and the tasks' files must be in data_dir)"
+NO_SPEED = (
+    "no speed is known yet: leave --no-measure out (and the tasks' files must be in data_dir)"
+)
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,9 @@ class Pool:
         if step.verb == "pretrain":
             seed = "seed"
         launcher = sweep.master.hydra.launcher
-        at_once, threads = share_cores(launcher.get("jobs_at_once", 1), sweep.master, len(sweep.jobs))
+        at_once, threads = share_cores(
+            launcher.get("jobs_at_once", 1), sweep.master, len(sweep.jobs)
+        )
         num_seeds = len(sweep.groups(lambda key: key == seed))
         is_forkable = len(sweep.jobs) > 1 and is_one_cpu_process(sweep.master)
         forks = sweep.runs_here and bool(launcher.get("fork")) and is_forkable
@@ -99,27 +105,37 @@ class Pool:
 
 
 class TaskFiles:
-    """What the files of each task hold, each read once by `read`, which takes a fine-tuning's settings."""
+    """What the files of each task hold, each read once by `read`, which takes a fine-tuning's
+    settings.
+    """
 
     def __init__(self, read: Callable[[Mapping[str, Any]], TaskPreview]) -> None:
         self.read = read
         self._found: dict[str, Samples] = {}
 
     def of(self, settings: Mapping[str, Any], preview: TaskPreview | None = None) -> Samples:
-        """(training, validation), by the caller's preview if it has one; Nones for files not there, or on the hub."""
+        """(training, validation), by the caller's preview if it has one; Nones for files not there,
+        or on the hub.
+        """
         key = json.dumps([settings["data_dir"], settings["task"]["data"]], default=str)
         if key not in self._found or preview is not None:
             try:
                 preview = preview or (None if settings["hub"] else self.read(settings))
             except (OSError, ValueError):
                 preview = None
-            self._found[key] = (Sample.of(preview.train), Sample.of(preview.validation)) if preview else (None, None)
+            self._found[key] = (
+                (Sample.of(preview.train), Sample.of(preview.validation))
+                if preview
+                else (None, None)
+            )
         return self._found[key]
 
 
 @dataclass(frozen=True)
 class Costing:
-    """An experiment at one scale: its arms, its tasks, how each stage's jobs share this machine, what was not timed."""
+    """An experiment at one scale: its arms, its tasks, how each stage's jobs share this machine,
+    what was not timed.
+    """
 
     arms: Sequence[Arm]
     tasks: Sequence[TaskJob]
@@ -150,7 +166,9 @@ class Costing:
         return next((shape.starts for shape in self.shapes), usual_starts())
 
     def wall(self, verb: str, *, only_left: bool = False) -> float | None:
-        """Wall time of a stage's jobs, or of those that runs so far leave; None where a speed is not known."""
+        """Wall time of a stage's jobs, or of those that runs so far leave; None where a speed is
+        not known.
+        """
         durations: list[float] = []
         for shape in self.of(verb):
             count = shape.left if only_left else shape.count
@@ -163,8 +181,12 @@ class Costing:
         return sum(shape.left for shape in self.of(verb))
 
     def room(self, root: Path, steps: Iterable[Step]) -> tuple[str, int, int, int]:
-        """(where the runs go, bytes free there, bytes of all run folders, of those that are there already)."""
-        there = next(folder for folder in (root.absolute(), *root.absolute().parents) if folder.is_dir())
+        """(where the runs go, bytes free there, bytes of all run folders, of those that are there
+        already).
+        """
+        there = next(
+            folder for folder in (root.absolute(), *root.absolute().parents) if folder.is_dir()
+        )
         # Runs outside an experiment are of many sweeps: none is known to be one of these.
         mine = [root / step.verb for step in steps if step.folder and (root / step.verb).is_dir()]
         wanted = sum(shape.count * shape.result_bytes for shape in self.shapes)
@@ -179,7 +201,9 @@ def assemble(
     runs: Runs | None,
     evaluations: Sequence[Kind] = (),
 ) -> Costing:
-    """What is known without timing anything, with what the runs so far (of the experiment, at its scale) say."""
+    """What is known without timing anything, with what the runs so far (of the experiment, at its
+    scale) say.
+    """
     sweeps = {step.verb: step for step in steps if step.is_sweep}
     past_of = {verb: past_runs(step, runs) for verb, step in sweeps.items()}
     looked = [(arm, past_of["pretrain"](arm.settings, arm.jobs)) for arm in arms]
@@ -243,10 +267,16 @@ def _measured_encoder(
 
 
 def task_jobs(
-    found: Iterable[Kind], arms: Sequence[Arm], files: TaskFiles, past_of: Callable[..., tuple[int, list[float]]]
+    found: Iterable[Kind],
+    arms: Sequence[Arm],
+    files: TaskFiles,
+    past_of: Callable[..., tuple[int, list[float]]],
 ) -> list[TaskJob]:
-    """Every task, head and size of encoder, over rows and seeds; `past_of` says what runs so far tell of a kind."""
-    from clozelab.modules.model import max_positions  # it imports the modules, and only a given encoder needs it
+    """Every task, head and size of encoder, over rows and seeds; `past_of` says what runs so far
+    tell of a kind.
+    """
+    # it imports the modules, and only a given encoder needs it
+    from clozelab.modules.model import max_positions
 
     by_name = {arm.name: arm for arm in arms}
     groups: dict[tuple[Any, ...], list[tuple[EncoderConfig, int, Kind]]] = {}
@@ -257,13 +287,23 @@ def task_jobs(
         else:
             from clozelab.models.folders import read_config  # lazy: only a given encoder is read
 
-            encoder, trained = read_config(settings["encoder"]), max_positions(Path(settings["encoder"]))
-        work = parameter_count(encoder), *(str(settings[one]) for one in (*ALIKE["finetune"], "evaluations_per_epoch"))
+            encoder, trained = (
+                read_config(settings["encoder"]),
+                max_positions(Path(settings["encoder"])),
+            )
+        work = (
+            parameter_count(encoder),
+            *(str(settings[one]) for one in (*ALIKE["finetune"], "evaluations_per_epoch")),
+        )
         key = settings["task"]["name"], settings["head"], work, Features.of(settings, encoder)
         groups.setdefault(key, []).append((encoder, trained, (settings, jobs)))
     # A frozen encoder passes over a task's text once, for all jobs that stand on it.
     readers = Counter(
-        one for (*_, features), group in groups.items() if features for *_, kind in group for one in _encoders(*kind)
+        one
+        for (*_, features), group in groups.items()
+        if features
+        for *_, kind in group
+        for one in _encoders(*kind)
     )
     made = []
     for (task, head, _, features), group in groups.items():
@@ -272,9 +312,17 @@ def task_jobs(
         jobs = [words for _, its_jobs in kinds for words in its_jobs]
         done, took = zip(*(past_of(*kind) for kind in kinds), strict=True)
         past: Any = {"done": sum(done), "took": [*chain.from_iterable(took)]}
-        share = sum(1 / readers[one] for kind in kinds for one in _encoders(*kind)) / len(jobs) if features else 0.0
+        share = (
+            sum(1 / readers[one] for kind in kinds for one in _encoders(*kind)) / len(jobs)
+            if features
+            else 0.0
+        )
         train, validation = files.of(settings)
-        sizes = _sizes(settings["task"]["data"], train, min(int(settings["task"]["data"]["max_seq_length"]), trained))
+        sizes = _sizes(
+            settings["task"]["data"],
+            train,
+            min(int(settings["task"]["data"]["max_seq_length"]), trained),
+        )
         shape = task, head, encoder, train, validation, *sizes, features, share
         made.append(TaskJob(*shape, settings=settings, jobs=jobs, **past))
     return made
@@ -294,7 +342,9 @@ def _sizes(data: Mapping[str, Any], train: Sample | None, longest: int) -> tuple
 
 
 def _encoders(settings: Mapping[str, Any], jobs: Sequence[Words]) -> Iterator[Words]:
-    """A task and the encoder that each of some jobs of one configuration stands on, in words that tell them apart."""
+    """A task and the encoder that each of some jobs of one configuration stands on, in words that
+    tell them apart.
+    """
     keys = ("encoder_arm", "encoder_fraction", "initialisation")
     which = settings["task"]["name"], *(str(settings[key]) for key in keys)
     for words in jobs:
@@ -302,8 +352,12 @@ def _encoders(settings: Mapping[str, Any], jobs: Sequence[Words]) -> Iterator[Wo
         yield (*which, *(seeds or [str(settings["pretrain_seed"])]))
 
 
-def past_runs(step: Step, runs: Runs | None) -> Callable[[Mapping[str, Any], Sequence[Words]], tuple[int, list[float]]]:
-    """How many of a kind's jobs need not run again, and how many seconds each run like it took on this machine."""
+def past_runs(
+    step: Step, runs: Runs | None
+) -> Callable[[Mapping[str, Any], Sequence[Words]], tuple[int, list[float]]]:
+    """How many of a kind's jobs need not run again, and how many seconds each run like it took on
+    this machine.
+    """
     if runs is None:
         of_stage = []
     else:
@@ -316,7 +370,9 @@ def past_runs(step: Step, runs: Runs | None) -> Callable[[Mapping[str, Any], Seq
             timed.append(run)
     # Runs of other experiments are shared in pre-training alone.
     asks = runs is not None and (complete or step.verb == "pretrain")
-    done = {job.overrides for job in planned_jobs(step.sweep) if job.status in DONE} if asks else set()
+    done = (
+        {job.overrides for job in planned_jobs(step.sweep) if job.status in DONE} if asks else set()
+    )
 
     def look(settings: Mapping[str, Any], jobs: Sequence[Words]) -> tuple[int, list[float]]:
         config = json.loads(json.dumps(canonical(OmegaConf.create(dict(settings)))))
@@ -349,7 +405,9 @@ def with_speeds(
     timed: dict[str, list[Any]] = {"pretrain": [], "finetune": [], "evaluate": []}
     told: list[tuple[Request, Speed | None]] = []
     for (at_once, threads), verbs in groups.items():
-        requests = [request for verb in verbs for shape in costing.of(verb) for request in shape.requests()]
+        requests = [
+            request for verb in verbs for shape in costing.of(verb) for request in shape.requests()
+        ]
         how: dict[str, Any] = {
             "at_once": at_once,
             "threads": threads,
@@ -367,7 +425,9 @@ def with_speeds(
             for shape in costing.of(verb):
                 own = [next(answers) for _ in shape.requests()]
                 timed[verb].append(replace(shape, speeds=own, starts=starts))
-    problems = dict.fromkeys(f"{one.title}: {speed.problem}" for one, speed in told if speed and speed.problem)
+    problems = dict.fromkeys(
+        f"{one.title}: {speed.problem}" for one, speed in told if speed and speed.problem
+    )
     return replace(
         costing,
         arms=timed["pretrain"],
@@ -391,22 +451,36 @@ def _starts(
     return measured_starts(shape.settings["trainer"], cache_dir, forks=forks, **how)
 
 
-def affordable(costing: Costing, budget_seconds: float, matchings: Iterable[str]) -> dict[str, pandas.DataFrame]:
-    """What every arm gets of a budget for the whole experiment, by each of these ways to match arms."""
+def affordable(
+    costing: Costing, budget_seconds: float, matchings: Iterable[str]
+) -> dict[str, pandas.DataFrame]:
+    """What every arm gets of a budget for the whole experiment, by each of these ways to match
+    arms.
+    """
     finetune = costing.wall("finetune")
     if finetune is None or not costing.arms or any(arm.seconds is None for arm in costing.arms):
         raise ValueError(NO_SPEED)
     left = budget_seconds - finetune
     if left <= 0.0:
-        raise ValueError(f"fine-tuning alone takes about {duration(finetune)}: fewer tasks or seeds, or more time")
-    return {name: divide(costing.arms, left, costing.pools["pretrain"].at_once, name) for name in matchings}
+        raise ValueError(
+            f"fine-tuning alone takes about {duration(finetune)}: fewer tasks or seeds, or more"
+            " time"
+        )
+    return {
+        name: divide(costing.arms, left, costing.pools["pretrain"].at_once, name)
+        for name in matchings
+    }
 
 
-def divide(arms: Sequence[Arm], wall_seconds: float, at_once: int, matched_by: str) -> pandas.DataFrame:
-    """What a run of each arm gets of some wall time, so many jobs at a time, at equal steps, tokens, flops or time.
+def divide(
+    arms: Sequence[Arm], wall_seconds: float, at_once: int, matched_by: str
+) -> pandas.DataFrame:
+    """What a run of each arm gets of some wall time, so many jobs at a time, at equal steps,
+    tokens, flops or time.
 
-    A line an arm: its steps, tokens, flops and seconds; `factor` times its planned run; and the `steps_factor` that its
-    configuration has to say for it. ValueError: an arm takes no time, or the time is gone before a first step."""
+    A line an arm: its steps, tokens, flops and seconds; `factor` times its planned run; and the
+    `steps_factor` that its configuration has to say for it. ValueError: an arm takes no time, or
+    the time is gone before a first step."""
     start = max(arm.starts.pretrain for arm in arms)
     planned = pandas.DataFrame(
         {
@@ -420,18 +494,28 @@ def divide(arms: Sequence[Arm], wall_seconds: float, at_once: int, matched_by: s
         for arm in arms
     )
     if instant := list(planned.arm[planned.time == 0.0]):
-        raise ValueError(f"a run of {', '.join(instant)} takes no longer than its start: there is nothing to divide")
+        raise ValueError(
+            f"a run of {', '.join(instant)} takes no longer than its start: there is nothing to"
+            " divide"
+        )
     counts, amounts = [arm.count for arm in arms], planned[matched_by]
 
     def wall(amount: float) -> float:
-        """Where one run of each arm gets so much of the quantity: that share of its planned run, and the start."""
+        """Where one run of each arm gets so much of the quantity: that share of its planned run,
+        and the start.
+        """
         return makespan((start + planned.time * amount / amounts).repeat(counts), at_once)
 
     if wall(0.0) >= wall_seconds:
-        raise ValueError("starting the runs alone takes longer: fewer arms or seeds, or a larger budget")
-    # With this much the processes would be busy all the time without starting: never less than what there is time for.
+        raise ValueError(
+            "starting the runs alone takes longer: fewer arms or seeds, or a larger budget"
+        )
+    # With this much the processes would be busy all the time without starting: never less than what
+    # there is time for.
     most = wall_seconds * at_once / (counts * planned.time / amounts).sum()
-    factor = brentq(lambda amount: wall(amount) - wall_seconds, 0.0, most, xtol=1e-9 * most) / amounts
+    factor = (
+        brentq(lambda amount: wall(amount) - wall_seconds, 0.0, most, xtol=1e-9 * most) / amounts
+    )
     shares = planned[["steps", "tokens", "flops", "steps_factor"]].mul(factor, axis=0)
     return shares.assign(arm=planned.arm, seconds=start + planned.time * factor, factor=factor)
 
@@ -446,7 +530,8 @@ def parts_of(
     speed is unknown.
 
     Args:
-        opening: seconds that it took to open the experiment here, imports included; the other steps open it again.
+        opening: seconds that it took to open the experiment here, imports included; the other steps
+        open it again.
         preparing: seconds of preparing its corpora.
     """
     times, whole = constants()["times_of_opening"], len(steps) > 1

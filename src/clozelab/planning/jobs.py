@@ -1,7 +1,9 @@
-"""What an experiment runs, whatever the seeds: each arm with its corpus, each task with a head on a size of encoder.
+"""What an experiment runs, whatever the seeds: each arm with its corpus, each task with a head on a
+size of encoder.
 
-Composed once; the planner and the pre-flight read the same. Everything here is arithmetic on composed configurations:
-parameters, tokens, FLOPs, bytes and, once speeds are known, seconds of one run. Sums are cost.py's.
+Composed once; the planner and the pre-flight read the same. Everything here is arithmetic on
+composed configurations: parameters, tokens, FLOPs, bytes and, once speeds are known, seconds of one
+run. Sums are cost.py's.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ MAX_BOUND_TOKENS = 100_000_000  # finding instances takes a second or two for as
 
 
 Words = tuple[str, ...]  # of one job of a sweep, as the sweeper gives them
-Kind = tuple[Mapping[str, Any], Sequence[Words]]  # a composed configuration, and the jobs that repeat it over seeds
+# a composed configuration, and the jobs that repeat it over seeds
+Kind = tuple[Mapping[str, Any], Sequence[Words]]
 PARTS = ("start", "steps", "forward", "fit", "saving")
 """Of the seconds of a job: start-up and end; training steps; validations or an evaluation's passes;
 a probe's classifiers; checkpoints and encoders."""
@@ -44,7 +47,9 @@ FORWARD_SHARE = 1 / 3  # of a training step's work: what a validation pass costs
 FLOAT_BYTES = 4
 SENTENCE_WORDS = 15.0  # of a tagged sentence whose file is not there
 PREDICTION_BYTES, NBEST_BYTES, RECORD_BYTES = 105, 3700, 25_000
-"""Of one example in predictions.jsonl, of one question in nbest_predictions.json, of what every run folder records."""
+"""Of one example in predictions.jsonl, of one question in nbest_predictions.json, of what every run
+folder records.
+"""
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,8 @@ class Request:
 class Shape(ABC):
     """Runs that cost the same."""
 
-    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)  # all that is composed of the first job
+    # all that is composed of the first job
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
     jobs: Sequence[Words] = ((),)
     done: int = 0  # jobs that are complete, or will be taken from another experiment
     took: Sequence[float] = ()  # seconds of finished runs like these on this machine
@@ -103,7 +109,9 @@ class Shape(ABC):
 
     @property
     def seconds(self) -> float | None:
-        """Of one run, with its validations and its start; without speeds what finished runs took."""
+        """Of one run, with its validations and its start; without speeds what finished runs
+        took.
+        """
         timed = self.timed_seconds() if self.is_timed else None
         return fmean(self.took) if timed is None and self.took else timed
 
@@ -134,14 +142,20 @@ class Shape(ABC):
         """Of a run folder."""
 
     def hardware(self) -> dict[str, Any]:
-        """The part of the trainer's settings that decides a speed; a measurement has one process."""
-        chosen = {key: self.settings["trainer"][key] for key in ("accelerator", "precision", "threads")}
+        """The part of the trainer's settings that decides a speed; a measurement has one
+        process.
+        """
+        chosen = {
+            key: self.settings["trainer"][key] for key in ("accelerator", "precision", "threads")
+        }
         return chosen | {"devices": 1, "num_nodes": 1, "strategy": "auto"}
 
 
 @dataclass
 class Corpus:
-    """A prepared corpus, or a made-up one where there is none yet: that has no tokenizer and no folder."""
+    """A prepared corpus, or a made-up one where there is none yet: that has no tokenizer and no
+    folder.
+    """
 
     name: str
     train: TokenShards
@@ -163,11 +177,16 @@ class Corpus:
         return self.sampled_held_out
 
     def instances(self, objective: Objective, seq_length: int) -> Instances:
-        """Instances of an input format, found once for all arms that share it; of a huge corpus, in its beginning."""
+        """Instances of an input format, found once for all arms that share it; of a huge corpus, in
+        its beginning.
+        """
         key = f"{objective.input!r} {seq_length}"
         if key not in self._instances:
             shards = self.train
-            documents, sentences = np.asarray(shards.document_offsets), np.asarray(shards.sentence_offsets)
+            documents, sentences = (
+                np.asarray(shards.document_offsets),
+                np.asarray(shards.sentence_offsets),
+            )
             most = MAX_BOUND_TOKENS // objective.input.copies
             number = int(np.searchsorted(sentences[documents], most, side="right")) - 1
             if 2 <= number < shards.num_documents:
@@ -182,7 +201,9 @@ class Corpus:
 
 
 def made_up_corpus(vocab_size: int, documents: int = 200, sentences: int = 20) -> Corpus:
-    """Random text for what needs instances of any kind: sentences of 5..24 tokens, so many a document."""
+    """Random text for what needs instances of any kind: sentences of 5..24 tokens, so many a
+    document.
+    """
     rng = np.random.default_rng(0)
     lengths = rng.integers(5, 25, documents * sentences)
     tokens = rng.integers(min(5, vocab_size - 1), vocab_size, lengths.sum())
@@ -199,12 +220,15 @@ def made_up_corpus(vocab_size: int, documents: int = 200, sentences: int = 20) -
     return Corpus("made up", shards, shards, SpecialIds(2, 3, 0, 4, vocab_size), 1, None)
 
 
-SAMPLED_INSTANCES = 512  # how full they are decides the tokens of a step: full sentences fill 92 % of them here
+# how full they are decides the tokens of a step: full sentences fill 92 % of them here
+SAMPLED_INSTANCES = 512
 
 
 @dataclass(frozen=True)
 class Arm(Shape):
-    """One pre-training configuration; `objective` is its last phase's, `objectives` and their `nodes` those of all."""
+    """One pre-training configuration; `objective` is its last phase's, `objectives` and their
+    `nodes` those of all.
+    """
 
     name: str
     objective: Objective
@@ -224,7 +248,9 @@ class Arm(Shape):
 
     @cached_property
     def phase_tokens(self) -> list[int]:
-        """Of each phase, as many a step as a sample of its instances holds; full ones where no corpus is prepared."""
+        """Of each phase, as many a step as a sample of its instances holds; full ones where no
+        corpus is prepared.
+        """
         found = []
         for phase, own in zip(self.phases, self.of_phases, strict=True):
             held = float(phase["seq_length"])
@@ -258,7 +284,9 @@ class Arm(Shape):
     def flops_per_token(self) -> list[float]:
         """Of training in each phase."""
         return [
-            own.token.flops_per_token(self.config, phase["seq_length"], own.token.predicted_share(phase["seq_length"]))
+            own.token.flops_per_token(
+                self.config, phase["seq_length"], own.token.predicted_share(phase["seq_length"])
+            )
             for phase, own in zip(self.phases, self.of_phases, strict=True)
         ]
 
@@ -268,9 +296,13 @@ class Arm(Shape):
 
     @property
     def tokens_to_plateau(self) -> float:
-        """After how many tokens it knows more than frequencies, by rule of thumb; with Muon after half of them."""
+        """After how many tokens it knows more than frequencies, by rule of thumb; with Muon after
+        half of them.
+        """
         first, is_causal = self.phases[0]["seq_length"], self.objective.is_causal
-        tokens = plateau_tokens(vocab_size=self.config.vocab_size, first_seq_length=first, is_causal=is_causal)
+        tokens = plateau_tokens(
+            vocab_size=self.config.vocab_size, first_seq_length=first, is_causal=is_causal
+        )
         return tokens / (2 if self.settings.get("optimizer", {}).get("matrix_learning_rate") else 1)
 
     @property
@@ -279,7 +311,9 @@ class Arm(Shape):
 
     @property
     def result_bytes(self) -> int:
-        """Of a run folder: three checkpoints at most, the encoder with its heads, and those kept on the way."""
+        """Of a run folder: three checkpoints at most, the encoder with its heads, and those kept on
+        the way.
+        """
         encoders = 1 + len(self.settings.get("keep_encoders", ()))
         return 3 * self.checkpoint_bytes + encoders * FLOAT_BYTES * self.trained_parameters
 
@@ -302,7 +336,9 @@ class Arm(Shape):
         interval = self.settings.get("checkpoint_interval_steps") or self.steps
         checkpoints = self.steps // int(interval) + 1
         encoders = 1 + len(self.settings.get("keep_encoders", ()))
-        return checkpoints * self.checkpoint_bytes + encoders * FLOAT_BYTES * self.trained_parameters
+        return (
+            checkpoints * self.checkpoint_bytes + encoders * FLOAT_BYTES * self.trained_parameters
+        )
 
     def requests(self) -> Iterator[Request]:
         """One a phase."""
@@ -337,7 +373,9 @@ class Arm(Shape):
 
 
 class Sample(NamedTuple):
-    """What a split holds: examples, the model inputs that each makes, and the mean text of one such input."""
+    """What a split holds: examples, the model inputs that each makes, and the mean text of one such
+    input.
+    """
 
     examples: int
     inputs: float
@@ -346,15 +384,21 @@ class Sample(NamedTuple):
 
     @classmethod
     def of(cls, split: Preview) -> Sample:
-        number, parts = max(1, split.num_examples), [texts for texts in split.texts.values() if len(texts)]
-        inputs = max([1.0, *(len(texts) / number for texts in parts)])  # each ending of a choice is one
+        number, parts = (
+            max(1, split.num_examples),
+            [texts for texts in split.texts.values() if len(texts)],
+        )
+        # each ending of a choice is one
+        inputs = max([1.0, *(len(texts) / number for texts in parts)])
         characters = sum(sum(map(len, texts)) / len(texts) for texts in parts)
         words = sum(sum(text.count(" ") + 1 for text in texts) / len(texts) for texts in parts)
         return cls(split.num_examples, inputs, characters, words)
 
 
 class Features(NamedTuple):
-    """The BiLSTM that a tagging task trains over words, on a frozen encoder; hidden size of one direction."""
+    """The BiLSTM that a tagging task trains over words, on a frozen encoder; hidden size of one
+    direction.
+    """
 
     input_size: int
     hidden_size: int
@@ -366,14 +410,22 @@ class Features(NamedTuple):
         module = settings["task"]["module"]
         if "features" not in settings["task"]["data"]:
             return None
-        size = FeatureMix(module["features"], encoder.num_hidden_layers, encoder.hidden_size).output_size
-        return cls(size, int(module["bilstm_hidden_size"] or encoder.hidden_size), int(module["bilstm_num_layers"]))
+        size = FeatureMix(
+            module["features"], encoder.num_hidden_layers, encoder.hidden_size
+        ).output_size
+        return cls(
+            size,
+            int(module["bilstm_hidden_size"] or encoder.hidden_size),
+            int(module["bilstm_num_layers"]),
+        )
 
     @property
     def flops_per_word(self) -> float:
         """Of training: a product with every matrix, forward once and backward twice."""
         with torch.device("meta"):
-            return 6.0 * sum(value.numel() for value in BiLSTM(*self, 0.0).parameters() if value.ndim == 2)
+            return 6.0 * sum(
+                value.numel() for value in BiLSTM(*self, 0.0).parameters() if value.ndim == 2
+            )
 
 
 @dataclass(frozen=True)
@@ -383,13 +435,16 @@ class TaskJob(Shape):
     task: str
     head: str
     encoder: EncoderConfig
-    train: Sample | None  # None, as `validation`, where the file is not there, and lengths are guesses
+    # None, as `validation`, where the file is not there, and lengths are guesses
+    train: Sample | None
     validation: Sample | None
     tokens_per_example: float
     inputs_per_example: float  # windows of a passage, or choices; 1 for other tasks
     longest: int  # tokens of the longest input: the task's, cut to what the encoder was trained on
-    features: Features | None = None  # of a frozen encoder: speeds are in words of the BiLSTM, `forward` the encoder's
-    pass_share: float = 0.0  # encoders over runs: features are kept, and read by every other run on that encoder
+    # of a frozen encoder: speeds are in words of the BiLSTM, `forward` the encoder's
+    features: Features | None = None
+    # encoders over runs: features are kept, and read by every other run on that encoder
+    pass_share: float = 0.0
 
     @property
     def words_per_example(self) -> float:
@@ -412,7 +467,11 @@ class TaskJob(Shape):
     @property
     def pass_tokens(self) -> float:
         """What a frozen encoder reads for one run: its share of both splits once."""
-        return ((self.train_examples or 0) + self.validation_examples) * self.tokens_per_example * self.pass_share
+        return (
+            ((self.train_examples or 0) + self.validation_examples)
+            * self.tokens_per_example
+            * self.pass_share
+        )
 
     @property
     def flops_per_token(self) -> float:
@@ -421,7 +480,9 @@ class TaskJob(Shape):
 
     @property
     def flops(self) -> float | None:
-        """Of training, without the head; on features: its share of the encoder's pass, and the BiLSTM's training."""
+        """Of training, without the head; on features: its share of the encoder's pass, and the
+        BiLSTM's training.
+        """
         if self.train_examples is None:
             return None
         if self.features is None:
@@ -433,8 +494,14 @@ class TaskJob(Shape):
     def result_bytes(self) -> int:
         """Of a run folder: records, predictions, and the model where it is saved."""
         is_span = "SpanExtraction" in str(self.settings["task"]["module"]["_target_"])
-        model = FLOAT_BYTES * cost.parameter_count(self.encoder) if self.settings["keep_model"] else 0
-        return RECORD_BYTES + self.validation_examples * (NBEST_BYTES if is_span else PREDICTION_BYTES) + model
+        model = (
+            FLOAT_BYTES * cost.parameter_count(self.encoder) if self.settings["keep_model"] else 0
+        )
+        return (
+            RECORD_BYTES
+            + self.validation_examples * (NBEST_BYTES if is_span else PREDICTION_BYTES)
+            + model
+        )
 
     @property
     def validations(self) -> int:
@@ -453,8 +520,11 @@ class TaskJob(Shape):
             steps = self.trained_examples * self.tokens_per_example / rate
             forward = evaluated * self.tokens_per_example / (speed.forward or rate / FORWARD_SHARE)
         else:
-            steps = (self.trained_examples + evaluated * FORWARD_SHARE) * self.words_per_example / rate
-            # Where nothing was timed, the encoder's products are taken to be as fast as the BiLSTM's.
+            steps = (
+                (self.trained_examples + evaluated * FORWARD_SHARE) * self.words_per_example / rate
+            )
+            # Where nothing was timed, the encoder's products are taken to be as fast as the
+            # BiLSTM's.
             alike = rate * self.features.flops_per_word / (self.flops_per_token / 3)
             forward = self.pass_tokens / (speed.forward or alike)
         forward += self.validations * self.starts.validation
@@ -463,7 +533,10 @@ class TaskJob(Shape):
 
     def requests(self) -> Iterator[Request]:
         """One; lengths are rounded, so that like tasks share a measurement."""
-        length, batch = self.tokens_per_example / self.inputs_per_example, int(self.settings["global_batch_size"])
+        length, batch = (
+            self.tokens_per_example / self.inputs_per_example,
+            int(self.settings["global_batch_size"]),
+        )
         tokens, flops = batch * length, self.flops_per_token
         question = {
             "kind": "finetune",
@@ -484,7 +557,9 @@ class TaskJob(Shape):
             question |= {"kind": "features", "bilstm": self.features._asdict(), "words_each": words}
             tokens, flops = float(batch * words), self.features.flops_per_word
         size = f"{self.encoder.num_hidden_layers} layers of {self.encoder.hidden_size}"
-        yield Request(question, f"fine-tuning {size} on {self.task} ({self.head})", tokens, tokens * flops)
+        yield Request(
+            question, f"fine-tuning {size} on {self.task} ({self.head})", tokens, tokens * flops
+        )
 
 
 def rounded_length(tokens: float) -> int:

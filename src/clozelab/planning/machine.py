@@ -21,7 +21,9 @@ def others_running() -> float:
     counts = []
     for _ in range(LOOKS):
         try:
-            runnable = Path("/proc/loadavg").read_text(encoding="ascii").split()[3].partition("/")[0]
+            runnable = (
+                Path("/proc/loadavg").read_text(encoding="ascii").split()[3].partition("/")[0]
+            )
         except (OSError, IndexError):
             return 0.0
         counts.append(max(0, int(runnable) - 1))  # one of them reads this file

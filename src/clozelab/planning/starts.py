@@ -262,7 +262,10 @@ def write_texts(folder: Path) -> None:
         rows = [f"{sentence()}\t{number % 2}" for number in range(NUM_EXAMPLES)]
         text = "\n".join(["sentence\tlabel", *rows]) + "\n"
         (folder / f"glue/SST-2/{name}.tsv").write_text(text, encoding="utf-8")
-    pairs = [{"sentence_good": sentence(), "sentence_bad": sentence(), "UID": "u"} for _ in range(NUM_EXAMPLES)]
+    pairs = [
+        {"sentence_good": sentence(), "sentence_bad": sentence(), "UID": "u"}
+        for _ in range(NUM_EXAMPLES)
+    ]
     lines = [json.dumps(pair) for pair in pairs]
     (folder / "pairs.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -1,8 +1,10 @@
-"""What reproducing an experiment consists of: its steps, and which of the user's overrides goes to which step.
+"""What reproducing an experiment consists of: its steps, and which of the user's overrides goes to
+which step.
 
-`prepare.x=`, `pretrain.x=`, `finetune.x=` and `evaluate.x=` go to that stage alone; any other override goes to every
-stage that has such a key, and one that no stage has is refused. Evaluations take encoders: `row=a,b` are those of these
-rows, and `seed=`, which is of trainings, is not for them. `seeds=4,5` are the pre-training seeds of every stage.
+`prepare.x=`, `pretrain.x=`, `finetune.x=` and `evaluate.x=` go to that stage alone; any other
+override goes to every stage that has such a key, and one that no stage has is refused. Evaluations
+take encoders: `row=a,b` are those of these rows, and `seed=`, which is of trainings, is not for
+them. `seeds=4,5` are the pre-training seeds of every stage.
 `finetune=none` and `evaluate=none` leave a stage out.
 """
 
@@ -21,7 +23,14 @@ from omegaconf import DictConfig, OmegaConf
 from clozelab.launch.experiments import MEASURED, SEEDS, ExperimentSource, sweeps_in
 from clozelab.launch.experiments import SWEEPS as SWEEPS
 from clozelab.launch.jobs import GIVEN_ROW
-from clozelab.launch.sweep import CONFIGURATION_ERRORS, Sweep, compose, explain, hydra_config, known_keys
+from clozelab.launch.sweep import (
+    CONFIGURATION_ERRORS,
+    Sweep,
+    compose,
+    explain,
+    hydra_config,
+    known_keys,
+)
 from clozelab.suggestions import key_of
 
 STAGES = ("prepare", *SWEEPS)
@@ -53,7 +62,9 @@ class Step:
 
     @cached_property
     def sweep(self) -> Sweep:
-        """Its jobs, opened once: each kind is composed once. ValueError or an error of Hydra's for a wrong override."""
+        """Its jobs, opened once: each kind is composed once. ValueError or an error of Hydra's for
+        a wrong override.
+        """
         return Sweep(self.config_name, self.overrides, folder=self.folder)
 
     @property
@@ -63,36 +74,63 @@ class Step:
 
 
 def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
-    """The steps of an experiment with the user's overrides; ValueError for one that no stage takes."""
-    names = {stage: name for stage, name in sweeps_of(folder).items() if f"{stage}=none" not in {*words} & LEAVE_OUT}
+    """The steps of an experiment with the user's overrides; ValueError for one that no stage
+    takes.
+    """
+    names = {
+        stage: name
+        for stage, name in sweeps_of(folder).items()
+        if f"{stage}=none" not in {*words} & LEAVE_OUT
+    }
     words = [word for word in words if word not in LEAVE_OUT]
     keys = [word.removeprefix("finetune.").partition("=")[0] for word in words]
     if "encoder" in keys:
         if not ExperimentSource("experiment", str(folder)).is_config(f"row/{GIVEN_ROW}"):
-            raise ValueError(f"{folder.name} pre-trains its encoders; it has no row/{GIVEN_ROW}.yaml for encoder=")
+            raise ValueError(
+                f"{folder.name} pre-trains its encoders; it has no row/{GIVEN_ROW}.yaml for"
+                " encoder="
+            )
         names = {verb: name for verb, name in names.items() if verb == "finetune"}
         # The row decides what later overrides start from.
         words = words if "row" in keys else [f"row={GIVEN_ROW}", *words]
     if not names:
         raise ValueError(f"{folder.name}: nothing is left to run without its fine-tuning")
     given = (word for word in words if key_of(word) == "seeds")
-    if wrong := next((word for word in given if not re.fullmatch(r"seeds=(\d+(,\d+)*|range\(.*\))", word)), ""):
+    if wrong := next(
+        (word for word in given if not re.fullmatch(r"seeds=(\d+(,\d+)*|range\(.*\))", word)), ""
+    ):
         raise ValueError(f"{wrong}: give whole numbers, such as seeds=1,2,3")
     keys_of_seeds = [f"{stage}.{next(iter(SEEDS[stage]))}=" for stage in names]
-    words = [one for word in words for one in (
-        [key + word.partition("=")[2] for key in keys_of_seeds] if key_of(word) == "seeds" else [word])]  # fmt: skip
+    words = [
+        one
+        for word in words
+        for one in (
+            [key + word.partition("=")[2] for key in keys_of_seeds]
+            if key_of(word) == "seeds"
+            else [word]
+        )
+    ]
     shared = split_overrides(folder, names, words)
     steps = [Step(verb, name, folder, tuple(shared[verb])) for verb, name in names.items()]
     if "pretrain" in names:
-        # The corpus that the sweep trains on, whether the scale, the experiment or the user chose it.
+        # The corpus that the sweep trains on, whether the scale, the experiment or the user chose
+        # it.
         chosen = steps[0].sweep.master.hydra.runtime.choices
-        steps.insert(0, Step("prepare", "prepare", None, (f"corpus={chosen.corpus}", *shared["prepare"])))
+        steps.insert(
+            0, Step("prepare", "prepare", None, (f"corpus={chosen.corpus}", *shared["prepare"]))
+        )
     return steps
 
 
-def split_overrides(folder: Path, names: dict[str, str], words: Sequence[str]) -> dict[str, list[str]]:
+def split_overrides(
+    folder: Path, names: dict[str, str], words: Sequence[str]
+) -> dict[str, list[str]]:
     """Stage -> its overrides."""
-    rows = {word: f"evaluate.{MEASURED}={word.partition('=')[2]}" for word in words if key_of(word) == "row"}
+    rows = {
+        word: f"evaluate.{MEASURED}={word.partition('=')[2]}"
+        for word in words
+        if key_of(word) == "row"
+    }
     is_of_measures = "finetune" not in names and "evaluate" in names
     meant = [_addressed(rows.get(word, word) if is_of_measures else word) for word in words]
     shared: dict[str, list[str]] = {}
@@ -104,20 +142,27 @@ def split_overrides(folder: Path, names: dict[str, str], words: Sequence[str]) -
     for word, (asked, said) in zip(words, meant, strict=True):
         if not any(said in shared[one] for one in asked):
             # The sweeps have all keys that prepare has, and more: the last one's refusal says most.
-            last = asked[0] if len(asked) == 1 else sorted(names, key=lambda name: name != "evaluate")[-1]
+            last = (
+                asked[0]
+                if len(asked) == 1
+                else sorted(names, key=lambda name: name != "evaluate")[-1]
+            )
             where = folder if last in names else None
             refused = _composed(last, names, folder, [*shared[last], said])
             assert isinstance(refused, Exception)
             why = explain(refused, last, config_name=names.get(last), folder=where)
-            raise ValueError(f"{word}: {why}" if len(asked) == 1 else f"no stage takes {word!r}: {why}")
+            raise ValueError(
+                f"{word}: {why}" if len(asked) == 1 else f"no stage takes {word!r}: {why}"
+            )
     return shared
 
 
 def _taken(stage: str, names: dict[str, str], folder: Path, words: Sequence[str]) -> list[str]:
     """Those of some overrides that a stage takes.
 
-    To compose takes half a second, so they are not tried one by one: mostly a stage takes them all. Else those whose
-    key is there are tried together, and a plain key that is not there after them is no key of the stage."""
+    To compose takes half a second, so they are not tried one by one: mostly a stage takes them all.
+    Else those whose key is there are tried together, and a plain key that is not there after them
+    is no key of the stage."""
     if isinstance(_composed(stage, names, folder, words), DictConfig):
         return list(words)
     usual = _composed(stage, names, folder, [])
@@ -126,7 +171,11 @@ def _taken(stage: str, names: dict[str, str], folder: Path, words: Sequence[str]
     known = [word for word in words if _has(usual, key_of(word)) or key_of(word) == MEASURED]
     whole = _composed(stage, names, folder, known)
     if isinstance(whole, DictConfig):
-        words = [word for word in words if word in known or not PLAIN.match(word) or _has(whole, key_of(word))]
+        words = [
+            word
+            for word in words
+            if word in known or not PLAIN.match(word) or _has(whole, key_of(word))
+        ]
         if words == known:
             return known
     taken: list[str] = []
@@ -139,11 +188,15 @@ def _taken(stage: str, names: dict[str, str], folder: Path, words: Sequence[str]
 def chooses_seeds(word: str) -> bool:
     """Whether an override is about the seeds of pre-training."""
     stage, _, key = key_of(word).rpartition(".")
-    return (key in ("seed", "pretrain_seed", "seeds") and "finetune" not in stage) or key == "pretrain_seed"
+    return (
+        key in ("seed", "pretrain_seed", "seeds") and "finetune" not in stage
+    ) or key == "pretrain_seed"
 
 
 def _has(config: DictConfig, key: str) -> bool:
-    """Whether a dotted key, or a group of conf/, is there; what a reference stands for counts as there."""
+    """Whether a dotted key, or a group of conf/, is there; what a reference stands for counts as
+    there.
+    """
     node = OmegaConf.to_container(config, resolve=False)
     for part in key.partition("@")[0].replace("/", ".").split("."):
         if isinstance(node, list):
@@ -157,16 +210,25 @@ def _has(config: DictConfig, key: str) -> bool:
 
 
 def _addressed(word: str) -> tuple[tuple[str, ...], str]:
-    """(the stages that an override is for, what it says to them): `finetune.task=mrpc` is `task=mrpc` for one."""
+    """(the stages that an override is for, what it says to them): `finetune.task=mrpc` is
+    `task=mrpc` for one.
+    """
     bare = word.lstrip("+~")
     stage, dot, rest = bare.partition(".")
     if dot and stage in STAGES:
         return (stage,), word[: len(word) - len(bare)] + rest
-    return tuple(one for one in STAGES if one != "evaluate" or key_of(word) not in ("row", "seed")), word
+    return (
+        tuple(one for one in STAGES if one != "evaluate" or key_of(word) not in ("row", "seed")),
+        word,
+    )
 
 
-def _composed(stage: str, names: dict[str, str], folder: Path, words: Sequence[str]) -> DictConfig | Exception:
-    """A stage's configuration with some overrides, or why it does not take the last of them, or one of all."""
+def _composed(
+    stage: str, names: dict[str, str], folder: Path, words: Sequence[str]
+) -> DictConfig | Exception:
+    """A stage's configuration with some overrides, or why it does not take the last of them, or one
+    of all.
+    """
     if stage not in names and (stage in SWEEPS or "pretrain" not in names):
         return ValueError(f"there is nothing to {stage} here")
     name, where = (names[stage], folder) if stage in names else (stage, None)
@@ -196,11 +258,18 @@ def sweeps_of(folder: Path) -> dict[str, str]:
     """Stage -> the experiment's sweep configuration. Raises ValueError where there is none."""
     if names := sweeps_in(folder):
         return names
-    raise ValueError(f"{folder} has no sweep: give arms in paper.yaml, or sweep_pretrain.yaml and sweep_finetune.yaml")
+    raise ValueError(
+        f"{folder} has no sweep: give arms in paper.yaml, or sweep_pretrain.yaml and"
+        " sweep_finetune.yaml"
+    )
 
 
-def runs_root(folder: Path | None, overrides: Sequence[str], config_name: str | None = None) -> tuple[Path, str]:
-    """(folder of an experiment's runs at its scale, the scale's name), by one of its sweeps; else by its first."""
+def runs_root(
+    folder: Path | None, overrides: Sequence[str], config_name: str | None = None
+) -> tuple[Path, str]:
+    """(folder of an experiment's runs at its scale, the scale's name), by one of its sweeps; else
+    by its first.
+    """
     name = config_name or next(iter(sweeps_of(folder or Path()).values()))
     return root_of(compose(name, list(overrides), folder=folder, sweep=True))
 

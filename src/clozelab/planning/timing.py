@@ -1,8 +1,10 @@
-"""Speeds: measured once a shape and machine and kept in the cache; `python -m clozelab.planning.timing` times them.
+"""Speeds: measured once a shape and machine and kept in the cache; `python -m
+clozelab.planning.timing` times them.
 
-As many processes are timed side by side as jobs will run, because cores share their memory and caches. A process with
-one thread is timed by processor time, which other work of the machine hardly changes. It does change it a little: a
-speed that was measured on a busy machine is used and not kept.
+As many processes are timed side by side as jobs will run, because cores share their memory and
+caches. A process with one thread is timed by processor time, which other work of the machine hardly
+changes. It does change it a little: a speed that was measured on a busy machine is used and not
+kept.
 
 Pre-training and fine-tuning go through the modules, loaders and trainer of a run, on made-up inputs
 of the right lengths. On a frozen encoder's features the BiLSTM alone is trained. A probe is its
@@ -66,8 +68,10 @@ ceiling = cache(matmul_ceiling)
 WARM_UP_TICKS = 3  # left out: the first steps allocate memory and compile kernels
 # so short a step takes notably longer where each one is logged
 QUICK_STEP_SECONDS, STEPS_A_TICK = (0.02, 10)
-MIN_TICKS, SLOW_TICKS = 4, 2  # steps timed at least; a large model's first step is hardly slower than its second
-MAX_SECONDS = 180.0  # of one shape on a machine that is much slower than its matrix products, or busy
+# steps timed at least; a large model's first step is hardly slower than its second
+MIN_TICKS, SLOW_TICKS = 4, 2
+# of one shape on a machine that is much slower than its matrix products, or busy
+MAX_SECONDS = 180.0
 NUM_DOCUMENTS, NUM_SENTENCES = 400, 40  # of the made-up corpus; sentences a document
 # of the made-up task: batches an epoch, steps at most
 MADE_UP_BATCHES, MADE_UP_STEPS = (200, 100_000)
@@ -128,8 +132,8 @@ def _kept_speed(path: Path) -> Speed | None:
 
 
 def _measure(requests: Sequence[Request], at_once: int, threads: int) -> Iterator[Speed]:
-    """Time all requests in `at_once` processes side by side. A shape that ends its process (out of memory) is a problem
-    of its own; the others are timed by new processes."""
+    """Time all requests in `at_once` processes side by side. A shape that ends its process (out of
+    memory) is a problem of its own; the others are timed by new processes."""
     left = list(requests)
     while left:
         for speed in _until_one_dies(list(left), at_once, threads):
@@ -139,13 +143,21 @@ def _measure(requests: Sequence[Request], at_once: int, threads: int) -> Iterato
 
 def _until_one_dies(requests: Sequence[Request], at_once: int, threads: int) -> Iterator[Speed]:
     limits = {"seconds": SECONDS, "max_step_seconds": MAX_STEP_SECONDS}
-    asked = json.dumps([{**limits, "step_flops": one.step_flops, **one.question} for one in requests])
+    asked = json.dumps(
+        [{**limits, "step_flops": one.step_flops, **one.question} for one in requests]
+    )
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "RAYON_NUM_THREADS": str(threads)}
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "text": True,
+        "env": environment,
+    }
     with ExitStack() as stack:
         workers = []
         for _ in range(at_once):
-            errors = stack.enter_context(tempfile.TemporaryFile("w+"))  # what two say at once would run together
+            # what two say at once would run together
+            errors = stack.enter_context(tempfile.TemporaryFile("w+"))
             worker = subprocess.Popen([sys.executable, "-m", WORKER], stderr=errors, **pipes)
             stack.callback(worker.wait)
             stack.callback(worker.kill)
@@ -158,7 +170,12 @@ def _until_one_dies(requests: Sequence[Request], at_once: int, threads: int) -> 
                 line = next((line for line in worker.stdout or () if line.startswith(ANSWER)), None)
                 if line is None:
                     errors.seek(0)
-                    yield Speed(0.0, problem=(errors.read().strip().splitlines() or ["its process was killed"])[-1])
+                    yield Speed(
+                        0.0,
+                        problem=(errors.read().strip().splitlines() or ["its process was killed"])[
+                            -1
+                        ],
+                    )
                     return
                 answers.append(json.loads(line.removeprefix(ANSWER)))
             yield _speed(answers, one, threads)
@@ -202,7 +219,9 @@ def main() -> int:
 def answer(request: dict[str, Any], hardware: Hardware) -> dict[str, Any]:
     """The speed of one shape and the share of its time that it waited for a core; or how long its
     step would take, if that is too long."""
-    step_seconds = request["step_flops"] / (USUAL_SHARE * ceiling(hardware.precision, hardware.device))
+    step_seconds = request["step_flops"] / (
+        USUAL_SHARE * ceiling(hardware.precision, hardware.device)
+    )
     if step_seconds > request["max_step_seconds"]:
         return {"step_seconds": step_seconds}
     is_slow = 2 * step_seconds > request["seconds"]
@@ -247,7 +266,9 @@ class StepClock(DummyLogger):
 
     def log_metrics(self, metrics: Mapping[str, Any], *_: Any, **__: Any) -> None:
         if TOKENS_KEY in metrics:
-            self.ticks.append(Tick(int(metrics[TOKENS_KEY]), time.perf_counter(), time.process_time()))
+            self.ticks.append(
+                Tick(int(metrics[TOKENS_KEY]), time.perf_counter(), time.process_time())
+            )
 
 
 def speeds(ticks: Sequence[Tick]) -> dict[str, float]:
@@ -259,13 +280,16 @@ def speeds(ticks: Sequence[Tick]) -> dict[str, float]:
 
 def pretraining_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
     """Train one phase's steps on the made-up corpus for as long as the request says."""
-    from clozelab.modules.pretraining import PretrainingModule  # here: who asks for speeds trains nothing
+    # here: who asks for speeds trains nothing
+    from clozelab.modules.pretraining import PretrainingModule
 
     objective = Objective(**build("objective", request["objective"]))
     config = EncoderConfig(**request["model"])
     phase = request["phase"] | {"steps": 1_000_000}
     text = made_up_corpus(config.vocab_size, NUM_DOCUMENTS, NUM_SENTENCES)
-    ids = SimpleNamespace(pad_id=0, unk_id=1, cls_id=2, sep_id=3, mask_id=4, vocab_size=config.vocab_size)
+    ids = SimpleNamespace(
+        pad_id=0, unk_id=1, cls_id=2, sep_id=3, mask_id=4, vocab_size=config.vocab_size
+    )
     ids.pair_separators, ids.has_token_types, ids.undrawn_ids = 1, True, ()
     ids.continues = lambda: np.zeros(config.vocab_size, dtype=np.bool_)
     prepared: Any = SimpleNamespace(tokenizer=ids, train=text.train, validation=text.validation)
@@ -423,11 +447,16 @@ def plain_ticks(
     """The training of a BiLSTM on features, without a trainer around it; or the forward of an
     evaluation's batches.
 
-    On a frozen encoder's features (in fp32 on every device) the BiLSTM is trained on words; the encoder only passes."""
+    On a frozen encoder's features (in fp32 on every device) the BiLSTM is trained on words; the
+    encoder only passes."""
     config, device = EncoderConfig(**request["model"]), hardware.device
     is_frozen, rng = request["kind"] == "features", np.random.default_rng(0)
     encoder = None if is_frozen and not is_evaluation else Encoder(config).to(device)
-    sizes = [config.hidden_size, config.hidden_size, 1] if request["head"] == "bilstm" and not is_frozen else []
+    sizes = (
+        [config.hidden_size, config.hidden_size, 1]
+        if request["head"] == "bilstm" and not is_frozen
+        else []
+    )
     if encoder is None:
         sizes = [request["bilstm"][key] for key in ("input_size", "hidden_size", "num_layers")]
         lengths = np.full(request["batch_size"], request["words_each"], dtype=np.int64)
@@ -437,7 +466,9 @@ def plain_ticks(
         number = max(1, round(request["evaluation_tokens"] / mean))
         lengths = _lengths(rng, mean, number, request["max_tokens"])
         ids = torch.from_numpy(rng.integers(5, config.vocab_size, lengths.sum())).to(device)
-        positions = torch.from_numpy(np.concatenate([np.arange(length) for length in lengths])).to(device)
+        positions = torch.from_numpy(np.concatenate([np.arange(length) for length in lengths])).to(
+            device
+        )
     lstm = None
     if sizes:
         lstm = BiLSTM(sizes[0], sizes[1], sizes[2], 0.0).to(device)
@@ -446,22 +477,32 @@ def plain_ticks(
     optimizer = None
     if not is_evaluation:
         optimizer = build("optimizer", request["optimizer"])(list(trained.named_parameters()))
-    half = torch.autocast(device.type, torch.bfloat16, enabled=hardware.precision == "bf16-mixed" and not is_frozen)
+    half = torch.autocast(
+        device.type, torch.bfloat16, enabled=hardware.precision == "bf16-mixed" and not is_frozen
+    )
     ticks: list[Tick] = []
     end = time.process_time() + request["seconds"]
     while time.process_time() < end or len(ticks) < request["ticks"]:
         layout = Layout.ragged(lengths)
         with half, torch.set_grad_enabled(not is_evaluation):
-            hidden = encoder(ids, torch.zeros_like(ids), positions, layout).sequence_output if encoder else features
+            hidden = (
+                encoder(ids, torch.zeros_like(ids), positions, layout).sequence_output
+                if encoder
+                else features
+            )
             hidden = lstm(hidden, layout) if lstm else hidden
         if optimizer is not None:
             logits = head(hidden.float())
-            nn.functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.int64, device=device)).backward()
+            nn.functional.cross_entropy(
+                logits, torch.zeros(len(logits), dtype=torch.int64, device=device)
+            ).backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         if device.type == "cuda":
             torch.cuda.synchronize()
-        ticks.append(Tick((len(ticks) + 1) * int(lengths.sum()), time.perf_counter(), time.process_time()))
+        ticks.append(
+            Tick((len(ticks) + 1) * int(lengths.sum()), time.perf_counter(), time.process_time())
+        )
     return ticks
 
 

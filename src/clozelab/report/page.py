@@ -1,6 +1,8 @@
-"""What a report says, as text: the one dictionary that the HTML, the Markdown and the terminal page are laid out from.
+"""What a report says, as text: the one dictionary that the HTML, the Markdown and the terminal page
+are laid out from.
 
-Stand-ins and generated tasks have columns apart: the paper's number never stands beside a score on other data.
+Stand-ins and generated tasks have columns apart: the paper's number never stands beside a score on
+other data.
 """
 
 from __future__ import annotations
@@ -27,7 +29,15 @@ from clozelab.suggestions import (
     span,
     with_direction,
 )
-from clozelab.verdicts.accounts import costs, known_losses, learnt, not_learnt, problems, provenance, seed_counts
+from clozelab.verdicts.accounts import (
+    costs,
+    known_losses,
+    learnt,
+    not_learnt,
+    problems,
+    provenance,
+    seed_counts,
+)
 from clozelab.verdicts.experiment import CROSSES, MONOTONE, OUR_SPLIT, PERCENT, SPREAD
 from clozelab.verdicts.judging import FAILS, HOLDS, ONE_SEED, Judgement, Look, summarise
 from clozelab.verdicts.links import correct, link_between
@@ -35,27 +45,37 @@ from clozelab.verdicts.table import DataColumn, Table
 
 POINTS = "points"
 SELECTION = (
-    "A fine-tuning run was scored several times on the way, and stands here with its best score on the very set that "
-    "it is scored on, as the paper selects too: a little better than on new examples, most so where scores jump about."
+    "A fine-tuning run was scored several times on the way, and stands here with its best score on"
+    " the very set that it is scored on, as the paper selects too: a little better than on new"
+    " examples, most so where scores jump about."
 )
 DIRECTIONS = {"increasing": "rising", "decreasing": "falling"}
 QUESTION = re.compile(r"^\*\*The question\.\*\*\s*(.+?)(?:\n\s*\n|\Z)", re.DOTALL | re.MULTILINE)
 
 
-def build_page(table: Table, judgements: Sequence[Judgement], scale: str, looks: Sequence[Look] = ()) -> dict[str, Any]:
+def build_page(
+    table: Table, judgements: Sequence[Judgement], scale: str, looks: Sequence[Look] = ()
+) -> dict[str, Any]:
     """Everything the templates show."""
     axis, experiment = _axis(judgements), table.experiment
-    split = experiment.split  # the paper's; ours are always on the labelled sets, or on held-out text
+    # the paper's; ours are always on the labelled sets, or on held-out text
+    split = experiment.split
     sets = f"on the {split} sets"
     if all(one.is_pretraining for one in table.columns):
         sets = "on held-out text"
     elif split != OUR_SPLIT:
         sets = f"ours on the {OUR_SPLIT} sets and the paper's on the {split} sets"
-    seeds = {"has_paper": experiment.has_paper, "basis": _basis(table), "num_seeds": len(table.pretrain_seeds)}
+    seeds = {
+        "has_paper": experiment.has_paper,
+        "basis": _basis(table),
+        "num_seeds": len(table.pretrain_seeds),
+    }
     reading = {
         "experiment": experiment,
         "family": max((one.family for one in judgements), default=0),
-        "selection": SELECTION * any(run.facts.get("num_evaluations", 0) > 1 for run in table.runs.finetune),
+        "selection": (
+            SELECTION * any(run.facts.get("num_evaluations", 0) > 1 for run in table.runs.finetune)
+        ),
         "has_forecasts": any(one.needs for one in judgements),
     }
     (interval_words,) = _lines("interval.txt.j2", seeds)
@@ -64,19 +84,27 @@ def build_page(table: Table, judgements: Sequence[Judgement], scale: str, looks:
 
     def claims_on(groups: Sequence[set[str]]) -> list[str]:
         sides = [{row.name for row in experiment.rows if row.arm in arms} for arms in groups]
-        return [one.claim.text for one in judgements if all(rows.intersection(one.rows) for rows in sides)]
+        return [
+            one.claim.text
+            for one in judgements
+            if all(rows.intersection(one.rows) for rows in sides)
+        ]
 
     return {
         **{key: getattr(experiment, key) for key in ("title", "name", "source", "has_paper")},
         "sets": sets,
-        "statistic": f"; the paper's numbers are {experiment.statistic}" if experiment.statistic else "",
+        "statistic": (
+            f"; the paper's numbers are {experiment.statistic}" if experiment.statistic else ""
+        ),
         "scale": scale,
         "question": " ".join(question[1].split()) if question else "",
         "synthetic": table.runs.synthetic,
         "setup": _setup(table),
         "runs": _run_counts(table),
         "summary": summarise(judgements),
-        "unlearnt": [{"text": said, "claims": claims_on(groups)} for said, groups in not_learnt(table)],
+        "unlearnt": [
+            {"text": said, "claims": claims_on(groups)} for said, groups in not_learnt(table)
+        ],
         "looks": f"{len(looks)} ({', '.join(one.time[:10] for one in looks)})" if looks else "",
         "selection": reading["selection"],
         "interval": interval_words,
@@ -95,13 +123,23 @@ def build_page(table: Table, judgements: Sequence[Judgement], scale: str, looks:
     }
 
 
-def _judgement_pages(judgements: Sequence[Judgement], table: Table, axis: float) -> list[dict[str, Any]]:
+def _judgement_pages(
+    judgements: Sequence[Judgement], table: Table, axis: float
+) -> list[dict[str, Any]]:
     pages = list[dict[str, Any]]()
     for one in judgements:
         found, decimals = one.difference, one.column.decimals if one.column else 1
-        direction = f"within {one.claim.points:g}" if one.claim.kind == SPREAD else one.claim.direction
-        paper = DIRECTIONS.get(direction, direction) if one.paper_size is None else signed(one.paper_size, decimals)
-        is_ours = one.claim.column in [column.name for column in table.experiment.columns if column.is_measured]
+        direction = (
+            f"within {one.claim.points:g}" if one.claim.kind == SPREAD else one.claim.direction
+        )
+        paper = (
+            DIRECTIONS.get(direction, direction)
+            if one.paper_size is None
+            else signed(one.paper_size, decimals)
+        )
+        is_ours = one.claim.column in [
+            column.name for column in table.experiment.columns if column.is_measured
+        ]
         paper_or_claim = "the paper" if table.experiment.has_paper and not is_ours else "claimed"
         paper_or_claim += ": " if one.paper_size is None else " "
         corrected = f"corrected {probability(one.corrected).removeprefix('p ').removeprefix('= ')}"
@@ -130,7 +168,8 @@ def _judgement_pages(judgements: Sequence[Judgement], table: Table, axis: float)
                 "verdict": one.word,
                 "kind": one.verdict.split()[0],
                 "needs": one.needs,
-                "needs_short": seeds if one.needs and one.verdict != ONE_SEED else "",  # for a narrow page
+                # for a narrow page
+                "needs_short": seeds if one.needs and one.verdict != ONE_SEED else "",
                 "note": one.note,
             }
         )
@@ -154,7 +193,9 @@ def unit_of(one: Judgement) -> str:
 
 
 def _axis(judgements: Sequence[Judgement]) -> float:
-    """Half the width of the claims' common axis in points: shows every mean, and cuts an interval that dwarfs them."""
+    """Half the width of the claims' common axis in points: shows every mean, and cuts an interval
+    that dwarfs them.
+    """
     judgements = [one for one in judgements if unit_of(one) == POINTS]
     differences = [one.difference for one in judgements if one.difference]
     means = [abs(one.mean) for one in differences]
@@ -192,13 +233,19 @@ def _compared(one: Judgement, table: Table) -> str:
 def differences(table: Table) -> list[dict[str, str]]:
     """Every other row against the first one, on every data set: for a table without claims."""
     first, *others = table.rows
-    links = [(row, one, link_between(row, first, one, table)) for one in table.with_results for row in others]
+    links = [
+        (row, one, link_between(row, first, one, table))
+        for one in table.with_results
+        for row in others
+    ]
     correction = correct({"": [link for _, _, link in links]})
     found = []
     for row, one, link in links:
         if link.difference is None:
             continue
-        basis = "" if link.difference.basis == PRETRAINING_SEEDS else f"over {link.difference.basis}"
+        basis = (
+            "" if link.difference.basis == PRETRAINING_SEEDS else f"over {link.difference.basis}"
+        )
         found.append(
             {
                 "row": table.experiment.label(row),
@@ -208,7 +255,11 @@ def differences(table: Table) -> list[dict[str, str]]:
                 "unit": POINTS if one.unit == PERCENT else one.unit,
                 "interval": interval(link.difference, one.decimals),
                 "p": probability(correction.corrected.get(link.key)),
-                "note": "; ".join(filter(None, (link.barred, link.copies, link.lengths, link.made, link.below, basis))),
+                "note": "; ".join(
+                    filter(
+                        None, (link.barred, link.copies, link.lengths, link.made, link.below, basis)
+                    )
+                ),
             }
         )
     return found
@@ -230,17 +281,26 @@ def templates() -> Environment:
 
 
 def _setup(table: Table) -> str:
-    """What was trained, in one line: a reader must see at once how far it is from the paper's size."""
+    """What was trained, in one line: a reader must see at once how far it is from the paper's
+    size.
+    """
     # The arms that the table has; before the first is complete, those to come.
     runs = [run for run in table.runs.pretrain if run.is_complete] or table.runs.pretrain
     models = [run.config["model"] for run in runs if run.config.get("model")]
-    layers, widths = (span((one[key] for one in models), str) for key in ("num_hidden_layers", "hidden_size"))
-    known = {key: span(run.facts[key] for run in runs if run.facts.get(key)) for key in ("parameters", "tokens")}
+    layers, widths = (
+        span((one[key] for one in models), str) for key in ("num_hidden_layers", "hidden_size")
+    )
+    known = {
+        key: span(run.facts[key] for run in runs if run.facts.get(key))
+        for key in ("parameters", "tokens")
+    }
     parts = (
         f"{layers} layer{'' if layers == '1' else 's'} of {widths}" if models else DASH,
         f"{known['parameters']} parameters" if known["parameters"] else DASH,
         f"{known['tokens']} tokens a pre-training run" if known["tokens"] else DASH,
-        distinct(f"corpus {run.config['corpus']['name']}" for run in runs if run.config.get("corpus")),
+        distinct(
+            f"corpus {run.config['corpus']['name']}" for run in runs if run.config.get("corpus")
+        ),
         seed_counts(table),
     )
     return ", ".join(part for part in parts if part != DASH)
@@ -248,14 +308,25 @@ def _setup(table: Table) -> str:
 
 def _run_counts(table: Table) -> str:
     runs = table.runs
-    stages = {"pre-training": runs.pretrain, "fine-tuning": runs.finetune, "evaluation": runs.evaluate}
-    done = [f"{sum(run.is_complete for run in mine)} of {len(mine)} {stage}" for stage, mine in stages.items() if mine]
+    stages = {
+        "pre-training": runs.pretrain,
+        "fine-tuning": runs.finetune,
+        "evaluation": runs.evaluate,
+    }
+    done = [
+        f"{sum(run.is_complete for run in mine)} of {len(mine)} {stage}"
+        for stage, mine in stages.items()
+        if mine
+    ]
     states = Counter(run.status for run in runs.runs if not run.is_complete)
     columns = [one.key for one in table.with_results if one.task]
     missing = sum(bool(table.cells[row, key].missing) for row in table.rows for key in columns)
     tuned = {run.folder: run for cell in table.cells.values() for run in cell.runs.values()}
     collapsed = sum(bool(run.facts.get("collapsed")) for run in tuned.values())
-    parts = [f"{' and '.join(done)} runs complete", *(f"{count} {state}" for state, count in states.items())]
+    parts = [
+        f"{' and '.join(done)} runs complete",
+        *(f"{count} {state}" for state, count in states.items()),
+    ]
     parts += [f"{missing} cell{' lacks' if missing == 1 else 's lack'} runs"] if missing else []
     parts += [f"{collapsed} collapsed"] if collapsed else []
     return ", ".join([*parts, *([f"{len(runs.damaged)} unreadable"] if runs.damaged else [])])
@@ -264,7 +335,9 @@ def _run_counts(table: Table) -> str:
 def _basis(table: Table) -> str:
     """What most intervals can be over; cells of another basis say so themselves."""
     bases = {cell.estimate.basis for cell in table.cells.values() if cell.estimate}
-    return next((basis for basis in (PRETRAINING_SEEDS, FINETUNING_SEEDS) if basis in bases), ONE_RUN)
+    return next(
+        (basis for basis in (PRETRAINING_SEEDS, FINETUNING_SEEDS) if basis in bases), ONE_RUN
+    )
 
 
 def _groups(table: Table) -> list[dict[str, Any]]:
@@ -275,8 +348,18 @@ def _groups(table: Table) -> list[dict[str, Any]]:
     has_own = any(table.has_results(column) for column in own)
     if apart and not has_own and not table.experiment.has_numbers:  # nothing but dashes
         own = []
-    title = "The paper's data sets" if has_own else "The paper's own numbers, on data that none of our runs has seen"
-    other = "Stand-ins and other data sets" if has_paper else "Other data sets" if has_own else "Data sets"
+    title = (
+        "The paper's data sets"
+        if has_own
+        else "The paper's own numbers, on data that none of our runs has seen"
+    )
+    other = (
+        "Stand-ins and other data sets"
+        if has_paper
+        else "Other data sets"
+        if has_own
+        else "Data sets"
+    )
     if apart and all(column.role.startswith("synthetic") for column in apart):
         other = f"Generated tasks of {table.runs.synthetic}"
     groups = [(title if has_paper else "Data sets", own), (other, apart)]
@@ -293,7 +376,10 @@ def _groups(table: Table) -> list[dict[str, Any]]:
         ]
         majority = [DASH if one.majority is None else f"{one.majority:.1f}" for one in columns]
         best = [one.baseline or ("", None) for one in columns]
-        surface = [{"mean": DASH if score is None else f"{score:.1f}", "note": name} for name, score in best]
+        surface = [
+            {"mean": DASH if score is None else f"{score:.1f}", "note": name}
+            for name, score in best
+        ]
         found.append(
             {
                 "title": title,
@@ -309,8 +395,11 @@ def _groups(table: Table) -> list[dict[str, Any]]:
 def _heading(column: DataColumn, table: Table) -> dict[str, Any]:
     has_paper, has_results = table.experiment.has_paper, table.has_results(column)
     metric = column.metric.rpartition("/")[2].replace("_", " ")
-    note = "" if column.is_paper else column.role or ("not in the paper's table" if has_paper else "")
-    plain = column.column.name if column.column and not has_paper else ""  # as the group's title says
+    note = (
+        "" if column.is_paper else column.role or ("not in the paper's table" if has_paper else "")
+    )
+    # as the group's title says
+    plain = column.column.name if column.column and not has_paper else ""
     is_plain = column.role == f"synthetic, for {plain}"
     note = "" if is_plain else note
     if column.is_paper and not has_results:
@@ -330,12 +419,20 @@ def _heading(column: DataColumn, table: Table) -> dict[str, Any]:
 
 
 def _cell(row: str, column: DataColumn, table: Table) -> dict[str, Any]:
-    cell, decimals, found = table.cells[row, column.key], column.decimals, table.cells[row, column.key].estimate
+    cell, decimals, found = (
+        table.cells[row, column.key],
+        column.decimals,
+        table.cells[row, column.key].estimate,
+    )
     paper = table.paper_value(row, column)
     # A row without an arm of its own has no pre-training to report, which is not a lack.
     is_lacking = column.task or cell.missing
-    seeds = {f"{first}/{second}" if second else f"seed {first}": one for (first, second), one in cell.scores.items()}
-    notes = [cell.note, "below its floor" * bool(table.below_floor(row, column))]  # what sets it apart from the others
+    seeds = {
+        f"{first}/{second}" if second else f"seed {first}": one
+        for (first, second), one in cell.scores.items()
+    }
+    # what sets it apart from the others
+    notes = [cell.note, "below its floor" * bool(table.below_floor(row, column))]
     if found and cell.missing:
         notes.append(f"{len(cell.scores)} of {len(cell.scores) + len(cell.missing)} runs")
     if found and found.basis != _basis(table) and not cell.is_collapsed:
@@ -343,8 +440,14 @@ def _cell(row: str, column: DataColumn, table: Table) -> dict[str, Any]:
     if cell.is_collapsed:
         notes.append("every run" if len(cell.scores) > 1 else "the only run")
     elif cell.num_collapsed:
-        without = f", {percent(cell.without_collapsed, decimals)} without" if cell.without_collapsed else ""
-        notes.append(f"{cell.num_collapsed} {'collapsed' if cell.runs else 'with collapsed parts'}{without}")
+        without = (
+            f", {percent(cell.without_collapsed, decimals)} without"
+            if cell.without_collapsed
+            else ""
+        )
+        notes.append(
+            f"{cell.num_collapsed} {'collapsed' if cell.runs else 'with collapsed parts'}{without}"
+        )
     return {
         "paper": DASH if paper is None else f"{paper:.{decimals}f}",
         "mean": f"{found.mean:.{decimals}f}" if found else "missing" if is_lacking else DASH,
@@ -352,5 +455,7 @@ def _cell(row: str, column: DataColumn, table: Table) -> dict[str, Any]:
         # The same answer whatever the input: its spread is no measure of anything.
         "half": "collapsed" if cell.is_collapsed else half_width(found, decimals),
         "note": "; ".join(filter(None, notes)),
-        "seeds": ", ".join(f"{name}: {score:.{decimals}f}" for name, score in sorted(seeds.items())),
+        "seeds": ", ".join(
+            f"{name}: {score:.{decimals}f}" for name, score in sorted(seeds.items())
+        ),
     }

@@ -1,7 +1,9 @@
-"""What was declared before an experiment's first run: claims, arms, rows, seeds and the stopping rule, with a date.
+"""What was declared before an experiment's first run: claims, arms, rows, seeds and the stopping
+rule, with a date.
 
-`clozelab register` writes it beside the runs, as text with its own hash, to be committed or sent away. The report says
-whether it came before the first run, and what has been changed since. Who registers other content adds to the file.
+`clozelab register` writes it beside the runs, as text with its own hash, to be committed or sent
+away. The report says whether it came before the first run, and what has been changed since. Who
+registers other content adds to the file.
 """
 
 from __future__ import annotations
@@ -36,14 +38,22 @@ class Entry(NamedTuple):
     content: dict[str, Any]
 
 
-def declared(experiment: Experiment, seeds: Mapping[str, Iterable[int]], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a registration says: seeds of pre-training and fine-tuning, `settings_of` every arm and row."""
-    said = experiment.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"folder", "sweeps"})
+def declared(
+    experiment: Experiment, seeds: Mapping[str, Iterable[int]], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a registration says: seeds of pre-training and fine-tuning, `settings_of` every arm and
+    row.
+    """
+    said = experiment.model_dump(
+        mode="json", by_alias=True, exclude_defaults=True, exclude={"folder", "sweeps"}
+    )
     names = [one.id or one.text for one in experiment.claims]
     claims = dict(zip(names, said.pop("claims", []), strict=True))
     named = {
         "claim": claims,
-        "order of primary claims": {"": [name for name, entry in claims.items() if entry.get("primary")]},
+        "order of primary claims": {
+            "": [name for name, entry in claims.items() if entry.get("primary")]
+        },
         "row": {one["row"]: one for one in said.pop("rows", [])},
         "column": {one["name"]: one for one in said.pop("columns", [])},
         "arm": said.pop("arms", {}),
@@ -53,11 +63,15 @@ def declared(experiment: Experiment, seeds: Mapping[str, Iterable[int]], setting
     }
     if experiment.stopping:
         seeds = {**seeds, "pre-training": range(1, experiment.stopping.most + 1)}
-    return json.loads(json.dumps(named | {"seeds": {kind: sorted(known) for kind, known in seeds.items()}}))
+    return json.loads(
+        json.dumps(named | {"seeds": {kind: sorted(known) for kind, known in seeds.items()}})
+    )
 
 
 def settings_of(config: Mapping[str, Any]) -> tuple[str, str]:
-    """(arm, or row and task, of a recorded configuration; hash of all settings but its seeds, names and places)."""
+    """(arm, or row and task, of a recorded configuration; hash of all settings but its seeds, names
+    and places).
+    """
     name = JobName.of(config)
     kept = {key: one for key, one in identity_of(config).items() if key.split(".")[0] not in NAMES}
     return f"{name.name} on {name.task}" if name.task else f"arm {name.name}", digest(kept)[:16]
@@ -71,16 +85,24 @@ def read_registration(root: Path) -> list[Entry]:
     if not path.is_file():
         return []
     try:
-        found = [Entry(**one) for one in json.loads(path.read_text(encoding="utf-8"))["registrations"]]
+        found = [
+            Entry(**one) for one in json.loads(path.read_text(encoding="utf-8"))["registrations"]
+        ]
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{path} is no registration that can be read ({error}); bring the file back") from error
+        raise ValueError(
+            f"{path} is no registration that can be read ({error}); bring the file back"
+        ) from error
     if wrong := next((one for one in found if digest([one.date, one.content]) != one.hash), None):
-        raise ValueError(f"{path}: the registration of {wrong.date[:10]} was edited, since it does not fit its hash")
+        raise ValueError(
+            f"{path}: the registration of {wrong.date[:10]} was edited, since it does not fit its"
+            " hash"
+        )
     return found
 
 
 def register(root: Path, content: dict[str, Any], *, again: bool) -> tuple[Entry, bool]:
-    """Write a registration below `root`; (it, or the last one if that says the same; whether it is new).
+    """Write a registration below `root`; (it, or the last one if that says the same; whether it is
+    new).
 
     ValueError: one with other content is there, and `again` does not say that this is meant."""
     known = read_registration(root)
@@ -93,22 +115,34 @@ def register(root: Path, content: dict[str, Any], *, again: bool) -> tuple[Entry
     date = now()
     entry = Entry(date, digest([date, content]), content)
     root.mkdir(parents=True, exist_ok=True)
-    write_json(root / REGISTRATION_FILE, {"registrations": [one._asdict() for one in (*known, entry)]})
+    write_json(
+        root / REGISTRATION_FILE, {"registrations": [one._asdict() for one in (*known, entry)]}
+    )
     return entry, True
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """What of a declaration is another one, in words; of a kind that the older one does not know nothing."""
+    """What of a declaration is another one, in words; of a kind that the older one does not know
+    nothing.
+    """
     said = []
     for kind in (kind for kind in after if kind != "seeds" and kind in before):
         old, new = before[kind], after[kind]
         for name in dict.fromkeys([*old, *new]):
             if old.get(name) != new.get(name):
-                how = "changed" if name in old and name in new else "added" if name in new else "taken away"
+                how = (
+                    "changed"
+                    if name in old and name in new
+                    else "added"
+                    if name in new
+                    else "taken away"
+                )
                 said.append(f"{kind} {name}".strip() + f" {how}")
     for kind, seeds in after["seeds"].items():
         more = sorted(set(seeds) - set(before.get("seeds", {}).get(kind, ())))
-        said += [f"{kind} seed{'s' * (len(more) > 1)} {listed(map(str, more))} added"] if more else []
+        said += (
+            [f"{kind} seed{'s' * (len(more) > 1)} {listed(map(str, more))} added"] if more else []
+        )
     return said
 
 
@@ -122,7 +156,11 @@ def said_of(experiment: Experiment, runs: Runs) -> str:
         return ""
     own = [run for run in runs.runs if run.shared is None]  # a shared one did not begin here
     began = min((run.started for run in own if run.started), default="")
-    before = [one for one in known if not began or datetime.fromisoformat(one.date) <= datetime.fromisoformat(began)]
+    before = [
+        one
+        for one in known
+        if not began or datetime.fromisoformat(one.date) <= datetime.fromisoformat(began)
+    ]
     entry = before[-1] if before else known[0]
     said = f"registered on {entry.date[:10]} ({entry.hash[:12]})"
     if before:
@@ -130,11 +168,20 @@ def said_of(experiment: Experiment, runs: Runs) -> str:
     else:
         early = sum(run.started < entry.date for run in own)
         said += f", after {early} of {len(own)} runs had begun (the first on {began[:10]})"
-    made = grouped((settings_of(run.config) for run in runs.runs if run.is_complete), lambda one: one[0])
-    known_settings = {name: {*str(hashes).split()} for name, hashes in entry.content["settings of"].items()}
-    settings = {name: known_settings.get(name, set()) | {hash for _, hash in found} for name, found in made.items()}
-    seeds = {"pre-training": {run.pretrain_seed for run in runs.runs},
-             "fine-tuning": {run.seed for run in runs.finetune}}  # fmt: skip
+    made = grouped(
+        (settings_of(run.config) for run in runs.runs if run.is_complete), lambda one: one[0]
+    )
+    known_settings = {
+        name: {*str(hashes).split()} for name, hashes in entry.content["settings of"].items()
+    }
+    settings = {
+        name: known_settings.get(name, set()) | {hash for _, hash in found}
+        for name, found in made.items()
+    }
+    seeds = {
+        "pre-training": {run.pretrain_seed for run in runs.runs},
+        "fine-tuning": {run.seed for run in runs.finetune},
+    }
     # A setting that no run has yet is as it was registered.
     present = declared(experiment, seeds, known_settings | settings)
     present["seeds"] = {kind: sorted(found) for kind, found in seeds.items()}
@@ -143,10 +190,20 @@ def said_of(experiment: Experiment, runs: Runs) -> str:
     for kind, found in seeds.items():
         may_stop = experiment.stopping and kind == "pre-training"  # a rule may need no later one
         last = max(found, default=0) if may_stop or not found else math.inf
-        lacking = [one for one in entry.content["seeds"].get(kind, ()) if one not in found and one < last]
+        lacking = [
+            one for one in entry.content["seeds"].get(kind, ()) if one not in found and one < last
+        ]
         said += f"; no run yet of {kind} seed {listed(map(str, lacking))}" if lacking else ""
-    unrun = sorted(name for name, one in known_settings.items() if one - {hash for _, hash in made.get(name, ())})
-    shown = unrun if len(unrun) <= MOST_SHOWN else [*unrun[:MOST_SHOWN], f"{len(unrun) - MOST_SHOWN} more"]
+    unrun = sorted(
+        name
+        for name, one in known_settings.items()
+        if one - {hash for _, hash in made.get(name, ())}
+    )
+    shown = (
+        unrun
+        if len(unrun) <= MOST_SHOWN
+        else [*unrun[:MOST_SHOWN], f"{len(unrun) - MOST_SHOWN} more"]
+    )
     said += f"; no run yet of a registered setting of {listed(shown)}" if unrun and made else ""
     later = [one.date[:10] for one in known if one.date > entry.date]
     return said + (f"; registered again on {listed(later)}" if later else "")

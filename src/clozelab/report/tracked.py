@@ -27,7 +27,9 @@ REPORT_FILES = ("report.html", "report.md", "results.csv", "*.png", "*.svg")
 
 
 def tracked_job(cfg: DictConfig, run: Run, *, arm: str, name: str) -> Any:
-    """What the trackers of a stage are told; the id is kept in run.json, so it goes where the folder goes."""
+    """What the trackers of a stage are told; the id is kept in run.json, so it goes where the
+    folder goes.
+    """
     from clozelab.training.tracking import TrackedJob  # Lightning, which a launcher does without
 
     run_id = run.facts.get(ID_FACT) or secrets.token_hex(8)
@@ -65,12 +67,21 @@ def tags_of(cfg: DictConfig) -> tuple[str, ...]:
 
 def tracked_config(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """A record's configuration by dotted keys, without the hashes of secrets."""
-    return {key: DIGEST.sub("", one) if isinstance(one, str) else one for key, one in flatten(dict(recorded)).items()}
+    return {
+        key: DIGEST.sub("", one) if isinstance(one, str) else one
+        for key, one in flatten(dict(recorded)).items()
+    }
 
 
-def track_sweep(cfg: DictConfig, stage: str, folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A W&B run with one table of a sweep's jobs (`rows`), where they (`cfg`: of one) have W&B; notes in `folder`."""
-    tracker = _wandb(cfg, "sweep", folder, f"{cfg.scale.name}/sweep/{stage}", str(cfg.get("experiment")))
+def track_sweep(
+    cfg: DictConfig, stage: str, folder: Path, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """A W&B run with one table of a sweep's jobs (`rows`), where they (`cfg`: of one) have W&B;
+    notes in `folder`.
+    """
+    tracker = _wandb(
+        cfg, "sweep", folder, f"{cfg.scale.name}/sweep/{stage}", str(cfg.get("experiment"))
+    )
     if tracker is not None:
         columns = list(dict.fromkeys(key for row in rows for key in row))
         values = []
@@ -81,14 +92,20 @@ def track_sweep(cfg: DictConfig, stage: str, folder: Path, rows: Sequence[Mappin
 
 
 def track_report(cfg: DictConfig, report: Report, *, experiment: str, scale: str) -> None:
-    """The report as an artifact of a W&B run of its own, where `logger` has W&B; the verdicts are in its summary."""
+    """The report as an artifact of a W&B run of its own, where `logger` has W&B; the verdicts are
+    in its summary.
+    """
     tracker = _wandb(cfg, "report", report.folder, f"{scale}/report", experiment)
     if tracker is not None:
         paths = [path for pattern in REPORT_FILES for path in sorted(report.folder.glob(pattern))]
         tracker.call("log_report", f"{experiment}-{scale}-report".replace("/", "-"), paths)
-        known = [one.claim.id or f"claim {number}" for number, one in enumerate(report.judgements, 1)]
-        names = [f"{name} on {one.judged_on}" if known.count(name) > 1 else name
-                 for name, one in zip(known, report.judgements, strict=True)]  # fmt: skip
+        known = [
+            one.claim.id or f"claim {number}" for number, one in enumerate(report.judgements, 1)
+        ]
+        names = [
+            f"{name} on {one.judged_on}" if known.count(name) > 1 else name
+            for name, one in zip(known, report.judgements, strict=True)
+        ]
         tracker.summarise(dict(zip(names, (one.word for one in report.judgements), strict=True)))
         tracker.close()
 
@@ -101,7 +118,10 @@ def _wandb(
     experiment: str,
 ) -> BackgroundLogger | None:
     """W&B for something that is not a job; None where it is not chosen."""
-    node = next((node for node in (cfg.get("logger") or {}).values() if node and node["_target_"] == WANDB), None)
+    node = next(
+        (node for node in (cfg.get("logger") or {}).values() if node and node["_target_"] == WANDB),
+        None,
+    )
     if node is None:
         return None
     from clozelab.training.background import BackgroundLogger
@@ -113,9 +133,19 @@ def _wandb(
         kept.write_text(secrets.token_hex(8), encoding="utf-8")
     tags, command = (f"scale:{cfg.scale.name}",), tuple(redacted_words(sys.argv[1:]))
     run_id = kept.read_text(encoding="utf-8").strip()
-    known = flatten(dict(OmegaConf.to_container(cfg)))  # type: ignore[arg-type]  # as it is said: nothing may be missing
+    # as it is said: nothing may be missing
+    known = flatten(dict(OmegaConf.to_container(cfg)))  # type: ignore[arg-type]
     job = TrackedJob(
-        folder, run_id, experiment, arm=stage, stage=stage, name=name, tags=tags, command=command,
-        config={key: redacted(one, key) for key, one in known.items() if not key.startswith("hydra")},
-    )  # fmt: skip
+        folder,
+        run_id,
+        experiment,
+        arm=stage,
+        stage=stage,
+        name=name,
+        tags=tags,
+        command=command,
+        config={
+            key: redacted(one, key) for key, one in known.items() if not key.startswith("hydra")
+        },
+    )
     return BackgroundLogger(build("logger", node)(job=job), "wandb")

@@ -1,7 +1,9 @@
-"""What a run is made of, as a hash: the resolved configuration without what cannot change a result, and its inputs.
+"""What a run is made of, as a hash: the resolved configuration without what cannot change a result,
+and its inputs.
 
-Values from the environment (`${oc.env:NAME}`) and literals that look like keys and passwords are hashed or hidden in
-run.json, config.yaml and what a tracker is told. Patterns cannot know every secret: keep secrets in the environment.
+Values from the environment (`${oc.env:NAME}`) and literals that look like keys and passwords are
+hashed or hidden in run.json, config.yaml and what a tracker is told. Patterns cannot know every
+secret: keep secrets in the environment.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ HIDDEN = "***"  # also inside an interpolation a value that can be read back
 SECRET_KEY = re.compile(  # last part of a dotted key whose value is a secret, if it is a text
     r"(?i)(^|[_-])((api|access|private|secret)_?key|secret|passw(or)?d|passphrase|credentials?|token|bearer)$"
 )
-NAMED_KEY = re.compile(r"(?<![\w/])(sk|pk|rk)[-_][A-Za-z0-9_-]{16,}")  # so may a folder be called: not in a path
+# so may a folder be called: not in a path
+NAMED_KEY = re.compile(r"(?<![\w/])(sk|pk|rk)[-_][A-Za-z0-9_-]{16,}")
 SECRET_VALUES = (
     re.compile(r"\bhf_[A-Za-z0-9]{20,}"),
     re.compile(r"\b(gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,})"),
@@ -36,18 +39,23 @@ SECRET_VALUES = (
     re.compile(r"\bxox[a-z]-[A-Za-z0-9-]{10,}"),
     re.compile(r"\bwandb_v\d+_\w{16,}"),
     re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),
-    re.compile(r"((?<=://)|(?<=\w:/))[^/\s@${}]+(?=@)"),  # user:password@host, also where pathlib took a slash
+    # user:password@host, also where pathlib took a slash
+    re.compile(r"((?<=://)|(?<=\w:/))[^/\s@${}]+(?=@)"),
     re.compile(
         r"(?i)((?<=[_i]key=)|(?<=[_.]token=)|(?<=secret=)|(?<=password=)|(?<=credentials=))[^\s'\",;\]}]*[^\s'\",;\]}:]"
     ),
 )
 RANDOM_WORD = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])[A-Za-z0-9]{32,}(?![A-Za-z0-9])")
 """As W&B's keys are; also a checksum, so not below a key that says so, nor in a path."""
-CHECKSUM_KEY = re.compile(r"(?i)(revision|commit|sha\d*(sum)?|md5?|etag|version|checksum|digest|fingerprint|hash)s?$")
+CHECKSUM_KEY = re.compile(
+    r"(?i)(revision|commit|sha\d*(sum)?|md5?|etag|version|checksum|digest|fingerprint|hash)s?$"
+)
 
 
 def redacted(value: Any, key: str = "") -> Any:
-    """Plain values with HIDDEN for what looks like a secret below a dotted key; interpolations (`${...}`) stay."""
+    """Plain values with HIDDEN for what looks like a secret below a dotted key; interpolations
+    (`${...}`) stay.
+    """
     if isinstance(value, dict):
         return {name: redacted(one, str(name)) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -67,7 +75,9 @@ def redacted(value: Any, key: str = "") -> Any:
 
 
 def redacted_words(words: Sequence[str]) -> list[str]:
-    """A command line; what is behind `key=` is judged by its key, group choices (`objective/token=mlm`) aside."""
+    """A command line; what is behind `key=` is judged by its key, group choices
+    (`objective/token=mlm`) aside.
+    """
     shown = []
     for word in words:
         key, sign, value = word.partition("=")
@@ -77,8 +87,12 @@ def redacted_words(words: Sequence[str]) -> list[str]:
 
 
 def scrubbed(text: str) -> str:
-    """A message without what looks like a secret, and without what the environment holds under a secret's name."""
-    held = [value for name, value in os.environ.items() if len(value) >= 8 and SECRET_KEY.search(name)]
+    """A message without what looks like a secret, and without what the environment holds under a
+    secret's name.
+    """
+    held = [
+        value for name, value in os.environ.items() if len(value) >= 8 and SECRET_KEY.search(name)
+    ]
     for secret in (re.compile("|".join(map(re.escape, held)) or "(?!)"), *SECRET_VALUES, NAMED_KEY):
         text = secret.sub(HIDDEN, text)
     return text
@@ -103,9 +117,12 @@ CONDITIONAL_KEYS = {key: meaning.option for key, meaning in meanings().items() i
 
 
 def canonical(config: DictConfig, *, hides: bool = True) -> dict[str, Any]:
-    """The configuration as plain values, resolved, without what changes nothing; ValueError where a value is missing.
-    With `hides`, what comes from the environment and what looks like a secret is a hash."""
-    off = frozenset(key for key, option in CONDITIONAL_KEYS.items() if not OmegaConf.select(config, option))
+    """The configuration as plain values, resolved, without what changes nothing; ValueError where a
+    value is missing. With `hides`, what comes from the environment and what looks like a secret is
+    a hash."""
+    off = frozenset(
+        key for key, option in CONDITIONAL_KEYS.items() if not OmegaConf.select(config, option)
+    )
 
     def mapping(node: DictConfig, where: str) -> dict[str, Any]:
         plain = {}
@@ -163,7 +180,9 @@ MOST_NAMED = 4
 
 def require_encoder(folder: str | Path | None) -> Path:
     """`folder`; ValueError where it holds no encoder."""
-    if folder is not None and any((Path(folder) / name).is_file() for name in ("config.json", "bert_config.json")):
+    if folder is not None and any(
+        (Path(folder) / name).is_file() for name in ("config.json", "bert_config.json")
+    ):
         return Path(folder)
     if folder is not None and (Path(folder) / "encoder" / "config.json").is_file():
         raise ValueError(f"{folder} is a run's folder; its encoder is {Path(folder) / 'encoder'}")
@@ -174,20 +193,38 @@ def require_encoder(folder: str | Path | None) -> Path:
 
 def _encoders_near(folder: Path) -> str:
     """Those of the same runs_dir, at any scale, in words."""
-    place = next((one for one in folder.parents if one.name == "pretrain" and len(one.parents) > 2), None)
-    found = [str(one.parent) for one in sorted(place.parents[2].glob("*/*/*/*/*/encoder/config.json"))] if place else []
+    place = next(
+        (one for one in folder.parents if one.name == "pretrain" and len(one.parents) > 2), None
+    )
+    found = (
+        [str(one.parent) for one in sorted(place.parents[2].glob("*/*/*/*/*/encoder/config.json"))]
+        if place
+        else []
+    )
     more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
     return f"; there are {', '.join(found[:MOST_NAMED])}{more}" if found else ""
 
 
 def encoder_fingerprint(folder: str | Path) -> str:
-    """What an encoder folder holds, as a hash: its list of checksums, or, for a folder from elsewhere, its files."""
+    """What an encoder folder holds, as a hash: its list of checksums, or, for a folder from
+    elsewhere, its files.
+    """
     listed = (folder := require_encoder(folder)) / "checksums.json"
     paths = [listed] if listed.is_file() else [path for path in folder.iterdir() if path.is_file()]
     return digest({path.name: file_sha256(path) for path in paths})
 
 
-ROOMS = ("corpus", "datamodules", "metrics", "models", "modules", "objectives", "optim", "stages", "training")
+ROOMS = (
+    "corpus",
+    "datamodules",
+    "metrics",
+    "models",
+    "modules",
+    "objectives",
+    "optim",
+    "stages",
+    "training",
+)
 WATCHERS = (
     "host.py",
     "measuring.py",
@@ -202,12 +239,16 @@ def code_hash(stage: str, config: Mapping[str, Any]) -> str:
 
 
 def code_of(stage: str, config: Mapping[str, Any]) -> dict[str, str]:
-    """The code that makes a run, module by module: its stage, the `_target_`s of its configuration, what these import.
+    """The code that makes a run, module by module: its stage, the `_target_`s of its configuration,
+    what these import.
 
-    Comments, docstrings and line endings count for nothing; nor do the rooms that plan, launch, record and judge."""
+    Comments, docstrings and line endings count for nothing; nor do the rooms that plan, launch,
+    record and judge."""
     said = flatten(dict(config))
     left = [f"stages.{stage}", f"models.families.{said.get('architecture.model_type')}"]
-    return code_behind([*left, *(str(one) for key, one in said.items() if key.endswith("_target_"))], stage)
+    return code_behind(
+        [*left, *(str(one) for key, one in said.items() if key.endswith("_target_"))], stage
+    )
 
 
 def code_behind(left: list[str], stage: str = "") -> dict[str, str]:
@@ -219,16 +260,27 @@ def code_behind(left: list[str], stage: str = "") -> dict[str, str]:
             name = name.rpartition(".")[0]  # from what a module holds to the module
         if name and name not in found:
             found[name], imported = code[name]
-            left += imported if name == f"stages.{stage}" or not name.startswith("stages.") else ()  # not for both
+            # not for both
+            left += imported if name == f"stages.{stage}" or not name.startswith("stages.") else ()
     return found
 
 
 @cache
 def code_of_results() -> dict[str, tuple[str, list[str]]]:
-    """Module -> a hash of what it says, and all that it imports; read once: later edits are not this process's."""
+    """Module -> a hash of what it says, and all that it imports; read once: later edits are not
+    this process's.
+    """
     package = Path(__file__).resolve().parents[1]
-    files = (path for room in ROOMS for path in (package / room).rglob("*.py") if path.name not in WATCHERS)
-    return {".".join(path.relative_to(package).with_suffix("").parts): _said_and_imported(path) for path in files}
+    files = (
+        path
+        for room in ROOMS
+        for path in (package / room).rglob("*.py")
+        if path.name not in WATCHERS
+    )
+    return {
+        ".".join(path.relative_to(package).with_suffix("").parts): _said_and_imported(path)
+        for path in files
+    }
 
 
 def _said_and_imported(path: Path) -> tuple[str, list[str]]:
@@ -240,12 +292,14 @@ def _said_and_imported(path: Path) -> tuple[str, list[str]]:
         if isinstance(node, ast.AST):
             words.append(type(node).__name__)
             for name, value in ast.iter_fields(node):
-                if value is not None and value != []:  # which versions of Python have more or less of
+                # which versions of Python have more or less of
+                if value is not None and value != []:
                     words.append(name)
                     say(value)
         elif isinstance(node, list):
             for one in node:
-                if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)):  # a docstring
+                # a docstring
+                if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)):
                     say(one)
         else:
             words.append(repr(node))
@@ -263,7 +317,9 @@ def flatten(value: Any, where: str = "") -> dict[str, Any]:
     return {key: leaf for path, one in paths for key, leaf in flatten(one, path).items()}
 
 
-def grouped(runs: Iterable[Any], key: Callable[[Any], Any] = attrgetter("name")) -> dict[Any, list[Any]]:
+def grouped(
+    runs: Iterable[Any], key: Callable[[Any], Any] = attrgetter("name")
+) -> dict[Any, list[Any]]:
     """Arm or row, or what `key` makes of a run (or anything), -> its runs, in their order."""
     found: dict[Any, list[Any]] = {}
     for run in runs:
@@ -272,41 +328,61 @@ def grouped(runs: Iterable[Any], key: Callable[[Any], Any] = attrgetter("name"))
 
 
 def identity_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run is known by, of its recorded configuration: all but how the work is laid out on a machine."""
+    """What a run is known by, of its recorded configuration: all but how the work is laid out on a
+    machine.
+    """
     return {key: value for key, value in flatten(dict(config)).items() if meaning_of(key) != LAYOUT}
 
 
 MAX_WATCHED_FILES = 500
 FOLDER_KEYS = (".path", ".files", "vocab_file")  # keys whose plain word is a folder
-UNWATCHED = "(not all files can be watched)"  # for files too many or not to be found: only the run can say more
+# for files too many or not to be found: only the run can say more
+UNWATCHED = "(not all files can be watched)"
 
 
 def watched_files(config: DictConfig) -> dict[str, tuple[int, ...]]:
-    """Of every file that the configuration names: bytes, inode, times of its content and (not to be set) any change."""
+    """Of every file that the configuration names: bytes, inode, times of its content and (not to be
+    set) any change.
+    """
     found: dict[str, tuple[int, ...]] = {}
     try:
         for path in _named_files(config):
             status = path.stat()
-            found[str(path)] = (status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+            found[str(path)] = (
+                status.st_size,
+                status.st_ino,
+                status.st_mtime_ns,
+                status.st_ctime_ns,
+            )
             if len(found) > MAX_WATCHED_FILES:
                 return {UNWATCHED: (-1,)}
-    except (OSError, RuntimeError, ValueError):  # no such source, nobody's "~", no pattern, a file that just went
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ):  # no such source, nobody's "~", no pattern, a file that just went
         return {UNWATCHED: (-1,)}
     return dict(sorted(found.items()))
 
 
 def are_untouched(config: DictConfig, before: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether the configuration's files are surely those that a run's record names, as they were then."""
+    """Whether the configuration's files are surely those that a run's record names, as they were
+    then.
+    """
     return UNWATCHED not in (watched := watched_files(config)) and before == watched
 
 
 def _named_files(config: DictConfig) -> Iterator[Path]:
-    """Any text of the configuration may name a file, a folder or a glob, below data_dir or where the command began."""
+    """Any text of the configuration may name a file, a folder or a glob, below data_dir or where
+    the command began.
+    """
 
     def files_of(name: str) -> Iterator[Path]:
         # pathlib has no glob that starts at an absolute pattern
         for place in map(Path, glob.glob(name) if glob.has_magic(name) else [name]):  # noqa: PTH207
-            yield from filter(Path.is_file, [place, *place.rglob("*")] if place.is_dir() else [place])
+            yield from filter(
+                Path.is_file, [place, *place.rglob("*")] if place.is_dir() else [place]
+            )
 
     plain, data_dir = canonical(config, hides=False), str(config.get("data_dir") or "")
     plain.pop("optimizer", None)
@@ -318,10 +394,16 @@ def _named_files(config: DictConfig) -> Iterator[Path]:
         yield from files.values()
     if folder := config.get("encoder"):  # which may be called by a plain word
         yield from files_of(str(Path(str(folder)).expanduser()))
-    for key, text in ((key, value) for key, value in flatten(plain).items() if isinstance(value, str) and value):
+    for key, text in (
+        (key, value) for key, value in flatten(plain).items() if isinstance(value, str) and value
+    ):
         for base in [""] if text.startswith("/") else ["", data_dir]:
-            name = str(Path(base, os.path.expanduser(text)))  # noqa: PTH111 - pathlib's raises for nobody's "~"
-            if os.path.isfile(name):  # noqa: PTH113 - pathlib's raises for a text too long for a name
+            # pathlib's raises for nobody's "~"
+            name = str(Path(base, os.path.expanduser(text)))  # noqa: PTH111
+            # pathlib's raises for a text too long for a name
+            if os.path.isfile(name):  # noqa: PTH113
                 yield Path(name)
-            elif "/" in text or "." in text or key.endswith(FOLDER_KEYS):  # elsewhere a plain word is no folder
+            elif (
+                "/" in text or "." in text or key.endswith(FOLDER_KEYS)
+            ):  # elsewhere a plain word is no folder
                 yield from files_of(name)

@@ -1,6 +1,7 @@
 """The record of a run, run.json: what was said, what it was made of, and how far it came.
 
-Written when a run folder is claimed. One type for writing and for reading; a file that does not fit it is damaged.
+Written when a run folder is claimed. One type for writing and for reading; a file that does not fit
+it is damaged.
 """
 
 from __future__ import annotations
@@ -27,21 +28,27 @@ from clozelab.training.measuring import read_rows
 
 RUN_FILE, CONFIG_FILE, LOG_FILE, LOCK_FILE = "run.json", "config.yaml", "log.txt", ".lock"
 COPY_FILE = ".run.json.copy"  # of run.json, for when that is damaged
-TEMPORARY = (".*.tmp", ".encoder.*", ".model.*", ".step-*")  # names of what is being written, below a run's folder
-BUSY_STATUS = os.EX_TEMPFAIL  # exit status of a command whose run folder another process holds: try again later
+# names of what is being written, below a run's folder
+TEMPORARY = (".*.tmp", ".encoder.*", ".model.*", ".step-*")
+# exit status of a command whose run folder another process holds: try again later
+BUSY_STATUS = os.EX_TEMPFAIL
 DAMAGED, KILLED = "damaged", "killed"
 STATUSES = ("complete", "running", KILLED, "interrupted", "failed", DAMAGED)
-"""`killed` and `damaged` are never written: a reader says so of a run that no process holds, and of a bad file."""
+"""`killed` and `damaged` are never written: a reader says so of a run that no process holds, and of
+a bad file.
+"""
 PERCENT: Final = "percent"
 NO_UNIT: Final = ""
-THRESHOLDS = ("threshold", "best_exact_thresh", "best_f1_thresh")  # of SQuAD 2.0, above which there is no answer
+# of SQuAD 2.0, above which there is no answer
+THRESHOLDS = ("threshold", "best_exact_thresh", "best_f1_thresh")
 
 
 class Score(BaseModel):
     """A held-out figure of a run: what it is in and, at the end, its value."""
 
     unit: Literal["percent", "nats", "bits", "logits", ""]
-    factor: float = 1.0  # times what metrics.csv and scores.json say: 100 where those have shares of one
+    # times what metrics.csv and scores.json say: 100 where those have shares of one
+    factor: float = 1.0
     value: float | None = None
     majority: float | None = None  # the figure of always answering what is most frequent
     baselines: dict[str, float] = {}  # simple method -> its figure on the same examples
@@ -72,7 +79,9 @@ class Git(BaseModel):
 
 
 class Shared(BaseModel):
-    """The equal run that this record speaks for: its folder as seen from here, its fingerprint, its encoder's."""
+    """The equal run that this record speaks for: its folder as seen from here, its fingerprint, its
+    encoder's.
+    """
 
     run: str
     fingerprint: str
@@ -80,7 +89,9 @@ class Shared(BaseModel):
 
 
 class JobName(NamedTuple):
-    """What a run is found by: arm or row, task or measure ("" in pre-training), seeds ("1"; of two stages "1/2")."""
+    """What a run is found by: arm or row, task or measure ("" in pre-training), seeds ("1"; of two
+    stages "1/2").
+    """
 
     name: str
     task: str
@@ -99,13 +110,16 @@ class JobName(NamedTuple):
 class Record(BaseModel, extra="forbid"):
     """A run. Its fields are run.json's; `folder`, `place` and `holder` are the reader's."""
 
-    # What the command line and the experiment's files said, as Hydra composed it; empty for a run without Hydra.
+    # What the command line and the experiment's files said, as Hydra composed it; empty for a run
+    # without Hydra.
     started_in: str = ""  # the folder that the command was started from
     config_dir: str = ""
     config_name: str = ""
-    overrides: list[str] = []  # a job's own and its sweep's, in order; what looks like a secret is hidden
+    # a job's own and its sweep's, in order; what looks like a secret is hidden
+    overrides: list[str] = []
     choices: dict[str, str] = {}  # group of conf/ -> choice
-    arm_delta: dict[str, Any] = {}  # what the arm's own node says: dotted key -> value, "/group" -> choice
+    # what the arm's own node says: dotted key -> value, "/group" -> choice
+    arm_delta: dict[str, Any] = {}
     row_delta: dict[str, Any] = {}
 
     status: str = Field(pattern="^(complete|running|interrupted|failed)$")
@@ -127,12 +141,15 @@ class Record(BaseModel, extra="forbid"):
     facts: dict[str, Any] = {}
     process: Process | None = None
     code: str = ""  # hash of what computes it (fingerprint.code_hash), of the last session
-    modules: dict[str, str] = {}  # the same module by module: arms that use others may be compared in those of both
-    environment: dict[str, str] = {}  # what else decides the last digits: Python, torch, numpy, tokenizers, kernels
+    # the same module by module: arms that use others may be compared in those of both
+    modules: dict[str, str] = {}
+    # what else decides the last digits: Python, torch, numpy, tokenizers, kernels
+    environment: dict[str, str] = {}
     versions: dict[str, str] = {}
     git: Git | None = None
     host: dict[str, Any] = {}
-    earlier_sessions: list[dict[str, Any]] = []  # each other code, set of versions and machine that trained it, once
+    # each other code, set of versions and machine that trained it, once
+    earlier_sessions: list[dict[str, Any]] = []
     shared: Shared | None = None
 
     folder: Path = Field(default=Path(), exclude=True)
@@ -146,7 +163,11 @@ class Record(BaseModel, extra="forbid"):
     @property
     def predicts(self) -> str:
         """The tokens that its held-out loss is over: those of the last phase's objective."""
-        last = (self.config.get("phases") or [{}])[-1].get("objective") or self.config.get("objective") or {}
+        last = (
+            (self.config.get("phases") or [{}])[-1].get("objective")
+            or self.config.get("objective")
+            or {}
+        )
         return str(last.get("token"))
 
     @property
@@ -196,7 +217,9 @@ class Record(BaseModel, extra="forbid"):
     def synthetic(self) -> str | None:
         """Name of the generated world that wrote the task's files, or the corpus."""
         corpus = self.config.get("corpus") or {}
-        return self.facts.get("synthetic") or (str(corpus["name"]) if corpus.get("generator") else None)
+        return self.facts.get("synthetic") or (
+            str(corpus["name"]) if corpus.get("generator") else None
+        )
 
     @property
     def score(self) -> float | None:
@@ -209,11 +232,19 @@ class Record(BaseModel, extra="forbid"):
 
     @cached_property
     def figures(self) -> dict[str, Any]:
-        """What a column may show of a run, in its unit: scores; of a pre-training every fact, and shares in percent."""
+        """What a column may show of a run, in its unit: scores; of a pre-training every fact, and
+        shares in percent.
+        """
         if self.stage != "pretrain":
             return dict(self.values)
-        factors = {key: Score.of(key, are_shares=True).factor for key in self.facts if key.startswith("validation/")}
-        return {key: factors[key] * one if key in factors else one for key, one in self.facts.items()}
+        factors = {
+            key: Score.of(key, are_shares=True).factor
+            for key in self.facts
+            if key.startswith("validation/")
+        }
+        return {
+            key: factors[key] * one if key in factors else one for key, one in self.facts.items()
+        }
 
     @cached_property
     def curves(self) -> dict[str, list[tuple[int, float]]]:
@@ -225,7 +256,9 @@ class Record(BaseModel, extra="forbid"):
         return curves
 
     def take(self, results: Mapping[str, Any]) -> None:
-        """Put what scores.json says of every figure into its score, in its unit; ValueError for what is no number."""
+        """Put what scores.json says of every figure into its score, in its unit; ValueError for
+        what is no number.
+        """
         majority = results.get("majority_baseline")
         majorities = majority if isinstance(majority, Mapping) else {self.metric: majority}
         found = results.get("scores", {})
@@ -236,7 +269,9 @@ class Record(BaseModel, extra="forbid"):
             if (usual := majorities.get(key, majorities.get(name))) is not None:
                 one.majority = one.factor * float(usual)
             methods = results.get("baselines", {})
-            one.baselines = {method: one.factor * float(of[name]) for method, of in methods.items() if name in of}
+            one.baselines = {
+                method: one.factor * float(of[name]) for method, of in methods.items() if name in of
+            }
 
     @property
     def problem(self) -> str:
@@ -260,12 +295,16 @@ class Record(BaseModel, extra="forbid"):
 def command_line(words: Sequence[str], started_in: str) -> str:
     """Words for a shell; from another folder it goes to the one they were said in."""
     line = shlex.join(words)
-    return line if Path(started_in).absolute() == Path.cwd() else f"cd {shlex.quote(started_in)} && {line}"
+    return (
+        line
+        if Path(started_in).absolute() == Path.cwd()
+        else f"cd {shlex.quote(started_in)} && {line}"
+    )
 
 
 def read_record(folder: Path) -> Record | None:
-    """The record of a run folder, or its copy where that is damaged, which the next write makes the record again; None
-    where there is none, ValueError where neither is a run's of this version."""
+    """The record of a run folder, or its copy where that is damaged, which the next write makes the
+    record again; None where there is none, ValueError where neither is a run's of this version."""
     path = folder / RUN_FILE
     try:
         record = Record.model_validate_json(path.read_bytes())
@@ -274,12 +313,16 @@ def read_record(folder: Path) -> Record | None:
     except ValidationError as error:
         with suppress(OSError, ValidationError):
             found = Record.model_validate_json((folder / COPY_FILE).read_bytes())
-            logging.getLogger(__name__).warning("%s is damaged; its copy %s is read instead", path, COPY_FILE)
+            logging.getLogger(__name__).warning(
+                "%s is damaged; its copy %s is read instead", path, COPY_FILE
+            )
             return found.model_copy(update={"folder": folder})
         first = error.errors()[0]
         wrong = f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}"
         said = f"{path} is damaged, or not the record of a run of this version ({wrong})"
-        raise ValueError(f"{said}; remove the folder to run again, or give run_dir another name") from error
+        raise ValueError(
+            f"{said}; remove the folder to run again, or give run_dir another name"
+        ) from error
     record.folder = folder
     return record
 
@@ -301,17 +344,29 @@ def plain_config(config: DictConfig) -> dict[str, Any]:
 
 
 def what_was_said() -> dict[str, Any]:
-    """Those fields of a record that say what Hydra composed the configuration of this process from; none without it."""
+    """Those fields of a record that say what Hydra composed the configuration of this process from;
+    none without it.
+    """
     from hydra.core.hydra_config import HydraConfig  # lazy: a run without Hydra needs none of it
 
     if not HydraConfig.initialized():
         return {}
     hydra = HydraConfig.get()
-    choices = {str(key): str(value) for key, value in hydra.runtime.choices.items() if "hydra/" not in str(key)}
+    choices = {
+        str(key): str(value)
+        for key, value in hydra.runtime.choices.items()
+        if "hydra/" not in str(key)
+    }
     search_path = [word for word in hydra.overrides.hydra if word.startswith("hydra.searchpath=")]
-    given = [str(one.path) for one in hydra.runtime.config_sources if one.provider == "command-line"]
+    given = [
+        str(one.path) for one in hydra.runtime.config_sources if one.provider == "command-line"
+    ]
     groups = {"arm": "arm", "row": "row", "measured": "row"}
-    deltas = {f"{kind}_delta": read_delta(one, choices[one]) for one, kind in groups.items() if one in choices}
+    deltas = {
+        f"{kind}_delta": read_delta(one, choices[one])
+        for one, kind in groups.items()
+        if one in choices
+    }
     return deltas | {
         "started_in": str(Path.cwd()),
         "config_dir": next(iter(given), ""),
@@ -324,18 +379,23 @@ def what_was_said() -> dict[str, Any]:
 def read_delta(group: str, choice: str, *, with_parts: bool = True) -> dict[str, Any]:
     """What the node of one group's choice itself says: dotted key -> value, "/group" -> choice.
 
-    Also what a file says that it chooses, or lays over a part (`/task/format/features@task`); and where that is of the
-    whole configuration (`# @package _global_`: recipe, architecture) all that this chooses. Without `with_parts` what a
-    chosen file says of its own group (`model: mini` of its sizes) is left out."""
+    Also what a file says that it chooses, or lays over a part (`/task/format/features@task`); and
+    where that is of the whole configuration (`# @package _global_`: recipe, architecture) all that
+    this chooses. Without `with_parts` what a chosen file says of its own group (`model: mini` of
+    its sizes) is left out."""
     from hydra.core.hydra_config import HydraConfig
 
     sources = HydraConfig.get().runtime.config_sources
-    places = tuple((str(one.provider), f"{one.schema}://{one.path}") for one in sources if one.schema)
+    places = tuple(
+        (str(one.provider), f"{one.schema}://{one.path}") for one in sources if one.schema
+    )
     return dict(_read_delta(places, group, choice, with_parts))
 
 
 @cache
-def _read_delta(places: tuple[tuple[str, str], ...], group: str, choice: str, with_parts: bool) -> dict[str, Any]:
+def _read_delta(
+    places: tuple[tuple[str, str], ...], group: str, choice: str, with_parts: bool
+) -> dict[str, Any]:
     from hydra._internal.config_repository import ConfigRepository
     from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
     from hydra.core.default_element import ConfigDefault, GroupDefault
@@ -357,7 +417,9 @@ def _read_delta(places: tuple[tuple[str, str], ...], group: str, choice: str, wi
         return dict(leaves(node, where)) if node else {}
 
     def lay_over(delta: dict[str, Any], more: Mapping[str, Any]) -> None:
-        """A value replaces what was said inside of it, `architecture.pooler: null` all of a pooler."""
+        """A value replaces what was said inside of it, `architecture.pooler: null` all of a
+        pooler.
+        """
         for old, new in product([*delta], more):
             if old.startswith(f"{new}.") or new.startswith(f"{old}."):
                 delta.pop(old, None)
@@ -374,7 +436,11 @@ def _read_delta(places: tuple[tuple[str, str], ...], group: str, choice: str, wi
             elif isinstance(one, ConfigDefault) and one.path != "_self_":
                 lay_over(delta, read(group, str(one.path)))
             if isinstance(one, GroupDefault) and isinstance(one.value, str):
-                name = str(one.group).lstrip("/") if str(one.group).startswith("/") else f"{group}/{one.group}"
+                name = (
+                    str(one.group).lstrip("/")
+                    if str(one.group).startswith("/")
+                    else f"{group}/{one.group}"
+                )
                 delta[f"/{name}"] = one.value
                 if chosen := repository.load_config(f"{name}/{one.value}"):
                     if chosen.header.get("package") == "_global_":
@@ -389,7 +455,9 @@ def _read_delta(places: tuple[tuple[str, str], ...], group: str, choice: str, wi
 
 def shown_config(config: DictConfig) -> str:
     """The configuration as composed, unresolved, without literal secrets."""
-    return OmegaConf.to_yaml(OmegaConf.create(redacted(OmegaConf.to_container(config, resolve=False))))
+    return OmegaConf.to_yaml(
+        OmegaConf.create(redacted(OmegaConf.to_container(config, resolve=False)))
+    )
 
 
 def now() -> str:
@@ -403,6 +471,13 @@ def changes(old: Record, new: Record) -> str:
     for one in (old, new):
         inputs = {f"input {name}": checksum for name, checksum in one.inputs.items()}
         said.append(identity_of(one.config) | inputs | {"results_version": one.results_version})
-    pairs = [(key, *(part.get(key, "(none)") for part in said)) for key in dict.fromkeys([*said[0], *said[1]])]
-    lines = [f"  {key}: there {before!r}, now {after!r}" for key, before, after in pairs if before != after]
+    pairs = [
+        (key, *(part.get(key, "(none)") for part in said))
+        for key in dict.fromkeys([*said[0], *said[1]])
+    ]
+    lines = [
+        f"  {key}: there {before!r}, now {after!r}"
+        for key, before, after in pairs
+        if before != after
+    ]
     return "\n".join(lines) or "  (the recorded fingerprint does not fit its own record)"

@@ -1,7 +1,9 @@
-"""Stage evaluate: an encoder, or a fine-tuned model, measured without training it. A table of contents.
+"""Stage evaluate: an encoder, or a fine-tuned model, measured without training it. A table of
+contents.
 
-A measure brings its own data (minimal pairs, held-out text), or takes a task's: to probe the encoder's states with it,
-or to score a fine-tuned model on another file, by the task's own module and official scorer.
+A measure brings its own data (minimal pairs, held-out text), or takes a task's: to probe the
+encoder's states with it, or to score a fine-tuned model on another file, by the task's own module
+and official scorer.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ log = logging.getLogger(__name__)
 def main(cfg: DictConfig) -> None:
     """Check model and data, score once, keep scores and predictions, complete the run."""
     hardware, folder = building.begin(cfg, building.check_evaluation)
-    encoder = folders.load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
+    encoder = folders.load_encoder(
+        folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed
+    )
     data = build_data(cfg, folder, encoder)
     # Before the claim: a folder claimed for bad data would refuse the mended data.
     data.setup()
@@ -55,20 +59,38 @@ def main(cfg: DictConfig) -> None:
     inputs = {"encoder": encoder_fingerprint(folder), "task_data": data.fingerprint}
     inputs["task_files"], metric = data.source_fingerprint, module.metric
     score_of = partial(Score.of, are_shares=module.scores_are_shares)
-    claim: Any = {"config": cfg, "inputs": inputs, "scores": {metric: score_of(metric)}, "metric": metric}
+    claim: Any = {
+        "config": cfg,
+        "inputs": inputs,
+        "scores": {metric: score_of(metric)},
+        "metric": metric,
+    }
     with Run.claim(cfg.run_dir, stage="evaluate", **claim) as run:
         if run.is_complete:
             log.info("%s is complete already", run.dir)
             return
-        run.record(cache=used_folders(), precision=hardware.precision, threads=torch.get_num_threads())
+        run.record(
+            cache=used_folders(), precision=hardware.precision, threads=torch.get_num_threads()
+        )
         name = f"{cfg.row}/{cfg.measure.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
         with tracked(building.build_loggers(cfg, run, arm=cfg.row, name=name)) as loggers:
-            once: Any = {"max_steps": 1, "validation_interval_steps": None, "limit_val_batches": 1.0}
-            places: Any = {"callbacks": [GracefulStop(run.watch)], "loggers": loggers, "folder": run.dir}
+            once: Any = {
+                "max_steps": 1,
+                "validation_interval_steps": None,
+                "limit_val_batches": 1.0,
+            }
+            places: Any = {
+                "callbacks": [GracefulStop(run.watch)],
+                "loggers": loggers,
+                "folder": run.dir,
+            }
             trainer = build_trainer(hardware, log_interval_steps=1, **once, **places)
-            is_of_model = cfg.measure.module is None  # fine-tuned, and scored by its task's own module
+            # fine-tuned, and scored by its task's own module
+            is_of_model = cfg.measure.module is None
             trainer.validate(module, datamodule=data if is_of_model else None, verbose=False)
-            about = {key: cfg.measure[key] for key in ("name", "title")} | {"synthetic": data.synthetic}
+            about = {key: cfg.measure[key] for key in ("name", "title")} | {
+                "synthetic": data.synthetic
+            }
             about |= {"baselines": data.baselines} if cfg.measure.task and not is_of_model else {}
             about |= recalled
             result = write_results(run.dir, module, about)
@@ -86,8 +108,16 @@ def build_data(cfg: DictConfig, folder: Path, encoder: Encoder) -> Any:
     if cfg.measure.module is None:
         names = label_names_of(cfg, folder)
     places = Path(cfg.data_dir), Path(cfg.cache_dir), open_tokenizer(folder, cfg.token_types)
-    if cfg.measure.module is None and own.get("task") not in (None, task := measure["task"]["name"]):
-        log.warning("%s was fine-tuned on %s: do its classes mean the same on %s?", folder, own["task"], task)
+    if cfg.measure.module is None and own.get("task") not in (
+        None,
+        task := measure["task"]["name"],
+    ):
+        log.warning(
+            "%s was fine-tuned on %s: do its classes mean the same on %s?",
+            folder,
+            own["task"],
+            task,
+        )
     code = ""
     if measure["task"]:
         code = digest(code_behind([measure["task"]["data"]["_target_"]]))
@@ -100,7 +130,9 @@ def build_data(cfg: DictConfig, folder: Path, encoder: Encoder) -> Any:
         code=code,
     )
     if measure["task"] is None:
-        return build("measure.data", cfg.measure.data)(inputs=inputs, is_causal=encoder.config.is_causal)
+        return build("measure.data", cfg.measure.data)(
+            inputs=inputs, is_causal=encoder.config.is_causal
+        )
     plan = dict.fromkeys(("global_batch_size", "epochs", "evaluations_per_epoch"), 1)
     data = building.build_task_data(
         plan | {key: measure[key] for key in ("task", "max_train_examples")},
@@ -131,7 +163,8 @@ def label_names_of(cfg: DictConfig, folder: Path) -> list[str] | None:
         return names
     if len(names) > 1:
         log.warning(
-            "%s calls its classes LABEL_0, ...: they are taken in the task's order (measure.label_names names them)",
+            "%s calls its classes LABEL_0, ...: they are taken in the task's order"
+            " (measure.label_names names them)",
             folder,
         )
     return None
@@ -153,8 +186,8 @@ def check_labels(data: Any, names: Sequence[str], folder: Path) -> None:
             meant[by_word[label.casefold()]] = label
     pairs = ", ".join(f"{name}: {label}" for name, label in meant.items() if label not in names)
     raise ValueError(
-        f"{data.validation_path}: label {unknown[0]!r} is not one of the known labels {list(names)} of {folder}: "
-        f"say which is which, 'measure.label_names={{{pairs}}}'"
+        f"{data.validation_path}: label {unknown[0]!r} is not one of the known labels {list(names)}"
+        f" of {folder}: say which is which, 'measure.label_names={{{pairs}}}'"
     )
 
 
@@ -170,12 +203,23 @@ def recall(cfg: DictConfig, folder: Path, module: Any) -> dict[str, Any]:
 
 
 def build_module(cfg: DictConfig, folder: Path, encoder: Encoder, data: Any) -> Any:
-    """The measure's module on the encoder, or the task's on the fine-tuned model, with the heads of the folder."""
-    made, settings = folders.read_config_dict(folder).get("clozelab", {}), cfg.measure.module or cfg.measure.task.module
+    """The measure's module on the encoder, or the task's on the fine-tuned model, with the heads of
+    the folder.
+    """
+    made, settings = (
+        folders.read_config_dict(folder).get("clozelab", {}),
+        cfg.measure.module or cfg.measure.task.module,
+    )
     pooling = {"pooling": trained_pooling(folder)} if settings.get("pooling") == "auto" else {}
     if cfg.measure.module is None:
         seed_initialisation(cfg.pretrain_seed)
-        of_training = ("optimizer_factory", "schedule_factory", "total_steps", "gradient_clip_norm", "seed")
+        of_training = (
+            "optimizer_factory",
+            "schedule_factory",
+            "total_steps",
+            "gradient_clip_norm",
+            "seed",
+        )
         module = build("task.module", cfg.measure.task.module)(
             encoder=encoder,
             head=made.get("head", "linear"),
@@ -188,14 +232,20 @@ def build_module(cfg: DictConfig, folder: Path, encoder: Encoder, data: Any) -> 
     else:
         kinds = locate(cfg.measure.module["_target_"]).needs
         generator = torch.Generator().manual_seed(cfg.pretrain_seed)
-        heads = {kind: encoder.config.family.head(kind, encoder, generator=generator) for kind in kinds}
+        heads = {
+            kind: encoder.config.family.head(kind, encoder, generator=generator) for kind in kinds
+        }
         common = {"encoder": encoder, "heads": heads, "data": data, "metric": cfg.measure.metric}
         module = build("measure.module", cfg.measure.module)(**common, **pooling)
     for kind, head in heads.items() if cfg.initialisation == "pretrained" else ():
         try:
             folders.load_head(folder, kind, head)
         except ValueError as problem:
-            trained = "pre-training" if kind == "lm" else "fine-tuning that kept its model, on a task of this kind"
+            trained = (
+                "pre-training"
+                if kind == "lm"
+                else "fine-tuning that kept its model, on a task of this kind"
+            )
             why = f"{cfg.measure.name} asks what a model predicts: give it a folder of a {trained}"
             raise ValueError(f"{problem}; {why}") from problem
     return module

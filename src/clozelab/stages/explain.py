@@ -1,4 +1,6 @@
-"""`clozelab explain`: attention and token attribution of one text, as a page that needs nothing else, or a picture."""
+"""`clozelab explain`: attention and token attribution of one text, as a page that needs nothing
+else, or a picture.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +46,14 @@ def main(said: Words) -> int:
 
     text: Any = (values["text"], values["pair"]) if "pair" in values else values["text"]
     text = (values["question"], values["text"]) if "question" in values else text
-    has_mask = isinstance(text, str) and "lm" in predictor.heads and predictor.tokenizer.has_mask(text)
+    has_mask = (
+        isinstance(text, str) and "lm" in predictor.heads and predictor.tokenizer.has_mask(text)
+    )
     act = OF_TASK.get(predictor.model.task or "", "fill" if has_mask else "")
     if ("question" in values) != (act == "answer"):
-        raise ValueError("question= belongs to a model that answers questions, and such a one needs it")
+        raise ValueError(
+            "question= belongs to a model that answers questions, and such a one needs it"
+        )
     found = None
     if explaining.HEADS.get(act, "") in predictor.heads:
         found = explaining.attribute(predictor, act, text, target=values.get("target"), steps=steps)
@@ -59,20 +65,32 @@ def main(said: Words) -> int:
     heads = _numbers("heads", values.get("heads", "all"), maps.shape[1])
     chosen, is_page = [(layer, head) for layer in layers for head in heads], out.suffix == ".html"
     picture = draw(explaining.tokens_of(predictor, text), None if is_page else found, maps, chosen)
-    shown: Any = {"name": said.names[0], "found": found, "picture": base64.b64encode(picture).decode()}
+    shown: Any = {
+        "name": said.names[0],
+        "found": found,
+        "picture": base64.b64encode(picture).decode(),
+    }
     shown |= {"which": ", ".join(f"layer {layer} head {head}" for layer, head in chosen)}
     if found:
         pairs = [*zip(found.tokens, found.shares, strict=True)]
         shown |= {"most": max(map(abs, found.shares)) or 1.0, "pairs": pairs}
     with whole_file(out) as file:
-        file.write(templates().get_template("explain.html.j2").render(shown).encode() if is_page else picture)
+        file.write(
+            templates().get_template("explain.html.j2").render(shown).encode()
+            if is_page
+            else picture
+        )
     print(out)
     return 0
 
 
 def _numbers(key: str, said: str, most: int) -> list[int]:
     """Whole numbers from 1 to `most`, between commas."""
-    found = [*range(1, most + 1)] if said == "all" else [int(one) if one.isdecimal() else 0 for one in said.split(",")]
+    found = (
+        [*range(1, most + 1)]
+        if said == "all"
+        else [int(one) if one.isdecimal() else 0 for one in said.split(",")]
+    )
     if not all(1 <= one <= most for one in found):
         raise ValueError(f"{key}={said}: give numbers from 1 to {most}, between commas")
     return found
@@ -87,14 +105,20 @@ def draw(tokens: Any, found: Attribution | None, maps: Any, chosen: list[tuple[i
 
     columns, top, every = min(ACROSS, len(chosen)), int(found is not None), range(len(tokens))
     rows, size = -(-len(chosen) // columns) + top, max(3.0, min(9.0, 200 / len(tokens)))
-    figure = plt.figure(figsize=(INCHES * max(2, columns), INCHES * rows), layout="constrained", dpi=110)
+    figure = plt.figure(
+        figsize=(INCHES * max(2, columns), INCHES * rows), layout="constrained", dpi=110
+    )
     grid: Any = figure.add_gridspec(rows, columns)
     plain: Any = {"fontsize": size, "parse_math": False}
     if found is not None:
         axes = figure.add_subplot(grid[0, :])
-        axes.bar(every, found.shares, color=["#2166ac" if one > 0 else "#b2182b" for one in found.shares])
+        axes.bar(
+            every, found.shares, color=["#2166ac" if one > 0 else "#b2182b" for one in found.shares]
+        )
         axes.set_xticks(every, tokens, rotation=90, **plain)
-        said = f"{found.answer}: logit {found.without:.3f} without the text, {found.logit:.3f} with it"
+        said = (
+            f"{found.answer}: logit {found.without:.3f} without the text, {found.logit:.3f} with it"
+        )
         axes.set_title(said, fontsize=10, parse_math=False)
     for place, (layer, head) in enumerate(chosen):
         axes = figure.add_subplot(grid[place // columns + top, place % columns])

@@ -1,4 +1,6 @@
-"""Stage finetune: one encoder on one downstream task. A table of contents; the work is elsewhere."""
+"""Stage finetune: one encoder on one downstream task. A table of contents; the work is
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,12 @@ from clozelab.datamodules.labelled import LabelledDataModule
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
 from clozelab.modules.base import made_of
-from clozelab.modules.finetuning import FineTuning, save_model, write_results, write_test_predictions
+from clozelab.modules.finetuning import (
+    FineTuning,
+    save_model,
+    write_results,
+    write_test_predictions,
+)
 from clozelab.modules.model import max_positions, open_tokenizer
 from clozelab.runs.fingerprint import code_behind, encoder_fingerprint
 from clozelab.runs.record import Score
@@ -34,20 +41,26 @@ from clozelab.training.trainer import Hardware
 
 log = logging.getLogger(__name__)
 CHECKPOINT_INTERVAL_STEPS = 50
-CHECKPOINT_SECONDS = 300.0  # at least between two: a fine-tuning that is done sooner is rather begun again
+# at least between two: a fine-tuning that is done sooner is rather begun again
+CHECKPOINT_SECONDS = 300.0
 KEPT_RESULTS = ("title", "stand_in_for", "synthetic", "num_examples", "collapsed", "best_step")
 """What the record of a run repeats of scores.json, for tables."""
-LENGTHS = ("max_seq_length", "doc_stride", "max_query_length")  # what a model remembers of how its texts were cut
+# what a model remembers of how its texts were cut
+LENGTHS = ("max_seq_length", "doc_stride", "max_query_length")
 
 
 def main(cfg: DictConfig) -> None:
-    """Check encoder and data, train, keep the best checkpoint's scores and predictions, complete the run."""
+    """Check encoder and data, train, keep the best checkpoint's scores and predictions, complete
+    the run.
+    """
     hardware, folder = building.begin(cfg, building.check_finetuning)
     inputs = {"encoder": encoder_fingerprint(folder)}
     data = build_data(cfg, folder, inputs["encoder"], hardware)
     inputs |= {"task_files": data.source_fingerprint, "task_data": data.fingerprint}
     inputs |= {"test_data": data.require_test_files()} if cfg.predict_test else {}
-    about = {key: cfg.task[key] for key in ("name", "title", "stand_in_for")} | {"synthetic": data.synthetic}
+    about = {key: cfg.task[key] for key in ("name", "title", "stand_in_for")} | {
+        "synthetic": data.synthetic
+    }
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
     # Before the claim: a folder claimed for bad data would refuse the mended data.
     data.setup()
@@ -55,19 +68,29 @@ def main(cfg: DictConfig) -> None:
     is_partial = not {"overfit_batches", "limit_val_batches"}.isdisjoint(cfg.trainer.lightning)
     if is_partial and (cfg.stop_after_step or data.total_steps) >= data.total_steps:
         raise ValueError(
-            "overfit_batches and limit_val_batches leave examples out, which gives no score: end the training before, "
-            f"with stop_after_step= below its {data.total_steps} steps"
+            "overfit_batches and limit_val_batches leave examples out, which gives no score: end"
+            f" the training before, with stop_after_step= below its {data.total_steps} steps"
         )
     about |= {"baselines": data.baselines}
     tests = data.load_test() if cfg.predict_test else {}
     task = locate(cfg.task.module["_target_"])
     keys = [f"validation/{key}" for key in task.score_keys(cfg.task.module, cfg.task.data)]
     scores = {key: Score.of(key, are_shares=task.scores_are_shares) for key in keys}
-    claimed = Run.claim(cfg.run_dir, stage="finetune", config=cfg, inputs=inputs, scores=scores, metric=cfg.task.metric)
+    claimed = Run.claim(
+        cfg.run_dir,
+        stage="finetune",
+        config=cfg,
+        inputs=inputs,
+        scores=scores,
+        metric=cfg.task.metric,
+    )
     with claimed as run:
         if run.is_complete:
             if not (run.dir / "scores.json").is_file():
-                raise ValueError(f"{run.dir} says complete and has no scores.json; remove the folder to run it again")
+                raise ValueError(
+                    f"{run.dir} says complete and has no scores.json; remove the folder to run it"
+                    " again"
+                )
             log.info("%s is complete already", run.dir)
             return
         # A resumed run keeps the precision that `auto` meant when it began.
@@ -80,9 +103,17 @@ def main(cfg: DictConfig) -> None:
         checkpoints = run.dir / "checkpoints"
         name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
         with tracked(building.build_loggers(cfg, run, arm=cfg.row, name=name)) as loggers:
-            callbacks = building.callbacks_of(cfg, run, CHECKPOINT_INTERVAL_STEPS, CHECKPOINT_SECONDS)
+            callbacks = building.callbacks_of(
+                cfg, run, CHECKPOINT_INTERVAL_STEPS, CHECKPOINT_SECONDS
+            )
             trainer = building.make_trainer(
-                cfg, hardware, data.total_steps, None, callbacks=callbacks, loggers=loggers, folder=run.dir
+                cfg,
+                hardware,
+                data.total_steps,
+                None,
+                callbacks=callbacks,
+                loggers=loggers,
+                folder=run.dir,
             )
             trainer.fit(module, datamodule=data, ckpt_path=newest_whole(checkpoints))
             if run.is_leader:
@@ -93,7 +124,9 @@ def main(cfg: DictConfig) -> None:
             for test, (sequences, split) in tests.items():
                 parts: Any = trainer.predict(module, dataloaders=data.evaluation_loader(sequences))
                 if run.is_leader:
-                    write_test_predictions(run.dir / "test_predictions", module.prediction_files(test, split, parts))
+                    write_test_predictions(
+                        run.dir / "test_predictions", module.prediction_files(test, split, parts)
+                    )
             if run.is_leader:
                 kept = {key: result[key] for key in KEPT_RESULTS}
                 if cfg.keep_model:
@@ -103,7 +136,13 @@ def main(cfg: DictConfig) -> None:
                         made["texts_per_example"] = data.texts_per_example
                     save_model(run.dir / "model", module, folder, data.inputs.tokenizer, **made)
                     kept["model"] = encoder_fingerprint(run.dir / "model")  # its checksums, as one
-                run.complete(result, data=data.facts, num_evaluations=len(module.history), **kept, **module.facts())
+                run.complete(
+                    result,
+                    data=data.facts,
+                    num_evaluations=len(module.history),
+                    **kept,
+                    **module.facts(),
+                )
                 shutil.rmtree(checkpoints, ignore_errors=True)
 
 
@@ -116,15 +155,26 @@ def parts(cfg: DictConfig) -> tuple[FineTuning, FinetuningDataModule, Trainer]:
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
     if hardware.compile == "true":
         compile_encoder(encoder, dynamic=True)
-    rest: Any = {"callbacks": building.chosen_callbacks(cfg), "loggers": [], "folder": Path(cfg.run_dir)}
+    rest: Any = {
+        "callbacks": building.chosen_callbacks(cfg),
+        "loggers": [],
+        "folder": Path(cfg.run_dir),
+    }
     trainer = building.make_trainer(cfg, hardware, data.total_steps, None, **rest)
     return build_module(cfg, encoder, data), data, trainer
 
 
-def build_data(cfg: DictConfig, folder: Path, name: str, hardware: Hardware) -> FinetuningDataModule:
+def build_data(
+    cfg: DictConfig, folder: Path, name: str, hardware: Hardware
+) -> FinetuningDataModule:
     """The task's data module for an encoder, which `name` names; it has looked for its files."""
-    name = name if cfg.initialisation == "pretrained" else f"{cfg.initialisation}-{cfg.pretrain_seed}-{name}"
-    # Fresh weights stand for another pre-training seed: fine-tuning seeds share them, as they share an encoder.
+    name = (
+        name
+        if cfg.initialisation == "pretrained"
+        else f"{cfg.initialisation}-{cfg.pretrain_seed}-{name}"
+    )
+    # Fresh weights stand for another pre-training seed: fine-tuning seeds share them, as they share
+    # an encoder.
     load = partial(load_encoder, folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
     settings: Any = OmegaConf.to_container(cfg.task, resolve=True)
     cache = Path(cfg.cache_dir)
@@ -134,7 +184,9 @@ def build_data(cfg: DictConfig, folder: Path, name: str, hardware: Hardware) -> 
     tokenizer = open_tokenizer(folder, cfg.token_types)
     code = digest(code_behind([settings["data"]["_target_"]]))
     task = TaskInputs(cfg.task.name, *places, tokenizer, limit, source, cfg.max_unknown_share, code)
-    return building.build_task_data(cfg, task, seed=draw_seed(cfg), num_workers=cfg.trainer.num_workers)
+    return building.build_task_data(
+        cfg, task, seed=draw_seed(cfg), num_workers=cfg.trainer.num_workers
+    )
 
 
 def check_numbers(cfg: DictConfig, data: FinetuningDataModule) -> None:
@@ -146,9 +198,10 @@ def check_numbers(cfg: DictConfig, data: FinetuningDataModule) -> None:
 def draw_seed(cfg: DictConfig) -> int:
     """Seed of what this run draws: head weights, order of examples, dropout.
 
-    From both of its seeds, so that fine-tuning seeds are nested in pre-training seeds: drawn alike for every encoder,
-    their effect would be missing from the spread between encoders (docs/decisions/0013). Rows of a table are paired:
-    with the same two seeds they draw the same."""
+    From both of its seeds, so that fine-tuning seeds are nested in pre-training seeds: drawn alike
+    for every encoder, their effect would be missing from the spread between encoders
+    (docs/decisions/0013). Rows of a table are paired: with the same two seeds they draw the
+    same."""
     return derive_seed(cfg.pretrain_seed, f"fine-tuning {cfg.seed}")
 
 
@@ -156,9 +209,16 @@ def build_module(cfg: DictConfig, encoder: Encoder, data: FinetuningDataModule) 
     """The task's module on the encoder; head weights and dropout are functions of the seeds."""
     seed_initialisation(draw_seed(cfg))
     return made_of(
-        build("task.module", cfg.task.module), encoder=encoder, head=cfg.head,
-        validation=data.validation, metric=cfg.task.metric, keep_best_weights=cfg.keep_model or cfg.predict_test,
-        optimizer_factory=build("optimizer", cfg.optimizer), schedule_factory=build("schedule", cfg.schedule),
-        total_steps=data.total_steps, gradient_clip_norm=cfg.gradient_clip_norm, seed=draw_seed(cfg),
+        build("task.module", cfg.task.module),
+        encoder=encoder,
+        head=cfg.head,
+        validation=data.validation,
+        metric=cfg.task.metric,
+        keep_best_weights=cfg.keep_model or cfg.predict_test,
+        optimizer_factory=build("optimizer", cfg.optimizer),
+        schedule_factory=build("schedule", cfg.schedule),
+        total_steps=data.total_steps,
+        gradient_clip_norm=cfg.gradient_clip_norm,
+        seed=draw_seed(cfg),
         log_interval_steps=cfg.trainer.log_interval_steps,
-    )  # fmt: skip
+    )

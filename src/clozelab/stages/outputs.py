@@ -219,7 +219,8 @@ def write_parquet(out: Path, file: RowFile, answered: Answered, array_name: str)
             arrays.append(pyarrow.array(values, type=types.get(name) if name in given else None))
         except (pyarrow.ArrowException, TypeError, ValueError) as error:
             raise ValueError(
-                f"output={out}: the column {name!r} holds values of several kinds ({error}); take .jsonl"
+                f"output={out}: the column {name!r} holds values of several kinds ({error}); take"
+                " .jsonl"
             ) from error
     table = pyarrow.table(arrays, names=[*given, *columns])
     with whole_file(out) as target:
@@ -246,7 +247,14 @@ def write_arrays(path: Path, vectors: list[Any]) -> None:
     with whole_file(path) as file:
         if path.suffix == ".npz":
             arrays = {f"text_{number}": array for number, array in enumerate(vectors, 1)}
-            np.savez(file, **{name: array for name, array in arrays.items() if not isinstance(array, Unanswered)})
+            np.savez(
+                file,
+                **{
+                    name: array
+                    for name, array in arrays.items()
+                    if not isinstance(array, Unanswered)
+                },
+            )
             return
         known = next(array for array in vectors if not isinstance(array, Unanswered))
         nothing = np.full_like(known, np.nan)

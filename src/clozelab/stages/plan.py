@@ -1,4 +1,6 @@
-"""`clozelab plan` and `clozelab doctor`: what an experiment costs and what is wrong with it, before anything runs."""
+"""`clozelab plan` and `clozelab doctor`: what an experiment costs and what is wrong with it, before
+anything runs.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,9 @@ def main(said: Words) -> int:
     budget = parse_budget(said.values["budget"]) if "budget" in said.values else None
     matched_by = said.values.get("matched_by")
     if matched_by and budget is None:
-        raise ValueError(f"matched_by={matched_by} divides a budget among the arms: say budget=TIME too")
+        raise ValueError(
+            f"matched_by={matched_by} divides a budget among the arms: say budget=TIME too"
+        )
     if matched_by and matched_by not in MATCHINGS:
         raise ValueError(f"matched_by={matched_by}: arms can be matched by {', '.join(MATCHINGS)}")
     text = said.values.get("difference", "2")
@@ -136,12 +140,20 @@ def main(said: Words) -> int:
         say(console, line)
     each = mean_evaluation(found)
     is_shared = budget is not None and bool(found.arms) and (matched_by or not experiment.claims)
-    shares = affordable(found, budget or 0.0, [matched_by] if matched_by else MATCHINGS) if is_shared else {}
+    shares = (
+        affordable(found, budget or 0.0, [matched_by] if matched_by else MATCHINGS)
+        if is_shared
+        else {}
+    )
     for name, part in shares.items():
         console.print(make_table(*share_table(name, part), console.width))
         factors = {f"steps_factor={one.steps_factor:.3g}" for one in part.itertuples()}
         if stage == "pretrain" and len(factors) == 1:  # of several arms each has its own
-            say(console, f"run: clozelab pretrain {shlex.join([*said.overrides, *factors])}", style="bold")
+            say(
+                console,
+                f"run: clozelab pretrain {shlex.join([*said.overrides, *factors])}",
+                style="bold",
+            )
     if budget is not None and not is_shared:
         for part in choose(found, experiment, steps, runs, said, budget, float(text), each):
             if isinstance(part, str):
@@ -202,14 +214,17 @@ def mean_evaluation(costing: Costing) -> float:
 
 
 def parse_budget(text: str) -> float:
-    """Seconds of "2h", "90min", "1.5 h", "1h30min". ValueError: it is not a time of a second or more."""
+    """Seconds of "2h", "90min", "1.5 h", "1h30min". ValueError: it is not a time of a second or
+    more.
+    """
     from pandas import Timedelta
 
     try:
         seconds = float(Timedelta(f"0{text}" if text.startswith(".") else text).total_seconds())
     except ValueError:
         seconds = 0.0
-    if not seconds >= 1.0 or text.strip().isdigit() or "," in text:  # 10 would be nanoseconds, 1,5h 15 hours
+    # 10 would be nanoseconds, 1,5h 15 hours
+    if not seconds >= 1.0 or text.strip().isdigit() or "," in text:
         raise ValueError(f"budget={text}: give a time above zero, such as 2h, 90min or 1h30min")
     return seconds
 
@@ -224,7 +239,9 @@ def choose(
     difference: float,
     evaluation: float,
 ) -> Iterator[Table | str]:
-    """The power of every number of seeds that a budget pays for, the choice among them, and its command."""
+    """The power of every number of seeds that a budget pays for, the choice among them, and its
+    command.
+    """
     from clozelab.planning.choice import ask, choices, spreads_of
     from clozelab.verdicts.table import build_table
 
@@ -235,11 +252,15 @@ def choose(
     tasks = list(dict.fromkeys([*(job.task for job in costing.tasks), *measures]))
     question = ask(experiment, tasks, difference)
     if not question.claims:
-        yield f"no claim of {experiment.name} is about a task of this plan: there is no power to reckon"
+        yield (
+            f"no claim of {experiment.name} is about a task of this plan: there is no power to"
+            " reckon"
+        )
         return
     tuned = sweeps["finetune"].groups(lambda key: key == "seed") if "finetune" in sweeps else ()
     spreads = spreads_of(tasks, build_table(experiment, runs) if runs.runs else None)
-    spreads |= {one: replace(spreads[one], finetuning=0.0) for one in measures}  # one number a pre-training seed
+    # one number a pre-training seed
+    spreads |= {one: replace(spreads[one], finetuning=0.0) for one in measures}
     rule = experiment.stopping
     found = choices(
         costing,
@@ -253,7 +274,11 @@ def choose(
     )
     best = max(found, key=lambda one: one.worth)
     first = question.num_primary
-    what = f"all of {first} primary claims are" if first else f"one of {len(question.claims)} claims is"
+    what = (
+        f"all of {first} primary claims are"
+        if first
+        else f"one of {len(question.claims)} claims is"
+    )
     yield f"power: how often {what} decided where true differences are {difference:g} points"
     headings = ["seeds", "fine-tuning\nseeds", "tokens\na run", "time", "power"]
     most_tokens = max(arm.tokens for arm in costing.arms)
@@ -270,10 +295,19 @@ def choose(
     yield [*(Heading(name, True) for name in headings), Heading("")], rows
     if not best.worth[0]:
         yield "no line reaches 80 %: give more time, fewer rows, or a larger difference="
-    about = [f"{task} {one.pretraining:.2g} and {one.finetuning:.2g} ({one.source})" for task, one in spreads.items()]
-    yield f"standard deviations between pre-training and between fine-tuning seeds: {'; '.join(about)}"
+    about = [
+        f"{task} {one.pretraining:.2g} and {one.finetuning:.2g} ({one.source})"
+        for task, one in spreads.items()
+    ]
+    yield (
+        "standard deviations between pre-training and between fine-tuning seeds:"
+        f" {'; '.join(about)}"
+    )
     if question.unknown:
-        yield f"not counted, since no task of this plan speaks for them: {'; '.join(question.unknown)}"
+        yield (
+            "not counted, since no task of this plan speaks for them:"
+            f" {'; '.join(question.unknown)}"
+        )
     seeds = ",".join(map(str, range(1, best.seeds + 1)))
     chosen = {}
     if tuned:
@@ -352,7 +386,10 @@ def part_tables(costing: Costing) -> Iterator[Table]:
             rows.append([name, str(shape.count), *cells, f"{sum(parts.values()):.1f}"])
     if rows:
         soon = {"jobs": 3, "fits": 2, "saving": 1}  # lost on a narrow terminal
-        columns = [Heading(name, True, soon.get(name, 0)) for name in ("jobs", *PART_HEADINGS.values(), "in all")]
+        columns = [
+            Heading(name, True, soon.get(name, 0))
+            for name in ("jobs", *PART_HEADINGS.values(), "in all")
+        ]
         yield [Heading("seconds a job"), *columns], rows
 
 
@@ -365,7 +402,11 @@ def _times(shape: Shape, unit: str = "") -> list[str]:
     mark = " ?" if shape.is_estimated else ""
     speed, time, took = DASH, DASH, ""
     if shape.is_timed:
-        speed = " ".join(dict.fromkeys(rough(one.tokens_per_second) for one in shape.speeds if one)) + unit + mark
+        speed = (
+            " ".join(dict.fromkeys(rough(one.tokens_per_second) for one in shape.speeds if one))
+            + unit
+            + mark
+        )
     if shape.seconds is not None:
         time = duration(shape.seconds) + (mark if shape.is_timed else " *")
     if shape.took:
@@ -380,7 +421,9 @@ def disk(costing: Costing, room: tuple[str, int, int, int]) -> str:
     folders = {arm.corpus.folder for arm in costing.arms if arm.corpus.folder}
     corpus = filesize.decimal(sum(map(size, folders))) if folders else "not prepared yet"
     place, free, wanted, used = room
-    runs = f"run folders {filesize.decimal(wanted)}" + (f" ({filesize.decimal(used)} there already)" if used else "")
+    runs = f"run folders {filesize.decimal(wanted)}" + (
+        f" ({filesize.decimal(used)} there already)" if used else ""
+    )
     return f"disk: {runs}, prepared corpus {corpus}; {filesize.decimal(free)} free for {place}"
 
 
@@ -411,7 +454,9 @@ def sums(costing: Costing, parts: Sequence[Part] | None = None) -> list[str]:
 
 def _others(parts: Sequence[Part] | None) -> str:
     """What a reproduction's time includes beside its jobs."""
-    named = {SHORT_PARTS[part.name]: part.seconds for part in parts or () if part.name in SHORT_PARTS}
+    named = {
+        SHORT_PARTS[part.name]: part.seconds for part in parts or () if part.name in SHORT_PARTS
+    }
     if not named:
         return ""
     said = [f"{name} {duration(seconds)}" for name, seconds in named.items()]
@@ -423,13 +468,22 @@ def _about(seconds: float | None) -> str:
 
 
 def _left(number: int, of: int, seconds: float | None) -> str:
-    left = f"{several(number, 'job')}, {_about(seconds)}" if number else "nothing, all are complete or shared"
+    left = (
+        f"{several(number, 'job')}, {_about(seconds)}"
+        if number
+        else "nothing, all are complete or shared"
+    )
     return "" if number == of else f"; left: {left}"
 
 
 def share_table(name: str, shares: pandas.DataFrame) -> Table:
-    """What a budget buys: steps, tokens, FLOPs and time of one run, and the arm's steps_factor that makes it so."""
-    columns = [Heading(column, True) for column in ("steps", "tokens", "FLOPs", "time a run", "steps_factor")]
+    """What a budget buys: steps, tokens, FLOPs and time of one run, and the arm's steps_factor that
+    makes it so.
+    """
+    columns = [
+        Heading(column, True)
+        for column in ("steps", "tokens", "FLOPs", "time a run", "steps_factor")
+    ]
     return [Heading(f"equal {name}"), *columns], [
         [
             one.arm,
@@ -458,31 +512,41 @@ def warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame]) -> list[s
     lines, read = list[str](), dict[str, list[str]]()
     if any(arm.corpus.folder is None for arm in costing.arms):
         lines.append(
-            "the corpus is not prepared yet: parameters are those of a full vocabulary, which may turn out smaller"
+            "the corpus is not prepared yet: parameters are those of a full vocabulary, which may"
+            " turn out smaller"
         )
     for number, arm in enumerate(costing.arms):
         tokens = min([part.tokens[number] for part in shares.values()], default=arm.tokens)
         if arm.tokens_to_plateau > tokens:
             lines.append(
-                f"{arm.name}: too short to learn more than word frequencies: {rough(tokens)} tokens, where a masked "
-                f"model takes about {rough(arm.tokens_to_plateau)} (rule of thumb at the tiny size; larger ones later)"
+                f"{arm.name}: too short to learn more than word frequencies: {rough(tokens)}"
+                f" tokens, where a masked model takes about {rough(arm.tokens_to_plateau)} (rule of"
+                " thumb at the tiny size; larger ones later)"
             )
         if arm.corpus.folder:
             read.setdefault(passes(tokens, arm.corpus.train.num_tokens)[0], []).append(arm.name)
     for amount, names in read.items():
-        lines.append(f"{'every arm' if len(names) == len(costing.arms) > 1 else listed(names)}: {amount}")
+        lines.append(
+            f"{'every arm' if len(names) == len(costing.arms) > 1 else listed(names)}: {amount}"
+        )
     lines += [f"not timed: {problem}" for problem in costing.problems]
     if any(shape.is_estimated for shape in costing.shapes):
         lines.append(
-            f"? beside a speed: not timed, because a step would take more than {MAX_STEP_SECONDS:.0f} s here; reckoned "
-            "from FLOPs and this machine's matrix products, and perhaps wrong by a factor of two"
+            "? beside a speed: not timed, because a step would take more than"
+            f" {MAX_STEP_SECONDS:.0f} s here; reckoned from FLOPs and this machine's matrix"
+            " products, and perhaps wrong by a factor of two"
         )
     lines += busy_lines(costing)
     if any(not shape.is_timed and shape.took for shape in costing.shapes):
         lines.append("* beside a time: no speed was measured; it is what finished runs took here")
-    unknown = dict.fromkeys(job.measure for job in costing.measures if job.reading is None and not job.took)
+    unknown = dict.fromkeys(
+        job.measure for job in costing.measures if job.reading is None and not job.took
+    )
     if unknown:
-        lines.append(f"a minute each is a guess, since the plan cannot count what they read: {', '.join(unknown)}")
+        lines.append(
+            "a minute each is a guess, since the plan cannot count what they read:"
+            f" {', '.join(unknown)}"
+        )
     if guessed := dict.fromkeys(job.task for job in costing.tasks if not job.train):
         lines.append(f"files not found for {', '.join(guessed)}: their lengths (?) are guesses")
     return lines
@@ -492,7 +556,9 @@ def doctor(words: Sequence[str]) -> int:
     """Print the findings; returns the exit status."""
     words = [word for word in words if word not in ("-m", "--multirun")]  # as it is said of a sweep
     options = ("config-dir", "config-name") if set(SWEEPS) & set(words) else ()
-    said = parse("doctor", words, names=(0, 1), options=options, flags=("all",), takes_overrides=True)
+    said = parse(
+        "doctor", words, names=(0, 1), options=options, flags=("all",), takes_overrides=True
+    )
     from clozelab.training.host import import_torchmetrics_quickly, tune_allocator
 
     is_tuned = tune_allocator()  # before torch and lightning are imported
@@ -500,7 +566,10 @@ def doctor(words: Sequence[str]) -> int:
     if said.names:
         return _pre_flight(said)
     if said.overrides:
-        raise ValueError(f"{said.overrides[0]}: doctor without an experiment looks at the machine, and takes nothing")
+        raise ValueError(
+            f"{said.overrides[0]}: doctor without an experiment looks at the machine, and takes"
+            " nothing"
+        )
     from clozelab.checks.doctor import look_at_machine, print_facts
     from clozelab.training.host import host_facts, usable_cores
 

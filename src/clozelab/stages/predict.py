@@ -1,4 +1,6 @@
-"""What a finished model says: of texts or its task's files (`clozelab predict`), and packed for a server (`submit`)."""
+"""What a finished model says: of texts or its task's files (`clozelab predict`), and packed for a
+server (`submit`).
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,12 @@ OF_TASK |= {"tags": "tag", "spans": "answer", "embedding": "embed"}
 ARRAY_ACTS = ("embed", "states", "attention")
 TEXTS_AT_ONCE = 2048
 SETTINGS = ("top_k", "layer", "stride", "pooling")
-OPTIONS = {"fill": ("top_k",), "answer": ("top_k",), "classify": ("stride",), "embed": ("pooling", "layer", "stride")}
+OPTIONS = {
+    "fill": ("top_k",),
+    "answer": ("top_k",),
+    "classify": ("stride",),
+    "embed": ("pooling", "layer", "stride"),
+}
 PLACES = ("text", "pair", "question", "input", "format", "output", "test")
 PLACED = ("device", "precision", "hub", "label_names")
 READING = {"errors": ("mark", "raise"), "empty": ("keep", "skip")}
@@ -106,7 +113,9 @@ def main(said: Words) -> int:
             print(path)
         return 0
     if "input" not in values and "text" not in values:
-        raise ValueError("predict needs one of text=TEXT and input=FILE (- for what is piped in); see --help")
+        raise ValueError(
+            "predict needs one of text=TEXT and input=FILE (- for what is piped in); see --help"
+        )
     act = values.get("do")
     if act not in (None, *ACTS):
         raise ValueError(f"do={act}: choose one of {', '.join(ACTS)}")
@@ -155,7 +164,8 @@ def say_what_is_read(file: RowFile, roles: Mapping[str, str], values: Mapping[st
 
 def predictor_of(said: Words) -> Predictor:
     """The model that is said; in a terminal it shows how far it is."""
-    from rich.console import Console  # these take seconds, which --help and wrong words need not wait
+    # these take seconds, which --help and wrong words need not wait
+    from rich.console import Console
     from rich.progress import track
 
     from clozelab.modules.predictor import load
@@ -170,7 +180,9 @@ def predictor_of(said: Words) -> Predictor:
     )
     predictor.warns = False  # counted at the end, over all batches
     if sys.stderr.isatty() and {"input", "in"} & said.values.keys():
-        predictor.progress = partial(track, description="reading", console=Console(stderr=True), transient=True)
+        predictor.progress = partial(
+            track, description="reading", console=Console(stderr=True), transient=True
+        )
     return predictor
 
 
@@ -184,7 +196,10 @@ def label_names_of(values: Mapping[str, str]) -> dict[str, str]:
     except yaml.YAMLError:
         names = None
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-        raise ValueError(f"label_names={text}: write '{{MODEL_NAME: NAME, ...}}', a name of each label to be renamed")
+        raise ValueError(
+            f"label_names={text}: write '{{MODEL_NAME: NAME, ...}}', a name of each label to be"
+            " renamed"
+        )
     return names
 
 
@@ -202,7 +217,9 @@ def options_of(act: str, values: Mapping[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for key in (key for key in SETTINGS if key in values):
         value = str(values[key])
-        if key not in OPTIONS.get(act, ()) or (key != "pooling" and not value.lstrip("-").isdecimal()):
+        if key not in OPTIONS.get(act, ()) or (
+            key != "pooling" and not value.lstrip("-").isdecimal()
+        ):
             raise ValueError(f"{key}={value} is nothing for do={act}, or no whole number")
         options[key] = value if key == "pooling" else int(value)
     return options
@@ -255,8 +272,8 @@ def roles_of_file(file: RowFile, act: str, values: Mapping[str, str]) -> dict[st
             )
         if file.is_table and value in file.columns:
             raise ValueError(
-                f"{key}={value} would be that very text for every row, and {file.name} has a column {value!r}: "
-                f"say text=FIRST,{value} for the texts of two columns"
+                f"{key}={value} would be that very text for every row, and {file.name} has a column"
+                f" {value!r}: say text=FIRST,{value} for the texts of two columns"
             )
         if key not in roles_of(act):
             raise ValueError(f"{key}= is nothing for do={act}")
@@ -416,13 +433,20 @@ def predict_task(
     from clozelab.runs.record import read_record
 
     record, file = read_record(run) if run.is_dir() else None, file and str(Path(file).resolve())
-    if record is None or record.stage != "finetune" or not record.is_complete or not record.config_name:
+    if (
+        record is None
+        or record.stage != "finetune"
+        or not record.is_complete
+        or not record.config_name
+    ):
         raise ValueError(
-            f"{run} is no complete fine-tuning of a command line; only that knows its task's format. "
-            "Any other model reads a file as input=FILE, with text=COLUMN"
+            f"{run} is no complete fine-tuning of a command line; only that knows its task's"
+            " format. Any other model reads a file as input=FILE, with text=COLUMN"
         )
     if not (run / "model" / "config.json").is_file():
-        raise ValueError(f"{run} kept no model (keep_model=false, or gc took it), so it cannot predict")
+        raise ValueError(
+            f"{run} kept no model (keep_model=false, or gc took it), so it cannot predict"
+        )
     if file and not Path(file).is_file():
         raise ValueError(f"test={file}: there is no such file")
     from clozelab.models import folders
@@ -437,13 +461,19 @@ def predict_task(
     out = Path(output or run / "test_predictions").resolve()
     with building.said_again(record) as cfg:
         if not is_record_of(record, stage="finetune", config=cfg):
-            raise ValueError(f"{run}: its command says another configuration now than when it was trained")
+            raise ValueError(
+                f"{run}: its command says another configuration now than when it was trained"
+            )
         cfg.initialisation = "pretrained"
-        hardware = replace(building.hardware_of(cfg.trainer), devices=1, num_nodes=1, strategy="auto")
+        hardware = replace(
+            building.hardware_of(cfg.trainer), devices=1, num_nodes=1, strategy="auto"
+        )
         hardware = replace(hardware, precision=record.facts.get("precision", hardware.precision))
         data = finetune.build_data(cfg, folder, encoder_fingerprint(folder), hardware)
         if data.source_fingerprint != record.inputs["task_files"]:
-            raise ValueError(f"{run} was trained on other task files than are here now, so labels may be others")
+            raise ValueError(
+                f"{run} was trained on other task files than are here now, so labels may be others"
+            )
         if file and output is None and Path(file).stem in data.test_files:
             raise ValueError(f"test={file} is called as the task's own test set: say output=FOLDER")
         data.test_files = {Path(file).stem: file} if file else data.test_files
@@ -457,7 +487,8 @@ def predict_task(
             split: Any = module.validation
             names = renamed_labels(getattr(split, "label_names", ()), label_names, run)
             module.validation = replace(split, label_names=names)
-        module.best = Evaluation(0, scores, [], is_collapsed=False)  # where the threshold of 2.0 stands
+        # where the threshold of 2.0 stands
+        module.best = Evaluation(0, scores, [], is_collapsed=False)
         once: Any = {"max_steps": 1, "validation_interval_steps": None, "log_interval_steps": 1}
         trainer = build_trainer(hardware, callbacks=[], loggers=[], folder=out.parent, **once)
         written: list[Path] = []
@@ -484,22 +515,27 @@ def submit(said: Words) -> int:
     """Write a submission; returns the exit status."""
     if said.names[:1] != ["glue"]:
         raise ValueError(
-            f"submit knows one benchmark: `clozelab submit glue RUNS...`, not {said.names[:1] or 'nothing'}"
+            "submit knows one benchmark: `clozelab submit glue RUNS...`, not"
+            f" {said.names[:1] or 'nothing'}"
         )
     out = Path(said.values.get("out", "glue_submission.zip"))
     best: dict[str, Candidate] = {}
     for name, found in find_predictions([*map(Path, said.names[1:])]).items():
-        # A model trained on a stand-in is scored on another validation set: only where there is no other.
+        # A model trained on a stand-in is scored on another validation set: only where there is no
+        # other.
         own = [one for one in found if one.stand_in_for is None] or found
         if len({(one.metric, one.task) for one in own}) > 1:
             runs = ", ".join(f"{one.run} ({one.task}, {one.metric})" for one in own)
-            raise ValueError(f"{name}: nobody can say which is best of {runs}; give only the run that you mean")
+            raise ValueError(
+                f"{name}: nobody can say which is best of {runs}; give only the run that you mean"
+            )
         best[name] = max(own, key=lambda one: one.score)
     missing = [name for name in TEST_SETS if name not in best]
     if missing and "placeholders" not in said.flags:
         raise ValueError(
-            f"no predictions for {', '.join(missing)}: fine-tune those tasks with predict_test=true, or add "
-            "--placeholders to fill them with one constant answer (their scores then mean nothing)"
+            f"no predictions for {', '.join(missing)}: fine-tune those tasks with"
+            " predict_test=true, or add --placeholders to fill them with one constant answer"
+            " (their scores then mean nothing)"
         )
     contents = {name: one.path.read_bytes() for name, one in best.items()}
     write_submission(out, contents | {name: placeholder(name).encode() for name in missing})
@@ -517,19 +553,33 @@ def submit(said: Words) -> int:
 def find_predictions(runs: Sequence[Path]) -> dict[str, list[Candidate]]:
     """Test set -> the predictions for it in or below the given folders.
 
-    ValueError: a folder does not exist, none holds predictions, or a run has no score beside them."""
+    ValueError: a folder does not exist, none holds predictions, or a run has no score beside
+    them."""
     found: dict[str, list[Candidate]] = {}
     for folder in runs:
         if not folder.is_dir():
-            raise ValueError(f"{folder} is no folder; give run folders of `clozelab finetune ... predict_test=true`")
-        for path in sorted(path for path in folder.rglob("test_predictions/*.tsv") if path.stem in TEST_SETS):
+            raise ValueError(
+                f"{folder} is no folder; give run folders of `clozelab finetune ..."
+                " predict_test=true`"
+            )
+        for path in sorted(
+            path for path in folder.rglob("test_predictions/*.tsv") if path.stem in TEST_SETS
+        ):
             run = path.parents[1]
             try:
                 saved = json.loads((run / "scores.json").read_text(encoding="utf-8"))
-                metric, task, stand_in = str(saved["metric"]), str(saved["name"]), saved.get("stand_in_for")
-                candidate = Candidate(path, run, metric, float(saved["scores"][metric]), stand_in, task)
+                metric, task, stand_in = (
+                    str(saved["metric"]),
+                    str(saved["name"]),
+                    saved.get("stand_in_for"),
+                )
+                candidate = Candidate(
+                    path, run, metric, float(saved["scores"][metric]), stand_in, task
+                )
             except (OSError, ValueError, KeyError) as error:
-                raise ValueError(f"{run}: no readable scores.json beside its predictions ({error})") from error
+                raise ValueError(
+                    f"{run}: no readable scores.json beside its predictions ({error})"
+                ) from error
             found.setdefault(path.stem, []).append(candidate)
     if not found:
         named = ", ".join(map(str, runs)) or "(no folder given)"

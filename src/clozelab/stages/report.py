@@ -1,4 +1,6 @@
-"""`clozelab report`: judge an experiment from its run folders, or make a table of any sweep's, and print it."""
+"""`clozelab report`: judge an experiment from its run folders, or make a table of any sweep's, and
+print it.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,10 @@ def main(said: Words) -> int:
 
     report = make(said.names[0], said.overrides, said.values.get("report_dir"))
     if "latex" in said.flags:
-        say(Console(), f"LaTeX: {render.write_latex(report.page, report.folder / 'report.tex').resolve()}")
+        say(
+            Console(),
+            f"LaTeX: {render.write_latex(report.page, report.folder / 'report.tex').resolve()}",
+        )
     return 0
 
 
@@ -59,24 +64,40 @@ def make(name: str, overrides: Sequence[str], target: str | None) -> Report:
     if not place.is_dir() or (place / "paper.yaml").is_file():
         return judge(find_experiment(name), overrides, target=target)
     if overrides:
-        raise ValueError(f"{overrides[0]}: the report of a folder takes report_dir= and --latex alone")
+        raise ValueError(
+            f"{overrides[0]}: the report of a folder takes report_dir= and --latex alone"
+        )
     report = write_sweep_report(place, Path(target or place / "report"))
     show(report)
     return report
 
 
-def judge(folder: Path, overrides: Sequence[str], config_name: str | None = None, target: str | None = None) -> Report:
-    """Write an experiment's report, print it, and give it to the tracker that the overrides choose (logger=wandb).
+def judge(
+    folder: Path,
+    overrides: Sequence[str],
+    config_name: str | None = None,
+    target: str | None = None,
+) -> Report:
+    """Write an experiment's report, print it, and give it to the tracker that the overrides choose
+    (logger=wandb).
 
-    `overrides` and `config_name` are of one of its sweeps (None: the first). It goes to `target`, or beside the runs.
+    `overrides` and `config_name` are of one of its sweeps (None: the first). It goes to `target`,
+    or beside the runs.
     """
     from clozelab.report.render import write_report
 
     name = config_name or next(iter(sweeps_of(folder).values()))
     root, scale = runs_root(folder, overrides, name)
-    report = write_report(load_experiment(folder), root, Path(target or root / "report"), scale=scale)
+    report = write_report(
+        load_experiment(folder), root, Path(target or root / "report"), scale=scale
+    )
     show(report)
-    track_report(compose(name, overrides, folder=folder, sweep=True), report, experiment=folder.name, scale=scale)
+    track_report(
+        compose(name, overrides, folder=folder, sweep=True),
+        report,
+        experiment=folder.name,
+        scale=scale,
+    )
     return report
 
 
@@ -90,16 +111,29 @@ def show(report: Report) -> None:
 def print_page(page: Mapping[str, Any], console: Console) -> None:
     """Scores, verdicts, and what went wrong."""
     if page["synthetic"]:
-        console.print("[bold yellow]Synthetic data: encoders were trained or scored on generated text.[/]")
+        console.print(
+            "[bold yellow]Synthetic data: encoders were trained or scored on generated text.[/]"
+        )
     console.print(f"[bold]{escape(page['title'])}[/] ({escape(page['scale'])})")
     looks = f"; looks: {page['looks']}" if page["looks"] else ""
-    console.print(escape(f"{page['setup']}\n{page['runs']}{looks}; {page['interval']}"), style="dim", highlight=False)
+    console.print(
+        escape(f"{page['setup']}\n{page['runs']}{looks}; {page['interval']}"),
+        style="dim",
+        highlight=False,
+    )
     if page["registered"]:
         console.print(escape(page["registered"]), style="dim", highlight=False)
     columns: Sequence[str]
     if page["bounds"]:  # how far each arm is from the best that a generated corpus allows
-        columns = ("arm", "held-out\nloss", "no model\nbelow", "above by\nat most", "NSP\naccuracy", "by the\nsources",
-                   "inside\none")  # fmt: skip
+        columns = (
+            "arm",
+            "held-out\nloss",
+            "no model\nbelow",
+            "above by\nat most",
+            "NSP\naccuracy",
+            "by the\nsources",
+            "inside\none",
+        )
         keys = "label", "loss", "bound", "above", "nsp", "nsp_rule", "nsp_inside"
         rows = [tuple(arm[key] for key in keys) for arm in page["arms"]]
         console.print(_table(columns, rows, "pre-training, nats a predicted token"))
@@ -119,26 +153,45 @@ def print_page(page: Mapping[str, Any], console: Console) -> None:
     if page["differences"]:
         columns = "row", "column", "difference,\n95 % interval", "corrected p"
         rows = [
-            (one["row"], one["judged_on"], f"{one['ours']} {one['unit']}\n{one['interval']}", one["p"])
+            (
+                one["row"],
+                one["judged_on"],
+                f"{one['ours']} {one['unit']}\n{one['interval']}",
+                one["p"],
+            )
             for one in page["differences"]
         ]
-        console.print(_table(columns, rows, f"differences from {page['differences'][0]['first']}, paired by seed"))
+        console.print(
+            _table(
+                columns, rows, f"differences from {page['differences'][0]['first']}, paired by seed"
+            )
+        )
         for one in (one for one in page["differences"] if one["note"] and not one["p"]):
-            console.print(escape(f"{one['row']} on {one['judged_on']}: {one['note']}"), style="dim", highlight=False)
+            console.print(
+                escape(f"{one['row']} on {one['judged_on']}: {one['note']}"),
+                style="dim",
+                highlight=False,
+            )
 
 
 def _score_tables(group: Mapping[str, Any], width: int) -> Iterator[Table]:
-    """The rows with as many data sets at once as stand side by side; below them what needs no encoder."""
+    """The rows with as many data sets at once as stand side by side; below them what needs no
+    encoder.
+    """
     surface = [{"paper": "", "mean": one["mean"], "half": ""} for one in group["surface"] or ()]
     rows = [*group["rows"], *([{"label": "surface baseline", "cells": surface}] if surface else [])]
     labels = ["", *(row["label"] for row in rows)]
     longest = max(len(word) for label in labels for word in label.split() or [""])
-    label_width = min(max(map(len, labels)), max(longest, width // 3))  # longer ones fold between words
+    # longer ones fold between words
+    label_width = min(max(map(len, labels)), max(longest, width // 3))
     empty = label_width + 2 * PADDING
     chosen, used = [labels], empty
     for index, heading in enumerate(group["headings"]):
         columns = _columns(heading, [row["cells"][index] for row in rows])
-        needed = sum(max(len(line) for text in column for line in text.split("\n")) + PADDING for column in columns)
+        needed = sum(
+            max(len(line) for text in column for line in text.split("\n")) + PADDING
+            for column in columns
+        )
         if len(chosen) > 1 and used + needed > width:
             yield _side_by_side(chosen, label_width)
             chosen, used = [labels], empty
@@ -179,19 +232,36 @@ def _verdicts(judgements: Iterable[Mapping[str, Any]]) -> Table:
         needs = f"\n{one['needs_short']}" * bool(one["needs_short"])
         figures = f"{one['judged_on']}: {one['ours']} {one['interval'].replace(' ', HARD)}".rstrip()
         notes = one["note"].split("; ")
-        why = "" if one["corrected"] else next((part for part in notes if part.endswith("measured nothing")), notes[0])
-        said = ", ".join(filter(None, (figures * (one["ours"] != DASH), one["corrected"], one["claimed"], why)))
+        why = (
+            ""
+            if one["corrected"]
+            else next((part for part in notes if part.endswith("measured nothing")), notes[0])
+        )
+        said = ", ".join(
+            filter(None, (figures * (one["ours"] != DASH), one["corrected"], one["claimed"], why))
+        )
         sentence = Text(one["text"]).append(f"\n{said}", "dim")
         table.add_row(Text(one["verdict"], STYLES[one["kind"]]).append(needs, "default"), sentence)
     return table
 
 
-def _table(names: Sequence[str], rows: Sequence[Sequence[str | Text]], title: str | None = None) -> Table:
+def _table(
+    names: Sequence[str], rows: Sequence[Sequence[str | Text]], title: str | None = None
+) -> Table:
     table = Table(box=box.SIMPLE, title=title and escape(title), title_justify="left")
     for name, *cells in zip(names, *rows, strict=True):
         is_number, words = name not in TEXTS, [word for cell in cells for word in str(cell).split()]
-        least = max([TEXTS.get(name, 0), *(len(word) for word in words if not is_number and len(word) <= LONGEST_WORD)])
-        how = {"justify": "right" if is_number else "left", "no_wrap": is_number, "min_width": least or None}
+        least = max(
+            [
+                TEXTS.get(name, 0),
+                *(len(word) for word in words if not is_number and len(word) <= LONGEST_WORD),
+            ]
+        )
+        how = {
+            "justify": "right" if is_number else "left",
+            "no_wrap": is_number,
+            "min_width": least or None,
+        }
         table.add_column(name, overflow="fold", **how)  # type: ignore[arg-type]
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else escape(cell) for cell in row))

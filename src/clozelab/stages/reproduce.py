@@ -1,6 +1,8 @@
-"""`clozelab reproduce EXPERIMENT scale=NAME`: prepare, the sweeps, report. Every step skips what is done.
+"""`clozelab reproduce EXPERIMENT scale=NAME`: prepare, the sweeps, report. Every step skips what is
+done.
 
-Each step is a process of its own, so it can be stopped and started again at any moment and nothing is shared but files.
+Each step is a process of its own, so it can be stopped and started again at any moment and nothing
+is shared but files.
 """
 
 from __future__ import annotations
@@ -70,8 +72,14 @@ came before the first run, and names what was changed afterwards. Takes the over
   --again    where another declaration is registered: keeps that one, and adds what is declared now"""
 
 
-@verb("reproduce", HELP, names=(1, 1), keys=("until", "budget"), flags=("dry-run", "skip-doctor", "no-measure"),
-      takes_overrides=True)  # fmt: skip
+@verb(
+    "reproduce",
+    HELP,
+    names=(1, 1),
+    keys=("until", "budget"),
+    flags=("dry-run", "skip-doctor", "no-measure"),
+    takes_overrides=True,
+)
 def main(said: Words) -> int:
     """Run the experiment; returns 0 only if every step went well."""
     folder, is_checked = find_experiment(said.names[0]), "skip-doctor" in said.flags
@@ -79,7 +87,9 @@ def main(said: Words) -> int:
         seeds = [first_seeds(load_experiment(folder), said.values.get("until"), said.overrides)]
         budget = parse_budget(said.values["budget"]) if "budget" in said.values else math.inf
         if "dry-run" not in said.flags:
-            return until_decided(folder, said.words, said.overrides, seeds, budget, is_checked=is_checked)
+            return until_decided(
+                folder, said.words, said.overrides, seeds, budget, is_checked=is_checked
+            )
         said.overrides.extend(seeds)
     steps = make_steps(folder, said.overrides)
     if "dry-run" in said.flags:
@@ -88,13 +98,26 @@ def main(said: Words) -> int:
 
 
 def run_round(
-    folder: Path, words: Sequence[str], overrides: Sequence[str], steps: list[Step], *, is_checked: bool
+    folder: Path,
+    words: Sequence[str],
+    overrides: Sequence[str],
+    steps: list[Step],
+    *,
+    is_checked: bool,
 ) -> tuple[int, Report | None]:
-    """Run what is not complete and judge: (exit status, the report, or none where it was stopped)."""
+    """Run what is not complete and judge: (exit status, the report, or none where it was
+    stopped).
+    """
     last, console, status = steps[-1], Console(stderr=True), 0
-    jobs = {one.verb: names_of(map(one.sweep.composer.compose, one.sweep.jobs)) for one in steps if one.is_sweep}
+    jobs = {
+        one.verb: names_of(map(one.sweep.composer.compose, one.sweep.jobs))
+        for one in steps
+        if one.is_sweep
+    }
     asked = [stage for stage in SWEEPS if stage in jobs or stage != "evaluate"]
-    write_launch(last.root[0], ["reproduce", *words], {stage: jobs.get(stage, []) for stage in asked})
+    write_launch(
+        last.root[0], ["reproduce", *words], {stage: jobs.get(stage, []) for stage in asked}
+    )
     if all_complete(steps):
         console.print("every run is complete", style="dim")
         accept_other_code(find(last.root[0]).runs, "any")
@@ -123,13 +146,19 @@ def run_round(
 
 
 def first_seeds(experiment: Experiment, until: str | None, overrides: Sequence[str]) -> str:
-    """The override for the first look. ValueError: there is no such rule, or the seeds are chosen already."""
+    """The override for the first look. ValueError: there is no such rule, or the seeds are chosen
+    already.
+    """
     if until != "decided":
-        raise ValueError(f"until={until}: there is until=decided alone" if until else "budget= needs until=decided")
+        raise ValueError(
+            f"until={until}: there is until=decided alone"
+            if until
+            else "budget= needs until=decided"
+        )
     if (rule := experiment.stopping) is None:
         raise ValueError(
-            f"{experiment.folder}: until=decided needs a stopping rule in paper.yaml, written before the first look, "
-            "such as stopping: {first: 3, most: 8}"
+            f"{experiment.folder}: until=decided needs a stopping rule in paper.yaml, written"
+            " before the first look, such as stopping: {first: 3, most: 8}"
         )
     if given := next(filter(chooses_seeds, overrides), ""):
         raise ValueError(f"{given}: until=decided chooses the pre-training seeds itself")
@@ -137,9 +166,17 @@ def first_seeds(experiment: Experiment, until: str | None, overrides: Sequence[s
 
 
 def until_decided(
-    folder: Path, words: Sequence[str], overrides: Sequence[str], more: list[str], budget: float, *, is_checked: bool
+    folder: Path,
+    words: Sequence[str],
+    overrides: Sequence[str],
+    more: list[str],
+    budget: float,
+    *,
+    is_checked: bool,
 ) -> int:
-    """One look after the other, each with a seed more of the rows of one claim; returns the exit status."""
+    """One look after the other, each with a seed more of the rows of one claim; returns the exit
+    status.
+    """
     from clozelab.verdicts.accounts import seed_seconds
 
     experiment, console, began = load_experiment(folder), Console(), time.monotonic()
@@ -147,7 +184,11 @@ def until_decided(
         started = time.monotonic()
         steps = make_steps(folder, [*overrides, *more])
         stages = {word.partition(".")[0] for word in more}
-        steps = [step for step in steps if step.verb in stages or not step.is_sweep or more[0].startswith("seeds=")]
+        steps = [
+            step
+            for step in steps
+            if step.verb in stages or not step.is_sweep or more[0].startswith("seeds=")
+        ]
         status, report = run_round(folder, words, [*overrides, *more], steps, is_checked=is_checked)
         if report is None or status:
             return status
@@ -157,10 +198,15 @@ def until_decided(
             return 0
         now = time.monotonic()
         tasks = claim.column.tasks if claim.column else ()
-        known = seed_seconds(claim.rows, tasks, report.table) or 0.0  # this round may have found all its runs complete
+        # this round may have found all its runs complete
+        known = seed_seconds(claim.rows, tasks, report.table) or 0.0
         one_seed = max((now - started) / len(more[0].split(",")), known)
         if now - began + one_seed > budget:
-            say(console, f"The budget ends before another seed would, which takes about {duration(one_seed)}.")
+            say(
+                console,
+                "The budget ends before another seed would, which takes about"
+                f" {duration(one_seed)}.",
+            )
             return 0
         before, more, is_checked = more, next_seed(claim, experiment), True
         if more == before:
@@ -169,27 +215,42 @@ def until_decided(
 
 
 def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgement | None:
-    """The undecided claim to give the next seed to: the first primary one, or else that with the nearest forecast."""
+    """The undecided claim to give the next seed to: the first primary one, or else that with the
+    nearest forecast.
+    """
     from clozelab.verdicts.judging import INCONCLUSIVE, ONE_SEED  # scipy: not for --help
 
-    most, arms = experiment.stopping.most if experiment.stopping else 0, {row.name: row.arm for row in experiment.rows}
+    most, arms = (
+        experiment.stopping.most if experiment.stopping else 0,
+        {row.name: row.arm for row in experiment.rows},
+    )
     undecided = [one for one in judgements if one.verdict == INCONCLUSIVE]
     # The primary claims behind the first open one wait; the others gain by it.
-    gate = [one for one in judgements if one.claim.primary and one.verdict in (INCONCLUSIVE, ONE_SEED)][:1]
+    gate = [
+        one for one in judgements if one.claim.primary and one.verdict in (INCONCLUSIVE, ONE_SEED)
+    ][:1]
     able = [
-        one for one in undecided
-        if one.p is not None and one.difference and one.difference.count < most
-        and any(arms[row] for row in one.rows) and (one in gate or not one.claim.primary)
-    ]  # fmt: skip
+        one
+        for one in undecided
+        if one.p is not None
+        and one.difference
+        and one.difference.count < most
+        and any(arms[row] for row in one.rows)
+        and (one in gate or not one.claim.primary)
+    ]
     able = [one for one in able if one.claim.primary] or able
     return min(able, key=lambda one: (one.decisive_seeds or math.inf, one.p), default=None)
 
 
 def next_seed(one: Judgement, experiment: Experiment) -> list[str]:
-    """The overrides that give the rows of a claim one more pre-training seed, on the data sets that it is about."""
+    """The overrides that give the rows of a claim one more pre-training seed, on the data sets that
+    it is about.
+    """
     # A row without an arm takes the shape of one, from its encoder's folder.
     shape = next((row.arm for row in experiment.rows if row.arm), "")
-    shapes = {row.name: str(row.arm or row.delta.get("encoder_arm") or shape) for row in experiment.rows}
+    shapes = {
+        row.name: str(row.arm or row.delta.get("encoder_arm") or shape) for row in experiment.rows
+    }
     arms = dict.fromkeys(shapes[row] for row in one.rows)
     seed = 1 + min(max(map(int, known.split("/")[0].split())) for known in one.seeds.values())
     words = [f"pretrain.seed={seed}", f"pretrain.arm={','.join(arms)}"]
@@ -199,14 +260,24 @@ def next_seed(one: Judgement, experiment: Experiment) -> list[str]:
         return words
     if one.column and one.column.is_measured:
         measures = f"evaluate.measure={','.join(one.column.tasks)}"
-        return [*words, f"evaluate.pretrain_seed={seed}", f"evaluate.measured={','.join(one.rows)}", measures]
+        return [
+            *words,
+            f"evaluate.pretrain_seed={seed}",
+            f"evaluate.measured={','.join(one.rows)}",
+            measures,
+        ]
     words += [f"finetune.pretrain_seed={seed}", f"finetune.row={','.join(one.rows)}"]
     return [*words, f"finetune.task={','.join(one.column.tasks)}"] if one.column else words
 
 
 def all_complete(steps: Sequence[Step]) -> bool:
     """Looks at no further job once one is not complete."""
-    return all(job.status == "complete" for step in steps if step.is_sweep for job in planned_jobs(step.sweep))
+    return all(
+        job.status == "complete"
+        for step in steps
+        if step.is_sweep
+        for job in planned_jobs(step.sweep)
+    )
 
 
 def run_steps(steps: Sequence[Step], console: Console, launcher: Path = Path()) -> tuple[int, bool]:
@@ -217,7 +288,9 @@ def run_steps(steps: Sequence[Step], console: Console, launcher: Path = Path()) 
     """
     failed = False
     for number, step in enumerate(steps, 1):
-        console.rule(escape(f"{number} of {len(steps) + 1}: clozelab {' '.join(step.words())}"), align="left")
+        console.rule(
+            escape(f"{number} of {len(steps) + 1}: clozelab {' '.join(step.words())}"), align="left"
+        )
         # A sweep speaks for itself.
         if step.is_sweep:
             pulse = None
@@ -245,14 +318,21 @@ def dry_run(steps: Sequence[Step]) -> int:
     """List every job with its state and start nothing."""
     console = Console()
     for step in steps:
-        console.print(f"clozelab {' '.join(step.words())}", style="bold", markup=False, soft_wrap=True)
+        console.print(
+            f"clozelab {' '.join(step.words())}", style="bold", markup=False, soft_wrap=True
+        )
         if not step.is_sweep:
             continue
         jobs = list(planned_jobs(step.sweep))
         for job in jobs:
             doubt = ", if its files are still the same" if job.status == LIKELY_SHARED else ""
             source = f"  (trained as {job.source}{doubt})" if job.source else ""
-            console.print(f"  {job.status:<12} {job.run_dir}{source}", markup=False, highlight=False, soft_wrap=True)
+            console.print(
+                f"  {job.status:<12} {job.run_dir}{source}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
         counts = Counter(job.status for job in jobs)
         console.print("  " + ", ".join(f"{count} {status}" for status, count in counts.items()))
     return 0
@@ -280,6 +360,13 @@ def register(said: Words) -> int:
     root, _ = sweeps[0].root
     entry, is_new = registration.register(root, content, again="again" in said.flags)
     console = Console()
-    say(console, f"{'registered' if is_new else 'registered already'} on {entry.date}: sha256 {entry.hash}")
-    say(console, f"{(root / registration.REGISTRATION_FILE).resolve()}: commit it, or send it to somebody who keeps it")
+    say(
+        console,
+        f"{'registered' if is_new else 'registered already'} on {entry.date}: sha256 {entry.hash}",
+    )
+    say(
+        console,
+        f"{(root / registration.REGISTRATION_FILE).resolve()}: commit it, or send it to somebody"
+        " who keeps it",
+    )
     return 0

@@ -1,7 +1,9 @@
-"""`clozelab search`: the lines of a file that are most like a text, by the cosine of their embeddings.
+"""`clozelab search`: the lines of a file that are most like a text, by the cosine of their
+embeddings.
 
-A file is embedded once. FILE.npy holds the vectors, and FILE.npy.json what they are of: the file, the model, the
-pooling. It is begun before the vectors are written and ends with their checksum, so half a file is never taken.
+A file is embedded once. FILE.npy holds the vectors, and FILE.npy.json what they are of: the file,
+the model, the pooling. It is begun before the vectors are written and ends with their checksum, so
+half a file is never taken.
 """
 
 from __future__ import annotations
@@ -51,8 +53,14 @@ KEYS = (
 def main(said: Words) -> int:
     """Print what is most like the query; returns the exit status."""
     values = {"top_k": "5"} | said.values
-    if not {"query", "in"} <= values.keys() or not values["top_k"].isdecimal() or values["top_k"] == "0":
-        raise ValueError("search needs query=TEXT and in=FILE, and top_k is a whole number above 0; see --help")
+    if (
+        not {"query", "in"} <= values.keys()
+        or not values["top_k"].isdecimal()
+        or values["top_k"] == "0"
+    ):
+        raise ValueError(
+            "search needs query=TEXT and in=FILE, and top_k is a whole number above 0; see --help"
+        )
     kept = Path(values.get("output", f"{values['in']}.npy"))
     if kept.suffix != ".npy" or kept.is_dir() or not kept.parent.is_dir():
         raise ValueError(f"output={kept}: give a .npy file, in a folder that is there")
@@ -63,7 +71,9 @@ def main(said: Words) -> int:
     rows = list(predict.rows_of(file, roles, "embed", values))
     import numpy as np
 
-    options = predict.options_of("embed", {key: one for key, one in values.items() if key != "top_k"})
+    options = predict.options_of(
+        "embed", {key: one for key, one in values.items() if key != "top_k"}
+    )
     errors = predict.choice_of("errors", values)
     predictor = predict.predictor_of(said)
     asked = predictor.embed(values["query"], **options)
@@ -75,7 +85,11 @@ def main(said: Words) -> int:
     for index, row in enumerate(rows):
         if predict.is_empty(row.record, roles):
             cosines[index] = np.nan
-    order = [index for index in np.argsort(-cosines, kind="stable").tolist() if np.isfinite(cosines[index])]
+    order = [
+        index
+        for index in np.argsort(-cosines, kind="stable").tolist()
+        if np.isfinite(cosines[index])
+    ]
     for index in order[: int(values["top_k"])]:
         print_hit(rows[index], roles, float(cosines[index]), is_json="json" in said.flags)
     return 0
@@ -143,8 +157,9 @@ class Embedding:
                 ) from None
             if other:
                 raise ValueError(
-                    f"{kept} holds embeddings of another {' and '.join(sorted(other))} than is asked with: their "
-                    "cosines would mean nothing. Name another file (output=), or remove this one"
+                    f"{kept} holds embeddings of another {' and '.join(sorted(other))} than is"
+                    " asked with: their cosines would mean nothing. Name another file (output=),"
+                    " or remove this one"
                 )
             if known["file"] == source and known["sha256"] == file_sha256(kept):
                 return np.load(kept)

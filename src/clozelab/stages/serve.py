@@ -1,7 +1,8 @@
 """`clozelab serve`: a model behind a small HTTP endpoint of this machine (starlette, uvicorn).
 
-While the model answers, further requests wait and are then answered together: batches form where there is a crowd, and
-nobody waits where there is none. What is wrong with one of them is said to that one alone.
+While the model answers, further requests wait and are then answered together: batches form where
+there is a crowd, and nobody waits where there is none. What is wrong with one of them is said to
+that one alone.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ MAX_WAITING = 256
 
 
 class Ask(NamedTuple):
-    """A request that waits; those of equal `key` (act, options, pairs or not) may be answered together."""
+    """A request that waits; those of equal `key` (act, options, pairs or not) may be answered
+    together.
+    """
 
     key: str
     act: str
@@ -62,7 +65,8 @@ def main(said: Words) -> int:
     except ImportError as error:
         raise ValueError(f"serve needs {error.name}: pip install 'clozelab[serve]'") from None
     app = app_of(predict.predictor_of(said), max_bytes=int(values["max_bytes"]))
-    with suppress(KeyboardInterrupt, SystemExit):  # uvicorn raises the signal again that it has ended for
+    # uvicorn raises the signal again that it has ended for
+    with suppress(KeyboardInterrupt, SystemExit):
         uvicorn.run(app, host=values["host"], port=int(values["port"]))
     return 0
 
@@ -88,7 +92,9 @@ def app_of(predictor: Predictor, *, max_bytes: int) -> Any:
         except ValueError as error:
             raise HTTPException(400, str(error)) from None
         except asyncio.QueueFull:
-            raise HTTPException(503, f"{MAX_WAITING} requests wait already; ask again later") from None
+            raise HTTPException(
+                503, f"{MAX_WAITING} requests wait already; ask again later"
+            ) from None
 
     async def health(_: Request) -> JSONResponse:
         model = predictor.model
@@ -101,10 +107,16 @@ def app_of(predictor: Predictor, *, max_bytes: int) -> Any:
             asks += [waiting.get_nowait() for _ in range(waiting.qsize())]
             for _, same in groupby(sorted(asks, key=lambda ask: ask.key), key=lambda ask: ask.key):
                 some = [*same]
-                for ask, found in zip(some, await asyncio.to_thread(_answers, predictor, some), strict=True):
+                for ask, found in zip(
+                    some, await asyncio.to_thread(_answers, predictor, some), strict=True
+                ):
                     if not ask.answer.done():  # who asked may have gone
                         is_wrong = isinstance(found, Exception)
-                        ask.answer.set_exception(found) if is_wrong else ask.answer.set_result(found)
+                        (
+                            ask.answer.set_exception(found)
+                            if is_wrong
+                            else ask.answer.set_result(found)
+                        )
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> Any:
@@ -118,7 +130,11 @@ def app_of(predictor: Predictor, *, max_bytes: int) -> Any:
         return JSONResponse({"error": f"{type(error).__name__} in the model"}, 500)
 
     routes = [Route("/predict", answer, methods=["POST"]), Route("/health", health)]
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: failed, Exception: failed})
+    return Starlette(
+        routes=routes,
+        lifespan=lifespan,
+        exception_handlers={HTTPException: failed, Exception: failed},
+    )
 
 
 def _ask(predictor: Predictor, body: bytes) -> Ask:
@@ -137,10 +153,16 @@ def _ask(predictor: Predictor, body: bytes) -> Ask:
     settings = {key: said.pop(key) for key in (*predict.SETTINGS, "errors") if key in said}
     options, errors = predict.options_of(act, settings), predict.choice_of("errors", settings)
     records = said.get("records", [said])
-    if not isinstance(records, list) or not records or not all(isinstance(one, dict) for one in records):
+    if (
+        not isinstance(records, list)
+        or not records
+        or not all(isinstance(one, dict) for one in records)
+    ):
         raise ValueError("records is a list of objects, at least one")
     if other := next((key for key in said if key != "records" and "records" in said), None):
-        raise ValueError(f"{other} stands beside records, and would be read of none: say it in each of them")
+        raise ValueError(
+            f"{other} stands beside records, and would be read of none: say it in each of them"
+        )
     rows = [Row(f"record {number}", record) for number, record in enumerate(records, 1)]
     for row in rows:
         refuse_unknown_keys(row.record, act, row.place)

@@ -1,4 +1,6 @@
-"""From composed sweeps to what the planner counts and the pre-flight looks at: arms, tasks, and what runs will want."""
+"""From composed sweeps to what the planner counts and the pre-flight looks at: arms, tasks, and
+what runs will want.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,23 @@ from clozelab.training.trainer import Hardware
 
 # of a generated world that is not there yet
 SAMPLED_DOCUMENTS = {"num_documents": 1000, "entropy_documents": 10}
-USER_ERRORS: tuple[type[Exception], ...] = (ValueError, FileNotFoundError, PermissionError, *CONFIGURATION_ERRORS)
+USER_ERRORS: tuple[type[Exception], ...] = (
+    ValueError,
+    FileNotFoundError,
+    PermissionError,
+    *CONFIGURATION_ERRORS,
+)
 
 
 def kinds(sweep: Sweep) -> dict[Words, list[Words]]:
-    """The jobs of a sweep that differ in seeds alone, by the words that tell them from the others."""
+    """The jobs of a sweep that differ in seeds alone, by the words that tell them from the
+    others.
+    """
     groups = sweep.groups(lambda key: key not in SEED_KEYS)
     common = set.intersection(*map(set, groups)) if len(groups) > 1 else set()
-    return {tuple(word for word in words if word not in common): jobs for words, jobs in groups.items()}
+    return {
+        tuple(word for word in words if word not in common): jobs for words, jobs in groups.items()
+    }
 
 
 class Corpora:
@@ -76,7 +87,11 @@ class Corpora:
             if self.strict:
                 raise
             folder = None
-        if folder is None and settings["corpus"]["generator"] is not None and self.world is not None:
+        if (
+            folder is None
+            and settings["corpus"]["generator"] is not None
+            and self.world is not None
+        ):
             return self._sample_world(settings, self.world)
         if folder is None:
             self.preparing += text_bytes(settings) / float(constants()["prepared_bytes_per_second"])
@@ -132,7 +147,11 @@ def text_bytes(settings: Mapping[str, Any]) -> int:
     corpus = settings["corpus"]
     try:
         sources = [Source(**source) for source in corpus["sources"]]
-        files = [file for i, one in enumerate(sources) for file in find_files(one, i, Path(settings["data_dir"]))]
+        files = [
+            file
+            for i, one in enumerate(sources)
+            for file in find_files(one, i, Path(settings["data_dir"]))
+        ]
         return sum(file.path.stat().st_size for file in files)
     except (OSError, ValueError, TypeError):
         return 0
@@ -145,12 +164,21 @@ def open_arm(settings: Mapping[str, Any], jobs: Sequence[Words], corpora: Corpor
         config = building.encoder_config(settings, corpus.ids, objectives[-1])
     else:
         config = replace(read_config(settings["encoder"]), is_causal=objectives[-1].is_causal)
-    shape = objectives[-1], config, settings["phases"], corpus, objectives, phase_objectives(settings)
+    shape = (
+        objectives[-1],
+        config,
+        settings["phases"],
+        corpus,
+        objectives,
+        phase_objectives(settings),
+    )
     return Arm(str(settings["arm"]), *shape, settings=settings, jobs=jobs)
 
 
 def analyse(steps: Sequence[Step], corpora: Corpora, runs: Runs | None = None) -> Costing:
-    """What an experiment costs as far as it is known without timing anything; `runs` are its own, at this scale."""
+    """What an experiment costs as far as it is known without timing anything; `runs` are its own,
+    at this scale.
+    """
     found: dict[str, list[Kind]] = {}
     for step in steps:
         if step.is_sweep:
@@ -158,14 +186,20 @@ def analyse(steps: Sequence[Step], corpora: Corpora, runs: Runs | None = None) -
             found[step.verb] = [(step.sweep.settings(jobs[0]), jobs) for jobs in of_step]
     arms = [open_arm(*kind, corpora) for kind in found.get("pretrain", ())]
     files = TaskFiles(corpora.read_preview)
-    evaluations = [(corpora.where_it_is(settings), jobs) for settings, jobs in found.get("evaluate", ())]
+    evaluations = [
+        (corpora.where_it_is(settings), jobs) for settings, jobs in found.get("evaluate", ())
+    ]
     return assemble(steps, arms, found.get("finetune", ()), files, runs, evaluations)
 
 
-def open_task(settings: Mapping[str, Any], tokenizer: Any = None, longest: int = 512) -> FinetuningDataModule:
+def open_task(
+    settings: Mapping[str, Any], tokenizer: Any = None, longest: int = 512
+) -> FinetuningDataModule:
     """A task's data before any encoder is there: for its texts and labels, not to be tokenised."""
     places = Path(settings["data_dir"]), Path(settings["cache_dir"])
-    return building.build_task_data(settings, TaskInputs(settings["task"]["name"], *places, tokenizer, longest))
+    return building.build_task_data(
+        settings, TaskInputs(settings["task"]["name"], *places, tokenizer, longest)
+    )
 
 
 def read_preview(settings: Mapping[str, Any]) -> TaskPreview:
@@ -174,7 +208,9 @@ def read_preview(settings: Mapping[str, Any]) -> TaskPreview:
 
 
 def gather(folder: Path, words: Sequence[str]) -> Subject:
-    """What `examine` wants to know of an experiment with the user's overrides; ValueError for one no stage takes."""
+    """What `examine` wants to know of an experiment with the user's overrides; ValueError for one
+    no stage takes.
+    """
     return Gathering(folder.name, make_steps(folder, words), folder.name).subject()
 
 
@@ -203,7 +239,9 @@ def gather_sweep(
 
 
 class Gathering:
-    """Collects the parts of some steps; what cannot be built is kept as a refusal with its reason."""
+    """Collects the parts of some steps; what cannot be built is kept as a refusal with its
+    reason.
+    """
 
     def __init__(self, name: str, steps: Sequence[Step], experiment: str = "") -> None:
         self.name, self.experiment = name, experiment
@@ -225,11 +263,21 @@ class Gathering:
         if "finetune" in self.steps:
             self._add_tasks(self.steps["finetune"].sweep)
         unprepared, noticed = dict.fromkeys(self.corpora.unprepared), dict.fromkeys(self.noticed)
-        found = self.arms, self.tasks, self._budget(root), self.refusals, [*unprepared], [*noticed], self.experiment
+        found = (
+            self.arms,
+            self.tasks,
+            self._budget(root),
+            self.refusals,
+            [*unprepared],
+            [*noticed],
+            self.experiment,
+        )
         return Subject(f"{self.name} ({scale})", *found)
 
     def _add_kinds(self, verb: str, sweep: Sweep) -> None:
-        """Look at the settings of every arm, or of every row on every task; what is wrong with many is said once."""
+        """Look at the settings of every arm, or of every row on every task; what is wrong with many
+        is said once.
+        """
         wrong: dict[str, list[str]] = {}
         for title, jobs in kinds(sweep).items():
             try:
@@ -237,14 +285,17 @@ class Gathering:
                 cfg = OmegaConf.create(settings)
                 check_targets(cfg)
                 if verb == "pretrain":
-                    building.check_pretraining(cfg, settings, self._hardware_of(cfg.trainer, sweep.runs_here))
+                    building.check_pretraining(
+                        cfg, settings, self._hardware_of(cfg.trainer, sweep.runs_here)
+                    )
                     self.arms.append(open_arm(settings, jobs, self.corpora))
                 elif verb == "evaluate":
                     building.check_evaluation(cfg)
                     if self.experiment and f"measure={cfg.measure.name}" not in jobs[0]:
                         raise ValueError(
-                            f"no column would find this measure, which is named {cfg.measure.name}: give it a file of "
-                            "that name in conf/measure (or your own folder), and say that name in the column"
+                            f"no column would find this measure, which is named {cfg.measure.name}:"
+                            " give it a file of that name in conf/measure (or your own folder),"
+                            " and say that name in the column"
                         )
                     self._require_files(settings)
                     self.evaluations.append((settings, jobs))
@@ -258,11 +309,17 @@ class Gathering:
             self.refusals.append((f"{STAGE_NAMES[verb]} {first}{more}", reason))
 
     def _require_files(self, settings: Mapping[str, Any]) -> None:
-        """ValueError where a measure's own files are not there. The text of a corpus comes with the corpus."""
+        """ValueError where a measure's own files are not there. The text of a corpus comes with the
+        corpus.
+        """
         measure, no_tokenizer_yet = settings["measure"], cast("Any", None)
         try:
             if measure["task"] is not None:
-                open_task(dict(settings) | dict.fromkeys(building.PLAN_KEYS, 1) | {"task": measure["task"]})
+                open_task(
+                    dict(settings)
+                    | dict.fromkeys(building.PLAN_KEYS, 1)
+                    | {"task": measure["task"]}
+                )
             elif "files" in measure["data"]:
                 folders = Path(settings["data_dir"]), Path(settings["cache_dir"])
                 inputs = TaskInputs(measure["name"], *folders, no_tokenizer_yet, 512)
@@ -281,19 +338,32 @@ class Gathering:
                 raise
             remedy = "the jobs run elsewhere, and each checks its own machine"
             self._notice("machine", f"not to be had here: {_plain(error)}", "", remedy)
-            return Hardware("cpu", trainer.devices, trainer.num_nodes, trainer.strategy, trainer.precision)
+            return Hardware(
+                "cpu", trainer.devices, trainer.num_nodes, trainer.strategy, trainer.precision
+            )
 
     def _notice(self, check: str, what: str, figure: str, remedy: str) -> None:
         self.noticed.append(Finding(check, WARNING, what, figure, remedy))
 
     def _add_tasks(self, sweep: Sweep) -> None:
         # Fine-tuning seeds all begin from the same encoder.
-        seeds = [] if "pretrain" in self.steps else list(sweep.groups(lambda key: key != "seed").values())
+        seeds = (
+            []
+            if "pretrain" in self.steps
+            else list(sweep.groups(lambda key: key != "seed").values())
+        )
         encoders = [(str(sweep.settings(jobs[0])["encoder"]), jobs) for jobs in seeds]
-        lacking = {job: encoder for encoder, jobs in encoders if not _is_there(encoder) for job in jobs}
-        tasks = [word.partition("=")[2] for words in sweep.groups(lambda key: key == "task") for word in words]
+        lacking = {
+            job: encoder for encoder, jobs in encoders if not _is_there(encoder) for job in jobs
+        }
+        tasks = [
+            word.partition("=")[2]
+            for words in sweep.groups(lambda key: key == "task")
+            for word in words
+        ]
         for jobs in sweep.groups(lambda key: key in ("task", "encoder")).values():
-            # An encoder that is not there is no fault of the task's: another one shows whether the task is sound.
+            # An encoder that is not there is no fault of the task's: another one shows whether the
+            # task is sound.
             settings = sweep.settings(next((job for job in jobs if job not in lacking), jobs[0]))
             name = f"task {settings['task']['name']}"
             try:
@@ -306,8 +376,12 @@ class Gathering:
                     without = f"; to go without it: task={others}" if others else ""
                     self.refusals.append((name, _plain(error) + without))
         if 0 < len(lacking) < len(sweep.jobs):
-            figure = f"{len(lacking)} of {len(sweep.jobs)} jobs, e.g. {next(iter(lacking.values()))}"
-            what = "some jobs have no encoder: those that are not complete will fail, the others run"
+            figure = (
+                f"{len(lacking)} of {len(sweep.jobs)} jobs, e.g. {next(iter(lacking.values()))}"
+            )
+            what = (
+                "some jobs have no encoder: those that are not complete will fail, the others run"
+            )
             self._notice("encoder", what, figure, "pre-train it first, or leave its row out")
 
     def _add_task(self, settings: dict[str, Any]) -> None:
@@ -315,7 +389,10 @@ class Gathering:
         name, data, module = (settings["task"][key] for key in ("name", "data", "module"))
         names: list[str] = []
         if "pretrain" in self.steps:
-            tokenizer = next((arm.corpus.tokenizer for arm in self.arms if arm.corpus.tokenizer is not None), None)
+            tokenizer = next(
+                (arm.corpus.tokenizer for arm in self.arms if arm.corpus.tokenizer is not None),
+                None,
+            )
             trained = min((arm.longest for arm in self.arms), default=512)
         else:
             given = Path(require_encoder(settings["encoder"]))
@@ -330,13 +407,21 @@ class Gathering:
             task.require_test_files()
         preview = task.preview()
         self.files.of(settings, preview)
-        metrics, span, longest = module.get("metrics") or (), module.get("number_range"), data["max_seq_length"]
+        metrics, span, longest = (
+            module.get("metrics") or (),
+            module.get("number_range"),
+            data["max_seq_length"],
+        )
         self.tasks.append(Task(name, preview, tokenizer, longest, trained, metrics, span, names))
 
     def _budget(self, root: Path) -> Budget:
         """Of what is left, by speeds that are known; nothing is timed."""
         steps, pretrains = list(self.steps.values()), "pretrain" in self.steps
-        known = [one for one in self.finetunings if (self.arms if pretrains else _is_there(one[0]["encoder"]))]
+        known = [
+            one
+            for one in self.finetunings
+            if (self.arms if pretrains else _is_there(one[0]["encoder"]))
+        ]
         measured = []
         if self.arms:
             measured = self.evaluations

@@ -168,7 +168,11 @@ def _final_scores(record: Record) -> dict[str, float]:
     if path.is_file():
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["scores"]
     else:
-        values = {key: value for key, value in record.facts.items() if key.startswith("validation/") or key in MEASURED}
+        values = {
+            key: value
+            for key, value in record.facts.items()
+            if key.startswith("validation/") or key in MEASURED
+        }
     return {key: value for key, value in values.items() if isinstance(value, int | float)}
 
 

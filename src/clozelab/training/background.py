@@ -97,10 +97,11 @@ class BackgroundLogger(Logger):
     Args:
         target: the logger. It may have `log_many(list of Numbers)`, which takes several calls at
             once,
-            `summarise(scores)`, `close(exit_code)`, and `is_outage(error)`, which tells an outage (tried again) from a
-            refusal (left out). Without that method an OSError is an outage.
+            `summarise(scores)`, `close(exit_code)`, and `is_outage(error)`, which tells an outage
+            (tried again) from a refusal (left out). Without that method an OSError is an outage.
         label: its name in messages, for example "mlflow".
-        folder: the run folder, which the command for missing values names; None: there is no such command.
+        folder: the run folder, which the command for missing values names; None: there is no such
+        command.
 
     Only the first rank has a thread. Anything else than the methods below goes to the target, in
     the caller's thread."""
@@ -166,7 +167,11 @@ class BackgroundLogger(Logger):
         if hasattr(self.target, "summarise"):
             self._put(Call("summarise", (dict(scores),), len(scores)))
             return
-        numbers = {f"final/{key}": float(value) for key, value in scores.items() if isinstance(value, int | float)}
+        numbers = {
+            f"final/{key}": float(value)
+            for key, value in scores.items()
+            if isinstance(value, int | float)
+        }
         self._put(Numbers(numbers, 0, time.time()))
 
     @rank_zero_only
@@ -224,8 +229,13 @@ class BackgroundLogger(Logger):
         while self._thread.is_alive():
             self._thread.join(0.02)
             now = time.monotonic()
-            if now - self._clock.last_success > patience or now - began > LONGEST_CLOSE_SECONDS + patience:
-                self._trouble.last_error = self._trouble.last_error or f"no answer for {patience:.0f} s"
+            if (
+                now - self._clock.last_success > patience
+                or now - began > LONGEST_CLOSE_SECONDS + patience
+            ):
+                self._trouble.last_error = (
+                    self._trouble.last_error or f"no answer for {patience:.0f} s"
+                )
                 return
 
     def _say_what_is_missing(self) -> None:

@@ -1,7 +1,9 @@
-"""Callbacks of the training stages: checkpoints, a graceful stop, progress, one configuration, kept encoders.
+"""Callbacks of the training stages: checkpoints, a graceful stop, progress, one configuration, kept
+encoders.
 
-What happens behind an optimizer step happens after its validation, where one is due, so that a resumed run never misses
-one. A stop (by a signal, or by the clock) takes effect at the end of an optimizer step, on all ranks at the same one.
+What happens behind an optimizer step happens after its validation, where one is due, so that a
+resumed run never misses one. A stop (by a signal, or by the clock) takes effect at the end of an
+optimizer step, on all ranks at the same one.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ log = logging.getLogger(__name__)
 
 
 class TrainingInterruptedError(SystemExit):
-    """Training stopped after saving its checkpoint; `code` is 128 + the signal's number, or OUT_OF_TIME. `planned`:
-    stop_after_step asked for it."""
+    """Training stopped after saving its checkpoint; `code` is 128 + the signal's number, or
+    OUT_OF_TIME. `planned`: stop_after_step asked for it."""
 
     def __init__(self, code: int, step: int, planned: bool = False) -> None:
         super().__init__(code)
@@ -53,7 +55,9 @@ class AfterStep(Callback):
 
     after_step: Callable[[Trainer, LightningModule], None]
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any
+    ) -> None:
         if not validation_is_due(trainer, trainer.global_step):
             self.after_step(trainer, pl_module)
 
@@ -63,11 +67,13 @@ class AfterStep(Callback):
 
 
 class GracefulStop(AfterStep):
-    """Signals and trainer.max_time ask for a stop; a second Ctrl-C does not wait. Lightning alone exits 0, unsaved.
+    """Signals and trainer.max_time ask for a stop; a second Ctrl-C does not wait. Lightning alone
+    exits 0, unsaved.
 
-    Under manual optimisation the module itself calls `stop_requested` (0 or an exit status) and sets `stop_agreed` once
-    all ranks know. Stands behind LastCheckpoint in the list of callbacks. `watch` gets a beat from each part of a step
-    and each validation batch. `stop_after_step` is a step after which to stop as for SIGTERM."""
+    Under manual optimisation the module itself calls `stop_requested` (0 or an exit status) and
+    sets `stop_agreed` once all ranks know. Stands behind LastCheckpoint in the list of callbacks.
+    `watch` gets a beat from each part of a step and each validation batch. `stop_after_step` is a
+    step after which to stop as for SIGTERM."""
 
     def __init__(self, watch: Watch, stop_after_step: int | None = None) -> None:
         self.watch, self.requested, self._signals = watch, 0, ExitStack()
@@ -88,9 +94,13 @@ class GracefulStop(AfterStep):
     def _beat(self, *_: Any, **__: Any) -> None:
         self.watch.beats += 1
 
-    on_before_backward = on_validation_batch_start = on_validation_batch_end = on_predict_batch_end = _beat
+    on_before_backward = on_validation_batch_start = on_validation_batch_end = (
+        on_predict_batch_end
+    ) = _beat
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any
+    ) -> None:
         self._beat()
         if self.watch.time_is_over and trainer.is_global_zero:
             self.requested = self.requested or OUT_OF_TIME
@@ -115,19 +125,25 @@ class GracefulStop(AfterStep):
         self.watch.is_training = False
         self._signals.close()
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
         self.on_train_end(trainer, pl_module)
 
 
 MONITORED = "validation/loss"
-"""What the best checkpoint has the least of; a fine-tuning keeps its best evaluation inside every checkpoint."""
+"""What the best checkpoint has the least of; a fine-tuning keeps its best evaluation inside every
+checkpoint.
+"""
 
 
 class LastCheckpoint(AfterStep):
-    """Keeps `path` current: every `interval_steps`, after the last step, for a new best, and before a graceful stop.
+    """Keeps `path` current: every `interval_steps`, after the last step, for a new best, and before
+    a graceful stop.
 
-    Beside it stay the one before and the best. With `least_seconds` only a stop saves sooner than that after the last
-    save, or after the start. What holds numbers that are no numbers is not saved."""
+    Beside it stay the one before and the best. With `least_seconds` only a stop saves sooner than
+    that after the last save, or after the start. What holds numbers that are no numbers is not
+    saved."""
 
     def __init__(self, path: Path, interval_steps: int, least_seconds: float = 0.0) -> None:
         self.path, self.interval_steps, self.least_seconds = path, interval_steps, least_seconds
@@ -146,18 +162,29 @@ class LastCheckpoint(AfterStep):
         if watch_of(pl_module).action == "roll_back" and trainer.global_step == 0:
             self._save(trainer)  # to go back to
         elif trainer.ckpt_path and trainer.is_global_zero:
-            log.info("going on after step %d of %d, from %s", trainer.global_step, trainer.max_steps, trainer.ckpt_path)
+            log.info(
+                "going on after step %d of %d, from %s",
+                trainer.global_step,
+                trainer.max_steps,
+                trainer.ckpt_path,
+            )
             if trainer.global_step == self.best_step:
                 keep_best(Path(str(trainer.ckpt_path)))  # killed between saving it and this
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any
+    ) -> None:
         if watch_of(pl_module).spike:
             self._go_back(trainer, pl_module)
-            raise StopIteration  # ends an epoch of Lightning's: the next one asks for the batches from here on
+            # ends an epoch of Lightning's: the next one asks for the batches from here on
+            raise StopIteration
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any
+    ) -> None:
         if trainer.global_step == trainer.max_steps:
-            trainer.should_stop = True  # Lightning then validates after the last step, wherever the interval falls
+            # Lightning then validates after the last step, wherever the interval falls
+            trainer.should_stop = True
         super().on_train_batch_end(trainer, pl_module)
 
     def after_step(self, trainer: Trainer, module: LightningModule) -> None:
@@ -183,21 +210,29 @@ class LastCheckpoint(AfterStep):
     def _save(self, trainer: Trainer) -> None:
         require_finite_state(trainer)
         trainer.save_checkpoint(self.path, weights_only=False)
-        self.newest, self._saved_step, self._saved_at = self.path, trainer.global_step, time.monotonic()
+        self.newest, self._saved_step, self._saved_at = (
+            self.path,
+            trainer.global_step,
+            time.monotonic(),
+        )
 
     def _go_back(self, trainer: Trainer, module: LightningModule) -> None:
         known = watch_of(module).left_out  # also behind that checkpoint, which does not hold them
         trainer._checkpoint_connector.restore(self.newest, weights_only=True)
         watch_of(module).left_out = known
-        watch_of(module).leave_out("the run goes back to its last checkpoint, to leave its update out")
+        watch_of(module).leave_out(
+            "the run goes back to its last checkpoint, to leave its update out"
+        )
         module.on_train_start()  # drops the lines of later steps
         trainer.should_stop, self._saved_step = False, trainer.global_step
 
 
 class SameConfig(Callback):
-    """One configuration, by the run's fingerprint, on every rank and in the checkpoint that a run goes on from.
+    """One configuration, by the run's fingerprint, on every rank and in the checkpoint that a run
+    goes on from.
 
-    Each rank composes its configuration by itself. And a checkpoint may have been copied into the run's folder."""
+    Each rank composes its configuration by itself. And a checkpoint may have been copied into the
+    run's folder."""
 
     KEY = "clozelab_fingerprint"
 
@@ -207,24 +242,31 @@ class SameConfig(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.world_size == 1:
             return
-        mine = torch.tensor(list(bytes.fromhex(self.fingerprint)[:16]), dtype=torch.uint8, device=pl_module.device)
+        mine = torch.tensor(
+            list(bytes.fromhex(self.fingerprint)[:16]), dtype=torch.uint8, device=pl_module.device
+        )
         everyones = trainer.strategy.all_gather(mine).reshape(trainer.world_size, -1)
         if bool((everyones != everyones[0]).any()):
             raise ValueError(
-                "the ranks composed different configurations: start every process with the same command line, from the"
-                " same folder, with the same package version"
+                "the ranks composed different configurations: start every process with the same"
+                " command line, from the same folder, with the same package version"
             )
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         checkpoint[self.KEY] = self.fingerprint
 
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         found = str(checkpoint.get(self.KEY))
         if found != self.fingerprint:
             leave_quietly_unless_first(trainer)
             raise ValueError(
-                f"{trainer.ckpt_path} is the checkpoint of another configuration (fingerprint {found[:12]}, this run's "
-                f"is {self.fingerprint[:12]}); delete it to start this run anew, or put this run's own back"
+                f"{trainer.ckpt_path} is the checkpoint of another configuration (fingerprint"
+                f" {found[:12]}, this run's is {self.fingerprint[:12]}); delete it to start this"
+                " run anew, or put this run's own back"
             )
 
 
@@ -247,12 +289,21 @@ class TrainingProgress(Callback):
         console = Console(stderr=True)
         if not (self.enabled and trainer.is_global_zero and console.is_terminal):
             return
-        columns = ("{task.description}", bars.BarColumn(20), bars.MofNCompleteColumn(), bars.TimeElapsedColumn())
+        columns = (
+            "{task.description}",
+            bars.BarColumn(20),
+            bars.MofNCompleteColumn(),
+            bars.TimeElapsedColumn(),
+        )
         self._bar = bars.Progress(*columns, bars.TimeRemainingColumn(), Facts(), console=console)
-        self._bar.add_task("training", total=trainer.max_steps, completed=trainer.global_step, facts="")
+        self._bar.add_task(
+            "training", total=trainer.max_steps, completed=trainer.global_step, facts=""
+        )
         self._bar.start()
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any
+    ) -> None:
         step = trainer.global_step
         facts: dict[str, Any] = {}
         if getattr(pl_module, "latest_metrics_step", -1) == step != self._printed_step:
@@ -273,55 +324,90 @@ class TrainingProgress(Callback):
             self._bar.stop()
             self._bar = None
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
         self.on_train_end(trainer, pl_module)
 
 
 class GradientStatistics(Callback):
-    """The norm of the gradient, whole and of each parameter, at log points; pre-training has cut it by then."""
+    """The norm of the gradient, whole and of each parameter, at log points; pre-training has cut it
+    by then.
+    """
 
-    def on_before_optimizer_step(self, trainer: Any, pl_module: LightningModule, optimizer: Any) -> None:
+    def on_before_optimizer_step(
+        self, trainer: Any, pl_module: LightningModule, optimizer: Any
+    ) -> None:
         step = trainer.global_step + 1
         if step % trainer.log_every_n_steps == 0:
-            norms = {f"gradient/{key}": float(value) for key, value in grad_norm(pl_module, 2).items()}
+            norms = {
+                f"gradient/{key}": float(value) for key, value in grad_norm(pl_module, 2).items()
+            }
             for logger in trainer.loggers:
                 logger.log_metrics(norms, step)
 
 
 def sequences_of(batch: Any) -> int:
     """How many sequences a batch holds, for Lightning's ThroughputMonitor."""
-    return sum(part["layout"].batch_size for part in (batch if isinstance(batch, list) else [batch]))
+    return sum(
+        part["layout"].batch_size for part in (batch if isinstance(batch, list) else [batch])
+    )
 
 
 def in_one_line(metrics: Any) -> str:
-    """Figures as tables have them: a share of right answers in percent, and a part that is the whole loss not twice."""
+    """Figures as tables have them: a share of right answers in percent, and a part that is the
+    whole loss not twice.
+    """
     named = {key.partition("/")[2]: value for key, value in metrics.items()}
     whole = named.get("loss")
-    said = {name: one for name, one in named.items() if name == "loss" or one != whole or not name.endswith("_loss")}
+    said = {
+        name: one
+        for name, one in named.items()
+        if name == "loss" or one != whole or not name.endswith("_loss")
+    }
     are_shares = {name for name, one in said.items() if "accuracy" in name and one <= 1.0}
-    return "  ".join(f"{name} {one:{'.1%' if name in are_shares else '.4g'}}" for name, one in said.items())
+    return "  ".join(
+        f"{name} {one:{'.1%' if name in are_shares else '.4g'}}" for name, one in said.items()
+    )
 
 
 def growth_steps(phases: Sequence[Mapping[str, int]]) -> dict[int, tuple[int, int]]:
-    """First step of each phase that is longer than all before it -> (positions trained so far, positions wanted)."""
+    """First step of each phase that is longer than all before it -> (positions trained so far,
+    positions wanted).
+    """
     lengths = [phase["seq_length"] for phase in phases]
     ends, longest = accumulate(phase["steps"] for phase in phases), accumulate(lengths, max)
-    return {end: (most, length) for end, most, length in zip(ends, longest, lengths[1:], strict=False) if length > most}
+    return {
+        end: (most, length)
+        for end, most, length in zip(ends, longest, lengths[1:], strict=False)
+        if length > most
+    }
 
 
-def check_position_growth(position_growth: str, phases: Sequence[Mapping[str, int]], strategy: str) -> None:
+def check_position_growth(
+    position_growth: str, phases: Sequence[Mapping[str, int]], strategy: str
+) -> None:
     """ValueError for a growth that the strategy cannot do."""
     if position_growth == "tile" and strategy == "fsdp" and growth_steps(phases):
-        raise ValueError("position_growth=tile copies lines of a whole matrix, and trainer=fsdp splits it: choose none")
+        raise ValueError(
+            "position_growth=tile copies lines of a whole matrix, and trainer=fsdp splits it:"
+            " choose none"
+        )
 
 
 def averaging(trainer: Any) -> list[Any]:
     """Its callbacks that hold averaged weights by now."""
-    return [one for one in trainer.callbacks if isinstance(one, WeightAveraging) and one._average_model is not None]
+    return [
+        one
+        for one in trainer.callbacks
+        if isinstance(one, WeightAveraging) and one._average_model is not None
+    ]
 
 
 class PositionGrowth(Callback):
-    """Tiles the encoder's position embeddings when a phase needs more of them; `growth` as `growth_steps` gives it."""
+    """Tiles the encoder's position embeddings when a phase needs more of them; `growth` as
+    `growth_steps` gives it.
+    """
 
     def __init__(self, growth: Mapping[int, tuple[int, int]]) -> None:
         self.growth = growth
@@ -333,9 +419,11 @@ class PositionGrowth(Callback):
 
 
 class KeepEncoders(Callback):
-    """Calls `save(step)` on rank zero after each of `steps`, with the module's weights gathered, or averaged (EMA).
+    """Calls `save(step)` on rank zero after each of `steps`, with the module's weights gathered, or
+    averaged (EMA).
 
-    Stands before LastCheckpoint: a run that goes on from a checkpoint behind such a step then has its encoder."""
+    Stands before LastCheckpoint: a run that goes on from a checkpoint behind such a step then has
+    its encoder."""
 
     def __init__(self, steps: Collection[int], save: Callable[[int], None]) -> None:
         self.steps, self.save = set(steps), save

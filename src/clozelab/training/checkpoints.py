@@ -1,12 +1,14 @@
-"""What a run needs to stop anywhere and go on to the same bits: whole checkpoints, a position, seeds from places.
+"""What a run needs to stop anywhere and go on to the same bits: whole checkpoints, a position,
+seeds from places.
 
-A checkpoint is either whole or not there, and is never loaded with a flipped bit. A file is what torch.save writes (and
-torch.load reads), then 48 bytes: magic (8), payload length (8, little endian), sha256 of the payload (32). A folder
-keeps the last checkpoint, the one before it and the best: a damaged one is passed over.
+A checkpoint is either whole or not there, and is never loaded with a flipped bit. A file is what
+torch.save writes (and torch.load reads), then 48 bytes: magic (8), payload length (8, little
+endian), sha256 of the payload (32). A folder keeps the last checkpoint, the one before it and the
+best: a damaged one is passed over.
 
-Lightning's loop counters are not restored: their meaning depends on the hook that saved them. Data, masks and dropout
-are functions of the step, so the step is all there is to restore. Dropout in micro-batch m of step s on rank r draws
-from torch's global generator seeded by (seed, s, r, m).
+Lightning's loop counters are not restored: their meaning depends on the hook that saved them. Data,
+masks and dropout are functions of the step, so the step is all there is to restore. Dropout in
+micro-batch m of step s on rank r draws from torch's global generator seeded by (seed, s, r, m).
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ class CheckpointNotSavedError(OSError):
 def save_file(content: dict[str, Any], path: Path, previous: Path | None = None) -> None:
     """Write `content` to `path` in one rename; what was there becomes `previous`, or goes.
 
-    Raises CheckpointNotSavedError, on a full disk before anything is written; what was there then stays as it was."""
+    Raises CheckpointNotSavedError, on a full disk before anything is written; what was there then
+    stays as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for leftover in path.parent.glob(f".{path.name}.*.tmp"):  # of a process that was killed
         leftover.unlink(missing_ok=True)
@@ -73,8 +76,8 @@ def save_file(content: dict[str, Any], path: Path, previous: Path | None = None)
         reason = getattr(cause, "strerror", None) or str(error).partition("\n")[0]
         free = shutil.disk_usage(path.parent).free
         raise CheckpointNotSavedError(
-            f"{path} is not saved ({reason}): it needs {needed:,} bytes, and {free:,} are free there; what was saved"
-            " before stays, so make room and start the same command again"
+            f"{path} is not saved ({reason}): it needs {needed:,} bytes, and {free:,} are free"
+            " there; what was saved before stays, so make room and start the same command again"
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
@@ -95,7 +98,9 @@ def size_of(content: Any) -> int:
 
 
 def keep_best(path: Path) -> None:
-    """Let BEST be what `path` is now: another name of the same file, or a copy where a disk knows no such thing."""
+    """Let BEST be what `path` is now: another name of the same file, or a copy where a disk knows
+    no such thing.
+    """
     temporary = path.with_name(f".{BEST}.{os.getpid()}.tmp")
     try:
         temporary.hardlink_to(path)
@@ -105,9 +110,11 @@ def keep_best(path: Path) -> None:
 
 
 def newest_whole(folder: Path, *, put_aside: bool = True) -> Path | None:
-    """The checkpoint to go on from: the last or, where that is damaged, the one before or the best; None without any.
+    """The checkpoint to go on from: the last or, where that is damaged, the one before or the best;
+    None without any.
 
-    Rank zero puts a damaged one aside, so that no save keeps it as the one before. ValueError where all are damaged.
+    Rank zero puts a damaged one aside, so that no save keeps it as the one before. ValueError where
+    all are damaged.
     """
     damaged: dict[Path, Exception] = {}
     for path in (one for name in (LAST, PREVIOUS, BEST) if (one := folder / name).exists()):
@@ -117,18 +124,23 @@ def newest_whole(folder: Path, *, put_aside: bool = True) -> Path | None:
             damaged[path] = error
             continue
         for bad, why in damaged.items():
-            log.warning("%s: it is passed over%s", why, f", and now called {bad.name}.damaged" * put_aside)
+            log.warning(
+                "%s: it is passed over%s", why, f", and now called {bad.name}.damaged" * put_aside
+            )
             if put_aside and process_rank() == 0:
                 bad.replace(f"{bad}.damaged")
         return path
     if damaged:
         said = "; ".join(map(str, damaged.values()))
-        raise CheckpointCorruptError(f"{said}; no whole one is left: restore one, or remove {folder} to begin anew")
+        raise CheckpointCorruptError(
+            f"{said}; no whole one is left: restore one, or remove {folder} to begin anew"
+        )
     return None
 
 
 def load_file(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
-    """Read a checkpoint after checking its checksum; tensors and plain values only (no pickled code).
+    """Read a checkpoint after checking its checksum; tensors and plain values only (no pickled
+    code).
 
     Raises FileNotFoundError, or CheckpointCorruptError saying what differs."""
     verify_file(path)
@@ -152,15 +164,20 @@ def verify_file(path: Path) -> None:
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Lightning's door to `save_file` and `load_file`; only rank zero is asked to save."""
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
+    ) -> None:
         save_file(checkpoint, Path(path), Path(path).with_name(PREVIOUS))
 
-    def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: Any = None) -> dict[str, Any]:
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any = None, weights_only: Any = None
+    ) -> dict[str, Any]:
         return load_file(Path(path), map_location or "cpu")
 
 
 def set_position(trainer: Trainer, step: int, epoch: int = 0) -> None:
-    """Make `trainer` count from optimizer step `step`; for use while a checkpoint is being restored.
+    """Make `trainer` count from optimizer step `step`; for use while a checkpoint is being
+    restored.
 
     `epoch`: how many are over, for a Trainer that counts them."""
     if trainer.max_epochs not in (None, -1):
@@ -178,14 +195,18 @@ def set_position(trainer: Trainer, step: int, epoch: int = 0) -> None:
 
 
 def count_step(trainer: Trainer) -> None:
-    """Count an optimizer step whose update is left out; for use inside a training step under manual optimisation."""
+    """Count an optimizer step whose update is left out; for use inside a training step under manual
+    optimisation.
+    """
     progress = trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
     progress.increment_ready()
     progress.increment_completed()
 
 
 def validation_is_due(trainer: Trainer, step: int) -> bool:
-    """Whether Lightning validates after optimizer step `step`: at each interval or else epoch's end, and at the end."""
+    """Whether Lightning validates after optimizer step `step`: at each interval or else epoch's
+    end, and at the end.
+    """
     if not trainer.enable_validation:
         return False
     interval = trainer.val_check_interval
@@ -218,7 +239,9 @@ def seed_initialisation(seed: int) -> None:
 
 
 def _seed_generators(bits: int) -> None:
-    """torch.manual_seed, without the 1 to 2 ms a call that it takes for accelerators that are not there."""
+    """torch.manual_seed, without the 1 to 2 ms a call that it takes for accelerators that are not
+    there.
+    """
     (torch.manual_seed if has_accelerator() else torch.default_generator.manual_seed)(bits >> 1)
 
 

@@ -1,4 +1,6 @@
-"""The machine, the code and this process; two ways to be faster that act before anything heavy is imported."""
+"""The machine, the code and this process; two ways to be faster that act before anything heavy is
+imported.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +18,40 @@ from typing import Any
 
 from clozelab.processor import cpu_flags, cpuinfo
 
-PACKAGES = ("clozelab", "torch", "lightning", "hydra-core", "omegaconf", "numpy", "tokenizers", "safetensors")
-KERNELS = {"avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16"}  # what torch chooses its code by
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # parameter numbers of mallopt(3), from malloc.h
+PACKAGES = (
+    "clozelab",
+    "torch",
+    "lightning",
+    "hydra-core",
+    "omegaconf",
+    "numpy",
+    "tokenizers",
+    "safetensors",
+)
+# what torch chooses its code by
+KERNELS = {"avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16"}
+# parameter numbers of mallopt(3), from malloc.h
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 OPTIONAL_OF_TORCHMETRICS = ("_MATPLOTLIB_", "_SCIENCEPLOT_", "_TRANSFORMERS_")
 
 
 @cache
 def host_facts() -> dict[str, Any]:
-    """Versions, git {"commit", "dirty"} or None, host {"cpu", "cores", "platform", "gpus"}; environment: what of these
-    decides the last digits of a result."""
-    found = {name: next(iter(metadata.distributions(name=name)), None) for name in PACKAGES}  # as import does
+    """Versions, git {"commit", "dirty"} or None, host {"cpu", "cores", "platform", "gpus"};
+    environment: what of these decides the last digits of a result."""
+    # as import does
+    found = {name: next(iter(metadata.distributions(name=name)), None) for name in PACKAGES}
     installed = {name: one.version for name, one in found.items() if one is not None}
     gpus = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
     git, here = ("git", "-C", str(Path(__file__).resolve().parent)), Path(__file__).name
     commit = _output(*git, "rev-parse", "HEAD")
-    # Installed into an environment inside somebody's repository, the code is not part of that repository.
+    # Installed into an environment inside somebody's repository, the code is not part of that
+    # repository.
     is_ours = commit is not None and _output(*git, "ls-files", "--error-unmatch", here) is not None
     dirty = bool(is_ours and _output(*git, "status", "--porcelain", "--untracked-files=no"))
-    numeric = {name: installed[name] for name in ("torch", "numpy", "tokenizers") if name in installed}
+    numeric = {
+        name: installed[name] for name in ("torch", "numpy", "tokenizers") if name in installed
+    }
     gpu_names = (gpus or "").splitlines()
     kernels = " ".join(
         [platform.machine(), *sorted(KERNELS & cpu_flags()), *sorted(set(gpu_names))],
@@ -63,21 +80,25 @@ def _output(*command: str) -> str | None:
 
 
 def require_package(package: str, extra: str, what: str) -> None:
-    """ValueError with the command that installs an extra, where its package is missing; `what` needs it."""
+    """ValueError with the command that installs an extra, where its package is missing; `what`
+    needs it.
+    """
     try:
         found = importlib.util.find_spec(package)
     except ModuleNotFoundError:  # not even the package that it lies in
         found = None
     if found is None:
         raise ValueError(
-            f"{what} needs the package {package!r}, which is not installed: pip install 'clozelab[{extra}]'"
-            f" (in a checkout: pip install -c constraints.txt -e '.[{extra}]')"
+            f"{what} needs the package {package!r}, which is not installed: pip install"
+            f" 'clozelab[{extra}]' (in a checkout: pip install -c constraints.txt -e '.[{extra}]')"
         )
 
 
 def usable_cores() -> int:
     """Cores that this process may run on, within the container's quota."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
     except (OSError, ValueError):
@@ -86,10 +107,12 @@ def usable_cores() -> int:
 
 
 def process_rank() -> int:
-    """0 for the first process of a job (and outside one), by the launcher's environment; above 0 for all others.
+    """0 for the first process of a job (and outside one), by the launcher's environment; above 0
+    for all others.
 
-    SLURM_PROCID counts only in a step of several tasks (srun): children of a batch script's one process inherit its 0.
-    Where only LOCAL_RANK and NODE_RANK are known (Lightning's own launcher), their sum stands in for the rank.
+    SLURM_PROCID counts only in a step of several tasks (srun): children of a batch script's one
+    process inherit its 0. Where only LOCAL_RANK and NODE_RANK are known (Lightning's own launcher),
+    their sum stands in for the rank.
     """
     is_step = os.environ.get("SLURM_STEP_NUM_TASKS", "1") != "1"
     for name in ("RANK", "SLURM_PROCID") if is_step else ("RANK",):
@@ -105,7 +128,9 @@ Held = dict[tuple[int, int, int], int]
 
 
 def holders() -> Held:
-    """Every file that a process of this machine holds a flock on; none where the machine does not say."""
+    """Every file that a process of this machine holds a flock on; none where the machine does not
+    say.
+    """
     found: Held = {}
     try:
         lines = PROC_LOCKS.read_text(encoding="ascii", errors="replace").splitlines()
@@ -119,7 +144,8 @@ def holders() -> Held:
 
 
 def holder(lock: Path, held: Held | None = None) -> int | None:
-    """Process id of who holds a lock file (0: of another container); None where nobody does, or it cannot be told.
+    """Process id of who holds a lock file (0: of another container); None where nobody does, or it
+    cannot be told.
 
     `held` is an answer of `holders`, for asking about many files at once.
     """
@@ -142,10 +168,12 @@ def holder(lock: Path, held: Held | None = None) -> int | None:
 
 
 def tune_allocator() -> bool:
-    """Tell glibc never to use mmap for blocks, never to trim, and to grow by 64 MiB; False where there is no glibc.
+    """Tell glibc never to use mmap for blocks, never to trim, and to grow by 64 MiB; False where
+    there is no glibc.
 
-    1.1 to 1.8 times faster training steps on a CPU: a step frees and asks for the same large blocks again and again,
-    and by default each new one costs page faults. Must run before torch allocates; peak memory stays taken.
+    1.1 to 1.8 times faster training steps on a CPU: a step frees and asks for the same large blocks
+    again and again, and by default each new one costs page faults. Must run before torch allocates;
+    peak memory stays taken.
     """
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
@@ -156,23 +184,33 @@ def tune_allocator() -> bool:
 
 
 def import_torchmetrics_quickly() -> bool:
-    """Import torchmetrics, which Lightning needs, without its optional parts; False where it is imported, or absent.
+    """Import torchmetrics, which Lightning needs, without its optional parts; False where it is
+    imported, or absent.
 
-    It imports scipy.signal only to patch an old name into it (0.5 s), matplotlib and transformers for metrics that draw
-    or embed (up to 1 s). Meanwhile the first is an empty stand-in; the others, it is told, are not installed.
+    It imports scipy.signal only to patch an old name into it (0.5 s), matplotlib and transformers
+    for metrics that draw or embed (up to 1 s). Meanwhile the first is an empty stand-in; the
+    others, it is told, are not installed.
     """
     package = None if "torchmetrics" in sys.modules else importlib.util.find_spec("torchmetrics")
     if package is None or not package.submodule_search_locations:
         return False
-    name, path = "torchmetrics.utilities.imports", f"{package.submodule_search_locations[0]}/utilities/imports.py"
+    name, path = (
+        "torchmetrics.utilities.imports",
+        f"{package.submodule_search_locations[0]}/utilities/imports.py",
+    )
     found = importlib.util.spec_from_file_location(name, path)
     try:
         assert found is not None and found.loader is not None
         flags = importlib.util.module_from_spec(found)
         found.loader.exec_module(flags)
-        vars(flags).update({flag: False for flag in vars(flags) if flag.startswith(OPTIONAL_OF_TORCHMETRICS)})
+        vars(flags).update(
+            {flag: False for flag in vars(flags) if flag.startswith(OPTIONAL_OF_TORCHMETRICS)}
+        )
         sys.modules[name] = flags
-    except (ImportError, OSError):  # another version keeps it elsewhere: then it starts as it always does
+    except (
+        ImportError,
+        OSError,
+    ):  # another version keeps it elsewhere: then it starts as it always does
         pass
     stand_in = types.ModuleType("scipy.signal")
     stand_in.hamming = None  # type: ignore[attr-defined]  # the name it looks for

@@ -1,4 +1,5 @@
-"""Tokens, floating-point operations and seconds of training, and the rows of metrics.csv that tell them.
+"""Tokens, floating-point operations and seconds of training, and the rows of metrics.csv that tell
+them.
 
 No Lightning here and no torch: commands that only look at runs must start at once.
 """
@@ -18,7 +19,9 @@ TOTALS = ("total_tokens", "total_flops", "total_seconds")
 
 @dataclass
 class Throughput:
-    """What was done since the last reading (this rank), and since the run began (all ranks); validation is outside."""
+    """What was done since the last reading (this rank), and since the run began (all ranks);
+    validation is outside.
+    """
 
     total_tokens: int = 0
     total_flops: float = 0.0
@@ -43,7 +46,9 @@ class Throughput:
         self.flops += flops
 
     def settle(self, tokens: int, flops: float) -> float:
-        """Move the interval into the totals, with `tokens` and `flops` summed over ranks; returns its seconds."""
+        """Move the interval into the totals, with `tokens` and `flops` summed over ranks; returns
+        its seconds.
+        """
         seconds = self.state()["seconds"]
         self._started = None if self._started is None else time.perf_counter()
         self.total_tokens += tokens
@@ -53,7 +58,9 @@ class Throughput:
         return seconds
 
     def facts(self, world_size: int, matmul_ceiling: float) -> dict[str, float | None]:
-        """Totals for run.json; `mfu` is the share of `matmul_ceiling` (FLOP/s of one device), None where that is 0."""
+        """Totals for run.json; `mfu` is the share of `matmul_ceiling` (FLOP/s of one device), None
+        where that is 0.
+        """
         ceiling = matmul_ceiling * world_size
         return {
             "tokens": self.total_tokens,
@@ -74,7 +81,9 @@ class Throughput:
 
 
 class Row(NamedTuple):
-    """One logged number: `step` optimizer steps, `tokens` read and `seconds` trained when it was logged."""
+    """One logged number: `step` optimizer steps, `tokens` read and `seconds` trained when it was
+    logged.
+    """
 
     step: int
     tokens: int
@@ -95,7 +104,8 @@ def parse_row(line: str) -> Row | None:
 def read_rows(path: Path, last_bytes: int | None = None) -> Iterator[Row]:
     """The whole rows of a metrics.csv, or those in its last bytes; none where there is no file.
 
-    A last line without an end is being written, or its writer was killed: half of its number would be another number.
+    A last line without an end is being written, or its writer was killed: half of its number would
+    be another number.
     """
     try:
         with path.open("rb") as file:

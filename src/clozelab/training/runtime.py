@@ -1,4 +1,6 @@
-"""What the machine offers a run: precision, exact fp32 through oneDNN, the matmul ceiling, memory."""
+"""What the machine offers a run: precision, exact fp32 through oneDNN, the matmul ceiling,
+memory.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,15 @@ MAX_FP32_ERROR = 2e-6  # a matrix product that errs by more has rounded its inpu
 
 
 def choose_precision(requested: str, accelerator: str) -> str:
-    """The precision a run trains in: `auto` is bf16-mixed where a cpu or gpu multiplies bf16 natively, else 32-true."""
+    """The precision a run trains in: `auto` is bf16-mixed where a cpu or gpu multiplies bf16
+    natively, else 32-true.
+    """
     if requested != "auto":
         if requested == "bf16-mixed" and accelerator == "cpu" and not multiplies_bf16("cpu"):
-            log.warning("precision bf16-mixed is emulated on this CPU, many times slower than precision=32-true")
+            log.warning(
+                "precision bf16-mixed is emulated on this CPU, many times slower than"
+                " precision=32-true"
+            )
         return requested
     if accelerator in ("tpu", "mps"):
         return "bf16-true" if accelerator == "tpu" else "32-true"
@@ -65,7 +72,9 @@ def onednn_fp32() -> Iterator[bool]:
 
 
 def onednn_fp32_error() -> float | None:
-    """Relative error of an fp32 product through oneDNN on this processor; None where there is no such way."""
+    """Relative error of an fp32 product through oneDNN on this processor; None where there is no
+    such way.
+    """
     with onednn_fp32() as there:
         if not there:
             return None
@@ -78,8 +87,9 @@ def onednn_fp32_error() -> float | None:
 def use_onednn_fp32() -> None:
     """Send fp32 matrix products on the CPU through oneDNN if they stay fp32-accurate here.
 
-    The switch allows oneDNN to use bf16 parts. A processor with AVX-512 alone keeps fp32 accuracy, at 1.4 to 1.8 times
-    the default library's speed on an AMD Zen 5. Where it really rounds, as it may on AMX, it stays off.
+    The switch allows oneDNN to use bf16 parts. A processor with AVX-512 alone keeps fp32 accuracy,
+    at 1.4 to 1.8 times the default library's speed on an AMD Zen 5. Where it really rounds, as it
+    may on AMX, it stays off.
     """
     error = onednn_fp32_error()
     if error is not None and error <= MAX_FP32_ERROR:
@@ -91,11 +101,13 @@ def check_compile(requested: str | bool, accelerator: str) -> str:
     """trainer.compile as auto, true or false; ValueError where compiling cannot work."""
     wanted = str(requested).lower()
     if wanted == "true" and accelerator == "tpu":
-        raise ValueError("trainer.compile=true is not for TPUs, where XLA compiles everything: choose auto")
+        raise ValueError(
+            "trainer.compile=true is not for TPUs, where XLA compiles everything: choose auto"
+        )
     if wanted == "true" and accelerator == "cpu" and not has_cpp_compiler():
         raise ValueError(
-            "trainer.compile=true needs a C++ compiler on the CPU, and there is none (g++, clang++ or $CXX):"
-            " install one, or choose trainer.compile=false"
+            "trainer.compile=true needs a C++ compiler on the CPU, and there is none (g++, clang++"
+            " or $CXX): install one, or choose trainer.compile=false"
         )
     return wanted
 
@@ -116,7 +128,9 @@ def use_deterministic_algorithms() -> None:
 
 @torch.no_grad()
 def matmul_ceiling(precision: str, device: torch.device, seconds: float = 0.3) -> float:
-    """FLOP/s of a large matrix product in `precision` on `device`: the best of those that fit in `seconds`."""
+    """FLOP/s of a large matrix product in `precision` on `device`: the best of those that fit in
+    `seconds`.
+    """
     dtype = torch.bfloat16 if precision.startswith("bf16") else torch.float32
     size = 8192 if device.type == "cuda" else 1024
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
@@ -137,9 +151,11 @@ def least_seconds(act: Callable[[], Any], device: torch.device, seconds: float) 
 
 
 def largest_that_fits(attempt: Callable[[int], None], wanted: int) -> int:
-    """The first of `wanted`, its half, its quarter... for which `attempt` does not run out of memory; else ValueError.
+    """The first of `wanted`, its half, its quarter... for which `attempt` does not run out of
+    memory; else ValueError.
 
-    A step's loss is normalised by the whole global batch: smaller pieces change no result beyond the draws of dropout.
+    A step's loss is normalised by the whole global batch: smaller pieces change no result beyond
+    the draws of dropout.
     """
     size = wanted
     while size:
@@ -155,17 +171,25 @@ def largest_that_fits(attempt: Callable[[int], None], wanted: int) -> int:
         log.info("a micro-batch of %d instances does not fit into the device's memory", size)
         size //= 2
     raise ValueError(
-        "one instance does not fit into the device's memory: try trainer.gradient_checkpointing=true,"
-        " trainer.precision=bf16-mixed, trainer=fsdp over several devices, or shorter instances"
+        "one instance does not fit into the device's memory: try"
+        " trainer.gradient_checkpointing=true, trainer.precision=bf16-mixed, trainer=fsdp over"
+        " several devices, or shorter instances"
     )
 
 
 def try_step(model: nn.Module, batch: dict[str, Any], device: torch.device, precision: str) -> None:
-    """Forward and backward of one micro-batch, without an update; Adam's moments of each parameter are stood in for."""
+    """Forward and backward of one micro-batch, without an update; Adam's moments of each parameter
+    are stood in for.
+    """
     model.to(device).train()
     moments = [torch.empty_like(p) for p in model.parameters() if p.requires_grad for _ in range(2)]
-    moved = {key: value.to(device) if hasattr(value, "to") else value for key, value in batch.items()}
-    with uncompiled(), torch.autocast(device.type, torch.bfloat16, enabled=precision.startswith("bf16")):
+    moved = {
+        key: value.to(device) if hasattr(value, "to") else value for key, value in batch.items()
+    }
+    with (
+        uncompiled(),
+        torch.autocast(device.type, torch.bfloat16, enabled=precision.startswith("bf16")),
+    ):
         loss = sum(term.loss_sum for term in model(moved))
     assert isinstance(loss, torch.Tensor)
     try:
@@ -177,8 +201,11 @@ def try_step(model: nn.Module, batch: dict[str, Any], device: torch.device, prec
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Inside, compiled modules run as written: for a few evaluations a compilation of their own costs more."""
-    # Its submodule is there if anything was compiled; importing it would cost what an uncompiled run saves.
+    """Inside, compiled modules run as written: for a few evaluations a compilation of their own
+    costs more.
+    """
+    # Its submodule is there if anything was compiled; importing it would cost what an uncompiled
+    # run saves.
     if "torch._dynamo" not in sys.modules:
         yield
         return
@@ -186,11 +213,20 @@ def uncompiled() -> Iterator[None]:
         yield
 
 
-def batch_loader(batches: IterableDataset[Any], num_workers: int = 0, trainer: Trainer | None = None) -> Any:
-    """A loader of what are batches already, prefetched and pinned where the trainer's device is a GPU."""
-    # Forked workers share the memory maps and what was found in them; elsewhere they open and find it again.
+def batch_loader(
+    batches: IterableDataset[Any], num_workers: int = 0, trainer: Trainer | None = None
+) -> Any:
+    """A loader of what are batches already, prefetched and pinned where the trainer's device is a
+    GPU.
+    """
+    # Forked workers share the memory maps and what was found in them; elsewhere they open and find
+    # it again.
     method = "fork" if num_workers and "fork" in multiprocessing.get_all_start_methods() else None
-    workers: Any = {"num_workers": num_workers, "multiprocessing_context": method, "worker_init_fn": be_a_data_worker}
+    workers: Any = {
+        "num_workers": num_workers,
+        "multiprocessing_context": method,
+        "worker_init_fn": be_a_data_worker,
+    }
     loader = DataLoader(batches, batch_size=None, collate_fn=_same, **workers)
     return Prefetched(loader, pinned) if device_type(trainer) == "cuda" else loader
 
@@ -200,7 +236,8 @@ def _same(batch: Any) -> Any:
 
 
 class Anew:
-    """A loader that `make` makes at each pass, from where the trainer is: Lightning may ask for one once a training.
+    """A loader that `make` makes at each pass, from where the trainer is: Lightning may ask for one
+    once a training.
 
     No DataLoader, so that no Trainer cuts it up: it is this rank's share already.
     """
@@ -216,7 +253,9 @@ class Anew:
 
 
 def place_of(trainer: Trainer | None) -> tuple[int, int, int]:
-    """(step that comes next, rank, world size); under overfit_batches every epoch begins with the first step."""
+    """(step that comes next, rank, world size); under overfit_batches every epoch begins with the
+    first step.
+    """
     if trainer is None:
         return 0, 0, 1
     step = 0 if getattr(trainer, "overfit_batches", 0) else trainer.global_step
@@ -230,7 +269,9 @@ def device_type(trainer: Trainer | None) -> str:
 
 
 def pinned(batch: Any) -> Any:
-    """The same batch in page-locked memory, from which a copy to the device runs beside the work there."""
+    """The same batch in page-locked memory, from which a copy to the device runs beside the work
+    there.
+    """
     if isinstance(batch, list):
         return [pinned(part) for part in batch]
     if isinstance(batch, dict):

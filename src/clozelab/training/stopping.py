@@ -1,7 +1,9 @@
-"""How a process of ours ends: by a signal, with the process that started it, or because nothing moves any more.
+"""How a process of ours ends: by a signal, with the process that started it, or because nothing
+moves any more.
 
-A signal is an exception (Interrupted): what was half written is removed, the record says so, and the exit status is
-128 + the signal's number. A training takes it for a request instead, and saves first (callbacks.GracefulStop).
+A signal is an exception (Interrupted): what was half written is removed, the record says so, and
+the exit status is 128 + the signal's number. A training takes it for a request instead, and saves
+first (callbacks.GracefulStop).
 """
 
 from __future__ import annotations
@@ -27,15 +29,19 @@ from clozelab.training.host import process_rank
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 SAME_SIGNAL_SECONDS = 1.0
-# Exit statuses: a run that has saved, since trainer.max_time is over; one in which nothing moved (that of timeout(1)).
+# Exit statuses: a run that has saved, since trainer.max_time is over; one in which nothing moved
+# (that of timeout(1)).
 OUT_OF_TIME, HUNG, TERMINATED = 85, 124, 128 + signal.SIGTERM
 STOPPED = (OUT_OF_TIME, *(128 + number for number in SIGNALS))  # the same command goes on
 PR_SET_PDEATHSIG = 1
-FIRST_RANK = "CLOZELAB_FIRST_RANK"  # environment variable: process id of a job's first rank, for those that it starts
-LIFELINE = "CLOZELAB_LIFELINE"  # another one: a pipe whose other end only the process has that started us
+# environment variable: process id of a job's first rank, for those that it starts
+FIRST_RANK = "CLOZELAB_FIRST_RANK"
+# another one: a pipe whose other end only the process has that started us
+LIFELINE = "CLOZELAB_LIFELINE"
 TICK_SECONDS = 0.25
 NOTICE_SECONDS = 45.0  # after so long without a beat of a training it is said that nothing moves
-FOLLOWER_SECONDS = 20.0  # what a further rank leaves the first one to end by itself, and to take it along
+# what a further rank leaves the first one to end by itself, and to take it along
+FOLLOWER_SECONDS = 20.0
 _began = time.monotonic()
 
 
@@ -51,10 +57,11 @@ def interrupt(number: int) -> None:
 
 @contextmanager
 def taken_signals(act: Callable[[int], Any] = lambda _: None) -> Iterator[list[int]]:
-    """Inside, SIGNALS go to `act`, and into the list that is yielded; afterwards everything is as it was.
+    """Inside, SIGNALS go to `act`, and into the list that is yielded; afterwards everything is as
+    it was.
 
-    One that comes twice within a second, to our group and passed on by `clozelab reproduce`, counts once. What is
-    ignored stays so (nohup; a Slurm job's child), but for Ctrl-C and SIGTERM.
+    One that comes twice within a second, to our group and passed on by `clozelab reproduce`, counts
+    once. What is ignored stays so (nohup; a Slurm job's child), but for Ctrl-C and SIGTERM.
     """
     came: list[int] = []
     last = -math.inf
@@ -66,7 +73,9 @@ def taken_signals(act: Callable[[int], Any] = lambda _: None) -> Iterator[list[i
             came.append(number)
             act(number)
 
-    ours = [one for one in SIGNALS if one in SIGNALS[:2] or signal.getsignal(one) is not signal.SIG_IGN]
+    ours = [
+        one for one in SIGNALS if one in SIGNALS[:2] or signal.getsignal(one) is not signal.SIG_IGN
+    ]
     try:
         before = [(number, signal.signal(number, note)) for number in ours]
     except ValueError:  # not in the main thread: whoever is there handles signals
@@ -79,13 +88,16 @@ def taken_signals(act: Callable[[int], Any] = lambda _: None) -> Iterator[list[i
 
 
 def die_with_parent(number: int = signal.SIGTERM) -> None:
-    """Ask Linux for a signal when the process that started this one ends. One that has ended already sends none."""
+    """Ask Linux for a signal when the process that started this one ends. One that has ended
+    already sends none.
+    """
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def die_with_first_rank() -> None:
-    """In a rank that Lightning (or torchrun) has started: end with the first, which it would wait for half an hour.
+    """In a rank that Lightning (or torchrun) has started: end with the first, which it would wait
+    for half an hour.
 
     Killed, not asked: only the first one has anything to save.
     """
@@ -98,17 +110,22 @@ def die_with_first_rank() -> None:
         sys.exit(1)  # it ended before we could ask
 
 
-_lifeline = cache(lambda: os.pipe()[0])  # the other end is never closed: it ends with us, whatever ends us
+# the other end is never closed: it ends with us, whatever ends us
+_lifeline = cache(lambda: os.pipe()[0])
 
 
 def bound_to_us(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Options of a Popen that starts one of our verbs: it stops when this process ends, on any system."""
+    """Options of a Popen that starts one of our verbs: it stops when this process ends, on any
+    system.
+    """
     pipe = _lifeline()
     return {"env": os.environ | environment | {LIFELINE: str(pipe)}, "pass_fds": [pipe]}
 
 
 def begin() -> None:
-    """What a verb does first: start the clock of max_time, and hold on to the process that started it."""
+    """What a verb does first: start the clock of max_time, and hold on to the process that started
+    it.
+    """
     global _began
     _began = time.monotonic()
     if pipe := os.environ.pop(LIFELINE, ""):
@@ -116,7 +133,9 @@ def begin() -> None:
 
 
 def stop_with(pipe: int) -> None:
-    """SIGTERM for this process once nobody can write to a pipe any more; an exit at once where that is so already."""
+    """SIGTERM for this process once nobody can write to a pipe any more; an exit at once where that
+    is so already.
+    """
 
     def wait() -> None:
         os.read(pipe, 1)
@@ -129,7 +148,9 @@ def stop_with(pipe: int) -> None:
 
 
 def be_a_data_worker(_number: int) -> None:
-    """In a worker of a DataLoader: its parent answers signals and needs it until it has saved; it is killed with it."""
+    """In a worker of a DataLoader: its parent answers signals and needs it until it has saved; it
+    is killed with it.
+    """
     signal.set_wakeup_fd(-1)  # forked, it would wake its parent's Watch
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -138,13 +159,16 @@ def be_a_data_worker(_number: int) -> None:
 
 @dataclass
 class Watch:
-    """Ends this process where it cannot end itself: a training without a beat, or a signal that nothing follows.
+    """Ends this process where it cannot end itself: a training without a beat, or a signal that
+    nothing follows.
 
-    Unusual: its thread counts ticks and reads no clock, so that time in which everything was suspended (Ctrl-Z) does
-    not count. It hears of signals through a pipe: Python's handlers wait for the main thread, which may be what hangs.
+    Unusual: its thread counts ticks and reads no clock, so that time in which everything was
+    suspended (Ctrl-Z) does not count. It hears of signals through a pipe: Python's handlers wait
+    for the main thread, which may be what hangs.
     """
 
-    hang_seconds: float | None = None  # between two beats of a training (GracefulStop says of what); None: any
+    # between two beats of a training (GracefulStop says of what); None: any
+    hang_seconds: float | None = None
     grace_seconds: float | None = None  # without a beat after a signal
     max_seconds: float = math.inf  # of the process, after which a training saves and stops
     is_training: bool = False
@@ -156,14 +180,18 @@ class Watch:
 
     @contextmanager
     def on(self, log: Path | None, leave: Callable[[str, str], None]) -> Iterator[None]:
-        """Watch inside. At an end stacks go to `log` (None: stderr), and leave(status, sentence) writes the record."""
+        """Watch inside. At an end stacks go to `log` (None: stderr), and leave(status, sentence)
+        writes the record.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         ear, mouth = os.pipe()
         os.set_blocking(mouth, False)
         before = signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
-        thread = threading.Thread(target=self._look, args=(ear, log, leave), name="watch", daemon=True)
+        thread = threading.Thread(
+            target=self._look, args=(ear, log, leave), name="watch", daemon=True
+        )
         thread.start()
         try:
             yield
@@ -176,7 +204,9 @@ class Watch:
 
     def _look(self, ear: int, log: Path | None, leave: Callable[[str, str], None]) -> None:
         idle, seen, asked = 0.0, -1, 0
-        while 0 not in (heard := os.read(ear, 512) if select.select([ear], [], [], TICK_SECONDS)[0] else b""):
+        while 0 not in (
+            heard := os.read(ear, 512) if select.select([ear], [], [], TICK_SECONDS)[0] else b""
+        ):
             if not asked and (asked := next((number for number in heard if number in SIGNALS), 0)):
                 seen = -1  # from now on
             hang, grace = self.is_training and self.hang_seconds, asked and self.grace_seconds
@@ -198,17 +228,27 @@ class Watch:
             with suppress(OSError), log.open("a", encoding="utf-8") as output:
                 print(text, file=output)
 
-    def _end(self, asked: int, idle: float, log: Path | None, leave: Callable[[str, str], None]) -> None:
-        faulthandler.dump_traceback_later(2 * FOLLOWER_SECONDS, exit=True, file=2)  # should what follows hang as well
+    def _end(
+        self, asked: int, idle: float, log: Path | None, leave: Callable[[str, str], None]
+    ) -> None:
+        # should what follows hang as well
+        faulthandler.dump_traceback_later(2 * FOLLOWER_SECONDS, exit=True, file=2)
         why, key = (f"{signal.Signals(asked).name} came, and ", "grace") if asked else ("", "hang")
-        said = f"{why}nothing has moved for {idle:.0f} s (trainer.{key}_seconds): ended without a save, with the stacks"
-        said += f" of all threads in {log or 'this log'}; the same command goes on from the last checkpoint"
+        said = (
+            f"{why}nothing has moved for {idle:.0f} s (trainer.{key}_seconds): ended without a"
+            " save, with the stacks"
+        )
+        said += (
+            f" of all threads in {log or 'this log'}; the same command goes on from the last"
+            " checkpoint"
+        )
         try:
             with log.open("a", encoding="utf-8") if log else nullcontext(sys.stderr) as output:
                 print(said, file=output, flush=True)
                 faulthandler.dump_traceback(output)
             print(f"error: {said}", file=sys.stderr, flush=True)
-            if process_rank():  # the first rank ends by itself and takes us along, unless it is what hangs
+            # the first rank ends by itself and takes us along, unless it is what hangs
+            if process_rank():
                 time.sleep(FOLLOWER_SECONDS)
                 if os.environ.get(FIRST_RANK) == str(os.getppid()):
                     os.kill(os.getppid(), signal.SIGKILL)

@@ -1,8 +1,8 @@
 """Where a run's numbers go: metrics.csv, and guests: Weights & Biases (offline without a key),
 MLflow, TensorBoard.
 
-Each guest is spoken to from a thread of its own (BackgroundLogger), so that none ends or slows a training. Its run
-stays open after the Trainer is done, for the final scores: `tracked` closes it.
+Each guest is spoken to from a thread of its own (BackgroundLogger), so that none ends or slows a
+training. Its run stays open after the Trainer is done, for the final scores: `tracked` closes it.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ WANDB_SETTINGS = {
 
 
 class MetricsCsv(Logger):
-    """Appends to `folder/metrics.csv` on rank zero, in long form: step, tokens, seconds, key, value.
+    """Appends to `folder/metrics.csv` on rank zero, in long form: step, tokens, seconds, key,
+    value.
 
-    The keys train/tokens and train/seconds fill the columns of the lines that follow and get no line themselves.
+    The keys train/tokens and train/seconds fill the columns of the lines that follow and get no
+    line themselves.
     """
 
     name, version = "metrics", ""
@@ -65,14 +67,18 @@ class MetricsCsv(Logger):
         is_new = not self.path.exists()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", newline="", encoding="utf-8") as stream:
-            csv.writer(stream, lineterminator="\n").writerows([Row._fields, *rows] if is_new else rows)
+            csv.writer(stream, lineterminator="\n").writerows(
+                [Row._fields, *rows] if is_new else rows
+            )
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
         """The configuration is in config.yaml and run.json, not here."""
 
     @rank_zero_only
     def truncate_after(self, step: int) -> None:
-        """Drop what a resumed run will write again: lines of later steps, and a last one that was cut in the middle."""
+        """Drop what a resumed run will write again: lines of later steps, and a last one that was
+        cut in the middle.
+        """
         if not self.path.exists():
             return
         *lines, _ = self.path.read_text(encoding="utf-8").split("\n")
@@ -91,15 +97,16 @@ class TrackedJob:
     stage: str
     name: str  # inside the experiment
     tags: tuple[str, ...] = ()
-    config: Mapping[str, Any] = field(default_factory=dict)  # plain values to show beside the run; no secrets
+    # plain values to show beside the run; no secrets
+    config: Mapping[str, Any] = field(default_factory=dict)
     command: tuple[str, ...] = ()  # the command line to show, without secrets
 
 
 def build_wandb_logger(*, project: str, entity: str | None, mode: str, job: TrackedJob) -> Logger:
     """W&B for one job: in the group EXPERIMENT/ARM, its stage as the job type.
 
-    `mode` is auto (online with an API key in the environment or netrc, else offline: `wandb sync` uploads later),
-    online, offline or disabled; WANDB_MODE has the last word.
+    `mode` is auto (online with an API key in the environment or netrc, else offline: `wandb sync`
+    uploads later), online, offline or disabled; WANDB_MODE has the last word.
     """
     if mode not in MODES:
         raise ValueError(f"logger.wandb.mode is {mode!r}: choose one of {', '.join(MODES)}")
@@ -109,11 +116,19 @@ def build_wandb_logger(*, project: str, entity: str | None, mode: str, job: Trac
             has_key = has_key or netrc.netrc().authenticators("api.wandb.ai") is not None
         mode = "online" if has_key else "offline"
     settings: dict[str, Any] = {
-        "project": project, "entity": entity, "mode": os.environ.get("WANDB_MODE") or mode, "dir": str(job.folder),
-        "group": f"{job.experiment}/{job.arm}", "job_type": job.stage, "name": job.name, "settings": WANDB_SETTINGS,
+        "project": project,
+        "entity": entity,
+        "mode": os.environ.get("WANDB_MODE") or mode,
+        "dir": str(job.folder),
+        "group": f"{job.experiment}/{job.arm}",
+        "job_type": job.stage,
+        "name": job.name,
+        "settings": WANDB_SETTINGS,
         "tags": [tag[:MAX_TAG_CHARACTERS] for tag in job.tags],
-        "id": job.run_id, "resume": "allow", "config": dict(job.config),
-    }  # fmt: skip
+        "id": job.run_id,
+        "resume": "allow",
+        "config": dict(job.config),
+    }
     return WandbTracker(settings, job.command)
 
 
@@ -142,10 +157,16 @@ class WandbTracker(Logger):
         self._tell(lambda _, run: run.summary.update(dict(scores)))
 
     def log_table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        self._tell(lambda wandb, run: run.log({name: wandb.Table(columns=list(columns), data=[*map(list, rows)])}))
+        self._tell(
+            lambda wandb, run: run.log(
+                {name: wandb.Table(columns=list(columns), data=[*map(list, rows)])}
+            )
+        )
 
     def log_report(self, name: str, paths: Sequence[Path]) -> None:
-        """Its files, as one version of an artifact; the page as a panel, and its pictures as images."""
+        """Its files, as one version of an artifact; the page as a panel, and its pictures as
+        images.
+        """
 
         def act(wandb: Any, run: Any) -> None:
             artifact = wandb.Artifact(name, type="report")
@@ -154,7 +175,9 @@ class WandbTracker(Logger):
             run.log_artifact(artifact)
             shown = {path.stem: wandb.Image(str(path)) for path in paths if path.suffix == ".png"}
             pages = (path for path in paths if path.suffix == ".html")
-            run.log(shown | {path.stem: wandb.Html(path.read_text(encoding="utf-8")) for path in pages})
+            run.log(
+                shown | {path.stem: wandb.Html(path.read_text(encoding="utf-8")) for path in pages}
+            )
 
         self._tell(act)
 
@@ -170,7 +193,10 @@ class WandbTracker(Logger):
             # would wait for it.
             self._tell(lambda wandb, _: wandb.teardown())
         if self.settings["mode"] == "offline":
-            log.info("W&B offline; to upload: wandb sync %s", Path(str(getattr(self.run, "dir", ""))).parent)
+            log.info(
+                "W&B offline; to upload: wandb sync %s",
+                Path(str(getattr(self.run, "dir", ""))).parent,
+            )
         self.run = None
 
     def load_package(self) -> None:
@@ -219,13 +245,17 @@ def build_mlflow_logger(
 
 
 def build_tensorboard_logger(*, flush_seconds: int, job: TrackedJob) -> Logger:
-    """TensorBoard's event files in RUN_DIR/tensorboard; ValueError where the extra is not installed."""
+    """TensorBoard's event files in RUN_DIR/tensorboard; ValueError where the extra is not
+    installed.
+    """
     require_package("tensorboard", "tensorboard", "logger=tensorboard")
     return TensorBoardTracker(job.folder, name="tensorboard", version="", flush_secs=flush_seconds)
 
 
 class TensorBoardTracker(TensorBoardLogger):
-    """Lightning's, without its file of hyper-parameters (config.yaml is there), and with the final scores as points."""
+    """Lightning's, without its file of hyper-parameters (config.yaml is there), and with the final
+    scores as points.
+    """
 
     def save(self) -> None:
         """Nothing but the event files."""
@@ -233,7 +263,11 @@ class TensorBoardTracker(TensorBoardLogger):
 
 def summarise(loggers: Sequence[Logger], scores: Mapping[str, Any]) -> None:
     """Give the final numbers to every tracker."""
-    numbers = {f"final/{key}": float(value) for key, value in scores.items() if isinstance(value, int | float)}
+    numbers = {
+        f"final/{key}": float(value)
+        for key, value in scores.items()
+        if isinstance(value, int | float)
+    }
     for logger in loggers:
         if isinstance(logger, BackgroundLogger | WandbTracker):
             logger.summarise(scores)
@@ -244,7 +278,9 @@ def summarise(loggers: Sequence[Logger], scores: Mapping[str, Any]) -> None:
 
 @contextmanager
 def tracked(loggers: Sequence[Logger]) -> Iterator[Sequence[Logger]]:
-    """Close the trackers at the end, whatever it is: two W&B runs of one process must never become one."""
+    """Close the trackers at the end, whatever it is: two W&B runs of one process must never become
+    one.
+    """
     exit_code = 1
     try:
         yield loggers

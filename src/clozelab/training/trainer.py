@@ -1,4 +1,6 @@
-"""From the names in conf/trainer to a Lightning Trainer, with early errors for what this machine lacks."""
+"""From the names in conf/trainer to a Lightning Trainer, with early errors for what this machine
+lacks.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Hardware:
 
     @property
     def device(self) -> torch.device:
-        """This process's own, for measurements before training: ranks of one node would all meet on the first GPU."""
+        """This process's own, for measurements before training: ranks of one node would all meet on
+        the first GPU.
+        """
         if self.accelerator != "gpu":
             return torch.device("mps" if self.accelerator == "mps" else "cpu")
         local_rank = int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or 0)
@@ -60,7 +64,8 @@ class Hardware:
 
 
 def choose_hardware(*, threads: int | None, tf32: bool = False, **asked: Any) -> Hardware:
-    """Resolve `auto`, check that the machine has what is `asked` for (as Hardware), set threads and the fp32 library.
+    """Resolve `auto`, check that the machine has what is `asked` for (as Hardware), set threads and
+    the fp32 library.
 
     ValueError says what is missing, and what to choose instead.
     """
@@ -69,7 +74,10 @@ def choose_hardware(*, threads: int | None, tf32: bool = False, **asked: Any) ->
     build_strategy(wanted.strategy, kind, wanted.devices, wanted.num_nodes)
     if kind != "tpu":
         cluster_environment(wanted.devices, wanted.num_nodes)
-    compiles, precision = runtime.check_compile(wanted.compile, kind), runtime.choose_precision(wanted.precision, kind)
+    compiles, precision = (
+        runtime.check_compile(wanted.compile, kind),
+        runtime.choose_precision(wanted.precision, kind),
+    )
     if threads is not None:
         torch.set_num_threads(threads)
     if kind == "cpu" and precision == "32-true":
@@ -84,7 +92,9 @@ def choose_hardware(*, threads: int | None, tf32: bool = False, **asked: Any) ->
 
 
 def resolve_accelerator(requested: str, devices: int) -> str:
-    """cpu, gpu, mps or tpu; `auto` is gpu where CUDA is there. Raises ValueError for what this machine cannot give."""
+    """cpu, gpu, mps or tpu; `auto` is gpu where CUDA is there. Raises ValueError for what this
+    machine cannot give.
+    """
     if requested == "auto":
         requested = "gpu" if torch.cuda.is_available() else "cpu"
     if requested == "gpu" and not torch.cuda.is_available():
@@ -94,71 +104,103 @@ def resolve_accelerator(requested: str, devices: int) -> str:
             " choose trainer=cpu, or install a CUDA build of torch on a machine with a GPU"
         )
     if requested == "gpu" and devices > torch.cuda.device_count():
-        raise ValueError(f"trainer.devices is {devices}, but torch sees {torch.cuda.device_count()} CUDA device(s)")
+        raise ValueError(
+            f"trainer.devices is {devices}, but torch sees {torch.cuda.device_count()} CUDA"
+            " device(s)"
+        )
     if requested == "mps" and not torch.backends.mps.is_available():
-        raise ValueError(f"trainer=mps needs Apple's GPU, and torch {torch.__version__} sees none: choose trainer=cpu")
+        raise ValueError(
+            f"trainer=mps needs Apple's GPU, and torch {torch.__version__} sees none: choose"
+            " trainer=cpu"
+        )
     if requested == "tpu" and importlib.util.find_spec("torch_xla") is None:
         raise ValueError(
-            "trainer=tpu needs torch_xla, which is not installed: on a TPU host install with -c constraints-tpu.txt"
-            " (torch and torch_xla 2.9, the last release). This trainer is untested on hardware"
+            "trainer=tpu needs torch_xla, which is not installed: on a TPU host install with -c"
+            " constraints-tpu.txt (torch and torch_xla 2.9, the last release). This trainer is"
+            " untested on hardware"
         )
     return requested
 
 
 def build_strategy(name: str, accelerator: str, devices: int, num_nodes: int) -> Strategy | str:
-    """Lightning's strategy for a resolved accelerator. Raises ValueError for a combination that cannot run."""
+    """Lightning's strategy for a resolved accelerator. Raises ValueError for a combination that
+    cannot run.
+    """
     world_size, is_tpu = devices * num_nodes, accelerator == "tpu"
     if name == "xla" and not is_tpu:
-        raise ValueError(f"trainer.strategy=xla runs on TPUs only, but trainer.accelerator is {accelerator}")
+        raise ValueError(
+            f"trainer.strategy=xla runs on TPUs only, but trainer.accelerator is {accelerator}"
+        )
     if name in ("ddp", "fsdp") and is_tpu:
-        raise ValueError(f"trainer.strategy={name} does not run on TPUs: choose trainer=tpu, whose strategy is xla")
+        raise ValueError(
+            f"trainer.strategy={name} does not run on TPUs: choose trainer=tpu, whose strategy"
+            " is xla"
+        )
     if name == "auto" and world_size > 1 and not is_tpu:
-        raise ValueError(f"{world_size} devices need trainer=ddp or trainer=fsdp, but the strategy is auto")
+        raise ValueError(
+            f"{world_size} devices need trainer=ddp or trainer=fsdp, but the strategy is auto"
+        )
     if name == "fsdp":
-        return ShardedStrategy(world_size, tensor_parallel_size=1, save_distributed_checkpoint=False)
+        return ShardedStrategy(
+            world_size, tensor_parallel_size=1, save_distributed_checkpoint=False
+        )
     if name != "ddp":
         return name
     backend = "nccl" if accelerator == "gpu" else "gloo"
     # Every parameter gets a gradient each step (the pooler is frozen without a pair objective).
-    return DDPStrategy(process_group_backend=backend, find_unused_parameters=False, gradient_as_bucket_view=True)
+    return DDPStrategy(
+        process_group_backend=backend, find_unused_parameters=False, gradient_as_bucket_view=True
+    )
 
 
 class ShardedStrategy(ModelParallelStrategy):
-    """Fully sharded data parallel; it reads a checkpoint past our CheckpointIO, so the checksum is checked here.
+    """Fully sharded data parallel; it reads a checkpoint past our CheckpointIO, so the checksum is
+    checked here.
 
-    An optimizer's state keeps its parameters' names. Lightning numbers them in the module's order, and an optimizer
-    with several groups counts in another.
+    An optimizer's state keeps its parameters' names. Lightning numbers them in the module's order,
+    and an optimizer with several groups counts in another.
     """
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict  # slow to import
+        # slow to import
+        from torch.distributed.checkpoint.state_dict import (
+            StateDictOptions,
+            get_optimizer_state_dict,
+        )
 
         assert self.model is not None
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        return get_optimizer_state_dict(self.model, getattr(optimizer, "optimizer", optimizer), options=options)
+        return get_optimizer_state_dict(
+            self.model, getattr(optimizer, "optimizer", optimizer), options=options
+        )
 
-    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = True) -> dict[str, Any]:
+    def load_checkpoint(
+        self, checkpoint_path: Any, weights_only: bool | None = True
+    ) -> dict[str, Any]:
         verify_file(Path(checkpoint_path))
         return super().load_checkpoint(checkpoint_path, weights_only is not False)
 
 
 def cluster_environment(devices: int, num_nodes: int) -> ClusterEnvironment | None:
-    """Who has started this job's processes, where Slurm is around; None outside it: Lightning looks for itself.
+    """Who has started this job's processes, where Slurm is around; None outside it: Lightning looks
+    for itself.
 
-    Lightning alone takes every process in a Slurm allocation for a rank of srun's, and waits for others that nobody
-    starts; and its requeueing would come on top of the launcher's. ValueError where srun has started another number of
-    processes than there are devices.
+    Lightning alone takes every process in a Slurm allocation for a rank of srun's, and waits for
+    others that nobody starts; and its requeueing would come on top of the launcher's. ValueError
+    where srun has started another number of processes than there are devices.
     """
     if "SLURM_JOB_ID" not in os.environ or TorchElasticEnvironment.detect():
         return None
-    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1)  # of srun's step; a batch script is in none
+    # of srun's step; a batch script is in none
+    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1)
     if tasks == devices * num_nodes and tasks > 1 and "SLURM_NTASKS_PER_NODE" in os.environ:
         return SLURMEnvironment(auto_requeue=False)
     if tasks == 1 and num_nodes == 1:
         return LightningEnvironment()
     raise ValueError(
-        f"trainer.num_nodes={num_nodes} and trainer.devices={devices} need {devices * num_nodes} processes, but Slurm"
-        f" has started {tasks}: srun --nodes={num_nodes} --ntasks-per-node={devices} (hydra/launcher=slurm does that)"
+        f"trainer.num_nodes={num_nodes} and trainer.devices={devices} need {devices * num_nodes}"
+        f" processes, but Slurm has started {tasks}: srun --nodes={num_nodes}"
+        f" --ntasks-per-node={devices} (hydra/launcher=slurm does that)"
     )
 
 
@@ -173,19 +215,38 @@ def build_trainer(
     log_interval_steps: int,
     **overrides: Any,
 ) -> Trainer:
-    """A Trainer that counts optimizer steps, validates by steps, and leaves checkpoints and progress to our callbacks.
+    """A Trainer that counts optimizer steps, validates by steps, and leaves checkpoints and
+    progress to our callbacks.
 
-    `validation_interval_steps` None: no validation during training. `overrides` go to Lightning as they are.
+    `validation_interval_steps` None: no validation during training. `overrides` go to Lightning as
+    they are.
     """
     # Advice of Lightning's that does not apply: our loaders need no workers, our loops no length.
-    for pattern in (".*does not have many workers.*", ".*IterableDataset.*has `__len__`.*", ".*LeafSpec.*"):
+    for pattern in (
+        ".*does not have many workers.*",
+        ".*IterableDataset.*has `__len__`.*",
+        ".*LeafSpec.*",
+    ):
         warnings.filterwarnings("ignore", pattern)
-    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda", "lightning.fabric"):
+    for name in (
+        "lightning.pytorch.utilities.rank_zero",
+        "lightning.pytorch.accelerators.cuda",
+        "lightning.fabric",
+    ):
         logging.getLogger(name).setLevel(logging.WARNING)
-    environment = cluster_environment(hardware.devices, hardware.num_nodes) if hardware.accelerator != "tpu" else None
+    environment = (
+        cluster_environment(hardware.devices, hardware.num_nodes)
+        if hardware.accelerator != "tpu"
+        else None
+    )
     options: dict[str, Any] = {
-        **{key: getattr(hardware, key) for key in ("accelerator", "devices", "num_nodes", "precision")},
-        "strategy": build_strategy(hardware.strategy, hardware.accelerator, hardware.devices, hardware.num_nodes),
+        **{
+            key: getattr(hardware, key)
+            for key in ("accelerator", "devices", "num_nodes", "precision")
+        },
+        "strategy": build_strategy(
+            hardware.strategy, hardware.accelerator, hardware.devices, hardware.num_nodes
+        ),
         "max_steps": max_steps,
         "max_epochs": -1,
         "val_check_interval": validation_interval_steps or 1.0,
@@ -197,16 +258,24 @@ def build_trainer(
         "callbacks": list(callbacks),
         "plugins": [AtomicCheckpointIO(), *([environment] if environment else [])],
         "default_root_dir": folder,
-        **dict.fromkeys(("enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False),
+        **dict.fromkeys(
+            ("enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+        ),
         "use_distributed_sampler": False,
     }
     return Trainer(**(options | overrides))
 
 
 def stage_callbacks(
-    checkpoint: Path, interval_steps: int, least_seconds: float = 0.0, *, fingerprint: str, progress_bar: bool,
-    watch: Watch | None = None, stop_after_step: int | None = None,
-) -> list[Callback]:  # fmt: skip
+    checkpoint: Path,
+    interval_steps: int,
+    least_seconds: float = 0.0,
+    *,
+    fingerprint: str,
+    progress_bar: bool,
+    watch: Watch | None = None,
+    stop_after_step: int | None = None,
+) -> list[Callback]:
     """The callbacks of every stage, in the order they need."""
     return [
         SameConfig(fingerprint),

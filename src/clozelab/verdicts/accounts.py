@@ -1,4 +1,6 @@
-"""What the runs of an experiment learnt, cost and lack, and what they were made with: the report's lists."""
+"""What the runs of an experiment learnt, cost and lack, and what they were made with: the report's
+lists.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +30,25 @@ if TYPE_CHECKING:
     from clozelab.verdicts.links import Case
 
 LEARNT_NSP_ACCURACY = 0.55
-"""Of held-out pairs inside one source, both kinds counted alike; a few hundred pairs decide it to 2 %. Learnt means
-above it, and for all pairs above what asking for the sources alone gives."""
-SAME_SIZE = 1.02  # parameters of encoders of one size differ by no larger factor: a head of one's own makes no other
-PAPER_SIZE = re.compile(r"L=\d+, H=\d+(, A=\d+)?")  # in labels of rows whose encoder has another size at a small scale
+"""Of held-out pairs inside one source, both kinds counted alike; a few hundred pairs decide it to 2
+%. Learnt means above it, and for all pairs above what asking for the sources alone gives."""
+# parameters of encoders of one size differ by no larger factor: a head of one's own makes no other
+SAME_SIZE = 1.02
+# in labels of rows whose encoder has another size at a small scale
+PAPER_SIZE = re.compile(r"L=\d+, H=\d+(, A=\d+)?")
 SIZE_LETTERS = {"L": "num_hidden_layers", "H": "hidden_size", "A": "num_attention_heads"}
 
 
 def arm_labels(table: Table) -> dict[str, str]:
-    """Arm -> label of the first row that uses it; its own name where that row is but one point of it, or missing."""
-    points = {row for line in find_lines(table.experiment, table.runs) for at, row in line.rows.items() if at < 1.0}
+    """Arm -> label of the first row that uses it; its own name where that row is but one point of
+    it, or missing.
+    """
+    points = {
+        row
+        for line in find_lines(table.experiment, table.runs)
+        for at, row in line.rows.items()
+        if at < 1.0
+    }
     labels: dict[str, str] = {}
     for row in table.experiment.rows:
         if row.arm is not None:
@@ -48,11 +59,17 @@ def arm_labels(table: Table) -> dict[str, str]:
 
 
 def learnt(table: Table) -> list[dict[str, str]]:
-    """An entry an arm: how large its encoder is and what its finished runs reached on held-out text, as means."""
+    """An entry an arm: how large its encoder is and what its finished runs reached on held-out
+    text, as means.
+    """
     entries = []
     for arm, label in arm_labels(table).items():
         runs, sizes = table.trained.get(arm, []), []
-        bounds = [(run.facts.get("validation/loss"), known) for run in runs if (known := run.facts.get("known_loss"))]
+        bounds = [
+            (run.facts.get("validation/loss"), known)
+            for run in runs
+            if (known := run.facts.get("known_loss"))
+        ]
         above = [loss - known["nats"] for loss, known in bounds if loss is not None]
         for run in runs:  # rows are named as in the paper, whatever the scale makes of them
             model, parameters = run.config["model"], run.facts.get("parameters")
@@ -65,7 +82,10 @@ def learnt(table: Table) -> list[dict[str, str]]:
                 "rows": distinct(str(run.config["validation"]["seq_length"]) for run in runs),
                 "loss": _mean(runs, "validation/loss", "{:.3f}"),
                 "without_context": _mean(runs, context_free, "{:.3f}"),
-                "bound": distinct(f"{known['nats']:.2f} \u00b1 {known['standard_error']:.2f}" for _, known in bounds),
+                "bound": distinct(
+                    f"{known['nats']:.2f} \u00b1 {known['standard_error']:.2f}"
+                    for _, known in bounds
+                ),
                 "above": f"{fmean(above):.2f}" if above else DASH,
                 "accuracy": _mean(runs, "validation/accuracy", "{:.1%}"),
                 "nsp": _mean(runs, "validation/nsp_accuracy", "{:.1%}"),
@@ -78,26 +98,40 @@ def learnt(table: Table) -> list[dict[str, str]]:
 
 def encoder_sizes(table: Table) -> dict[str, float]:
     """Arm -> parameters of its encoder, as a mean over the runs that know them."""
-    sizes = {arm: _average(mine, "parameters") for arm, mine in grouped(table.runs.pretrain).items()}
+    sizes = {
+        arm: _average(mine, "parameters") for arm, mine in grouped(table.runs.pretrain).items()
+    }
     return {arm: size for arm, size in sizes.items() if size}
 
 
 def with_own_sizes(table: Table) -> Table:
-    """The table with our encoders' sizes in the labels of rows that the paper names after its own."""
+    """The table with our encoders' sizes in the labels of rows that the paper names after its
+    own.
+    """
     rows = list[Row]()
     for row in table.experiment.rows:
         runs = table.trained.get(str(row.arm or row.delta.get("encoder_arm")), [])
         model = runs[0].config["model"] if runs else {}
-        own = ", ".join(f"{letter}={model[key]}" for letter, key in SIZE_LETTERS.items() if key in model)
+        own = ", ".join(
+            f"{letter}={model[key]}" for letter, key in SIZE_LETTERS.items() if key in model
+        )
         label = PAPER_SIZE.sub(own, row.label) if own else row.label
         is_taken = any(label == one.label for one in rows)
-        rows.append(row.model_copy(update={"label": f"{label} ({row.label})" if is_taken else label}))
+        rows.append(
+            row.model_copy(update={"label": f"{label} ({row.label})" if is_taken else label})
+        )
     return replace(table, experiment=table.experiment.model_copy(update={"rows": tuple(rows)}))
 
 
 def rows_by_size(table: Table) -> list[Row]:
-    """The rows to compare by the size of their encoders: of points of one run the last; none where sizes are alike."""
-    earlier = {row for line in find_lines(table.experiment, table.runs) for row in list(line.rows.values())[:-1]}
+    """The rows to compare by the size of their encoders: of points of one run the last; none where
+    sizes are alike.
+    """
+    earlier = {
+        row
+        for line in find_lines(table.experiment, table.runs)
+        for row in list(line.rows.values())[:-1]
+    }
     sizes = encoder_sizes(table)
     rows = [row for row in table.experiment.rows if row.arm in sizes and row.name not in earlier]
     known = [sizes[str(row.arm)] for row in rows]
@@ -116,9 +150,17 @@ def costs(table: Table) -> list[dict[str, str]]:
     runs = table.runs
     trained, tuned = grouped(runs.pretrain), grouped(runs.finetune)
     lines = [(f"pre-training {label}", trained[arm]) for arm, label in arm_labels(table).items()]
-    lines += [(f"fine-tuning {row.label}", tuned[row.name]) for row in table.experiment.rows if row.name in tuned]
+    lines += [
+        (f"fine-tuning {row.label}", tuned[row.name])
+        for row in table.experiment.rows
+        if row.name in tuned
+    ]
     measured = grouped(runs.evaluate)
-    lines += [(f"evaluation {row.label}", measured[row.name]) for row in table.experiment.rows if row.name in measured]
+    lines += [
+        (f"evaluation {row.label}", measured[row.name])
+        for row in table.experiment.rows
+        if row.name in measured
+    ]
     entries = []
     for label, mine in [*lines, ("all", runs.runs)]:
         complete = [run for run in mine if run.is_complete]
@@ -138,7 +180,9 @@ def costs(table: Table) -> list[dict[str, str]]:
 
 
 def seed_seconds(rows: Iterable[str], tasks: Iterable[str], table: Table) -> float | None:
-    """What one more pre-training seed of some rows takes, as finished runs did; None where one has none to go by."""
+    """What one more pre-training seed of some rows takes, as finished runs did; None where one has
+    none to go by.
+    """
     arms = dict.fromkeys(row.arm for row in table.experiment.rows if row.name in rows and row.arm)
     parts = [(table.trained.get(arm, []), 1) for arm in arms]
     for row, task in product(rows, tasks):
@@ -155,7 +199,9 @@ def _side_by_side(runs: Iterable[Record]) -> float:
     """How many of some runs went on at once, on average while any did."""
     read = datetime.fromisoformat
     busy, wall, latest = 0.0, 0.0, datetime.min.replace(tzinfo=UTC)
-    for start, end in sorted((read(one.started), read(one.finished)) for one in runs if one.finished):
+    for start, end in sorted(
+        (read(one.started), read(one.finished)) for one in runs if one.finished
+    ):
         busy += (end - start).total_seconds()
         wall += max(0.0, (end - max(start, latest)).total_seconds())
         latest = max(latest, end)
@@ -178,23 +224,30 @@ def _mean(runs: Iterable[Record], key: str | Callable[[Record], Any], shape: str
 class Crossing:
     """Where one line overtakes another: in the unit of the lines, and in words."""
 
-    point: float | None  # where the mean difference turns to the first line's favour for the last time
-    stretches: tuple[tuple[float, float], ...]  # where zero is not excluded; empty with fewer than two seeds
+    # where the mean difference turns to the first line's favour for the last time
+    point: float | None
+    # where zero is not excluded; empty with fewer than two seeds
+    stretches: tuple[tuple[float, float], ...]
     place: str  # the point in words
     interval: str
     sentence: str
 
 
 def find_crossing(case: Case, table: Table, *, holds: bool) -> Crossing | None:
-    """Where the first of two lines crosses the second; None for a claim without two lines. Scores are straight between
-    points, over the logarithm of tokens (FLOPs, seconds). The interval is every place at which a t test over
-    pre-training seeds does not exclude that both are level."""
+    """Where the first of two lines crosses the second; None for a claim without two lines. Scores
+    are straight between points, over the logarithm of tokens (FLOPs, seconds). The interval is
+    every place at which a t test over pre-training seeds does not exclude that both are level."""
     if not case.courses or case.column is None:
         return None
     first, second = case.courses
-    start, end = max(one.points[0][0] for one in case.courses), min(one.points[-1][0] for one in case.courses)
+    start, end = (
+        max(one.points[0][0] for one in case.courses),
+        min(one.points[-1][0] for one in case.courses),
+    )
     amounts = sorted({at for one in case.courses for at, _ in one.points if start <= at <= end})
-    scores = [[table.cells[row, case.column.key].scores for _, row in one.points] for one in case.courses]
+    scores = [
+        [table.cells[row, case.column.key].scores for _, row in one.points] for one in case.courses
+    ]
     common = sorted(set.intersection(*(set(one) for line in scores for one in line)))
 
     def line(number: int, seed: int) -> Any:
@@ -202,31 +255,51 @@ def find_crossing(case: Case, table: Table, *, holds: bool) -> Crossing | None:
         places = np.log([at for at, _ in case.courses[number].points])
         return np.interp(np.log(amounts), places, np.mean(of_seed, axis=1))
 
-    sign = -1.0 if case.column.column and case.column.column.falls else 1.0  # of losses the smaller one is ahead
-    gaps = sign * np.array([line(0, seed) - line(1, seed) for seed in sorted({seed for seed, _ in common})])
+    # of losses the smaller one is ahead
+    sign = -1.0 if case.column.column and case.column.column.falls else 1.0
+    gaps = sign * np.array(
+        [line(0, seed) - line(1, seed) for seed in sorted({seed for seed, _ in common})]
+    )
     if not len(gaps):
         return None
     is_tested = len(gaps) > 1 and all(link.is_tested for link in case.links)
-    changes, found = zero_crossings(np.log(amounts).tolist(), gaps if len(gaps) > 1 else gaps.repeat(2, axis=0))
+    changes, found = zero_crossings(
+        np.log(amounts).tolist(), gaps if len(gaps) > 1 else gaps.repeat(2, axis=0)
+    )
     means, say, at = gaps.mean(axis=0), _amount_in(first.unit), np.log(amounts)
-    upwards = [one for one in changes if np.interp(one + 1e-9, at, means) > 0.0 > np.interp(one - 1e-9, at, means)]
+    upwards = [
+        one
+        for one in changes
+        if np.interp(one + 1e-9, at, means) > 0.0 > np.interp(one - 1e-9, at, means)
+    ]
     point = float(np.exp(upwards[-1])) if upwards else None
     # The ends are the very numbers that the lines have, not those that come back from a logarithm.
     stretches = tuple(
-        (start if low == np.log(start) else float(np.exp(low)), end if high == np.log(end) else float(np.exp(high)))
+        (
+            start if low == np.log(start) else float(np.exp(low)),
+            end if high == np.log(end) else float(np.exp(high)),
+        )
         for low, high in (found if is_tested else ())
     )
     spans = " or ".join(_span(low, high, start, end, say) for low, high in stretches)
     if point is not None:
         how = "overtakes" if holds else "goes past, in the mean,"
-        said = f"{first.name} {how} {second.name} at {say(point)}" + f"; 95 % interval: {spans}" * bool(spans)
+        said = (
+            f"{first.name} {how} {second.name} at {say(point)}"
+            + f"; 95 % interval: {spans}" * bool(spans)
+        )
     elif np.all(means > 0.0) or np.all(means < 0.0):
         ahead = (first if means[0] > 0.0 else second).name
         said = f"no crossing: {ahead} leads at every point from {say(start)} to {say(end)}"
         said += f"; that both are level is not excluded {spans}" * bool(spans)
     else:
         said = f"no crossing in the claimed direction between {say(start)} and {say(end)}"
-    return Crossing(point, stretches, *(("none seen", "") if point is None else (f"at {say(point)}", spans)), said)
+    return Crossing(
+        point,
+        stretches,
+        *(("none seen", "") if point is None else (f"at {say(point)}", spans)),
+        said,
+    )
 
 
 def _span(low: float, high: float, start: float, end: float, say: Callable[[float], str]) -> str:
@@ -247,7 +320,11 @@ def _amount_in(unit: str) -> Callable[[float], str]:
 def problems(table: Table) -> dict[str, list[str]]:
     """Heading -> lines, of what a reader has to know is not there or not well."""
     runs = table.runs
-    strangers = {row: mine for row, mine in grouped([*runs.finetune, *runs.evaluate]).items() if row not in table.rows}
+    strangers = {
+        row: mine
+        for row, mine in grouped([*runs.finetune, *runs.evaluate]).items()
+        if row not in table.rows
+    }
     missing, collapsed = _gaps(table)
     pending = [run for run in runs.runs if not run.is_complete]
     unreadable = [line.replace(f"{runs.root}/", "") for line in [*runs.damaged, *runs.lost]]
@@ -260,7 +337,10 @@ def problems(table: Table) -> dict[str, list[str]]:
         "Unequal": inconsistencies(table.experiment, runs),
         "Not learnt": [line for line, _ in not_learnt(table)],
         "Missing": missing,
-        "Not complete": [f"{run.place} ({run.status}){': ' if run.problem else ''}{run.problem}" for run in pending],
+        "Not complete": [
+            f"{run.place} ({run.status}){': ' if run.problem else ''}{run.problem}"
+            for run in pending
+        ],
         "Collapsed": collapsed,
         "Below the floor": _below(table),
         "Left out": left_out,
@@ -270,31 +350,47 @@ def problems(table: Table) -> dict[str, list[str]]:
 
 
 def not_learnt(table: Table) -> list[tuple[str, list[set[str]]]]:
-    """(what has not taken hold, groups of arms): a claim that names an arm of each group cannot show."""
+    """(what has not taken hold, groups of arms): a claim that names an arm of each group cannot
+    show.
+    """
     lines, unlearnt, others = list[tuple[str, list[set[str]]]](), dict[str, str](), set[str]()
     for arm, label in arm_labels(table).items():
         runs, name = table.trained.get(arm, []), label if label == arm else f"{label} ({arm})"
-        keys = (f"validation/nsp_{key}" for key in ("accuracy", "source_rule", "accuracy_one_source"))
+        keys = (
+            f"validation/nsp_{key}" for key in ("accuracy", "source_rule", "accuracy_one_source")
+        )
         accuracy, rule, one = (_average(runs, key) for key in keys)
         if accuracy is None:
             others.add(arm)
         elif rule is not None and (accuracy <= rule or (one or 1.0) < LEARNT_NSP_ACCURACY):
             inside = f"{one:.1%} of those" if one is not None else "there are none"
-            unlearnt[arm] = f"{name} {accuracy:.1%} (the sources alone tell {rule:.1%}; inside one source {inside})"
+            unlearnt[arm] = (
+                f"{name} {accuracy:.1%} (the sources alone tell {rule:.1%}; inside one source"
+                f" {inside})"
+            )
         loss, plateau = _average(runs, "validation/loss"), _average(runs, context_free)
-        copied = ", and copying what masking leaves in place" if any(map(same_fraction, runs)) else ""
+        copied = (
+            ", and copying what masking leaves in place" if any(map(same_fraction, runs)) else ""
+        )
         is_generators = any("validation/rtd_loss" in run.facts for run in runs)
-        if loss is not None and plateau is not None and loss > plateau - LEARNT_CONTEXT_NATS and not is_generators:
+        if (
+            loss is not None
+            and plateau is not None
+            and loss > plateau - LEARNT_CONTEXT_NATS
+            and not is_generators
+        ):
             said = (
-                f"{name}: a held-out loss of {loss:.2f} nats, where {plateau:.2f} takes no context (each token's "
-                f"frequency{copied}): its encoder has learnt next to nothing of context"
+                f"{name}: a held-out loss of {loss:.2f} nats, where {plateau:.2f} takes no context"
+                f" (each token's frequency{copied}): its encoder has learnt next to nothing of"
+                " context"
             )
             lines.append((said, [{arm}]))
     if unlearnt:
         length = table.trained[next(iter(unlearnt))][0].config["validation"]["seq_length"]
         said = (
-            f"Next-sentence prediction tells, of held-out pairs of {length} tokens: {'; '.join(unlearnt.values())}. "
-            "Unless longer pairs tell more (measure=pairs_follows), what it gives or costs cannot show at this budget"
+            f"Next-sentence prediction tells, of held-out pairs of {length} tokens:"
+            f" {'; '.join(unlearnt.values())}. Unless longer pairs tell more"
+            " (measure=pairs_follows), what it gives or costs cannot show at this budget"
         )
         lines.insert(0, (said, [{*unlearnt}, others]))
     return lines
@@ -306,9 +402,17 @@ def _below(table: Table) -> list[str]:
     lines = [said for row, column in cells if (said := table.below_floor(row, column))]
     for column in (one for one in table.with_results if one.baseline):
         name, best = column.baseline or ("", 0.0)
-        mine = ((row.label, table.cells[row.name, column.key].estimate) for row in table.experiment.rows if row.arm)
+        mine = (
+            (row.label, table.cells[row.name, column.key].estimate)
+            for row in table.experiment.rows
+            if row.arm
+        )
         less = [label for label, own in mine if own and own.mean < best]
-        lines += [f"{listed(less)} below the surface baseline of {column.heading} ({name}: {best:.1f})"] if less else []
+        lines += (
+            [f"{listed(less)} below the surface baseline of {column.heading} ({name}: {best:.1f})"]
+            if less
+            else []
+        )
     return lines
 
 
@@ -328,8 +432,9 @@ def _gaps(table: Table) -> tuple[list[str], list[str]]:
                 mean = f"{cell.estimate.mean:.1f}" if cell.is_collapsed else percent(cell.estimate)
                 without = percent(cell.without_collapsed) if cell.without_collapsed else "none left"
                 collapsed.append(
-                    f"{row.label} on {column.heading}: {cell.num_collapsed} of {len(cell.scores)} runs give one answer "
-                    f"to (nearly) every example; mean with them {mean}, without them {without}"
+                    f"{row.label} on {column.heading}: {cell.num_collapsed} of {len(cell.scores)}"
+                    f" runs give one answer to (nearly) every example; mean with them {mean},"
+                    f" without them {without}"
                 )
         missing += [f"{row.label} on {'; '.join(gaps)}"] if gaps else []
     return missing, collapsed
@@ -338,9 +443,14 @@ def _gaps(table: Table) -> tuple[list[str], list[str]]:
 def provenance(table: Table) -> list[tuple[str, str]]:
     """What the runs were made with: commands, commits, versions, machines, seeds, times."""
     runs = table.runs.runs
-    times = sorted(one[:16].replace("T", " ") for run in runs for one in (run.started, run.finished) if one)
+    times = sorted(
+        one[:16].replace("T", " ") for run in runs for one in (run.started, run.finished) if one
+    )
     made = [one for run in runs for one in run.earlier_sessions]
-    made += [{"git": run.git and run.git.model_dump(), "versions": run.versions, "host": run.host} for run in runs]
+    made += [
+        {"git": run.git and run.git.model_dump(), "versions": run.versions, "host": run.host}
+        for run in runs
+    ]
     named = grouped((run for run in runs if run.machine), attrgetter("machine"))
     machines = [f"{name} ({len(own)} runs)" for name, own in sorted(named.items())]
     commits = []
@@ -350,7 +460,10 @@ def provenance(table: Table) -> list[tuple[str, str]]:
     return [
         *(("Command", command) for command in commands(runs)),
         ("Commit", distinct(commits)),
-        ("Versions", distinct(", ".join(map(" ".join, (one.get("versions") or {}).items())) for one in made)),
+        (
+            "Versions",
+            distinct(", ".join(map(" ".join, (one.get("versions") or {}).items())) for one in made),
+        ),
         ("Machine", distinct(_host(one.get("host") or {}) for one in made)),
         *([("Machines", listed(machines))] if len(machines) > 1 else []),
         ("Seeds", seed_counts(table)),
@@ -360,7 +473,9 @@ def provenance(table: Table) -> list[tuple[str, str]]:
 
 
 def commands(runs: Sequence[Record]) -> list[str]:
-    """The sweeps that the runs were made by, with every value that some run has: a multirun over their overrides."""
+    """The sweeps that the runs were made by, with every value that some run has: a multirun over
+    their overrides.
+    """
     places = grouped(
         (run for run in runs if run.config_name),
         lambda run: (run.stage, run.config_dir.removeprefix(f"{run.started_in}/"), run.config_name),
@@ -372,7 +487,9 @@ def commands(runs: Sequence[Record]) -> list[str]:
             said.setdefault(key, {})[value] = None
         words = ["clozelab", stage, *(["--config-dir", folder] if folder else [])]
         words += [*(["--config-name", name] if name != stage else []), "-m"]
-        lines.append(shlex.join([*words, *(f"{key}={','.join(values)}" for key, values in said.items())]))
+        lines.append(
+            shlex.join([*words, *(f"{key}={','.join(values)}" for key, values in said.items())])
+        )
     return lines
 
 
@@ -385,5 +502,9 @@ def seed_counts(table: Table) -> str:
     found = []
     finetune_seeds = sorted({run.seed for run in table.runs.finetune if run.name in table.rows})
     for kind, seeds in (("pre-training", table.pretrain_seeds), ("fine-tuning", finetune_seeds)):
-        found += [f"{len(seeds)} {kind} seed{'s' * (len(seeds) > 1)} ({', '.join(map(str, seeds))})"] if seeds else []
+        found += (
+            [f"{len(seeds)} {kind} seed{'s' * (len(seeds) > 1)} ({', '.join(map(str, seeds))})"]
+            if seeds
+            else []
+        )
     return ", ".join(found)

@@ -1,6 +1,8 @@
-"""What two fine-tuning runs answered to the same examples, and whether their scores differ by more than chance.
+"""What two fine-tuning runs answered to the same examples, and whether their scores differ by more
+than chance.
 
-Another seed of either may end elsewhere: so it decides no verdict, and stands in `clozelab compare` alone.
+Another seed of either may end elsewhere: so it decides no verdict, and stands in `clozelab compare`
+alone.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from clozelab.suggestions import signed
 if TYPE_CHECKING:
     from clozelab.runs.record import Record
 
-TOLERANCE = 0.05  # points by which scores computed here may differ from scores.json's (predictions are rounded there)
+# points by which scores computed here may differ from scores.json's (predictions are rounded there)
+TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,9 @@ class Answers:
 
 
 def paired_test(one: Record, two: Record, data_dir: str | None = None) -> PairedTest:
-    """Test two fine-tuning runs on their validation examples (files in `data_dir`); ValueError: nothing to pair."""
+    """Test two fine-tuning runs on their validation examples (files in `data_dir`); ValueError:
+    nothing to pair.
+    """
     for record in (one, two):
         if record.stage != "finetune" or record.status != "complete":
             raise ValueError(f"{record.place} is no complete fine-tuning run")
@@ -55,7 +60,12 @@ def paired_test(one: Record, two: Record, data_dir: str | None = None) -> Paired
 
 def describe(test: PairedTest) -> list[str]:
     """The test in words; differences are second - first."""
-    lines = [f"These two runs on their {test.num_examples:,} common examples (other seeds are another question):"]
+    lines = [
+        (
+            f"These two runs on their {test.num_examples:,} common examples (other seeds are another"
+            " question):"
+        )
+    ]
     if (right := test.mcnemar) is not None:
         only = f"only A right {right.only_first}, only B right {right.only_second}"
         lines.append(f"  {only}: exact McNemar p = {right.p_value:.3g}")
@@ -66,7 +76,9 @@ def describe(test: PairedTest) -> list[str]:
 
 
 def read_answers(path: Path) -> Answers:
-    """A predictions file in its order; a question task's is predictions.json. ValueError: it cannot be read."""
+    """A predictions file in its order; a question task's is predictions.json. ValueError: it cannot
+    be read.
+    """
     questions = path.with_name("predictions.json")
     try:
         if questions.is_file():
@@ -76,7 +88,9 @@ def read_answers(path: Path) -> Answers:
         ids = [str(row["id"]) for row in rows]
         return Answers(ids, [row["prediction"] for row in rows], [row["label"] for row in rows])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path.parent} has no readable predictions of labelled examples ({error!r})") from error
+        raise ValueError(
+            f"{path.parent} has no readable predictions of labelled examples ({error!r})"
+        ) from error
 
 
 def pair_runs(run: Record, first: Answers, second: Answers, metric: str) -> PairedTest:
@@ -93,9 +107,13 @@ def pair_runs(run: Record, first: Answers, second: Answers, metric: str) -> Pair
     one, other, labels = _indices(run, *both, given)
     right = mcnemar(one == labels, other == labels)
     if metric == "accuracy":
-        return PairedTest(count, metric, _means(100.0 * np.array([one == labels, other == labels])), right)
+        return PairedTest(
+            count, metric, _means(100.0 * np.array([one == labels, other == labels])), right
+        )
     if not own and (names := {*map(str, given)}) != {"0", "1"}:  # F1 asks for the second label
-        raise ValueError(f"{metric} needs the order of the labels {sorted(names)}, which the run does not say")
+        raise ValueError(
+            f"{metric} needs the order of the labels {sorted(names)}, which the run does not say"
+        )
     return PairedTest(count, metric, _scores([one, other], labels, metric), right)
 
 
@@ -109,7 +127,9 @@ def _task(run: Record) -> Mapping[str, Any]:
 
 
 def _indices(run: Record, *answers: Sequence[Any]) -> list[NDArray[Any]]:
-    """Labels as numbers in the task's order, or else sorted; the right ones are last, and others than those are -1."""
+    """Labels as numbers in the task's order, or else sorted; the right ones are last, and others
+    than those are -1.
+    """
     names = dict.fromkeys([*_label_names(run), *sorted({str(label) for label in answers[-1]})])
     index = {name: i for i, name in enumerate(names)}
     return [np.array([index.get(str(value), -1) for value in values]) for values in answers]
@@ -125,21 +145,27 @@ def _scores(predicted: Sequence[NDArray[Any]], labels: NDArray[Any], metric: str
 
     if (scorer := glue.SCORERS.get(metric)) is None:
         raise ValueError(f"{metric} is no score of labelled examples")
-    return bootstrap(lambda index, which: 100.0 * scorer(predicted[which][index], labels[index]), len(labels))
+    return bootstrap(
+        lambda index, which: 100.0 * scorer(predicted[which][index], labels[index]), len(labels)
+    )
 
 
 def _tags(both: Sequence[list[Any]], labels: list[Any], metric: str) -> Bootstrap:
     """Sentences are resampled, not words: the words of one sentence share their fate."""
     from clozelab.metrics.entities import entities
 
-    def count(predicted: Sequence[str], label: Sequence[str]) -> tuple[int, int]:  # numerator, denominator
+    # numerator, denominator
+    def count(predicted: Sequence[str], label: Sequence[str]) -> tuple[int, int]:
         if metric == "accuracy":
             return sum(p == one for p, one in zip(predicted, label, strict=True)), len(label)
         found, expected = set(entities(predicted)), set(entities(label))
         of = {"precision": [found], "recall": [expected]}.get(metric, [found, expected])
         return len(of) * len(found & expected), sum(map(len, of))
 
-    counts = [np.array([count(p, label) for p, label in zip(answers, labels, strict=True)]) for answers in both]
+    counts = [
+        np.array([count(p, label) for p, label in zip(answers, labels, strict=True)])
+        for answers in both
+    ]
 
     def score(index: NDArray[np.int64], which: int) -> float:
         right, total = counts[which][index].sum(axis=0)
@@ -148,13 +174,21 @@ def _tags(both: Sequence[list[Any]], labels: list[Any], metric: str) -> Bootstra
     return bootstrap(score, len(labels))
 
 
-def _golds(run: Record, ids: Sequence[str], data_dir: str | None) -> tuple[bool, Mapping[str, Sequence[str]]]:
-    """(whether some questions have no answer, id -> right answers), from the file that a run was scored on."""
+def _golds(
+    run: Record, ids: Sequence[str], data_dir: str | None
+) -> tuple[bool, Mapping[str, Sequence[str]]]:
+    """(whether some questions have no answer, id -> right answers), from the file that a run was
+    scored on.
+    """
     from clozelab.datamodules.squad import read_squad
 
     data = _task(run)["data"]
     name, unanswerable = str(data["validation_file"]), bool(data.get("with_unanswerable", False))
-    places = [Path(data_dir) / name] if data_dir else [Path(path) for path in run.watched if path.endswith(name)]
+    places = (
+        [Path(data_dir) / name]
+        if data_dir
+        else [Path(path) for path in run.watched if path.endswith(name)]
+    )
     path = next((place for place in places if place.is_file()), None)
     if path is None:
         raise ValueError(f"the right answers ({name}) are not to be found; say data_dir=FOLDER")
@@ -166,8 +200,8 @@ def _golds(run: Record, ids: Sequence[str], data_dir: str | None) -> tuple[bool,
 
 
 def rescored(run: Record, data_dir: str | None = None) -> dict[str, float]:
-    """What the official scorers give a run's kept predictions: key -> score, as scores.json has it. ValueError: no
-    predictions, or SQuAD's right answers (in the task's file) are not here."""
+    """What the official scorers give a run's kept predictions: key -> score, as scores.json has it.
+    ValueError: no predictions, or SQuAD's right answers (in the task's file) are not here."""
     from pandas import DataFrame
 
     from clozelab.metrics import glue, squad
@@ -178,12 +212,17 @@ def rescored(run: Record, data_dir: str | None = None) -> dict[str, float]:
         texts = dict(zip(said.ids, said.predictions, strict=True))
         unanswerable, answers = _golds(run, said.ids, data_dir)
         found = squad.score_v2(answers, texts) if unanswerable else squad.score_v1(answers, texts)
-        return {f"validation/{key}": value for key, value in found.items() if f"validation/{key}" in run.scores}
+        return {
+            f"validation/{key}": value
+            for key, value in found.items()
+            if f"validation/{key}" in run.scores
+        }
     files = sorted(run.folder.glob("predictions*.jsonl"))
     if not files:
         raise ValueError(f"{run.place} has no predictions")
     scores: dict[str, float] = {}
-    if '"won":' in (text := files[0].read_text(encoding="utf-8")).partition("\n")[0]:  # minimal pairs
+    # minimal pairs
+    if '"won":' in (text := files[0].read_text(encoding="utf-8")).partition("\n")[0]:
         rows = DataFrame([json.loads(line) for line in text.splitlines()])
         groups = rows.won.groupby(rows.id.str.rpartition("/")[0]).mean()
         return {"validation/accuracy": groups.mean()} | {
@@ -205,7 +244,9 @@ def rescored(run: Record, data_dir: str | None = None) -> dict[str, float]:
     return scores
 
 
-def _questions(one: Record, two: Record, first: Answers, second: Answers, data_dir: str | None) -> PairedTest:
+def _questions(
+    one: Record, two: Record, first: Answers, second: Answers, data_dir: str | None
+) -> PairedTest:
     """F1 of each question, against the golds of the file that the first run was scored on."""
     from clozelab.metrics import squad
 
@@ -214,12 +255,15 @@ def _questions(one: Record, two: Record, first: Answers, second: Answers, data_d
     for record, run in ((one, first), (two, second)):
         texts = dict(zip(run.ids, run.predictions, strict=True))
         if unanswerable:
-            scores = squad.score_each(squad.f1_or_both_empty, answers, texts)  # 2.0's threshold is in the texts
+            # 2.0's threshold is in the texts
+            scores = squad.score_each(squad.f1_or_both_empty, answers, texts)
         else:
             scores = squad.best_over_golds(squad.f1, answers, texts)
         values = np.array([100.0 * scores.get(key, 0.0) for key in answers])
         mean, said = values.mean(), record.score or 0.0
         if record.metric == "validation/f1" and abs(mean - said) > TOLERANCE:
-            raise ValueError(f"{record.place}: its answers score {mean:.2f}, its scores.json {said:.2f}")
+            raise ValueError(
+                f"{record.place}: its answers score {mean:.2f}, its scores.json {said:.2f}"
+            )
         each.append(values)
     return PairedTest(len(answers), "f1", _means(np.array(each)))

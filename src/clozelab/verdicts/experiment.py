@@ -1,6 +1,8 @@
-"""What paper.yaml may say: columns, rows, claims, arms and sweeps, each a model that refuses what it cannot mean.
+"""What paper.yaml may say: columns, rows, claims, arms and sweeps, each a model that refuses what
+it cannot mean.
 
-Reading it takes pydantic and yaml alone, so every verb opens an experiment first. docs/claims.md shows every key.
+Reading it takes pydantic and yaml alone, so every verb opens an experiment first. docs/claims.md
+shows every key.
 """
 
 from __future__ import annotations
@@ -12,7 +14,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import yaml  # type: ignore[import-untyped]
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    ValidationError,
+    model_validator,
+)
 
 from clozelab.suggestions import EXPERIMENTS_DIR, UniqueKeys, hint, own_text
 
@@ -20,13 +30,23 @@ OUR_SPLIT: Literal["dev"] = "dev"
 PERCENT = "percent"
 ALL_COLUMNS = "all"
 ORDER, MONOTONE, SPREAD, CONTRAST = "order", "monotone", "spread", "difference of differences"
-FALLING, RISING, WITHIN, CROSSES = ("lower", "decreasing"), ("higher", "increasing"), "within", "crosses"
+FALLING, RISING, WITHIN, CROSSES = (
+    ("lower", "decreasing"),
+    ("higher", "increasing"),
+    "within",
+    "crosses",
+)
 MATCHES = {None: ("steps", "tokens"), "none": (), "time": ("training_seconds",)}
-"""What `matched_by` may say -> the amounts of two arms' pre-training that have to agree; any other is an amount."""
-AVERAGES = {"mean": "means", "median": "medians", "best": "the best"}  # of the paper's cells, in words; ours are means
+"""What `matched_by` may say -> the amounts of two arms' pre-training that have to agree; any other
+is an amount.
+"""
+# of the paper's cells, in words; ours are means
+AVERAGES = {"mean": "means", "median": "medians", "best": "the best"}
 RATE_KEYS = ("learning_rate", "optimizer.learning_rate")
-STEP_KEYS = ("phases.*.steps", "validation.interval_steps")  # how long pre-training is, and what is counted in steps
-ROUNDING = 0.1 + 1e-9  # largest difference between a claim's size and that of its cells, each rounded to one decimal
+# how long pre-training is, and what is counted in steps
+STEP_KEYS = ("phases.*.steps", "validation.interval_steps")
+# largest difference between a claim's size and that of its cells, each rounded to one decimal
+ROUNDING = 0.1 + 1e-9
 
 Number = Annotated[float, Strict()]
 
@@ -40,8 +60,15 @@ class Part(NamedTuple):
 
 def _parts(entries: Any) -> Any:
     """[A, [B, {B: validation/accuracy}]]: the mean of A and of the mean of two scores of B."""
-    groups = [one if isinstance(one, list) else [one] for one in entries] if isinstance(entries, list) else []
-    said = [[next(iter(one.items())) if isinstance(one, dict) and one else (one,) for one in group] for group in groups]
+    groups = (
+        [one if isinstance(one, list) else [one] for one in entries]
+        if isinstance(entries, list)
+        else []
+    )
+    said = [
+        [next(iter(one.items())) if isinstance(one, dict) and one else (one,) for one in group]
+        for group in groups
+    ]
     parts = tuple(tuple(Part(*map(str, one)) for one in group) for group in said)
     flat = [part for group in parts for part in group]
     if len(groups) < 2 or not all(parts) or len(set(flat)) < len(flat):
@@ -57,28 +84,46 @@ class _Entry(BaseModel):
 
 
 class Column(_Entry):
-    """A column of the table: a task's score, a fact of the pre-training (`from: pretrain`), or a mean of columns.
+    """A column of the table: a task's score, a fact of the pre-training (`from: pretrain`), or a
+    mean of columns.
 
-    With `from: evaluate`, `task` is a measure (a choice of conf/measure), which no paper has a number of."""
+    With `from: evaluate`, `task` is a measure (a choice of conf/measure), which no paper has a
+    number of."""
 
     name: str = Field(description="what stands over the column")
-    task: str = Field(default="", description="the task, or the measure with from: evaluate, whose score it is")
-    metric: str = Field(default="", description="a key of scores.json; without it, the task's own main score")
-    stand_ins: tuple[str, ...] = Field(default=(), description="a list of tasks that may stand in for it ([] for none)")
-    benchmarks: tuple[str, ...] = Field(default=(), description="a list of names that stand_in_for of a task may have")
-    split: Literal["dev", "test"] = Field(default=OUR_SPLIT, description="dev or test: of the paper's numbers")
+    task: str = Field(
+        default="", description="the task, or the measure with from: evaluate, whose score it is"
+    )
+    metric: str = Field(
+        default="", description="a key of scores.json; without it, the task's own main score"
+    )
+    stand_ins: tuple[str, ...] = Field(
+        default=(), description="a list of tasks that may stand in for it ([] for none)"
+    )
+    benchmarks: tuple[str, ...] = Field(
+        default=(), description="a list of names that stand_in_for of a task may have"
+    )
+    split: Literal["dev", "test"] = Field(
+        default=OUR_SPLIT, description="dev or test: of the paper's numbers"
+    )
     source: Literal["pretrain", "evaluate", ""] = Field(
         default="", alias="from", description="pretrain, evaluate, or left out for a task"
     )
-    parts: Parts = Field(default=(), alias="mean_of", description="a list of two or more different columns")
+    parts: Parts = Field(
+        default=(), alias="mean_of", description="a list of two or more different columns"
+    )
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> Self:
-        if sum(map(bool, (self.task, self.is_pretraining, self.parts))) != 1 or (self.source and self.parts):
+        if sum(map(bool, (self.task, self.is_pretraining, self.parts))) != 1 or (
+            self.source and self.parts
+        ):
             said = "a column has one of task, from: pretrain and mean_of"
             raise ValueError(f"{said}; with from: evaluate, task is a measure")
         if not self.task and (self.stand_ins or self.benchmarks or (self.parts and self.metric)):
-            raise ValueError("stand_ins, benchmarks and a metric belong to a task's column, not to a mean")
+            raise ValueError(
+                "stand_ins, benchmarks and a metric belong to a task's column, not to a mean"
+            )
         if self.source and not self.metric:
             raise ValueError(f"a column from {self.source} has a metric, such as validation/loss")
         return self
@@ -95,7 +140,8 @@ class Column(_Entry):
 
     @property
     def unit(self) -> str:
-        is_figure = not self.is_pretraining or self.metric.startswith("validation/")  # else a fact as it is: tokens
+        # else a fact as it is: tokens
+        is_figure = not self.is_pretraining or self.metric.startswith("validation/")
         is_percent = not self.source or (is_figure and not self.falls)
         return PERCENT if is_percent else self.metric.rpartition("/")[2].replace("_", " ")
 
@@ -112,63 +158,108 @@ class Column(_Entry):
 
 
 class Row(_Entry):
-    """A row of the table: the paper's cells, the arm whose encoder it takes, and what else sets its runs apart."""
+    """A row of the table: the paper's cells, the arm whose encoder it takes, and what else sets its
+    runs apart.
+    """
 
     name: str = Field(alias="row", description="the row's name, as its run folders have it")
     label: str = Field(default="", description="what stands before the row; without it, its name")
-    arm: str | None = Field(default=None, description="the pre-training arm whose encoder it takes; null for a floor")
-    cells: tuple[Number | None, ...] = Field(default=(), description="a list with a number, or null, for each column")
-    floor: str | None = Field(default=None, description="the row of the same head without pre-training")
-    delta: dict[str, Any] = Field(default={}, alias="set", description="a mapping of settings, such as {epochs: 3}")
+    arm: str | None = Field(
+        default=None, description="the pre-training arm whose encoder it takes; null for a floor"
+    )
+    cells: tuple[Number | None, ...] = Field(
+        default=(), description="a list with a number, or null, for each column"
+    )
+    floor: str | None = Field(
+        default=None, description="the row of the same head without pre-training"
+    )
+    delta: dict[str, Any] = Field(
+        default={}, alias="set", description="a mapping of settings, such as {epochs: 3}"
+    )
 
 
 class Claim(_Entry):
-    """One sentence that runs support or contradict; `direction` is of the number: a perplexity decreases."""
+    """One sentence that runs support or contradict; `direction` is of the number: a perplexity
+    decreases.
+    """
 
     text: str = Field(description="the claim as a sentence")
     direction: Literal["lower", "higher", "increasing", "decreasing", "within", "crosses"] = Field(
-        description="lower, higher or crosses with compare; increasing, decreasing or within with rows"
+        description=(
+            "lower, higher or crosses with compare; increasing, decreasing or within with rows"
+        )
     )
-    rows: tuple[str, ...] = Field(description="a list of two or more different rows, in the claimed order")
+    rows: tuple[str, ...] = Field(
+        description="a list of two or more different rows, in the claimed order"
+    )
     column: str = Field(description="a column's name, or all")
     id: str = Field(default="", description="a name of its own")
-    paper_delta: Number | None = Field(default=None, description="a number in the column's unit, or null")
-    against: tuple[str, str, str] | None = Field(default=None, description="[row, row, column]")
-    points: Number = Field(default=0.0, ge=0.0, description="a number above 0, in the column's unit")
-    measured_in: Literal["tokens", "flops", "seconds"] | None = Field(
-        default=None, description="tokens, flops or seconds of pre-training, with direction: crosses"
+    paper_delta: Number | None = Field(
+        default=None, description="a number in the column's unit, or null"
     )
-    primary: Annotated[bool, Strict()] = Field(default=False, description="true where it is tested before the others")
+    against: tuple[str, str, str] | None = Field(default=None, description="[row, row, column]")
+    points: Number = Field(
+        default=0.0, ge=0.0, description="a number above 0, in the column's unit"
+    )
+    measured_in: Literal["tokens", "flops", "seconds"] | None = Field(
+        default=None,
+        description="tokens, flops or seconds of pre-training, with direction: crosses",
+    )
+    primary: Annotated[bool, Strict()] = Field(
+        default=False, description="true where it is tested before the others"
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _from_compare(cls, entry: Any) -> Any:
-        """`compare: [row, row, column]` and `compare: [row, [row, row], column]` are rows and a column, too."""
+        """`compare: [row, row, column]` and `compare: [row, [row, row], column]` are rows and a
+        column, too.
+        """
         said = entry.get("direction") if isinstance(entry, dict) else None
         if not isinstance(entry, dict) or "compare" not in entry:
             if said in ("lower", "higher", CROSSES):
-                raise ValueError(f"direction is {said!r}; with rows it is increasing, decreasing or within")
+                raise ValueError(
+                    f"direction is {said!r}; with rows it is increasing, decreasing or within"
+                )
             return entry
         if said in ("increasing", "decreasing", WITHIN):
             raise ValueError(f"direction is {said!r}; with compare it is lower, higher or crosses")
         value, rest = entry["compare"], {key: one for key, one in entry.items() if key != "compare"}
         if not isinstance(value, list) or len(value) != 3:
-            raise ValueError(f"compare is [row, row, column] or [row, [row, row], column], not {value!r}")
+            raise ValueError(
+                f"compare is [row, row, column] or [row, [row, row], column], not {value!r}"
+            )
         others = value[1] if isinstance(value[1], list) else [value[1]]
         return rest | {"rows": [value[0], *others], "column": value[2]}
 
     @model_validator(mode="after")
     def _means_something(self) -> Self:
         if len(self.rows) < 2 or len(set(self.rows)) < len(self.rows):
-            raise ValueError(f"a claim needs two or more different rows, not {', '.join(self.rows) or 'none'}")
+            raise ValueError(
+                f"a claim needs two or more different rows, not {', '.join(self.rows) or 'none'}"
+            )
         if (self.kind == SPREAD) != (self.points > 0):
-            raise ValueError("points, a number above 0, belongs to direction: within and to no other")
-        is_plain = len(self.rows) == 2 and self.column != ALL_COLUMNS and not self.against and self.paper_delta is None
+            raise ValueError(
+                "points, a number above 0, belongs to direction: within and to no other"
+            )
+        is_plain = (
+            len(self.rows) == 2
+            and self.column != ALL_COLUMNS
+            and not self.against
+            and self.paper_delta is None
+        )
         if self.direction == CROSSES and not is_plain:
-            raise ValueError("crosses takes a compare of two rows on one column, and neither against nor paper_delta")
+            raise ValueError(
+                "crosses takes a compare of two rows on one column, and neither against nor"
+                " paper_delta"
+            )
         if self.measured_in and self.direction != CROSSES:
             raise ValueError("measured_in belongs to direction: crosses and to no other")
-        is_two = len(self.rows) == 2 and self.column != ALL_COLUMNS and self.direction in (FALLING[0], RISING[0])
+        is_two = (
+            len(self.rows) == 2
+            and self.column != ALL_COLUMNS
+            and self.direction in (FALLING[0], RISING[0])
+        )
         if self.against and not is_two:
             raise ValueError("against takes a compare of two rows on one column, higher or lower")
         if self.against == (*self.rows, self.column):
@@ -177,7 +268,10 @@ class Claim(_Entry):
         if delta is not None and (len(self.rows) > 2 or self.column == ALL_COLUMNS):
             raise ValueError(f"paper_delta is {delta:g}; of several differences it is null")
         if delta and self.direction in (FALLING if delta > 0 else RISING):
-            raise ValueError(f"paper_delta is {delta:g} and direction is {self.direction}: one of the two is wrong")
+            raise ValueError(
+                f"paper_delta is {delta:g} and direction is {self.direction}: one of the two is"
+                " wrong"
+            )
         return self
 
     @property
@@ -186,7 +280,9 @@ class Claim(_Entry):
             return SPREAD
         if self.direction == CROSSES:
             return CROSSES
-        return CONTRAST if self.against else MONOTONE if self.direction.endswith("creasing") else ORDER
+        return (
+            CONTRAST if self.against else MONOTONE if self.direction.endswith("creasing") else ORDER
+        )
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -194,16 +290,27 @@ class Claim(_Entry):
         if self.kind == MONOTONE:
             return [(later, earlier) for earlier, later in pairwise(self.rows)]
         first, *others = self.rows
-        return list(combinations(self.rows, 2)) if self.kind == SPREAD else [(first, one) for one in others]
+        return (
+            list(combinations(self.rows, 2))
+            if self.kind == SPREAD
+            else [(first, one) for one in others]
+        )
 
     def differences(self, column: str) -> list[tuple[object, ...]]:
-        """A key for each difference that it rests on there: two claims with one key test the same thing."""
-        pairs = [*self.pairs, *([("at the first common point", *self.rows)] if self.kind == CROSSES else [])]
+        """A key for each difference that it rests on there: two claims with one key test the same
+        thing.
+        """
+        pairs = [
+            *self.pairs,
+            *([("at the first common point", *self.rows)] if self.kind == CROSSES else []),
+        ]
         return [(frozenset(pair), column, self.points, self.against) for pair in pairs]
 
     @property
     def terms(self) -> list[tuple[float, str, str]]:
-        """(factor, row, column) that the first difference is the sum of, less what it stands against."""
+        """(factor, row, column) that the first difference is the sum of, less what it stands
+        against.
+        """
         first, second = self.pairs[0]
         terms = [(1.0, first, self.column), (-1.0, second, self.column)]
         if self.against:
@@ -213,58 +320,94 @@ class Claim(_Entry):
 
 
 class Sweeps(_Entry):
-    """What the sweeps of an experiment without sweep_*.yaml run over: key -> its values, as in hydra.sweeper.params."""
+    """What the sweeps of an experiment without sweep_*.yaml run over: key -> its values, as in
+    hydra.sweeper.params.
+    """
 
     pretrain: dict[str, Any] = Field(default={}, description="a mapping such as {seed: '1,2,3'}")
-    finetune: dict[str, Any] = Field(default={}, description="a mapping such as {task: 'mnli,qnli', seed: '1,2'}")
-    evaluate: dict[str, Any] = Field(default={}, description="a mapping such as {pretrain_seed: '1,2'}")
+    finetune: dict[str, Any] = Field(
+        default={}, description="a mapping such as {task: 'mnli,qnli', seed: '1,2'}"
+    )
+    evaluate: dict[str, Any] = Field(
+        default={}, description="a mapping such as {pretrain_seed: '1,2'}"
+    )
 
 
 class Stopping(_Entry):
-    """When seeds are enough, fixed before the first look: a look after each of the seeds from first to most. Tests
-    allow for all these looks: whoever stops at one of them has no more false verdicts."""
+    """When seeds are enough, fixed before the first look: a look after each of the seeds from first
+    to most. Tests allow for all these looks: whoever stops at one of them has no more false
+    verdicts."""
 
-    first: Annotated[int, Strict()] = Field(ge=2, description="pre-training seeds of the first look, 2 or more")
+    first: Annotated[int, Strict()] = Field(
+        ge=2, description="pre-training seeds of the first look, 2 or more"
+    )
     most: Annotated[int, Strict()] = Field(le=50, description="seeds of the last look, at most 50")
 
     @model_validator(mode="after")
     def _is_a_range(self) -> Self:
         if self.most < self.first:
-            raise ValueError(f"the last look is at {self.most} seeds, before the first one at {self.first}")
+            raise ValueError(
+                f"the last look is at {self.most} seeds, before the first one at {self.first}"
+            )
         return self
 
 
 class Experiment(_Entry):
-    """paper.yaml as a whole. Without a key in the file: `folder`, and `name`, which is the folder's."""
+    """paper.yaml as a whole. Without a key in the file: `folder`, and `name`, which is the
+    folder's.
+    """
 
     folder: Path
     name: str
     title: str = Field(default="", description="the table's heading; without it, the folder's name")
-    source: str = Field(default="", description="where the paper's numbers are from; nothing where there is no paper")
-    split: Literal["dev", "test"] = Field(default=OUR_SPLIT, description="dev or test: of the paper's numbers")
+    source: str = Field(
+        default="",
+        description="where the paper's numbers are from; nothing where there is no paper",
+    )
+    split: Literal["dev", "test"] = Field(
+        default=OUR_SPLIT, description="dev or test: of the paper's numbers"
+    )
     columns: tuple[Column, ...] = Field(description="a list of columns")
-    rows: tuple[Row, ...] = Field(default=(), description="a list of rows; without it, one for each arm and a floor")
+    rows: tuple[Row, ...] = Field(
+        default=(), description="a list of rows; without it, one for each arm and a floor"
+    )
     claims: tuple[Claim, ...] = Field(default=(), description="a list of claims ([] for none)")
-    arms: dict[str, dict[str, Any]] = Field(default={}, description="a mapping of arms, each a mapping of settings")
-    stopping: Stopping | None = Field(default=None, description="a mapping such as {first: 3, most: 8}")
+    arms: dict[str, dict[str, Any]] = Field(
+        default={}, description="a mapping of arms, each a mapping of settings"
+    )
+    stopping: Stopping | None = Field(
+        default=None, description="a mapping such as {first: 3, most: 8}"
+    )
     sweeps: Sweeps = Field(default=Sweeps(), description="a mapping with pretrain and finetune")
     matched_by: Literal["steps", "tokens", "flops", "time", "none"] | None = Field(
-        default=None, description="one of steps, tokens, flops, time, none; without it, steps and tokens"
+        default=None,
+        description="one of steps, tokens, flops, time, none; without it, steps and tokens",
     )
     matched_by_reason: str = Field(default="", description="why arms need not agree in anything")
-    differ_in: tuple[str, ...] = Field(default=(), description="a list of settings such as [epochs]")
-    seeds: Annotated[int, Strict()] | None = Field(default=None, ge=1, description="the number of runs behind a cell")
-    averaging: Literal["mean", "median", "best", ""] = Field(default="", description="one of mean, median, best")
+    differ_in: tuple[str, ...] = Field(
+        default=(), description="a list of settings such as [epochs]"
+    )
+    seeds: Annotated[int, Strict()] | None = Field(
+        default=None, ge=1, description="the number of runs behind a cell"
+    )
+    averaging: Literal["mean", "median", "best", ""] = Field(
+        default="", description="one of mean, median, best"
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _with_defaults(cls, said: dict[str, Any]) -> dict[str, Any]:
-        """Rows for the arms where there are none; name, split and empty cells where an entry says nothing of them."""
+        """Rows for the arms where there are none; name, split and empty cells where an entry says
+        nothing of them.
+        """
         said = {"title": said.get("name", "")} | said
         columns, rows, arms = said.get("columns"), said.get("rows"), said.get("arms")
         if rows is None and isinstance(arms, dict) and arms:
             floor = {"row": "random", "label": "No pre-training", "arm": None}
-            said["rows"] = rows = [*({"row": arm, "arm": arm, "floor": "random"} for arm in arms), floor]
+            said["rows"] = rows = [
+                *({"row": arm, "arm": arm, "floor": "random"} for arm in arms),
+                floor,
+            ]
         if isinstance(columns, list):
             split = {"split": said["split"]} if "split" in said else {}
             named = [{"name": one, "task": one} if isinstance(one, str) else one for one in columns]
@@ -272,7 +415,11 @@ class Experiment(_Entry):
             if isinstance(rows, list):
                 cells = [None] * len(columns)
                 said["rows"] = [
-                    {"cells": cells, "label": str(one.get("row"))} | one if isinstance(one, dict) else one
+                    (
+                        {"cells": cells, "label": str(one.get("row"))} | one
+                        if isinstance(one, dict)
+                        else one
+                    )
                     for one in rows
                 ]
         return said
@@ -281,23 +428,45 @@ class Experiment(_Entry):
     def _fits_together(self) -> Self:
         columns, rows = [one.name for one in self.columns], [row.name for row in self.rows]
         ids, texts = [one.id for one in self.claims if one.id], [one.text for one in self.claims]
-        unique = {"columns: name": columns, "rows: row": rows, "claims: id": ids, "claims: text": texts}
+        unique = {
+            "columns: name": columns,
+            "rows: row": rows,
+            "claims: id": ids,
+            "claims: text": texts,
+        }
         for what, names in unique.items():
             if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
                 raise ValueError(f"{what} {twice!r} is there twice; give each its own")
         tasks = [one.name for one in self.columns if one.task]
         for i, column in enumerate(self.columns):
             parts = [part for group in column.parts for part in group]
-            if len({one.is_measured for part in parts for one in self.columns if one.name == part.column}) > 1:
-                raise ValueError(f"columns.{i}: mean_of: tasks and measures have seeds of their own; take one kind")
+            if (
+                len(
+                    {
+                        one.is_measured
+                        for part in parts
+                        for one in self.columns
+                        if one.name == part.column
+                    }
+                )
+                > 1
+            ):
+                raise ValueError(
+                    f"columns.{i}: mean_of: tasks and measures have seeds of their own; take one"
+                    " kind"
+                )
             for part in parts:
                 _known(part.column, tasks, f"columns.{i}: mean_of", "tasks' columns")
                 own = next(one for one in self.columns if one.name == part.column)
                 if own.model_copy(update={"metric": part.metric or own.metric}).falls:
-                    raise ValueError(f"columns.{i}: mean_of: {part.column} is not in percent, as a mean is")
+                    raise ValueError(
+                        f"columns.{i}: mean_of: {part.column} is not in percent, as a mean is"
+                    )
         for i, row in enumerate(self.rows):
             if len(row.cells) != len(self.columns):
-                raise ValueError(f"rows.{i}: {len(row.cells)} cells for {len(self.columns)} columns")
+                raise ValueError(
+                    f"rows.{i}: {len(row.cells)} cells for {len(self.columns)} columns"
+                )
             if row.floor is not None:
                 _known(row.floor, rows, f"rows.{i}: floor", "rows")
         for i, claim in enumerate(self.claims):
@@ -310,21 +479,30 @@ class Experiment(_Entry):
         for name in (*claim.rows, *(claim.against[:2] if claim.against else ())):
             _known(name, rows, where, "rows")
         _known(claim.column, [*units, ALL_COLUMNS], where, "columns")
-        if claim.kind == CROSSES and any(one.is_pretraining for one in self.columns if one.name == claim.column):
-            raise ValueError(f"{where}: crosses is about kept encoders; {claim.column!r} is a fact of whole runs")
+        if claim.kind == CROSSES and any(
+            one.is_pretraining for one in self.columns if one.name == claim.column
+        ):
+            raise ValueError(
+                f"{where}: crosses is about kept encoders; {claim.column!r} is a fact of whole runs"
+            )
         if claim.against:
             first, second, column = claim.against
             _known(column, units, f"{where}: against", "columns")
             if first == second:
                 raise ValueError(f"{where}: against compares {first!r} with itself")
             if (unit := units[claim.column]) != (other := units[column]):
-                raise ValueError(f"{where}: compare is in {unit} and against in {other}; they cannot be subtracted")
+                raise ValueError(
+                    f"{where}: compare is in {unit} and against in {other}; they cannot be"
+                    " subtracted"
+                )
         if claim.paper_delta is None:
             return
         cells = [(factor, self.printed(row, column)) for factor, row, column in claim.terms]
         known = [factor * cell for factor, cell in cells if cell is not None]
         if len(known) == len(cells) and abs(sum(known) - claim.paper_delta) > ROUNDING:
-            raise ValueError(f"{where}: paper_delta is {claim.paper_delta:g}, and its cells say {sum(known):.4g}")
+            raise ValueError(
+                f"{where}: paper_delta is {claim.paper_delta:g}, and its cells say {sum(known):.4g}"
+            )
 
     def printed(self, row: str, column: str) -> float | None:
         cells = next(one.cells for one in self.rows if one.name == row)
@@ -332,7 +510,9 @@ class Experiment(_Entry):
 
     @property
     def all_columns(self) -> list[Column]:
-        """What a claim on all columns is about: the paper's tasks, whatever we have measured beside them."""
+        """What a claim on all columns is about: the paper's tasks, whatever we have measured beside
+        them.
+        """
         return [column for column in self.columns if column.task and not column.is_measured]
 
     @property
@@ -373,11 +553,15 @@ def _known(name: str, known: Iterable[str], where: str, what: str) -> None:
 
 
 def find_experiment(name: str) -> Path:
-    """The folder of an experiment, or its one file, from its name or path. ValueError: none such, or a slip in it."""
+    """The folder of an experiment, or its one file, from its name or path. ValueError: none such,
+    or a slip in it.
+    """
     for place in (Path(name), EXPERIMENTS_DIR / name):
         if (place.is_file() and place.suffix == ".yaml") or (place / "paper.yaml").is_file():
             return load_experiment(place.resolve()).folder
-    raise ValueError(f"no experiment {name!r} (a folder with a paper.yaml); {hint(name, list_experiments())}")
+    raise ValueError(
+        f"no experiment {name!r} (a folder with a paper.yaml); {hint(name, list_experiments())}"
+    )
 
 
 def list_experiments() -> list[str]:
@@ -386,18 +570,24 @@ def list_experiments() -> list[str]:
 
 
 def own_experiments() -> list[Path]:
-    """What is one's own of what `find_experiment` takes, where one stands and in `experiments` there: folders with a
-    paper.yaml, and files that have a table's columns."""
+    """What is one's own of what `find_experiment` takes, where one stands and in `experiments`
+    there: folders with a paper.yaml, and files that have a table's columns."""
     patterns = "*.yaml", "*/paper.yaml", "experiments/*.yaml", "experiments/*/paper.yaml"
     paths = (path for pattern in patterns for path in Path().glob(pattern))
     files = {path for path in paths if path.is_file() and os.access(path, os.R_OK)}
     found = {path.parent for path in files if path.name == "paper.yaml"}
-    found |= {path for path in files if path.name != "paper.yaml" and b"\ncolumns:" in b"\n" + path.read_bytes()}
+    found |= {
+        path
+        for path in files
+        if path.name != "paper.yaml" and b"\ncolumns:" in b"\n" + path.read_bytes()
+    }
     return sorted(path for path in found if path.resolve().parent != EXPERIMENTS_DIR.resolve())
 
 
 def load_experiment(folder: Path) -> Experiment:
-    """Read and check paper.yaml, or the one file, and those beside it. ValueError: the file, the key, what is wrong."""
+    """Read and check paper.yaml, or the one file, and those beside it. ValueError: the file, the
+    key, what is wrong.
+    """
     path = folder if folder.is_file() else folder / "paper.yaml"
     said = read_yaml(path)
     for key in said.keys() & {"folder", "name"}:
@@ -424,7 +614,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def _in_words(error: ValidationError) -> str:
     """The first refusal in one sentence: the place in the file, what is wrong, what to write."""
-    first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")  # a slip also leaves its key out
+    # a slip also leaves its key out
+    first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
     place = [str(one) for one in first["loc"] if one != ""]
     if first["type"] == "value_error":
         return ": ".join(filter(None, (".".join(place), str(first["ctx"]["error"]))))
@@ -435,31 +626,55 @@ def _in_words(error: ValidationError) -> str:
     model = models.get(place[0], Experiment) if len(place) > depth else Experiment
     depth = 0 if model is Experiment else depth
     key, where = place[depth], f"{'.'.join(place[:depth])}: " if depth else ""
-    meanings = {one.alias or name: one.description for name, one in model.model_fields.items() if one.description}
+    meanings = {
+        one.alias or name: one.description
+        for name, one in model.model_fields.items()
+        if one.description
+    }
     if first["type"] == "extra_forbidden":
-        return f"{where}has no key {key!r}; {hint(key, [*meanings, *(['compare'] if model is Claim else [])])}"
+        return (
+            f"{where}has no key {key!r};"
+            f" {hint(key, [*meanings, *(['compare'] if model is Claim else [])])}"
+        )
     if first["type"] == "missing" and len(place) == depth + 1:
         return f"{where}lacks {key}, {meanings[key]}"
-    return f"{'.'.join(place)} is {first['input']!r}; it is {meanings.get(key, 'a mapping of keys and values')}"
+    return (
+        f"{'.'.join(place)} is {first['input']!r}; it is"
+        f" {meanings.get(key, 'a mapping of keys and values')}"
+    )
 
 
 def _check_files(experiment: Experiment, path: Path) -> None:
-    """Files of arms and rows are called as they say, and a row takes its arm: a slip would show after the last run."""
+    """Files of arms and rows are called as they say, and a row takes its arm: a slip would show
+    after the last run.
+    """
     rows, arms = {row.name: row.arm for row in experiment.rows}, {*experiment.arms}
-    for file in sorted([*experiment.folder.glob("arm/*.yaml"), *experiment.folder.glob("row/*.yaml")]):
+    for file in sorted(
+        [*experiment.folder.glob("arm/*.yaml"), *experiment.folder.glob("row/*.yaml")]
+    ):
         said, kind, name = read_yaml(file), file.parent.name, file.stem
         arms |= {name} if kind == "arm" else set()
         if "@package _global_" not in file.read_text(encoding="utf-8"):
             continue
         own = str(said.get(kind, name))
         if "${" not in own and own != name:
-            raise ValueError(f"{file}: it says {kind}: {own!r}; {kind}s are called as their files, so {name!r}")
+            raise ValueError(
+                f"{file}: it says {kind}: {own!r}; {kind}s are called as their files, so {name!r}"
+            )
         # The report gives a row its arm's cost; a floor takes only the arm's shape.
         taken, arm = said.get("encoder_arm", "${"), rows.get(name)
         has_weights = arm is not None or said.get("initialisation") == "pretrained"
-        if kind == "row" and name in rows and has_weights and "${" not in str(taken) and taken != arm:
+        if (
+            kind == "row"
+            and name in rows
+            and has_weights
+            and "${" not in str(taken)
+            and taken != arm
+        ):
             here, there = ("null" if one is None else repr(one) for one in (taken, arm))
-            raise ValueError(f"{file}: encoder_arm is {here}, and paper.yaml says arm: {there} of this row")
+            raise ValueError(
+                f"{file}: encoder_arm is {here}, and paper.yaml says arm: {there} of this row"
+            )
     for i, row in enumerate(experiment.rows):
         for name in filter(None, (row.arm, row.delta.get("encoder_arm"))):
             if arms and "${" not in str(name):

@@ -69,8 +69,8 @@ def describe(outdated: Outdated, runs: Sequence[Record]) -> Iterator[str]:
         column = f"{stage} {task}".strip()
         names = ", ".join(grouped(mine))
         yield (
-            f"{column}: {len(mine)} run(s) of {names} are {why}: no comparison mixes them, so they are "
-            "in no cell; make them again, or give them a runs_dir of their own"
+            f"{column}: {len(mine)} run(s) of {names} are {why}: no comparison mixes them, so they"
+            " are in no cell; make them again, or give them a runs_dir of their own"
         )
 
 

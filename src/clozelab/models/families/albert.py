@@ -1,4 +1,6 @@
-"""ALBERT (Lan et al. 2020): narrow embeddings behind a matrix, and layers that share their weights in groups."""
+"""ALBERT (Lan et al. 2020): narrow embeddings behind a matrix, and layers that share their weights
+in groups.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +45,17 @@ class Albert(Family):
         values = super().spell(config)
         # Their classes have no causal mask and would not look at the key.
         del values["is_decoder"], values["use_cache"]
-        return {**values, "inner_group_num": 1, "classifier_dropout_prob": config.hidden_dropout_prob}
+        return {
+            **values,
+            "inner_group_num": 1,
+            "classifier_dropout_prob": config.hidden_dropout_prob,
+        }
 
     def read(self, values: Mapping[str, Any]) -> dict[str, Any]:
         if (number := values.get("inner_group_num", 1)) != 1:
-            raise ValueError(f"config.json: inner_group_num is {number}; only groups of one layer can be read")
+            raise ValueError(
+                f"config.json: inner_group_num is {number}; only groups of one layer can be read"
+            )
         return super().read({**values, "is_decoder": False})  # theirs never look at it
 
 

@@ -1,14 +1,16 @@
 """BERT, and what a family of models is: its heads, its names, its config.json.
 
-A family says which parts its encoders have (`parts`), how it calls tensors (`encoder_name`, `head_name`), and how it
-spells a configuration (`spell`, `read`). A further one is a subclass in a file named as its model_type in config.json.
+A family says which parts its encoders have (`parts`), how it calls tensors (`encoder_name`,
+`head_name`), and how it spells a configuration (`spell`, `read`). A further one is a subclass in a
+file named as its model_type in config.json.
 
-Unusual: what Hugging Face's classes of the family would compute otherwise (rotary positions, a causal ALBERT, a pooled
-head on a causal encoder, a BiLSTM) is written with model_type and architecture of ours, so that no library loads it as
-something else; what differs stands beside it.
+Unusual: what Hugging Face's classes of the family would compute otherwise (rotary positions, a
+causal ALBERT, a pooled head on a causal encoder, a BiLSTM) is written with model_type and
+architecture of ours, so that no library loads it as something else; what differs stands beside it.
 
-Heads by kind: lm, nsp, sop (sentence order), rtd (replaced tokens), classification, tags, choices, spans, siamese (of
-sentence embeddings: what told classes in their training; other libraries read past it).
+Heads by kind: lm, nsp, sop (sentence order), rtd (replaced tokens), classification, tags, choices,
+spans, siamese (of sentence embeddings: what told classes in their training; other libraries read
+past it).
 """
 
 from __future__ import annotations
@@ -25,11 +27,26 @@ from clozelab.models.config import EncoderConfig
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
 
-OWN_TYPE, OWN_CLASS = "clozelab_", "Clozelab"  # before the model_type and the architecture that others would misread
-OWN_KEY = "clozelab_encoder"  # fields of the configuration that the family's config.json has no key for
-PLAIN_KEYS = (  # spelt alike here and there; `position_embedding_init` is known to us alone, and others keep it
-    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
-    *("hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size"),
+# before the model_type and the architecture that others would misread
+OWN_TYPE, OWN_CLASS = "clozelab_", "Clozelab"
+# fields of the configuration that the family's config.json has no key for
+OWN_KEY = "clozelab_encoder"
+# spelt alike here and there; `position_embedding_init` is known to us alone, and others keep it
+PLAIN_KEYS = (
+    *(
+        "vocab_size",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "hidden_act",
+    ),
+    *(
+        "hidden_dropout_prob",
+        "attention_probs_dropout_prob",
+        "max_position_embeddings",
+        "type_vocab_size",
+    ),
     *("initializer_range", "layer_norm_eps", "position_embedding_init", "pad_token_id"),
 )
 POOLED_KINDS = frozenset({"nsp", "sop", "classification", "choices"})
@@ -42,20 +59,26 @@ class Family:
     class_name: ClassVar[str] = "Bert"
     prefix: ClassVar[str] = "bert."  # before the encoder's tensors in a file that holds heads too
     layer_prefix: ClassVar[str] = "encoder.layer.{}."
-    layer_names: ClassVar[Mapping[str, str]] = {  # inside a layer, ours -> theirs; what is not here is called alike
+    # inside a layer, ours -> theirs; what is not here is called alike
+    layer_names: ClassVar[Mapping[str, str]] = {
         f"attention.{part}": f"attention.self.{part}" for part in ("query", "key", "value")
     }
     encoder_names: ClassVar[Mapping[str, str]] = {}  # the same outside of the layers
-    head_names: ClassVar[Mapping[str, str]] = {}  # the same of heads; the longest beginning counts, then COMMON_HEADS
-    decoder: ClassVar[str] = "cls.predictions.decoder"  # the vocabulary projection, which is the word embeddings
-    pretraining: ClassVar[tuple[tuple[frozenset[str], str], ...]] = (  # kinds of heads -> their class; the first fits
+    # the same of heads; the longest beginning counts, then COMMON_HEADS
+    head_names: ClassVar[Mapping[str, str]] = {}
+    # the vocabulary projection, which is the word embeddings
+    decoder: ClassVar[str] = "cls.predictions.decoder"
+    # kinds of heads -> their class; the first fits
+    pretraining: ClassVar[tuple[tuple[frozenset[str], str], ...]] = (
         (frozenset({"lm", "nsp"}), "ForPreTraining"),
         (frozenset({"lm"}), "ForMaskedLM"),
         (frozenset({"nsp"}), "ForNextSentencePrediction"),
     )
     causal_lm: ClassVar[str] = "LMHeadModel"  # instead of ForMaskedLM, for a causal encoder
-    keys: ClassVar[tuple[str, ...]] = PLAIN_KEYS  # fields of EncoderConfig that its config.json spells alike
-    parts: ClassVar[Mapping[str, Any]] = {}  # fields of EncoderConfig that its config.json does not name
+    # fields of EncoderConfig that its config.json spells alike
+    keys: ClassVar[tuple[str, ...]] = PLAIN_KEYS
+    # fields of EncoderConfig that its config.json does not name
+    parts: ClassVar[Mapping[str, Any]] = {}
     defaults: ClassVar[Mapping[str, Any]] = {  # of keys that a config.json leaves out
         "hidden_act": "gelu",
         "hidden_dropout_prob": 0.1,
@@ -67,7 +90,8 @@ class Family:
         "pad_token_id": 0,
     }
     lm_act: ClassVar[str | None] = None  # activation before the vocabulary; None: the encoder's
-    dense_heads: ClassVar[Mapping[str, str]] = {}  # heads with a dense layer instead of the pooler's -> its activation
+    # heads with a dense layer instead of the pooler's -> its activation
+    dense_heads: ClassVar[Mapping[str, str]] = {}
 
     # Heads
 
@@ -80,8 +104,9 @@ class Family:
         input_size: int | None = None,
         generator: torch.Generator | None = None,
     ) -> nn.Module:
-        """A fresh head on `encoder`; ValueError for a kind that is not named above. `num_labels` is of classification
-        and tags (1: a regression), `input_size` of what stands between head and encoder."""
+        """A fresh head on `encoder`; ValueError for a kind that is not named above. `num_labels` is
+        of classification and tags (1: a regression), `input_size` of what stands between head and
+        encoder."""
         config = encoder.config
         if kind == "rtd":
             return heads.ReplacedTokenHead(config, generator)
@@ -98,13 +123,19 @@ class Family:
             raise ValueError(f"there is no head of kind {kind!r}; known: {', '.join(COMMON_HEADS)}")
         num_labels = 1 if kind == "choices" else num_labels
         if kind in self.dense_heads and input_size is None:
-            return heads.DenseClassificationHead(config, num_labels, self.dense_heads[kind], generator)
+            return heads.DenseClassificationHead(
+                config, num_labels, self.dense_heads[kind], generator
+            )
         return heads.SequenceClassificationHead(config, num_labels, input_size, generator)
 
     def architecture(self, kinds: Collection[str], is_causal: bool = False) -> str:
         """The class of transformers that holds these heads."""
-        suffix = next((name for needed, name in (*TASKS, *self.pretraining) if needed <= set(kinds)), "Model")
-        return self.class_name + (self.causal_lm if is_causal and suffix == "ForMaskedLM" else suffix)
+        suffix = next(
+            (name for needed, name in (*TASKS, *self.pretraining) if needed <= set(kinds)), "Model"
+        )
+        return self.class_name + (
+            self.causal_lm if is_causal and suffix == "ForMaskedLM" else suffix
+        )
 
     def kinds(self, architecture: str) -> frozenset[str]:
         """The heads of a class of transformers, or of ours; ValueError lists the known ones."""
@@ -112,17 +143,24 @@ class Family:
         suffixes |= {"Model": frozenset(), self.causal_lm: frozenset({"lm"})}
         known = {self.class_name + suffix: kinds for suffix, kinds in suffixes.items()}
         if architecture.removeprefix(OWN_CLASS) not in known:
-            raise ValueError(f"config.json: the architecture is {architecture}; supported: {', '.join(sorted(known))}")
+            raise ValueError(
+                f"config.json: the architecture is {architecture}; supported:"
+                f" {', '.join(sorted(known))}"
+            )
         return known[architecture.removeprefix(OWN_CLASS)]
 
     def reads_pooler(self, kinds: Collection[str]) -> bool:
         """Whether the class that holds these heads has the pooler."""
-        return self.parts.get("pooler", True) and (not kinds or bool(POOLED_KINDS & {*kinds} - {*self.dense_heads}))
+        return self.parts.get("pooler", True) and (
+            not kinds or bool(POOLED_KINDS & {*kinds} - {*self.dense_heads})
+        )
 
     # Names of tensors
 
     def encoder_name(self, name: str) -> str:
-        """The name of an encoder's tensor in a file, without the family's prefix; query, key and value apart."""
+        """The name of an encoder's tensor in a file, without the family's prefix; query, key and
+        value apart.
+        """
         module, _, leaf = name.rpartition(".")
         if module.startswith("layer."):
             _, number, inner = module.split(".", 2)
@@ -146,13 +184,17 @@ class Family:
     # config.json
 
     def to_hf(self, config: EncoderConfig, kinds: Collection[str] = ()) -> dict[str, Any]:
-        """The content of config.json for an encoder with heads of these kinds; transformers keeps unknown keys."""
+        """The content of config.json for an encoder with heads of these kinds; transformers keeps
+        unknown keys.
+        """
         values, architecture = self.spell(config), self.architecture(kinds, config.is_causal)
         pools_first = config.pools_first_token
         understood = EncoderConfig(**self.read(values), pools_first_token=pools_first).to_dict()
-        different = {name: value for name, value in config.to_dict().items() if value != understood[name]}
-        # Their classes always have token types, leave out a BiLSTM, and pool the first token, which sees only itself
-        # under a causal mask.
+        different = {
+            name: value for name, value in config.to_dict().items() if value != understood[name]
+        }
+        # Their classes always have token types, leave out a BiLSTM, and pool the first token, which
+        # sees only itself under a causal mask.
         is_misread = not config.type_vocab_size or not set(kinds) <= set(COMMON_HEADS)
         if different or is_misread or (config.pools_last_token and POOLED_KINDS & set(kinds)):
             architecture = OWN_CLASS + architecture
@@ -163,13 +205,23 @@ class Family:
         """Reads config.json's content; ValueError for a feature that the family does not have."""
         position_type = values.get("position_embedding_type", "absolute")
         if position_type != "absolute":
-            raise ValueError(f"config.json: position_embedding_type is {position_type!r}; only 'absolute' is supported")
+            raise ValueError(
+                f"config.json: position_embedding_type is {position_type!r}; only 'absolute' is"
+                " supported"
+            )
         if values.get("add_cross_attention"):
-            raise ValueError("config.json: add_cross_attention is true; an encoder has no cross-attention")
-        known = {**self.defaults, **{key: value for key, value in values.items() if value is not None}}
+            raise ValueError(
+                "config.json: add_cross_attention is true; an encoder has no cross-attention"
+            )
+        known = {
+            **self.defaults,
+            **{key: value for key, value in values.items() if value is not None},
+        }
         if missing := [name for name in self.keys if name not in known]:
             model = self.class_name.upper()
-            raise ValueError(f"config.json lacks {', '.join(missing)}: not a complete {model} configuration")
+            raise ValueError(
+                f"config.json lacks {', '.join(missing)}: not a complete {model} configuration"
+            )
         return EncoderConfig(**{**self.read(known), **values.get(OWN_KEY, {})})
 
     def spell(self, config: EncoderConfig) -> dict[str, Any]:
@@ -190,7 +242,8 @@ class Family:
         return {**plain, "is_causal": is_causal, "model_type": self.model_type, **self.parts}
 
 
-COMMON_HEADS: Mapping[str, str] = {  # kind -> the beginning of its tensors' names, where a family says nothing else
+# kind -> the beginning of its tensors' names, where a family says nothing else
+COMMON_HEADS: Mapping[str, str] = {
     "lm": "cls.predictions",
     "nsp": "cls.seq_relationship",
     "sop": "sop_classifier.classifier",

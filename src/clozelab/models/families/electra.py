@@ -1,6 +1,8 @@
-"""ELECTRA (Clark et al. 2020): a discriminator that finds replaced tokens, and the narrower generator that made them.
+"""ELECTRA (Clark et al. 2020): a discriminator that finds replaced tokens, and the narrower
+generator that made them.
 
-Both are encoders without a pooler, and share their embeddings while they are trained; each has a folder of its own.
+Both are encoders without a pooler, and share their embeddings while they are trained; each has a
+folder of its own.
 """
 
 from __future__ import annotations
@@ -35,15 +37,17 @@ class Electra(Family):
 
 
 def narrower(config: EncoderConfig, width: str | float | Fraction) -> EncoderConfig:
-    """A generator for this discriminator: as deep, with embeddings as wide, and otherwise `width` times as wide and
-    with as many times the heads; ValueError where that gives no whole sizes."""
+    """A generator for this discriminator: as deep, with embeddings as wide, and otherwise `width`
+    times as wide and with as many times the heads; ValueError where that gives no whole sizes."""
     ratio = Fraction(str(width))
     sizes: dict[str, Any] = {}
     for name in ("hidden_size", "num_attention_heads", "intermediate_size"):
         size = getattr(config, name) * ratio
         if size.denominator != 1 or not size > 0:
             wanted = f"choose a width that divides the discriminator's {getattr(config, name)}"
-            raise ValueError(f"a generator of width {width} would have {name} {float(size):g}: {wanted}")
+            raise ValueError(
+                f"a generator of width {width} would have {name} {float(size):g}: {wanted}"
+            )
         sizes[name] = int(size)
     return replace(config, **sizes)
 

@@ -1,6 +1,8 @@
-"""RoBERTa (Liu et al. 2019): BERT's layers; positions begin behind the padding id, and there is one token type.
+"""RoBERTa (Liu et al. 2019): BERT's layers; positions begin behind the padding id, and there is one
+token type.
 
-Its classification head has a dense layer of its own, so that the pooler is read by multiple choice alone.
+Its classification head has a dense layer of its own, so that the pooler is read by multiple choice
+alone.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Vocabulary projection and cross-entropy in one, without ever holding all logits.
 
-Rows go through in chunks; a chunk's logits become its gradient in place, and that is multiplied out while it is still
-in cache. So memory is one chunk. With a loss on every position this is 70 % of a small model's step.
+Rows go through in chunks; a chunk's logits become its gradient in place, and that is multiplied out
+while it is still in cache. So memory is one chunk. With a loss on every position this is 70 % of a
+small model's step.
 
-Unusual: gradients are computed in forward (only where somebody will ask), and backward hands them out scaled in
-place, so it can run once; a derivative of the gradient does not exist.
+Unusual: gradients are computed in forward (only where somebody will ask), and backward hands them
+out scaled in place, so it can run once; a derivative of the gradient does not exist.
 
 Letters: P predicted positions, H hidden size, V vocabulary, C rows of a chunk.
 """
@@ -17,17 +18,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK_LOGITS = 1 << 22  # in one projection chunk, 512 rows at V 8,192; measured: fewer add up [V, H] more often
+# in one projection chunk, 512 rows at V 8,192; measured: fewer add up [V, H] more often
+CHUNK_LOGITS = 1 << 22
 MIN_CHUNK_ROWS = 256
-ACCELERATOR_CHUNK_LOGITS = 1 << 27  # not measured: a launch costs more than memory there (0.8 GB with bf16)
+# not measured: a launch costs more than memory there (0.8 GB with bf16)
+ACCELERATOR_CHUNK_LOGITS = 1 << 27
 CACHED_LOGITS = 1 << 19  # logits in one softmax block: 2 MB as fp32, what stays in a core's cache
 IGNORED_LABEL = -100
-SURE_PROB = 1e-30  # a smaller one is not read from the softmax, whose fp32 ends there, but from the logits
+# a smaller one is not read from the softmax, whose fp32 ends there, but from the logits
+SURE_PROB = 1e-30
 
 
 @dataclass(frozen=True)
 class PredictionLoss:
-    """Sums over the predicted positions, so that any number of them can be added before dividing."""
+    """Sums over the predicted positions, so that any number of them can be added before
+    dividing.
+    """
 
     loss_sum: Tensor  # fp32 scalar, nats
     num_correct: Tensor  # int64 scalar: positions whose largest logit is the label's
@@ -36,7 +42,9 @@ class PredictionLoss:
 
 @dataclass
 class _Sums:
-    """What the chunks add to; a gradient is None before the first chunk, and for good where none is wanted."""
+    """What the chunks add to; a gradient is None before the first chunk, and for good where none is
+    wanted.
+    """
 
     wanted: tuple[bool, ...]  # gradients somebody will ask for: hidden, weight, bias
     loss: Tensor
@@ -46,17 +54,24 @@ class _Sums:
     grad_bias: Tensor | None = None
 
 
-def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> PredictionLoss:
+def linear_cross_entropy(
+    hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor
+) -> PredictionLoss:
     """Sum over rows of cross-entropy(hidden @ weight.T + bias, labels).
 
-    hidden [P, H], weight [V, H], bias [V], labels int64 [P] (-100: no label, no loss); P may be 0. Matrix products run
-    in autocast's type where autocast is on; the softmax is fp32, and so are the sums over chunks."""
-    wanted = tuple(leaf.requires_grad and torch.is_grad_enabled() for leaf in (hidden, weight, bias))
+    hidden [P, H], weight [V, H], bias [V], labels int64 [P] (-100: no label, no loss); P may be 0.
+    Matrix products run in autocast's type where autocast is on; the softmax is fp32, and so are the
+    sums over chunks."""
+    wanted = tuple(
+        leaf.requires_grad and torch.is_grad_enabled() for leaf in (hidden, weight, bias)
+    )
     device_type = hidden.device.type
     in_autocast = torch.is_autocast_enabled(device_type)
     dtype = torch.get_autocast_dtype(device_type) if in_autocast else hidden.dtype
     chunk = CHUNK_LOGITS if _on_cpu(hidden) else ACCELERATOR_CHUNK_LOGITS
-    loss_sum, num_correct = _LinearCrossEntropy.apply(hidden, weight, bias, labels, dtype, wanted, chunk)
+    loss_sum, num_correct = _LinearCrossEntropy.apply(
+        hidden, weight, bias, labels, dtype, wanted, chunk
+    )
     return PredictionLoss(loss_sum, num_correct, (labels >= 0).sum())
 
 
@@ -87,7 +102,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
             for start in range(0, num_rows, max(1, chunk_rows)):
                 rows = slice(start, start + chunk_rows)
                 chunk = low_hidden[rows]
-                logits = torch.addmm(low_bias, chunk, low_weight.t(), out=buffer[: chunk.shape[0]])  # [C, V]
+                # [C, V]
+                logits = torch.addmm(low_bias, chunk, low_weight.t(), out=buffer[: chunk.shape[0]])
                 _softmax_blocks(logits, labels[rows], sums)
                 _multiply_out(logits, chunk, low_weight, sums, rows)
         grad_weight = _finished(sums.grad_weight, weight, wanted[1])
@@ -98,7 +114,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.gradients is None:
-            raise RuntimeError("linear_cross_entropy: backward ran already; its gradients are handed out once")
+            raise RuntimeError(
+                "linear_cross_entropy: backward ran already; its gradients are handed out once"
+            )
         gradients, ctx.gradients = ctx.gradients, None
         for gradient in gradients:
             if gradient is not None:
@@ -118,7 +136,9 @@ def _finished(grad: Tensor | None, parameter: Tensor, wanted: bool) -> Tensor | 
 
 
 def _softmax_blocks(logits: Tensor, labels: Tensor, sums: _Sums) -> None:
-    """Adds loss and correct count of logits [C, V]; turns them into d loss / d logits, in place, where wanted."""
+    """Adds loss and correct count of logits [C, V]; turns them into d loss / d logits, in place,
+    where wanted.
+    """
     on_cpu = _on_cpu(logits)
     block_rows = max(1, CACHED_LOGITS // logits.shape[1]) if on_cpu else logits.shape[0]
     valid = labels >= 0
@@ -139,23 +159,33 @@ def _softmax_blocks(logits: Tensor, labels: Tensor, sums: _Sums) -> None:
             block.copy_(probs)
 
 
-def _scored(logits: Tensor, others: Tensor, target_probs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """fp32 [rows]: the target's log-probability; bool [rows]: it is the argmax, of a tie the first, as torch.argmax.
+def _scored(
+    logits: Tensor, others: Tensor, target_probs: Tensor, targets: Tensor
+) -> tuple[Tensor, Tensor]:
+    """fp32 [rows]: the target's log-probability; bool [rows]: it is the argmax, of a tie the first,
+    as torch.argmax.
 
-    others [rows, V]: probabilities with the target's made negative; target_probs, targets [rows, 1]. Half-precision
-    logits tie often: counting every tie as correct would flatter the accuracy. On the CPU an argmax costs ten times a
-    maximum, so only tied rows pay for it; elsewhere nothing waits for the device.
+    others [rows, V]: probabilities with the target's made negative; target_probs, targets [rows,
+    1]. Half-precision logits tie often: counting every tie as correct would flatter the accuracy.
+    On the CPU an argmax costs ten times a maximum, so only tied rows pay for it; elsewhere nothing
+    waits for the device.
     """
     log_probs = target_probs.log()
     if not _on_cpu(others):
         best, index = others.max(dim=-1, keepdim=True)
         # Where the target is nearly impossible, `best` is the largest of all.
-        from_logits = logits.gather(1, targets).float() - logits.gather(1, index).float() + best.log()
+        from_logits = (
+            logits.gather(1, targets).float() - logits.gather(1, index).float() + best.log()
+        )
         log_probs = torch.where(target_probs < SURE_PROB, from_logits, log_probs)
-        return log_probs.squeeze(1), ((target_probs > best) | ((target_probs == best) & (targets < index))).squeeze(1)
+        return log_probs.squeeze(1), (
+            (target_probs > best) | ((target_probs == best) & (targets < index))
+        ).squeeze(1)
     best = others.amax(dim=-1, keepdim=True)
     correct = (target_probs > best).squeeze(1)
-    tied, rare = (is_so.nonzero()[:, 0] for is_so in (target_probs == best, target_probs < SURE_PROB))
+    tied, rare = (
+        is_so.nonzero()[:, 0] for is_so in (target_probs == best, target_probs < SURE_PROB)
+    )
     if tied.numel():
         correct[tied] = targets[tied, 0] < others[tied].argmax(dim=-1)
     if rare.numel():
@@ -163,7 +193,9 @@ def _scored(logits: Tensor, others: Tensor, target_probs: Tensor, targets: Tenso
     return log_probs.squeeze(1), correct
 
 
-def _multiply_out(grad_logits: Tensor, hidden: Tensor, weight: Tensor, sums: _Sums, rows: slice) -> None:
+def _multiply_out(
+    grad_logits: Tensor, hidden: Tensor, weight: Tensor, sums: _Sums, rows: slice
+) -> None:
     """grad_logits [C, V], hidden [C, H] -> the chunk's share of every gradient."""
     if sums.grad_hidden is not None:
         sums.grad_hidden[rows] = grad_logits @ weight
@@ -175,5 +207,6 @@ def _multiply_out(grad_logits: Tensor, hidden: Tensor, weight: Tensor, sums: _Su
         else:
             sums.grad_weight += grad_logits.t() @ hidden
     if sums.wanted[2]:
-        grad_bias = grad_logits.sum(dim=0).float()  # sum(dtype=float32) would first copy the chunk: 5 x the time
+        # sum(dtype=float32) would first copy the chunk: 5 x the time
+        grad_bias = grad_logits.sum(dim=0).float()
         sums.grad_bias = grad_bias if sums.grad_bias is None else sums.grad_bias.add_(grad_bias)
