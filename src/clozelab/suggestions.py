@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import yaml  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
-    from clozelab.metrics.statistics import Estimate
+    from clozelab.analysis.statistics import Estimate
 
 
 def _shipped(name: str) -> Path:

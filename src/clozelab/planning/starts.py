@@ -28,12 +28,12 @@ from rich.console import Console
 from clozelab.corpus.files import digest
 from clozelab.launch.processes import ForkServer, Job, ProcessPool
 from clozelab.planning.machine import BUSY_SHARE, is_busy_for
+from clozelab.results.experiment import read_yaml
 from clozelab.runs.fingerprint import code_of_results
 from clozelab.runs.record import write_json
 from clozelab.suggestions import CONF_DIR
 from clozelab.training.host import host_facts
 from clozelab.training.stopping import die_with_parent
-from clozelab.verdicts.experiment import read_yaml
 
 STARTS_VERSION = 1  # raised when what is measured changes
 WORKER = "clozelab.planning.starts"

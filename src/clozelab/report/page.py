@@ -15,7 +15,27 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
-from clozelab.metrics.statistics import FINETUNING_SEEDS, MOST_SEEDS, ONE_RUN, PRETRAINING_SEEDS
+from clozelab.analysis.claims import CrossingClaim, EquivalenceClaim, TrendClaim
+from clozelab.analysis.contrasts import contrast_rows
+from clozelab.analysis.history import InterimAnalysis
+from clozelab.analysis.multiplicity import fallback_procedure
+from clozelab.analysis.power import MOST_SEEDS
+from clozelab.analysis.schema import OUR_SPLIT, PERCENT
+from clozelab.analysis.scores import DataColumn
+from clozelab.analysis.statistics import FINETUNING_SEEDS, ONE_RUN, PRETRAINING_SEEDS
+from clozelab.analysis.verdicts import Judgement, TooManySeedsNeeded, Verdict
+from clozelab.report import wording
+from clozelab.report.summaries import (
+    costs,
+    known_losses,
+    learnt,
+    not_learnt,
+    problems,
+    provenance,
+    seed_counts,
+    seed_seconds,
+)
+from clozelab.results.table import ResultTable
 from clozelab.suggestions import (
     DASH,
     distinct,
@@ -29,19 +49,6 @@ from clozelab.suggestions import (
     span,
     with_direction,
 )
-from clozelab.verdicts.accounts import (
-    costs,
-    known_losses,
-    learnt,
-    not_learnt,
-    problems,
-    provenance,
-    seed_counts,
-)
-from clozelab.verdicts.experiment import CROSSES, MONOTONE, OUR_SPLIT, PERCENT, SPREAD
-from clozelab.verdicts.judging import FAILS, HOLDS, ONE_SEED, Judgement, Look, summarise
-from clozelab.verdicts.links import correct, link_between
-from clozelab.verdicts.table import DataColumn, Table
 
 POINTS = "points"
 SELECTION = (
@@ -54,7 +61,10 @@ QUESTION = re.compile(r"^\*\*The question\.\*\*\s*(.+?)(?:\n\s*\n|\Z)", re.DOTAL
 
 
 def build_page(
-    table: Table, judgements: Sequence[Judgement], scale: str, looks: Sequence[Look] = ()
+    table: ResultTable,
+    judgements: Sequence[Judgement],
+    scale: str,
+    looks: Sequence[InterimAnalysis] = (),
 ) -> dict[str, Any]:
     """Everything the templates show."""
     axis, experiment = _axis(judgements), table.experiment
@@ -72,12 +82,13 @@ def build_page(
     }
     reading = {
         "experiment": experiment,
-        "family": max((one.family for one in judgements), default=0),
+        "family": max((one.num_tests for one in judgements), default=0),
         "selection": (
             SELECTION * any(run.facts.get("num_evaluations", 0) > 1 for run in table.runs.finetune)
         ),
-        "has_forecasts": any(one.needs for one in judgements),
+        "has_forecasts": any(one.forecast for one in judgements),
     }
+    statistic = wording.statistic(experiment)
     (interval_words,) = _lines("interval.txt.j2", seeds)
     readme = experiment.folder / "README.md"
     question = QUESTION.search(own_text(readme, experiment.folder)) if readme.is_file() else None
@@ -93,15 +104,13 @@ def build_page(
     return {
         **{key: getattr(experiment, key) for key in ("title", "name", "source", "has_paper")},
         "sets": sets,
-        "statistic": (
-            f"; the paper's numbers are {experiment.statistic}" if experiment.statistic else ""
-        ),
+        "statistic": (f"; the paper's numbers are {statistic}" if statistic else ""),
         "scale": scale,
         "question": " ".join(question[1].split()) if question else "",
         "synthetic": table.runs.synthetic,
         "setup": _setup(table),
         "runs": _run_counts(table),
-        "summary": summarise(judgements),
+        "summary": wording.summarise(judgements),
         "unlearnt": [
             {"text": said, "claims": claims_on(groups)} for said, groups in not_learnt(table)
         ],
@@ -124,13 +133,15 @@ def build_page(
 
 
 def _judgement_pages(
-    judgements: Sequence[Judgement], table: Table, axis: float
+    judgements: Sequence[Judgement], table: ResultTable, axis: float
 ) -> list[dict[str, Any]]:
     pages = list[dict[str, Any]]()
     for one in judgements:
         found, decimals = one.difference, one.column.decimals if one.column else 1
         direction = (
-            f"within {one.claim.points:g}" if one.claim.kind == SPREAD else one.claim.direction
+            f"within {one.claim.points:g}"
+            if isinstance(one.claim, EquivalenceClaim)
+            else one.claim.direction
         )
         paper = (
             DIRECTIONS.get(direction, direction)
@@ -142,17 +153,24 @@ def _judgement_pages(
         ]
         paper_or_claim = "the paper" if table.experiment.has_paper and not is_ours else "claimed"
         paper_or_claim += ": " if one.paper_size is None else " "
-        corrected = f"corrected {probability(one.corrected).removeprefix('p ').removeprefix('= ')}"
-        many = f">{MOST_SEEDS} seeds" if one.needs.startswith("more than") else "waits"
+        corrected = (
+            f"corrected {probability(one.corrected_p).removeprefix('p ').removeprefix('= ')}"
+        )
+        many = f">{MOST_SEEDS} seeds" if isinstance(one.forecast, TooManySeedsNeeded) else "waits"
+        needs = forecast_of(one, table)
         seeds = f"~{one.decisive_seeds} seeds" if one.decisive_seeds else many
         ours, within = signed(found.mean if found else None, decimals), interval(found, decimals)
-        ours, within = (one.where.place, one.where.interval) if one.where else (ours, within)
+        if one.crossover:
+            ours = wording.crossover_place(one.crossover)
+            within = wording.crossover_interval(one.crossover)
         pages.append(
             {
                 "id": one.claim.id,
                 "number": len(pages) + 1,
-                "is_answer": one.claim.primary or one.verdict in (HOLDS, FAILS),
-                "sentence": _sentence(one, f"{ours}{{unit}} {within}", f"{paper_or_claim}{paper}"),
+                "is_answer": one.claim.primary or one.verdict.is_decided,
+                "sentence": _sentence(
+                    one, f"{ours}{{unit}} {within}", f"{paper_or_claim}{paper}", table
+                ),
                 "claimed": f"{paper_or_claim}{paper}",
                 "text": one.claim.text,
                 "compared": _compared(one, table),
@@ -160,32 +178,49 @@ def _judgement_pages(
                 "judged_on": one.judged_on,
                 "ours": ours,
                 "interval": within,
-                "shown": f"weakest: {one.shown}" if one.shown and not one.where else "",
-                "p": f"{probability(one.p)}, {corrected}" if one.p is not None else "",
-                "corrected": probability(one.corrected),
+                "shown": f"weakest: {one.reported_contrast}"
+                if one.reported_contrast and not one.crossover
+                else "",
+                "p": f"{probability(one.p_value)}, {corrected}" if one.p_value is not None else "",
+                "corrected": probability(one.corrected_p),
                 "basis": found.basis if found and found.basis != _basis(table) else "",
-                "marks": _marks(one, axis) if unit_of(one) == POINTS and not one.where else {},
-                "verdict": one.word,
+                "marks": _marks(one, axis) if unit_of(one) == POINTS and not one.crossover else {},
+                "verdict": wording.verdict_label(one),
                 "kind": one.verdict.split()[0],
-                "needs": one.needs,
+                "needs": needs,
                 # for a narrow page
-                "needs_short": seeds if one.needs and one.verdict != ONE_SEED else "",
-                "note": one.note,
+                "needs_short": seeds if needs and one.verdict is not Verdict.ONE_SEED else "",
+                "note": wording.judgement_note(one, table),
             }
         )
     return pages
 
 
-def _sentence(one: Judgement, ours: str, claimed: str) -> str:
+def _sentence(one: Judgement, ours: str, claimed: str, table: ResultTable) -> str:
     """`Left-to-right costs SQuAD: contradicted here, +36.3 F1 [+35.0, +37.6]; the paper -10.1`."""
     metric = one.column.metric.rpartition("/")[2] if one.column else ""
-    unit = "" if one.where else " F1" if metric == "f1" else f" {unit_of(one)}"
+    unit = "" if one.crossover else " F1" if metric == "f1" else f" {unit_of(one)}"
     where = f" on {one.judged_on}" if one.column and not one.column.is_paper else " here"
-    weakest = f"weakest: {one.shown}, " if one.shown and not one.where else ""
-    said = f" ({one.note})" if one.note else ""
-    if one.difference or one.where:
+    weakest = ""
+    if one.reported_contrast and not one.crossover:
+        weakest = f"weakest: {one.reported_contrast}, "
+    note = wording.judgement_note(one, table)
+    said = f" ({note})" if note else ""
+    if one.difference or one.crossover:
         said = f", {weakest}{ours.format(unit=unit)}".rstrip()
-    return f"{one.claim.text[:1].upper()}{one.claim.text[1:]}: {one.word}{where}{said}; {claimed}"
+    return f"{one.claim.text[:1].upper()}{one.claim.text[1:]}: {wording.verdict_label(one)}{where}{said}; {claimed}"
+
+
+def forecast_of(one: Judgement, table: ResultTable) -> str:
+    """How many seeds would decide a claim, and how long these rows' runs take for them."""
+    tasks: dict[str, None] = {}
+    for contrast in one.placed.contrasts:
+        for term in contrast.terms:
+            tasks |= dict.fromkeys(term.column.tasks)
+    seconds = None
+    if one.forecast and one.forecast.additional_seeds:
+        seconds = seed_seconds(one.rows, tasks, table)
+    return wording.forecast(one, seconds)
 
 
 def unit_of(one: Judgement) -> str:
@@ -215,13 +250,13 @@ def _marks(one: Judgement, axis: float) -> dict[str, float]:
     return {key: round(min(100.0, max(0.0, place)), 2) for key, place in places.items()}
 
 
-def _compared(one: Judgement, table: Table) -> str:
+def _compared(one: Judgement, table: ResultTable) -> str:
     claim, labels = one.claim, [table.experiment.label(row) for row in one.claim.rows]
-    if claim.kind == MONOTONE:
+    if isinstance(claim, TrendClaim):
         return f"{', '.join(labels)}: {claim.direction}"
-    if claim.kind == SPREAD:
+    if isinstance(claim, EquivalenceClaim):
         return f"{', '.join(labels)}: within {claim.points:g} of each other"
-    if claim.kind == CROSSES:
+    if isinstance(claim, CrossingClaim):
         return f"along the lines up to {labels[0]} and {labels[1]}"
     text = f"{labels[0]} against {'each of ' if len(labels) > 2 else ''}{', '.join(labels[1:])}"
     if claim.against is None:
@@ -230,15 +265,15 @@ def _compared(one: Judgement, table: Table) -> str:
     return f"{text} on {claim.column}, less {first} against {second} on {claim.against[2]}"
 
 
-def differences(table: Table) -> list[dict[str, str]]:
+def differences(table: ResultTable) -> list[dict[str, str]]:
     """Every other row against the first one, on every data set: for a table without claims."""
     first, *others = table.rows
     links = [
-        (row, one, link_between(row, first, one, table))
+        (row, one, contrast_rows(table, row, first, one))
         for one in table.with_results
         for row in others
     ]
-    correction = correct({"": [link for _, _, link in links]})
+    correction = fallback_procedure({"": [link for _, _, link in links]})
     found = []
     for row, one, link in links:
         if link.difference is None:
@@ -255,11 +290,7 @@ def differences(table: Table) -> list[dict[str, str]]:
                 "unit": POINTS if one.unit == PERCENT else one.unit,
                 "interval": interval(link.difference, one.decimals),
                 "p": probability(correction.corrected.get(link.key)),
-                "note": "; ".join(
-                    filter(
-                        None, (link.barred, link.copies, link.lengths, link.made, link.below, basis)
-                    )
-                ),
+                "note": "; ".join(filter(None, (*wording.contrast_notes(link), basis))),
             }
         )
     return found
@@ -280,7 +311,7 @@ def templates() -> Environment:
     )
 
 
-def _setup(table: Table) -> str:
+def _setup(table: ResultTable) -> str:
     """What was trained, in one line: a reader must see at once how far it is from the paper's
     size.
     """
@@ -306,7 +337,7 @@ def _setup(table: Table) -> str:
     return ", ".join(part for part in parts if part != DASH)
 
 
-def _run_counts(table: Table) -> str:
+def _run_counts(table: ResultTable) -> str:
     runs = table.runs
     stages = {
         "pre-training": runs.pretrain,
@@ -322,7 +353,7 @@ def _run_counts(table: Table) -> str:
     columns = [one.key for one in table.with_results if one.task]
     missing = sum(bool(table.cells[row, key].missing) for row in table.rows for key in columns)
     tuned = {run.folder: run for cell in table.cells.values() for run in cell.runs.values()}
-    collapsed = sum(bool(run.facts.get("collapsed")) for run in tuned.values())
+    collapsed = sum(run.is_collapsed for run in tuned.values())
     parts = [
         f"{' and '.join(done)} runs complete",
         *(f"{count} {state}" for state, count in states.items()),
@@ -332,7 +363,7 @@ def _run_counts(table: Table) -> str:
     return ", ".join([*parts, *([f"{len(runs.damaged)} unreadable"] if runs.damaged else [])])
 
 
-def _basis(table: Table) -> str:
+def _basis(table: ResultTable) -> str:
     """What most intervals can be over; cells of another basis say so themselves."""
     bases = {cell.estimate.basis for cell in table.cells.values() if cell.estimate}
     return next(
@@ -340,7 +371,7 @@ def _basis(table: Table) -> str:
     )
 
 
-def _groups(table: Table) -> list[dict[str, Any]]:
+def _groups(table: ResultTable) -> list[dict[str, Any]]:
     """The table in groups of columns, those with results of ours first."""
     has_paper = table.experiment.has_paper
     own = [column for column in table.columns if column.is_paper]
@@ -360,7 +391,7 @@ def _groups(table: Table) -> list[dict[str, Any]]:
         if has_own
         else "Data sets"
     )
-    if apart and all(column.role.startswith("synthetic") for column in apart):
+    if apart and all(column.is_synthetic for column in apart):
         other = f"Generated tasks of {table.runs.synthetic}"
     groups = [(title if has_paper else "Data sets", own), (other, apart)]
     found = []
@@ -392,15 +423,17 @@ def _groups(table: Table) -> list[dict[str, Any]]:
     return [group for group in found if group["headings"]]
 
 
-def _heading(column: DataColumn, table: Table) -> dict[str, Any]:
+def _heading(column: DataColumn, table: ResultTable) -> dict[str, Any]:
     has_paper, has_results = table.experiment.has_paper, table.has_results(column)
     metric = column.metric.rpartition("/")[2].replace("_", " ")
     note = (
-        "" if column.is_paper else column.role or ("not in the paper's table" if has_paper else "")
+        ""
+        if column.is_paper
+        else wording.role_of(column) or ("not in the paper's table" if has_paper else "")
     )
     # as the group's title says
     plain = column.column.name if column.column and not has_paper else ""
-    is_plain = column.role == f"synthetic, for {plain}"
+    is_plain = bool(plain) and column.is_synthetic
     note = "" if is_plain else note
     if column.is_paper and not has_results:
         note = "held-out text of the paper's" if column.is_pretraining and has_paper else "no run"
@@ -412,13 +445,13 @@ def _heading(column: DataColumn, table: Table) -> dict[str, Any]:
         "metric": with_direction({"f1": "F1", "matthews": "Matthews"}.get(metric, metric)),
         "unit": column.unit,
         "examples": f"{column.num_examples:,} examples" if column.num_examples else "",
-        "trained_on": column.trained_on,
+        "trained_on": "{:,} of {:,}".format(*column.trained_on) if column.trained_on else "",
         "has_paper": column.is_paper and table.experiment.has_numbers,
         "has_ours": has_results or not column.is_paper or not table.experiment.has_numbers,
     }
 
 
-def _cell(row: str, column: DataColumn, table: Table) -> dict[str, Any]:
+def _cell(row: str, column: DataColumn, table: ResultTable) -> dict[str, Any]:
     cell, decimals, found = (
         table.cells[row, column.key],
         column.decimals,
@@ -432,7 +465,10 @@ def _cell(row: str, column: DataColumn, table: Table) -> dict[str, Any]:
         for (first, second), one in cell.scores.items()
     }
     # what sets it apart from the others
-    notes = [cell.note, "below its floor" * bool(table.below_floor(row, column))]
+    notes = [
+        wording.cell_note(cell),
+        "below its floor" * bool(table.below_floor(row, column)),
+    ]
     if found and cell.missing:
         notes.append(f"{len(cell.scores)} of {len(cell.scores) + len(cell.missing)} runs")
     if found and found.basis != _basis(table) and not cell.is_collapsed:

@@ -22,12 +22,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from clozelab.metrics.statistics import Estimate
+from clozelab.analysis.contrasts import Contrast, contrast_rows
+from clozelab.analysis.multiplicity import fallback_procedure
+from clozelab.analysis.schema import PERCENT, Row
+from clozelab.analysis.scores import Cell, CheckpointSeries, DataColumn
+from clozelab.analysis.statistics import SIGNIFICANCE, Estimate
+from clozelab.report import wording
+from clozelab.results.table import ResultTable
 from clozelab.runs.record import Record
 from clozelab.suggestions import MINUS, with_direction
-from clozelab.verdicts.experiment import PERCENT, Row
-from clozelab.verdicts.links import SIGNIFICANCE, Link, correct, link_between
-from clozelab.verdicts.table import Cell, DataColumn, Line, Table
 
 matplotlib.use("Agg")
 
@@ -84,7 +87,7 @@ def _colour(index: int) -> str:
     return str(colours[index % len(colours)])
 
 
-def _row_colour(table: Table, row: Row) -> str:
+def _row_colour(table: ResultTable, row: Row) -> str:
     arms = list(dict.fromkeys(one.arm for one in table.experiment.rows if one.arm is not None))
     return plt.rcParams[FAINT] if row.arm is None else _colour(arms.index(row.arm))
 
@@ -93,15 +96,17 @@ def _write_title(axes: Axes, column: DataColumn) -> None:
     """The name of a data set over its panel, and below it what it is where it is not the
     paper's.
     """
-    axes.set_title(column.heading, fontsize=10, fontweight="bold", pad=20 if column.role else 6)
-    if column.role:
+    axes.set_title(
+        column.heading, fontsize=10, fontweight="bold", pad=20 if wording.role_of(column) else 6
+    )
+    if role := wording.role_of(column):
         small: dict[str, Any] = {
             "color": plt.rcParams[FAINT],
             "fontsize": 8.5,
             "ha": "center",
             "va": "bottom",
         }
-        axes.text(0.5, 1.02, column.role, transform=axes.transAxes, **small)
+        axes.text(0.5, 1.02, role, transform=axes.transAxes, **small)
 
 
 def _point(
@@ -145,7 +150,7 @@ def _finish(axes: Axes, column: DataColumn) -> None:
     _write_title(axes, column)
 
 
-def _marks(columns: Sequence[DataColumn], rows: Sequence[str], table: Table) -> list[Line2D]:
+def _marks(columns: Sequence[DataColumn], rows: Sequence[str], table: ResultTable) -> list[Line2D]:
     """What every legend has to explain where it occurs."""
     ink, faint = plt.rcParams[INK], plt.rcParams[FAINT]
     has_rule = any(column.trivial is not None for column in columns)
@@ -229,7 +234,7 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
     return placed
 
 
-def draw_table(table: Table) -> Picture | None:
+def draw_table(table: ResultTable) -> Picture | None:
     """Every row on every data set as a dot with its interval; the paper's value as a hollow
     diamond; None for none.
     """
@@ -268,7 +273,7 @@ def draw_table(table: Table) -> Picture | None:
     return _saved(figure, entries, ncols=3, fontsize=9)
 
 
-def _draw_column(axes: Axes, table: Table, column: DataColumn) -> None:
+def _draw_column(axes: Axes, table: ResultTable, column: DataColumn) -> None:
     faint, paper = plt.rcParams[FAINT], plt.rcParams[PAPER]
     whole: list[tuple[int, str, float, float]] = []
     for height, row in enumerate(table.experiment.rows):
@@ -326,7 +331,7 @@ def _draw_column(axes: Axes, table: Table, column: DataColumn) -> None:
     _write_title(axes, column)
 
 
-def draw_lines(lines: Sequence[Line], table: Table) -> Picture | None:
+def draw_lines(lines: Sequence[CheckpointSeries], table: ResultTable) -> Picture | None:
     """Score with interval along pre-training, one line an arm; below it the difference, where there
     are two lines.
     """
@@ -342,12 +347,14 @@ def draw_lines(lines: Sequence[Line], table: Table) -> Picture | None:
     arms = {row.arm: row for row in reversed(table.experiment.rows)}
     colours = {line.name: _row_colour(table, arms[line.arm]) for line in lines}
     links = [
-        (column.key, key, link_between(lines[0].rows[key], lines[1].rows[key], column, table))
+        (column.key, key, contrast_rows(table, lines[0].rows[key], lines[1].rows[key], column))
         for column in (columns if len(lines) == 2 else ())
         for key in lines[0].rows
         if key in lines[1].rows
     ]
-    corrected = correct({"": [link for *_, link in links if not link.barred]}).corrected
+    corrected = fallback_procedure(
+        {"": [link for *_, link in links if not link.obstacles.incomparability]}
+    ).corrected
     figure, grid = plt.subplots(
         down * len(heights),
         across,
@@ -379,16 +386,18 @@ def draw_lines(lines: Sequence[Line], table: Table) -> Picture | None:
     return _saved(figure, entries, ncols=4)
 
 
-def _has_tokens(lines: Sequence[Line]) -> bool:
-    return all(line.tokens for line in lines)
+def _has_tokens(lines: Sequence[CheckpointSeries]) -> bool:
+    return all(line.reached(line.rows) for line in lines)
 
 
-def _places(line: Line, lines: Sequence[Line]) -> dict[float, float]:
+def _places(line: CheckpointSeries, lines: Sequence[CheckpointSeries]) -> dict[float, float]:
     """Fraction (0: the floor) -> its place on the axis, moved a little so that intervals do not
     cover each other.
     """
     known = {
-        one.name: one.tokens if _has_tokens(lines) else {key: 100.0 * key for key in one.rows}
+        one.name: one.reached(one.rows)
+        if _has_tokens(lines)
+        else {key: 100.0 * key for key in one.rows}
         for one in lines
     }
     furthest = max(known[one.name][fraction] for one in lines for fraction in one.rows)
@@ -397,7 +406,11 @@ def _places(line: Line, lines: Sequence[Line]) -> dict[float, float]:
 
 
 def _draw_scores(
-    axes: Axes, lines: Sequence[Line], colours: dict[str, str], table: Table, column: DataColumn
+    axes: Axes,
+    lines: Sequence[CheckpointSeries],
+    colours: dict[str, str],
+    table: ResultTable,
+    column: DataColumn,
 ) -> None:
     for line in lines:
         places, drawn = _places(line, lines), []
@@ -426,7 +439,10 @@ def _draw_scores(
 
 
 def _draw_gaps(
-    axes: Axes, lines: Sequence[Line], links: Mapping[float, Link], corrected: Mapping[Any, float]
+    axes: Axes,
+    lines: Sequence[CheckpointSeries],
+    links: Mapping[float, Contrast],
+    corrected: Mapping[Any, float],
 ) -> None:
     """First - second where they may be compared: a filled dot where it is not zero, corrected for
     the picture.
@@ -436,8 +452,8 @@ def _draw_gaps(
     places = [_places(line, lines) for line in lines]
     axes.axhline(0.0, color=faint, linewidth=1.0)
     for fraction, link in links.items():
-        if link.difference is not None and not link.barred:
-            is_sure = corrected.get(link.key, 1.0) < SIGNIFICANCE and not link.below
+        if link.difference is not None and not link.obstacles.incomparability:
+            is_sure = corrected.get(link.key, 1.0) < SIGNIFICANCE and not link.context.below_floor
             face = ink if is_sure else plt.rcParams[PAPER]
             _point(
                 axes,
@@ -452,14 +468,16 @@ def _draw_gaps(
     _scale(axes, lines)
 
 
-def _scale(axes: Axes, lines: Sequence[Line]) -> None:
+def _scale(axes: Axes, lines: Sequence[CheckpointSeries]) -> None:
     axes.set_xlim(left=-EDGE * axes.get_xlim()[1])
     if _has_tokens(lines):
         axes.xaxis.set_major_formatter(EngFormatter())
     axes.xaxis.set_major_locator(MaxNLocator(5))
 
 
-def draw_sizes(rows: Sequence[Row], sizes: Mapping[str, float], table: Table) -> Picture | None:
+def draw_sizes(
+    rows: Sequence[Row], sizes: Mapping[str, float], table: ResultTable
+) -> Picture | None:
     """Score of each of `rows` with interval against the parameters of its encoder (`sizes`: arm ->
     parameters).
     """

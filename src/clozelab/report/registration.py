@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clozelab.corpus.files import digest
+from clozelab.results.experiment import Experiment
 from clozelab.runs.fingerprint import grouped, identity_of
 from clozelab.runs.record import JobName, now, write_json
 from clozelab.suggestions import listed
-from clozelab.verdicts.experiment import Experiment
 
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs

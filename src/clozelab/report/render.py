@@ -23,6 +23,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
+from clozelab.analysis.verdicts import Judgement
+from clozelab.report import wording
 from clozelab.report.page import build_page, templates
 from clozelab.report.plots import (
     STYLES,
@@ -34,14 +36,14 @@ from clozelab.report.plots import (
     look,
 )
 from clozelab.report.registration import said_of
+from clozelab.report.summaries import arm_labels, encoder_sizes, rows_by_size, with_own_sizes
+from clozelab.results.adhoc import infer_table
+from clozelab.results.analyses import run_interim_analysis
+from clozelab.results.experiment import Experiment
+from clozelab.results.table import ResultTable, build_table, is_scored, stand_in_for
 from clozelab.runs.find import find
 from clozelab.runs.record import NO_UNIT, PERCENT, Record, Score
 from clozelab.suggestions import DASH, in_units
-from clozelab.verdicts.accounts import arm_labels, encoder_sizes, rows_by_size, with_own_sizes
-from clozelab.verdicts.comparability import sweep_table
-from clozelab.verdicts.experiment import Experiment
-from clozelab.verdicts.judging import Judgement, look_at
-from clozelab.verdicts.table import Table, build_table, find_lines, is_scored, stand_in_for
 
 RESULT_FIELDS = (
     "experiment",
@@ -81,7 +83,7 @@ CLAIM_FIELDS = "text", "judged_on", "verdict", "ours", "interval", "p", "needs",
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def write_results(path: Path, table: Table, scale: str) -> None:
+def write_results(path: Path, table: ResultTable, scale: str) -> None:
     """Write every run of an experiment at one scale, complete or not."""
     runs = table.runs
     cells = [part for cell in table.cells.values() for part in (cell, *cell.parts)]
@@ -131,7 +133,7 @@ def _cell_text(value: object) -> str:
     return f"'{text}" if text.startswith(FORMULA) else text
 
 
-def _pretraining(run: Record, table: Table) -> Iterator[dict[str, Any]]:
+def _pretraining(run: Record, table: ResultTable) -> Iterator[dict[str, Any]]:
     """The facts of a pre-training run that are held-out figures, or that a column of the table
     shows.
     """
@@ -159,7 +161,7 @@ def _pretraining(run: Record, table: Table) -> Iterator[dict[str, Any]]:
         }
 
 
-def _finetuning(run: Record, table: Table) -> Iterator[dict[str, Any]]:
+def _finetuning(run: Record, table: ResultTable) -> Iterator[dict[str, Any]]:
     arms = {row.name: row.arm for row in table.experiment.rows}
     shown = (
         {one.metric: one.heading for one in table.columns if one.task == run.task}
@@ -198,7 +200,7 @@ class Report:
     """What was written and what it says."""
 
     folder: Path
-    table: Table
+    table: ResultTable
     judgements: list[Judgement]
     page: dict[str, Any]
 
@@ -220,21 +222,23 @@ def write_sweep_report(root: Path, folder: Path) -> Report:
     """The same of any sweep's runs, without an experiment: a row for whatever differs between
     them.
     """
-    table = sweep_table(find(root))
+    table = infer_table(find(root))
     return write_table(
         table, folder, scale=", ".join(sorted({run.scale for run in table.runs.runs} - {""}))
     )
 
 
-def write_table(table: Table, folder: Path, *, scale: str) -> Report:
+def write_table(table: ResultTable, folder: Path, *, scale: str) -> Report:
     """Judge a table and write its page, plots and results.csv."""
     known: dict[str, Any] = {"registered": said_of(table.experiment, table.runs)}
     known["named"] = {row.name: row.label for row in table.experiment.rows}
     table = with_own_sizes(table)
-    judgements, looks, unkept = look_at(table)
+    analysed = run_interim_analysis(table)
+    judgements = analysed.judgements
     folder.mkdir(parents=True, exist_ok=True)
-    page = build_page(table, judgements, scale, looks) | known
-    page["problems"] |= {"Looks": [unkept]} if unkept else {}
+    page = build_page(table, judgements, scale, analysed.analyses) | known
+    if analysed.error:
+        page["problems"]["Looks"] = [wording.unnoted_analysis(analysed.error)]
     page["plots"] = _plots(table, folder)
     for name, said in (("report.md", without_html(page)), ("report.html", page)):
         (folder / name).write_text(
@@ -261,11 +265,11 @@ def without_html(value: Any) -> Any:
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", value) if isinstance(value, str) else value
 
 
-def _plots(table: Table, folder: Path) -> dict[str, dict[str, str]]:
+def _plots(table: ResultTable, folder: Path) -> dict[str, dict[str, str]]:
     """Write NAME.png, NAME.svg and both with -dark, where there is data; name -> style -> the SVG
     as base64.
     """
-    lines = find_lines(table.experiment, table.runs)
+    lines = table.checkpoint_series
     rows, sizes = rows_by_size(table), encoder_sizes(table)
     draw: dict[str, Callable[[], Picture | None]] = {
         "table": lambda: draw_table(table),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from clozelab.report.wording import verdict_label
 from clozelab.runs.fingerprint import DIGEST, flatten, redacted, redacted_words
 from clozelab.targets import build
 
@@ -106,7 +107,7 @@ def track_report(cfg: DictConfig, report: Report, *, experiment: str, scale: str
             f"{name} on {one.judged_on}" if known.count(name) > 1 else name
             for name, one in zip(known, report.judgements, strict=True)
         ]
-        tracker.summarise(dict(zip(names, (one.word for one in report.judgements), strict=True)))
+        tracker.summarise(dict(zip(names, map(verdict_label, report.judgements), strict=True)))
         tracker.close()
 
 

@@ -21,7 +21,8 @@ from clozelab.suggestions import hint, listed, percent, rough, signed
 from clozelab.terminal import Heading, Words, make_console, make_table, say, verb
 
 if TYPE_CHECKING:
-    from clozelab.verdicts.table import DataColumn, Table
+    from clozelab.analysis.scores import DataColumn
+    from clozelab.results.table import ResultTable
 
 HELP = """clozelab compare RUN RUN [RUN ...] [data_dir=FOLDER]
 
@@ -84,7 +85,7 @@ def main(said: Words) -> int:
         return 0
     show_figures(one, two, console)
     if one.stage == two.stage == "finetune":
-        from clozelab.verdicts.examples import describe, paired_test  # scipy takes half a second
+        from clozelab.results.answers import describe, paired_test  # scipy takes half a second
 
         try:
             for line in describe(paired_test(one, two, said.values.get("data_dir"))):
@@ -269,8 +270,9 @@ def caution(records: Sequence[Record], console: Console) -> None:
 def explain_cell(said: Words) -> int:
     """Print the runs behind a number, and what makes them again; returns the exit status."""
     from clozelab.planning.steps import runs_root  # Hydra and scipy: not for --help
-    from clozelab.verdicts.experiment import find_experiment, load_experiment
-    from clozelab.verdicts.table import build_table
+    from clozelab.report import wording
+    from clozelab.results.experiment import find_experiment, load_experiment
+    from clozelab.results.table import build_table
 
     folder, (_, name, heading) = find_experiment(said.names[0]), said.names
     root, scale = runs_root(folder, [f"{key}={value}" for key, value in said.values.items()])
@@ -288,7 +290,7 @@ def explain_cell(said: Words) -> int:
         beside = "" if paper is None else f", the paper {paper:.{column.decimals}f}"
         value = f"{percent(cell.estimate, column.decimals)}{beside} ({column.unit})"
         say(console, f"{experiment.label(row)} on {column.heading}: {value}", style="bold")
-        for line in filter(None, (column.role, cell.note)):
+        for line in filter(None, (wording.role_of(column), wording.cell_note(cell))):
             say(console, line, style="yellow")
         found = [*behind(table, row, column)]
         headings = [
@@ -310,7 +312,7 @@ def explain_cell(said: Words) -> int:
     return 0
 
 
-def find_columns(table: Table, name: str) -> list[DataColumn]:
+def find_columns(table: ResultTable, name: str) -> list[DataColumn]:
     """The data sets with results that a name means: a task, a heading, or a column of the paper
     with its stand-ins.
     """
@@ -327,10 +329,12 @@ def find_columns(table: Table, name: str) -> list[DataColumn]:
     raise ValueError(f"no column {name!r} with a run; {hint(name, known)}")
 
 
-def behind(table: Table, row: str, column: DataColumn) -> Iterator[tuple[Record, str, str]]:
+def behind(table: ResultTable, row: str, column: DataColumn) -> Iterator[tuple[Record, str, str]]:
     """(run, its scores there, why it does not count) of all that a cell could be made of; encoders
     last.
     """
+    from clozelab.report import wording
+
     cell, arm = (
         table.cells[row, column.key],
         next(one.arm for one in table.experiment.rows if one.name == row),
@@ -364,7 +368,8 @@ def behind(table: Table, row: str, column: DataColumn) -> Iterator[tuple[Record,
             if scores
             else "has no such score"
         )
-        why = why or table.outdated.get(run.folder, "")
+        if not why and run.folder in table.outdated:
+            why = wording.outdated(table.outdated[run.folder])
         why = (
             why
             or f"of learning rate {run.learning_rate}, or other parts of the mean lack its seeds"

@@ -355,7 +355,7 @@ def without_path(word: str) -> str:
 
 def _scores(record: Record) -> list[str]:
     """Each figure with its unit, and the mean and interval of the seeds that lie beside it."""
-    from clozelab.metrics.statistics import estimate
+    from clozelab.analysis.statistics import estimate
     from clozelab.runs.record import read_record
 
     folder, is_finetuning = record.folder.resolve(), record.stage == "finetune"

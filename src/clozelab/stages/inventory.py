@@ -356,7 +356,7 @@ def list_all(said: Words) -> int:
     """Every experiment's name and title, and a line below for every scale with runs."""
     if "runs_dir" in said.values and not Path(said.values["runs_dir"]).is_dir():
         raise ValueError(f"runs_dir={said.values['runs_dir']}: there is no such folder")
-    from clozelab.verdicts.experiment import list_experiments, load_experiment, own_experiments
+    from clozelab.results.experiment import list_experiments, load_experiment, own_experiments
 
     console, runs_dir = make_console(), Path(path_of("runs_dir", said.values))
     for place in [*(EXPERIMENTS_DIR / name for name in list_experiments()), *own_experiments()]:

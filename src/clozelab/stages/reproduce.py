@@ -25,6 +25,7 @@ from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR
 from clozelab.launch.processes import run_verb
 from clozelab.launch.progress import Outlook, Pulse, counted, left_at, plan_file, time_words
 from clozelab.planning.steps import SWEEPS, Step, chooses_seeds, make_steps
+from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.runs.find import find
 from clozelab.runs.fingerprint import SEED_KEYS, canonical
 from clozelab.runs.store import accept_other_code
@@ -34,11 +35,10 @@ from clozelab.stages.report import judge
 from clozelab.suggestions import duration, key_of
 from clozelab.terminal import Words, say, verb
 from clozelab.training.stopping import STOPPED
-from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
 
 if TYPE_CHECKING:
+    from clozelab.analysis.verdicts import Judgement
     from clozelab.report.render import Report
-    from clozelab.verdicts.judging import Judgement
 
 HELP = """clozelab reproduce EXPERIMENT [scale=NAME] [name=value ...] [--dry-run]
 clozelab reproduce EXPERIMENT until=decided [budget=8h] ...
@@ -177,7 +177,7 @@ def until_decided(
     """One look after the other, each with a seed more of the rows of one claim; returns the exit
     status.
     """
-    from clozelab.verdicts.accounts import seed_seconds
+    from clozelab.report.summaries import seed_seconds
 
     experiment, console, began = load_experiment(folder), Console(), time.monotonic()
     while True:
@@ -218,28 +218,30 @@ def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgemen
     """The undecided claim to give the next seed to: the first primary one, or else that with the
     nearest forecast.
     """
-    from clozelab.verdicts.judging import INCONCLUSIVE, ONE_SEED  # scipy: not for --help
+    from clozelab.analysis.verdicts import Verdict  # scipy: not for --help
 
     most, arms = (
         experiment.stopping.most if experiment.stopping else 0,
         {row.name: row.arm for row in experiment.rows},
     )
-    undecided = [one for one in judgements if one.verdict == INCONCLUSIVE]
+    undecided = [one for one in judgements if one.verdict is Verdict.INCONCLUSIVE]
     # The primary claims behind the first open one wait; the others gain by it.
     gate = [
-        one for one in judgements if one.claim.primary and one.verdict in (INCONCLUSIVE, ONE_SEED)
+        one
+        for one in judgements
+        if one.claim.primary and one.verdict in (Verdict.INCONCLUSIVE, Verdict.ONE_SEED)
     ][:1]
     able = [
         one
         for one in undecided
-        if one.p is not None
+        if one.p_value is not None
         and one.difference
         and one.difference.count < most
         and any(arms[row] for row in one.rows)
         and (one in gate or not one.claim.primary)
     ]
     able = [one for one in able if one.claim.primary] or able
-    return min(able, key=lambda one: (one.decisive_seeds or math.inf, one.p), default=None)
+    return min(able, key=lambda one: (one.decisive_seeds or math.inf, one.p_value), default=None)
 
 
 def next_seed(one: Judgement, experiment: Experiment) -> list[str]:

@@ -31,19 +31,19 @@ from pydantic import BaseModel, ValidationError
 from rich import filesize
 from rich.console import Console
 
+from clozelab.analysis.history import ANALYSIS_LOG
 from clozelab.corpus.files import file_sha256, whole_file
 from clozelab.corpus.lines import MAX_EXPANSION, MIN_BOMB_BYTES
 from clozelab.planning.steps import runs_root
+from clozelab.results.adhoc import infer_table
+from clozelab.results.experiment import find_experiment, load_experiment
+from clozelab.results.table import build_table
 from clozelab.runs.find import Runs, cell_of, find, is_copy, select
 from clozelab.runs.fingerprint import RESULTS_VERSIONS
 from clozelab.runs.record import CONFIG_FILE, COPY_FILE, LOCK_FILE, RUN_FILE, Record, read_record
 from clozelab.runs.upkeep import LAUNCH_FILE, merge_launches
 from clozelab.suggestions import own_text
 from clozelab.terminal import Words, path_of, say, verb
-from clozelab.verdicts.comparability import sweep_table
-from clozelab.verdicts.experiment import find_experiment, load_experiment
-from clozelab.verdicts.judging import LOOKS_FILE
-from clozelab.verdicts.table import build_table
 
 PACK_HELP = """clozelab pack EXPERIMENT out=FILE [scale=NAME] [runs_dir=FOLDER] [encoders=true] [name=value ...]
 clozelab pack FOLDER out=FILE [encoders=true] [name=value ...]
@@ -67,7 +67,7 @@ them."""
 FILTERS = ("stage", "name", "task", "seeds")
 PACKED = ("complete", "failed", "interrupted")
 # notes that packs have in common, and that say different things
-MERGED = (LOOKS_FILE, str(LAUNCH_FILE))
+MERGED = (ANALYSIS_LOG, str(LAUNCH_FILE))
 MANIFEST, RESULTS = "manifest.json", "results.csv"
 RUNS, EXPERIMENT = "runs", "experiment"
 OF_A_RUN = (
@@ -242,7 +242,7 @@ def results_of(
     prefix = f"{manifest.root}/" if manifest.root else ""
     judged = (one for one in records if one.place.startswith(prefix))
     runs = Runs(Path(RUNS), sorted(judged, key=lambda one: (one.stage != "pretrain", one.place)))
-    table = build_table(load_experiment(experiment), runs) if experiment else sweep_table(runs)
+    table = build_table(load_experiment(experiment), runs) if experiment else infer_table(runs)
     write_results(folder / RESULTS, table, manifest.scale)
     return folder / RESULTS
 
@@ -583,7 +583,7 @@ def _merge_notes(parcels: Iterable[Parcel], target: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.exists():
                 shutil.copyfile(theirs, path)
-            elif name.endswith(LOOKS_FILE):
+            elif name.endswith(ANALYSIS_LOG):
                 lines = [
                     line
                     for one in (path, theirs)

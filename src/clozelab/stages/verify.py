@@ -29,6 +29,7 @@ from omegaconf import OmegaConf
 from clozelab.corpus.files import digest, file_sha256
 from clozelab.launch.experiments import check_file
 from clozelab.metrics.glue import CORRELATIONS
+from clozelab.results.experiment import read_yaml
 from clozelab.runs.fingerprint import (
     HIDDEN,
     RESULTS_VERSIONS,
@@ -44,7 +45,6 @@ from clozelab.terminal import Words, make_console, path_of, say, verb
 from clozelab.training.host import host_facts
 from clozelab.training.measuring import read_rows
 from clozelab.training.stopping import TERMINATED, die_with_parent
-from clozelab.verdicts.experiment import read_yaml
 
 HELP = """clozelab verify RUN
 clozelab verify FILE [retrain=false] [seed=1] [data_dir=FOLDER] [cache_dir=FOLDER]
@@ -430,7 +430,7 @@ def check_scores(parcel: Parcel, data_dir: str) -> Found:
     """Every score of a record against scores.json or metrics.csv, and against what the predictions
     give; its floors.
     """
-    from clozelab.verdicts.examples import rescored  # scipy
+    from clozelab.results.answers import rescored  # scipy
 
     wrong, missing, unasked, count = list[str](), list[str](), set[str](), 0
     for one in (one for one in parcel.records if one.is_complete):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.metrics.statistics import RESAMPLES, Bootstrap, McNemar, bootstrap, mcnemar
+from clozelab.analysis.paired_tests import RESAMPLES, Bootstrap, McNemar, bootstrap, mcnemar
 from clozelab.suggestions import signed
 
 if TYPE_CHECKING:

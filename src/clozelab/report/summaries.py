@@ -7,27 +7,22 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import product
 from operator import attrgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from clozelab.metrics.statistics import zero_crossings
+from clozelab.analysis.schema import Row
+from clozelab.report import wording
+from clozelab.report.inconsistencies import inconsistencies
+from clozelab.results.table import ResultTable
 from clozelab.runs.fingerprint import grouped
 from clozelab.runs.upkeep import LEARNT_CONTEXT_NATS, context_free, same_fraction
 from clozelab.suggestions import DASH, distinct, duration, listed, percent, rough
-from clozelab.verdicts.comparability import inconsistencies
-from clozelab.verdicts.experiment import Row
-from clozelab.verdicts.table import Table, find_lines
-from clozelab.verdicts.versions import describe as describe_outdated
 
 if TYPE_CHECKING:
     from clozelab.runs.record import Record
-    from clozelab.verdicts.links import Case
 
 LEARNT_NSP_ACCURACY = 0.55
 """Of held-out pairs inside one source, both kinds counted alike; a few hundred pairs decide it to 2
@@ -39,16 +34,11 @@ PAPER_SIZE = re.compile(r"L=\d+, H=\d+(, A=\d+)?")
 SIZE_LETTERS = {"L": "num_hidden_layers", "H": "hidden_size", "A": "num_attention_heads"}
 
 
-def arm_labels(table: Table) -> dict[str, str]:
+def arm_labels(table: ResultTable) -> dict[str, str]:
     """Arm -> label of the first row that uses it; its own name where that row is but one point of
     it, or missing.
     """
-    points = {
-        row
-        for line in find_lines(table.experiment, table.runs)
-        for at, row in line.rows.items()
-        if at < 1.0
-    }
+    points = {row for line in table.checkpoint_series for at, row in line.rows.items() if at < 1.0}
     labels: dict[str, str] = {}
     for row in table.experiment.rows:
         if row.arm is not None:
@@ -58,13 +48,13 @@ def arm_labels(table: Table) -> dict[str, str]:
     return {arm: label for arm, label in labels.items() if arm in trained}
 
 
-def learnt(table: Table) -> list[dict[str, str]]:
+def learnt(table: ResultTable) -> list[dict[str, str]]:
     """An entry an arm: how large its encoder is and what its finished runs reached on held-out
     text, as means.
     """
     entries = []
     for arm, label in arm_labels(table).items():
-        runs, sizes = table.trained.get(arm, []), []
+        runs, sizes = table.pretrain_runs.get(arm, []), []
         bounds = [
             (run.facts.get("validation/loss"), known)
             for run in runs
@@ -96,7 +86,7 @@ def learnt(table: Table) -> list[dict[str, str]]:
     return entries
 
 
-def encoder_sizes(table: Table) -> dict[str, float]:
+def encoder_sizes(table: ResultTable) -> dict[str, float]:
     """Arm -> parameters of its encoder, as a mean over the runs that know them."""
     sizes = {
         arm: _average(mine, "parameters") for arm, mine in grouped(table.runs.pretrain).items()
@@ -104,13 +94,13 @@ def encoder_sizes(table: Table) -> dict[str, float]:
     return {arm: size for arm, size in sizes.items() if size}
 
 
-def with_own_sizes(table: Table) -> Table:
+def with_own_sizes(table: ResultTable) -> ResultTable:
     """The table with our encoders' sizes in the labels of rows that the paper names after its
     own.
     """
     rows = list[Row]()
     for row in table.experiment.rows:
-        runs = table.trained.get(str(row.arm or row.delta.get("encoder_arm")), [])
+        runs = table.pretrain_runs.get(str(row.arm or row.delta.get("encoder_arm")), [])
         model = runs[0].config["model"] if runs else {}
         own = ", ".join(
             f"{letter}={model[key]}" for letter, key in SIZE_LETTERS.items() if key in model
@@ -120,32 +110,28 @@ def with_own_sizes(table: Table) -> Table:
         rows.append(
             row.model_copy(update={"label": f"{label} ({row.label})" if is_taken else label})
         )
-    return replace(table, experiment=table.experiment.model_copy(update={"rows": tuple(rows)}))
+    return table.with_rows(rows)
 
 
-def rows_by_size(table: Table) -> list[Row]:
+def rows_by_size(table: ResultTable) -> list[Row]:
     """The rows to compare by the size of their encoders: of points of one run the last; none where
     sizes are alike.
     """
-    earlier = {
-        row
-        for line in find_lines(table.experiment, table.runs)
-        for row in list(line.rows.values())[:-1]
-    }
+    earlier = {row for line in table.checkpoint_series for row in list(line.rows.values())[:-1]}
     sizes = encoder_sizes(table)
     rows = [row for row in table.experiment.rows if row.arm in sizes and row.name not in earlier]
     known = [sizes[str(row.arm)] for row in rows]
     return rows if known and max(known) > SAME_SIZE * min(known) else []
 
 
-def known_losses(table: Table) -> list[dict[str, Any]]:
+def known_losses(table: ResultTable) -> list[dict[str, Any]]:
     """The bounds that a generated corpus knows for its models' losses, each of them once."""
     facts = [run.facts["known_loss"] for run in table.runs.pretrain if run.facts.get("known_loss")]
     different = {(one["reader"], f"{one['nats']:.2f}"): one for one in facts}
     return [known for _, known in sorted(different.items(), key=lambda one: one[0])]
 
 
-def costs(table: Table) -> list[dict[str, str]]:
+def costs(table: ResultTable) -> list[dict[str, str]]:
     """One line an arm's pre-training, one line a row's fine-tuning, and the sum."""
     runs = table.runs
     trained, tuned = grouped(runs.pretrain), grouped(runs.finetune)
@@ -179,12 +165,12 @@ def costs(table: Table) -> list[dict[str, str]]:
     return entries
 
 
-def seed_seconds(rows: Iterable[str], tasks: Iterable[str], table: Table) -> float | None:
+def seed_seconds(rows: Iterable[str], tasks: Iterable[str], table: ResultTable) -> float | None:
     """What one more pre-training seed of some rows takes, as finished runs did; None where one has
     none to go by.
     """
     arms = dict.fromkeys(row.arm for row in table.experiment.rows if row.name in rows and row.arm)
-    parts = [(table.trained.get(arm, []), 1) for arm in arms]
+    parts = [(table.pretrain_runs.get(arm, []), 1) for arm in arms]
     for row, task in product(rows, tasks):
         mine = table.runs_on(row, task)
         parts.append((mine, len({run.seed for run in mine})))
@@ -220,104 +206,7 @@ def _mean(runs: Iterable[Record], key: str | Callable[[Record], Any], shape: str
     return DASH if mean is None else shape.format(mean) if shape else rough(mean)
 
 
-@dataclass(frozen=True)
-class Crossing:
-    """Where one line overtakes another: in the unit of the lines, and in words."""
-
-    # where the mean difference turns to the first line's favour for the last time
-    point: float | None
-    # where zero is not excluded; empty with fewer than two seeds
-    stretches: tuple[tuple[float, float], ...]
-    place: str  # the point in words
-    interval: str
-    sentence: str
-
-
-def find_crossing(case: Case, table: Table, *, holds: bool) -> Crossing | None:
-    """Where the first of two lines crosses the second; None for a claim without two lines. Scores
-    are straight between points, over the logarithm of tokens (FLOPs, seconds). The interval is
-    every place at which a t test over pre-training seeds does not exclude that both are level."""
-    if not case.courses or case.column is None:
-        return None
-    first, second = case.courses
-    start, end = (
-        max(one.points[0][0] for one in case.courses),
-        min(one.points[-1][0] for one in case.courses),
-    )
-    amounts = sorted({at for one in case.courses for at, _ in one.points if start <= at <= end})
-    scores = [
-        [table.cells[row, case.column.key].scores for _, row in one.points] for one in case.courses
-    ]
-    common = sorted(set.intersection(*(set(one) for line in scores for one in line)))
-
-    def line(number: int, seed: int) -> Any:
-        of_seed = [[one[key] for key in common if key[0] == seed] for one in scores[number]]
-        places = np.log([at for at, _ in case.courses[number].points])
-        return np.interp(np.log(amounts), places, np.mean(of_seed, axis=1))
-
-    # of losses the smaller one is ahead
-    sign = -1.0 if case.column.column and case.column.column.falls else 1.0
-    gaps = sign * np.array(
-        [line(0, seed) - line(1, seed) for seed in sorted({seed for seed, _ in common})]
-    )
-    if not len(gaps):
-        return None
-    is_tested = len(gaps) > 1 and all(link.is_tested for link in case.links)
-    changes, found = zero_crossings(
-        np.log(amounts).tolist(), gaps if len(gaps) > 1 else gaps.repeat(2, axis=0)
-    )
-    means, say, at = gaps.mean(axis=0), _amount_in(first.unit), np.log(amounts)
-    upwards = [
-        one
-        for one in changes
-        if np.interp(one + 1e-9, at, means) > 0.0 > np.interp(one - 1e-9, at, means)
-    ]
-    point = float(np.exp(upwards[-1])) if upwards else None
-    # The ends are the very numbers that the lines have, not those that come back from a logarithm.
-    stretches = tuple(
-        (
-            start if low == np.log(start) else float(np.exp(low)),
-            end if high == np.log(end) else float(np.exp(high)),
-        )
-        for low, high in (found if is_tested else ())
-    )
-    spans = " or ".join(_span(low, high, start, end, say) for low, high in stretches)
-    if point is not None:
-        how = "overtakes" if holds else "goes past, in the mean,"
-        said = (
-            f"{first.name} {how} {second.name} at {say(point)}"
-            + f"; 95 % interval: {spans}" * bool(spans)
-        )
-    elif np.all(means > 0.0) or np.all(means < 0.0):
-        ahead = (first if means[0] > 0.0 else second).name
-        said = f"no crossing: {ahead} leads at every point from {say(start)} to {say(end)}"
-        said += f"; that both are level is not excluded {spans}" * bool(spans)
-    else:
-        said = f"no crossing in the claimed direction between {say(start)} and {say(end)}"
-    return Crossing(
-        point,
-        stretches,
-        *(("none seen", "") if point is None else (f"at {say(point)}", spans)),
-        said,
-    )
-
-
-def _span(low: float, high: float, start: float, end: float, say: Callable[[float], str]) -> str:
-    """An interval in words; one that reaches an end of the lines may go on beyond."""
-    if low == start:
-        return "anywhere" if high == end else f"up to {say(high)}"
-    return f"from {say(low)} on" if high == end else f"[{say(low)}, {say(high)}]"
-
-
-def _amount_in(unit: str) -> Callable[[float], str]:
-    if unit == "seconds":
-        return duration
-    if unit == "flops":
-        return "{:.3g} FLOPs".format
-    return lambda at: f"{rough(at)} tokens" if unit else f"{100 * at:.3g} % of the steps"
-
-
-def problems(table: Table) -> dict[str, list[str]]:
+def problems(table: ResultTable) -> dict[str, list[str]]:
     """Heading -> lines, of what a reader has to know is not there or not well."""
     runs = table.runs
     strangers = {
@@ -332,8 +221,8 @@ def problems(table: Table) -> dict[str, list[str]]:
     for row, mine in strangers.items():
         left_out.append(f"{len(mine)} runs of row {row}, which paper.yaml does not have")
     found: dict[str, Iterable[str]] = {
-        "Another data set": table.strays,
-        "Another results version": [*describe_outdated(table.outdated, runs.runs)],
+        "Another data set": map(wording.excluded_runs, table.excluded),
+        "Another results version": [*wording.outdated_runs(table.outdated, runs.runs)],
         "Unequal": inconsistencies(table.experiment, runs),
         "Not learnt": [line for line, _ in not_learnt(table)],
         "Missing": missing,
@@ -349,13 +238,13 @@ def problems(table: Table) -> dict[str, list[str]]:
     return {heading: list(lines) for heading, lines in found.items() if lines}
 
 
-def not_learnt(table: Table) -> list[tuple[str, list[set[str]]]]:
+def not_learnt(table: ResultTable) -> list[tuple[str, list[set[str]]]]:
     """(what has not taken hold, groups of arms): a claim that names an arm of each group cannot
     show.
     """
     lines, unlearnt, others = list[tuple[str, list[set[str]]]](), dict[str, str](), set[str]()
     for arm, label in arm_labels(table).items():
-        runs, name = table.trained.get(arm, []), label if label == arm else f"{label} ({arm})"
+        runs, name = table.pretrain_runs.get(arm, []), label if label == arm else f"{label} ({arm})"
         keys = (
             f"validation/nsp_{key}" for key in ("accuracy", "source_rule", "accuracy_one_source")
         )
@@ -386,7 +275,7 @@ def not_learnt(table: Table) -> list[tuple[str, list[set[str]]]]:
             )
             lines.append((said, [{arm}]))
     if unlearnt:
-        length = table.trained[next(iter(unlearnt))][0].config["validation"]["seq_length"]
+        length = table.pretrain_runs[next(iter(unlearnt))][0].config["validation"]["seq_length"]
         said = (
             f"Next-sentence prediction tells, of held-out pairs of {length} tokens:"
             f" {'; '.join(unlearnt.values())}. Unless longer pairs tell more"
@@ -396,10 +285,14 @@ def not_learnt(table: Table) -> list[tuple[str, list[set[str]]]]:
     return lines
 
 
-def _below(table: Table) -> list[str]:
+def _below(table: ResultTable) -> list[str]:
     """Rows that lie below their own floor, and those that a method without any encoder beats."""
     cells = [(row, column) for column in table.with_results for row in table.rows]
-    lines = [said for row, column in cells if (said := table.below_floor(row, column))]
+    lines = [
+        wording.below_floor(below)
+        for row, column in cells
+        if (below := table.below_floor(row, column))
+    ]
     for column in (one for one in table.with_results if one.baseline):
         name, best = column.baseline or ("", 0.0)
         mine = (
@@ -416,7 +309,7 @@ def _below(table: Table) -> list[str]:
     return lines
 
 
-def _gaps(table: Table) -> tuple[list[str], list[str]]:
+def _gaps(table: ResultTable) -> tuple[list[str], list[str]]:
     """(a line for each row with missing runs, a line for each cell with collapsed ones)."""
     missing, collapsed = [], []
     for row in table.experiment.rows:
@@ -440,7 +333,7 @@ def _gaps(table: Table) -> tuple[list[str], list[str]]:
     return missing, collapsed
 
 
-def provenance(table: Table) -> list[tuple[str, str]]:
+def provenance(table: ResultTable) -> list[tuple[str, str]]:
     """What the runs were made with: commands, commits, versions, machines, seeds, times."""
     runs = table.runs.runs
     times = sorted(
@@ -498,7 +391,7 @@ def _host(host: Mapping[str, Any]) -> str:
     return f"{host.get('cpu', 'unknown')}, {host.get('cores', '?')} cores{gpus}"
 
 
-def seed_counts(table: Table) -> str:
+def seed_counts(table: ResultTable) -> str:
     found = []
     finetune_seeds = sorted({run.seed for run in table.runs.finetune if run.name in table.rows})
     for kind, seeds in (("pre-training", table.pretrain_seeds), ("fine-tuning", finetune_seeds)):
