@@ -221,7 +221,7 @@ def problems(table: ResultTable) -> dict[str, list[str]]:
     for row, mine in strangers.items():
         left_out.append(f"{len(mine)} runs of row {row}, which paper.yaml does not have")
     found: dict[str, Iterable[str]] = {
-        "Another data set": map(wording.excluded_runs, table.excluded),
+        "Another data set": [wording.excluded_runs(excluded) for excluded in table.excluded],
         "Another results version": [*wording.outdated_runs(table.outdated, runs.runs)],
         "Unequal": inconsistencies(table.experiment, runs),
         "Not learnt": [line for line, _ in not_learnt(table)],
