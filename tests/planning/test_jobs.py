@@ -38,10 +38,10 @@ from clozelab.planning.jobs import (
 from clozelab.planning.starts import Starts, constants, usual_starts
 from clozelab.planning.steps import make_steps
 from clozelab.planning.timing import measured_speeds, pretraining_ticks
+from clozelab.results.experiment import find_experiment
 from clozelab.stages.plan import main, parse_budget, warnings
 from clozelab.stages.subject import Corpora, analyse, read_preview
 from clozelab.training.trainer import choose_hardware
-from clozelab.verdicts.experiment import find_experiment
 
 FOLDER = find_experiment("table5_pretraining_tasks")
 

@@ -16,14 +16,15 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.results.words import verdict_label
 
 from clozelab.report.plots import known_heights, spread
 from clozelab.report.render import Report, write_report
+from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.runs.find import find
 from clozelab.stages.report import main as report_verb
 from clozelab.stages.report import print_page
 from clozelab.suggestions import duration, rough, signed
-from clozelab.verdicts.experiment import find_experiment, load_experiment
 
 EVERY = ("mrpc", "snli_95k", "qnli_derived", "squad_v1")
 ROWS = ("mlm_nsp", "mlm", "ltr", "ltr_bilstm", "random", "random_bilstm")
@@ -69,7 +70,7 @@ def test_files(make_runs: Callable[..., Path], writers: Any) -> None:
     assert names == {"report.md", "report.html", "results.csv", "claims.csv"} | plots
     with (report.folder / "claims.csv").open(newline="") as file:
         claims = list(csv.DictReader(file))
-    assert [one["verdict"] for one in claims] == [one.word for one in report.judgements]
+    assert [one["verdict"] for one in claims] == [verdict_label(one) for one in report.judgements]
     for text in (texts(report)["report.md"], texts(report)["report.html"]):
         assert "Ablation over the pre-training tasks" in text
         assert "Does next-sentence prediction help" in text  # the README's question

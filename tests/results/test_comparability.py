@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.results.words import judgement_note, why_not
 
+from clozelab.analysis.verdicts import Judgement, Verdict, judge
 from clozelab.launch import sweep
+from clozelab.report.inconsistencies import inconsistencies
+from clozelab.report.summaries import problems
+from clozelab.results.evidence import derived_settings, treatment_factors
+from clozelab.results.experiment import Experiment, find_experiment, load_experiment
+from clozelab.results.table import build_table
 from clozelab.runs.find import find
 from clozelab.runs.fingerprint import canonical
-from clozelab.verdicts.accounts import problems
-from clozelab.verdicts.comparability import derived, inconsistencies, meant_to_differ, why_not
-from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
-from clozelab.verdicts.judging import HOLDS, NOT_COMPARABLE, Judgement, judge
-from clozelab.verdicts.table import build_table
 
 MEANS = {("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}
 CHOICES = {
@@ -95,7 +97,7 @@ def allowing(experiment: Experiment, **values: Any) -> Experiment:
 
 def test_equal_protocols_are_compared(experiment: Experiment, root: Path) -> None:
     change(root, "finetune/*/*/*/*", config__epochs=3.0, config__optimizer__learning_rate=1e-3)
-    assert mrpc(experiment, root).verdict == HOLDS and unequal(experiment, root) == []
+    assert mrpc(experiment, root).verdict == Verdict.HOLDS and unequal(experiment, root) == []
 
 
 @pytest.mark.parametrize(
@@ -116,11 +118,11 @@ def test_another_protocol(
     change(root, "finetune/ltr/*/*/*", **{key: value})
     found = mrpc(experiment, root)
     assert (
-        found.verdict == NOT_COMPARABLE
-        and f"another protocol: fine-tuned with {reason}" in found.note
+        found.verdict == Verdict.NOT_COMPARABLE
+        and f"another protocol: fine-tuned with {reason}" in judgement_note(found)
     )
     # The difference is there to see, and decides nothing: nor is it one of the table's tests.
-    assert found.difference is not None and found.corrected is None and found.family == 0
+    assert found.difference is not None and found.corrected_p is None and found.num_tests == 0
     (line,) = unequal(experiment, root)
     name = reason.partition(" against")[0].rpartition(" ")[0]
     assert (
@@ -134,11 +136,11 @@ def test_settings_are_compared_seed_by_seed(experiment: Experiment, root: Path) 
     for row, (first, second) in {"ltr": (1.0, 3.0), "mlm": (3.0, 1.0)}.items():
         change(root, f"finetune/{row}/*/*/seed-1", config__epochs=first)
         change(root, f"finetune/{row}/*/*/seed-2", config__epochs=second)
-    assert "epochs 1.0/3.0 against 3.0/1.0" in mrpc(experiment, root).note
+    assert "epochs 1.0/3.0 against 3.0/1.0" in judgement_note(mrpc(experiment, root))
     for seed, epochs in ((1, 1.0), (2, 3.0)):
         change(root, f"finetune/*/*/*/seed-{seed}", config__epochs=epochs)
     # the control: unequal runs (a problem of its own), equal pairs
-    assert mrpc(experiment, root).verdict == HOLDS
+    assert mrpc(experiment, root).verdict == Verdict.HOLDS
     assert len(unequal(experiment, root)) == 1
 
 
@@ -150,7 +152,7 @@ def test_another_search_over_learning_rates(experiment: Experiment, root: Path) 
         config__learning_rate=5e-5,
         config__optimizer={"learning_rate": 5e-5},
     )
-    note = mrpc(experiment, root).note
+    note = judgement_note(mrpc(experiment, root))
     assert "learning_rate 5e-05 against 0.0001" in note and "optimizer" not in note
 
 
@@ -170,11 +172,12 @@ def test_rates_that_were_tried_for_every_row_are_one_search(
 
 def test_what_paper_yaml_allows_to_differ(experiment: Experiment, root: Path) -> None:
     change(root, "finetune/ltr/*/*/*", config__epochs=5.0, config__task__data__layers=4)
-    assert mrpc(experiment, root).verdict == NOT_COMPARABLE
+    assert mrpc(experiment, root).verdict == Verdict.NOT_COMPARABLE
     allowed = allowing(experiment, differ_in=("epochs", "task.data"))
-    assert mrpc(allowed, root).verdict == HOLDS and unequal(allowed, root) == []
+    assert mrpc(allowed, root).verdict == Verdict.HOLDS and unequal(allowed, root) == []
     assert (
-        mrpc(allowing(experiment, differ_in=("epochs", "task.dat")), root).verdict == NOT_COMPARABLE
+        mrpc(allowing(experiment, differ_in=("epochs", "task.dat")), root).verdict
+        == Verdict.NOT_COMPARABLE
     )
     # inside a row it has to be one
     change(root, "finetune/ltr/pretrain-seed-1/*/seed-1", config__epochs=1.0)
@@ -195,7 +198,7 @@ def test_what_two_choices_have_in_common_is_not_meant_to_differ(
     root: Path, first: str, second: str, apart: set[str]
 ) -> None:
     runs = find(root).pretrain
-    found = meant_to_differ(
+    found = treatment_factors(
         *([run for run in runs if run.name == name] for name in (first, second))
     )
     assert {key for key in found if key.split(".")[0] == "objective"} == apart
@@ -208,9 +211,11 @@ def test_a_choice_that_is_one_object_is_meant_to_differ_whole(
         change(
             root, f"pretrain/{arm}/*", config__objective={"_target_": f"own.{arm}", "weight": arm}
         )
-    assert mrpc(experiment, root).verdict == HOLDS
+    assert mrpc(experiment, root).verdict == Verdict.HOLDS
     change(root, "pretrain/ltr/*", config__model__hidden_act="other")
-    assert "pre-trained with model.hidden_act other against none" in mrpc(experiment, root).note
+    assert "pre-trained with model.hidden_act other against none" in judgement_note(
+        mrpc(experiment, root)
+    )
 
 
 @pytest.mark.parametrize(
@@ -237,12 +242,12 @@ def test_what_follows_from_a_setting_may_differ_with_it(experiment: Experiment, 
     for arm, depth, layers in (("mlm", "1", 4), ("ltr", "1/2", 2)):
         delta = {"/model": "ratio", "size.depth": depth}
         change(root, f"pretrain/{arm}/*", arm_delta=delta, config__model__num_hidden_layers=layers)
-    assert mrpc(experiment, root).verdict == HOLDS and unequal(experiment, root) == []
+    assert mrpc(experiment, root).verdict == Verdict.HOLDS and unequal(experiment, root) == []
     change(root, "pretrain/ltr/*", config__model__hidden_size=256)
     found = mrpc(experiment, root)
     assert (
-        found.verdict == NOT_COMPARABLE
-        and "pre-trained with model.hidden_size 256 against 128" in found.note
+        found.verdict == Verdict.NOT_COMPARABLE
+        and "pre-trained with model.hidden_size 256 against 128" in judgement_note(found)
     )
 
 
@@ -260,14 +265,14 @@ def test_another_tokenizer_brings_another_corpus_of_the_same_text(
             inputs__corpus=f"{kind}'s shards",
         )
         change(root, f"pretrain/{arm}/*", config__tokenizer={"kind": kind})
-    assert mrpc(experiment, root).verdict == HOLDS and unequal(experiment, root) == []
+    assert mrpc(experiment, root).verdict == Verdict.HOLDS and unequal(experiment, root) == []
     for arm in ("mlm", "ltr"):
         change(root, f"pretrain/{arm}/*", arm_delta={}, config__tokenizer={"kind": "wordpiece"})
-    assert "input corpus" in mrpc(experiment, root).note
+    assert "input corpus" in judgement_note(mrpc(experiment, root))
 
 
 def test_what_the_shipped_configuration_derives() -> None:
-    found = derived()
+    found = derived_settings()
     assert {"task.always.epochs", "task.epochs"} < set(found["epochs"])
     assert (
         "size.depth" in found["model.num_hidden_layers"]
@@ -294,9 +299,9 @@ def test_a_row_about_frozen_features_frees_what_it_says(experiment: Experiment, 
         config__head="bilstm",
     )
     change(root, "finetune/mlm/*/*/*", config__head="linear")
-    assert mrpc(experiment, root).verdict == HOLDS and unequal(experiment, root) == []
+    assert mrpc(experiment, root).verdict == Verdict.HOLDS and unequal(experiment, root) == []
     change(root, "finetune/ltr/*/*/*", config__task__data={"max_length": 64})
-    assert "task.data.max_length 64 against none" in mrpc(experiment, root).note
+    assert "task.data.max_length 64 against none" in judgement_note(mrpc(experiment, root))
     change(
         root,
         "finetune/ltr/*/*/*",
@@ -304,7 +309,7 @@ def test_a_row_about_frozen_features_frees_what_it_says(experiment: Experiment, 
         row_delta=FEATURES | {"epochs": 9},
         config__epochs=9,
     )
-    assert "epochs 9 against none" in mrpc(experiment, root).note
+    assert "epochs 9 against none" in judgement_note(mrpc(experiment, root))
     # Two such rows differ in which layers, and in what refers to that.
     change(
         root,
@@ -312,7 +317,7 @@ def test_a_row_about_frozen_features_frees_what_it_says(experiment: Experiment, 
         row_delta=FEATURES | {"task.data.features": "embeddings", "epochs": 9},
     )
     tuned = find(root).finetune
-    found = meant_to_differ(
+    found = treatment_factors(
         *([run for run in tuned if run.name == name] for name in ("mlm", "ltr"))
     )
     assert found == {"task.data.features", "task.module.features"}
@@ -321,16 +326,16 @@ def test_a_row_about_frozen_features_frees_what_it_says(experiment: Experiment, 
 @pytest.mark.parametrize(
     ("fact", "other", "matched", "verdict"),
     [
-        ("tokens", 1_015_000, None, HOLDS),
-        ("tokens", 1_025_000, None, NOT_COMPARABLE),
-        ("tokens", 1_025_000, "steps", HOLDS),
-        ("tokens", 2_000_000, "none", HOLDS),
-        ("steps", 2000, None, NOT_COMPARABLE),
-        ("steps", 2000, "tokens", HOLDS),
-        ("training_seconds", 99.0, "time", NOT_COMPARABLE),
-        ("world_size", 2, "time", NOT_COMPARABLE),  # seconds are those of all devices
-        ("flops", 2e15, "flops", NOT_COMPARABLE),
-        ("flops", 1.01e15, "flops", HOLDS),
+        ("tokens", 1_015_000, None, Verdict.HOLDS),
+        ("tokens", 1_025_000, None, Verdict.NOT_COMPARABLE),
+        ("tokens", 1_025_000, "steps", Verdict.HOLDS),
+        ("tokens", 2_000_000, "none", Verdict.HOLDS),
+        ("steps", 2000, None, Verdict.NOT_COMPARABLE),
+        ("steps", 2000, "tokens", Verdict.HOLDS),
+        ("training_seconds", 99.0, "time", Verdict.NOT_COMPARABLE),
+        ("world_size", 2, "time", Verdict.NOT_COMPARABLE),  # seconds are those of all devices
+        ("flops", 2e15, "flops", Verdict.NOT_COMPARABLE),
+        ("flops", 1.01e15, "flops", Verdict.HOLDS),
     ],
 )
 def test_arms_that_saw_more(
@@ -341,7 +346,7 @@ def test_arms_that_saw_more(
     change(root, "pretrain/ltr/*", **{f"facts__{fact}": other})
     found = mrpc(allowing(experiment, matched_by=matched), root)
     assert found.verdict == verdict
-    assert ("arms not matched: " in found.note) == (verdict == NOT_COMPARABLE)
+    assert ("arms not matched: " in judgement_note(found)) == (verdict == Verdict.NOT_COMPARABLE)
 
 
 @pytest.mark.parametrize(
@@ -352,15 +357,18 @@ def test_what_is_not_known_is_not_matched(
 ) -> None:
     change(root, "pretrain/mlm/*", facts__training_seconds=60.0, facts__flops=1e12)
     found = mrpc(allowing(experiment, matched_by=matched), root)
-    assert found.verdict == NOT_COMPARABLE
-    assert f"{amount} of pre-training not known for ltr, so" in found.note
+    assert found.verdict == Verdict.NOT_COMPARABLE
+    assert f"{amount} of pre-training not known for ltr, so" in judgement_note(found)
 
 
 def test_arms_without_any_record_are_not_matched(experiment: Experiment, root: Path) -> None:
     shutil.rmtree(root / "pretrain" / "ltr")
     found = mrpc(experiment, root)
-    assert found.verdict == NOT_COMPARABLE and "no complete pre-training run of ltr" in found.note
-    assert mrpc(allowing(experiment, matched_by="none"), root).verdict == HOLDS
+    assert (
+        found.verdict == Verdict.NOT_COMPARABLE
+        and "no complete pre-training run of ltr" in judgement_note(found)
+    )
+    assert mrpc(allowing(experiment, matched_by="none"), root).verdict == Verdict.HOLDS
 
 
 def composed(experiment: Experiment, arm: str, *words: str) -> dict[str, Any]:
@@ -409,8 +417,8 @@ def test_an_arm_of_other_steps(
         train(root, arm, composed(experiment, arm), 1e15)
     train(root, "ltr", shorter, 1.01e15, {"steps_factor": 0.4} if is_its_own else {})
     found = mrpc(ours, root)
-    assert found.verdict == (NOT_COMPARABLE if reason else HOLDS)
-    assert reason in found.note and "another protocol" not in found.note
+    assert found.verdict == (Verdict.NOT_COMPARABLE if reason else Verdict.HOLDS)
+    assert reason in judgement_note(found) and "another protocol" not in judgement_note(found)
     # The length is an arm's own where its lines say so, or where arms are not matched by it.
     assert bool(unequal(ours, root)) == (not is_its_own and matched_by is None)
 
@@ -418,11 +426,11 @@ def test_an_arm_of_other_steps(
 @pytest.mark.parametrize(
     ("word", "verdict"),
     [
-        ("validation.interval_steps=50", HOLDS),
-        ("checkpoint_interval_steps=50", HOLDS),
-        ("scale.pretrain.phases.0.steps=900", HOLDS),
-        ("scale.pretrain.phases.0.global_batch_size=32", NOT_COMPARABLE),
-        ("scale.pretrain.learning_rate=1", NOT_COMPARABLE),
+        ("validation.interval_steps=50", Verdict.HOLDS),
+        ("checkpoint_interval_steps=50", Verdict.HOLDS),
+        ("scale.pretrain.phases.0.steps=900", Verdict.HOLDS),
+        ("scale.pretrain.phases.0.global_batch_size=32", Verdict.NOT_COMPARABLE),
+        ("scale.pretrain.learning_rate=1", Verdict.NOT_COMPARABLE),
     ],
 )
 def test_what_steps_bring_with_them_and_nothing_else(
@@ -437,13 +445,13 @@ def test_what_steps_bring_with_them_and_nothing_else(
 @pytest.mark.parametrize(
     ("key", "value", "verdict"),
     [
-        ("trainer__devices", 2, HOLDS),
-        ("trainer__strategy", "ddp", HOLDS),
-        ("trainer__threads", 2, HOLDS),
-        ("phases", [{"micro_batch_size": 8}], HOLDS),
-        ("phases", [{"global_batch_size": 8}], NOT_COMPARABLE),
-        ("trainer__precision", "32-true", NOT_COMPARABLE),
-        ("trainer__tf32", True, NOT_COMPARABLE),
+        ("trainer__devices", 2, Verdict.HOLDS),
+        ("trainer__strategy", "ddp", Verdict.HOLDS),
+        ("trainer__threads", 2, Verdict.HOLDS),
+        ("phases", [{"micro_batch_size": 8}], Verdict.HOLDS),
+        ("phases", [{"global_batch_size": 8}], Verdict.NOT_COMPARABLE),
+        ("trainer__precision", "32-true", Verdict.NOT_COMPARABLE),
+        ("trainer__tf32", True, Verdict.NOT_COMPARABLE),
     ],
 )
 def test_how_the_work_is_laid_out_is_no_protocol(
@@ -464,7 +472,7 @@ def test_predicting_the_test_files_is_no_protocol(experiment: Experiment, root: 
         config__predict_test=True,
         config__task__data__test_files={"t": "f"},
     )
-    assert mrpc(experiment, root).verdict == HOLDS
+    assert mrpc(experiment, root).verdict == Verdict.HOLDS
 
 
 def test_another_metric(experiment: Experiment, root: Path) -> None:
@@ -476,10 +484,10 @@ def test_another_metric(experiment: Experiment, root: Path) -> None:
         )
         path.write_text(json.dumps(state))
     found = mrpc(experiment, root)
-    assert found.verdict == NOT_COMPARABLE
+    assert found.verdict == Verdict.NOT_COMPARABLE
     assert (
         "another metric: 6 complete run(s) of LTR & No NSP have no validation/accuracy"
-        in found.note
+        in judgement_note(found)
     )
 
 
@@ -487,8 +495,8 @@ def test_a_row_with_another_arms_encoder_is_barred(experiment: Experiment, root:
     change(root, "finetune/*/*/mrpc/*", config__initialisation="pretrained")
     change(root, "finetune/ltr/*/mrpc/seed-1", config__encoder_arm="mlm_nsp")
     found = mrpc(experiment, root)
-    assert found.verdict == NOT_COMPARABLE
-    assert found.note.startswith(
+    assert found.verdict == Verdict.NOT_COMPARABLE
+    assert judgement_note(found).startswith(
         "not what it is called: paper.yaml says arm ltr of the row ltr, and 3 of 6 runs have"
     )
 
@@ -500,7 +508,9 @@ def test_lines_that_changed_between_runs_bar_the_row(
     experiment: Experiment, root: Path, kind: str, pattern: str
 ) -> None:
     change(root, pattern, **{f"{kind}_delta__new": 1})
-    assert f"the runs of ltr were made from 2 versions of its {kind}" in mrpc(experiment, root).note
+    assert f"the runs of ltr were made from 2 versions of its {kind}" in judgement_note(
+        mrpc(experiment, root)
+    )
 
 
 def test_two_rows_of_one_arm_from_different_encoders(
@@ -583,22 +593,25 @@ def test_arms_of_two_versions_of_the_code_are_not_compared(
 ) -> None:
     made(root, "pretrain/*/*", objectives__mlm="a1", models__encoder="b1")
     made(root, "finetune/*/*/*/*", modules__spans="c1")
-    assert mrpc(experiment, root).verdict == HOLDS
+    assert mrpc(experiment, root).verdict == Verdict.HOLDS
     made(root, "pretrain/ltr/*", objectives__mlm="a2", models__encoder="b1")
     found = mrpc(experiment, root)
-    assert found.verdict == NOT_COMPARABLE
+    assert found.verdict == Verdict.NOT_COMPARABLE
     assert (
-        found.note
+        judgement_note(found)
         == "other code: pre-trained with two versions of objectives.mlm, and differ_in does not say"
         " code"
     )
     allowed = experiment.model_copy(update={"differ_in": ("code",)})
     found = mrpc(allowed, root)
-    assert found.verdict == HOLDS and "pre-trained with objectives.mlm a2 against a1" in found.note
+    assert (
+        found.verdict == Verdict.HOLDS
+        and "pre-trained with objectives.mlm a2 against a1" in judgement_note(found)
+    )
     made(root, "pretrain/ltr/*", objectives__mlm="a1", models__encoder="b1")
     made(root, "finetune/ltr/*/*/*", modules__spans="c2")
-    assert (
-        "other code: fine-tuned with two versions of modules.spans" in mrpc(experiment, root).note
+    assert "other code: fine-tuned with two versions of modules.spans" in judgement_note(
+        mrpc(experiment, root)
     )
 
 
@@ -613,12 +626,15 @@ def test_a_run_that_went_on_under_other_code_is_of_both_versions(
     }
     change(root, "pretrain/ltr/*", earlier_sessions=[begun])
     found = mrpc(experiment, root)
-    assert found.verdict == NOT_COMPARABLE and "two versions of objectives.mlm, and" in found.note
+    assert (
+        found.verdict == Verdict.NOT_COMPARABLE
+        and "two versions of objectives.mlm, and" in judgement_note(found)
+    )
     assert any(
         "objectives.mlm: a0/a1 (e.g. pretrain/ltr" in line for line in unequal(experiment, root)
     )
     change(root, "pretrain/mlm/*", earlier_sessions=[begun])
-    assert mrpc(experiment, root).verdict == HOLDS
+    assert mrpc(experiment, root).verdict == Verdict.HOLDS
 
 
 def test_modules_that_one_arm_does_not_use_are_no_difference(
@@ -627,13 +643,13 @@ def test_modules_that_one_arm_does_not_use_are_no_difference(
     """Left to right has no masking; a run of which nothing is known differs in nothing."""
     made(root, "pretrain/mlm/*", objectives__mlm="a1", models__encoder="b1")
     made(root, "pretrain/ltr/*", objectives__ltr="d1", models__encoder="b1")
-    assert mrpc(experiment, root).verdict == HOLDS and unequal(experiment, root) == []
+    assert mrpc(experiment, root).verdict == Verdict.HOLDS and unequal(experiment, root) == []
     made(root, "pretrain/ltr/*", models__encoder="b2")
     made(root, "pretrain/ltr/seed-1")
     # by the seeds that are known
-    assert "two versions of models.encoder" in mrpc(experiment, root).note
+    assert "two versions of models.encoder" in judgement_note(mrpc(experiment, root))
     made(root, "pretrain/ltr/*")
-    assert mrpc(experiment, root).verdict == HOLDS
+    assert mrpc(experiment, root).verdict == Verdict.HOLDS
 
 
 def test_code_that_differs_only_between_seeds_is_no_difference_of_arms(
@@ -642,7 +658,11 @@ def test_code_that_differs_only_between_seeds_is_no_difference_of_arms(
     for seed in (1, 2, 3):
         made(root, f"pretrain/*/seed-{seed}", models__encoder=f"b{seed}", torch=f"2.{seed}")
     found = mrpc(experiment, root)
-    assert found.verdict == HOLDS and "torch" not in found.note and "encoder" not in found.note
+    assert (
+        found.verdict == Verdict.HOLDS
+        and "torch" not in judgement_note(found)
+        and "encoder" not in judgement_note(found)
+    )
     (line,) = unequal(experiment, root)  # but said
     assert line.startswith("pre-training runs were made with different torch: 2.1 (e.g. ")
     assert "; models.encoder: b1 (e.g. pretrain/ltr/seed-1), b2 (e.g. " in line
@@ -651,13 +671,16 @@ def test_code_that_differs_only_between_seeds_is_no_difference_of_arms(
 def test_another_environment_is_a_note(experiment: Experiment, root: Path) -> None:
     made(root, "pretrain/*/*", torch="2.13.0", kernels="x86_64 avx2")
     made(root, "finetune/*/*/*/*", torch="2.13.0")
-    assert "torch" not in mrpc(experiment, root).note
+    assert "torch" not in judgement_note(mrpc(experiment, root))
     made(root, "pretrain/ltr/seed-2", torch="2.11.0", kernels="x86_64 avx2")
     found = mrpc(experiment, root)
-    assert found.verdict == HOLDS and "pre-trained with torch 2.11.0 against 2.13.0" in found.note
-    assert "kernels" not in found.note
+    assert (
+        found.verdict == Verdict.HOLDS
+        and "pre-trained with torch 2.11.0 against 2.13.0" in judgement_note(found)
+    )
+    assert "kernels" not in judgement_note(found)
     made(root, "finetune/mlm/*/*/*", torch="2.11.0")
-    note = mrpc(experiment, root).note
+    note = judgement_note(mrpc(experiment, root))
     assert (
         "pre-trained with torch 2.11.0 against 2.13.0; fine-tuned with torch 2.13.0 against 2.11.0"
         in note

@@ -12,22 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from tests.results.words import crossover_interval, crossover_place, judgement_note
 
-from clozelab.metrics.statistics import zero_crossings
+from clozelab.analysis.crossover import find_sign_changes
+from clozelab.analysis.verdicts import Judgement, Verdict, judge
+from clozelab.results.analyses import run_interim_analysis
+from clozelab.results.experiment import Experiment, load_experiment
+from clozelab.results.table import build_table
 from clozelab.runs.find import Runs
 from clozelab.runs.record import Record, Score
-from clozelab.verdicts.experiment import Experiment, load_experiment
-from clozelab.verdicts.judging import (
-    FAILS,
-    HOLDS,
-    INCONCLUSIVE,
-    NOT_COMPARABLE,
-    ONE_SEED,
-    Judgement,
-    judge,
-    look_at,
-)
-from clozelab.verdicts.table import build_table
 
 FRACTIONS = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 METRIC = "validation/accuracy"
@@ -156,13 +149,13 @@ def test_it_holds_with_the_place_and_its_interval(experiment: Experiment, tmp_pa
     both = [*pretrained(tmp_path, "new", 4), *pretrained(tmp_path, "old", 4)]
     leads = np.array([-4.0, -2.0, 0.0, 2.0, 4.0, 6.0]) + WOBBLE
     found = judged(experiment, leads, both)
-    assert found.verdict == HOLDS and found.where is not None
-    assert found.where.point == pytest.approx(0.25 * TOKENS)
+    assert found.verdict == Verdict.HOLDS and found.crossover is not None
+    assert found.crossover.point == pytest.approx(0.25 * TOKENS)
     half = stats.t.ppf(0.975, 3) * WOBBLE.std(ddof=1) / 2.0
-    ((low, high),) = found.where.stretches
+    ((low, high),) = found.crossover.level_stretches
     assert low == pytest.approx(TOKENS * 0.25 * (0.1 / 0.25) ** (half / 2.0))
     assert high == pytest.approx(TOKENS * 0.25 * (0.5 / 0.25) ** (half / 2.0))
-    assert found.note.startswith(
+    assert judgement_note(found).startswith(
         "new overtakes old at 250 k tokens; 95 % interval: [207 k tokens, 288 k tokens]"
     )
     assert set(found.rows) == {
@@ -172,26 +165,32 @@ def test_it_holds_with_the_place_and_its_interval(experiment: Experiment, tmp_pa
 
 def test_no_crossing_is_said_plainly(experiment: Experiment) -> None:
     behind = judged(experiment, np.array([-6.0, -5.0, -4.0, -3.0, -2.0, -1.0]) + WOBBLE)
-    assert behind.verdict == FAILS
+    assert behind.verdict == Verdict.CONTRADICTED
     assert (
         "no crossing: old leads at every point from 5 % of the steps to 100 % of the steps"
-        in behind.note
+        in judgement_note(behind)
     )
     ahead = judged(experiment, np.full((4, 6), 5.0) + WOBBLE)
-    assert ahead.verdict == FAILS and "no crossing: new leads at every point" in ahead.note
+    assert (
+        ahead.verdict == Verdict.CONTRADICTED
+        and "no crossing: new leads at every point" in judgement_note(ahead)
+    )
     other_way = judged(experiment, np.array([4.0, 2.0, 0.0, -2.0, -4.0, -6.0]) + WOBBLE)
-    assert other_way.verdict == FAILS and "no crossing in the claimed direction" in other_way.note
+    assert (
+        other_way.verdict == Verdict.CONTRADICTED
+        and "no crossing in the claimed direction" in judgement_note(other_way)
+    )
     level = judged(
         experiment, np.array([0.0, 1.0, 2.0, 3.0, 4.0, 5.0]) + WOBBLE * [0, 1, 1, 1, 1, 1]
     )
-    assert level.where and level.where.place == "none seen"  # it was never behind
+    assert (
+        level.crossover and crossover_place(level.crossover) == "none seen"
+    )  # it was never behind
     open_start = judged(experiment, np.array([-0.1, -2.0, -3.0, -3.0, -3.0, -3.0]) + WOBBLE)
-    assert open_start.where and (open_start.where.place, open_start.where.interval) == (
-        "none seen",
-        "",
-    )
-    assert "old leads at every point" in open_start.note
-    assert "; that both are level is not excluded up to 5." in open_start.note
+    assert open_start.crossover and crossover_place(open_start.crossover) == "none seen"
+    assert crossover_interval(open_start.crossover) == ""
+    assert "old leads at every point" in judgement_note(open_start)
+    assert "; that both are level is not excluded up to 5." in judgement_note(open_start)
 
 
 def test_both_ends_are_tested(experiment: Experiment) -> None:
@@ -199,14 +198,16 @@ def test_both_ends_are_tested(experiment: Experiment) -> None:
     reaches that end.
     """
     found = judged(experiment, np.array([-0.2, 0.2, 2.0, 2.0, 2.0, 2.0]) + WOBBLE)
-    assert found.verdict == INCONCLUSIVE and found.where is not None
-    assert (
-        found.where.interval.startswith("up to ")
-        and "new goes past, in the mean, old at" in found.note
+    assert found.verdict == Verdict.INCONCLUSIVE and found.crossover is not None
+    assert crossover_interval(found.crossover).startswith(
+        "up to "
+    ) and "new goes past, in the mean, old at" in judgement_note(found)
+    assert found.decisive_seeds and "of 2 differences 1 inconclusive, 1 holds" in judgement_note(
+        found
     )
-    assert found.decisive_seeds and "of 2 differences 1 inconclusive, 1 holds" in found.note
     alone = judged(experiment, [-4.0, -2.0, 0.0, 2.0, 4.0, 6.0])
-    assert alone.verdict == ONE_SEED and alone.where and alone.where.interval == ""
+    assert alone.verdict == Verdict.ONE_SEED and alone.crossover
+    assert crossover_interval(alone.crossover) == ""
 
 
 def test_flops_and_seconds_are_each_arm_s_own(tmp_path: Path) -> None:
@@ -216,9 +217,11 @@ def test_flops_and_seconds_are_each_arm_s_own(tmp_path: Path) -> None:
     places = {}
     for unit in ("tokens", "flops", "seconds"):
         found = judged(make(tmp_path, measured_in=unit), grows, both)
-        assert found.verdict == HOLDS and found.where is not None
-        places[unit] = found.where.point
-        assert {"flops": "FLOPs", "seconds": "min"}.get(unit, "tokens") in found.where.place
+        assert found.verdict == Verdict.HOLDS and found.crossover is not None
+        places[unit] = found.crossover.point
+        assert {"flops": "FLOPs", "seconds": "min"}.get(unit, "tokens") in crossover_place(
+            found.crossover
+        )
     assert places["flops"] / 1e12 == pytest.approx(places["seconds"] / 100.0)
     assert places["flops"] / 1e12 > 1.5 * places["tokens"] / TOKENS
 
@@ -230,7 +233,7 @@ def test_of_losses_the_smaller_one_is_ahead_also_where_nothing_is_fine_tuned(
     key = "validation/bits_per_character"
     held_out = {"name": "task", "from": "evaluate", "task": "task", "metric": key}
     experiment = make(tmp_path, columns=[held_out])
-    for sign, verdict in ((-1.0, HOLDS), (1.0, FAILS)):
+    for sign, verdict in ((-1.0, Verdict.HOLDS), (1.0, Verdict.CONTRADICTED)):
         found = finetuned(sign * np.array([-4.0, -2.0, 0.0, 2.0, 4.0, 6.0]) + WOBBLE)
         measured = []
         for one in found:
@@ -241,10 +244,12 @@ def test_of_losses_the_smaller_one_is_ahead_also_where_nothing_is_fine_tuned(
             changes = {"stage": "evaluate", "config": config, "metric": key, "scores": score}
             measured.append(one.model_copy(update=changes))
         (one,) = judge(build_table(experiment, Runs(Path("none"), measured)))
-        assert one.verdict == verdict and one.where is not None
-        assert (one.where.point is not None) == (verdict == HOLDS)
-        assert one.note.startswith(
-            "new overtakes old at 25 % of" if verdict == HOLDS else "no crossing in the claimed"
+        assert one.verdict == verdict and one.crossover is not None
+        assert (one.crossover.point is not None) == (verdict == Verdict.HOLDS)
+        assert judgement_note(one).startswith(
+            "new overtakes old at 25 % of"
+            if verdict == Verdict.HOLDS
+            else "no crossing in the claimed"
         )
 
 
@@ -263,8 +268,8 @@ def test_an_earlier_look_is_found_again_whatever_the_clock_said(tmp_path: Path) 
     for count, is_exploratory in ((3, False), (4, True)):
         leads = (np.linspace(-4.0, 26.0, 6) + WOBBLE)[:count]
         runs = Runs(root, [*(one for one in both if one.seed <= count), *finetuned(leads)])
-        (found,), _, _ = look_at(build_table(experiment, runs))
-        assert found.verdict == HOLDS and found.is_exploratory == is_exploratory
+        (found,) = run_interim_analysis(build_table(experiment, runs)).judgements
+        assert found.verdict == Verdict.HOLDS and found.is_exploratory == is_exploratory
 
 
 def test_lines_that_are_not_there(experiment: Experiment, tmp_path: Path) -> None:
@@ -272,8 +277,8 @@ def test_lines_that_are_not_there(experiment: Experiment, tmp_path: Path) -> Non
     few = [one for one in found if one.name in ("new_100", "old_100", "old_50")]
     (one,) = judge(build_table(experiment, Runs(Path("none"), few)))
     assert (
-        one.verdict == NOT_COMPARABLE
-        and "no runs at two or more fractions of both arms' steps" in one.note
+        one.verdict == Verdict.NOT_COMPARABLE
+        and "no runs at two or more fractions of both arms' steps" in judgement_note(one)
     )
 
 
@@ -311,7 +316,7 @@ def test_the_set_is_that_of_t_tests_at_every_place() -> None:
     grid = np.linspace(0.0, 5.0, 201)
     for _ in range(50):
         gaps = draw.normal(size=(4, 5)) + draw.normal(size=5)
-        _, stretches = zero_crossings(places, gaps)
+        stretches = find_sign_changes(places, gaps).level_stretches
         values = np.array([np.interp(grid, places, one) for one in gaps])
         is_in = [any(low <= place <= high for low, high in stretches) for place in grid]
         assert is_in == list(stats.ttest_1samp(values, 0.0).pvalue >= 0.05)
@@ -331,8 +336,8 @@ def test_the_interval_has_the_true_place_in_95_of_100(
     for _ in range(tables):
         leads = means + draw.normal(size=(seeds, 1)) + 0.7 * draw.normal(size=(seeds, 6))
         found = judged(experiment, leads)
-        assert found.where is not None
-        hits += any(low <= truth <= high for low, high in found.where.stretches)
+        assert found.crossover is not None
+        hits += any(low <= truth <= high for low, high in found.crossover.level_stretches)
     assert stats.binom.ppf(0.001, tables, 0.95) <= hits <= stats.binom.ppf(0.999, tables, 0.95)
     assert tables < 4000 or 0.93 * tables <= hits <= 0.97 * tables, hits
     print(f"{hits} of {tables} with {seeds} seeds")

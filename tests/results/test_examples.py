@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from clozelab.results.answers import describe, pair_runs, read_answers
 from clozelab.runs.record import Record
-from clozelab.verdicts.examples import describe, pair_runs, read_answers
 
 
 def run(

@@ -12,19 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.results.words import forecast, judgement_note
 
+from clozelab.analysis.verdicts import Judgement, Verdict, judge
+from clozelab.results.experiment import Experiment, find_experiment, load_experiment
+from clozelab.results.table import build_table
 from clozelab.runs.find import find
-from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
-from clozelab.verdicts.judging import (
-    FAILS,
-    HOLDS,
-    INCONCLUSIVE,
-    NOT_COMPARABLE,
-    ONE_SEED,
-    Judgement,
-    judge,
-)
-from clozelab.verdicts.table import build_table
 
 TASKS = {"mnli": "MNLI-m", "qnli": "QNLI", "mrpc": "MRPC", "sst2": "SST-2", "squad_v1": "SQuAD F1"}
 ROWS = ("mlm_nsp", "mlm", "ltr", "ltr_bilstm")
@@ -134,14 +127,13 @@ def verdicts(experiment: Experiment, root: Path) -> dict[str, Judgement]:
 
 def test_every_claim_holds(experiment: Experiment, lab: Lab) -> None:
     found = verdicts(experiment, lab.write(AS_CLAIMED, PERPLEXITIES, wobble=0.02))
-    assert {name: one.verdict for name, one in found.items()} == dict.fromkeys(found, HOLDS)
-    assert found["chain"].shown == "No NSP − MLM & NSP"  # 0.4 points, the other step 20
-    assert (
-        found["perplexity"].judged_on == "perplexity"
-        and "held-out text" in found["perplexity"].note
+    assert {name: one.verdict for name, one in found.items()} == dict.fromkeys(found, Verdict.HOLDS)
+    assert found["chain"].reported_contrast == "No NSP − MLM & NSP"  # 0.4 points, the other step 20
+    assert found["perplexity"].judged_on == "perplexity" and "held-out text" in judgement_note(
+        found["perplexity"]
     )
     assert all(
-        one.corrected is not None and one.p is not None and one.p <= one.corrected
+        one.corrected_p is not None and one.p_value is not None and one.p_value <= one.corrected_p
         for one in found.values()
     )
 
@@ -149,24 +141,27 @@ def test_every_claim_holds(experiment: Experiment, lab: Lab) -> None:
 def test_every_claim_fails(experiment: Experiment, lab: Lab) -> None:
     swapped = dict(zip(PERPLEXITIES, reversed(PERPLEXITIES.values()), strict=True))
     found = verdicts(experiment, lab.write(THE_OTHER_WAY, swapped))
-    assert {name: one.verdict for name, one in found.items()} == dict.fromkeys(found, FAILS)
+    assert {name: one.verdict for name, one in found.items()} == dict.fromkeys(
+        found, Verdict.CONTRADICTED
+    )
 
 
 def test_every_claim_stays_open(experiment: Experiment, lab: Lab) -> None:
     level = scores(**dict.fromkeys(ROWS, 70.0))
     found = verdicts(experiment, lab.write(level, dict.fromkeys(PERPLEXITIES, 25.0), wobble=3.0))
-    assert {name: one.verdict for name, one in found.items()} == dict.fromkeys(found, INCONCLUSIVE)
-    assert all("pre-training seeds" in one.needs for one in found.values())
+    assert {name: one.verdict for name, one in found.items()} == dict.fromkeys(
+        found, Verdict.INCONCLUSIVE
+    )
+    assert all("pre-training seeds" in forecast(one) for one in found.values())
 
 
 def test_one_seed_leaves_every_claim_open(experiment: Experiment, lab: Lab) -> None:
     found = verdicts(experiment, lab.write(AS_CLAIMED, PERPLEXITIES, seeds=(1,)))
-    assert {name: one.verdict for name, one in found.items()} == dict.fromkeys(found, ONE_SEED)
-    assert all(
-        one.needs.startswith("needs 2 or more pre-training seeds; 1 more takes")
-        for one in found.values()
+    assert {name: one.verdict for name, one in found.items()} == dict.fromkeys(
+        found, Verdict.ONE_SEED
     )
-    assert all(one.corrected is None for one in found.values())
+    assert all(forecast(one) == "needs 2 or more pre-training seeds" for one in found.values())
+    assert all(one.corrected_p is None for one in found.values())
 
 
 def test_no_claim_is_comparable(experiment: Experiment, lab: Lab) -> None:
@@ -183,29 +178,37 @@ def test_no_claim_is_comparable(experiment: Experiment, lab: Lab) -> None:
         path.write_text(path.read_text().replace('"row"', '"epochs": 9, "row"'))
     found = verdicts(experiment, root)
     assert {name: one.verdict for name, one in found.items()} == dict.fromkeys(
-        found, NOT_COMPARABLE
+        found, Verdict.NOT_COMPARABLE
     )
-    assert "arms not matched: 1 M against 2 M tokens of pre-training" in found["perplexity"].note
-    assert "epochs 9 against none" in found["bilstm_helps_squad"].note
+    assert "arms not matched: 1 M against 2 M tokens of pre-training" in judgement_note(
+        found["perplexity"]
+    )
+    assert "epochs 9 against none" in judgement_note(found["bilstm_helps_squad"])
 
 
 def test_a_link_too_many(experiment: Experiment, lab: Lab) -> None:
     """A chain needs all of its steps, and says which one is lacking."""
     root = lab.write(AS_CLAIMED | {("mlm", "sst2"): 60.0}, PERPLEXITIES, wobble=0.5)
     found = verdicts(experiment, root)["chain"]
-    assert found.verdict == INCONCLUSIVE and found.shown == "LTR & No NSP − No NSP"
-    assert "of 2 differences 1 holds, 1 inconclusive" in found.note
+    assert (
+        found.verdict == Verdict.INCONCLUSIVE and found.reported_contrast == "LTR & No NSP − No NSP"
+    )
+    assert "of 2 differences 1 holds, 1 inconclusive" in judgement_note(found)
     root = lab.write(AS_CLAIMED | {("mlm", "sst2"): 55.0}, PERPLEXITIES)
     found = verdicts(experiment, root)["chain"]
-    assert found.verdict == FAILS and "of 2 differences 1 holds, 1 contradicted" in found.note
+    assert (
+        found.verdict == Verdict.CONTRADICTED
+        and "of 2 differences 1 holds, 1 contradicted" in judgement_note(found)
+    )
     shutil.rmtree(root / "finetune" / "ltr")
     found = verdicts(
         experiment,
         lab.write({key: one for key, one in AS_CLAIMED.items() if key[0] != "ltr"}, PERPLEXITIES),
     )
-    assert (
-        found["chain"].verdict == INCONCLUSIVE
-        and "no complete run of LTR & No NSP" in found["chain"].note
+    assert found[
+        "chain"
+    ].verdict == Verdict.INCONCLUSIVE and "no complete run of LTR & No NSP" in judgement_note(
+        found["chain"]
     )
 
 
@@ -215,14 +218,18 @@ def test_equality_has_to_be_shown(experiment: Experiment, lab: Lab) -> None:
     """
     near = AS_CLAIMED | {("mlm_nsp", "sst2"): 80.2}
     assert (
-        verdicts(experiment, lab.write(near, PERPLEXITIES, wobble=0.02))["alike"].verdict == HOLDS
+        verdicts(experiment, lab.write(near, PERPLEXITIES, wobble=0.02))["alike"].verdict
+        == Verdict.HOLDS
     )
     assert (
         verdicts(experiment, lab.write(near, PERPLEXITIES, wobble=2.0))["alike"].verdict
-        == INCONCLUSIVE
+        == Verdict.INCONCLUSIVE
     )
     far = AS_CLAIMED | {("mlm_nsp", "sst2"): 84.0}
-    assert verdicts(experiment, lab.write(far, PERPLEXITIES, wobble=0.1))["alike"].verdict == FAILS
+    assert (
+        verdicts(experiment, lab.write(far, PERPLEXITIES, wobble=0.1))["alike"].verdict
+        == Verdict.CONTRADICTED
+    )
 
 
 def test_the_correction_can_take_a_verdict_away(experiment: Experiment, lab: Lab) -> None:
@@ -234,9 +241,13 @@ def test_the_correction_can_take_a_verdict_away(experiment: Experiment, lab: Lab
         and found.difference.high is not None
         and found.difference.high < 0
     )
-    assert found.p is not None and found.corrected is not None and found.p < 0.05 < found.corrected
-    assert found.verdict == INCONCLUSIVE
-    assert f"the test corrected for {found.family} differences does not" in found.note
+    assert (
+        found.p_value is not None
+        and found.corrected_p is not None
+        and found.p_value < 0.05 < found.corrected_p
+    )
+    assert found.verdict == Verdict.INCONCLUSIVE
+    assert f"the test corrected for {found.num_tests} differences does not" in judgement_note(found)
     assert found.decisive_seeds is not None and found.decisive_seeds > len(SEEDS)
 
 
@@ -245,7 +256,7 @@ def test_a_shared_difference_is_tested_once(experiment: Experiment, lab: Lab) ->
     # 9 claims of the table, of which one is about five tasks and shares two of them; chain 2, alike
     # 1 (another hypothesis than zero), difference of differences 1, perplexity 1, average 1, each
     # 1; chain's and each's other one is among the five.
-    assert {one.family for one in found.values()} == {8 + 3 + 1 + 1 + 1 + 1 + 1 + 1}
+    assert {one.num_tests for one in found.values()} == {8 + 3 + 1 + 1 + 1 + 1 + 1 + 1}
 
 
 def test_a_mean_needs_all_its_parts(experiment: Experiment, lab: Lab) -> None:
@@ -253,7 +264,7 @@ def test_a_mean_needs_all_its_parts(experiment: Experiment, lab: Lab) -> None:
         {key: one for key, one in AS_CLAIMED.items() if key[1] != "mrpc"}, PERPLEXITIES
     )
     found = verdicts(experiment, root)["average"]
-    assert found.verdict == NOT_COMPARABLE and "no run on Average" in found.note
+    assert found.verdict == Verdict.NOT_COMPARABLE and "no run on Average" in judgement_note(found)
     root = lab.write(AS_CLAIMED, PERPLEXITIES)
     shutil.rmtree(root / "finetune" / "mlm" / "pretrain-seed-2" / "qnli" / "seed-1")
     table = build_table(experiment, find(root))
@@ -285,11 +296,11 @@ def test_a_row_against_each_of_several_is_held_up_by_the_best_of_them(
         means = scores(mlm_nsp=85.0, mlm=80.0, ltr=60.0, ltr_bilstm=bilstm)
         return verdicts(experiment, lab.write(means, PERPLEXITIES, wobble))["each"]
 
-    assert each(70.0).verdict == HOLDS
-    assert each(90.0).verdict == FAILS
+    assert each(70.0).verdict == Verdict.HOLDS
+    assert each(90.0).verdict == Verdict.CONTRADICTED
     found = each(79.9, wobble=0.5)
-    assert (found.verdict, found.shown) == (INCONCLUSIVE, "No NSP − + BiLSTM")
-    assert "of 2 differences 1 holds, 1 inconclusive" in found.note
+    assert (found.verdict, found.reported_contrast) == (Verdict.INCONCLUSIVE, "No NSP − + BiLSTM")
+    assert "of 2 differences 1 holds, 1 inconclusive" in judgement_note(found)
 
 
 def test_a_mean_over_copies_decides_nothing(experiment: Experiment, lab: Lab) -> None:
@@ -298,15 +309,15 @@ def test_a_mean_over_copies_decides_nothing(experiment: Experiment, lab: Lab) ->
         state = json.loads(path.read_text())
         state["config"] |= {"initialisation": "pretrained"}
         path.write_text(json.dumps(state))
-    assert verdicts(experiment, root)["average"].verdict == HOLDS
+    assert verdicts(experiment, root)["average"].verdict == Verdict.HOLDS
     for path in root.glob("finetune/ltr/*/*/*/run.json"):
         path.write_text(
             json.dumps(json.loads(path.read_text()) | {"inputs": {"encoder": "one for all seeds"}})
         )
     found = verdicts(experiment, root)["average"]
     assert (
-        found.verdict == INCONCLUSIVE
-        and "one and the same encoder: copies decide nothing" in found.note
+        found.verdict == Verdict.INCONCLUSIVE
+        and "one and the same encoder: copies decide nothing" in judgement_note(found)
     )
 
 
@@ -324,4 +335,4 @@ def test_collapsed_runs_keep_no_margin(experiment: Experiment, lab: Lab, writers
     assert found.difference is not None and abs(found.difference.mean) == pytest.approx(
         0.5, abs=0.1
     )
-    assert found.verdict == INCONCLUSIVE and not found.needs
+    assert found.verdict == Verdict.INCONCLUSIVE and not forecast(found)

@@ -9,24 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.results.words import forecast, judgement_note, role_of
 
-from clozelab.metrics.statistics import FINETUNING_SEEDS
+from clozelab.analysis.claims import read_claim
+from clozelab.analysis.statistics import FINETUNING_SEEDS
+from clozelab.analysis.verdicts import Judgement, Verdict, judge
+from clozelab.report.summaries import problems
+from clozelab.report.wording import summarise
+from clozelab.results.experiment import Experiment, find_experiment, load_experiment
+from clozelab.results.table import build_table
 from clozelab.runs.find import find
 from clozelab.suggestions import duration
-from clozelab.verdicts.accounts import problems
-from clozelab.verdicts.experiment import Claim, Experiment, find_experiment, load_experiment
-from clozelab.verdicts.judging import (
-    BELOW_FLOOR,
-    FAILS,
-    HOLDS,
-    INCONCLUSIVE,
-    NOT_COMPARABLE,
-    ONE_SEED,
-    Judgement,
-    judge,
-    summarise,
-)
-from clozelab.verdicts.table import build_table
 
 
 @pytest.fixture
@@ -52,24 +45,27 @@ def test_clear_differences(experiment: Experiment, make_runs: Callable[..., Path
     )
     found = judged(experiment, root)
     (nsp,) = found["nsp_helps_qnli"]
-    assert nsp.verdict == HOLDS
+    assert nsp.verdict == Verdict.HOLDS
     assert nsp.judged_on == "QNLI-derived"
-    assert "stand-in: direction only" in nsp.note
+    assert "stand-in: direction only" in judgement_note(nsp)
     rows = [one.model_copy(update={"cells": []}) for one in experiment.rows]
     unpublished = experiment.model_copy(update={"source": "", "rows": rows})
     assert not any(
-        "direction only" in one.note for one in judged(unpublished, root)["nsp_helps_qnli"]
+        "direction only" in judgement_note(one)
+        for one in judged(unpublished, root)["nsp_helps_qnli"]
     )
     assert nsp.difference is not None and nsp.difference.mean == pytest.approx(-10.0, abs=1.0)
     (mrpc,) = found["ltr_hurts_mrpc"]
-    assert (mrpc.verdict, mrpc.judged_on) == (FAILS, "MRPC")
+    assert (mrpc.verdict, mrpc.judged_on) == (Verdict.CONTRADICTED, "MRPC")
     (squad,) = found["ltr_hurts_squad"]
-    assert squad.verdict == NOT_COMPARABLE and "no run on SQuAD F1" in squad.note
+    assert squad.verdict == Verdict.NOT_COMPARABLE and "no run on SQuAD F1" in judgement_note(squad)
 
 
 def test_row_without_runs_is_named(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
     (one,) = judged(experiment, make_runs({("ltr", "mrpc"): 70.0}))["ltr_hurts_mrpc"]
-    assert one.verdict == NOT_COMPARABLE and "no complete run of No NSP" in one.note
+    assert one.verdict == Verdict.NOT_COMPARABLE and "no complete run of No NSP" in judgement_note(
+        one
+    )
 
 
 def test_one_pretraining_seed_shows_the_difference(
@@ -81,7 +77,7 @@ def test_one_pretraining_seed_shows_the_difference(
         finetune_seeds=(1, 2, 3),
     )
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
-    assert one.verdict == ONE_SEED
+    assert one.verdict == Verdict.ONE_SEED
     assert one.difference is not None
     assert one.difference.basis == FINETUNING_SEEDS and one.difference.low is not None
 
@@ -95,8 +91,8 @@ def test_claim_about_all_columns(
     means = {("ltr", task): 50.0 for task in EVERY} | {("mlm", task): 60.0 for task in EVERY}
     root = make_runs(means)
     (one,) = judged(experiment, root)["ltr_hurts_everywhere"]
-    assert one.verdict == INCONCLUSIVE  # SST-2 has no runs
-    assert "no runs for SST-2" in one.note and one.judged_on == "4 of 5 columns"
+    assert one.verdict == Verdict.INCONCLUSIVE  # SST-2 has no runs
+    assert "no runs for SST-2" in judgement_note(one) and one.judged_on == "4 of 5 columns"
     short = experiment.model_copy(
         update={
             "columns": tuple(column for column in experiment.columns if column.name != "SST-2"),
@@ -107,7 +103,7 @@ def test_claim_about_all_columns(
         }
     )
     (one,) = judged(short, root)["ltr_hurts_everywhere"]
-    assert one.verdict == HOLDS
+    assert one.verdict == Verdict.HOLDS
 
 
 def test_one_confident_opposite_is_enough_to_fail(
@@ -116,7 +112,7 @@ def test_one_confident_opposite_is_enough_to_fail(
     means = {("ltr", task): 50.0 for task in EVERY} | {("mlm", task): 60.0 for task in EVERY}
     root = make_runs(means | {("ltr", "squad_v1"): 75.0})
     (one,) = judged(experiment, root)["ltr_hurts_everywhere"]
-    assert one.verdict == FAILS and "SQuAD F1: contradicted" in one.note
+    assert one.verdict == Verdict.CONTRADICTED and "SQuAD F1: contradicted" in judgement_note(one)
 
 
 def test_units_and_stand_ins(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
@@ -159,7 +155,9 @@ def test_collapsed_runs_are_flagged(
     )
 
 
-@pytest.mark.parametrize(("collapsed", "verdict"), [((1,), HOLDS), ((1, 2, 3), INCONCLUSIVE)])
+@pytest.mark.parametrize(
+    ("collapsed", "verdict"), [((1,), Verdict.HOLDS), ((1, 2, 3), Verdict.INCONCLUSIVE)]
+)
 def test_a_row_that_only_collapsed_decides_nothing(
     experiment: Experiment,
     make_runs: Callable[..., Path],
@@ -174,8 +172,10 @@ def test_a_row_that_only_collapsed_decides_nothing(
         )
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.verdict == verdict
-    assert f"{len(collapsed)} collapsed run(s) of LTR" in one.note
-    assert ("every run of LTR & No NSP collapsed" in one.note) == (verdict == INCONCLUSIVE)
+    assert f"{len(collapsed)} collapsed run(s) of LTR" in judgement_note(one)
+    assert ("every run of LTR & No NSP collapsed" in judgement_note(one)) == (
+        verdict == Verdict.INCONCLUSIVE
+    )
 
 
 def test_missing_and_unfinished(
@@ -210,18 +210,18 @@ def test_a_row_below_its_floor_decides_nothing(
     root = make_runs(means, finetune_seeds=(2,))
     table = build_table(experiment, find(root))
     (one,) = judged(experiment, root)["ltr_hurts_squad"]
-    assert one.verdict == BELOW_FLOOR and one.difference is not None and not one.needs
+    assert one.verdict == Verdict.BELOW_FLOOR and one.difference is not None and not forecast(one)
     assert one.difference.mean == pytest.approx(36.3, abs=0.3)
-    assert one.corrected is not None and one.corrected < 0.05, "only the floor withholds it"
+    assert one.corrected_p is not None and one.corrected_p < 0.05, "only the floor withholds it"
     assert (
         f"below its floor: {BELOW}; such a row decides nothing about what pre-training gives"
-        in one.note
+        in judgement_note(one)
     )
     assert BELOW in problems(table)["Below the floor"]
     # On real runs it failed before, as it does where the row has cleared its floor.
     root = make_runs(means | {("mlm", "squad_v1"): 25.9}, finetune_seeds=(2,), below="other")
     (one,) = judged(experiment, root)["ltr_hurts_squad"]
-    assert one.verdict == FAILS and "floor" not in one.note
+    assert one.verdict == Verdict.CONTRADICTED and "floor" not in judgement_note(one)
 
 
 def test_what_pretraining_gives_is_judged_against_the_floor(
@@ -233,11 +233,11 @@ def test_what_pretraining_gives_is_judged_against_the_floor(
         "compare": ["mlm", "random", "MRPC"],
         "direction": "higher",
     }
-    against = experiment.model_copy(update={"claims": (Claim.model_validate(said),)})
+    against = experiment.model_copy(update={"claims": (read_claim(said),)})
     (one,) = judge(
         build_table(against, find(make_runs({("mlm", "mrpc"): 60.0, ("random", "mrpc"): 70.0})))
     )
-    assert one.verdict == FAILS and "floor" not in one.note
+    assert one.verdict == Verdict.CONTRADICTED and "floor" not in judgement_note(one)
 
 
 def test_without_a_floor_one_answer_is_the_floor(
@@ -251,8 +251,8 @@ def test_without_a_floor_one_answer_is_the_floor(
             )
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert (
-        one.verdict == BELOW_FLOOR
-        and "LTR & No NSP has 65.0 on MRPC, where one fixed answer has 68.4" in one.note
+        one.verdict == Verdict.BELOW_FLOOR
+        and "LTR & No NSP has 65.0 on MRPC, where one fixed answer has 68.4" in judgement_note(one)
     )
 
 
@@ -265,7 +265,7 @@ def test_methods_that_beat_rows_are_named_and_withhold_nothing(
             known = {"baselines": {"bag of words": {"accuracy": 0.7}}}
             writers.finetune(root, "mlm", "mrpc", (seed, restart), 75.0 + 0.1 * seed, **known)
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
-    assert one.verdict == HOLDS
+    assert one.verdict == Verdict.HOLDS
     (line,) = problems(build_table(experiment, find(root)))["Below the floor"]
     assert line == "LTR & No NSP below the surface baseline of MRPC (bag of words: 70.0)"
 
@@ -279,7 +279,7 @@ def test_a_chain_over_a_row_below_its_floor(
         "column": "MRPC",
         "direction": "increasing",
     }
-    chain = experiment.model_copy(update={"claims": (Claim.model_validate(said),)})
+    chain = experiment.model_copy(update={"claims": (read_claim(said),)})
     means = {
         ("ltr", "mrpc"): 60.0,
         ("mlm", "mrpc"): 70.0,
@@ -288,13 +288,13 @@ def test_a_chain_over_a_row_below_its_floor(
     }
     (one,) = judge(build_table(chain, find(make_runs(means))))
     assert (
-        one.verdict == BELOW_FLOOR
-        and "of 2 differences 1 inconclusive (below its floor), 1 holds" in one.note
+        one.verdict == Verdict.BELOW_FLOOR
+        and "of 2 differences 1 inconclusive (below its floor), 1 holds" in judgement_note(one)
     )
     # one step surely goes the other way, between two rows above their floor
     means[("mlm", "mrpc")] = 90.0
     (one,) = judge(build_table(chain, find(make_runs(means, below="other"))))
-    assert one.verdict == FAILS
+    assert one.verdict == Verdict.CONTRADICTED
 
 
 def test_summary(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
@@ -311,10 +311,9 @@ def test_a_verdict_says_which_runs_it_lacks(
         writers.finetune(root, "ltr", "mrpc", (3, seed), 0.0, status="failed")
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.difference is not None and one.difference.count == 2
-    assert (
-        "2 run(s) of LTR & No NSP missing" in one.note
-        and "No NSP missing" not in one.note.replace("LTR & No NSP", "")
-    )
+    assert "2 run(s) of LTR & No NSP missing" in judgement_note(
+        one
+    ) and "No NSP missing" not in judgement_note(one).replace("LTR & No NSP", "")
 
 
 def test_generated_tasks_are_synthetic_without_any_pretraining_run(
@@ -327,7 +326,7 @@ def test_generated_tasks_are_synthetic_without_any_pretraining_run(
     (column,) = (one for one in table.columns if one.key == "mrpc")
     assert (
         not column.is_paper
-        and column.role == "synthetic, for MRPC"
+        and role_of(column) == "synthetic, for MRPC"
         and "microworld" in column.heading
     )
 
@@ -342,7 +341,10 @@ def test_a_title_comes_with_the_scores(
 
 def test_summary_is_in_words(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
     one, *_ = judge(build_table(experiment, find(make_runs({("mlm", "mrpc"): 70.0}))))
-    kinds = [replace(one, verdict=verdict) for verdict in (HOLDS, FAILS, INCONCLUSIVE)]
+    kinds = [
+        replace(one, verdict=verdict)
+        for verdict in (Verdict.HOLDS, Verdict.CONTRADICTED, Verdict.INCONCLUSIVE)
+    ]
     assert summarise(kinds) == "1 holds, 1 contradicted, 1 inconclusive"
     assert summarise(kinds * 2) == "2 hold, 2 contradicted, 2 inconclusive"
     assert summarise([]) == "no claims"
@@ -357,14 +359,16 @@ def test_a_difference_with_and_without_collapsed_runs(
         writers.finetune(root, "ltr", "mrpc", (seed, 2), 31.6 + 0.1 * seed, collapsed=True)
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.difference is not None and one.difference.mean == pytest.approx(-21, abs=1)
-    assert "3 collapsed run(s) of LTR" in one.note and "without collapsed runs −2" in one.note
+    assert "3 collapsed run(s) of LTR" in judgement_note(
+        one
+    ) and "without collapsed runs −2" in judgement_note(one)
 
 
 @pytest.mark.parametrize(
     ("healthy", "verdict", "note"),
     [
-        (72.0, INCONCLUSIVE, "the difference rests on them and decides nothing"),
-        (60.0, HOLDS, "p is the larger one, with or without"),
+        (72.0, Verdict.INCONCLUSIVE, "the difference rests on them and decides nothing"),
+        (60.0, Verdict.HOLDS, "p is the larger one, with or without"),
     ],
 )
 def test_no_verdict_rests_on_collapsed_runs(
@@ -393,7 +397,7 @@ def test_no_verdict_rests_on_collapsed_runs(
         and one.difference.high is not None
         and one.difference.high < -8.0
     )
-    assert one.verdict == verdict and note in one.note
+    assert one.verdict == verdict and note in judgement_note(one)
 
 
 def test_collapsed_runs_lend_no_spread(
@@ -408,17 +412,17 @@ def test_collapsed_runs_lend_no_spread(
         writers.finetune(root, "ltr", "mrpc", (seed, 2), 50.0 + 0.1 * seed, collapsed=True)
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.difference is not None and not one.difference.has_no_spread
-    assert one.verdict == INCONCLUSIVE and not one.needs
-    assert (
-        "the difference rests on them and decides nothing" in one.note and "larger" not in one.note
-    )
+    assert one.verdict == Verdict.INCONCLUSIVE and not forecast(one)
+    assert "the difference rests on them and decides nothing" in judgement_note(
+        one
+    ) and "larger" not in judgement_note(one)
 
 
 def test_seeds_with_one_encoder_are_copies(
     experiment: Experiment, make_runs: Callable[..., Path], writers: Any
 ) -> None:
     root = make_runs({("mlm", "mrpc"): 72.0, ("ltr", "mrpc"): 60.0})
-    assert judged(experiment, root)["ltr_hurts_mrpc"][0].verdict == HOLDS
+    assert judged(experiment, root)["ltr_hurts_mrpc"][0].verdict == Verdict.HOLDS
     for path in root.glob("finetune/ltr/*/*/*/run.json"):
         state = json.loads(path.read_text())
         state["config"] |= {"initialisation": "pretrained"}
@@ -427,10 +431,10 @@ def test_seeds_with_one_encoder_are_copies(
     for path in root.glob("finetune/mlm/*/*/*/run.json"):
         path.write_text(path.read_text().replace('"row"', '"initialisation": "pretrained", "row"'))
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
-    assert one.verdict == INCONCLUSIVE and not one.needs
+    assert one.verdict == Verdict.INCONCLUSIVE and not forecast(one)
     assert (
         "LTR & No NSP: pre-training seeds 1 and 2 are one and the same encoder: copies decide"
-        " nothing" in one.note
+        " nothing" in judgement_note(one)
     )
 
 
@@ -443,14 +447,16 @@ def test_a_difference_without_spread_waits_for_one_more_seed(
         writers.finetune(root, "mlm", "mrpc", (seed, 1), 72.0 + seed)
         writers.finetune(root, "ltr", "mrpc", (seed, 1), 60.0 + seed)
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
-    assert one.verdict == INCONCLUSIVE and one.corrected is None and one.decisive_seeds == 3
-    assert "the same difference for every seed: no spread to judge it by" in one.note
+    assert (
+        one.verdict == Verdict.INCONCLUSIVE and one.corrected_p is None and one.decisive_seeds == 3
+    )
+    assert "the same difference for every seed: no spread to judge it by" in judgement_note(one)
 
 
 def contrast(experiment: Experiment, first: str, second: str) -> Experiment:
     """The experiment with one claim: left-to-right costs `first` more than `second`."""
     against = ("ltr", "mlm", second)
-    claim = Claim.model_validate(
+    claim = read_claim(
         {"text": "t", "compare": ["ltr", "mlm", first], "direction": "lower", "against": against}
     )
     return experiment.model_copy(update={"claims": (claim,)})
@@ -498,9 +504,9 @@ def test_which_data_sets_a_difference_of_differences_pairs(
         {(row, task): mean for row, mean in (("ltr", 60.0), ("mlm", 70.0)) for task in tasks}
     )
     found = judge(build_table(contrast(experiment, *columns), find(root)))
-    assert {one.judged_on: one.note for one in found if one.verdict == NOT_COMPARABLE} == {
-        name: reason for name, reason in expected.items() if reason
-    }
+    assert {
+        one.judged_on: judgement_note(one) for one in found if one.verdict == Verdict.NOT_COMPARABLE
+    } == {name: reason for name, reason in expected.items() if reason}
     assert {one.judged_on for one in found} == set(expected)
 
 
@@ -524,8 +530,8 @@ def test_the_second_stand_in_never_stands_beside_the_first(
         update={"columns": tuple(one for one in listed if one.name not in ("MRPC", "SST-2"))}
     )
     found = judge(build_table(contrast(short, "MNLI-m", "QNLI"), find(root)))
-    assert [one.verdict for one in found] == [NOT_COMPARABLE] * 2
-    assert {one.note for one in found} == {
+    assert [one.verdict for one in found] == [Verdict.NOT_COMPARABLE] * 2
+    assert {judgement_note(one) for one in found} == {
         "no run on sst2, the counterpart of MRPC in QNLI",
         "no run on snli_95k, the counterpart of QNLI-derived in MNLI-m",
     }
@@ -538,14 +544,15 @@ def test_a_size_is_held_against_means_only(
     root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0, ("mlm", "snli_95k"): 60.0})
     found = judged(experiment.model_copy(update={"averaging": averaging}), root)
     (mrpc,), (mnli,) = found["ltr_hurts_mrpc"], found["nsp_helps_mnli"]
-    assert mrpc.verdict == HOLDS and mnli.paper_size is None  # a stand-in's never is
+    assert mrpc.verdict == Verdict.HOLDS and mnli.paper_size is None  # a stand-in's never is
     if averaging in ("", "mean"):
-        assert mrpc.paper_size == -9.0 and "direction only" not in mrpc.note
+        assert mrpc.paper_size == -9.0 and "direction only" not in judgement_note(mrpc)
     else:
         words = {"median": "medians", "best": "the best"}[averaging]
         assert mrpc.paper_size is None
         assert (
-            f"the paper's numbers are {words} of its runs, ours means: direction only" in mrpc.note
+            f"the paper's numbers are {words} of its runs, ours means: direction only"
+            in judgement_note(mrpc)
         )
 
 
@@ -557,10 +564,11 @@ def test_what_is_needed_is_said_in_hours(
     """
     means = {("ltr", "mrpc"): 70.4, ("mlm", "mrpc"): 70.0}
     root = make_runs(means)
-    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
-    assert one.verdict == INCONCLUSIVE and one.decisive_seeds is not None
+    table = build_table(experiment, find(root))
+    (one,) = [one for one in judge(table) if one.claim.id == "ltr_hurts_mrpc"]
+    assert one.verdict == Verdict.INCONCLUSIVE and one.decisive_seeds is not None
     more = one.decisive_seeds - 3
-    assert one.needs.endswith(
+    assert forecast(one, table).endswith(
         f"; {more} more take about {duration(more * 6 * 360.0)}, as these runs took"
     )
     for number, path in enumerate(sorted(root.glob("*/*/**/run.json"))):  # two at a time
@@ -571,15 +579,15 @@ def test_what_is_needed_is_said_in_hours(
         }
         path.write_text(json.dumps(state))
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
-    assert one.needs.endswith(f"about {duration(more * 3 * 360.0)}, as these runs took")
+    assert forecast(one, table).endswith(f"about {duration(more * 3 * 360.0)}, as these runs took")
     (alone,) = judged(experiment, make_runs(means, pretrain_seeds=(1,), below="one"))[
         "ltr_hurts_mrpc"
     ]
     assert (
-        alone.needs
+        forecast(alone)
         == "needs 2 or more pre-training seeds; 1 more takes about 36.0 min, as these runs took"
     )
     for path in (root / "pretrain").rglob("run.json"):  # no time that is known: seeds alone
         path.write_text(path.read_text().replace('"seconds": 360.0', '"seconds": 0.0'))
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
-    assert one.needs.endswith("at this difference and spread")
+    assert forecast(one, table).endswith("at this difference and spread")

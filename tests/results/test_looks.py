@@ -17,19 +17,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 from scipy import stats
+from tests.results.words import judgement_note, verdict_label
 
+from clozelab.analysis.history import ANALYSIS_LOG
+from clozelab.analysis.verdicts import Judgement, Verdict
 from clozelab.report.render import Report, write_latex, write_report
+from clozelab.results.analyses import run_interim_analysis
+from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.stages.report import print_page
-from clozelab.verdicts.experiment import find_experiment, load_experiment
-from clozelab.verdicts.judging import (
-    FAILS,
-    HOLDS,
-    INCONCLUSIVE,
-    LOOKS_FILE,
-    ONE_SEED,
-    Judgement,
-    look_at,
-)
 
 FILE = importlib.util.spec_from_file_location(
     "looks", Path(__file__).parents[2] / "benchmarks" / "looks.py"
@@ -84,7 +79,7 @@ def test_a_claim_that_is_worded_after_a_look_is_exploratory(
         found = write_report(
             load_experiment(folder), root, root / "report", scale="demo"
         ).judgements
-        seen[change[1]] = {one.claim.id: one.note for one in found if one.is_exploratory}
+        seen[change[1]] = {one.claim.id: judgement_note(one) for one in found if one.is_exploratory}
     first, sentence, direction, place, margin = seen.values()
     assert first == sentence == {}
     assert [*direction] == [*place] == ["ltr_hurts_mrpc"] and [*margin] == ["near"]
@@ -99,7 +94,7 @@ def test_a_claim_that_is_worded_after_a_look_is_exploratory(
     assert not any(one.is_exploratory for one in found)
     look, *_ = noted(root)
     # of a look that did not note them
-    (root / LOOKS_FILE).write_text(json.dumps(look | {"claims": {}}) + "\n")
+    (root / ANALYSIS_LOG).write_text(json.dumps(look | {"claims": {}}) + "\n")
     found = write_report(load_experiment(folder), root, root / "report", scale="demo").judgements
     assert not any(one.is_exploratory for one in found)
 
@@ -120,7 +115,7 @@ def add_seed(root: Path, writers: Any, seed: int) -> None:
 
 
 def noted(root: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (root / LOOKS_FILE).read_text().splitlines()]
+    return [json.loads(line) for line in (root / ANALYSIS_LOG).read_text().splitlines()]
 
 
 def test_a_verdict_after_seeds_were_added_is_exploratory(
@@ -128,15 +123,15 @@ def test_a_verdict_after_seeds_were_added_is_exploratory(
 ) -> None:
     root = make_runs(MEANS)
     first = written(root)
-    assert claim(first).verdict == HOLDS and not claim(first).is_exploratory
+    assert claim(first).verdict == Verdict.HOLDS and not claim(first).is_exploratory
     (look,) = noted(root)
-    assert look["verdicts"]["left-to-right costs MRPC (MRPC)"] == HOLDS
+    assert look["verdicts"]["left-to-right costs MRPC (MRPC)"] == Verdict.HOLDS
     assert set(look["seeds"].values()) == {"1 2 3/1 2"} and first.page["looks"].startswith("1 (")
     add_seed(root, writers, 4)
     second = written(root)
-    assert claim(second).verdict == HOLDS and claim(second).is_exploratory
-    assert claim(second).word == "holds (exploratory)"
-    assert claim(second).note.startswith(
+    assert claim(second).verdict == Verdict.HOLDS and claim(second).is_exploratory
+    assert verdict_label(claim(second)) == "holds (exploratory)"
+    assert judgement_note(claim(second)).startswith(
         f"seeds were added after a look at 1 2 3/1 2 ({look['time'][:10]}: holds)"
     )
     md, html = ((second.folder / f"report.{kind}").read_text() for kind in ("md", "html"))
@@ -190,13 +185,13 @@ def test_one_seed_is_no_look(make_runs: Callable[..., Path], writers: Any) -> No
     root = make_runs(MEANS, pretrain_seeds=(1,))
     report = written(root)
     assert (
-        claim(report).verdict == ONE_SEED
+        claim(report).verdict == Verdict.ONE_SEED
         and not report.page["looks"]
-        and not (root / LOOKS_FILE).exists()
+        and not (root / ANALYSIS_LOG).exists()
     )
     for seed in (2, 3, 4):
         add_seed(root, writers, seed)
-    assert claim(written(root)).word == HOLDS
+    assert verdict_label(claim(written(root))) == Verdict.HOLDS
 
 
 def test_other_claims_are_not_touched(make_runs: Callable[..., Path], writers: Any) -> None:
@@ -204,15 +199,18 @@ def test_other_claims_are_not_touched(make_runs: Callable[..., Path], writers: A
     root = make_runs(MEANS | {("ltr_bilstm", "squad_v1"): 80.0, ("ltr", "squad_v1"): 70.0})
     written(root)
     add_seed(root, writers, 4)
-    found = {one.claim.id: one.word for one in written(root).judgements}
-    assert found["bilstm_helps_squad"] == HOLDS and found["ltr_hurts_mrpc"] == "holds (exploratory)"
+    found = {one.claim.id: verdict_label(one) for one in written(root).judgements}
+    assert (
+        found["bilstm_helps_squad"] == Verdict.HOLDS
+        and found["ltr_hurts_mrpc"] == "holds (exploratory)"
+    )
 
 
 def test_a_damaged_line_counts_as_a_look(make_runs: Callable[..., Path], writers: Any) -> None:
     root = make_runs(MEANS)
     written(root)
-    text = (root / LOOKS_FILE).read_text()
-    (root / LOOKS_FILE).write_text(text + text[: len(text) // 2])
+    text = (root / ANALYSIS_LOG).read_text()
+    (root / ANALYSIS_LOG).write_text(text + text[: len(text) // 2])
     add_seed(root, writers, 4)
     report = written(root)
     assert claim(report).is_exploratory and report.page["looks"].startswith("3 (")
@@ -224,7 +222,7 @@ def test_a_damaged_line_counts_as_a_look(make_runs: Callable[..., Path], writers
 
 def test_a_look_that_cannot_be_noted_is_said(make_runs: Callable[..., Path]) -> None:
     root = make_runs(MEANS)
-    (root / LOOKS_FILE).mkdir()
+    (root / ANALYSIS_LOG).mkdir()
     assert "could not be noted" in written(root).page["problems"]["Looks"][0]
 
 
@@ -265,14 +263,22 @@ def test_four_of_five_repetitions_decide_at_the_forecast(
     shape = np.array([-1.0, 0.0, 1.0])
     seen = np.tile(mean + sd * shape, (claims, 1)) + 1e-6 * draw.normal(size=(claims, 3))
     found = simulation.judged(experiment, seen, 3)
-    assert {one.verdict for one in found} == {INCONCLUSIVE}
+    assert {one.verdict for one in found} == {Verdict.INCONCLUSIVE}
 
     def decided(count: int) -> float:
         drawn = (
             simulation.judged(experiment, draw.normal(mean, sd, (claims, count)), count)
             for _ in range(cases)
         )
-        return float(np.mean([one.verdict in (HOLDS, FAILS) for table in drawn for one in table]))
+        return float(
+            np.mean(
+                [
+                    one.verdict in (Verdict.HOLDS, Verdict.CONTRADICTED)
+                    for table in drawn
+                    for one in table
+                ]
+            )
+        )
 
     (count,) = {one.decisive_seeds for one in found}
     assert count is not None
@@ -280,11 +286,11 @@ def test_four_of_five_repetitions_decide_at_the_forecast(
 
 
 def test_a_look_changes_no_judgement_but_its_name(make_runs: Callable[..., Path]) -> None:
+    from clozelab.analysis.verdicts import judge
+    from clozelab.results.table import build_table
     from clozelab.runs.find import find
-    from clozelab.verdicts.judging import judge
-    from clozelab.verdicts.table import build_table
 
     table = build_table(
         load_experiment(find_experiment("table5_pretraining_tasks")), find(make_runs(MEANS))
     )
-    assert judge(table) == look_at(table)[0]
+    assert judge(table) == run_interim_analysis(table).judgements

@@ -11,23 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.results.words import cell_note, forecast, judgement_note, role_of
 
+from clozelab.analysis.verdicts import Judgement, Verdict, detectable_difference, judge
 from clozelab.planning.choice import ask
+from clozelab.results.analyses import run_interim_analysis
+from clozelab.results.experiment import Experiment, find_experiment, load_experiment
+from clozelab.results.table import build_table
 from clozelab.runs.find import Runs
 from clozelab.runs.record import Record, Score
 from clozelab.stages.reproduce import nearest
-from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
-from clozelab.verdicts.judging import (
-    FAILS,
-    HOLDS,
-    INCONCLUSIVE,
-    NOT_COMPARABLE,
-    Judgement,
-    describe,
-    judge,
-    look_at,
-)
-from clozelab.verdicts.table import build_table
 
 METRIC = "validation/accuracy"
 BITS = "validation/bits_per_character"
@@ -118,14 +111,16 @@ def test_a_difference_across_stages_takes_all_fine_tuning_seeds() -> None:
     experiment = load_experiment(find_experiment("sentence_embeddings"))
     found = judged(experiment, records)["training_narrows"]
     assert found.difference is not None and found.difference.mean == pytest.approx(5.9 - 3.8)
-    assert found.verdict == FAILS  # by the first fine-tuning seed alone it would hold
+    assert (
+        found.verdict == Verdict.CONTRADICTED
+    )  # by the first fine-tuning seed alone it would hold
     lacking = [one for one in records if (one.name, one.seed) != ("cls", 2)]
     partly = judged(experiment, lacking)["training_narrows"]
     assert partly.difference is not None and partly.difference.mean == pytest.approx(0.9 - 3.8)
     for one in records:  # collapsed, its partner of the same seeds is left out with it
         one.facts["collapsed"] = (one.name, one.seed) == ("cls", 2)
     healthy = judged(experiment, records)["training_narrows"]
-    assert "without collapsed runs −2.9" in healthy.note
+    assert "without collapsed runs −2.9" in judgement_note(healthy)
 
 
 def test_losses_of_one_source_do_not_compare_either(declare: Any) -> None:
@@ -145,7 +140,9 @@ def test_losses_of_one_source_do_not_compare_either(declare: Any) -> None:
         for seed in (1, 2, 3)
     ]
     (found,) = judged(declare(columns=columns, claims=[asked]), records).values()
-    assert found.verdict == NOT_COMPARABLE and "predict other tokens" in found.note
+    assert found.verdict == Verdict.NOT_COMPARABLE and "predict other tokens" in judgement_note(
+        found
+    )
 
 
 def test_a_mean_is_of_percent(declare: Any) -> None:
@@ -162,8 +159,8 @@ def test_a_look_that_cannot_be_read_counts(declare: Any, tmp_path: Path) -> None
         for row in "ab"
     ]
     (tmp_path / "looks.jsonl").write_text('{"time": "20')
-    (found,), _, _ = look_at(build_table(declare(), Runs(tmp_path, records)))
-    assert found.is_exploratory and "after a look at unknown seeds" in found.note
+    (found,) = run_interim_analysis(build_table(declare(), Runs(tmp_path, records))).judgements
+    assert found.is_exploratory and "after a look at unknown seeds" in judgement_note(found)
 
 
 def test_seeds_after_the_last_look_decide_nothing(declare: Any) -> None:
@@ -178,7 +175,7 @@ def test_seeds_after_the_last_look_decide_nothing(declare: Any) -> None:
             for row in "ab"
         ]
         words.append(judged(ruled, records)["t"].verdict)
-    assert words == [HOLDS, HOLDS]
+    assert words == [Verdict.HOLDS, Verdict.HOLDS]
 
 
 def test_no_forecast_from_a_difference_of_nothing(declare: Any) -> None:
@@ -186,9 +183,9 @@ def test_no_forecast_from_a_difference_of_nothing(declare: Any) -> None:
         declare(), [tuned(row, seed, 70.0) for row in "ab" for seed in (1, 2, 3)]
     ).values()
     assert (
-        found.verdict == INCONCLUSIVE
+        found.verdict == Verdict.INCONCLUSIVE
         and found.decisive_seeds is None
-        and found.needs.startswith("more than 50")
+        and forecast(found).startswith("more than 50")
     )
 
 
@@ -210,7 +207,7 @@ def test_the_next_seed_goes_where_it_can_decide(declare: Any) -> None:
     ]
     records += [tuned("c", seed, 70.5 + 0.3 * seed) for seed in (1, 2, 3)]
     found = list(judged(ruled, records).values())
-    assert [one.verdict for one in found] == [INCONCLUSIVE] * 3
+    assert [one.verdict for one in found] == [Verdict.INCONCLUSIVE] * 3
     chosen = nearest(found, ruled)
     assert chosen is not None and chosen.claim.text == "r"
 
@@ -234,12 +231,15 @@ def test_what_can_be_detected_is_in_points_and_under_the_rule(declare: Any) -> N
         records.append(
             run("evaluate", bits, row=row, measure={"name": "m"}, pretrain_seed=seed, seed=1)
         )
-    said = [
-        describe(declare(columns=columns, claims=claims, **more), Runs(Path("none"), records), 3)
-        for more in ({}, {"stopping": {"first": 3, "most": 8}})
-    ]
-    assert "difference: 6.5 points" in said[0] and "varies by 2.0 points" in said[0]
-    assert float(said[1].split("difference: ")[1].split()[0]) > 11.0
+    found = []
+    for more in ({}, {"stopping": {"first": 3, "most": 8}}):
+        experiment = declare(columns=columns, claims=claims, **more)
+        table = build_table(experiment, Runs(Path("none"), records))
+        detectable = detectable_difference(table, 3)
+        assert detectable is not None
+        found.append(detectable)
+    assert round(found[0].difference, 1) == 6.5 and round(found[0].sd, 1) == 2.0
+    assert found[1].difference > 11.0
 
 
 @pytest.mark.parametrize("direction", ["within", "increasing"])
@@ -288,14 +288,14 @@ def test_a_misspelt_metric_of_a_measure_shows_no_other_score(declare: Any) -> No
     experiment = declare(columns=[measured("Selectivity", "validation/selectivty")], claims=[])
     cells = build_table(experiment, Runs(Path("none"), records(asked))).cells
     assert not any(cell.scores for cell in cells.values())
-    assert any("lack validation/selectivty" in cell.note for cell in cells.values())
+    assert any("lack validation/selectivty" in cell_note(cell) for cell in cells.values())
 
 
 def test_what_stands_in_for_a_measure_is_called_so(declare: Any) -> None:
     experiment = declare(columns=[measured("Tags", stand_ins=["entities"])], claims=[])
     table = build_table(experiment, Runs(Path("none"), records(asked, measure="entities")))
     (column,) = table.with_results
-    assert "entities" in column.heading and column.role == "stand-in for Tags"
+    assert "entities" in column.heading and role_of(column) == "stand-in for Tags"
 
 
 def test_a_task_called_as_a_measure_is_not_in_its_cell(declare: Any) -> None:
@@ -354,20 +354,22 @@ def test_the_last_phase_says_what_a_loss_is_of(declare: Any) -> None:
     (judgement,) = judge(
         build_table(declare(columns=[LOSS], claims=[said]), Runs(Path("none"), runs))
     )
-    assert judgement.verdict == NOT_COMPARABLE and "other tokens" in judgement.note
+    assert judgement.verdict == Verdict.NOT_COMPARABLE and "other tokens" in judgement_note(
+        judgement
+    )
     same = [one.model_copy(update={"config": one.config | {"phases": phases["a"]}}) for one in runs]
     (judgement,) = judge(
         build_table(declare(columns=[LOSS], claims=[said]), Runs(Path("none"), same))
     )
-    assert judgement.verdict == HOLDS
+    assert judgement.verdict == Verdict.HOLDS
 
 
 def test_a_loss_from_the_left_is_not_one_from_both_sides(declare: Any) -> None:
     said = {"text": "t", "compare": ["b", "a", "Bits"], "direction": "higher"}
     experiment = declare(columns=[measured("Bits")], claims=[said])
     for sides, verdict in (
-        ({"a": True, "b": True}, HOLDS),
-        ({"a": True, "b": False}, NOT_COMPARABLE),
+        ({"a": True, "b": True}, Verdict.HOLDS),
+        ({"a": True, "b": False}, Verdict.NOT_COMPARABLE),
     ):
         runs = [
             one.model_copy(update={"facts": {"data": {"is_causal": sides[one.config["row"]]}}})
@@ -384,7 +386,9 @@ def test_rows_of_two_arms_begin_with_two_encoders(declare: Any) -> None:
         inputs = {"encoder": f"one-{one.config['pretrain_seed']}"}
         both.append(one.model_copy(update={"inputs": inputs, "config": one.config | began}))
     (judgement,) = judge(build_table(declare(), Runs(Path("none"), both)))
-    assert judgement.verdict == NOT_COMPARABLE and "two encoders" in judgement.note
+    assert judgement.verdict == Verdict.NOT_COMPARABLE and "two encoders" in judgement_note(
+        judgement
+    )
 
 
 def test_a_fraction_that_no_row_sets_may_not_differ(declare: Any) -> None:
@@ -399,7 +403,9 @@ def test_a_fraction_that_no_row_sets_may_not_differ(declare: Any) -> None:
         for one in records(tuned)
     ]
     (judgement,) = judge(build_table(declare(), Runs(Path("none"), runs)))
-    assert judgement.verdict == NOT_COMPARABLE and "encoder_fraction" in judgement.note
+    assert judgement.verdict == Verdict.NOT_COMPARABLE and "encoder_fraction" in judgement_note(
+        judgement
+    )
 
 
 def test_a_rule_that_is_dropped_after_a_look_leaves_no_plain_verdict(
@@ -412,15 +418,17 @@ def test_a_rule_that_is_dropped_after_a_look_leaves_no_plain_verdict(
         for row in "ab"
     ]
     (tmp_path / "root").mkdir()
-    (ruled,), _, _ = look_at(
+    (ruled,) = run_interim_analysis(
         build_table(declare(stopping={"first": 2, "most": 20}), Runs(tmp_path / "root", runs))
-    )
-    (free,), _, _ = look_at(build_table(declare(), Runs(tmp_path / "root", runs)))
-    assert ruled.verdict == INCONCLUSIVE
-    assert free.is_exploratory and free.note.startswith(
+    ).judgements
+    (free,) = run_interim_analysis(build_table(declare(), Runs(tmp_path / "root", runs))).judgements
+    assert ruled.verdict == Verdict.INCONCLUSIVE
+    assert free.is_exploratory and judgement_note(free).startswith(
         "the stopping rule was changed after a look"
     )
-    (again,), _, _ = look_at(build_table(declare(), Runs(tmp_path / "root", runs)))
+    (again,) = run_interim_analysis(
+        build_table(declare(), Runs(tmp_path / "root", runs))
+    ).judgements
     assert again.is_exploratory
 
 
@@ -431,7 +439,7 @@ def test_no_verdict_from_no_number(declare: Any) -> None:
         for row in "ab"
     ]
     (judgement,) = judge(build_table(declare(), Runs(Path("none"), runs)))
-    assert judgement.verdict not in (HOLDS, FAILS)
+    assert judgement.verdict not in (Verdict.HOLDS, Verdict.CONTRADICTED)
 
 
 def test_a_claim_whose_test_allows_for_less_after_a_look_is_exploratory(
@@ -474,6 +482,10 @@ def test_a_claim_whose_test_allows_for_less_after_a_look_is_exploratory(
     ):
         root = tmp_path / f"root-{number}"
         root.mkdir()
-        look_at(build_table(declare(columns=columns, claims=then), Runs(root, records)))
-        found, *_ = look_at(build_table(declare(columns=columns, claims=now), Runs(root, records)))
+        run_interim_analysis(
+            build_table(declare(columns=columns, claims=then), Runs(root, records))
+        )
+        found = run_interim_analysis(
+            build_table(declare(columns=columns, claims=now), Runs(root, records))
+        ).judgements
         assert [one.claim.text for one in found if one.is_exploratory] == exploratory, number

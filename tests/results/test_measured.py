@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.results.words import forecast, why_not
 
+from clozelab.analysis.verdicts import Verdict, judge
 from clozelab.report import page
+from clozelab.report.summaries import problems
+from clozelab.results.adhoc import infer_table
+from clozelab.results.experiment import load_experiment
+from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
 from clozelab.suggestions import duration
-from clozelab.verdicts.accounts import problems
-from clozelab.verdicts.comparability import sweep_table, why_not
-from clozelab.verdicts.experiment import load_experiment
-from clozelab.verdicts.judging import INCONCLUSIVE, judge
-from clozelab.verdicts.table import Table, build_table
 
 PAPER = """
 columns:
@@ -39,7 +40,7 @@ LEFT, BOTH, BITS = (
 
 
 @pytest.fixture
-def table(tmp_path: Path, writers: Any) -> Table:
+def table(tmp_path: Path, writers: Any) -> ResultTable:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/paper.yaml").write_text(PAPER)
     # The row that is read last has no score from both sides: it must not speak for the column.
@@ -57,13 +58,13 @@ def table(tmp_path: Path, writers: Any) -> Table:
     return build_table(load_experiment(tmp_path / "mine"), find(tmp_path / "runs"))
 
 
-def cells(table: Table, heading: str) -> dict[str, float | None]:
+def cells(table: ResultTable, heading: str) -> dict[str, float | None]:
     column = next(one for one in table.columns if one.heading == heading)
     found = {row: table.cells[row, column.key].estimate for row in table.rows}
     return {row: one and round(one.mean, 3) for row, one in found.items()}
 
 
-def test_each_column_has_its_own_score_and_unit(table: Table) -> None:
+def test_each_column_has_its_own_score_and_unit(table: ResultTable) -> None:
     assert [one.heading for one in table.columns] == ["MNLI", "Left", "Both", "Bits"]
     assert [one.unit for one in table.columns] == [
         "percent",
@@ -74,11 +75,11 @@ def test_each_column_has_its_own_score_and_unit(table: Table) -> None:
     assert cells(table, "Left") == {"mlm": 10.0, "ltr": 30.0, "random": 0.0}
     assert cells(table, "Both") == {"mlm": 40.0, "ltr": None, "random": 0.0}
     assert cells(table, "Bits") == {"mlm": 1.515, "ltr": 2.515, "random": 2.215}
-    assert not table.cells["mlm", "text"].missing and not table.strays
+    assert not table.cells["mlm", "text"].missing and not table.excluded
 
 
 def test_evaluations_of_unknown_rows_are_left_out_and_named(
-    table: Table, writers: Any, tmp_path: Path
+    table: ResultTable, writers: Any, tmp_path: Path
 ) -> None:
     assert "Left out" not in problems(table)
     for seed in (1, 2):
@@ -87,17 +88,16 @@ def test_evaluations_of_unknown_rows_are_left_out_and_named(
     assert found["Left out"] == ["2 runs of row other, which paper.yaml does not have"]
 
 
-def test_a_loss_is_below_its_floor_where_it_is_larger(table: Table) -> None:
+def test_a_loss_is_below_its_floor_where_it_is_larger(table: ResultTable) -> None:
     column = next(one for one in table.columns if one.heading == "Bits")
-    assert table.below_floor("mlm", column) == ""
-    assert (
-        table.below_floor("ltr", column)
-        == "ltr has 2.5 on Bits, where the same head on random weights has 2.2"
-    )
+    assert table.below_floor("mlm", column) is None
+    below = table.below_floor("ltr", column)
+    assert below is not None and below.is_random_weights
+    assert (round(below.mean, 1), round(below.floor, 1)) == (2.5, 2.2)
 
 
 def test_evaluations_with_another_arms_encoder_are_named(
-    table: Table, writers: Any, tmp_path: Path
+    table: ResultTable, writers: Any, tmp_path: Path
 ) -> None:
     """As after `evaluate row=ltr encoder_arm=mlm`, and where a line of the row was another one for
     one seed.
@@ -131,7 +131,7 @@ def test_evaluations_with_another_arms_encoder_are_named(
 
 
 def test_rows_of_another_protocol_are_not_comparable(
-    table: Table, writers: Any, tmp_path: Path
+    table: ResultTable, writers: Any, tmp_path: Path
 ) -> None:
     assert why_not(table, "mlm", "ltr", ["text"]) == ""
     for row, tokens in (("mlm", 100), ("ltr", 200)):
@@ -160,8 +160,8 @@ def test_a_stand_in_speaks_for_its_measure(tmp_path: Path, writers: Any) -> None
     assert not column.is_paper and table.cells["mlm", column.key].scores
 
 
-def test_a_folder_of_evaluations_has_a_table_of_its_own(table: Table) -> None:
-    found = sweep_table(table.runs)
+def test_a_folder_of_evaluations_has_a_table_of_its_own(table: ResultTable) -> None:
+    found = infer_table(table.runs)
     assert sorted(one.heading for one in found.columns) == ["The cloze", "The text"]
     bits = next(one for one in found.columns if one.heading == "The text")
     assert bits.unit == "bits per character" and found.cells[
@@ -184,10 +184,11 @@ def test_what_one_more_seed_of_a_measure_takes(tmp_path: Path, writers: Any) -> 
             writers.evaluation(
                 root, row, "cloze", seed, {LEFT: left + 0.01 * seed**2 * (row == "ltr")}
             )
-    (one,) = judge(build_table(load_experiment(tmp_path / "mine"), find(root)))
-    assert one.verdict == INCONCLUSIVE and one.decisive_seeds
+    table = build_table(load_experiment(tmp_path / "mine"), find(root))
+    (one,) = judge(table)
+    assert one.verdict == Verdict.INCONCLUSIVE and one.decisive_seeds
     more = one.decisive_seeds - 3
-    assert one.needs.endswith(
+    assert forecast(one, table).endswith(
         f"; {more} more take about {duration(more * 4 * 360.0)}, as these runs took"
     )
 

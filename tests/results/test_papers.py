@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from clozelab.verdicts.experiment import (
-    CONTRAST,
-    FALLING,
-    ORDER,
+from clozelab.analysis.claims import FALLING, ContrastClaim, OrderClaim
+from clozelab.results.experiment import (
     Experiment,
     find_experiment,
     list_experiments,
@@ -102,7 +100,7 @@ def test_sizes_follow_from_the_cells(name: str) -> None:
         for column, cell in zip(experiment.columns, row.cells, strict=True)
     }
     for claim in experiment.claims:
-        if claim.kind not in (ORDER, CONTRAST) or len(claim.pairs) > 1:
+        if not isinstance(claim, OrderClaim | ContrastClaim) or len(claim.pairs) > 1:
             assert claim.paper_delta is None, claim.id
             continue
         terms = [(claim.rows[0], claim.column), (claim.rows[1], claim.column)]

@@ -14,11 +14,12 @@ import pytest
 from rich.console import Console
 
 from clozelab.report.render import Report, write_latex, write_report
+from clozelab.report.summaries import arm_labels
+from clozelab.results.experiment import find_experiment, load_experiment
+from clozelab.results.series import find_series
+from clozelab.results.table import build_table
 from clozelab.runs.find import find
 from clozelab.stages.report import print_page
-from clozelab.verdicts.accounts import arm_labels
-from clozelab.verdicts.experiment import find_experiment, load_experiment
-from clozelab.verdicts.table import build_table, find_lines
 
 FIGURE_5 = "figure5_training_steps"
 PERCENTS = (5, 10, 25, 50, 75, 100)
@@ -71,14 +72,14 @@ def written(root: Path, name: str = FIGURE_5) -> Report:
 
 def test_lines_are_rows_that_differ_in_the_fraction_alone(tmp_path: Path, writers: Any) -> None:
     runs = find(make_figure(tmp_path, writers, [1.0] * 6))
-    lines = find_lines(load_experiment(find_experiment(FIGURE_5)), runs)
+    lines = find_series(load_experiment(find_experiment(FIGURE_5)), runs)
     assert [line.name for line in lines] == ["mlm", "ltr"]
     assert list(lines[0].rows) == [0.05, 0.1, 0.25, 0.5, 0.75, 1.0]
     assert lines[1].rows[0.05] == "ltr_05" and lines[1].rows[1.0] == "ltr_100"
     assert [line.floor for line in lines] == ["random", "random_ltr"]
     for one in runs.finetune:  # rows that say something else differently are no line
         one.row_delta = {"head": one.name}
-    assert find_lines(load_experiment(find_experiment(FIGURE_5)), runs) == []
+    assert find_series(load_experiment(find_experiment(FIGURE_5)), runs) == []
 
 
 def test_tokens_are_those_of_the_step(tmp_path: Path, writers: Any) -> None:
@@ -95,8 +96,8 @@ def test_tokens_are_those_of_the_step(tmp_path: Path, writers: Any) -> None:
             f"{line},1.0,train/loss,2.0\n" for line in lines
         )
         (root / "pretrain" / arm / "seed-1" / "metrics.csv").write_text(text + "95,1")
-    found = find_lines(load_experiment(find_experiment(FIGURE_5)), find(root))[0].tokens
-    assert found == {
+    found = find_series(load_experiment(find_experiment(FIGURE_5)), find(root))[0]
+    assert found.reached(found.rows) == {
         0.05: 5_000,
         0.1: 10_000,
         0.25: 25_000,
@@ -111,8 +112,9 @@ def test_unknown_tokens_are_not_made_up(tmp_path: Path, writers: Any) -> None:
     root = make_figure(tmp_path, writers, [1.0] * 6)
     for path in root.glob("pretrain/mlm/*/metrics.csv"):
         path.unlink()
-    lines = find_lines(load_experiment(find_experiment(FIGURE_5)), find(root))
-    assert lines[0].tokens == {} and len(lines[1].tokens) == 6
+    lines = find_series(load_experiment(find_experiment(FIGURE_5)), find(root))
+    assert lines[0].reached(lines[0].rows) == {}
+    assert len(lines[1].reached(lines[1].rows)) == 6
     assert (written(root).folder / "points.png").is_file()
 
 

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from clozelab.analysis import multiplicity
+from clozelab.analysis.verdicts import Judgement, Verdict, judge
+from clozelab.results.experiment import Experiment, find_experiment, load_experiment
+from clozelab.results.table import build_table
 from clozelab.runs.find import Runs
 from clozelab.runs.record import Record, Score
-from clozelab.verdicts import links
-from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
-from clozelab.verdicts.judging import FAILS, HOLDS, Judgement, judge
-from clozelab.verdicts.table import build_table
 
 Truth = Mapping[tuple[str, str], float]
 """(row, task) or (arm, PERPLEXITY) -> what is added to everybody's mean."""
@@ -187,7 +187,10 @@ def judged(experiment: Experiment) -> Judged:
 
 def wrong_tables(tables: Iterable[list[Judgement]]) -> list[list[str]]:
     """The claims that are decided, of each table with any."""
-    found = [[one.claim.id for one in table if one.verdict in (HOLDS, FAILS)] for table in tables]
+    found = [
+        [one.claim.id for one in table if one.verdict in (Verdict.HOLDS, Verdict.CONTRADICTED)]
+        for table in tables
+    ]
     return [claims for claims in found if claims]
 
 
@@ -206,11 +209,11 @@ def test_tables_without_a_true_difference_decide_nothing(judged: Judged, tables:
 
 def test_they_would_without_the_correction(judged: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control."""
-    monkeypatch.setattr(links, "holm", list)
+    monkeypatch.setattr(multiplicity, "holm", list)
     assert len(wrong_tables(judged(24, 3))) > 2 * most(24)
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5])
 def test_large_differences_are_found(judged: Judged, seeds: int) -> None:
     found = [one.verdict for table in judged(8, seeds, AS_CLAIMED, spread=0.05) for one in table]
-    assert found.count(HOLDS) > 0.7 * len(found) and FAILS not in found
+    assert found.count(Verdict.HOLDS) > 0.7 * len(found) and Verdict.CONTRADICTED not in found

@@ -11,13 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
+from tests.results.words import forecast, judgement_note, verdict_label
 
-from clozelab.metrics.statistics import sequential_p
+from clozelab.analysis.sequential import sequential_p
+from clozelab.analysis.verdicts import Judgement, Verdict
+from clozelab.results.analyses import run_interim_analysis
+from clozelab.results.experiment import Experiment, load_experiment
+from clozelab.results.table import build_table
 from clozelab.runs.find import Runs
 from clozelab.stages.reproduce import nearest
-from clozelab.verdicts.experiment import Experiment, load_experiment
-from clozelab.verdicts.judging import FAILS, HOLDS, INCONCLUSIVE, Judgement, look_at
-from clozelab.verdicts.table import build_table
 
 FILE = importlib.util.spec_from_file_location(
     "looks", Path(__file__).parents[2] / "benchmarks" / "looks.py"
@@ -42,7 +44,7 @@ def looked(experiment: Experiment, root: Path, seeds: int, left_out: int = 0) ->
     records = [
         one for one in simulation.records(DIFFERENCES, seeds) if one.pretrain_seed > left_out
     ]
-    (found,), _, _ = look_at(build_table(experiment, Runs(root, records)))
+    (found,) = run_interim_analysis(build_table(experiment, Runs(root, records))).judgements
     return found
 
 
@@ -50,15 +52,15 @@ def test_the_p_is_that_of_all_looks(experiment: Experiment, tmp_path: Path) -> N
     plain = [float(stats.ttest_1samp(DIFFERENCES[0, :count], 0.0).pvalue) for count in range(3, 9)]
     for count in (3, 4, 8):
         found = looked(experiment, tmp_path, count)
-        assert found.p == pytest.approx(plain[count - 3])
-        assert found.corrected == pytest.approx(sequential_p(plain[: count - 2], 3, 8))
-        assert found.corrected > found.p or count == 8
+        assert found.p_value == pytest.approx(plain[count - 3])
+        assert found.corrected_p == pytest.approx(sequential_p(plain[: count - 2], 3, 8))
+        assert found.corrected_p > found.p_value or count == 8
         assert not found.is_exploratory, "the rule allows for these looks"
-    assert found.word == HOLDS
+    assert verdict_label(found) == Verdict.HOLDS
     later = looked(experiment, tmp_path, 9)
     assert (
-        later.corrected == found.corrected
-        and "seeds after the last look (8) decide nothing" in later.note
+        later.corrected_p == found.corrected_p
+        and "seeds after the last look (8) decide nothing" in judgement_note(later)
     )
 
 
@@ -79,13 +81,14 @@ def test_a_look_speaks_for_the_side_that_it_was_on(tmp_path: Path) -> None:
     experiment = load_experiment(folder)
     differences = np.array([[2.0, 2.01, 1.99, -0.7, -1.0, 0.1]])
     verdicts = [simulation.judged(experiment, differences, count)[0].verdict for count in (3, 6)]
-    assert verdicts == [FAILS, INCONCLUSIVE]
+    assert verdicts == [Verdict.CONTRADICTED, Verdict.INCONCLUSIVE]
 
 
 def test_nothing_is_tested_before_the_first_look(experiment: Experiment, tmp_path: Path) -> None:
     found = looked(experiment, tmp_path, 2)
     assert (
-        found.verdict == INCONCLUSIVE and found.needs == "the first look is at 3 pre-training seeds"
+        found.verdict == Verdict.INCONCLUSIVE
+        and forecast(found) == "the first look is at 3 pre-training seeds"
     )
 
 
@@ -158,8 +161,8 @@ def test_a_forecast_is_one_of_the_rule_s_looks(tmp_path: Path) -> None:
         ("seven", {"first": 3, "most": 7}),
     ):
         (found,) = simulation.judged(made(tmp_path / name, **rule), shape + 1.6, 3)
-        assert found.verdict == INCONCLUSIVE
-        forecasts[name] = found.decisive_seeds or found.needs
+        assert found.verdict == Verdict.INCONCLUSIVE
+        forecasts[name] = found.decisive_seeds or forecast(found)
     assert forecasts["free"] == 6 and forecasts["eight"] == 8
     assert forecasts["seven"] == "more than 7 pre-training seeds at this difference and spread"
 

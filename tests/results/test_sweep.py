@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from clozelab.analysis.schema import Column
 from clozelab.report.page import differences
+from clozelab.report.summaries import problems
+from clozelab.results.adhoc import infer_table
+from clozelab.results.table import ResultTable
 from clozelab.runs.find import find
 from clozelab.stages.report import main
-from clozelab.verdicts.accounts import problems
-from clozelab.verdicts.comparability import sweep_table
-from clozelab.verdicts.experiment import Column
-from clozelab.verdicts.table import Table
 
 
 def say(root: Path, pattern: str, *overrides: str) -> None:
@@ -33,7 +33,7 @@ def say(root: Path, pattern: str, *overrides: str) -> None:
         )
 
 
-def rows_of(table: Table) -> dict[str, list[float | None]]:
+def rows_of(table: ResultTable) -> dict[str, list[float | None]]:
     """Label -> means of the columns with results."""
     cells = {
         row: [table.cells[row, one.key].estimate for one in table.with_results]
@@ -65,7 +65,7 @@ def test_rows_are_what_the_overrides_say_differently(rates: Path) -> None:
     """The multirun has named its arms after it, too. What the rows are about is no problem of
     theirs.
     """
-    table = sweep_table(find(rates))
+    table = infer_table(find(rates))
     assert "Unequal" not in problems(table)
     assert rows_of(table) == {"predict_prob=0.15": [4.2], "predict_prob=0.3": [4.72]}
     assert [one.heading for one in table.columns if not one.is_paper] == ["held-out loss"]
@@ -100,7 +100,7 @@ def test_measures_of_a_swept_pre_training_are_compared(rates: Path, writers: Any
                 config={"encoder_arm": f"p-{rate}"},
             )
         say(rates, f"tuned/finetune/p-{rate}/*/*/*", f"encoder_arm=p-{rate}")
-    (found,) = differences(sweep_table(find(rates)))
+    (found,) = differences(infer_table(find(rates)))
     assert found["p"] == "p < 0.001" and "another protocol" not in found["note"]
 
 
@@ -114,7 +114,7 @@ def test_losses_over_other_tokens_are_not_compared(
             "token": {"predict_prob": float(path.parts[-5].partition("=")[2])}
         }
         path.write_text(json.dumps(state))
-    table = sweep_table(find(rates))
+    table = infer_table(find(rates))
     assert "Unequal" not in problems(table)
     (found,) = differences(table)
     assert found["p"] == "" and found["note"].startswith("their objectives predict other tokens")
@@ -130,7 +130,7 @@ def test_without_overrides_rows_are_what_the_settings_say(rates: Path) -> None:
         state = json.loads(path.read_text())
         state["config"]["objective"] = {"token": {"predict_prob": 0.3}}
         path.write_text(json.dumps(state))
-    assert list(rows_of(sweep_table(find(rates)))) == ["predict_prob=default", "predict_prob=0.3"]
+    assert list(rows_of(infer_table(find(rates)))) == ["predict_prob=default", "predict_prob=0.3"]
 
 
 def test_columns_of_fine_tuning_are_tasks(tmp_path: Path, writers: Any) -> None:
@@ -146,7 +146,7 @@ def test_columns_of_fine_tuning_are_tasks(tmp_path: Path, writers: Any) -> None:
                     config={"epochs": epochs},
                 )
         say(tmp_path, f"{epochs}/finetune/*/*/*/*", f"epochs={epochs}")
-    table = sweep_table(find(tmp_path))
+    table = infer_table(find(tmp_path))
     assert rows_of(table) == {"epochs=3": [70.0, 80.0], "epochs=6": [72.0, 82.0]}
     assert [one.heading for one in table.with_results] == ["MRPC", "SST-2"]
     assert {one["ours"] for one in differences(table)} == {"+2.0"} and not table.runs.damaged
@@ -157,7 +157,7 @@ def test_shares_of_a_pretraining_are_percent(tmp_path: Path, writers: Any) -> No
     for arm in ("mlm", "ltr"):
         known = {"validation/nsp_accuracy": 0.7, "validation/nsp_accuracy_one_source": 0.6}
         writers.pretrain(tmp_path, arm, 1, known=known)
-    table = sweep_table(find(tmp_path))
+    table = infer_table(find(tmp_path))
     assert rows_of(table) == {arm: [4.4, 70.0, 60.0] for arm in ("ltr", "mlm")}
     assert [one.unit for one in table.with_results] == ["loss", "percent", "percent"]
     units = {
@@ -181,7 +181,7 @@ def test_what_only_tasks_differ_in_names_no_row(tmp_path: Path, writers: Any) ->
         for seed in (1, 2):
             config = {"task": {"name": task, "data": {"train_file": file}}}
             writers.finetune(tmp_path, "mine", task, (seed, 1), 70.0, config=config)
-    assert rows_of(sweep_table(find(tmp_path))) == {"mine": [70.0, 70.0]}
+    assert rows_of(infer_table(find(tmp_path))) == {"mine": [70.0, 70.0]}
 
 
 @pytest.mark.parametrize("are_said", [True, False])
@@ -203,7 +203,7 @@ def test_rows_of_two_experiments_stay_apart(tmp_path: Path, writers: Any, are_sa
                 )
             if are_said:
                 say(tmp_path, f"{experiment}/finetune/{row}/*/*/*", f"row={row}")
-    assert rows_of(sweep_table(find(tmp_path))) == {
+    assert rows_of(infer_table(find(tmp_path))) == {
         f"experiment={experiment}, row={row}": [score + (row == "ltr")]
         for experiment, score in (("first", 70.0), ("second", 80.0))
         for row in ("ltr", "mlm")
@@ -214,7 +214,7 @@ def test_arms_go_by_their_names(tmp_path: Path, writers: Any) -> None:
     for arm in ("mlm", "ltr"):
         writers.pretrain(tmp_path, arm, 1)
         say(tmp_path, f"pretrain/{arm}/*", f"arm={arm}")
-    assert list(rows_of(sweep_table(find(tmp_path)))) == ["ltr", "mlm"]
+    assert list(rows_of(infer_table(find(tmp_path)))) == ["ltr", "mlm"]
 
 
 def test_the_verb_makes_the_same_page_without_a_word_of_a_paper(

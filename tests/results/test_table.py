@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.results.words import cell_note, judgement_note, role_of
 
+from clozelab.analysis.scores import Cell
+from clozelab.analysis.verdicts import Verdict, judge
+from clozelab.results.experiment import load_experiment
+from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import Runs
 from clozelab.runs.record import Record, Score
 from clozelab.suggestions import EXPERIMENTS_DIR
-from clozelab.verdicts.experiment import load_experiment
-from clozelab.verdicts.judging import HOLDS, NOT_COMPARABLE, ONE_SEED, judge
-from clozelab.verdicts.table import Cell, Table, build_table
 
 
 def run(row: str, task: str, metric: str, scores: dict[str, float], **about: Any) -> Record:
@@ -43,7 +45,7 @@ def run(row: str, task: str, metric: str, scores: dict[str, float], **about: Any
     )
 
 
-def table_of(name: str, *runs: Record) -> Table:
+def table_of(name: str, *runs: Record) -> ResultTable:
     return build_table(load_experiment(EXPERIMENTS_DIR / name), Runs(Path("x"), list(runs)))
 
 
@@ -103,10 +105,10 @@ def test_a_slip_in_a_metric_is_told_by_what_the_runs_have(tmp_path: Path) -> Non
     trained.facts = {"validation/loss": 2.0}
     table = build_table(load_experiment(tmp_path), Runs(Path("x"), [trained, tuned]))
     assert (
-        table.cells["a", "rte"].note
+        cell_note(table.cells["a", "rte"])
         == "1 run(s) lack validation/acuracy (did you mean 'validation/accuracy'?)"
     )
-    assert "did you mean 'validation/loss'?" in table.cells["a", "pretrain:LM"].note
+    assert "did you mean 'validation/loss'?" in cell_note(table.cells["a", "pretrain:LM"])
 
 
 @pytest.mark.parametrize("synthetic", [None, "microworld"])
@@ -146,11 +148,12 @@ def test_a_real_score_is_no_generated_one() -> None:
     assert [one.heading for one in both.with_results] == ["microworld RTE"]
     assert not both.cells["given", "rte"].scores and both.cells["mlm_nsp", "rte"].scores
     assert (
-        len(both.strays) == 1
-        and "rte: 1 run(s) of given are on files that no generator wrote" in both.strays[0]
+        len(both.excluded) == 1
+        and (both.excluded[0].task, both.excluded[0].rows) == ("rte", ("given",))
+        and both.excluded[0].generator is None
     )
     alone = table_of("table1_glue", real)
-    assert [one.heading for one in alone.with_results] == ["RTE (dev)"] and not alone.strays
+    assert [one.heading for one in alone.with_results] == ["RTE (dev)"] and not alone.excluded
     unsaid = run(
         "mlm_nsp", "rte", "validation/accuracy", {}, synthetic="microworld", status="running"
     )
@@ -277,21 +280,23 @@ def test_another_split_stands_apart_and_judges_direction_only() -> None:
     cell = table.cells["large", ours["MNLI-mm (dev)"].key]
     assert cell.estimate is not None and cell.estimate.mean == 81.0
     assert all(table.paper_value("large", one) is None for one in ours.values())
-    assert all(one.role == "dev; the paper's numbers are on test" for one in ours.values())
+    assert all(role_of(one) == "dev; the paper's numbers are on test" for one in ours.values())
     paper = [table.paper_value("large", one) for one in table.columns if one.is_paper]
     assert paper == [86.7, 85.9, 72.1, 92.7, 94.9, 60.5, 86.5, 89.3, 70.1, 82.1, None]
     everywhere, rte, cola, average = judge(table)
     note = "dev; the paper's numbers are on test: direction only"
     # as any other data set with a seed
-    assert (everywhere.verdict, rte.verdict) == (ONE_SEED, ONE_SEED)
-    assert rte.note.startswith(note) and everywhere.note.count(note) == 1
+    assert (everywhere.verdict, rte.verdict) == (Verdict.ONE_SEED, Verdict.ONE_SEED)
+    assert judgement_note(rte).startswith(note) and judgement_note(everywhere).count(note) == 1
     alone = judge(
         table_of(
             "table1_glue", run("large", "rte", "validation/accuracy", {"validation/accuracy": 70.0})
         )
     )
-    assert alone[0].verdict == NOT_COMPARABLE and note not in alone[0].note  # nothing is judged
-    assert {cola.verdict, average.verdict} == {NOT_COMPARABLE}
+    assert alone[0].verdict == Verdict.NOT_COMPARABLE and note not in judgement_note(
+        alone[0]
+    )  # nothing is judged
+    assert {cola.verdict, average.verdict} == {Verdict.NOT_COMPARABLE}
 
 
 def test_the_size_of_another_split_is_not_compared() -> None:
@@ -311,10 +316,14 @@ def test_the_size_of_another_split_is_not_compared() -> None:
     ]
     table = table_of("table1_glue", *runs)
     found = next(one for one in judge(table) if one.claim.id == "large_helps_small_data")
-    assert (found.verdict, found.judged_on, found.claim.paper_delta) == (HOLDS, "RTE (dev)", 3.7)
+    assert (found.verdict, found.judged_on, found.claim.paper_delta) == (
+        Verdict.HOLDS,
+        "RTE (dev)",
+        3.7,
+    )
     assert (
         found.paper_size is None
-        and found.note == "dev; the paper's numbers are on test: direction only"
+        and judgement_note(found) == "dev; the paper's numbers are on test: direction only"
     )
 
 
@@ -330,8 +339,8 @@ def test_a_cell_of_one_split_against_a_cell_of_another_is_refused(tmp_path: Path
     scores = {"validation/accuracy": 70.0, "test/accuracy": 60.0}
     runs = [run(row, "rte", "validation/accuracy", scores) for row in ("a", "b")]
     (found,) = judge(build_table(load_experiment(tmp_path), Runs(Path("x"), runs)))
-    assert found.verdict == NOT_COMPARABLE
-    assert "another split: cells of validation against cells of test" in found.note
+    assert found.verdict == Verdict.NOT_COMPARABLE
+    assert "another split: cells of validation against cells of test" in judgement_note(found)
 
 
 def test_stand_in_speaks_for_one_column_only() -> None:
@@ -360,7 +369,10 @@ def test_best_learning_rate_is_chosen_by_its_mean() -> None:
     table = table_of("table1_glue", *runs, at(2e-5, 1, 99.0, 99.0))
     cell = table.cells["given", "mrpc"]
     assert dict(cell.scores) == {(1, 1): 88.0, (1, 2): 89.0}
-    assert cell.note == "learning rate 3e-05, best of 2 on dev (1 more with fewer seeds left out)"
+    assert (
+        cell_note(cell)
+        == "learning rate 3e-05, best of 2 on dev (1 more with fewer seeds left out)"
+    )
 
 
 def test_learning_rates_are_compared_on_the_seeds_they_share() -> None:
@@ -382,11 +394,11 @@ def test_learning_rates_are_compared_on_the_seeds_they_share() -> None:
 
     cell = cell_of((5e-5, 1, 50.0), (5e-5, 2, 72.0), (3e-5, 2, 70.0), (3e-5, 9, 90.0))
     assert dict(cell.scores) == {(1, 1): 50.0, (1, 2): 72.0}
-    assert cell.note == "learning rate 5e-05, best of 2 on dev over 1 of 2 seeds"
+    assert cell_note(cell) == "learning rate 5e-05, best of 2 on dev over 1 of 2 seeds"
     cell = cell_of((5e-5, 1, 50.0), (3e-5, 9, 90.0))
     assert (
         dict(cell.scores) == {(1, 1): 50.0}
-        and cell.note == "learning rate 5e-05, of 2 without a seed in common"
+        and cell_note(cell) == "learning rate 5e-05, of 2 without a seed in common"
     )
 
 
@@ -394,4 +406,4 @@ def test_learning_rates_are_compared_on_the_seeds_they_share() -> None:
 def test_no_runs(name: str) -> None:
     table = table_of(name)
     assert all(one.is_paper for one in table.columns) and not table.with_results
-    assert {one.verdict for one in judge(table)} == {NOT_COMPARABLE}
+    assert {one.verdict for one in judge(table)} == {Verdict.NOT_COMPARABLE}

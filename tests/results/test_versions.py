@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.results.words import cell_note, judgement_note, why_not
 
+from clozelab.analysis.verdicts import Judgement, Verdict, judge
 from clozelab.report.render import write_results
+from clozelab.report.summaries import problems
+from clozelab.results.experiment import Experiment, find_experiment, load_experiment
+from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
 from clozelab.runs.fingerprint import RESULTS_VERSIONS
-from clozelab.verdicts.accounts import problems
-from clozelab.verdicts.comparability import why_not
-from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
-from clozelab.verdicts.judging import HOLDS, NOT_COMPARABLE, Judgement, judge
-from clozelab.verdicts.table import Table, build_table
 
 MEANS = {("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}
 OLD = RESULTS_VERSIONS["finetune"] - 1
@@ -46,11 +46,11 @@ def make_older(root: Path, pattern: str) -> int:
     return len(files)
 
 
-def mrpc(table: Table) -> Judgement:
+def mrpc(table: ResultTable) -> Judgement:
     return next(one for one in judge(table) if one.claim.id == "ltr_hurts_mrpc")
 
 
-def seeds_in(table: Table, row: str) -> set[int]:
+def seeds_in(table: ResultTable, row: str) -> set[int]:
     return {first for first, _ in table.cells[row, "mrpc"].scores}
 
 
@@ -63,7 +63,7 @@ def test_runs_of_one_version_are_compared_whichever_it_is(
     table = build_table(experiment, find(root))
     assert not table.outdated and HEADING not in problems(table)
     assert seeds_in(table, "mlm") == {1, 2, 3, 4}
-    assert mrpc(table).verdict == HOLDS
+    assert mrpc(table).verdict == Verdict.HOLDS
 
 
 def test_older_runs_of_a_column_are_in_no_cell_and_named(
@@ -72,7 +72,7 @@ def test_older_runs_of_a_column_are_in_no_cell_and_named(
     count = make_older(root, "finetune/*/pretrain-seed-[12]/*/*")
     table = build_table(experiment, find(root))
     assert seeds_in(table, "mlm") == seeds_in(table, "ltr") == {3, 4}
-    assert "of an older results version left out" in table.cells["mlm", "mrpc"].note
+    assert "of an older results version left out" in cell_note(table.cells["mlm", "mrpc"])
     (line,) = problems(table)[HEADING]
     assert line.startswith(
         f"finetune mrpc: {count} run(s) of ltr, mlm are of results version {OLD}, beside others of"
@@ -93,10 +93,10 @@ def test_a_row_of_an_older_version_alone_is_not_compared_with_a_newer_one(
     table = build_table(experiment, find(root))
     assert seeds_in(table, "mlm") == {1, 2, 3, 4} and not seeds_in(table, "ltr")
     found = mrpc(table)
-    assert found.verdict == NOT_COMPARABLE
+    assert found.verdict == Verdict.NOT_COMPARABLE
     assert (
         f"of ltr are of results version {OLD}, beside others of {OLD + 1}, and no comparison"
-        in found.note
+        in judgement_note(found)
     )
     assert why_not(table, "mlm", "ltr", ["mrpc"]) == why_not(table, "ltr", "mlm", ["mrpc"])
 
@@ -132,7 +132,7 @@ def test_versions_may_be_what_rows_differ_in(experiment: Experiment, root: Path)
     table = build_table(
         experiment.model_copy(update={"differ_in": ("results_version",)}), find(root)
     )
-    assert not table.outdated and mrpc(table).verdict == HOLDS
+    assert not table.outdated and mrpc(table).verdict == Verdict.HOLDS
 
 
 def test_a_newer_run_that_failed_leaves_nothing_out(experiment: Experiment, root: Path) -> None:

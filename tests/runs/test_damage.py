@@ -18,12 +18,12 @@ from omegaconf import DictConfig, OmegaConf
 from clozelab.launch.jobs import PlannedJob, job_status, with_own_folders
 from clozelab.launch.launcher import _doubt
 from clozelab.launch.processes import Job
+from clozelab.report.summaries import problems
+from clozelab.results.experiment import load_experiment
+from clozelab.results.table import build_table
 from clozelab.runs.find import find, is_done
 from clozelab.runs.record import COPY_FILE, RUN_FILE, Score, read_record
 from clozelab.runs.store import Run
-from clozelab.verdicts.accounts import problems
-from clozelab.verdicts.experiment import load_experiment
-from clozelab.verdicts.table import build_table
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from clozelab.launch import launcher as launching
 from clozelab.launch.launcher import ProcessLauncher
 from clozelab.launch.processes import Job
+from clozelab.results.experiment import find_experiment, own_experiments
 from clozelab.runs.find import find
 from clozelab.runs.fingerprint import require_encoder
 from clozelab.runs.record import JobName
@@ -26,7 +27,6 @@ from clozelab.stages.inventory import runs as runs_verb
 from clozelab.stages.inventory import status as status_verb
 from clozelab.suggestions import EXPERIMENTS_DIR
 from clozelab.training.callbacks import in_one_line
-from clozelab.verdicts.experiment import find_experiment, own_experiments
 
 NOTHING = "learnt nothing: 6.36 nats, word frequencies give 6.32"
 

@@ -20,11 +20,11 @@ import yaml
 from clozelab.cli import main
 from clozelab.corpus.files import digest
 from clozelab.report import render
+from clozelab.results.experiment import load_experiment
 from clozelab.runs.find import find
 from clozelab.runs.fingerprint import RESULTS_VERSIONS, encoder_fingerprint, identity_of
 from clozelab.stages.travel import MANIFEST, RUNS
 from clozelab.suggestions import EXPERIMENTS_DIR
-from clozelab.verdicts.experiment import load_experiment
 
 NAME = "table5_pretraining_tasks"
 MEANS = {

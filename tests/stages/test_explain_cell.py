@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from clozelab.results.experiment import find_experiment, load_experiment
+from clozelab.results.table import build_table
 from clozelab.runs.find import find
 from clozelab.stages.compare import behind, explain_cell, find_columns
-from clozelab.verdicts.experiment import find_experiment, load_experiment
-from clozelab.verdicts.table import build_table
 
 EXPERIMENT = load_experiment(find_experiment("table5_pretraining_tasks"))
 

@@ -21,6 +21,7 @@ from clozelab.analysis.comparability import (
 )
 from clozelab.analysis.reasons import (
     BelowFloor,
+    CellCaution,
     DifferentContext,
     DifferentMetric,
     DifferentSplits,
@@ -149,6 +150,8 @@ class Context:
     provenance: tuple[ProvenanceDifference, ...] = ()
     # rows below their floor, unless the contrast is the difference from that floor
     below_floor: tuple[BelowFloor, ...] = ()
+    # cells that lack runs, or have collapsed ones
+    cells: tuple[CellCaution, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -353,6 +356,7 @@ def make_contrast(
             text_lengths=_text_lengths(cells),
             provenance=_provenance(table, terms),
             below_floor=_below_floor(table, terms),
+            cells=_cell_cautions(table, terms),
         ),
         has_collapsed=has_collapsed,
         without_collapsed=without_collapsed,
@@ -533,6 +537,21 @@ def _below_floor(table: ScoreTable, terms: Sequence[ContrastTerm]) -> tuple[Belo
         if below is not None and floors[term.row] not in rows:
             found.append(below)
     return tuple(dict.fromkeys(found))
+
+
+def _cell_cautions(table: ScoreTable, terms: Sequence[ContrastTerm]) -> tuple[CellCaution, ...]:
+    cautions: list[CellCaution] = []
+    for row, key in dict.fromkeys((term.row, term.column.key) for term in terms):
+        cell = table.cells[row, key]
+        if cell.missing or cell.num_collapsed or cell.is_collapsed:
+            caution = CellCaution(
+                row=table.spec.label(row),
+                num_missing=len(cell.missing),
+                num_collapsed=cell.num_collapsed,
+                every_run_collapsed=cell.is_collapsed,
+            )
+            cautions.append(caution)
+    return tuple(cautions)
 
 
 def _interim(

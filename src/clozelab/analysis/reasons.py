@@ -61,6 +61,16 @@ class BelowFloor:
     is_random_weights: bool
 
 
+@dataclass(frozen=True)
+class CellCaution:
+    """A cell of a contrast that lacks runs, or has collapsed ones."""
+
+    row: str
+    num_missing: int
+    num_collapsed: int
+    every_run_collapsed: bool
+
+
 # -- why cells may not be compared ---------------------------------------------------------------
 
 

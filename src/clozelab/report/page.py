@@ -168,9 +168,7 @@ def _judgement_pages(
                 "id": one.claim.id,
                 "number": len(pages) + 1,
                 "is_answer": one.claim.primary or one.verdict.is_decided,
-                "sentence": _sentence(
-                    one, f"{ours}{{unit}} {within}", f"{paper_or_claim}{paper}", table
-                ),
+                "sentence": _sentence(one, f"{ours}{{unit}} {within}", f"{paper_or_claim}{paper}"),
                 "claimed": f"{paper_or_claim}{paper}",
                 "text": one.claim.text,
                 "compared": _compared(one, table),
@@ -190,13 +188,13 @@ def _judgement_pages(
                 "needs": needs,
                 # for a narrow page
                 "needs_short": seeds if needs and one.verdict is not Verdict.ONE_SEED else "",
-                "note": wording.judgement_note(one, table),
+                "note": wording.judgement_note(one),
             }
         )
     return pages
 
 
-def _sentence(one: Judgement, ours: str, claimed: str, table: ResultTable) -> str:
+def _sentence(one: Judgement, ours: str, claimed: str) -> str:
     """`Left-to-right costs SQuAD: contradicted here, +36.3 F1 [+35.0, +37.6]; the paper -10.1`."""
     metric = one.column.metric.rpartition("/")[2] if one.column else ""
     unit = "" if one.crossover else " F1" if metric == "f1" else f" {unit_of(one)}"
@@ -204,7 +202,7 @@ def _sentence(one: Judgement, ours: str, claimed: str, table: ResultTable) -> st
     weakest = ""
     if one.reported_contrast and not one.crossover:
         weakest = f"weakest: {one.reported_contrast}, "
-    note = wording.judgement_note(one, table)
+    note = wording.judgement_note(one)
     said = f" ({note})" if note else ""
     if one.difference or one.crossover:
         said = f", {weakest}{ours.format(unit=unit)}".rstrip()

@@ -22,7 +22,7 @@ from clozelab.analysis.reasons import (
     SettingDifference,
 )
 from clozelab.analysis.schema import OUR_SPLIT
-from clozelab.analysis.scores import Cell, DataColumn, Origin, ScoreTable
+from clozelab.analysis.scores import Cell, DataColumn, Origin
 from clozelab.analysis.statistics import SIGNIFICANCE
 from clozelab.analysis.verdicts import Forecast, Judgement, Verdict
 from clozelab.results.experiment import Experiment
@@ -401,7 +401,7 @@ def _(reason: verdicts.SeedsNeeded) -> str:
     return text
 
 
-def judgement_note(judgement: Judgement, table: ScoreTable) -> str:
+def judgement_note(judgement: Judgement) -> str:
     """The reason of a verdict, or what to keep in mind beside it."""
     notes = [_breach(breach) for breach in judgement.breaches]
     if judgement.crossover:
@@ -410,7 +410,7 @@ def judgement_note(judgement: Judgement, table: ScoreTable) -> str:
     if judgement.claim.column == ALL_COLUMNS:
         notes += _notes_on_all_columns(judgement)
     else:
-        notes += _notes_on_dataset(judgement, table)
+        notes += _notes_on_dataset(judgement)
     return "; ".join(dict.fromkeys(filter(None, notes)))
 
 
@@ -479,7 +479,7 @@ def _notes_on_all_columns(judgement: Judgement) -> list[str]:
     return notes
 
 
-def _notes_on_dataset(judgement: Judgement, table: ScoreTable) -> list[str]:
+def _notes_on_dataset(judgement: Judgement) -> list[str]:
     """Why it is not comparable; else what a reader must know beside the verdict."""
     contrasts = judgement.placed.contrasts
     notes: list[str] = []
@@ -497,7 +497,7 @@ def _notes_on_dataset(judgement: Judgement, table: ScoreTable) -> list[str]:
                 notes.append(f"{contrast.label}: {missing(contrast.obstacles.missing)}")
     notes.append(_plain_interval_excludes(judgement))
     for contrast in contrasts:
-        notes += _cautions(contrast, table)
+        notes += _cautions(contrast)
     if judgement.weakest:
         notes.append(_of_collapsed_runs(judgement.weakest))
     return notes
@@ -557,18 +557,15 @@ def size_obstacle(judgement: Judgement) -> str:
     return f"{kind}: direction only"
 
 
-def _cautions(contrast: Contrast, table: ScoreTable) -> list[str]:
+def _cautions(contrast: Contrast) -> list[str]:
     notes: list[str] = []
-    cells = {(term.row, term.column.key): None for term in contrast.terms}
-    for row, key in cells:
-        cell = table.cells[row, key]
-        label = table.spec.label(row)
-        if cell.missing:
-            notes.append(f"{len(cell.missing)} run(s) of {label} missing")
+    for cell in contrast.context.cells:
+        if cell.num_missing:
+            notes.append(f"{cell.num_missing} run(s) of {cell.row} missing")
         if cell.num_collapsed:
-            notes.append(f"{cell.num_collapsed} collapsed run(s) of {label}")
-        if cell.is_collapsed:
-            notes.append(f"every run of {label} collapsed: it has measured nothing")
+            notes.append(f"{cell.num_collapsed} collapsed run(s) of {cell.row}")
+        if cell.every_run_collapsed:
+            notes.append(f"every run of {cell.row} collapsed: it has measured nothing")
 
     difference = contrast.difference
     design = contrast.design

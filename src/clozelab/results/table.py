@@ -115,12 +115,13 @@ class ResultTable(ScoreTable):
 
     def evidence_of(self, run: Record) -> RunEvidence:
         """How a run was made; read once, since every pair of rows asks."""
-        if run.folder not in self._evidence:
-            self._evidence[run.folder] = evidence_of(run)
-        return self._evidence[run.folder]
+        key = id(run)  # the table keeps its runs, so no other run gets this number
+        if key not in self._evidence:
+            self._evidence[key] = evidence_of(run)
+        return self._evidence[key]
 
     @cached_property
-    def _evidence(self) -> dict[Path, RunEvidence]:
+    def _evidence(self) -> dict[int, RunEvidence]:
         return {}
 
     def prediction_targets(self, row: str) -> set[str]:

@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clozelab.metrics.statistics import (
+from clozelab.analysis.multiplicity import holm
+from clozelab.analysis.power import minimum_detectable_difference, required_seeds
+from clozelab.analysis.sequential import sequential_p
+from clozelab.analysis.statistics import (
     FINETUNING_SEEDS,
     ONE_RUN,
     PRETRAINING_SEEDS,
-    contrast,
     estimate,
-    holm,
-    seeds_needed,
-    sequential_p,
-    smallest_gap,
+    estimate_contrast,
 )
 
 
@@ -59,7 +58,7 @@ def test_one_pretraining_seed_says_so() -> None:
 def test_difference_is_paired() -> None:
     first = {(seed, 1): 60.0 + 5.0 * seed for seed in (1, 2, 3)}
     second = {(seed, 1): 58.0 + 5.0 * seed + 0.1 * seed for seed in (1, 2, 3)}
-    found = contrast([(1.0, first), (-1.0, second)])
+    found = estimate_contrast([(1.0, first), (-1.0, second)])
     assert found is not None
     assert (found.low, found.high) == pytest.approx(t_interval([1.9, 1.8, 1.7])[1:])
     # unpaired, the spread between seeds would drown it
@@ -67,11 +66,11 @@ def test_difference_is_paired() -> None:
 
 
 def test_difference_uses_common_seeds_only() -> None:
-    found = contrast(
+    found = estimate_contrast(
         [(1.0, {(1, 1): 5.0, (2, 1): 6.0, (3, 1): 90.0}), (-1.0, {(1, 1): 4.0, (2, 1): 4.5})]
     )
     assert found is not None and (found.mean, found.count) == (1.25, 2)
-    assert contrast([(1.0, {(1, 1): 1.0}), (-1.0, {(2, 1): 1.0})]) is None
+    assert estimate_contrast([(1.0, {(1, 1): 1.0}), (-1.0, {(2, 1): 1.0})]) is None
 
 
 def test_interval_covers_at_its_rate() -> None:
@@ -191,11 +190,11 @@ def test_difference_of_differences_is_paired() -> None:
         {(seed, 1): base + noise * seed for seed in (1, 2, 3)}
         for base, noise in ((5, 9), (3, 8.9), (4, 2), (3, 2.1))
     ]
-    found = contrast(list(zip((1.0, -1.0, -1.0, 1.0), cells, strict=True)))
+    found = estimate_contrast(list(zip((1.0, -1.0, -1.0, 1.0), cells, strict=True)))
     assert found is not None
     # (2 + 0.1 s) - (1 - 0.1 s) over s = 1, 2, 3
     assert (found.mean, found.count) == (pytest.approx(1.4), 3)
-    assert contrast([(1.0, cells[0]), (-1.0, {(9, 1): 1.0})]) is None
+    assert estimate_contrast([(1.0, cells[0]), (-1.0, {(9, 1): 1.0})]) is None
 
 
 def test_unequal_runs_are_marked() -> None:
@@ -207,17 +206,17 @@ def test_seeds_needed() -> None:
     """Textbook sizes of a one-sample t test at 5 % and 80 %: 34 for half a standard deviation, 15,
     10, 5.
     """
-    assert [seeds_needed([effect]) for effect in (0.5, 0.8, 1.0, 2.0)] == [34, 15, 10, 5]
-    assert seeds_needed([0.1]) is None and seeds_needed([0.0]) is None
-    assert seeds_needed([np.inf]) == seeds_needed([1e9]) == 2
-    strict, plain = seeds_needed([1.0], confidence=0.995), seeds_needed([1.0])
+    assert [required_seeds([effect]) for effect in (0.5, 0.8, 1.0, 2.0)] == [34, 15, 10, 5]
+    assert required_seeds([0.1]) is None and required_seeds([0.0]) is None
+    assert required_seeds([np.inf]) == required_seeds([1e9]) == 2
+    strict, plain = required_seeds([1.0], confidence=0.995), required_seeds([1.0])
     assert strict is not None and plain is not None and strict > plain
 
 
 @pytest.mark.parametrize("effects", [(1.0,), (1.0, 1.0, 1.0), (0.9, 2.0)])
 def test_seeds_needed_are_enough_for_all(effects: tuple[float, ...]) -> None:
     """Independent tests: the worst case of what is promised, but for a little."""
-    count = seeds_needed(effects)
+    count = required_seeds(effects)
     assert count is not None
     draw = np.random.default_rng(1)
 
@@ -233,8 +232,8 @@ def test_seeds_needed_are_enough_for_all(effects: tuple[float, ...]) -> None:
 
 def test_both_ends_of_a_margin_have_to_be_excluded() -> None:
     """Two standard deviations of room on each side: one test at a time would promise too few."""
-    count = seeds_needed([1.0, 1.0])
-    assert count is not None and count > (seeds_needed([1.0]) or 0)
+    count = required_seeds([1.0, 1.0])
+    assert count is not None and count > (required_seeds([1.0]) or 0)
     values = np.random.default_rng(1).normal(size=(20_000, count))
     half = stats.t.ppf(0.975, count - 1) * values.std(1, ddof=1) / np.sqrt(count)
     assert float((abs(values.mean(1)) + half < 1.0).mean()) == pytest.approx(0.8, abs=0.05)
@@ -244,7 +243,7 @@ def test_both_ends_of_a_margin_have_to_be_excluded() -> None:
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_smallest_gap_is_found_that_often(n: int, tests: int) -> None:
     """Also by the hardest step of a correction for several tests."""
-    truth = smallest_gap(2.0, n, confidence=1.0 - 0.05 / tests)
+    truth = minimum_detectable_difference(2.0, n, confidence=1.0 - 0.05 / tests)
     values = np.random.default_rng(1).normal(truth, 2.0, size=(20_000, n))
     low = values.mean(1) - stats.t.ppf(1.0 - 0.025 / tests, n - 1) * values.std(
         1, ddof=1
