@@ -22,6 +22,7 @@ from clozelab.analysis.claims import (
 )
 from clozelab.analysis.schema import Part
 from clozelab.launch.experiments import inline_configs
+from clozelab.report.wording import statistic
 from clozelab.results.experiment import (
     find_experiment,
     list_experiments,
@@ -146,7 +147,7 @@ def test_what_arms_are_matched_by(tmp_path: Path, line: str, matched: tuple[str,
     ],
 )
 def test_what_the_papers_cells_are_of_its_runs(tmp_path: Path, lines: str, words: str) -> None:
-    assert load_experiment(write(tmp_path, f"{TABLE}{lines}\n")).statistic == words
+    assert statistic(load_experiment(write(tmp_path, f"{TABLE}{lines}\n"))) == words
 
 
 MNLI = (
@@ -476,7 +477,7 @@ def test_what_is_left_open_is_no_slip(table5: Path) -> None:
 
 def test_opening_every_experiment_imports_neither_torch_nor_hydra() -> None:
     code = (
-        "import sys\nfrom clozelab.verdicts.experiment import find_experiment\n"
+        "import sys\nfrom clozelab.results.experiment import find_experiment\n"
         f"[find_experiment(name) for name in {list_experiments()!r}]\n"
         "assert not {'torch', 'hydra', 'omegaconf', 'scipy'} & sys.modules.keys()\n"
     )

@@ -556,6 +556,13 @@ def test_a_size_is_held_against_means_only(
         )
 
 
+def _forecast(experiment: Experiment, root: Path) -> str:
+    """What one claim still needs, by the runs below a folder."""
+    table = build_table(experiment, find(root))
+    (one,) = [one for one in judge(table) if one.claim.id == "ltr_hurts_mrpc"]
+    return forecast(one, table)
+
+
 def test_what_is_needed_is_said_in_hours(
     experiment: Experiment, make_runs: Callable[..., Path]
 ) -> None:
@@ -578,16 +585,13 @@ def test_what_is_needed_is_said_in_hours(
             "finished": begin.replace("00:00+", "06:00+"),
         }
         path.write_text(json.dumps(state))
-    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
-    assert forecast(one, table).endswith(f"about {duration(more * 3 * 360.0)}, as these runs took")
-    (alone,) = judged(experiment, make_runs(means, pretrain_seeds=(1,), below="one"))[
-        "ltr_hurts_mrpc"
-    ]
+    assert _forecast(experiment, root).endswith(
+        f"about {duration(more * 3 * 360.0)}, as these runs took"
+    )
     assert (
-        forecast(alone)
+        _forecast(experiment, make_runs(means, pretrain_seeds=(1,), below="one"))
         == "needs 2 or more pre-training seeds; 1 more takes about 36.0 min, as these runs took"
     )
     for path in (root / "pretrain").rglob("run.json"):  # no time that is known: seeds alone
         path.write_text(path.read_text().replace('"seconds": 360.0', '"seconds": 0.0'))
-    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
-    assert forecast(one, table).endswith("at this difference and spread")
+    assert _forecast(experiment, root).endswith("at this difference and spread")

@@ -88,7 +88,7 @@ def test_the_others_have_one_percent_whatever_is_open_before_them(
         in judgement_note(found[3])
     )
     assert (
-        found[3].needs.endswith("; with fewer once 'claim 0' is decided")
+        forecast(found[3]).endswith("; with fewer once 'claim 0' is decided")
         and found[3].decisive_seeds
     )
     # p 0.028: Holm's first step is all that is lacking

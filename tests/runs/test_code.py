@@ -92,7 +92,7 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
         ("metrics.glue", False, True),
         ("training.tracking", False, False),
         ("report.page", False, False),
-        ("verdicts.judging", False, False),
+        ("analysis.verdicts", False, False),
         ("runs.store", False, False),
         ("launch.launcher", False, False),
     ],

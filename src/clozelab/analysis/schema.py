@@ -185,6 +185,9 @@ class SequentialDesign(Entry):
 class TableSpec(Entry):
     """Columns, rows and claims of a table: what a judgement needs to know of an experiment."""
 
+    split: Literal["dev", "test"] = Field(
+        default=OUR_SPLIT, description="dev or test: of the paper's numbers"
+    )
     columns: tuple[Column, ...] = Field(description="a list of columns")
     rows: tuple[Row, ...] = Field(
         default=(), description="a list of rows; without it, one for each arm and a floor"

@@ -17,7 +17,6 @@ from pydantic import BaseModel, Field, Strict, ValidationError, model_validator
 
 from clozelab.analysis.claims import ALL_COLUMNS, CLAIM_KINDS, BaseClaim, CrossingClaim
 from clozelab.analysis.schema import (
-    OUR_SPLIT,
     Column,
     Entry,
     Row,
@@ -61,9 +60,6 @@ class Experiment(TableSpec):
     folder: Path
     name: str
     title: str = Field(default="", description="the table's heading; without it, the folder's name")
-    split: Literal["dev", "test"] = Field(
-        default=OUR_SPLIT, description="dev or test: of the paper's numbers"
-    )
     arms: dict[str, dict[str, Any]] = Field(
         default={}, description="a mapping of arms, each a mapping of settings"
     )
