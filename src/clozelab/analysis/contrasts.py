@@ -418,34 +418,44 @@ def _incomparability(
     table: ScoreTable, terms: Sequence[ContrastTerm], cells: Sequence[Cell]
 ) -> Incomparability | None:
     """Another split, metric, protocol, or other tokens; None where the cells may be compared."""
-    columns = [term.column for term in terms]
-    splits = tuple(
-        dict.fromkeys(column.metric.partition("/")[0] for column in columns if column.metric)
-    )
-    if len(splits) > 1:
-        return DifferentSplits(splits)
-    for column in columns:
-        claimed = column.column.metric if column.column else ""
-        if claimed and column.tasks and column.metric != claimed:
-            return DifferentMetric(column.metric, claimed)
-
-    targets: set[str] = set()
-    for term in terms:
-        if term.column.is_pretraining and term.column.metric.startswith(LOSS_FIGURES):
-            targets |= table.prediction_targets(term.row)
-    if len(targets) > 1:
-        return DifferentTargets()
+    other_scores = _other_scores([term.column for term in terms])
+    if other_scores is not None:
+        return other_scores
+    other_targets = _other_targets(table, terms)
+    if other_targets is not None:
+        return other_targets
 
     for first, second in _row_pairs(terms):
         pair = table.evidence(first.row, second.row, first.column.tasks)
-        reason = find_incomparability(pair) if pair else None
-        if reason is not None:
-            return reason
+        difference = find_incomparability(pair) if pair else None
+        if difference is not None:
+            return difference
 
     contexts = {run.is_causal for run in _runs_behind(cells)} - {None}
     if len(contexts) > 1:
         return DifferentContext()
     return None
+
+
+def _other_scores(columns: Sequence[DataColumn]) -> DifferentSplits | DifferentMetric | None:
+    """Cells of two splits, or of another score than the claim is about."""
+    splits = dict.fromkeys(column.metric.partition("/")[0] for column in columns if column.metric)
+    if len(splits) > 1:
+        return DifferentSplits(tuple(splits))
+    for column in columns:
+        claimed = column.column.metric if column.column else ""
+        if claimed and column.tasks and column.metric != claimed:
+            return DifferentMetric(column.metric, claimed)
+    return None
+
+
+def _other_targets(table: ScoreTable, terms: Sequence[ContrastTerm]) -> DifferentTargets | None:
+    """Losses of objectives that predict other tokens."""
+    targets: set[str] = set()
+    for term in terms:
+        if term.column.is_pretraining and term.column.metric.startswith(LOSS_FIGURES):
+            targets |= table.prediction_targets(term.row)
+    return DifferentTargets() if len(targets) > 1 else None
 
 
 def _row_pairs(terms: Sequence[ContrastTerm]) -> list[tuple[ContrastTerm, ContrastTerm]]:

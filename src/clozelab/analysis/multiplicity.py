@@ -77,27 +77,41 @@ def fallback_procedure(families: Mapping[str, Iterable[Contrast]]) -> Correction
         new = {contrast.key: contrast for contrast in contrasts if contrast.key not in corrected}
         p_values = _p_values(new)
         adjusted = holm(list(p_values.values()))
-        if name:
+        is_primary = bool(name)
+        if is_primary:
             share = 1.0 - SECONDARY_SHARE if "" in families else 1.0
-            family = [min(1.0, max(largest, p / share)) for p in adjusted]
+            family = [_after(largest, p / share) for p in adjusted]
         else:
             share = SECONDARY_SHARE if undecided else 1.0
-            family = [min(1.0, p / SECONDARY_SHARE, max(largest, p)) for p in adjusted]
+            family = [min(p / SECONDARY_SHARE, _after(largest, p)) for p in adjusted]
         num_open = sum(p >= share * SIGNIFICANCE for p in adjusted)
 
         corrected |= zip(p_values, family, strict=True)
         local_level |= dict.fromkeys(p_values, share * SIGNIFICANCE / max(1, num_open))
         gated_by |= dict.fromkeys(p_values, undecided)
 
-        # A contrast that was measured and gives no p, by collapsed runs say, has no verdict.
-        is_stuck = any(
-            contrast.difference and contrast.obstacles.is_comparable and key not in p_values
-            for key, contrast in new.items()
-        )
-        largest = max([largest, *family, float(is_stuck)])
+        largest = max([largest, *family])
+        if _has_measured_without_p(new, p_values):
+            largest = 1.0
         if largest >= SIGNIFICANCE and not undecided:
             undecided = name
     return Correction(corrected, local_level, gated_by)
+
+
+def _after(largest: float, p: float) -> float:
+    """A test that waits for others is no surer than the least sure of them."""
+    return min(1.0, max(largest, p))
+
+
+def _has_measured_without_p(
+    contrasts: Mapping[ContrastKey, Contrast], p_values: Mapping[ContrastKey, float]
+) -> bool:
+    """Whether one was measured and gives no p, by collapsed runs say: it has no verdict."""
+    for key, contrast in contrasts.items():
+        is_measured = contrast.difference and contrast.obstacles.is_comparable
+        if is_measured and key not in p_values:
+            return True
+    return False
 
 
 def _p_values(contrasts: Mapping[ContrastKey, Contrast]) -> dict[ContrastKey, float]:

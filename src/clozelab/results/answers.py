@@ -66,18 +66,21 @@ def describe(test: PairedTest) -> list[str]:
             " question):"
         )
     ]
-    if (right := test.mcnemar) is not None:
-        only = f"only A right {right.only_first}, only B right {right.only_second}"
-        lines.append(f"  {only}: exact McNemar p = {right.p_value:.3g}")
+    if test.mcnemar is not None:
+        counts = f"only A right {test.mcnemar.only_first}, only B right {test.mcnemar.only_second}"
+        lines.append(f"  {counts}: exact McNemar p = {test.mcnemar.p_value:.3g}")
     gap = test.bootstrap
-    interval = f"95 % [{signed(-gap.high)}, {signed(-gap.low)}]"
-    how = f"by paired bootstrap ({RESAMPLES:,} resamples)"
-    return [*lines, f"  {test.metric}, B - A: {signed(-gap.difference)} points, {interval} {how}"]
+    lines.append(
+        f"  {test.metric}, B - A: {signed(-gap.difference)} points, 95 %"
+        f" [{signed(-gap.high)}, {signed(-gap.low)}] by paired bootstrap ({RESAMPLES:,} resamples)"
+    )
+    return lines
 
 
 def read_answers(path: Path) -> Answers:
-    """A predictions file in its order; a question task's is predictions.json. ValueError: it cannot
-    be read.
+    """A predictions file in its order; a question task's is predictions.json beside it.
+
+    ValueError: it cannot be read.
     """
     questions = path.with_name("predictions.json")
     try:
@@ -93,155 +96,145 @@ def read_answers(path: Path) -> Answers:
         ) from error
 
 
+# -- labelled examples -----------------------------------------------------------------------------
+
+
 def pair_runs(run: Record, first: Answers, second: Answers, metric: str) -> PairedTest:
     """Test two runs' answers to labelled examples; `run` knows the task's labels in their order."""
     if first.ids != second.ids or first.labels != second.labels or not first.labels:
         raise ValueError("they were not scored on the same examples with the same labels")
-    count, given, both = len(first.ids), first.labels, (first.predictions, second.predictions)
-    if isinstance(given[0], list):
-        return PairedTest(count, metric, _tags(both, given, metric))
-    if isinstance(given[0], float | int):
-        numbers = [np.array(values, float) for values in (*both, given)]
-        return PairedTest(count, metric, _scores(numbers[:2], numbers[2], metric))
-    own = _label_names(run)
-    one, other, labels = _indices(run, *both, given)
-    right = mcnemar(one == labels, other == labels)
-    if metric == "accuracy":
+    count = len(first.ids)
+    labels = first.labels
+    predictions = (first.predictions, second.predictions)
+    if isinstance(labels[0], list):
+        return PairedTest(count, metric, _bootstrap_tags(predictions, labels, metric))
+    if isinstance(labels[0], float | int):
+        numbers = [np.array(values, float) for values in predictions]
         return PairedTest(
-            count, metric, _means(100.0 * np.array([one == labels, other == labels])), right
+            count, metric, _bootstrap_scores(numbers, np.array(labels, float), metric)
         )
-    if not own and (names := {*map(str, given)}) != {"0", "1"}:  # F1 asks for the second label
+
+    first_index, second_index, label_index = _indices(run, *predictions, labels)
+    right = np.array([first_index == label_index, second_index == label_index])
+    test = mcnemar(right[0], right[1])
+    if metric == "accuracy":
+        return PairedTest(count, metric, _bootstrap_means(100.0 * right), test)
+    names = {str(label) for label in labels}
+    if not _label_names(run) and names != {"0", "1"}:  # F1 asks for the second label
         raise ValueError(
             f"{metric} needs the order of the labels {sorted(names)}, which the run does not say"
         )
-    return PairedTest(count, metric, _scores([one, other], labels, metric), right)
+    scores = _bootstrap_scores([first_index, second_index], label_index, metric)
+    return PairedTest(count, metric, scores, test)
 
 
 def _label_names(run: Record) -> list[str]:
-    return [str(name) for name in (_task(run).get("data") or {}).get("labels") or ()]
+    data = _task(run).get("data") or {}
+    return [str(name) for name in data.get("labels") or ()]
 
 
 def _task(run: Record) -> Mapping[str, Any]:
     """What it was scored on; a measure of a task has that in itself."""
-    return run.config.get("task") or (run.config.get("measure") or {}).get("task") or {}
+    measure = run.config.get("measure") or {}
+    return run.config.get("task") or measure.get("task") or {}
 
 
 def _indices(run: Record, *answers: Sequence[Any]) -> list[NDArray[Any]]:
-    """Labels as numbers in the task's order, or else sorted; the right ones are last, and others
-    than those are -1.
+    """Labels as numbers in the task's order, or else sorted.
+
+    The right ones are last in `answers`; labels that are none of those are -1.
     """
-    names = dict.fromkeys([*_label_names(run), *sorted({str(label) for label in answers[-1]})])
-    index = {name: i for i, name in enumerate(names)}
-    return [np.array([index.get(str(value), -1) for value in values]) for values in answers]
+    right_labels = sorted({str(label) for label in answers[-1]})
+    names = dict.fromkeys([*_label_names(run), *right_labels])
+    index = {name: number for number, name in enumerate(names)}
+    numbers: list[NDArray[Any]] = []
+    for values in answers:
+        numbers.append(np.array([index.get(str(value), -1) for value in values]))
+    return numbers
 
 
-def _means(each: NDArray[np.float64]) -> Bootstrap:
-    """Of both systems' mean scores; `each` [2, N]."""
-    return bootstrap(lambda index, which: float(each[which, index].mean()), each.shape[1])
+def _bootstrap_means(scores: NDArray[np.float64]) -> Bootstrap:
+    """Of both systems' mean scores; `scores` [2, N]."""
+
+    def mean(index: NDArray[np.int64], system: int) -> float:
+        return float(scores[system, index].mean())
+
+    return bootstrap(mean, scores.shape[1])
 
 
-def _scores(predicted: Sequence[NDArray[Any]], labels: NDArray[Any], metric: str) -> Bootstrap:
+def _bootstrap_scores(
+    predicted: Sequence[NDArray[Any]], labels: NDArray[Any], metric: str
+) -> Bootstrap:
     from clozelab.metrics import glue
 
-    if (scorer := glue.SCORERS.get(metric)) is None:
+    scorer = glue.SCORERS.get(metric)
+    if scorer is None:
         raise ValueError(f"{metric} is no score of labelled examples")
-    return bootstrap(
-        lambda index, which: 100.0 * scorer(predicted[which][index], labels[index]), len(labels)
-    )
+
+    def score(index: NDArray[np.int64], system: int) -> float:
+        return 100.0 * scorer(predicted[system][index], labels[index])
+
+    return bootstrap(score, len(labels))
 
 
-def _tags(both: Sequence[list[Any]], labels: list[Any], metric: str) -> Bootstrap:
+def _bootstrap_tags(predictions: Sequence[list[Any]], labels: list[Any], metric: str) -> Bootstrap:
     """Sentences are resampled, not words: the words of one sentence share their fate."""
-    from clozelab.metrics.entities import entities
+    # of each system [sentences, 2]: numerator and denominator
+    counts: list[NDArray[Any]] = []
+    for answers in predictions:
+        pairs = zip(answers, labels, strict=True)
+        counts.append(np.array([_count_tags(answer, label, metric) for answer, label in pairs]))
 
-    # numerator, denominator
-    def count(predicted: Sequence[str], label: Sequence[str]) -> tuple[int, int]:
-        if metric == "accuracy":
-            return sum(p == one for p, one in zip(predicted, label, strict=True)), len(label)
-        found, expected = set(entities(predicted)), set(entities(label))
-        of = {"precision": [found], "recall": [expected]}.get(metric, [found, expected])
-        return len(of) * len(found & expected), sum(map(len, of))
-
-    counts = [
-        np.array([count(p, label) for p, label in zip(answers, labels, strict=True)])
-        for answers in both
-    ]
-
-    def score(index: NDArray[np.int64], which: int) -> float:
-        right, total = counts[which][index].sum(axis=0)
+    def score(index: NDArray[np.int64], system: int) -> float:
+        right, total = counts[system][index].sum(axis=0)
         return 100.0 * right / total if total else 0.0
 
     return bootstrap(score, len(labels))
 
 
-def _golds(
+def _count_tags(predicted: Sequence[str], label: Sequence[str], metric: str) -> tuple[int, int]:
+    """Numerator and denominator of one sentence's score; F1 is 2 hits of (predicted + right)."""
+    from clozelab.metrics.entities import entities
+
+    if metric == "accuracy":
+        hits = sum(tag == right for tag, right in zip(predicted, label, strict=True))
+        return hits, len(label)
+    found = set(entities(predicted))
+    expected = set(entities(label))
+    hits = len(found & expected)
+    if metric == "precision":
+        return hits, len(found)
+    if metric == "recall":
+        return hits, len(expected)
+    return 2 * hits, len(found) + len(expected)
+
+
+# -- questions -------------------------------------------------------------------------------------
+
+
+def _read_right_answers(
     run: Record, ids: Sequence[str], data_dir: str | None
 ) -> tuple[bool, Mapping[str, Sequence[str]]]:
-    """(whether some questions have no answer, id -> right answers), from the file that a run was
-    scored on.
+    """(whether some questions have no answer, id -> right answers).
+
+    They are read from the file that a run was scored on, in `data_dir` or where it was then.
     """
     from clozelab.datamodules.squad import read_squad
 
     data = _task(run)["data"]
-    name, unanswerable = str(data["validation_file"]), bool(data.get("with_unanswerable", False))
-    places = (
-        [Path(data_dir) / name]
-        if data_dir
-        else [Path(path) for path in run.watched if path.endswith(name)]
-    )
-    path = next((place for place in places if place.is_file()), None)
+    name = str(data["validation_file"])
+    has_unanswerable = bool(data.get("with_unanswerable", False))
+    paths = [Path(path) for path in run.watched if path.endswith(name)]
+    if data_dir:
+        paths = [Path(data_dir) / name]
+    path = next((path for path in paths if path.is_file()), None)
     if path is None:
         raise ValueError(f"the right answers ({name}) are not to be found; say data_dir=FOLDER")
-    gold = read_squad(path, for_training=False, with_unanswerable=unanswerable)
+    gold = read_squad(path, for_training=False, with_unanswerable=has_unanswerable)
     answers = {question.id: question.answers for question in gold.questions}
     if set(answers) != set(ids):
         raise ValueError(f"{path} does not have the questions that the runs answered")
-    return unanswerable, answers
-
-
-def rescored(run: Record, data_dir: str | None = None) -> dict[str, float]:
-    """What the official scorers give a run's kept predictions: key -> score, as scores.json has it.
-    ValueError: no predictions, or SQuAD's right answers (in the task's file) are not here."""
-    from pandas import DataFrame
-
-    from clozelab.metrics import glue, squad
-    from clozelab.metrics.entities import entity_scores, tag_scores
-
-    if (run.folder / "predictions.json").is_file():
-        said = read_answers(run.folder / "predictions.jsonl")
-        texts = dict(zip(said.ids, said.predictions, strict=True))
-        unanswerable, answers = _golds(run, said.ids, data_dir)
-        found = squad.score_v2(answers, texts) if unanswerable else squad.score_v1(answers, texts)
-        return {
-            f"validation/{key}": value
-            for key, value in found.items()
-            if f"validation/{key}" in run.scores
-        }
-    files = sorted(run.folder.glob("predictions*.jsonl"))
-    if not files:
-        raise ValueError(f"{run.place} has no predictions")
-    scores: dict[str, float] = {}
-    # minimal pairs
-    if '"won":' in (text := files[0].read_text(encoding="utf-8")).partition("\n")[0]:
-        rows = DataFrame([json.loads(line) for line in text.splitlines()])
-        groups = rows.won.groupby(rows.id.str.rpartition("/")[0]).mean()
-        return {"validation/accuracy": groups.mean()} | {
-            f"validation/accuracy/{name}": one for name, one in groups.items()
-        }
-    for path in files:
-        said, other = read_answers(path), path.stem.removeprefix("predictions").removeprefix("_")
-        prefix = f"validation/{other}_" if other else "validation/"
-        names = [key.removeprefix(prefix) for key in run.scores if key.startswith(prefix)]
-        labels = said.labels or []
-        if labels and isinstance(labels[0], list):
-            found = (entity_scores if "f1" in names else tag_scores)(said.predictions, labels)
-        else:
-            are_numbers = bool(labels) and isinstance(labels[0], float | int)
-            pair = said.predictions, labels
-            sides = [np.array(one, float) for one in pair] if are_numbers else _indices(run, *pair)
-            found = glue.score([name for name in names if name in glue.SCORERS], *sides)
-        scores |= {f"{prefix}{name}": value for name, value in found.items() if name in names}
-    return scores
+    return has_unanswerable, answers
 
 
 def _questions(
@@ -250,20 +243,97 @@ def _questions(
     """F1 of each question, against the golds of the file that the first run was scored on."""
     from clozelab.metrics import squad
 
-    unanswerable, answers = _golds(one, first.ids, data_dir)
-    each = []
-    for record, run in ((one, first), (two, second)):
-        texts = dict(zip(run.ids, run.predictions, strict=True))
-        if unanswerable:
+    has_unanswerable, right_answers = _read_right_answers(one, first.ids, data_dir)
+    scores_by_run: list[NDArray[np.float64]] = []
+    for record, answers in ((one, first), (two, second)):
+        texts = dict(zip(answers.ids, answers.predictions, strict=True))
+        if has_unanswerable:
             # 2.0's threshold is in the texts
-            scores = squad.score_each(squad.f1_or_both_empty, answers, texts)
+            scores = squad.score_each(squad.f1_or_both_empty, right_answers, texts)
         else:
-            scores = squad.best_over_golds(squad.f1, answers, texts)
-        values = np.array([100.0 * scores.get(key, 0.0) for key in answers])
-        mean, said = values.mean(), record.score or 0.0
-        if record.metric == "validation/f1" and abs(mean - said) > TOLERANCE:
+            scores = squad.best_over_golds(squad.f1, right_answers, texts)
+        values = np.array([100.0 * scores.get(key, 0.0) for key in right_answers])
+        recorded = record.score or 0.0
+        is_headline = record.metric == "validation/f1"
+        if is_headline and abs(values.mean() - recorded) > TOLERANCE:
             raise ValueError(
-                f"{record.place}: its answers score {mean:.2f}, its scores.json {said:.2f}"
+                f"{record.place}: its answers score {values.mean():.2f}, its scores.json"
+                f" {recorded:.2f}"
             )
-        each.append(values)
-    return PairedTest(len(answers), "f1", _means(np.array(each)))
+        scores_by_run.append(values)
+    return PairedTest(len(right_answers), "f1", _bootstrap_means(np.array(scores_by_run)))
+
+
+# -- scoring again ---------------------------------------------------------------------------------
+
+
+def rescored(run: Record, data_dir: str | None = None) -> dict[str, float]:
+    """What the official scorers give a run's kept predictions: key -> score, as scores.json has it.
+
+    ValueError: no predictions, or SQuAD's right answers (in the task's file) are not here.
+    """
+    if (run.folder / "predictions.json").is_file():
+        return _rescore_questions(run, data_dir)
+    paths = sorted(run.folder.glob("predictions*.jsonl"))
+    if not paths:
+        raise ValueError(f"{run.place} has no predictions")
+    with paths[0].open(encoding="utf-8") as file:
+        is_minimal_pairs = '"won":' in file.readline()
+    if is_minimal_pairs:
+        return _rescore_minimal_pairs(paths[0])
+    scores: dict[str, float] = {}
+    for path in paths:
+        scores |= _rescore_labelled(run, path)
+    return scores
+
+
+def _rescore_questions(run: Record, data_dir: str | None) -> dict[str, float]:
+    from clozelab.metrics import squad
+
+    answers = read_answers(run.folder / "predictions.jsonl")
+    texts = dict(zip(answers.ids, answers.predictions, strict=True))
+    has_unanswerable, right_answers = _read_right_answers(run, answers.ids, data_dir)
+    scorer = squad.score_v2 if has_unanswerable else squad.score_v1
+    scores: dict[str, float] = {}
+    for name, value in scorer(right_answers, texts).items():
+        if f"validation/{name}" in run.scores:
+            scores[f"validation/{name}"] = value
+    return scores
+
+
+def _rescore_minimal_pairs(path: Path) -> dict[str, float]:
+    """Accuracy of each paradigm, and their mean: ids are PARADIGM/NUMBER."""
+    from pandas import DataFrame
+
+    lines = path.read_text(encoding="utf-8").splitlines()
+    rows = DataFrame([json.loads(line) for line in lines])
+    paradigms = rows.id.str.rpartition("/")[0]
+    accuracies = rows.won.groupby(paradigms).mean()
+    scores = {"validation/accuracy": accuracies.mean()}
+    for paradigm, accuracy in accuracies.items():
+        scores[f"validation/accuracy/{paradigm}"] = accuracy
+    return scores
+
+
+def _rescore_labelled(run: Record, path: Path) -> dict[str, float]:
+    """Scores of one file of predictions; predictions_mismatched.jsonl has mismatched_ scores."""
+    from clozelab.metrics import glue
+    from clozelab.metrics.entities import entity_scores, tag_scores
+
+    answers = read_answers(path)
+    labels = answers.labels or []
+    file = path.stem.removeprefix("predictions").removeprefix("_")
+    prefix = f"validation/{file}_" if file else "validation/"
+    names = [key.removeprefix(prefix) for key in run.scores if key.startswith(prefix)]
+    if labels and isinstance(labels[0], list):
+        scorer = entity_scores if "f1" in names else tag_scores
+        scores = scorer(answers.predictions, labels)
+    else:
+        if labels and isinstance(labels[0], float | int):
+            predicted = np.array(answers.predictions, float)
+            expected = np.array(labels, float)
+        else:
+            predicted, expected = _indices(run, answers.predictions, labels)
+        official = [name for name in names if name in glue.SCORERS]
+        scores = glue.score(official, predicted, expected)
+    return {f"{prefix}{name}": value for name, value in scores.items() if name in names}

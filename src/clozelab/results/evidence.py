@@ -135,34 +135,35 @@ def _amounts(run: Record) -> dict[str, float]:
 
 def compare_rows(table: ResultTable, first: str, second: str, tasks: Sequence[str]) -> Pair:
     """All that is known of how two rows' runs were made."""
-    experiment = table.experiment
-    arms = [experiment.row(name).arm if name in table.rows else None for name in (first, second)]
+    rows = (first, second)
+    arms = [table.experiment.row(name).arm for name in rows]
     pretrained = [table.pretrain_runs.get(str(arm), []) for arm in arms]
-    finetuned = [table.finetune_runs.get(name, []) for name in (first, second)]
-    evaluated = [table.evaluation_runs.get(name, []) for name in (first, second)]
-    sides: list[RowEvidence] = []
-    for index, name in enumerate((first, second)):
-        by_task = {task: table.runs_on(name, task) for task in tasks}
-        sides.append(
-            RowEvidence(
-                name=name,
-                arm=arms[index],
-                pretraining=[table.evidence_of(run) for run in pretrained[index]],
-                finetuning=[table.evidence_of(run) for run in finetuned[index]],
-                evaluation=[table.evidence_of(run) for run in evaluated[index]],
-                by_task={
-                    task: [table.evidence_of(run) for run in runs] for task, runs in by_task.items()
-                },
-            )
-        )
+    finetuned = [table.finetune_runs.get(name, []) for name in rows]
+    evaluated = [table.evaluation_runs.get(name, []) for name in rows]
+    row_factors = treatment_factors(*finetuned) | treatment_factors(*evaluated)
     return Pair(
-        first=sides[0],
-        second=sides[1],
-        matched=experiment.matched,
-        free_keys=experiment.free_keys,
+        first=_row_evidence(table, first, tasks),
+        second=_row_evidence(table, second, tasks),
+        matched=table.experiment.matched,
+        free_keys=table.experiment.free_keys,
         arm_factors=treatment_factors(*pretrained),
-        row_factors=treatment_factors(*finetuned) | treatment_factors(*evaluated),
-        outdated=_outdated(table, (first, second), arms, tasks),
+        row_factors=row_factors,
+        outdated=_outdated(table, rows, arms, tasks),
+    )
+
+
+def _row_evidence(table: ResultTable, row: str, tasks: Sequence[str]) -> RowEvidence:
+    def evidence(runs: Sequence[Record]) -> list[RunEvidence]:
+        return [table.evidence_of(run) for run in runs]
+
+    arm = table.experiment.row(row).arm
+    return RowEvidence(
+        name=row,
+        arm=arm,
+        pretraining=evidence(table.pretrain_runs.get(str(arm), [])),
+        finetuning=evidence(table.finetune_runs.get(row, [])),
+        evaluation=evidence(table.evaluation_runs.get(row, [])),
+        by_task={task: evidence(table.runs_on(row, task)) for task in tasks},
     )
 
 

@@ -310,20 +310,19 @@ def _one_dataset_a_task(
     generators: dict[str, str | None] = {}
     excluded: list[ExcludedRuns] = []
     excluded_folders: set[Path] = set()
-    for task in dict.fromkeys(run.task for run in runs):
+    for task, task_runs in group_by(runs, lambda run: run.task).items():
         # Until it is scored no record says what it reads.
-        scored = [run for run in runs if run.task == task and is_scored(run)]
+        scored = [run for run in task_runs if is_scored(run)]
         by_generator = group_by(scored, lambda run: run.synthetic)
         usual = synthetic
         if by_generator and synthetic not in by_generator:
             usual = next(iter(by_generator))
         generators[task] = usual
-        for generator, others in by_generator.items():
-            if generator == usual:
-                continue
-            excluded_folders |= {run.folder for run in others}
-            names = tuple(dict.fromkeys(run.name for run in others))
-            excluded.append(ExcludedRuns(task, len(others), names, generator, usual))
+        others = {key: group for key, group in by_generator.items() if key != usual}
+        for generator, group in others.items():
+            excluded_folders |= {run.folder for run in group}
+            names = tuple(dict.fromkeys(run.name for run in group))
+            excluded.append(ExcludedRuns(task, len(group), names, generator, usual))
     kept = [run for run in runs if run.folder not in excluded_folders]
     return kept, generators, tuple(excluded)
 
@@ -355,16 +354,16 @@ def _task_columns(
         if not column.task:
             continue
         datasets: list[DataColumn] = []
-        for task in sorted(by_task, key=lambda task: (task != column.task, task)):
-            run = _describing_run(ordered, task, column.metric) or by_task[task]
-            if not _belongs(run, column, used_metrics.get(task)):
-                continue
-            used = used_metrics.setdefault(task, set())
-            dataset = _data_column(run, column, generators[task], is_first=not used)
-            used.add(dataset.metric)
-            if dataset.origin is Origin.OWN_MEASURE and not experiment.has_paper:
-                dataset = replace(dataset, origin=Origin.OTHER)
-            datasets.append(dataset)
+        # the column's own task first
+        for task in sorted(by_task, key=lambda name: (name != column.task, name)):
+            run = _describing_run(ordered, task, column.metric, by_task[task])
+            if _belongs(run, column, used_metrics.get(task)):
+                used = used_metrics.setdefault(task, set())
+                dataset = _data_column(run, column, generators[task], is_first=not used)
+                used.add(dataset.metric)
+                datasets.append(dataset)
+        if not experiment.has_paper:
+            datasets = [_without_paper(dataset) for dataset in datasets]
         is_ours = column.is_measured or any(dataset.is_paper for dataset in datasets)
         if not is_ours:
             yield _paper_column(column)
@@ -373,7 +372,14 @@ def _task_columns(
         yield _data_column(by_task[task], None, generators[task], is_first=True)
 
 
-def _describing_run(runs: Sequence[Record], task: str, metric: str) -> Record | None:
+def _without_paper(dataset: DataColumn) -> DataColumn:
+    """Where there is no paper, nothing is "not in the paper"."""
+    if dataset.origin is Origin.OWN_MEASURE:
+        return replace(dataset, origin=Origin.OTHER)
+    return dataset
+
+
+def _describing_run(runs: Sequence[Record], task: str, metric: str, otherwise: Record) -> Record:
     """The run that knows most and has a metric: of a measure some runs lack a score.
 
     No causal encoder reads from the right, for example.
@@ -381,7 +387,7 @@ def _describing_run(runs: Sequence[Record], task: str, metric: str) -> Record | 
     for run in reversed(runs):
         if run.task == task and metric in run.values:
             return run
-    return None
+    return otherwise
 
 
 def _belongs(run: Record, column: Column, used: set[str] | None) -> bool:

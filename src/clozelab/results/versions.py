@@ -42,9 +42,8 @@ def find_outdated(runs: Iterable[Record], free_keys: Iterable[str] = ()) -> Outd
     old_encoders: set[tuple[str, int]] = set()
     for group in group_by(complete, comparison_of).values():
         newest = max(run.results_version for run in group)
-        for run in group:
-            if run.results_version == newest:
-                continue
+        older = [run for run in group if run.results_version < newest]
+        for run in older:
             outdated[run.folder] = Outdated(Age.OLDER_VERSION, run.results_version, newest)
             if run.stage == "pretrain":
                 old_encoders.add((run.name, run.seed))
