@@ -33,8 +33,8 @@ from clozelab.runs.fingerprint import canonical, flatten
 from clozelab.runs.record import Record, read_delta, what_was_said
 from clozelab.runs.store import Run
 from clozelab.schema import ScaleConfig
-from clozelab.suggestions import CONF_DIR, EXPERIMENTS_DIR
 from clozelab.targets import check_targets
+from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
 from clozelab.verdicts.comparability import MAY_DIFFER, is_within, meant_to_differ
 from clozelab.verdicts.experiment import find_experiment, list_experiments, load_experiment
 

@@ -36,7 +36,8 @@ from clozelab.datamodules.files import cached_arrays, text_lines
 from clozelab.launch import experiments, sweep
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import read_tensors
-from clozelab.suggestions import CONF_DIR, own_text
+from clozelab.text.paths import CONF_DIR
+from clozelab.text.safe_yaml import own_text
 from clozelab.training.checkpoints import load_file, save_file
 
 PAPER: dict[str, Any] = {

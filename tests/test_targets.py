@@ -10,7 +10,6 @@ import torch
 from omegaconf import OmegaConf
 
 from clozelab.launch import sweep
-from clozelab.suggestions import CONF_DIR
 from clozelab.targets import (
     GIVEN_BY_STAGE,
     build,
@@ -19,6 +18,7 @@ from clozelab.targets import (
     parameters_of,
     take_permission,
 )
+from clozelab.text.paths import CONF_DIR
 
 GOOD = {
     "_target_": "clozelab.optim.schedule.LinearWarmupDecay",

@@ -21,7 +21,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clozelab.suggestions import CONF_DIR, fitted, hint
+from clozelab.text.did_you_mean import hint
+from clozelab.text.formatting import fitted
+from clozelab.text.paths import CONF_DIR
 from clozelab.training.stopping import (
     Interrupted,
     begin,

@@ -24,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from clozelab.schema import SCHEMAS
-from clozelab.suggestions import hint, nearest
+from clozelab.text.did_you_mean import hint, nearest
 
 
 def fallback(*values: Any) -> Any:

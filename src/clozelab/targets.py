@@ -24,7 +24,8 @@ from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from clozelab.schema import IDENTITY, meanings
-from clozelab.suggestions import CONF_DIR, hint, key_of
+from clozelab.text.did_you_mean import hint, key_of
+from clozelab.text.paths import CONF_DIR
 
 WITHOUT_PLACE = re.compile(
     r"^(scale\.pretrain\.)?phases\.\d+\.|(?<=^logger)\.\w+$|(?<=^callbacks)\.\w+"

@@ -20,7 +20,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from clozelab.suggestions import CONF_DIR, fitted, hint
+from clozelab.text.did_you_mean import hint
+from clozelab.text.formatting import fitted
+from clozelab.text.paths import CONF_DIR
 
 
 @dataclass(frozen=True)

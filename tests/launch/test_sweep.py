@@ -24,7 +24,7 @@ from clozelab.launch.sweep import (
     without_hydra,
 )
 from clozelab.runs.fingerprint import canonical
-from clozelab.suggestions import CONF_DIR, EXPERIMENTS_DIR
+from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
 
 
 def opened(experiment: str, name: str, *words: str) -> Sweep:

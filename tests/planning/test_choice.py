@@ -19,7 +19,7 @@ from clozelab.planning.jobs import Speed
 from clozelab.planning.starts import usual_starts
 from clozelab.runs.find import find
 from clozelab.stages.plan import main
-from clozelab.suggestions import CONF_DIR
+from clozelab.text.paths import CONF_DIR
 from clozelab.verdicts.experiment import find_experiment, load_experiment, read_yaml
 from clozelab.verdicts.judging import FAILS, HOLDS
 from clozelab.verdicts.table import build_table

@@ -19,7 +19,7 @@ from clozelab.planning.starts import Starts, measured_starts, usual_starts
 from clozelab.planning.steps import make_steps
 from clozelab.stages.plan import keep_plan, part_tables, sums
 from clozelab.stages.subject import Corpora, analyse
-from clozelab.suggestions import duration
+from clozelab.text.formatting import duration
 from clozelab.verdicts.experiment import find_experiment
 
 FOLDER = find_experiment("two_sides")

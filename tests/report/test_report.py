@@ -22,7 +22,7 @@ from clozelab.report.render import Report, write_report
 from clozelab.runs.find import find
 from clozelab.stages.report import main as report_verb
 from clozelab.stages.report import print_page
-from clozelab.suggestions import duration, rough, signed
+from clozelab.text.formatting import duration, rough, signed
 from clozelab.verdicts.experiment import find_experiment, load_experiment
 
 EVERY = ("mrpc", "snli_95k", "qnli_derived", "squad_v1")

@@ -24,7 +24,7 @@ from clozelab.stages.compare import main as compare
 from clozelab.stages.inventory import list_all
 from clozelab.stages.inventory import runs as runs_verb
 from clozelab.stages.inventory import status as status_verb
-from clozelab.suggestions import EXPERIMENTS_DIR
+from clozelab.text.paths import EXPERIMENTS_DIR
 from clozelab.training.callbacks import in_one_line
 from clozelab.verdicts.experiment import find_experiment, own_experiments
 

@@ -20,7 +20,7 @@ from clozelab.runs.fingerprint import (
     watched_files,
 )
 from clozelab.runs.store import Run
-from clozelab.suggestions import EXPERIMENTS_DIR
+from clozelab.text.paths import EXPERIMENTS_DIR
 
 WANDB_KEY = "0123456789abcdef" * 2 + "01234567"
 

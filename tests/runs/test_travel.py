@@ -23,7 +23,7 @@ from clozelab.report import render
 from clozelab.runs.find import find
 from clozelab.runs.fingerprint import RESULTS_VERSIONS, encoder_fingerprint, identity_of
 from clozelab.stages.travel import MANIFEST, RUNS
-from clozelab.suggestions import EXPERIMENTS_DIR
+from clozelab.text.paths import EXPERIMENTS_DIR
 from clozelab.verdicts.experiment import load_experiment
 
 NAME = "table5_pretraining_tasks"

@@ -14,7 +14,7 @@ import yaml  # type: ignore[import-untyped]
 from tests import forked
 
 from clozelab.launch.experiments import inline_configs
-from clozelab.suggestions import EXPERIMENTS_DIR
+from clozelab.text.paths import EXPERIMENTS_DIR
 from clozelab.verdicts.experiment import (
     CONTRAST,
     MONOTONE,

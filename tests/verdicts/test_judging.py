@@ -12,7 +12,7 @@ import pytest
 
 from clozelab.metrics.statistics import FINETUNING_SEEDS
 from clozelab.runs.find import find
-from clozelab.suggestions import duration
+from clozelab.text.formatting import duration
 from clozelab.verdicts.accounts import problems
 from clozelab.verdicts.experiment import Claim, Experiment, find_experiment, load_experiment
 from clozelab.verdicts.judging import (

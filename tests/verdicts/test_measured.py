@@ -12,7 +12,7 @@ import pytest
 
 from clozelab.report import page
 from clozelab.runs.find import find
-from clozelab.suggestions import duration
+from clozelab.text.formatting import duration
 from clozelab.verdicts.accounts import problems
 from clozelab.verdicts.comparability import sweep_table, why_not
 from clozelab.verdicts.experiment import load_experiment

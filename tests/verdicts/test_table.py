@@ -11,7 +11,7 @@ import pytest
 
 from clozelab.runs.find import Runs
 from clozelab.runs.record import Record, Score
-from clozelab.suggestions import EXPERIMENTS_DIR
+from clozelab.text.paths import EXPERIMENTS_DIR
 from clozelab.verdicts.experiment import load_experiment
 from clozelab.verdicts.judging import HOLDS, NOT_COMPARABLE, ONE_SEED, judge
 from clozelab.verdicts.table import Cell, Table, build_table

@@ -23,7 +23,7 @@ from clozelab.launch.sweep import Sweep, hydra_config
 from clozelab.runs.find import find_equal_run, is_done, is_record_of
 from clozelab.runs.fingerprint import are_untouched
 from clozelab.runs.record import DAMAGED, JobName, read_delta, read_record
-from clozelab.suggestions import key_of
+from clozelab.text.did_you_mean import key_of
 
 LIKELY_SHARED = "shared?"
 ARM = "${encoder_arm}"

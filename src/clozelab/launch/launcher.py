@@ -34,9 +34,10 @@ from clozelab.runs.fingerprint import grouped
 from clozelab.runs.record import DAMAGED, read_record
 from clozelab.runs.store import accept_other_code
 from clozelab.runs.upkeep import ending, gain, reached, results, write_launch
-from clozelab.suggestions import key_of, several
 from clozelab.targets import allowed
 from clozelab.terminal import Heading, make_table, say
+from clozelab.text.did_you_mean import key_of
+from clozelab.text.formatting import several
 from clozelab.training.host import require_package, usable_cores
 from clozelab.training.stopping import OUT_OF_TIME, STOPPED, Interrupted
 

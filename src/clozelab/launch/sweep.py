@@ -40,8 +40,9 @@ from clozelab.launch import experiments
 from clozelab.launch.experiments import KINDS, MEASURED
 from clozelab.runs.fingerprint import grouped, no_value, redacted_words
 from clozelab.schema import SCHEMAS
-from clozelab.suggestions import CONF_DIR, key_of, nearest
 from clozelab.targets import gate
+from clozelab.text.did_you_mean import key_of, nearest
+from clozelab.text.paths import CONF_DIR
 
 # what names an arm or a row already, in conf/pretrain.yaml and finetune.yaml
 NAMED_BY = {"objective", "encoder_arm"}

@@ -17,7 +17,8 @@ import numpy as np
 
 from clozelab.metrics.statistics import POWER, simulate_decided
 from clozelab.planning.cost import NO_SPEED, Costing
-from clozelab.suggestions import CONF_DIR, duration
+from clozelab.text.formatting import duration
+from clozelab.text.paths import CONF_DIR
 from clozelab.verdicts.experiment import ALL_COLUMNS, PERCENT, SPREAD, Experiment, read_yaml
 from clozelab.verdicts.table import Table
 

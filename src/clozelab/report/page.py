@@ -16,19 +16,19 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 
 from clozelab.metrics.statistics import FINETUNING_SEEDS, MOST_SEEDS, ONE_RUN, PRETRAINING_SEEDS
-from clozelab.suggestions import (
+from clozelab.text.formatting import (
     DASH,
     distinct,
     half_width,
     in_units,
     interval,
-    own_text,
     percent,
     probability,
     signed,
     span,
     with_direction,
 )
+from clozelab.text.safe_yaml import own_text
 from clozelab.verdicts.accounts import (
     costs,
     known_losses,

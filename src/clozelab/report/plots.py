@@ -24,7 +24,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatt
 
 from clozelab.metrics.statistics import Estimate
 from clozelab.runs.record import Record
-from clozelab.suggestions import MINUS, with_direction
+from clozelab.text.formatting import MINUS, with_direction
 from clozelab.verdicts.experiment import PERCENT, Row
 from clozelab.verdicts.links import SIGNIFICANCE, Link, correct, link_between
 from clozelab.verdicts.table import Cell, DataColumn, Line, Table

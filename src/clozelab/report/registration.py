@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from clozelab.corpus.files import digest
 from clozelab.runs.fingerprint import grouped, identity_of
 from clozelab.runs.record import JobName, now, write_json
-from clozelab.suggestions import listed
+from clozelab.text.formatting import listed
 from clozelab.verdicts.experiment import Experiment
 
 if TYPE_CHECKING:

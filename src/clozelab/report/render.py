@@ -36,7 +36,7 @@ from clozelab.report.plots import (
 from clozelab.report.registration import said_of
 from clozelab.runs.find import find
 from clozelab.runs.record import NO_UNIT, PERCENT, Record, Score
-from clozelab.suggestions import DASH, in_units
+from clozelab.text.formatting import DASH, in_units
 from clozelab.verdicts.accounts import arm_labels, encoder_sizes, rows_by_size, with_own_sizes
 from clozelab.verdicts.comparability import sweep_table
 from clozelab.verdicts.experiment import Experiment

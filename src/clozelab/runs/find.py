@@ -36,7 +36,7 @@ from clozelab.runs.record import (
     plain_config,
     read_record,
 )
-from clozelab.suggestions import hint
+from clozelab.text.did_you_mean import hint
 from clozelab.training.host import PROC_LOCKS, Held, holder, holders, host_facts
 
 PLACES = re.compile(  # where conf/ puts a run

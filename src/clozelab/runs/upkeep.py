@@ -26,7 +26,7 @@ from pydantic import BaseModel
 from clozelab.runs import record as ledger
 from clozelab.runs.fingerprint import grouped, redacted_words
 from clozelab.runs.record import JobName, Record
-from clozelab.suggestions import DASH
+from clozelab.text.formatting import DASH
 from clozelab.training.measuring import read_rows
 
 # below the folder of an experiment's runs at one scale

@@ -17,8 +17,9 @@ from clozelab.runs.find import find, open_folder
 from clozelab.runs.fingerprint import flatten
 from clozelab.runs.record import DAMAGED, PERCENT, Record, Score
 from clozelab.runs.upkeep import reached
-from clozelab.suggestions import hint, listed, percent, rough, signed
 from clozelab.terminal import Heading, Words, make_console, make_table, say, verb
+from clozelab.text.did_you_mean import hint
+from clozelab.text.formatting import listed, percent, rough, signed
 
 if TYPE_CHECKING:
     from clozelab.verdicts.table import DataColumn, Table

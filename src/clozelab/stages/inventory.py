@@ -17,8 +17,9 @@ from rich.text import Text
 from clozelab.runs import upkeep
 from clozelab.runs.find import find, find_below, no_match, select
 from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STATUSES, Record
-from clozelab.suggestions import DASH, EXPERIMENTS_DIR, STAGE_NAMES, duration, rough, several
 from clozelab.terminal import Heading, Words, make_console, make_table, path_of, say, verb
+from clozelab.text.formatting import DASH, STAGE_NAMES, duration, rough, several
+from clozelab.text.paths import EXPERIMENTS_DIR
 from clozelab.training.host import usable_cores
 
 RUNS_HELP = """clozelab runs [EXPERIMENT] [runs_dir=FOLDER] [name=value ...] [--csv]

@@ -19,8 +19,9 @@ from rich import filesize
 from rich.console import Console
 
 from clozelab.planning.steps import SWEEPS, Step, chooses_seeds, make_steps
-from clozelab.suggestions import DASH, STAGE_NAMES, duration, key_of, listed, passes, rough, several
 from clozelab.terminal import Heading, Words, make_console, make_table, parse, say, verb
+from clozelab.text.did_you_mean import key_of
+from clozelab.text.formatting import DASH, STAGE_NAMES, duration, listed, passes, rough, several
 from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
 
 if TYPE_CHECKING:  # they import torch: not for --help and mistakes

@@ -26,8 +26,8 @@ from clozelab.runs.record import Score
 from clozelab.runs.store import Run, share_equal_run
 from clozelab.stages import building
 from clozelab.stages.prepare import prepared_corpus
-from clozelab.suggestions import passes
 from clozelab.targets import check_targets
+from clozelab.text.formatting import passes
 from clozelab.training.callbacks import KeepEncoders
 from clozelab.training.checkpoints import newest_whole
 from clozelab.training.host import process_rank

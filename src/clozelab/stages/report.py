@@ -17,8 +17,8 @@ from rich.text import Text
 from clozelab.launch.sweep import compose
 from clozelab.planning.steps import runs_root, sweeps_of
 from clozelab.report.tracked import track_report
-from clozelab.suggestions import DASH
 from clozelab.terminal import Words, say, verb
+from clozelab.text.formatting import DASH
 from clozelab.verdicts.experiment import find_experiment, load_experiment
 
 if TYPE_CHECKING:

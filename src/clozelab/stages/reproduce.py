@@ -31,8 +31,9 @@ from clozelab.runs.store import accept_other_code
 from clozelab.runs.upkeep import write_launch
 from clozelab.stages.plan import parse_budget
 from clozelab.stages.report import judge
-from clozelab.suggestions import duration, key_of
 from clozelab.terminal import Words, say, verb
+from clozelab.text.did_you_mean import key_of
+from clozelab.text.formatting import duration
 from clozelab.training.stopping import STOPPED
 from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
 

@@ -38,8 +38,8 @@ from clozelab.runs.find import Runs, cell_of, find, is_copy, select
 from clozelab.runs.fingerprint import RESULTS_VERSIONS
 from clozelab.runs.record import CONFIG_FILE, COPY_FILE, LOCK_FILE, RUN_FILE, Record, read_record
 from clozelab.runs.upkeep import LAUNCH_FILE, merge_launches
-from clozelab.suggestions import own_text
 from clozelab.terminal import Words, path_of, say, verb
+from clozelab.text.safe_yaml import own_text
 from clozelab.verdicts.comparability import sweep_table
 from clozelab.verdicts.experiment import find_experiment, load_experiment
 from clozelab.verdicts.judging import LOOKS_FILE

@@ -19,7 +19,7 @@ import numpy as np
 from clozelab.metrics.statistics import zero_crossings
 from clozelab.runs.fingerprint import grouped
 from clozelab.runs.upkeep import LEARNT_CONTEXT_NATS, context_free, same_fraction
-from clozelab.suggestions import DASH, distinct, duration, listed, percent, rough
+from clozelab.text.formatting import DASH, distinct, duration, listed, percent, rough
 from clozelab.verdicts.comparability import inconsistencies
 from clozelab.verdicts.experiment import Row
 from clozelab.verdicts.table import Table, find_lines

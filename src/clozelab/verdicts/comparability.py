@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from clozelab.runs.fingerprint import CONDITIONAL_KEYS, flatten, grouped
 from clozelab.schema import LAYOUT, NEUTRAL, meaning_of
-from clozelab.suggestions import CONF_DIR, listed, rough
+from clozelab.text.formatting import listed, rough
+from clozelab.text.paths import CONF_DIR
 from clozelab.verdicts.experiment import RATE_KEYS, STEP_KEYS, Column, Experiment, Row, read_yaml
 from clozelab.verdicts.table import Seeds, Table, build_table, seeds_of
 from clozelab.verdicts.versions import why_no_score

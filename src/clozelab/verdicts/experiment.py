@@ -24,7 +24,9 @@ from pydantic import (
     model_validator,
 )
 
-from clozelab.suggestions import EXPERIMENTS_DIR, UniqueKeys, hint, own_text
+from clozelab.text.did_you_mean import hint
+from clozelab.text.paths import EXPERIMENTS_DIR
+from clozelab.text.safe_yaml import UniqueKeys, own_text
 
 OUR_SPLIT: Literal["dev"] = "dev"
 PERCENT = "percent"

@@ -27,7 +27,7 @@ from clozelab.metrics.statistics import (
     seeds_needed,
     smallest_gap,
 )
-from clozelab.suggestions import duration
+from clozelab.text.formatting import duration
 from clozelab.verdicts.accounts import Crossing, find_crossing, seed_seconds
 from clozelab.verdicts.experiment import (
     ALL_COLUMNS,

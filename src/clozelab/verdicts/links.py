@@ -21,7 +21,7 @@ from clozelab.metrics.statistics import (
     sequential_p,
 )
 from clozelab.runs.fingerprint import grouped
-from clozelab.suggestions import MINUS, interval, signed
+from clozelab.text.formatting import MINUS, interval, signed
 from clozelab.verdicts.comparability import FIGURES, TOLERANCE, copied_seeds, made_apart, why_not
 from clozelab.verdicts.experiment import ALL_COLUMNS, CROSSES, SPREAD, Claim, Column, Stopping
 from clozelab.verdicts.table import (

@@ -20,7 +20,7 @@ import numpy as np
 
 from clozelab.metrics.statistics import Estimate, estimate
 from clozelab.runs.fingerprint import grouped
-from clozelab.suggestions import nearest
+from clozelab.text.did_you_mean import nearest
 from clozelab.training.measuring import read_rows
 from clozelab.verdicts.experiment import OUR_SPLIT, PERCENT, Column, Experiment
 from clozelab.verdicts.versions import Outdated, find_outdated, older_runs
