@@ -15,7 +15,7 @@ MOST_LEVELS = 50
 SAFE_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class UniqueKeys(SAFE_LOADER):  # type: ignore[misc]
+class UniqueKeys(SAFE_LOADER):
     """A YAML loader that refuses a key that a mapping has twice, as Hydra does.
 
     PyYAML alone would lose the first one's value without a word.
