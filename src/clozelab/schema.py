@@ -3,6 +3,16 @@
 A root dataclass per stage refuses a misspelt key wherever it stands. Values live in `conf/`, so
 nearly every field is MISSING here. A free-form node carries a `_target_`, which `check_targets`
 looks at. Hydra reads the types, pydantic their ranges (config.check_config).
+
+Two annotations say what a key means for runs that lie in folders:
+
+- `Meaning`: whether two runs that differ in the key are two experiments. Without one they are.
+- `Added(was=VALUE)`: what the key was before it existed. A run with this value is then the same
+  run as an older one whose record lacks the key (docs/decisions/0021). Every new key that counts
+  needs one, or all older run folders belong to another configuration.
+
+Both may also stand in a dictionary that annotates a free-form node, for arguments of its target:
+`Annotated[dict[str, Any], {"how_to_get": NEUTRAL, "window": Added(was=None)}]`.
 """
 
 from __future__ import annotations
@@ -18,14 +28,21 @@ from omegaconf import MISSING
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+TIME_LIMIT = re.compile(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)")
+"""DAYS-HOURS:MINUTES:SECONDS; days may be left out."""
+
 
 def seconds_of(time_limit: str | None) -> float:
-    """Of a time limit as Slurm writes it; without end for None. ValueError for any other text."""
+    """Return the seconds of a time limit as Slurm writes it; infinity for None.
+
+    ValueError for any other text.
+    """
     if time_limit is None:
         return math.inf
-    if (found := re.fullmatch(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)", time_limit)) is None:
+    match = TIME_LIMIT.fullmatch(time_limit)
+    if match is None:
         raise ValueError("write it as '02:30:00', with days as '1-02:30:00'")
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (int(number) for number in match.groups(default="0"))
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
@@ -40,7 +57,19 @@ class Meaning(NamedTuple):
     option: str = ""
 
 
-PROTOCOL, LAYOUT, NEUTRAL, IDENTITY = map(Meaning, ("protocol", "layout", "neutral", "identity"))
+PROTOCOL = Meaning("protocol")
+LAYOUT = Meaning("layout")
+NEUTRAL = Meaning("neutral")
+IDENTITY = Meaning("identity")
+
+
+class Added(NamedTuple):
+    """What a key was before it existed: the value with which the code does what it did then.
+
+    `was` is None, a boolean, a number or a text. A whole part that may be None is added with None.
+    """
+
+    was: bool | int | float | str | None
 
 
 def one_of(*choices: str) -> AfterValidator:
@@ -473,44 +502,90 @@ SCHEMAS: dict[str, type] = {
     "prepare": PrepareConfig,
     "pretrain": PretrainConfig,
     "finetune": FinetuneConfig,
+    "evaluate": EvaluateConfig,
 }
-SCHEMAS["evaluate"] = EvaluateConfig
 
 
 @cache
 def meanings() -> dict[str, Meaning]:
-    """Dotted key (with `*` for a list's places) -> what it means for a run, where that is not part
-    of the protocol; any other key means what the nearest one above it does."""
-    found = (pair for schema in SCHEMAS.values() for pair in _meanings(schema))
-    return {"hydra": NEUTRAL} | {name: meaning for name, meaning in found if meaning != PROTOCOL}
+    """Return dotted key -> what it means for a run, where that is not part of the protocol.
+
+    A list's places are `*`. A key that is not here means what the nearest one above it does.
+    """
+    result = {"hydra": NEUTRAL}
+    for schema in SCHEMAS.values():
+        for key, notes in keys_of(schema):
+            meaning = _meaning_in(notes)
+            if meaning != PROTOCOL:
+                result[key] = meaning
+    return result
 
 
 @cache
 def meaning_of(name: str) -> Meaning:
-    """What a dotted key means for a run: its own meaning, or that of the nearest key above it."""
-    key = re.sub(r"\.\d+\b", ".*", name)
+    """Return what a dotted key means for a run: its own meaning, or the nearest key's above it."""
+    key = _without_places(name)
     while key and key not in meanings():
         key = key.rpartition(".")[0]
     return meanings().get(key, PROTOCOL)
 
 
-def _meanings(
-    schema: type, where: str = "", *, named_alone: bool = False
-) -> Iterator[tuple[str, Meaning]]:
-    """Every dotted key of a dataclass with its meaning, parents first. Below a neutral part only
-    what a run is named by has one: the other values are judged where they are used."""
+@cache
+def added_keys() -> dict[str, Added]:
+    """Return dotted key -> what it was before it existed, for keys that say so."""
+    result = {}
+    for schema in SCHEMAS.values():
+        for key, notes in keys_of(schema):
+            for note in notes:
+                if isinstance(note, Added):
+                    result[key] = note
+    return result
+
+
+def is_as_before(name: str, value: Any) -> bool:
+    """Whether a dotted key has the value that it had before it existed."""
+    added = added_keys().get(_without_places(name))
+    return added is not None and value == added.was
+
+
+def _without_places(name: str) -> str:
+    """Return `phases.*.steps` for `phases.0.steps`."""
+    return re.sub(r"\.\d+\b", ".*", name)
+
+
+def _meaning_in(annotations: tuple[Any, ...]) -> Meaning:
+    for annotation in annotations:
+        if isinstance(annotation, Meaning):
+            return annotation
+    return PROTOCOL
+
+
+def keys_of(
+    schema: type, prefix: str = "", *, identity_only: bool = False
+) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yield every dotted key of a dataclass with its annotations, parents first.
+
+    Below a neutral part only what a run is named by is a key (`identity_only`): the other values
+    are judged where they are used.
+    """
     for name, hint in get_type_hints(schema, include_extras=True).items():
-        said = getattr(hint, "__metadata__", ())
-        meaning = next((one for one in said if isinstance(one, Meaning)), PROTOCOL)
-        if named_alone and meaning != IDENTITY:
+        annotations = getattr(hint, "__metadata__", ())
+        meaning = _meaning_in(annotations)
+        if identity_only and meaning != IDENTITY:
             continue
-        yield f"{where}{name}", meaning
-        for inner in (one for one in said if isinstance(one, dict)):
-            yield from ((f"{where}{name}.{part}", of_part) for part, of_part in inner.items())
-        kind = get_args(hint)[0] if said else hint
-        for part, below in [
-            (kind, f"{where}{name}."),
-            *((one, f"{where}{name}.*.") for one in get_args(kind)),
-        ]:
-            if is_dataclass(part) and isinstance(part, type):
-                yield from _meanings(part, below, named_alone=meaning == NEUTRAL)
+        key = f"{prefix}{name}"
+        yield key, annotations
+
+        # a free-form node: a dictionary says something of some of its keys
+        for annotation in annotations:
+            if isinstance(annotation, dict):
+                for argument, argument_annotation in annotation.items():
+                    yield f"{key}.{argument}", (argument_annotation,)
+
+        # a node of its own (ModelConfig), or a list of such nodes (list[PhaseConfig])
+        value_type = get_args(hint)[0] if annotations else hint
+        schemas_below = [(value_type, f"{key}.")]
+        schemas_below += [(item_type, f"{key}.*.") for item_type in get_args(value_type)]
+        for schema_below, prefix_below in schemas_below:
+            if isinstance(schema_below, type) and is_dataclass(schema_below):
+                yield from keys_of(schema_below, prefix_below, identity_only=meaning == NEUTRAL)
