@@ -331,7 +331,7 @@ def _guarded(action: Callable[[], int], verb: str) -> int:
         variables = ("CLOZELAB_DEBUG", "HYDRA_FULL_ERROR")
         wants_traceback = any(os.environ.get(name, "0") not in ("", "0") for name in variables)
         if wants_traceback or isinstance(error, ConnectionError) or not isinstance(error, kinds):
-            from clozelab.runs.fingerprint import scrubbed
+            from clozelab.runs.redaction import scrubbed
 
             print(scrubbed(traceback.format_exc()), end="", file=sys.stderr)
         else:
@@ -366,7 +366,7 @@ def _print_error(error: BaseException, verb: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from clozelab.runs.fingerprint import scrubbed
+    from clozelab.runs.redaction import scrubbed
 
     # Hydra wraps what a constructor raises; the user wants the constructor's words.
     cause = (
@@ -390,7 +390,7 @@ def _print_error(error: BaseException, verb: str) -> None:
 
 def _clean_record(*arguments: Any, **options: Any) -> logging.LogRecord:
     """Of every log line of a stage, the libraries' too, without secrets: it goes into files."""
-    from clozelab.runs.fingerprint import scrubbed
+    from clozelab.runs.redaction import scrubbed
 
     record = logging.LogRecord(*arguments, **options)
     with suppress(TypeError, ValueError):  # a wrong call, which logging itself reports
@@ -458,9 +458,9 @@ def job(verb: str, cfg: DictConfig) -> int:
     """One job in this process: skip what is complete, before torch is imported."""
     from clozelab.config import check_config
     from clozelab.launch.jobs import check_overrides
-    from clozelab.runs.find import is_done
-    from clozelab.runs.fingerprint import require_encoder
+    from clozelab.runs.inputs import require_encoder
     from clozelab.runs.record import read_record
+    from clozelab.runs.reuse import is_done
     from clozelab.runs.store import accept_other_code
     from clozelab.targets import check_targets
     from clozelab.training.host import import_torchmetrics_quickly, tune_allocator

@@ -23,7 +23,7 @@ from clozelab.launch.sweep import (
     make_loader,
     without_hydra,
 )
-from clozelab.runs.fingerprint import canonical
+from clozelab.runs.identity import canonical
 from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
 
 

@@ -16,7 +16,7 @@ from clozelab.planning.steps import Step, make_steps
 from clozelab.report import registration
 from clozelab.report.registration import REGISTRATION_FILE, read_registration, said_of
 from clozelab.runs.find import find
-from clozelab.runs.fingerprint import RESULTS_VERSIONS, canonical
+from clozelab.runs.identity import RESULTS_VERSIONS, canonical
 from clozelab.stages.reproduce import register as verb
 from clozelab.verdicts.experiment import load_experiment
 

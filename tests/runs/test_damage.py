@@ -18,8 +18,9 @@ from omegaconf import DictConfig, OmegaConf
 from clozelab.launch.jobs import PlannedJob, job_status, with_own_folders
 from clozelab.launch.launcher import _doubt
 from clozelab.launch.processes import Job
-from clozelab.runs.find import find, is_done
+from clozelab.runs.find import find
 from clozelab.runs.record import COPY_FILE, RUN_FILE, Score, read_record
+from clozelab.runs.reuse import is_done
 from clozelab.runs.store import Run
 from clozelab.verdicts.accounts import problems
 from clozelab.verdicts.experiment import load_experiment

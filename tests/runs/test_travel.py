@@ -21,7 +21,8 @@ from clozelab.cli import main
 from clozelab.corpus.files import digest
 from clozelab.report import render
 from clozelab.runs.find import find
-from clozelab.runs.fingerprint import RESULTS_VERSIONS, encoder_fingerprint, identity_of
+from clozelab.runs.identity import RESULTS_VERSIONS, identity_of
+from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.stages.travel import MANIFEST, RUNS
 from clozelab.text.paths import EXPERIMENTS_DIR
 from clozelab.verdicts.experiment import load_experiment

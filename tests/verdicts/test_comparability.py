@@ -12,7 +12,7 @@ import pytest
 
 from clozelab.launch import sweep
 from clozelab.runs.find import find
-from clozelab.runs.fingerprint import canonical
+from clozelab.runs.identity import canonical
 from clozelab.verdicts.accounts import problems
 from clozelab.verdicts.comparability import derived, inconsistencies, meant_to_differ, why_not
 from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment

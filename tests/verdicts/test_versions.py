@@ -14,7 +14,7 @@ import pytest
 
 from clozelab.report.render import write_results
 from clozelab.runs.find import find
-from clozelab.runs.fingerprint import RESULTS_VERSIONS
+from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.verdicts.accounts import problems
 from clozelab.verdicts.comparability import why_not
 from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment

@@ -38,7 +38,7 @@ from omegaconf import DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from clozelab.config import RESOLVERS
-from clozelab.runs.fingerprint import flatten
+from clozelab.runs.identity import flatten
 from clozelab.targets import UPWARDS
 from clozelab.text.paths import CONF_DIR
 from clozelab.text.safe_yaml import UniqueKeys, own_text

@@ -38,7 +38,9 @@ from clozelab import config as schema
 from clozelab.config import copied
 from clozelab.launch import experiments
 from clozelab.launch.experiments import KINDS, MEASURED
-from clozelab.runs.fingerprint import grouped, no_value, redacted_words
+from clozelab.runs.identity import no_value
+from clozelab.runs.record import grouped
+from clozelab.runs.redaction import redacted_words
 from clozelab.schema import SCHEMAS
 from clozelab.targets import gate
 from clozelab.text.did_you_mean import key_of, nearest

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clozelab.corpus.files import digest
-from clozelab.runs.fingerprint import grouped, identity_of
-from clozelab.runs.record import JobName, now, write_json
+from clozelab.runs.identity import identity_of
+from clozelab.runs.record import JobName, grouped, now, write_json
 from clozelab.text.formatting import listed
 from clozelab.verdicts.experiment import Experiment
 

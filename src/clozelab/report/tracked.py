@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from clozelab.runs.fingerprint import DIGEST, flatten, redacted, redacted_words
+from clozelab.runs.identity import flatten
+from clozelab.runs.redaction import DIGEST, redacted, redacted_words
 from clozelab.targets import build
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from clozelab.modules.model import open_tokenizer
 from clozelab.modules.pretraining import PretrainingModel, PretrainingModule, check_lengths
 from clozelab.objectives.objective import Objective
 from clozelab.report.tracked import tracked_job
-from clozelab.runs.fingerprint import encoder_fingerprint, require_encoder
+from clozelab.runs.inputs import encoder_fingerprint, require_encoder
 from clozelab.runs.record import Record
 from clozelab.runs.store import Run
 from clozelab.targets import build, check_targets, locate

@@ -417,7 +417,7 @@ def _times(shape: Shape, unit: str = "") -> list[str]:
 
 def disk(costing: Costing, room: tuple[str, int, int, int]) -> str:
     """What the runs leave, what of it is there, and the room."""
-    from clozelab.runs.upkeep import size
+    from clozelab.runs.cleanup import size
 
     folders = {arm.corpus.folder for arm in costing.arms if arm.corpus.folder}
     corpus = filesize.decimal(sum(map(size, folders))) if folders else "not prepared yet"

@@ -21,8 +21,8 @@ from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.models.encoder import compile_encoder
 from clozelab.modules.pretraining import PretrainingModule
 from clozelab.objectives.objective import Objective
-from clozelab.runs.find import kept_steps, require_kept_encoders
 from clozelab.runs.record import Score
+from clozelab.runs.reuse import kept_steps, require_kept_encoders
 from clozelab.runs.store import Run, share_equal_run
 from clozelab.stages import building
 from clozelab.stages.prepare import prepared_corpus

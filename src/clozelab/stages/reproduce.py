@@ -26,9 +26,9 @@ from clozelab.launch.processes import run_verb
 from clozelab.launch.progress import Outlook, Pulse, counted, left_at, plan_file, time_words
 from clozelab.planning.steps import SWEEPS, Step, chooses_seeds, make_steps
 from clozelab.runs.find import find
-from clozelab.runs.fingerprint import SEED_KEYS, canonical
+from clozelab.runs.identity import SEED_KEYS, canonical
+from clozelab.runs.progress import write_launch
 from clozelab.runs.store import accept_other_code
-from clozelab.runs.upkeep import write_launch
 from clozelab.stages.plan import parse_budget
 from clozelab.stages.report import judge
 from clozelab.terminal import Words, say, verb

@@ -35,9 +35,9 @@ from clozelab.corpus.files import file_sha256, whole_file
 from clozelab.corpus.lines import MAX_EXPANSION, MIN_BOMB_BYTES
 from clozelab.planning.steps import runs_root
 from clozelab.runs.find import Runs, cell_of, find, is_copy, select
-from clozelab.runs.fingerprint import RESULTS_VERSIONS
+from clozelab.runs.identity import RESULTS_VERSIONS
+from clozelab.runs.progress import LAUNCH_FILE, merge_launches
 from clozelab.runs.record import CONFIG_FILE, COPY_FILE, LOCK_FILE, RUN_FILE, Record, read_record
-from clozelab.runs.upkeep import LAUNCH_FILE, merge_launches
 from clozelab.terminal import Words, path_of, say, verb
 from clozelab.text.safe_yaml import own_text
 from clozelab.verdicts.comparability import sweep_table

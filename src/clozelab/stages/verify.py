@@ -29,14 +29,10 @@ from omegaconf import OmegaConf
 from clozelab.corpus.files import digest, file_sha256
 from clozelab.launch.experiments import check_file
 from clozelab.metrics.glue import CORRELATIONS
-from clozelab.runs.fingerprint import (
-    HIDDEN,
-    RESULTS_VERSIONS,
-    encoder_fingerprint,
-    flatten,
-    identity_of,
-)
+from clozelab.runs.identity import RESULTS_VERSIONS, flatten, identity_of
+from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import CONFIG_FILE, Record, Score, changes, read_record, write_record
+from clozelab.runs.redaction import HIDDEN
 from clozelab.stages.compare import open_run
 from clozelab.stages.travel import RESULTS, Parcel, open_parcel, results_of
 from clozelab.terminal import Words, make_console, path_of, say, verb

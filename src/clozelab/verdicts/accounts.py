@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clozelab.metrics.statistics import zero_crossings
-from clozelab.runs.fingerprint import grouped
-from clozelab.runs.upkeep import LEARNT_CONTEXT_NATS, context_free, same_fraction
+from clozelab.runs.outcome import LEARNT_CONTEXT_NATS, context_free, same_fraction
+from clozelab.runs.record import grouped
 from clozelab.text.formatting import DASH, distinct, duration, listed, percent, rough
 from clozelab.verdicts.comparability import inconsistencies
 from clozelab.verdicts.experiment import Row

@@ -20,7 +20,8 @@ from operator import itemgetter, mul
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from clozelab.runs.fingerprint import CONDITIONAL_KEYS, flatten, grouped
+from clozelab.runs.identity import CONDITIONAL_KEYS, flatten, identity_of
+from clozelab.runs.record import grouped
 from clozelab.schema import LAYOUT, NEUTRAL, meaning_of
 from clozelab.text.formatting import listed, rough
 from clozelab.text.paths import CONF_DIR
@@ -338,7 +339,7 @@ def settings(run: Record) -> dict[str, str]:
     """Dotted key -> value of all that should be equal in compared runs: precision, but not a
     machine's layout.
     """
-    values = {key: value for key, value in flatten(run.config).items() if _counts(key)}
+    values = {key: value for key, value in identity_of(run.config).items() if _counts(key)}
     if (name := "corpus" if run.stage == "pretrain" else "task_files") in run.inputs:
         values[f"input {name}"] = run.inputs[name][:12]
     if "precision" in run.facts:

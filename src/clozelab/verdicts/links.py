@@ -20,7 +20,7 @@ from clozelab.metrics.statistics import (
     holm,
     sequential_p,
 )
-from clozelab.runs.fingerprint import grouped
+from clozelab.runs.record import grouped
 from clozelab.text.formatting import MINUS, interval, signed
 from clozelab.verdicts.comparability import FIGURES, TOLERANCE, copied_seeds, made_apart, why_not
 from clozelab.verdicts.experiment import ALL_COLUMNS, CROSSES, SPREAD, Claim, Column, Stopping

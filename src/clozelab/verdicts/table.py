@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clozelab.metrics.statistics import Estimate, estimate
-from clozelab.runs.fingerprint import grouped
+from clozelab.runs.record import grouped
 from clozelab.text.did_you_mean import nearest
 from clozelab.training.measuring import read_rows
 from clozelab.verdicts.experiment import OUR_SPLIT, PERCENT, Column, Experiment

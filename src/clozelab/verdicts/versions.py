@@ -1,6 +1,6 @@
 """Which runs a table compares where it has runs of several results versions.
 
-A results version (runs/fingerprint.py) forbids mixing within a comparison, not reading
+A results version (runs/identity.py) forbids mixing within a comparison, not reading
 (docs/decisions/0019). So a column is of one version: the newest that any of its complete runs has.
 Runs of older ones stand in no cell, and neither do runs on encoders that stand in none.
 `results.csv` has all of them, and the report names them.
@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clozelab.runs.fingerprint import grouped
+from clozelab.runs.record import grouped
 
 if TYPE_CHECKING:
     from clozelab.runs.record import Record
