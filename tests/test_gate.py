@@ -487,7 +487,7 @@ def test_the_canary_sings(
     write(place, said)
     monkeypatch.setattr(experiments, "check_file", lambda *_: None)
     monkeypatch.setattr(experiments, "check_values", lambda *_: None)
-    monkeypatch.setattr(sweep, "gate", lambda *_: None)
+    monkeypatch.setattr(sweep, "validate_config_security", lambda *_: None)
     monkeypatch.setattr(targets, "check_targets", lambda *_, **__: None)
     monkeypatch.setattr("clozelab.stages.subject.check_targets", lambda *_, **__: None)
     monkeypatch.setenv("CLOZELAB_SKIP_DOCTOR", "1")

@@ -180,9 +180,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     if any(word.startswith("allow_targets=") for word in words):
-        from clozelab.targets import take_permission
+        from clozelab.targets import parse_allow_targets
 
-        words = take_permission(words)
+        words = parse_allow_targets(words)
     verb, rest = (words[0], words[1:]) if words else ("help", [])
     if verb in ("-h", "--help", "help"):
         lines = (f"  {name:<13} {text}" for name, text in (HYDRA_VERBS | PLAIN_VERBS).items())

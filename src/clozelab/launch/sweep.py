@@ -42,7 +42,7 @@ from clozelab.runs.identity import no_value
 from clozelab.runs.record import grouped
 from clozelab.runs.redaction import redacted_words
 from clozelab.schema import SCHEMAS
-from clozelab.targets import gate
+from clozelab.targets import validate_config_security
 from clozelab.text.did_you_mean import key_of, nearest
 from clozelab.text.paths import CONF_DIR
 
@@ -75,7 +75,7 @@ class GatedLoader(ConfigLoaderImpl):
     def load_configuration(self, *args: Any, **options: Any) -> DictConfig:
         composed: DictConfig = super().load_configuration(*args, **options)
         with hydra_config(composed):
-            gate(composed)
+            validate_config_security(composed)
             experiments.check_values(composed)
         OmegaConf.set_readonly(composed.hydra, False)  # as it was
         return composed
