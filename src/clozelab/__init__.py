@@ -79,7 +79,10 @@ def prepare(*words: str, **overrides: Any) -> Path:
 
 
 def pretrain(*words: str, **overrides: Any) -> Record:
-    """Pre-train an encoder, or go on; return the run's record (`folder`, `scores`, `facts`, ...)."""
+    """Pre-train an encoder, or go on.
+
+    Returns the run's record (`folder`, `scores`, `facts`, ...).
+    """
     return _run("pretrain", words, overrides)
 
 

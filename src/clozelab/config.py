@@ -106,7 +106,7 @@ def total_steps(phases: Sequence[Mapping[str, Any]]) -> int:
 
 
 def at_least(least: float, value: float) -> float:
-    """`${at_least:4,${scale.model.num_hidden_layers}}`: the value, or the least where it is below."""
+    """`${at_least:4,${scale.model.num_hidden_layers}}`: the value, or the least if it is below."""
     return max(least, value)
 
 

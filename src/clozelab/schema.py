@@ -579,13 +579,17 @@ def keys_of(
         # a free-form node: a dictionary says something of some of its keys
         for annotation in annotations:
             if isinstance(annotation, dict):
-                for argument, argument_annotation in annotation.items():
-                    yield f"{key}.{argument}", (argument_annotation,)
+                yield from ((f"{key}.{argument}", (note,)) for argument, note in annotation.items())
 
-        # a node of its own (ModelConfig), or a list of such nodes (list[PhaseConfig])
         value_type = get_args(hint)[0] if annotations else hint
-        schemas_below = [(value_type, f"{key}.")]
-        schemas_below += [(item_type, f"{key}.*.") for item_type in get_args(value_type)]
-        for schema_below, prefix_below in schemas_below:
-            if isinstance(schema_below, type) and is_dataclass(schema_below):
-                yield from keys_of(schema_below, prefix_below, identity_only=meaning == NEUTRAL)
+        for schema_below, prefix_below in _schemas_in(value_type, key):
+            yield from keys_of(schema_below, prefix_below, identity_only=meaning == NEUTRAL)
+
+
+def _schemas_in(value_type: Any, key: str) -> Iterator[tuple[type, str]]:
+    """Yield the dataclass of a node (ModelConfig) or of a list (list[PhaseConfig]), and its prefix."""
+    candidates = [(value_type, f"{key}.")]
+    candidates += [(item_type, f"{key}.*.") for item_type in get_args(value_type)]
+    for candidate, prefix in candidates:
+        if isinstance(candidate, type) and is_dataclass(candidate):
+            yield candidate, prefix

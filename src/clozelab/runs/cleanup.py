@@ -112,31 +112,29 @@ def _leftovers(runs_dir: Path, busy_folders: set[Path]) -> Iterator[Garbage]:
 
 def _unused_cache(records: Sequence[Record], cache_dir: Path) -> Iterator[Garbage]:
     """Yield entries of the cache that no run refers to, and what killed preparations left."""
-    corpus_fingerprints = set()
-    named_entries = set()
+    corpus_fingerprints = {run.inputs.get("corpus") for run in records}
+    named_entries = set[str]()
     # tasks of unfinished runs, which may have used any entry of theirs
-    tasks_in_use = set()
+    tasks_in_use = set[str]()
     for run in records:
-        corpus_fingerprints.add(run.inputs.get("corpus"))
         named_entries.update(run.facts.get("cache", ()))
         if run.task and "cache" not in run.facts:
             tasks_in_use.add(run.task)
 
     for path in _cache_entries(cache_dir):
         name = path.name
+        room = path.parent.name
         if name.startswith("."):
             # of a preparation, which holds its lock while it fills it
             with held(path.with_name(name.removesuffix(".tmp") + ".lock")) as is_free:
                 if is_free:
                     yield Garbage("leftovers", path, "a killed process left it")
-        elif path.parent.name == "corpora":
-            if _corpus_fingerprint(path) not in corpus_fingerprints:
-                lock = path.with_name(f".{name}.lock")
-                yield Garbage("cache", path, "no run was trained on it", lock)
-        else:
-            is_named = f"{path.parent.name}/{name}" in named_entries
+        elif room == "corpora" and _corpus_fingerprint(path) not in corpus_fingerprints:
+            lock = path.with_name(f".{name}.lock")
+            yield Garbage("cache", path, "no run was trained on it", lock)
+        elif room != "corpora" and f"{room}/{name}" not in named_entries:
             task = name.rpartition("-")[0]
-            if not is_named and task not in tasks_in_use:
+            if task not in tasks_in_use:
                 yield Garbage("cache", path, "no run refers to it")
 
 

@@ -192,10 +192,11 @@ def sweep_state(
         not_begun = Counter[JobName]()
     else:
         runs, not_begun = _match_jobs(runs_of_stage, jobs)
+    statuses = [run.status for run in runs]
     return SweepState(
         stage=stage,
         planned=None if jobs is None else len(jobs),
-        counts=Counter(run.status for run in runs),
+        counts=Counter(statuses),
         others=len(runs_of_stage) - len(runs),
         not_begun=not_begun.total(),
         seconds_left=_seconds_left(runs, not_begun, runs_of_stage),

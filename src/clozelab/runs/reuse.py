@@ -150,30 +150,33 @@ def find_equal_run(
     any_code = anyhow or config.get("reuse") == "any"
     training = trained_by(plain_config(config))
     for record in _complete_pretrainings_elsewhere(config):
-        if record.shared is not None or record.results_version != RESULTS_VERSIONS["pretrain"]:
-            continue
-        if trained_by(record.config) != training or inputs not in (None, record.inputs):
-            continue
-        if not (record.folder / "encoder/model.safetensors").is_file():
-            continue
-        if missing_encoders(config, record.folder):
-            continue
-        if any_code or not other_code(record):
+        is_equal = trained_by(record.config) == training and inputs in (None, record.inputs)
+        if is_equal and _has_encoders(record, config) and (any_code or not other_code(record)):
             return record
     return None
 
 
+def _has_encoders(record: Record, config: DictConfig) -> bool:
+    """Whether a run has its encoder, and every other one that is needed of it."""
+    has_last_one = (record.folder / "encoder/model.safetensors").is_file()
+    return has_last_one and not missing_encoders(config, record.folder)
+
+
 def _complete_pretrainings_elsewhere(config: DictConfig) -> Iterator[Record]:
-    """Yield complete pre-trainings of other experiments, of this scale and seed."""
+    """Yield complete pre-trainings of other experiments, of this scale and seed.
+
+    Each was trained by itself, and has the present results version.
+    """
     pattern = f"*/{config.scale.name}/pretrain/*/seed-{config.seed}/{RUN_FILE}"
     for path in sorted(Path(config.runs_dir).glob(pattern)):
         try:
             record = read_record(path.parent)
         except (OSError, ValueError):
             continue  # a damaged record is its own experiment's trouble
-        if record is None or not record.is_complete:
+        if record is None or not record.is_complete or record.shared is not None:
             continue
-        if record.experiment != str(config.experiment):
+        is_current = record.results_version == RESULTS_VERSIONS["pretrain"]
+        if is_current and record.experiment != str(config.experiment):
             yield record
 
 
