@@ -41,6 +41,7 @@ def scaled(value: int, *ratios: Any) -> int:
     ValueError where that is no whole number.
     """
     try:
+        # exact: 4/3 of 3/4 of 12 is 12
         product = math.prod((Fraction(str(ratio)) for ratio in ratios), start=Fraction(value))
     except (ValueError, ZeroDivisionError) as error:
         raise ValueError(f"{', '.join(map(str, ratios))}: give a ratio as 1, 1/2 or 4/3") from error
@@ -174,6 +175,7 @@ def _mistakes(stage: str, plain: Any) -> list[str]:
 
 def _unknown_key(mistake: ErrorDetails, plain: Any) -> str:
     """Write the sentence for an unknown key, as pydantic reports it, of a configuration."""
+    # ("model", "hiden_size"): the keys of the node that has it are those that may be meant
     *parents, name = mistake["loc"]
     node = plain
     for parent in parents:

@@ -133,6 +133,7 @@ def _check_names(plain: Mapping[str, Any]) -> None:
     """ValueError for a name that is part of a folder's path, and leads elsewhere."""
     identity_keys = [key for key, meaning in meanings().items() if meaning == IDENTITY]
     for key in ("corpus.name", *identity_keys):
+        # by its dotted key; None where this configuration has no such key
         name: Any = plain
         for key_part in key.split("."):
             name = name.get(key_part) if isinstance(name, dict) else None
@@ -195,6 +196,7 @@ def check_targets(config: DictConfig | Mapping[str, Any], *, signatures: bool = 
 
 
 def _check_target(place: str, target: Any, known_targets: Sequence[str]) -> None:
+    # the user's packages may stand where something of ours may, and nowhere else
     if target in known_targets or (known_targets and is_permitted(target)):
         return
     if not known_targets:
@@ -264,6 +266,7 @@ def parameters_of(target: Any) -> list[str]:
     Those of a class's bases are among them for as long as they pass on `**rest`.
     """
     functions = [target]
+    # the constructors in the order in which they call each other
     if inspect.isclass(target):
         classes = target.__mro__[:-1]  # without object
         functions = [vars(base)["__init__"] for base in classes if "__init__" in vars(base)]

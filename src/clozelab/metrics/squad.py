@@ -103,6 +103,7 @@ def score_v2(
     for name, metric in METRICS_V2.items():
         raw_scores[name] = score_each(metric, answers, predictions)
 
+    # all questions, those with an answer, those without one
     groups = {
         "": list(answers),
         "HasAns_": [question for question in answers if answers[question]],
@@ -203,6 +204,7 @@ def average_precisions(
         true_positives = 0.0
         average = 0.0
         recall_before = 0.0
+        # a point of the curve where a threshold can be: behind the last of equal scores
         for number, question in enumerate(ordered, start=1):
             if answers[question]:
                 true_positives += scores[question]
@@ -223,6 +225,7 @@ def best_threshold(
     This is the released `find_best_thresh`. It walks through the questions by rising no-answer
     score, as if those so far were answered and all later ones not.
     """
+    # where nothing is answered, questions without an answer are right
     current = float(sum(not texts for texts in answers.values()))
     best = current
     threshold = 0.0

@@ -58,6 +58,7 @@ def find_garbage(
         records: of every run below `runs_dir`.
         older_than_days: an unfinished run that changed later stays.
     """
+    # what a process of this machine, or perhaps of another one, works in
     busy_folders = set()
     for run in records:
         if run.holder is not None or run.status == "running":

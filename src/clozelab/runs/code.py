@@ -58,6 +58,7 @@ def code_behind(names: Iterable[str], stage: str = "") -> dict[str, str]:
     """
     code = code_of_results()
     hashes = dict[str, str]()
+    # names of modules, or of what they hold, whose code is still to be looked up
     pending = list(names)
     while pending:
         module = _module_of(pending.pop(), code)
@@ -65,6 +66,7 @@ def code_behind(names: Iterable[str], stage: str = "") -> dict[str, str]:
             continue
         module_hash, imports = code[module]
         hashes[module] = module_hash
+        # another stage's module counts, but what it imports serves that stage
         if module == f"stages.{stage}" or not module.startswith("stages."):
             pending += imports
     return hashes
@@ -95,6 +97,7 @@ def code_of_results() -> dict[str, tuple[str, list[str]]]:
 
 
 def _hash_and_imports(path: Path) -> tuple[str, list[str]]:
+    # parsed, so that comments, line ends and quotes make no difference
     tree = ast.parse(path.read_bytes())
     words = list[str]()
     _append_words(tree, words)

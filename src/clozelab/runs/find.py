@@ -144,10 +144,12 @@ def find(root: Path) -> Runs:
     A run folder has a record, or what a claim leaves before it. Hidden folders are left out.
     """
     folders = set()
+    # a claim writes the lock first, then config.yaml, then run.json
     for mark in (RUN_FILE, CONFIG_FILE, LOCK_FILE):
         for path in root.rglob(mark):
             if path.is_file() and not _is_hidden(path.parent, root):
                 folders.add(path.parent)
+    # asked once for all folders: the list of locks of a large machine is long
     held = holders()
     records = [open_folder(folder, root, held) for folder in sorted(folders)]
 
@@ -189,6 +191,7 @@ def open_folder(folder: Path, root: Path, held: Held | None = None) -> Record:
     record.place = folder.relative_to(root).as_posix() if folder != root else folder.name
     record.holder = process
 
+    # a fine-tuning is there for its scores; of a pre-training the encoder counts
     if record.is_complete and record.stage != "pretrain" and record.score is None:
         return record.model_copy(
             update={"status": DAMAGED, "error": f"{folder} says complete and has no scores"}
@@ -209,6 +212,7 @@ def _record_by_place(folder: Path, problem: str) -> Record:
             config[name] = value
     stage = config.pop("stage", "")
     scale = config.pop("scale", "")
+    # as in a configuration: {"row": ..., "task": {"name": ...}, "seed": ..., "pretrain_seed": ...}
     if "task" in config:  # or a measure
         config["task"] = {"name": config["task"]}
         config["seed"] = config.pop("tuning_seed")

@@ -87,12 +87,14 @@ class _PlainValues:
         except MissingMandatoryValue as error:
             raise ValueError(no_value(path)) from error
 
+        # written down as it is, or as the hash of what the environment says
         interpolation = _interpolation(node, key)
         if meaning_of(path) == IDENTITY and "oc.env" not in interpolation:
             return value
         if self.hides and interpolation and _is_from_environment(node, key, interpolation, value):
             return f"{interpolation} {digested(value)}"
 
+        # a node of nodes, or a value that may look like a secret
         if isinstance(value, DictConfig):
             return self.mapping(value, path)
         if isinstance(value, ListConfig):

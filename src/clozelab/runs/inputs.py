@@ -128,6 +128,7 @@ def _named_files(config: DictConfig) -> Iterator[Path]:
     if encoder:
         yield from _files_at(str(Path(str(encoder)).expanduser()))
 
+    # any other text
     for key, value in flatten(plain).items():
         if isinstance(value, str) and value:
             yield from _files_named_by(key, value, data_dir)

@@ -145,6 +145,7 @@ def ending(run: Record) -> list[str]:
         headline = f"{run.title}: {shown_score(run, run.score)}; {context}".removesuffix("; ")
         next_command = f"predict {folder} text=..."
 
+    # then what to do about it: a warning, advice, or the next command
     lines = [headline] if headline else []
     if BEHIND in headline:
         lines.append("a method without context does better: train longer, or give more examples")

@@ -122,6 +122,7 @@ def read_progress(record: Record) -> Progress:
     if not rows:
         return Progress(total_steps=total_steps)
 
+    # where it stands now, and how fast it was lately
     step, tokens, seconds, *_ = rows[-1]
     speeds = [row.value for row in rows if row.key == SPEED_KEY][-RECENT_VALUES:]
     speed = statistics.median(speeds) if speeds else None

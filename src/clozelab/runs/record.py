@@ -273,7 +273,7 @@ class Record(BaseModel, extra="forbid"):
         figures by their last name (`accuracy` of `validation/accuracy`).
         """
         values = results.get("scores", {})
-        # one figure of the headline, or figures by name or key
+        # a number for the headline, or numbers by name ("accuracy") or key ("validation/accuracy")
         majorities = results.get("majority_baseline")
         if not isinstance(majorities, Mapping):
             majorities = {self.metric: majorities}
@@ -353,6 +353,7 @@ def read_record(folder: Path) -> Record | None:
     except FileNotFoundError:
         return None
     except ValidationError as error:
+        # the copy is written first, so it is whole where run.json is not
         with suppress(OSError, ValidationError):
             copy = Record.model_validate_json((folder / COPY_FILE).read_bytes())
             logger.warning("%s is damaged; its copy %s is read instead", path, COPY_FILE)

@@ -48,6 +48,7 @@ def is_done(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
             return False
     except ValueError:
         return False
+    # what others take from it
     if stage != "pretrain":
         return (folder / "scores.json").is_file()
     if record.shared is not None and not shared_run_is_there(record):
@@ -73,6 +74,7 @@ def other_code(record: Record | None) -> str:
     if record is None:
         return ""
     code = code_hash(record.stage, record.config)
+    # of all sessions that trained it, the last one's code included
     sessions = [(session.get("code"), session.get("git")) for session in record.earlier_sessions]
     sessions.append((record.code, record.git.model_dump() if record.git else None))
     for session_code, session_git in sessions:

@@ -114,7 +114,9 @@ class Run:
         self.watch = watch or Watch()
         self._lock = lock
         self._log: logging.Handler | None = None
+        # what is on while the work goes on: signal handlers and the watch
         self._inside = ExitStack()
+        # of earlier sessions, and when this one began
         self._seconds_before = content.seconds
         self._started = time.monotonic()
 
@@ -145,6 +147,7 @@ class Run:
         folder = Path(run_dir)
         fresh = new_record(folder, stage, config, inputs or {}, scores or {}, metric)
         watch = _watch_of(config)
+        # only rank 0 owns the folder; the others look at its record
         if process_rank() > 0:
             record = _follow(folder, fresh, anew=config.get("reuse") == "never")
             return cls(record, lock=None, is_resumed=False, watch=watch)
@@ -162,6 +165,7 @@ class Run:
 
     @classmethod
     def _claim_locked(cls, fresh: Record, config: DictConfig, lock: FileLock, watch: Watch) -> Run:
+        """Claim the locked folder of a fresh record."""
         folder = fresh.folder
         _remove_temporary(folder)
         if config.get("reuse") == "never" and (folder / RUN_FILE).is_file():
@@ -178,6 +182,7 @@ class Run:
             )
         accept_other_code([old], str(config.get("reuse")))
 
+        # nothing to do: it is complete
         if old is not None and old.is_complete:
             if old.watched != fresh.watched and UNWATCHED not in fresh.watched:
                 # the same inputs, with other times or in another place
@@ -185,6 +190,7 @@ class Run:
                 write_record(old)
             return cls(old, lock=lock, is_resumed=False)
 
+        # begin, or go on
         if old is None:
             _refuse_leftovers(folder)
         else:
@@ -319,9 +325,10 @@ def _clear(folder: Path, config: DictConfig) -> None:
 
     ValueError where it holds another run, what this one reads, or the working directory.
     """
-    needed = [Path()]
+    needed = []
     for key in ("data_dir", "cache_dir", "runs_dir", "encoder"):
         needed.append(Path(str(config.get(key) or "")))
+    needed.append(Path())
     needed += [path.parent for path in folder.glob(f"*/**/{RUN_FILE}")]
     for path in needed:
         if path.resolve().is_relative_to(folder.resolve()):
@@ -471,6 +478,7 @@ def share_equal_run(config: DictConfig, inputs: Mapping[str, str]) -> None:
         return
     lock = _lock(folder)
     try:
+        # another process may have claimed it since
         if read_record(folder) is None:
             _refuse_leftovers(folder)
             _link(folder, equal_run, config, inputs)
@@ -483,6 +491,7 @@ def _link(folder: Path, equal_run: Record, config: DictConfig, inputs: Mapping[s
     logger.info("%s: shared from %s, which trained just this", folder, equal_run.folder)
     source = equal_run.folder.resolve()
     here = folder.resolve()
+    # relative, so that a folder of runs may be moved as a whole
     for name in LINKED:
         if (source / name).exists():
             (folder / name).symlink_to(os.path.relpath((source / name).resolve(), here))
