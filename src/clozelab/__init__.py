@@ -74,7 +74,7 @@ def prepare(*words: str, **overrides: Any) -> Path:
 
     with _composed("prepare", words, overrides) as cfg:
         job("prepare", cfg)
-        folder: Path = find_corpus(cfg)
+        folder: Any = find_corpus(cfg)  # None only where nothing is prepared
         return folder
 
 
