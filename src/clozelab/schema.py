@@ -553,9 +553,15 @@ def added_keys() -> dict[str, Added]:
     return result
 
 
+@cache
+def added_of(name: str) -> Added | None:
+    """Return what a dotted key was before it existed; None where it does not say."""
+    return added_keys().get(_without_places(name))
+
+
 def is_as_before(name: str, value: Any) -> bool:
     """Whether a dotted key has the value that it had before it existed."""
-    added = added_keys().get(_without_places(name))
+    added = added_of(name)
     return added is not None and value == added.was
 
 

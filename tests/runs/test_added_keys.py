@@ -19,6 +19,7 @@ from clozelab.schema import (
     PhaseConfig,
     PretrainConfig,
     added_keys,
+    added_of,
     meaning_of,
     meanings,
 )
@@ -65,7 +66,7 @@ def use_schema(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[type], Non
     """use_schema(schema): from now on the schema of pre-training."""
 
     def clear() -> None:
-        for table in (meanings, meaning_of, added_keys):
+        for table in (meanings, meaning_of, added_keys, added_of):
             table.cache_clear()
 
     def use(schema: type) -> None:

@@ -106,7 +106,7 @@ class _PlainValues:
 
 
 def _interpolation(node: DictConfig | ListConfig, key: Any) -> str:
-    """Return the text of a value that is one, as `${scale.vocab_size}`; "" for any other value."""
+    """Return the text of an interpolation, as `${scale.vocab_size}`; "" for any other value."""
     raw = node._get_node(key)
     if raw is None or not OmegaConf.is_interpolation(node, key):
         return ""
