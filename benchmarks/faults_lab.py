@@ -28,7 +28,7 @@ from omegaconf import OmegaConf
 from tests.runs.test_pretrain_run import composed, overrides, rows, state, tensors, write_text
 
 from clozelab import cli
-from clozelab.runs.fingerprint import code_of_results
+from clozelab.runs.code import code_of_results
 from clozelab.stages.verify import is_same_state
 from clozelab.training.checkpoints import LAST, load_file
 from clozelab.training.host import host_facts

@@ -12,7 +12,6 @@ each.
 
 from __future__ import annotations
 
-from tests.results.words import forecast
 import argparse
 import json
 import tempfile
@@ -225,7 +224,8 @@ def forecast_line(experiment: Experiment, claims: int, truth: float, pilot: int,
         seen = draw.normal(truth, 1.0, size=(claims, pilot))
         found = judged(experiment, seen, pilot)
         rank = {
-            one.claim.text: i for i, one in enumerate(sorted(found, key=lambda one: one.p_value or 0.0))
+            one.claim.text: i
+            for i, one in enumerate(sorted(found, key=lambda one: one.p_value or 0.0))
         }
         for i, one in enumerate(found):
             if one.verdict != Verdict.INCONCLUSIVE:

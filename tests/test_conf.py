@@ -17,10 +17,10 @@ from clozelab.config import check_config, fallback
 from clozelab.launch import sweep
 from clozelab.launch.sweep import explain
 from clozelab.models.config import EncoderConfig
-from clozelab.runs.fingerprint import canonical
+from clozelab.runs.identity import canonical
 from clozelab.stages.building import build_objectives
-from clozelab.suggestions import CONF_DIR
 from clozelab.targets import check_targets
+from clozelab.text.paths import CONF_DIR
 
 
 def members(group: str) -> list[str]:

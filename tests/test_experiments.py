@@ -31,13 +31,14 @@ from clozelab.launch.jobs import planned_jobs
 from clozelab.models.config import EncoderConfig
 from clozelab.results.evidence import MAY_DIFFER, treatment_factors
 from clozelab.results.experiment import find_experiment, list_experiments, load_experiment
-from clozelab.runs.find import kept_steps, trained_by
-from clozelab.runs.fingerprint import canonical, flatten
-from clozelab.runs.record import Record, read_delta, what_was_said
+from clozelab.runs.identity import canonical, flatten
+from clozelab.runs.provenance import hydra_provenance, read_delta
+from clozelab.runs.record import Record
+from clozelab.runs.reuse import kept_steps, trained_by
 from clozelab.runs.store import Run
 from clozelab.schema import ScaleConfig
-from clozelab.suggestions import CONF_DIR, EXPERIMENTS_DIR
 from clozelab.targets import check_targets
+from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
 
 TABLE5 = EXPERIMENTS_DIR / "table5_pretraining_tasks"
 SMALL_WORLD = "dials"
@@ -371,7 +372,7 @@ def recorded(folder: Path, stage: str, delta: str) -> Record:
     group = DELTAS[stage]
     with sweep.hydra_config(master(folder, stage, *words_of(folder, stage, delta))):
         config = canonical(delta_at(folder, stage, delta, "laptop"))
-        said = what_was_said()
+        said = hydra_provenance()
         said["choices"] |= {group: delta}
         said[f"{KINDS[stage]}_delta"] = read_delta(group, delta)
     return Record.model_construct(stage=stage, config=config, **said)

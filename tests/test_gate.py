@@ -36,7 +36,8 @@ from clozelab.datamodules.files import cached_arrays, text_lines
 from clozelab.launch import experiments, sweep
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import read_tensors
-from clozelab.suggestions import CONF_DIR, own_text
+from clozelab.text.paths import CONF_DIR
+from clozelab.text.safe_yaml import own_text
 from clozelab.training.checkpoints import load_file, save_file
 
 PAPER: dict[str, Any] = {
@@ -486,7 +487,7 @@ def test_the_canary_sings(
     write(place, said)
     monkeypatch.setattr(experiments, "check_file", lambda *_: None)
     monkeypatch.setattr(experiments, "check_values", lambda *_: None)
-    monkeypatch.setattr(sweep, "gate", lambda *_: None)
+    monkeypatch.setattr(sweep, "validate_config_security", lambda *_: None)
     monkeypatch.setattr(targets, "check_targets", lambda *_, **__: None)
     monkeypatch.setattr("clozelab.stages.subject.check_targets", lambda *_, **__: None)
     monkeypatch.setenv("CLOZELAB_SKIP_DOCTOR", "1")

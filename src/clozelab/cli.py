@@ -21,7 +21,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clozelab.suggestions import CONF_DIR, fitted, hint
+from clozelab.text.did_you_mean import hint
+from clozelab.text.formatting import fitted
+from clozelab.text.paths import CONF_DIR
 from clozelab.training.stopping import (
     Interrupted,
     begin,
@@ -178,9 +180,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     if any(word.startswith("allow_targets=") for word in words):
-        from clozelab.targets import take_permission
+        from clozelab.targets import parse_allow_targets
 
-        words = take_permission(words)
+        words = parse_allow_targets(words)
     verb, rest = (words[0], words[1:]) if words else ("help", [])
     if verb in ("-h", "--help", "help"):
         lines = (f"  {name:<13} {text}" for name, text in (HYDRA_VERBS | PLAIN_VERBS).items())
@@ -329,7 +331,7 @@ def _guarded(action: Callable[[], int], verb: str) -> int:
         variables = ("CLOZELAB_DEBUG", "HYDRA_FULL_ERROR")
         wants_traceback = any(os.environ.get(name, "0") not in ("", "0") for name in variables)
         if wants_traceback or isinstance(error, ConnectionError) or not isinstance(error, kinds):
-            from clozelab.runs.fingerprint import scrubbed
+            from clozelab.runs.redaction import scrubbed
 
             print(scrubbed(traceback.format_exc()), end="", file=sys.stderr)
         else:
@@ -364,7 +366,7 @@ def _print_error(error: BaseException, verb: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from clozelab.runs.fingerprint import scrubbed
+    from clozelab.runs.redaction import scrubbed
 
     # Hydra wraps what a constructor raises; the user wants the constructor's words.
     cause = (
@@ -388,7 +390,7 @@ def _print_error(error: BaseException, verb: str) -> None:
 
 def _clean_record(*arguments: Any, **options: Any) -> logging.LogRecord:
     """Of every log line of a stage, the libraries' too, without secrets: it goes into files."""
-    from clozelab.runs.fingerprint import scrubbed
+    from clozelab.runs.redaction import scrubbed
 
     record = logging.LogRecord(*arguments, **options)
     with suppress(TypeError, ValueError):  # a wrong call, which logging itself reports
@@ -456,9 +458,9 @@ def job(verb: str, cfg: DictConfig) -> int:
     """One job in this process: skip what is complete, before torch is imported."""
     from clozelab.config import check_config
     from clozelab.launch.jobs import check_overrides
-    from clozelab.runs.find import is_done
-    from clozelab.runs.fingerprint import require_encoder
+    from clozelab.runs.inputs import require_encoder
     from clozelab.runs.record import read_record
+    from clozelab.runs.reuse import is_done
     from clozelab.runs.store import accept_other_code
     from clozelab.targets import check_targets
     from clozelab.training.host import import_torchmetrics_quickly, tune_allocator

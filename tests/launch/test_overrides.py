@@ -8,7 +8,7 @@ import pytest
 
 from clozelab.launch import sweep
 from clozelab.launch.jobs import check_overrides, plan_job
-from clozelab.suggestions import EXPERIMENTS_DIR
+from clozelab.text.paths import EXPERIMENTS_DIR
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR, look_before
 from clozelab.launch.sweep import compose
 from clozelab.planning.steps import Step
 from clozelab.stages import reproduce
-from clozelab.suggestions import EXPERIMENTS_DIR
+from clozelab.text.paths import EXPERIMENTS_DIR
 
 JOB = ("objective=mlm", "seed=1")
 

@@ -439,7 +439,7 @@ def test_the_server_knows_its_commit_before_the_first_job() -> None:
     """
     code = (
         "import clozelab.launch.preloaded; from clozelab.training.host import host_facts; "
-        "from clozelab.runs.fingerprint import code_of_results; "
+        "from clozelab.runs.code import code_of_results; "
         "assert host_facts.cache_info().currsize == code_of_results.cache_info().currsize == 1"
     )
     subprocess.run([sys.executable, "-c", code], check=True, start_new_session=True)

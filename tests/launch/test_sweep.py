@@ -23,8 +23,8 @@ from clozelab.launch.sweep import (
     make_loader,
     without_hydra,
 )
-from clozelab.runs.fingerprint import canonical
-from clozelab.suggestions import CONF_DIR, EXPERIMENTS_DIR
+from clozelab.runs.identity import canonical
+from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
 
 
 def opened(experiment: str, name: str, *words: str) -> Sweep:

@@ -22,7 +22,7 @@ from clozelab.results.experiment import find_experiment, load_experiment, read_y
 from clozelab.results.table import build_table
 from clozelab.runs.find import find
 from clozelab.stages.plan import main
-from clozelab.suggestions import CONF_DIR
+from clozelab.text.paths import CONF_DIR
 
 FILE = importlib.util.spec_from_file_location(
     "looks", Path(__file__).parents[2] / "benchmarks" / "looks.py"

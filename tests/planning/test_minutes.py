@@ -20,7 +20,7 @@ from clozelab.planning.steps import make_steps
 from clozelab.results.experiment import find_experiment
 from clozelab.stages.plan import keep_plan, part_tables, sums
 from clozelab.stages.subject import Corpora, analyse
-from clozelab.suggestions import duration
+from clozelab.text.formatting import duration
 
 FOLDER = find_experiment("two_sides")
 TRAINER = {"accelerator": "cpu", "precision": "auto"}

@@ -19,7 +19,7 @@ from clozelab.results.evidence import derived_settings, treatment_factors
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import find
-from clozelab.runs.fingerprint import canonical
+from clozelab.runs.identity import canonical
 
 MEANS = {("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}
 CHOICES = {

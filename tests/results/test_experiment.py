@@ -28,7 +28,7 @@ from clozelab.results.experiment import (
     list_experiments,
     load_experiment,
 )
-from clozelab.suggestions import EXPERIMENTS_DIR
+from clozelab.text.paths import EXPERIMENTS_DIR
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 TABLE = """

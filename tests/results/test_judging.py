@@ -19,7 +19,7 @@ from clozelab.report.wording import summarise
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import find
-from clozelab.suggestions import duration
+from clozelab.text.formatting import duration
 
 
 @pytest.fixture

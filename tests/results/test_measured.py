@@ -18,7 +18,7 @@ from clozelab.results.adhoc import infer_table
 from clozelab.results.experiment import load_experiment
 from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
-from clozelab.suggestions import duration
+from clozelab.text.formatting import duration
 
 PAPER = """
 columns:

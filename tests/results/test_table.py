@@ -16,7 +16,7 @@ from clozelab.results.experiment import load_experiment
 from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import Runs
 from clozelab.runs.record import Record, Score
-from clozelab.suggestions import EXPERIMENTS_DIR
+from clozelab.text.paths import EXPERIMENTS_DIR
 
 
 def run(row: str, task: str, metric: str, scores: dict[str, float], **about: Any) -> Record:

@@ -21,8 +21,9 @@ from clozelab.launch.processes import Job
 from clozelab.report.summaries import problems
 from clozelab.results.experiment import load_experiment
 from clozelab.results.table import build_table
-from clozelab.runs.find import find, is_done
+from clozelab.runs.find import find
 from clozelab.runs.record import COPY_FILE, RUN_FILE, Score, read_record
+from clozelab.runs.reuse import is_done
 from clozelab.runs.store import Run
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -28,8 +28,8 @@ from clozelab.corpus.generated import MANIFEST
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules import files
 from clozelab.modules.finetuning import FineTuning
-from clozelab.runs import fingerprint
-from clozelab.runs.fingerprint import code_of_results
+from clozelab.runs import code, inputs
+from clozelab.runs.code import code_of_results
 from clozelab.runs.store import RunConflictError
 from clozelab.stages.travel import run_files
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
@@ -198,7 +198,7 @@ def test_what_other_code_has_put_into_the_cache_is_not_taken(
         used("a"),
         code_of_results() | {module: ("other", code_of_results()[module][1])},
     )
-    monkeypatch.setattr(fingerprint, "code_of_results", lambda: changed)
+    monkeypatch.setattr(code, "code_of_results", lambda: changed)
     after = used("b")
     assert after and (after == before if is_taken else not after & before)
 
@@ -426,7 +426,7 @@ def test_random_initialisation_ignores_the_weights(
 def test_saved_model_predicts_the_same_in_transformers(whole: Any) -> None:
     transformers = pytest.importorskip("transformers")
     folder = whole()
-    assert read(folder, "run.json")["facts"]["model"] == fingerprint.encoder_fingerprint(
+    assert read(folder, "run.json")["facts"]["model"] == inputs.encoder_fingerprint(
         folder / "model"
     )
     # what a pack takes

@@ -22,9 +22,10 @@ from clozelab.corpus.files import digest
 from clozelab.report import render
 from clozelab.results.experiment import load_experiment
 from clozelab.runs.find import find
-from clozelab.runs.fingerprint import RESULTS_VERSIONS, encoder_fingerprint, identity_of
+from clozelab.runs.identity import RESULTS_VERSIONS, identity_of
+from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.stages.travel import MANIFEST, RUNS
-from clozelab.suggestions import EXPERIMENTS_DIR
+from clozelab.text.paths import EXPERIMENTS_DIR
 
 NAME = "table5_pretraining_tasks"
 MEANS = {

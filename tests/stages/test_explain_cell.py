@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.results.words import cell_note
 
 from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.results.table import build_table
@@ -68,7 +69,7 @@ def test_an_equal_score_at_another_rate_does_not_count(tmp_path: Path, writers: 
     writers.finetune(tmp_path, "large", "rte", (1, 1), 70.0, config={"learning_rate": 5e-5})
     table = build_table(glue, find(tmp_path))
     (column,) = find_columns(table, "RTE")
-    assert tableXX("learning rate 2e-05")
+    assert cell_note(table.cells["given", column.key]).startswith("learning rate 2e-05")
     notes = {
         run.folder.parent.name: note
         for run, _, note in behind(table, "given", column)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from clozelab.suggestions import hint, nearest
+from clozelab.text.did_you_mean import hint, nearest
 
 ROLES = ("text", "pair", "question", "words", "passages")
 LISTS = ("words", "passages")  # roles whose value is a list of texts

@@ -22,7 +22,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from clozelab.metrics import glue
-from clozelab.suggestions import shortened
+from clozelab.text.formatting import shortened
 
 log = logging.getLogger(__name__)
 

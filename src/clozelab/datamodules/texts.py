@@ -29,7 +29,7 @@ from clozelab.datamodules.columns import (
     say_in_python,
 )
 from clozelab.datamodules.labels import is_missing
-from clozelab.suggestions import shortened
+from clozelab.text.formatting import shortened
 
 log = logging.getLogger(__name__)
 

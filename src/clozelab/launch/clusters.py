@@ -29,8 +29,8 @@ from rich.console import Console
 from clozelab.launch.launcher import THREAD_VARIABLES, SweepLauncher, require_positive
 from clozelab.launch.processes import Job, ProcessPool, RemoteProcess
 from clozelab.launch.slurm_queue import JobState, SlurmQueue, SlurmSilentError, ask_slurm
-from clozelab.runs.fingerprint import redacted_words
 from clozelab.runs.record import write_json
+from clozelab.runs.redaction import redacted_words
 from clozelab.training.host import process_rank, require_package, usable_cores
 from clozelab.training.stopping import die_with_parent
 

@@ -38,9 +38,10 @@ from omegaconf import DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from clozelab.config import RESOLVERS
-from clozelab.runs.fingerprint import flatten
-from clozelab.suggestions import CONF_DIR, UniqueKeys, own_text
+from clozelab.runs.identity import flatten
 from clozelab.targets import UPWARDS
+from clozelab.text.paths import CONF_DIR
+from clozelab.text.safe_yaml import UniqueKeys, own_text
 
 PAPER = "paper.yaml"
 SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune", "evaluate": "sweep_evaluate"}

@@ -20,10 +20,11 @@ from omegaconf import DictConfig, OmegaConf
 from clozelab.config import check_config, scaled_phases
 from clozelab.launch.experiments import MEASURED
 from clozelab.launch.sweep import Sweep, hydra_config
-from clozelab.runs.find import find_equal_run, is_done, is_record_of
-from clozelab.runs.fingerprint import are_untouched
-from clozelab.runs.record import DAMAGED, JobName, read_delta, read_record
-from clozelab.suggestions import key_of
+from clozelab.runs.inputs import are_untouched
+from clozelab.runs.provenance import read_delta
+from clozelab.runs.record import DAMAGED, JobName, read_record
+from clozelab.runs.reuse import find_equal_run, is_done, is_record_of
+from clozelab.text.did_you_mean import key_of
 
 LIKELY_SHARED = "shared?"
 ARM = "${encoder_arm}"

@@ -30,13 +30,14 @@ from clozelab.launch.jobs import PlannedJob, names_of, plan_job, with_own_folder
 from clozelab.launch.processes import ForkServer, Job, ProcessPool, run_verb
 from clozelab.launch.progress import Outlook, Pulse, job_key, plan_file
 from clozelab.launch.sweep import JobComposer, hydra_config, named_jobs, refuse_repeated
-from clozelab.runs.fingerprint import grouped
-from clozelab.runs.record import DAMAGED, read_record
+from clozelab.runs.outcome import ending, results, score_in_context, skill_score
+from clozelab.runs.progress import write_launch
+from clozelab.runs.record import DAMAGED, grouped, read_record
 from clozelab.runs.store import accept_other_code
-from clozelab.runs.upkeep import ending, gain, reached, results, write_launch
-from clozelab.suggestions import key_of, several
 from clozelab.targets import allowed
 from clozelab.terminal import Heading, make_table, say
+from clozelab.text.did_you_mean import key_of
+from clozelab.text.formatting import several
 from clozelab.training.host import require_package, usable_cores
 from clozelab.training.stopping import OUT_OF_TIME, STOPPED, Interrupted
 
@@ -277,8 +278,8 @@ class SweepLauncher(Launcher):
         if (
             self.verb == "pretrain"
             and not is_judged
-            and (best := max(records, key=gain))
-            and gain(best)
+            and (best := max(records, key=skill_score))
+            and skill_score(best)
         ):
             kinds = {
                 (str(one.config.get("objective")), one.choices.get("objective", one.name))
@@ -287,7 +288,7 @@ class SweepLauncher(Launcher):
             # their losses do not compare
             title = "best" if len(kinds) == 1 else "most beyond what takes no context"
             following += (
-                [f"{title}: {best.name} seed {best.seeds}, {reached(best)}"]
+                [f"{title}: {best.name} seed {best.seeds}, {score_in_context(best)}"]
                 if len(records) > 1
                 else []
             )

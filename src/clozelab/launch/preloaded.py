@@ -7,7 +7,7 @@ import signal
 from hydra.core.plugins import Plugins
 
 from clozelab import config
-from clozelab.runs.fingerprint import code_of_results
+from clozelab.runs.code import code_of_results
 from clozelab.training.host import host_facts
 from clozelab.training.stopping import SIGNALS, die_with_parent
 

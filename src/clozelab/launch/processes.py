@@ -46,7 +46,7 @@ from clozelab.launch.progress import (
     time_words,
 )
 from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
-from clozelab.suggestions import duration
+from clozelab.text.formatting import duration
 from clozelab.training.host import holder
 from clozelab.training.stopping import (
     OUT_OF_TIME,

@@ -23,7 +23,7 @@ from pathlib import Path
 from rich.console import Console
 
 from clozelab.runs.record import write_json
-from clozelab.suggestions import duration
+from clozelab.text.formatting import duration
 
 PULSE_SECONDS = 25.0  # between two lines; with what a line waits for, never more than 30
 SHOWN_RUNNING = 2  # jobs that a line names

@@ -38,10 +38,13 @@ from clozelab import config as schema
 from clozelab.config import copied
 from clozelab.launch import experiments
 from clozelab.launch.experiments import KINDS, MEASURED
-from clozelab.runs.fingerprint import grouped, no_value, redacted_words
+from clozelab.runs.identity import no_value
+from clozelab.runs.record import grouped
+from clozelab.runs.redaction import redacted_words
 from clozelab.schema import SCHEMAS
-from clozelab.suggestions import CONF_DIR, key_of, nearest
-from clozelab.targets import gate
+from clozelab.targets import validate_config_security
+from clozelab.text.did_you_mean import key_of, nearest
+from clozelab.text.paths import CONF_DIR
 
 # what names an arm or a row already, in conf/pretrain.yaml and finetune.yaml
 NAMED_BY = {"objective", "encoder_arm"}
@@ -72,7 +75,7 @@ class GatedLoader(ConfigLoaderImpl):
     def load_configuration(self, *args: Any, **options: Any) -> DictConfig:
         composed: DictConfig = super().load_configuration(*args, **options)
         with hydra_config(composed):
-            gate(composed)
+            validate_config_security(composed)
             experiments.check_values(composed)
         OmegaConf.set_readonly(composed.hydra, False)  # as it was
         return composed

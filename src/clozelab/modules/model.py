@@ -25,7 +25,7 @@ from clozelab.models import folders
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import COMMON_HEADS, OWN_TYPE, POOLED_KINDS, Family
 from clozelab.models.heads import BiLSTM, FeatureMix
-from clozelab.suggestions import hint
+from clozelab.text.did_you_mean import hint
 
 log = logging.getLogger(__name__)
 # some folders pad the embedding matrix to a multiple of up to 128 beyond the vocabulary

@@ -21,7 +21,8 @@ from clozelab.analysis.schema import PERCENT
 from clozelab.planning.cost import NO_SPEED, Costing
 from clozelab.results.experiment import Experiment, read_yaml
 from clozelab.results.table import ResultTable
-from clozelab.suggestions import CONF_DIR, duration
+from clozelab.text.formatting import duration
+from clozelab.text.paths import CONF_DIR
 
 MOST_FINETUNE_SEEDS, MOST_SEEDS = 5, 20
 # a masked model has to see so many times the tokens after which it leaves its first plateau

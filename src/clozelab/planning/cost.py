@@ -42,11 +42,12 @@ from clozelab.planning.measures import MeasureJob, measure_job
 from clozelab.planning.starts import Starts, constants, measured_starts, usual_starts
 from clozelab.planning.steps import Step
 from clozelab.planning.timing import HOST, measured_speeds
+from clozelab.runs.cleanup import size
 from clozelab.runs.find import Runs
-from clozelab.runs.fingerprint import canonical
+from clozelab.runs.identity import canonical
 from clozelab.runs.record import JobName
-from clozelab.runs.upkeep import size
-from clozelab.suggestions import duration, key_of
+from clozelab.text.did_you_mean import key_of
+from clozelab.text.formatting import duration
 from clozelab.training.host import host_facts
 
 ALIKE = {  # settings in which a run has to be equal to take as long

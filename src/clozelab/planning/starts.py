@@ -29,9 +29,9 @@ from clozelab.corpus.files import digest
 from clozelab.launch.processes import ForkServer, Job, ProcessPool
 from clozelab.planning.machine import BUSY_SHARE, is_busy_for
 from clozelab.results.experiment import read_yaml
-from clozelab.runs.fingerprint import code_of_results
+from clozelab.runs.code import code_of_results
 from clozelab.runs.record import write_json
-from clozelab.suggestions import CONF_DIR
+from clozelab.text.paths import CONF_DIR
 from clozelab.training.host import host_facts
 from clozelab.training.stopping import die_with_parent
 

@@ -31,7 +31,7 @@ from clozelab.launch.sweep import (
     hydra_config,
     known_keys,
 )
-from clozelab.suggestions import key_of
+from clozelab.text.did_you_mean import key_of
 
 STAGES = ("prepare", *SWEEPS)
 LEAVE_OUT = {"finetune=none", "evaluate=none"}

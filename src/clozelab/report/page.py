@@ -36,19 +36,19 @@ from clozelab.report.summaries import (
     seed_seconds,
 )
 from clozelab.results.table import ResultTable
-from clozelab.suggestions import (
+from clozelab.text.formatting import (
     DASH,
     distinct,
     half_width,
     in_units,
     interval,
-    own_text,
     percent,
     probability,
     signed,
     span,
     with_direction,
 )
+from clozelab.text.safe_yaml import own_text
 
 POINTS = "points"
 SELECTION = (

@@ -30,7 +30,7 @@ from clozelab.analysis.statistics import SIGNIFICANCE, Estimate
 from clozelab.report import wording
 from clozelab.results.table import ResultTable
 from clozelab.runs.record import Record
-from clozelab.suggestions import MINUS, with_direction
+from clozelab.text.formatting import MINUS, with_direction
 
 matplotlib.use("Agg")
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clozelab.corpus.files import digest
 from clozelab.results.experiment import Experiment
-from clozelab.runs.fingerprint import grouped, identity_of
-from clozelab.runs.record import JobName, now, write_json
-from clozelab.suggestions import listed
+from clozelab.runs.identity import identity_of
+from clozelab.runs.record import JobName, grouped, now, write_json
+from clozelab.text.formatting import listed
 
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs

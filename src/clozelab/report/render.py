@@ -43,7 +43,7 @@ from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable, build_table, is_scored, stand_in_for
 from clozelab.runs.find import find
 from clozelab.runs.record import NO_UNIT, PERCENT, Record, Score
-from clozelab.suggestions import DASH, in_units
+from clozelab.text.formatting import DASH, in_units
 
 RESULT_FIELDS = (
     "experiment",

@@ -17,9 +17,9 @@ from clozelab.analysis.schema import Row
 from clozelab.report import wording
 from clozelab.report.inconsistencies import inconsistencies
 from clozelab.results.table import ResultTable
-from clozelab.runs.fingerprint import grouped
-from clozelab.runs.upkeep import LEARNT_CONTEXT_NATS, context_free, same_fraction
-from clozelab.suggestions import DASH, distinct, duration, listed, percent, rough
+from clozelab.runs.outcome import LEARNT_CONTEXT_NATS, context_free, same_fraction
+from clozelab.runs.record import grouped
+from clozelab.text.formatting import DASH, distinct, duration, listed, percent, rough
 
 if TYPE_CHECKING:
     from clozelab.runs.record import Record

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.report.wording import verdict_label
-from clozelab.runs.fingerprint import DIGEST, flatten, redacted, redacted_words
+from clozelab.runs.identity import flatten
+from clozelab.runs.redaction import DIGEST, redacted, redacted_words
 from clozelab.targets import build
 
 if TYPE_CHECKING:

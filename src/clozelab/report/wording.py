@@ -28,7 +28,7 @@ from clozelab.analysis.verdicts import Forecast, Judgement, Verdict
 from clozelab.results.experiment import Experiment
 from clozelab.results.table import ExcludedRuns
 from clozelab.results.versions import OutdatedFolders
-from clozelab.suggestions import duration, interval, listed, rough, signed
+from clozelab.text.formatting import duration, interval, listed, rough, signed
 
 if TYPE_CHECKING:
     from clozelab.runs.record import Record

@@ -12,7 +12,7 @@ from clozelab.analysis.schema import Column, Row
 from clozelab.results.evidence import NAMES, settings
 from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable, build_table
-from clozelab.runs.fingerprint import flatten
+from clozelab.runs.identity import flatten
 
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozelab.analysis.paired_tests import RESAMPLES, Bootstrap, McNemar, bootstrap, mcnemar
-from clozelab.suggestions import signed
+from clozelab.text.formatting import signed
 
 if TYPE_CHECKING:
     from clozelab.runs.record import Record

@@ -23,9 +23,9 @@ from clozelab.analysis.reasons import OutdatedRuns
 from clozelab.analysis.statistics import Seeds
 from clozelab.results.experiment import STEP_KEYS, read_yaml
 from clozelab.results.versions import all_are_outdated
-from clozelab.runs.fingerprint import CONDITIONAL_KEYS, flatten
+from clozelab.runs.identity import CONDITIONAL_KEYS, flatten
 from clozelab.schema import LAYOUT, NEUTRAL, meaning_of
-from clozelab.suggestions import CONF_DIR
+from clozelab.text.paths import CONF_DIR
 
 if TYPE_CHECKING:
     from clozelab.results.table import ResultTable

@@ -23,7 +23,9 @@ from clozelab.analysis.schema import (
     SequentialDesign,
     TableSpec,
 )
-from clozelab.suggestions import EXPERIMENTS_DIR, UniqueKeys, hint, own_text
+from clozelab.text.did_you_mean import hint
+from clozelab.text.paths import EXPERIMENTS_DIR
+from clozelab.text.safe_yaml import UniqueKeys, own_text
 
 MATCHES = {None: ("steps", "tokens"), "none": (), "time": ("training_seconds",)}
 """What `matched_by` may say -> the amounts of two arms' pre-training that have to agree.

@@ -37,7 +37,7 @@ from clozelab.results.evidence import compare_rows, encoder_of, evidence_of, see
 from clozelab.results.experiment import Experiment
 from clozelab.results.series import POINT, find_series
 from clozelab.results.versions import OutdatedFolders, find_outdated, num_outdated
-from clozelab.suggestions import nearest
+from clozelab.text.did_you_mean import nearest
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -37,11 +37,11 @@ from clozelab.modules.model import open_tokenizer
 from clozelab.modules.pretraining import PretrainingModel, PretrainingModule, check_lengths
 from clozelab.objectives.objective import Objective
 from clozelab.report.tracked import tracked_job
-from clozelab.runs.fingerprint import encoder_fingerprint, require_encoder
+from clozelab.runs.inputs import encoder_fingerprint, require_encoder
 from clozelab.runs.record import Record
 from clozelab.runs.store import Run
-from clozelab.suggestions import hint
 from clozelab.targets import build, check_targets, locate
+from clozelab.text.did_you_mean import hint
 from clozelab.training.background import BackgroundLogger
 from clozelab.training.callbacks import PositionGrowth, check_position_growth, growth_steps
 from clozelab.training.checkpoints import LAST, seed_initialisation

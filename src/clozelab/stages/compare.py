@@ -14,11 +14,12 @@ import numpy as np
 from rich.console import Console
 
 from clozelab.runs.find import find, open_folder
-from clozelab.runs.fingerprint import flatten
+from clozelab.runs.identity import flatten
+from clozelab.runs.outcome import score_in_context
 from clozelab.runs.record import DAMAGED, PERCENT, Record, Score
-from clozelab.runs.upkeep import reached
-from clozelab.suggestions import hint, listed, percent, rough, signed
 from clozelab.terminal import Heading, Words, make_console, make_table, say, verb
+from clozelab.text.did_you_mean import hint
+from clozelab.text.formatting import listed, percent, rough, signed
 
 if TYPE_CHECKING:
     from clozelab.analysis.scores import DataColumn
@@ -63,7 +64,7 @@ def main(said: Words) -> int:
             f"{letter}  {title(record)}, {record.status}, {record.fingerprint[:12]}:"
             f" {record.folder}",
         )
-        say(console, f"   {reached(record)}") if reached(record) else None
+        say(console, f"   {score_in_context(record)}") if score_in_context(record) else None
     for name in PARTS:
         rows = differences(records, name)
         headings = [Heading(name), *(Heading(letter, folds=True) for letter in letters)]

@@ -32,7 +32,8 @@ from clozelab.modules.model import (
     renamed_labels,
     trained_pooling,
 )
-from clozelab.runs.fingerprint import code_behind, encoder_fingerprint
+from clozelab.runs.code import code_behind
+from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run
 from clozelab.stages import building

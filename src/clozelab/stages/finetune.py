@@ -30,7 +30,8 @@ from clozelab.modules.finetuning import (
     write_test_predictions,
 )
 from clozelab.modules.model import max_positions, open_tokenizer
-from clozelab.runs.fingerprint import code_behind, encoder_fingerprint
+from clozelab.runs.code import code_behind
+from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run
 from clozelab.stages import building

@@ -14,11 +14,12 @@ from rich import filesize
 from rich.console import Console
 from rich.text import Text
 
-from clozelab.runs import upkeep
+from clozelab.runs import cleanup, outcome, progress
 from clozelab.runs.find import find, find_below, no_match, select
 from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STATUSES, Record
-from clozelab.suggestions import DASH, EXPERIMENTS_DIR, STAGE_NAMES, duration, rough, several
 from clozelab.terminal import Heading, Words, make_console, make_table, path_of, say, verb
+from clozelab.text.formatting import DASH, STAGE_NAMES, duration, rough, several
+from clozelab.text.paths import EXPERIMENTS_DIR
 from clozelab.training.host import usable_cores
 
 RUNS_HELP = """clozelab runs [EXPERIMENT] [runs_dir=FOLDER] [name=value ...] [--csv]
@@ -129,14 +130,14 @@ def _run_cells(one: Record) -> list[str]:
     """A run's line; a damaged folder that says nothing else has its place."""
     names = [one.name or one.place, *([] if one.stage == "pretrain" else [one.task]), one.seeds]
     started = one.started[:16].replace("T", " ")
-    beside = upkeep.reached(one).partition(":")[0] if one.is_complete else ""
-    score = upkeep.shown_score(one, one.score)
+    beside = outcome.score_in_context(one).partition(":")[0] if one.is_complete else ""
+    score = outcome.shown_score(one, one.score)
     return [
         *names,
         one.status,
         score,
         beside,
-        duration(upkeep.elapsed(one)),
+        duration(progress.elapsed(one)),
         started,
         one.fingerprint[:8],
     ]
@@ -150,8 +151,8 @@ class Standing:
 
     experiment: str
     scale: str
-    sweeps: list[upkeep.SweepState]
-    running: list[tuple[Record, upkeep.Progress]]
+    sweeps: list[progress.SweepState]
+    running: list[tuple[Record, progress.Progress]]
     trouble: list[Record]
     commands: list[str]
 
@@ -186,8 +187,8 @@ def status(said: Words) -> int:
     for standing in standings(records):
         _show_standing(standing, console)
     for one in records:
-        if one.is_complete and upkeep.reached(one).startswith(upkeep.LEARNT_NOTHING):
-            console.print(Text(f"{one.place}: {upkeep.reached(one)}", style="yellow"))
+        if one.is_complete and outcome.score_in_context(one).startswith(outcome.LEARNT_NOTHING):
+            console.print(Text(f"{one.place}: {outcome.score_in_context(one)}", style="yellow"))
     return 0
 
 
@@ -199,15 +200,15 @@ def standings(records: Sequence[Record]) -> Iterator[Standing]:
         root = next(
             (one for one in parents if (one.parent.name, one.name) == (experiment, scale)), Path()
         )
-        launches = upkeep.read_launches(root)
+        launches = progress.read_launches(root)
         jobs = {stage: launch.jobs for stage, launch in launches.items()}
         stages = [
             one
             for one in STAGE_NAMES
             if jobs.get(one, []) != [] or any(run.stage == one for run in mine)
         ]
-        sweeps = [upkeep.sweep_state(stage, mine, jobs.get(stage)) for stage in stages]
-        running = [(one, upkeep.read_progress(one)) for one in mine if one.status == "running"]
+        sweeps = [progress.sweep_state(stage, mine, jobs.get(stage)) for stage in stages]
+        running = [(one, progress.read_progress(one)) for one in mine if one.status == "running"]
         trouble = [one for one in mine if one.status in TROUBLE]
         # The launches of the stages that are not done; of runs without a launch their own commands.
         left = [one.stage for one in sweeps if not one.is_done] or list(launches)
@@ -287,7 +288,7 @@ def _show_jobs(standing: Standing, console: Console, at_once: int) -> None:
     )
 
 
-def _running_cells(record: Record, at: upkeep.Progress) -> list[str]:
+def _running_cells(record: Record, at: progress.Progress) -> list[str]:
     """The line of a run that goes on: which, steps, speed, time left, process, and a long
     silence.
     """
@@ -314,14 +315,14 @@ def gc(said: Words) -> int:
     could not be.
     """
     kinds = said.values["what"].split(",") if "what" in said.values else [*USUAL_GARBAGE]
-    if wrong := ",".join(sorted(set(kinds) - set(upkeep.KINDS))):
-        raise ValueError(f"what={wrong}: there are {', '.join(upkeep.KINDS)}")
+    if wrong := ",".join(sorted(set(kinds) - set(cleanup.KINDS))):
+        raise ValueError(f"what={wrong}: there are {', '.join(cleanup.KINDS)}")
     kinds += ["unfinished"] if "older_than" in said.values else []
     age = said.values.get("older_than", "0")
     if not age.replace(".", "", 1).isdecimal():
         raise ValueError(f"older_than={age}: give a number of days")
     runs_dir, cache_dir = (Path(path_of(name, said.values)) for name in ("runs_dir", "cache_dir"))
-    found = upkeep.find_garbage(find_below(str(runs_dir)), runs_dir, cache_dir, float(age))
+    found = cleanup.find_garbage(find_below(str(runs_dir)), runs_dir, cache_dir, float(age))
     items, console = [one for one in found if one.kind in kinds], make_console()
     if not items:
         say(console, "nothing to delete; what changed within the last hour is left alone")
@@ -334,16 +335,16 @@ def gc(said: Words) -> int:
     ]
     rows = [[one.kind, filesize.decimal(one.num_bytes), one.reason, str(one.path)] for one in items]
     console.print(make_table(headings, rows, console.width))
-    for kind in upkeep.KINDS:
+    for kind in cleanup.KINDS:
         if sizes := [one.num_bytes for one in items if one.kind == kind]:
             say(
                 console,
-                f"{filesize.decimal(sum(sizes)):>9}  {len(sizes)} {kind}: {upkeep.KINDS[kind]}",
+                f"{filesize.decimal(sum(sizes)):>9}  {len(sizes)} {kind}: {cleanup.KINDS[kind]}",
             )
     if "delete" not in said.flags:
         say(console, "nothing was deleted; --delete deletes the above")
         return 0
-    kept = {one.path: why for one in items if (why := upkeep.delete(one))}
+    kept = {one.path: why for one in items if (why := cleanup.delete(one))}
     for path, why in kept.items():
         say(console, f"kept: {path}: {why}", style="yellow")
     freed = sum(one.num_bytes for one in items if one.path not in kept)
@@ -375,7 +376,7 @@ def list_all(said: Words) -> int:
             )
             for scale, runs in ((one, found) for one in scales if (found := find(one).runs)):
                 planned = sum(
-                    len(one.jobs or ()) for one in upkeep.read_launches(scale).values()
+                    len(one.jobs or ()) for one in progress.read_launches(scale).values()
                 ) or len(runs)
                 done = sum(run.is_complete for run in runs)
                 # a later launch may have been of some alone

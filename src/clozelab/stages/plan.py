@@ -20,8 +20,9 @@ from rich.console import Console
 
 from clozelab.planning.steps import SWEEPS, Step, chooses_seeds, make_steps
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
-from clozelab.suggestions import DASH, STAGE_NAMES, duration, key_of, listed, passes, rough, several
 from clozelab.terminal import Heading, Words, make_console, make_table, parse, say, verb
+from clozelab.text.did_you_mean import key_of
+from clozelab.text.formatting import DASH, STAGE_NAMES, duration, listed, passes, rough, several
 
 if TYPE_CHECKING:  # they import torch: not for --help and mistakes
     import pandas
@@ -419,7 +420,7 @@ def _times(shape: Shape, unit: str = "") -> list[str]:
 
 def disk(costing: Costing, room: tuple[str, int, int, int]) -> str:
     """What the runs leave, what of it is there, and the room."""
-    from clozelab.runs.upkeep import size
+    from clozelab.runs.cleanup import size
 
     folders = {arm.corpus.folder for arm in costing.arms if arm.corpus.folder}
     corpus = filesize.decimal(sum(map(size, folders))) if folders else "not prepared yet"

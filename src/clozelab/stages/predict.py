@@ -452,8 +452,8 @@ def predict_task(
     from clozelab.models import folders
     from clozelab.modules.finetuning import Evaluation, write_test_predictions
     from clozelab.modules.model import renamed_labels
-    from clozelab.runs.find import is_record_of
-    from clozelab.runs.fingerprint import encoder_fingerprint
+    from clozelab.runs.inputs import encoder_fingerprint
+    from clozelab.runs.reuse import is_record_of
     from clozelab.stages import building, finetune
     from clozelab.training.trainer import build_trainer
 

@@ -21,13 +21,13 @@ from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.models.encoder import compile_encoder
 from clozelab.modules.pretraining import PretrainingModule
 from clozelab.objectives.objective import Objective
-from clozelab.runs.find import kept_steps, require_kept_encoders
 from clozelab.runs.record import Score
+from clozelab.runs.reuse import kept_steps, require_kept_encoders
 from clozelab.runs.store import Run, share_equal_run
 from clozelab.stages import building
 from clozelab.stages.prepare import prepared_corpus
-from clozelab.suggestions import passes
 from clozelab.targets import check_targets
+from clozelab.text.formatting import passes
 from clozelab.training.callbacks import KeepEncoders
 from clozelab.training.checkpoints import newest_whole
 from clozelab.training.host import process_rank

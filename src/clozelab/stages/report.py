@@ -18,8 +18,8 @@ from clozelab.launch.sweep import compose
 from clozelab.planning.steps import runs_root, sweeps_of
 from clozelab.report.tracked import track_report
 from clozelab.results.experiment import find_experiment, load_experiment
-from clozelab.suggestions import DASH
 from clozelab.terminal import Words, say, verb
+from clozelab.text.formatting import DASH
 
 if TYPE_CHECKING:
     from clozelab.report.render import Report

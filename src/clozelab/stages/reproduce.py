@@ -27,13 +27,14 @@ from clozelab.launch.progress import Outlook, Pulse, counted, left_at, plan_file
 from clozelab.planning.steps import SWEEPS, Step, chooses_seeds, make_steps
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.runs.find import find
-from clozelab.runs.fingerprint import SEED_KEYS, canonical
+from clozelab.runs.identity import SEED_KEYS, canonical
+from clozelab.runs.progress import write_launch
 from clozelab.runs.store import accept_other_code
-from clozelab.runs.upkeep import write_launch
 from clozelab.stages.plan import parse_budget
 from clozelab.stages.report import judge
-from clozelab.suggestions import duration, key_of
 from clozelab.terminal import Words, say, verb
+from clozelab.text.did_you_mean import key_of
+from clozelab.text.formatting import duration
 from clozelab.training.stopping import STOPPED
 
 if TYPE_CHECKING:

@@ -121,7 +121,7 @@ class Embedding:
     def made_by(self) -> dict[str, Any]:
         """The model and its settings; vectors of others cannot be compared."""
         from clozelab.modules.model import trained_pooling
-        from clozelab.runs.fingerprint import encoder_fingerprint
+        from clozelab.runs.inputs import encoder_fingerprint
 
         folder = self.predictor.model.folder
         settings = {

@@ -28,11 +28,12 @@ from clozelab.planning.jobs import Arm, Corpus, Kind, Words, made_up_corpus
 from clozelab.planning.starts import constants
 from clozelab.planning.steps import Step, make_steps
 from clozelab.runs.find import Runs, find
-from clozelab.runs.fingerprint import SEED_KEYS, require_encoder
+from clozelab.runs.identity import SEED_KEYS
+from clozelab.runs.inputs import require_encoder
 from clozelab.stages import building
 from clozelab.stages.prepare import find_corpus, prepared_corpus
-from clozelab.suggestions import STAGE_NAMES
 from clozelab.targets import build, check_targets
+from clozelab.text.formatting import STAGE_NAMES
 from clozelab.training.trainer import Hardware
 
 # of a generated world that is not there yet

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clozelab.runs.record import RUN_FILE, Record, read_record
-from clozelab.suggestions import several
 from clozelab.terminal import Words, make_console, say, verb
+from clozelab.text.formatting import several
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, read_rows
 
 if TYPE_CHECKING:

@@ -39,11 +39,11 @@ from clozelab.results.adhoc import infer_table
 from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import Runs, cell_of, find, is_copy, select
-from clozelab.runs.fingerprint import RESULTS_VERSIONS
+from clozelab.runs.identity import RESULTS_VERSIONS
+from clozelab.runs.progress import LAUNCH_FILE, merge_launches
 from clozelab.runs.record import CONFIG_FILE, COPY_FILE, LOCK_FILE, RUN_FILE, Record, read_record
-from clozelab.runs.upkeep import LAUNCH_FILE, merge_launches
-from clozelab.suggestions import own_text
 from clozelab.terminal import Words, path_of, say, verb
+from clozelab.text.safe_yaml import own_text
 
 PACK_HELP = """clozelab pack EXPERIMENT out=FILE [scale=NAME] [runs_dir=FOLDER] [encoders=true] [name=value ...]
 clozelab pack FOLDER out=FILE [encoders=true] [name=value ...]

@@ -30,18 +30,15 @@ from clozelab.corpus.files import digest, file_sha256
 from clozelab.launch.experiments import check_file
 from clozelab.metrics.glue import CORRELATIONS
 from clozelab.results.experiment import read_yaml
-from clozelab.runs.fingerprint import (
-    HIDDEN,
-    RESULTS_VERSIONS,
-    encoder_fingerprint,
-    flatten,
-    identity_of,
-)
+from clozelab.runs.identity import RESULTS_VERSIONS, flatten, identity_of
+from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import CONFIG_FILE, Record, Score, changes, read_record, write_record
+from clozelab.runs.redaction import HIDDEN
 from clozelab.stages.compare import open_run
 from clozelab.stages.travel import RESULTS, Parcel, open_parcel, results_of
-from clozelab.suggestions import duration, key_of, listed
 from clozelab.terminal import Words, make_console, path_of, say, verb
+from clozelab.text.did_you_mean import key_of
+from clozelab.text.formatting import duration, listed
 from clozelab.training.host import host_facts
 from clozelab.training.measuring import read_rows
 from clozelab.training.stopping import TERMINATED, die_with_parent
