@@ -122,7 +122,8 @@ def compose(
 
 def _run(verb: str, words: tuple[str, ...], overrides: Mapping[str, Any], then: Any = None) -> Any:
     from clozelab.cli import job
-    from clozelab.launch.sweep import CONFIGURATION_ERRORS, compose, explain, hydra_config
+    from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain
+    from clozelab.launch.sweep import compose, hydra_config
     from clozelab.runs.record import read_record
     from clozelab.targets import take_permission
 

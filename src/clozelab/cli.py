@@ -340,7 +340,7 @@ def _guarded(action: Callable[[], int], verb: str) -> int:
 def _configuration_errors() -> tuple[type[BaseException], ...]:
     if "hydra" not in sys.modules:
         return ()
-    from clozelab.launch.sweep import CONFIGURATION_ERRORS
+    from clozelab.launch.mistakes import CONFIGURATION_ERRORS
 
     return CONFIGURATION_ERRORS
 
@@ -374,7 +374,7 @@ def _print_error(error: BaseException, verb: str) -> None:
     )
     message = str(cause).strip()
     if "hydra" in sys.modules:
-        from clozelab.launch.sweep import explain
+        from clozelab.launch.mistakes import explain
 
         message = explain(cause, verb)
     console = Console(stderr=True, soft_wrap=True)
@@ -398,12 +398,9 @@ def _clean_record(*arguments: Any, **options: Any) -> logging.LogRecord:
 
 def _hydra_verb(verb: str, words: list[str]) -> int:
     import hydra
-    from hydra._internal import utils as hydra_utils
-    from hydra._internal.hydra import Hydra
-    from hydra.types import RunMode
 
-    from clozelab import config
-    from clozelab.launch import experiments, launcher
+    from clozelab import config, hydra_compat
+    from clozelab.launch import experiments, plugins
     from clozelab.launch.sweep import GatedLoader
     from clozelab.report.tracked import track_sweep
 
@@ -414,7 +411,7 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
         )
     logging.setLogRecordFactory(_clean_record)
     config.register()
-    launcher.register()
+    plugins.register()
     experiments.register()
     original, status = sys.argv, 0
 
@@ -430,32 +427,22 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     words = experiments.take_one_file(words)
     # known to Hydra's parser before `name=value` only
     flags = [word for word in words if word in ("-m", "--multirun")]
-    sys.argv = [f"clozelab {verb}", *flags[:1], *(word for word in words if word not in flags)]
-    app: Any = Hydra
-    application: Any = sys.modules[Hydra.__module__]
-    report, get_mode, loader = (
-        hydra_utils.run_and_report,
-        Hydra.get_mode,
-        application.ConfigLoaderImpl,
-    )
-    application.ConfigLoaderImpl = GatedLoader  # before it makes callbacks, logging, launcher
-    hydra_utils.run_and_report = lambda func: func()  # ours says what is wrong, see _guarded
     modes = [word for word in words if word.startswith("hydra.mode=")]
-    # a sweep's job: Hydra would compose everything to find that out
-    if modes[-1:] == ["hydra.mode=RUN"]:
-        app.get_mode = lambda *_, **__: RunMode.RUN
+    is_one_job = modes[-1:] == ["hydra.mode=RUN"]
+    run = hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name=verb)(task)
     try:
-        hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name=verb)(task)()
+        sys.argv = [f"clozelab {verb}", *flags[:1], *(word for word in words if word not in flags)]
+        with hydra_compat.running_application(GatedLoader, is_one_job=is_one_job):
+            run()
     finally:
-        sys.argv, hydra_utils.run_and_report, app.get_mode = original, report, get_mode
-        application.ConfigLoaderImpl = loader
+        sys.argv = original
     return status
 
 
 def job(verb: str, cfg: DictConfig) -> int:
     """One job in this process: skip what is complete, before torch is imported."""
     from clozelab.config import check_config
-    from clozelab.launch.jobs import check_overrides
+    from clozelab.launch.overrides import check_overrides
     from clozelab.runs.find import is_done
     from clozelab.runs.fingerprint import require_encoder
     from clozelab.runs.record import read_record
