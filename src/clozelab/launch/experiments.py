@@ -180,7 +180,7 @@ def _sweep(
     place: Path,
     names: Sequence[str],
     paper: Mapping[str, Any],
-    columns: Mapping[str, str],
+    columns: dict[str, str],
 ) -> dict[str, Any]:
     """The primary configuration of a stage: every arm or row x `columns` x seeds, and whatever
     `sweeps` says.
@@ -254,8 +254,8 @@ DOWNLOAD_KEY = re.compile(r"(^|\.)[+~]*hub$")
 SWEEPER_CHOICE = re.compile(r"\{'override /?hydra/sweeper': '\w+'\}")
 LONE_DOLLAR = re.compile(r"\\\$|\$(?!{)")
 ONLY_DATA = "an experiment is data: leave that out, or say it on the command line"
-# texts with interpolations of such files; `check_values` looks at what became of them
-DOUBTED: set[str] = set()
+# Texts with interpolations in files of experiments; `check_values` looks at what became of them.
+INTERPOLATED: set[str] = set()
 
 
 def check_file(place: str, config_path: str, result: ConfigResult) -> None:
@@ -299,7 +299,7 @@ def _fault_of_key(key: str, value: Any) -> str | None:
 def _fault_of_text(key: str, text: str) -> str | None:
     """What is wrong with a text: it calls what is not free, or leads out of the folder.
 
-    Texts with interpolations are noted in DOUBTED.
+    Texts with interpolations are noted in INTERPOLATED.
     """
     calls = [name for name in CALL.findall(text) if name not in FREE_CALLS]
     if "_target_" in text:
@@ -309,7 +309,7 @@ def _fault_of_text(key: str, text: str) -> str | None:
     if LONE_DOLLAR.search(text):  # which an interpolation could be put together from
         return f"{key} has a lone $ in {text!r}"
     if "${" in text:
-        DOUBTED.add(text)
+        INTERPOLATED.add(text)
     elif _leads_out(key, text):
         return f"{key} names {text!r}, which leads out of its folder"
     return None
@@ -333,7 +333,7 @@ def check_values(config: DictConfig) -> None:
     for name in ("runs_dir", "data_dir", "cache_dir"):
         folder = str(config.get(name)).rstrip("/")
         roots.append(f"{folder}/")
-    for key, text, value in _doubted(config, ""):
+    for key, text, value in _resolved_texts(config, ""):
         below = value
         for root in roots:
             if value.startswith(root):
@@ -348,15 +348,13 @@ def check_values(config: DictConfig) -> None:
             )
 
 
-def _doubted(node: DictConfig | ListConfig, prefix: str) -> Iterator[tuple[str, str, str]]:
-    """Key, text and resolved text wherever the text is an experiment's; not those that mean nothing
-    yet.
-    """
+def _resolved_texts(node: DictConfig | ListConfig, prefix: str) -> Iterator[tuple[str, str, str]]:
+    """Key, text and resolved text of each text in INTERPOLATED; not those that mean nothing yet."""
     for name, child, content in hydra_compat.raw_items(node):
         key = f"{prefix}{name}"
         if isinstance(content, dict | list):
-            yield from _doubted(child, f"{key}.")
-        elif isinstance(content, str) and content in DOUBTED:
+            yield from _resolved_texts(child, f"{key}.")
+        elif isinstance(content, str) and content in INTERPOLATED:
             with suppress(OmegaConfBaseException, ValueError, TypeError):
                 value = node[name]
                 if isinstance(value, str):

@@ -288,7 +288,7 @@ class ProcessPool:
     def _job_lines(self) -> Table:
         lines = Table.grid(padding=(0, 1))
         for justify in ("left", "left", "right"):
-            lines.add_column(justify=justify, no_wrap=True)  # type: ignore[arg-type]
+            lines.add_column(justify=justify, no_wrap=True)
         lines.add_column()  # what a narrow terminal cuts
         shown_jobs = [job for job in self.jobs if job.state in ("running", *WRONG)]
         for job in shown_jobs[:SHOWN_ROWS]:
