@@ -35,7 +35,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, Node, grammar_parser
 
-__all__ = ["ConfigLoaderImpl", "FileConfigSource", "get_overrides_dirname"]
+__all__ = ["ConfigLoaderImpl", "ConfigRepository", "FileConfigSource", "get_overrides_dirname"]
 
 
 @contextmanager
