@@ -85,8 +85,9 @@ def _run(arguments: list[str]) -> int:
 
 
 def _announce(verb: str, arguments: Sequence[str]) -> None:
-    """Say what begins, before what it needs is imported (seconds); not for each of a sweep's
-    jobs.
+    """Say what begins, before what it needs is imported (seconds).
+
+    Not for each of a sweep's jobs.
     """
     if sys.stderr is None or verb in QUICK_VERBS or "hydra.mode=RUN" in arguments:
         return
@@ -227,8 +228,9 @@ def _configuration_errors() -> tuple[type[BaseException], ...]:
 
 
 def _nobody_reads() -> bool:
-    """Whether the reader of our output has gone (`| head`); then nothing more is written to it, not
-    even at exit.
+    """Say whether the reader of our output has gone (`| head`).
+
+    Then nothing more is written to it, not even at exit.
     """
     try:
         poll = select.poll()

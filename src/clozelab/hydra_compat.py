@@ -101,12 +101,15 @@ def compose_quickly() -> None:
 
 
 def search_path_from(folder: Path) -> ConfigSearchPath:
-    """Hydra's own search path, with `folder` as the application's, and what plugins add to it."""
+    """Return Hydra's search path with `folder` as the application's, and what plugins add."""
     return create_config_search_path(str(folder))
 
 
 def config_repository(places: Sequence[tuple[str, str]]) -> ConfigRepository:
-    """Reads single files of a search path of (provider, `file://FOLDER` or the like)."""
+    """Return a reader of single files.
+
+    `places` are (provider, `file://FOLDER` or the like).
+    """
     search_path = ConfigSearchPathImpl()
     for provider, path in places:
         search_path.append(provider, path)
@@ -131,7 +134,7 @@ def register_file_source(source: type[FileConfigSource]) -> None:
 
 
 def expand_grid(overrides: list[Override]) -> list[tuple[str, ...]]:
-    """Every combination of the values of a sweep's parsed overrides, as words, in Hydra's order."""
+    """Return every combination of a sweep's values, as words, in Hydra's order."""
     (jobs,) = basic_sweeper.BasicSweeper.split_arguments(overrides, None)
     return [tuple(words) for words in jobs]
 
@@ -141,7 +144,7 @@ def make_grid_sweeper(
     params: Any,
     rename_jobs: Callable[[list[tuple[str, ...]]], Sequence[tuple[str, ...]]],
 ) -> Any:
-    """Hydra's basic sweeper, whose jobs pass through `rename_jobs`."""
+    """Return Hydra's basic sweeper, whose jobs pass through `rename_jobs`."""
     # Looked up now and not subclassed: Hydra's search for plugins runs that module's code anew, and
     # an older class of it no longer works.
     sweeper: Any = basic_sweeper.BasicSweeper(max_batch_size, params)
@@ -160,8 +163,9 @@ def make_grid_sweeper(
 
 
 def make_search_sweeper(**arguments: Any) -> Sweeper:
-    """hydra-optuna-sweeper's search, without the class around it that makes the sampler of its own
-    settings.
+    """Return hydra-optuna-sweeper's search.
+
+    The class around it would make the sampler from settings of its own.
     """
     from hydra_plugins.hydra_optuna_sweeper._impl import OptunaSweeperImpl
 
@@ -184,7 +188,7 @@ def hydra_left_out(composed: DictConfig) -> Iterator[DictConfig]:
 
 
 def raw_items(node: DictConfig | ListConfig) -> Iterator[tuple[Any, Any, Any]]:
-    """(key, child, content) of each child of a node, as it is written.
+    """Yield (key, child, content) of each child of a node, as it is written.
 
     The content is a text where the child is one or is `${...}`, a dict or a list of nodes where it
     has children. OmegaConf's public doors resolve the one, and convert all of the other.

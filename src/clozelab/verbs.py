@@ -147,20 +147,20 @@ NAME_COLUMNS = 21  # of a group or key, beside what it means
 
 
 def function_of(verb: str) -> tuple[str, str]:
-    """Module below clozelab.stages, and its function, of a plain verb."""
+    """Return the module below clozelab.stages, and its function, of a plain verb."""
     module, _, function = FUNCTIONS.get(verb, f"{verb}.main").partition(".")
     return module, function
 
 
 def help_of_all() -> str:
-    """What `clozelab --help` prints."""
+    """Return what `clozelab --help` prints."""
     verbs = HYDRA_VERBS | PLAIN_VERBS
     lines = "\n".join(f"  {verb:<13} {text}" for verb, text in verbs.items())
     return fitted(HELP.format(verbs=lines))
 
 
 def help_of(verb: str, words: Sequence[str]) -> str:
-    """What `clozelab VERB --help` prints; empty where nothing says it."""
+    """Return what `clozelab VERB --help` prints; empty where nothing says it."""
     if verb in HYDRA_VERBS:
         return _hydra_help(verb, words)
     if verb in PLAIN_VERBS:
@@ -169,7 +169,7 @@ def help_of(verb: str, words: Sequence[str]) -> str:
 
 
 def _plain_help(verb: str) -> str:
-    """The text constant of the verb's module that begins with its name."""
+    """Return the text constant of the verb's module that begins with its name."""
     module, _ = function_of(verb)
     file = Path(__file__).parent / "stages" / f"{module}.py"
     for statement in ast.parse(file.read_text(encoding="utf-8")).body:
@@ -181,8 +181,9 @@ def _plain_help(verb: str) -> str:
 
 
 def _hydra_help(verb: str, words: Sequence[str]) -> str:
-    """The groups with their choices, those of the user's `--config-dir` among them, and the usual
-    keys with their meaning.
+    """Return the groups with their choices, and the usual keys with their meaning.
+
+    The user's own choices, in a `--config-dir`, are among them.
     """
     folders = [CONF_DIR, *_config_dirs(words)]
     usual_choices = _usual_choices(verb)
@@ -258,8 +259,9 @@ def _beside(name: str, text: str) -> list[str]:
 
 
 def meaning(key: str, verb: str, usual_choices: Mapping[str, str], conf: Path) -> str:
-    """The comment above a key in conf/ (its group's usual file, the verb's or paths.yaml) and its
-    usual value.
+    """Return the comment above a key in conf/, and the key's usual value.
+
+    The key is in its group's usual file, the verb's or paths.yaml.
     """
     group, _, name = key.rpartition(".")
     files = [f"{verb}.yaml", "paths.yaml"]

@@ -28,12 +28,11 @@ NO_RESULT = 75
 
 
 class RemoteJob:
-    """Runs a job's `clozelab WORDS` where the launcher stood; several ranks of one job call it at
-    once.
+    """Runs a job's `clozelab WORDS` where the launcher stood.
 
-    Unusual: the child ignores SIGUSR1 and SIGUSR2, which Slurm sends to every process of a step;
-    only this process answers them, by asking the child to save and stop. Rank N's output is
-    appended to NAME.rank-N.log beside the job's log.
+    Several ranks of one job call it at once. Unusual: the child ignores SIGUSR1 and SIGUSR2, which
+    Slurm sends to every process of a step; only this process answers them, by asking the child to
+    save and stop. Rank N's output is appended to NAME.rank-N.log beside the job's log.
 
     Args:
         threads: of the child; None leaves that to the environment.
@@ -103,8 +102,9 @@ class RemoteJob:
                 time.sleep(POLL_SECONDS)
 
     def checkpoint(self) -> Any:
-        """submitit asks before a time limit or a preemption: stop cleanly, and put this same job in
-        line again.
+        """Stop cleanly, and tell submitit to put this same job in line again.
+
+        submitit asks for it before a time limit or a preemption.
         """
         import submitit  # an extra: only a worker that submitit has started comes here
 

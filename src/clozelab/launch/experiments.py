@@ -123,8 +123,9 @@ def _deltas(
 
 
 def _rows(paper: Mapping[str, Any], arms: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Row -> its delta: its arm's encoder; a floor has the shape of the first arm, and fresh
-    weights.
+    """Return row -> its delta, which begins with the encoder of its arm.
+
+    A floor has the shape of the first arm, and fresh weights.
     """
     rows: list[Mapping[str, Any]] = paper.get("rows") or []
     if not rows and paper.get("arms"):
@@ -182,8 +183,9 @@ def _sweep(
     paper: Mapping[str, Any],
     columns: dict[str, str],
 ) -> dict[str, Any]:
-    """The primary configuration of a stage: every arm or row x `columns` x seeds, and whatever
-    `sweeps` says.
+    """Return the primary configuration of a stage.
+
+    It sweeps every arm or row x `columns` x seeds, and whatever `sweeps` in the paper says.
     """
     group = GROUPS[stage]
     changes = (paper.get("sweeps") or {}).get(stage) or {}
@@ -323,11 +325,10 @@ def _leads_out(key: str, text: str) -> bool:
 
 
 def check_values(config: DictConfig) -> None:
-    """ValueError where a text of an experiment leads out of its folder once it is resolved, or
-    could be resolved again.
+    """Refuse texts of an experiment that lead out of its folder once they are resolved.
 
-    What lies below the user's own places may be named, and so may the value of another key, which
-    is looked at there.
+    ValueError for them, and for one that could be resolved again. What lies below the user's own
+    places may be named, and so may the value of another key, which is looked at there.
     """
     roots = []
     for name in ("runs_dir", "data_dir", "cache_dir"):
@@ -366,9 +367,7 @@ PARSED: dict[tuple[Any, ...], bytes] = {}
 
 
 class ExperimentSource(hydra_compat.FileConfigSource):
-    """Hydra's source of YAML files, which also knows what an experiment's paper.yaml holds
-    inline.
-    """
+    """Hydra's source of YAML files, which also knows what paper.yaml holds inline."""
 
     def __init__(self, provider: str, path: str) -> None:
         super().__init__(provider, path)
@@ -420,8 +419,9 @@ class ExperimentSource(hydra_compat.FileConfigSource):
         return ConfigResult(self.provider, f"file://{self.path}", config, {"package": package})
 
     def _read(self, config_path: str) -> ConfigResult:
-        """A file, parsed once as long as nobody writes it: YAML takes a third of the time to
-        compose.
+        """Read a file, which is parsed once as long as nobody writes it.
+
+        YAML takes a third of the time to compose.
         """
         file = Path(self.path) / self._normalize_file_name(config_path)
         if not file.is_file():

@@ -41,15 +41,16 @@ class PlannedJob(NamedTuple):
 
 
 def planned_jobs(sweep: Sweep) -> Iterator[PlannedJob]:
-    """Every job, in the order in which it is started, with how it stands now."""
+    """Return every job, in the order in which it is started, with how it stands now."""
     return with_own_folders(
         plan_job(sweep.composer.compose(overrides), overrides) for overrides in sweep.jobs
     )
 
 
 def plan_job(composed: DictConfig, overrides: Sequence[str]) -> PlannedJob:
-    """Where a composed job runs and how its folder stands. ValueError for overrides that cannot be
-    meant.
+    """Say where a composed job runs and how its folder stands.
+
+    ValueError for overrides that cannot be meant.
     """
     stage = str(composed.hydra.job.name)
     with hydra_config(composed) as config:
@@ -65,8 +66,9 @@ def plan_job(composed: DictConfig, overrides: Sequence[str]) -> PlannedJob:
 
 
 def with_own_folders(planned: Iterable[PlannedJob]) -> Iterator[PlannedJob]:
-    """The jobs as they are; ValueError for one whose folder is another's, whom it would wait for or
-    be refused by.
+    """Yield the jobs as they are; ValueError for one whose folder is another's.
+
+    It would wait for that one, or be refused by it.
     """
     by_folder: dict[str, PlannedJob] = {}
     for plan in planned:
@@ -84,7 +86,7 @@ def with_own_folders(planned: Iterable[PlannedJob]) -> Iterator[PlannedJob]:
 
 
 def job_status(stage: str, config: DictConfig, run_dir: str) -> tuple[str, str]:
-    """(the status of a PlannedJob, the run it shares)."""
+    """Return the status of a PlannedJob, and the run that it shares or ""."""
     folder = Path(run_dir)
     try:
         record = read_record(folder)
@@ -122,7 +124,7 @@ def _status_of_new(stage: str, config: DictConfig) -> tuple[str, str]:
 
 
 def names_of(composed: Iterable[DictConfig]) -> list[JobName]:
-    """The names that the runs of composed jobs will have."""
+    """Return the names that the runs of composed jobs will have."""
     names = []
     for job in composed:
         with hydra_config(job) as config:

@@ -127,8 +127,10 @@ class SweepLauncher(Launcher):
     def _compose_jobs(
         self, job_overrides: Sequence[Sequence[str]], console: Console
     ) -> tuple[list[DictConfig], list[PlannedJob]]:
-        """The configuration of each job, and how it stands. ValueError for jobs that cannot be
-        meant, or that must not go on with what other code has made.
+        """Return the configuration of each job, and how it stands.
+
+        ValueError for jobs that cannot be meant, or that must not go on with what other code has
+        made.
         """
         composer = JobComposer(self.context.config_loader, self.config)
         composed: list[DictConfig] = []
@@ -184,9 +186,7 @@ class SweepLauncher(Launcher):
     def _preflight(
         self, composed: Sequence[DictConfig], planned: Sequence[PlannedJob], *, is_first: bool
     ) -> None:
-        """Note what is started, and have the pre-flight look at it, before the first batch of a
-        sweep.
-        """
+        """Before the first batch of a sweep, note what is started and have it looked at."""
         # An older sweep's plan; the pre-flight writes ours.
         (self.sweep_dir / plan_file(self.verb)).unlink(missing_ok=True)
         if not is_first or not planned:
@@ -231,7 +231,7 @@ class SweepLauncher(Launcher):
     def _print_results(
         self, jobs: Sequence[Job], returned: Sequence[JobReturn], console: Console
     ) -> None:
-        """A grid's table of scores and the next command, or a line for each trial of a search."""
+        """Print a grid's table of scores and the next command, or a line a trial of a search."""
         if is_grid(self.config):
             self._print_scores(jobs, console)
             return
@@ -264,7 +264,7 @@ class SweepLauncher(Launcher):
                 say(console, line)
 
     def _next_steps(self, records: Sequence[Record]) -> list[str]:
-        """The command that reports on these runs; of pre-trainings also how to use the best."""
+        """Return the command that reports on these runs, and how to use the best pre-training."""
         root = self.sweep_dir.parent
         options = configuration_words(self.config)
         # An experiment with claims: its folder is what `report` takes. Its runs are in
@@ -335,7 +335,7 @@ def run_preflight(
 
 
 def _preflight_words(config: DictConfig, first_job: Sequence[str]) -> list[str]:
-    """The overrides of a grid as they were said; of a search those of its first job."""
+    """Return the overrides of a grid as they were said; of a search those of its first job."""
     passed_on = [
         word for word in config.hydra.overrides.hydra if key_of(word).startswith(PASSED_ON)
     ]
@@ -347,7 +347,7 @@ def _preflight_words(config: DictConfig, first_job: Sequence[str]) -> list[str]:
 
 
 def configuration_words(config: DictConfig) -> list[str]:
-    """Where a sweep's configuration is: --config-dir, --config-name."""
+    """Return where a sweep's configuration is: --config-dir, --config-name."""
     words = []
     for source in config.hydra.runtime.config_sources:
         if source.provider == "command-line":
@@ -356,12 +356,12 @@ def configuration_words(config: DictConfig) -> list[str]:
 
 
 def is_grid(config: DictConfig) -> bool:
-    """Whether all jobs are known beforehand."""
+    """Say whether all jobs are known beforehand."""
     return str(config.hydra.sweeper._target_).endswith(".GridSweeper")
 
 
 def require_positive(name: str, value: Any, *, instead: str = "") -> None:
-    """ValueError for a launcher's setting that is no whole number above zero."""
+    """Raise ValueError for a launcher's setting that is no whole number above zero."""
     if not isinstance(value, int) or value < 1:
         raise ValueError(f"hydra.launcher.{name} is {value!r}: give a positive number{instead}")
 
@@ -405,7 +405,7 @@ def _recorded_status(run_dir: Path) -> str:
 
 
 def _print_summary(jobs: Sequence[Job], console: Console) -> None:
-    """How many jobs ended in which way, and each reason for a failure once."""
+    """Print how many jobs ended in which way, and each reason for a failure once."""
     counts = Counter(job.state for job in jobs)
     counts["not begun"] = counts["waiting"]
     console.print(
@@ -421,8 +421,9 @@ def _print_summary(jobs: Sequence[Job], console: Console) -> None:
 
 
 def _best_pretraining(records: Sequence[Record]) -> list[str]:
-    """The best of several pre-trainings, and how its encoder is used; nothing where none has learnt
-    anything.
+    """Say which of several pre-trainings is best, and how its encoder is used.
+
+    Nothing where none has learnt anything.
     """
     best = max(records, key=gain)
     if gain(best) == 0:
@@ -441,8 +442,9 @@ def _best_pretraining(records: Sequence[Record]) -> list[str]:
 
 
 def sync_command(folders: Sequence[Path]) -> str | None:
-    """The one command that uploads every offline W&B run in these run folders; None where there is
-    none.
+    """Return the one command that uploads every offline W&B run in these run folders.
+
+    None where there is no such run.
     """
     offline = [
         str(folder.resolve()) for folder in folders if any(folder.glob("wandb/offline-run-*"))
@@ -454,7 +456,7 @@ def sync_command(folders: Sequence[Path]) -> str | None:
 
 
 def _job_return(job: Job, plan: PlannedJob) -> JobReturn:
-    """A job as Hydra sees it; a sweeper optimises its record's headline.
+    """Return a job as Hydra sees it; a sweeper optimises its record's headline.
 
     That is the best score in percent, or the validation loss.
     """

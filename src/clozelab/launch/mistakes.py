@@ -40,8 +40,9 @@ WRONG_OVERRIDE = re.compile(r"Could not override '(?P<key>[^']+)'")
 def explain(
     error: BaseException, verb: str, *, config_name: str | None = None, folder: Path | None = None
 ) -> str:
-    """The message of an error from composing a verb's configuration; an unknown key comes with the
-    nearest one.
+    """Return the message of an error from composing a verb's configuration.
+
+    An unknown key comes with the nearest one.
 
     Args:
         config_name: of the primary configuration, where it is not the verb's own.
@@ -137,8 +138,9 @@ def _no_key(stage: str, key: str, known: Sequence[str]) -> str:
 
 
 def known_keys(config_name: str, folder: Path | None, *, of_hydra: bool = False) -> list[str]:
-    """Dotted names of all keys of a configuration, or of Hydra's own beside it; none where it does
-    not compose.
+    """Return the dotted names of all keys of a configuration, or of Hydra's own beside it.
+
+    None where it does not compose.
     """
     try:
         composed = compose(config_name, folder=folder)
@@ -160,8 +162,9 @@ def _dotted_names(value: Any, prefix: str) -> Iterator[str]:
 
 
 def nearest_key(key: str, known: Sequence[str]) -> str | None:
-    """The key that was probably meant: one beside it that is spelt alike, else any that is or that
-    ends in it.
+    """Return the key that was probably meant, or None.
+
+    That is one beside it that is spelt alike, else any that ends in it, else any that is alike.
     """
     parent, _, last = key.rpartition(".")
     siblings = {}

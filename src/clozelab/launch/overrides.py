@@ -1,5 +1,4 @@
-"""Overrides that must not run: those that change nothing, and those that file a run as something
-else.
+"""Overrides that must not run: they change nothing, or file a run as something else.
 
 A row or an arm is what its own delta says, and its results are judged as that: an override that
 differs from it needs a name of its own. What the delta leaves open (null, `${...}`) may be
@@ -26,10 +25,10 @@ SHOWN_SETTINGS = 6  # of what an arm or a row stands for
 
 
 def check_overrides(config: DictConfig) -> None:
-    """ValueError for an override that changes nothing, or files a run as something else: says what
-    to write instead.
+    """Raise ValueError for an override that changes nothing, or files a run as something else.
 
-    `config` is of a run, while Hydra's own configuration says how it was composed.
+    The message says what to write instead. `config` is of a run, while Hydra's own configuration
+    says how it was composed.
     """
     if not HydraConfig.initialized():
         return

@@ -108,8 +108,9 @@ class ProcessPool:
         )
 
     def run(self) -> None:
-        """Run every waiting job to its end. Raises Interrupted after a signal, once every job has
-        been stopped.
+        """Run every waiting job to its end.
+
+        Raises Interrupted after a signal, once every job has been stopped.
         """
         drawn_at = float("-inf")
         # The table is refreshed by hand and seldom: no second thread while we fork, and the cores
@@ -233,8 +234,9 @@ class ProcessPool:
             job.seconds = time.monotonic() - job.started
 
     def _say(self, job: Job) -> None:
-        """Where there is no terminal to draw on: one line a job that has ended, is held or was
-        handed over.
+        """Print a line of a job that has ended, is held or was handed over.
+
+        Only where there is no terminal to draw on.
         """
         if self.console.is_terminal or (job.state == "running" and job.start is None):
             return
@@ -250,13 +252,13 @@ class ProcessPool:
         self.pulse.spoken()
 
     def _progress(self) -> str:
-        """Jobs that have ended, of all that belong together, and the time that the others take."""
+        """Say how many jobs have ended, of all that belong together, and the time left."""
         states = self._states()
         seconds = left_at(self.outlook, states, self.at_once)
         return counted(states, self.outlook) + time_words(seconds)
 
     def _states(self) -> list[JobProgress]:
-        """The jobs as their progress is counted."""
+        """Return the jobs as their progress is counted."""
         progress = []
         for job in self.jobs:
             steps = None
@@ -267,8 +269,9 @@ class ProcessPool:
         return progress
 
     def _table(self) -> Group:
-        """A bar for all jobs, and a line for each that runs or went wrong, none wider than the
-        terminal.
+        """Draw a bar for all jobs, and a line for each that runs or went wrong.
+
+        None is wider than the terminal.
         """
         return Group(self._bar(), self._job_lines())
 

@@ -69,8 +69,9 @@ class ProcessLauncher(SweepLauncher):
         ).run()
 
     def _environment(self, num_jobs: int) -> dict[str, str]:
-        """How many threads a job's process may have: its share of the cores, or what the user
-        allows if that is fewer.
+        """Return how many threads a job's process may have, as environment variables.
+
+        That is its share of the cores, or what the user allows if that is fewer.
         """
         _, share = share_cores(self.jobs_at_once, self.config, num_jobs)
         environment = {}
@@ -85,7 +86,7 @@ class ProcessLauncher(SweepLauncher):
 
 
 def modules_of(verb: str) -> list[str]:
-    """What the jobs of a sweep import, for a server to import once.
+    """Return what the jobs of a sweep import, for a server to import once.
 
     Task and measure modules are imported by address, after a job has begun. They bring scipy and
     pandas, which took a sixth of a second of every fine-tuning before its first step.
@@ -100,8 +101,9 @@ def modules_of(verb: str) -> list[str]:
 
 
 def is_one_cpu_process(config: DictConfig) -> bool:
-    """Whether a job may be forked: a fork must not inherit a GPU context, and ranks start from a
-    command line.
+    """Say whether a job may be forked.
+
+    A fork must not inherit a GPU context, and ranks start from a command line.
     """
     trainer = config.get("trainer")
     if not trainer:
@@ -110,8 +112,9 @@ def is_one_cpu_process(config: DictConfig) -> bool:
 
 
 def share_cores(jobs_at_once: int | str, config: Any, num_jobs: int) -> tuple[int, int]:
-    """(jobs at a time, threads of each job's processes) from the cores that this process may
-    use.
+    """Return how many jobs run at a time, and the threads of each job's processes.
+
+    They share the cores that this process may use.
     """
     # Jobs on GPUs run one at a time, and their ranks have all cores.
     cores = usable_cores()

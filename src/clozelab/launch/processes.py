@@ -79,9 +79,7 @@ AnyProcess = subprocess.Popen[bytes] | ForkedProcess | RemoteProcess
 
 @dataclass
 class Job:
-    """One process to run: what it is called, how it is started, where its output goes and how it
-    stands.
-    """
+    """One process to run: how it is started, where its output goes and how it stands."""
 
     name: str
     command: Sequence[str]
@@ -182,10 +180,10 @@ def run_verb(
     environment: Mapping[str, str] | None = None,
     pulse: Pulse | None = None,
 ) -> int:
-    """Exit status of `clozelab WORDS`, 128 + n where signal n has ended it or come to us; it stops
-    when we end.
+    """Run `clozelab WORDS` and return its exit status; it stops when we end.
 
-    `pulse` beats while it runs, for a verb that may be silent for long.
+    The status is 128 + n where signal n has ended it or come to us. `pulse` beats while it runs,
+    for a verb that may be silent for long.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "clozelab", *words],
@@ -204,7 +202,7 @@ def run_verb(
 
 
 def _wait_with(process: subprocess.Popen[bytes], pulse: Pulse) -> int:
-    """The exit status of a process, with a beat every second."""
+    """Return the exit status of a process, with a beat every second."""
     while True:
         try:
             return process.wait(timeout=1.0)
@@ -213,7 +211,7 @@ def _wait_with(process: subprocess.Popen[bytes], pulse: Pulse) -> int:
 
 
 def failure_message(log: Path, status: int) -> str:
-    """Why a process failed, in its own last words."""
+    """Say why a process failed, in its own last words."""
     end = f"exit status {status}"
     if status < 0:
         end = f"killed by signal {-status}"
@@ -230,7 +228,7 @@ def failure_message(log: Path, status: int) -> str:
 
 
 def last_lines(log: Path) -> list[str]:
-    """The last lines of a log that are not blank."""
+    """Return the last lines of a log that are not blank."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - TAIL_BYTES))

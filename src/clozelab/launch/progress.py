@@ -49,8 +49,9 @@ class JobProgress:
 
 @dataclass(frozen=True)
 class Outlook:
-    """The place of one sweep in all that runs: jobs before and after it, and seconds planned for
-    what comes after.
+    """The place of one sweep in all that runs.
+
+    There are jobs before and after it, and seconds planned for what comes after.
     """
 
     planned: Mapping[str, float] = field(default_factory=dict)  # the words of a job -> its seconds
@@ -79,11 +80,10 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a plan: its name (a stage, `doctor`, `report`), wall seconds in all, and seconds
-    of each job.
+    """One part of a plan: a stage, `doctor` or `report`.
 
-    `is_relative`: no speed is known, and those of the jobs only say how large they are beside each
-    other.
+    It has wall seconds in all, and seconds of each job. `is_relative`: no speed is known, and those
+    of the jobs only say how large they are beside each other.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Part:
 
 
 def outlook_of(stage: str, parts: Sequence[Part], *, is_part: bool) -> Outlook:
-    """The outlook of a stage among planned parts; `is_part`: the others run, too."""
+    """Return the outlook of a stage among planned parts; `is_part`: the others run, too."""
     names = [part.name for part in parts]
     if stage not in names:
         return Outlook()
@@ -130,7 +130,7 @@ def job_key(words: Iterable[str]) -> str:
 
 
 def makespan(durations: Sequence[float], at_once: int) -> float:
-    """Wall time of jobs that are started in order, so many at a time."""
+    """Return the wall time of jobs that are started in order, so many at a time."""
     # When each of the places is free again: the next job takes the one that is free first.
     free = [0.0] * max(1, at_once)
     for seconds in durations:
@@ -145,11 +145,11 @@ def seconds_left(
     *,
     is_relative: bool = False,
 ) -> float | None:
-    """How long the jobs that are left take, and what comes after them; None where nothing says so.
+    """Return how long the jobs that are left take, and what comes after them.
 
-    Jobs without a plan are taken to be as long as the planned ones are on average, or all alike.
-    What finished jobs took, beside what was planned for them, scales the others; so does a job that
-    takes longer than that already.
+    None where nothing says so. Jobs without a plan are taken to be as long as the planned ones are
+    on average, or all alike. What finished jobs took, beside what was planned for them, scales the
+    others; so does a job that takes longer than that already.
 
     Args:
         seconds_after: planned for what comes after these jobs.
@@ -181,8 +181,9 @@ def _positive(seconds: float) -> float | None:
 
 
 def _expected_seconds(jobs: Sequence[JobProgress]) -> dict[int, float]:
-    """Planned seconds by the id of each job, the mean where a job has none; empty where all are
-    planned to take no time.
+    """Return planned seconds by the id of each job, the mean where a job has none.
+
+    Empty where all are planned to take no time.
     """
     planned = [job.planned for job in jobs if job.planned is not None]
     mean = 1.0
@@ -199,8 +200,9 @@ def _expected_seconds(jobs: Sequence[JobProgress]) -> dict[int, float]:
 
 
 def _pace(jobs: Sequence[JobProgress], expected: Mapping[int, float], *, is_planned: bool) -> float:
-    """How much slower than expected the jobs are; without a plan, and so without a unit, seconds a
-    job (0: unknown).
+    """Return how much slower than expected the jobs are.
+
+    Without a plan there is no unit, and it is the seconds a job takes (0: unknown).
     """
     # Skipped jobs are done with no seconds; they say nothing about the pace.
     finished = [job for job in jobs if job.state == "done" and job.seconds > 0.0]
@@ -220,8 +222,9 @@ def _pace(jobs: Sequence[JobProgress], expected: Mapping[int, float], *, is_plan
 
 
 def _remaining(job: JobProgress, expected: float) -> float:
-    """Seconds that one job still takes; 0 where it has taken longer than expected and does not say
-    how far it is.
+    """Return the seconds that one job still takes.
+
+    0 where it has taken longer than expected and does not say how far it is.
     """
     # By its own steps, if it says them; its start-up weighs too much at first.
     if job.steps is not None:
@@ -269,7 +272,7 @@ def _named(job: JobProgress) -> str:
 
 
 def steps_in(lines: Sequence[str]) -> tuple[int, int] | None:
-    """(steps taken, of all) by the last line of a log that says it."""
+    """Return (steps taken, of all) by the last line of a log that says it."""
     for line in reversed(lines):
         match = STEP.search(line)
         if match:
@@ -278,11 +281,10 @@ def steps_in(lines: Sequence[str]) -> tuple[int, int] | None:
 
 
 class Pulse:
-    """Prints a line wherever PULSE_SECONDS have passed since the last one, unless a terminal shows
-    more anyway.
+    """Prints a line wherever PULSE_SECONDS have passed since the last one.
 
-    Whoever prints for other reasons says so by `spoken`. `beat` is called from a loop;
-    `in_background` beats by itself.
+    It does not where a terminal shows more anyway. Whoever prints for other reasons says so by
+    `spoken`. `beat` is called from a loop; `in_background` beats by itself.
     """
 
     def __init__(

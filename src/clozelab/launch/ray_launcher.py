@@ -66,8 +66,9 @@ class RayLauncher(SweepLauncher):
 
 
 def gpus_of(config: DictConfig, num_gpus: float | str) -> float:
-    """GPUs that one job asks Ray for. Raises ValueError for a job that needs several nodes: a Ray
-    task has one.
+    """Return how many GPUs one job asks Ray for.
+
+    ValueError for a job that needs several nodes: a Ray task has one.
     """
     trainer = config.get("trainer") or {}
     if int(trainer.get("num_nodes", 1)) > 1:

@@ -121,8 +121,9 @@ class SlurmLauncher(SweepLauncher):
     def _hand_over(
         self, job: Job, remote: RemoteJob, resources: Mapping[str, Any]
     ) -> RemoteProcess:
-        """Hand a job over and note it, or find the one for the same folder; ValueError where that
-        has other words.
+        """Hand a job over and note it, or find the one for the same folder.
+
+        ValueError where that one has other words.
         """
         key = job.folder or " ".join(remote.words)
         notes_file = self.folder / NOTES_FILE
@@ -151,7 +152,7 @@ class SlurmLauncher(SweepLauncher):
             return SubmittedJob(earlier, self.queue)
 
     def _submit(self, remote: RemoteJob, resources: Mapping[str, Any]) -> Any:
-        """submitit's job, which it has just handed over."""
+        """Let submitit hand a job over; returns its job."""
         from submitit.local.local import LocalExecutor
         from submitit.slurm.slurm import SlurmExecutor
 
@@ -170,8 +171,9 @@ class SlurmLauncher(SweepLauncher):
         return submitted
 
     def _earlier_job(self, note: Mapping[str, Any] | None) -> Any:
-        """submitit's job for a note, if Slurm still has it; None otherwise. ValueError where Slurm
-        does not answer.
+        """Return submitit's job for a note, if Slurm still has it; None otherwise.
+
+        ValueError where Slurm does not answer.
         """
         from submitit.slurm.slurm import SlurmJob
 
@@ -196,8 +198,9 @@ class SlurmLauncher(SweepLauncher):
 def job_resources(
     parameters: Mapping[str, Any], config: DictConfig, cluster: str
 ) -> dict[str, Any]:
-    """What one job asks for, in the words of submitit's executor of that cluster; values of None
-    are left out.
+    """Return what one job asks for, in the words of submitit's executor of that cluster.
+
+    Values of None are left out.
     """
     trainer = config.get("trainer") or {}
     asked = {key: value for key, value in parameters.items() if key != "max_num_timeout"}
@@ -254,7 +257,7 @@ def _slurm_resources(
 
 
 def result_paths(job: Any) -> list[Path]:
-    """The files into which the tasks of a job of submitit's write their results."""
+    """Return the files into which the tasks of a job of submitit's write their results."""
     return [job.task(number).paths.result_pickle for number in range(job.num_tasks)]
 
 
@@ -310,8 +313,9 @@ class SubmittedJob(RemoteProcess):
         return JobState("RUNNING")
 
     def _status_of_results(self) -> int:
-        """The first exit status of its ranks that is not 0; NO_RESULT where submitit's own code
-        failed in one.
+        """Return the first exit status of its ranks that is not 0.
+
+        NO_RESULT where submitit's own code failed in one.
         """
         from submitit.core.utils import FailedJobError
 
@@ -330,8 +334,9 @@ class SubmittedJob(RemoteProcess):
 
 
 def _refresh(folder: Path) -> None:
-    """Make a network file system look at a folder again; changing a folder's mode, to what it is,
-    does that.
+    """Make a network file system look at a folder again.
+
+    Changing a folder's mode, to what it is, does that.
     """
     with suppress(OSError):
         folder.chmod(folder.stat().st_mode)

@@ -77,8 +77,9 @@ class SlurmSilentError(Exception):
 
 
 def ask_slurm(job_ids: Collection[str]) -> dict[str, JobState]:
-    """The state of each of these jobs. Raises SlurmSilentError where the controller does not
-    answer.
+    """Return the state of each of these jobs.
+
+    Raises SlurmSilentError where the controller does not answer.
     """
     states = _from_squeue(job_ids)
     unknown = [job_id for job_id in job_ids if job_id not in states]
@@ -91,7 +92,7 @@ def ask_slurm(job_ids: Collection[str]) -> dict[str, JobState]:
 
 
 def _from_squeue(job_ids: Collection[str]) -> dict[str, JobState]:
-    """Jobs of now, and for some minutes those that have ended."""
+    """Ask for the jobs of now, and for some minutes those that have ended."""
     command = ["squeue", "--noheader", "--states=all", "--format=%A|%T|%r"]
     done = _run([*command, f"--jobs={','.join(job_ids)}"])
     if done.returncode and NO_SUCH_JOB not in done.stderr:
@@ -100,8 +101,9 @@ def _from_squeue(job_ids: Collection[str]) -> dict[str, JobState]:
 
 
 def _from_sacct(job_ids: Sequence[str]) -> dict[str, JobState]:
-    """Empty on a cluster without accounts, and where their database is down: then the controller's
-    word counts.
+    """Ask for what the cluster's accounts say of these jobs.
+
+    Empty without accounts, and where their database is down: then the controller's word counts.
     """
     command = ["sacct", "--noheader", "--parsable2", "--format=JobID,State"]
     try:
@@ -114,7 +116,7 @@ def _from_sacct(job_ids: Sequence[str]) -> dict[str, JobState]:
 
 
 def _from_scontrol(job_id: str) -> JobState:
-    """The controller's last word: LOST where it does not know the job."""
+    """Ask the controller for its last word: LOST where it does not know the job."""
     done = _run(["scontrol", "--oneliner", "show", "job", job_id])
     # One line of NAME=VALUE, such as "JobId=17 JobName=mlm JobState=PENDING Reason=Priority".
     name = re.search(r"\bJobState=(\S+)", done.stdout)
@@ -129,8 +131,9 @@ def _from_scontrol(job_id: str) -> JobState:
 
 
 def _parse_states(output: str, job_ids: Collection[str]) -> dict[str, JobState]:
-    """Lines of JOB|STATE or JOB|STATE|REASON; those of a job's steps (17.batch) and of other jobs
-    are left out.
+    """Read lines of JOB|STATE or JOB|STATE|REASON.
+
+    Those of a job's steps (17.batch) and of other jobs are left out.
     """
     states = {}
     for line in output.splitlines():
@@ -149,7 +152,7 @@ def _job_state(name: str, reason: str = "") -> JobState:
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """SlurmSilentError where the command is missing, or takes too long."""
+    """Run a command of Slurm's; SlurmSilentError where it is missing, or takes too long."""
     try:
         return subprocess.run(
             command,

@@ -42,7 +42,7 @@ LONGEST_VALUE = 40  # characters of a value that a run folder's name shows
 
 
 def make_loader(folder: Path | None = None) -> ConfigLoader:
-    """Hydra's loader over conf/ and, before it, an experiment's folder."""
+    """Return Hydra's loader over conf/ and, before it, an experiment's folder."""
     schema.register()
     experiments.register()
     setup_globals()
@@ -59,8 +59,9 @@ def make_loader(folder: Path | None = None) -> ConfigLoader:
 
 
 class GatedLoader(hydra_compat.ConfigLoaderImpl):
-    """Hydra's loader; whatever it composes has passed the gate, before Hydra or anybody makes
-    anything of it.
+    """Hydra's loader, whose configurations have passed the gate.
+
+    They have passed it before Hydra or anybody makes anything of them.
     """
 
     def load_configuration(self, *args: Any, **options: Any) -> DictConfig:
@@ -75,8 +76,9 @@ class GatedLoader(hydra_compat.ConfigLoaderImpl):
 def compose(
     name: str, overrides: Sequence[str] = (), *, folder: Path | None = None, sweep: bool = False
 ) -> DictConfig:
-    """One composed configuration with its `hydra` node; with `sweep`, the master configuration of a
-    multirun.
+    """Return one composed configuration with its `hydra` node.
+
+    With `sweep` it is the master configuration of a multirun.
     """
     mode = RunMode.RUN
     if sweep:
@@ -87,7 +89,7 @@ def compose(
 
 
 def without_hydra(composed: DictConfig) -> DictConfig:
-    """The part of a composed configuration that a stage gets, as a copy."""
+    """Return the part of a composed configuration that a stage gets, as a copy."""
     with hydra_compat.hydra_left_out(composed) as stage_part:
         config: DictConfig = copied(stage_part)
     return config
@@ -108,11 +110,10 @@ def hydra_config(composed: DictConfig) -> Iterator[DictConfig]:
 
 
 def phase_objectives(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The objective of each phase as a node, from a run's plain configuration; ValueError for an
-    unknown setting.
+    """Return the objective of each phase as a node, from a run's plain configuration.
 
-    A phase may name another objective (`ltr`), or change settings of the run's own
-    (`{token: {predict_prob: 0.3}}`).
+    A phase may name another objective (`ltr`), or change settings of the run's own (`{token:
+    {predict_prob: 0.3}}`). ValueError for an unknown setting.
     """
     nodes = []
     for number, phase in enumerate(config["phases"]):
@@ -125,7 +126,7 @@ def phase_objectives(config: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _named_objective(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Composed as on a command line, but for what the run and its scale say of every objective."""
+    """Compose it as on a command line, but for what the run and its scale say of every one."""
     hydra = GlobalHydra.instance()
     if hydra.is_initialized():
         loader = hydra.config_loader()
@@ -141,7 +142,7 @@ def _named_objective(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
 def _changed_objective(
     changes: Mapping[str, Any], run_objective: dict[str, Any], number: int
 ) -> dict[str, Any]:
-    """The run's objective with the changes of phase `number`."""
+    """Return the run's objective with the changes of phase `number`."""
     try:
         merged = OmegaConf.merge(OmegaConf.create(run_objective, flags={"struct": True}), changes)
     except ConfigKeyError as error:
@@ -158,8 +159,9 @@ def _changed_objective(
 
 
 class Sweep:
-    """A sweep opened with the user's overrides: its master configuration, the overrides of its jobs,
-    any job composed.
+    """A sweep opened with the user's overrides.
+
+    It has a master configuration, the overrides of its jobs, and any job composed.
     """
 
     def __init__(
@@ -172,8 +174,9 @@ class Sweep:
 
     @cached_property
     def jobs(self) -> list[tuple[str, ...]]:
-        """The overrides of every job, in the order in which they are started: the product of the
-        sweeper's and the user's.
+        """The overrides of every job, in the order in which they are started.
+
+        They are the product of the sweeper's and the user's.
         """
         # The sweeper's own parameters come first, as in Hydra's basic sweeper.
         with hydra_config(self.master):
@@ -193,7 +196,7 @@ class Sweep:
         return str(self.master.hydra.launcher._target_).endswith(".ProcessLauncher")
 
     def settings(self, overrides: Sequence[str]) -> dict[str, Any]:
-        """A job's configuration in plain values, as its stage gets it; the caller's own."""
+        """Return a job's configuration in plain values, as its stage gets it; the caller's own."""
         key = tuple(overrides)
         if key not in self._settings:
             with hydra_config(self.composer.compose(overrides)) as config:
@@ -203,7 +206,7 @@ class Sweep:
         return copy.deepcopy(self._settings[key])
 
     def groups(self, counts: Callable[[str], bool]) -> dict[tuple[str, ...], list[tuple[str, ...]]]:
-        """The jobs that have equal overrides of the keys that count, by those overrides."""
+        """Return the jobs that have equal overrides of the keys that count, by those overrides."""
 
         def counting_overrides(job: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(word for word in job if counts(key_of(word)))
@@ -212,12 +215,11 @@ class Sweep:
 
 
 def named_jobs(jobs: Sequence[Sequence[str]], master: DictConfig) -> list[tuple[str, ...]]:
-    """The jobs, each with an arm's or a row's name of what it differs in, where nothing else names
-    its folder.
+    """Give each job a name of what it differs in, where nothing else names its folder.
 
     `-m objective.token.predict_prob=0.15,0.3 seed=1,2` gets the arms predict_prob-0.15 and
-    predict_prob-0.3. An experiment names its arms and rows itself, and a key that run_dir contains
-    needs no other name.
+    predict_prob-0.3, a fine-tuning rows. An experiment names its arms and rows itself, and a key
+    that run_dir contains needs no other name.
     """
     if not jobs:
         raise ValueError("this sweep expands to no job at all; check its values and globs")
@@ -248,7 +250,7 @@ def named_jobs(jobs: Sequence[Sequence[str]], master: DictConfig) -> list[tuple[
 
 
 def _words_by_key(jobs: Sequence[tuple[str, ...]]) -> dict[str, set[str]]:
-    """Key -> its words in all jobs, of the keys that the first one has."""
+    """Return key -> its words in all jobs, of the keys that the first one has."""
     words_by_key: dict[str, set[str]] = {key_of(word): set() for word in jobs[0]}
     for job in jobs:
         for word in job:
@@ -258,8 +260,9 @@ def _words_by_key(jobs: Sequence[tuple[str, ...]]) -> dict[str, set[str]]:
 
 
 def _name(words: Sequence[str], keys: Sequence[str]) -> str:
-    """What differs, in letters that a path and Hydra's grammar take; values too long to read are a
-    checksum.
+    """Say what differs, in letters that a path and Hydra's grammar take.
+
+    Values too long to read are a checksum.
     """
     names = []
     for word in words:
@@ -275,7 +278,7 @@ def _name(words: Sequence[str], keys: Sequence[str]) -> str:
 
 
 def _short_key(key: str, keys: Sequence[str]) -> str:
-    """The last part of a key, where no other of the keys ends so; else all of it."""
+    """Return the last part of a key, where no other of the keys ends so; else all of it."""
     dotted = key.replace("/", ".")
     last = dotted.rpartition(".")[2]
     alike = [name for name in keys if f".{name.replace('/', '.')}".endswith(f".{last}")]
@@ -285,8 +288,9 @@ def _short_key(key: str, keys: Sequence[str]) -> str:
 
 
 def refuse_repeated(jobs: Iterable[tuple[str, ...]]) -> None:
-    """Raise ValueError where a sweep has a job twice, or twice a key in a job: two processes would
-    want one folder.
+    """Raise ValueError where a sweep has a job twice, or twice a key in a job.
+
+    Two processes would want one folder.
     """
     for job, times in Counter(jobs).items():
         if times > 1:
@@ -306,8 +310,9 @@ def refuse_repeated(jobs: Iterable[tuple[str, ...]]) -> None:
 
 
 class JobComposer:
-    """Composes a sweep's jobs as Hydra does, once for all that differ in plain values: `seed=2` is
-    set on a copy.
+    """Composes a sweep's jobs as Hydra does.
+
+    It does so once for all that differ in plain values: `seed=2` is set on a copy.
     """
 
     def __init__(self, loader: ConfigLoader, master: DictConfig) -> None:
@@ -360,8 +365,10 @@ class JobComposer:
         )
 
     def _is_plain(self, override: Override, all_of_job: Sequence[Override]) -> bool:
-        """Whether it gives one existing key a number or a text, chooses nothing, and overlaps no
-        other override.
+        """Say whether an override may be set on a copy.
+
+        It gives one existing key a number or a text, chooses nothing, and overlaps no other
+        override.
         """
         if self.master.hydra.searchpath:  # more groups than the loader knows of
             return False
