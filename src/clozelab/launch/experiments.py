@@ -64,16 +64,16 @@ EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$")
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+0123456789"))
 
 
-def inline_configs(place: Path) -> dict[str, dict[str, Any]]:
+def inline_configs(experiment: Path) -> dict[str, dict[str, Any]]:
     """What files an experiment's paper.yaml, or its one file, stands for.
 
     Name ("arm/rate30", "sweep_pretrain") -> what the file of that name would say. Any other folder
     of YAML files has nothing inline.
     """
-    paper = _read_paper(place)
+    paper = _read_paper(experiment)
     if paper is None:
         return {}
-    files = {group: _choices_in(place / group) for group in GROUPS.values()}
+    files = {group: _choices_in(experiment / group) for group in GROUPS.values()}
     columns = _swept_columns(paper)
     deltas = _deltas(paper, files["arm"], has_measures=bool(columns["evaluate"]["measure"]))
 
@@ -82,20 +82,20 @@ def inline_configs(place: Path) -> dict[str, dict[str, Any]]:
         # What a row's encoder is measured for is filed under the row, too.
         name_key = "arm" if group == "arm" else "row"
         for name, delta in choices.items():
-            configs[f"{group}/{name}"] = _config({name_key: name} | delta, place)
+            configs[f"{group}/{name}"] = _config({name_key: name} | delta, experiment)
     for stage, group in GROUPS.items():
         # A choice may be inline, a file, or both: then the file counts, in the inline one's place.
         names = list(dict.fromkeys([*deltas[group], *files[group]]))
         if names and all(columns[stage].values()):
-            configs[SWEEPS[stage]] = _sweep(stage, place, names, paper, columns[stage])
+            configs[SWEEPS[stage]] = _sweep(stage, experiment, names, paper, columns[stage])
     return configs
 
 
-def _read_paper(place: Path) -> dict[str, Any] | None:
+def _read_paper(experiment: Path) -> dict[str, Any] | None:
     """What an experiment's file says; None where there is none, or no mapping in it."""
-    file = place
-    if not place.is_file():
-        file = place / PAPER
+    file = experiment
+    if not experiment.is_file():
+        file = experiment / PAPER
     if not file.is_file():
         return None
     paper = yaml.load(own_text(file, file.parent), _Loader)
@@ -178,7 +178,7 @@ def _selected(scale_key: str, names: Sequence[str]) -> str:
 
 def _sweep(
     stage: str,
-    place: Path,
+    experiment: Path,
     names: Sequence[str],
     paper: Mapping[str, Any],
     columns: dict[str, str],
@@ -190,9 +190,9 @@ def _sweep(
     group = GROUPS[stage]
     changes = (paper.get("sweeps") or {}).get(stage) or {}
     swept = {group: ",".join(names)} | columns | SEEDS[stage]
-    settings: dict[str, Any] = {"experiment": place.name}
-    if place.is_file():
-        settings["experiment"] = place.stem
+    settings: dict[str, Any] = {"experiment": experiment.name}
+    if experiment.is_file():
+        settings["experiment"] = experiment.stem
     if stage == "pretrain":
         settings["share_runs"] = True
     # `seed: 1,2` runs through values, and so does whatever the sweep runs through anyway.
@@ -202,7 +202,7 @@ def _sweep(
         else:
             settings[key] = value
     # The choice of a first arm or row comes before overrides, which may name groups inside of it.
-    config = _config(settings, place)
+    config = _config(settings, experiment)
     first, *overrides = config.pop("defaults")
     return {
         "defaults": [stage, first, {group: names[0]}, *overrides],
@@ -211,7 +211,7 @@ def _sweep(
     }
 
 
-def _config(delta: Mapping[str, Any], place: Path) -> dict[str, Any]:
+def _config(delta: Mapping[str, Any], experiment: Path) -> dict[str, Any]:
     """A delta as a file would say it: choices in its defaults list, all else nested.
 
     {"objective": "ltr", "model.hidden_size": 64} becomes {"defaults": ["_self_", {"override
@@ -222,7 +222,7 @@ def _config(delta: Mapping[str, Any], place: Path) -> dict[str, Any]:
     body = OmegaConf.create()
     for key, value in delta.items():
         group, _, package = key.lstrip("+").partition("@")
-        is_choice = isinstance(value, str) and _is_group(key.lstrip("+"), place)
+        is_choice = isinstance(value, str) and _is_group(key.lstrip("+"), experiment)
         if "/" not in key and not is_choice:
             OmegaConf.update(body, key.lstrip("+"), value, merge=False)
         elif not key.startswith("+"):
@@ -236,8 +236,8 @@ def _config(delta: Mapping[str, Any], place: Path) -> dict[str, Any]:
     return {"defaults": [*before, "_self_", *after], **plain}
 
 
-def _is_group(name: str, place: Path) -> bool:
-    return (CONF_DIR / name).is_dir() or (place / name).is_dir()
+def _is_group(name: str, experiment: Path) -> bool:
+    return (CONF_DIR / name).is_dir() or (experiment / name).is_dir()
 
 
 FREE_CALLS = {resolver.__name__ for resolver in RESOLVERS} | {"hydra", "oc.select"}
@@ -260,20 +260,20 @@ ONLY_DATA = "an experiment is data: leave that out, or say it on the command lin
 INTERPOLATED: set[str] = set()
 
 
-def check_file(place: str, config_path: str, result: ConfigResult) -> None:
+def check_file(source: str, config_path: str, result: ConfigResult) -> None:
     """ValueError where a file of an experiment says what only the user may say."""
     plain: Any = OmegaConf.to_container(result.config, resolve=False)
     defaults: list[Any] = []
     if isinstance(plain, dict):
         defaults = plain.pop("defaults", None) or []
     if _touches_hydra(config_path, result.header.get("package"), defaults):
-        raise ValueError(f"{place}: it lays something over Hydra's own keys; {ONLY_DATA}")
+        raise ValueError(f"{source}: it lays something over Hydra's own keys; {ONLY_DATA}")
     for key, value in flatten(plain).items():
         fault = _fault_of_key(key, value)
         if fault is None and isinstance(value, str):
             fault = _fault_of_text(key, value)
         if fault is not None:
-            raise ValueError(f"{place}: {fault}; {ONLY_DATA}")
+            raise ValueError(f"{source}: {fault}; {ONLY_DATA}")
 
 
 def _touches_hydra(config_path: str, package: str | None, defaults: Sequence[Any]) -> bool:
@@ -318,10 +318,10 @@ def _fault_of_text(key: str, text: str) -> str | None:
 
 
 def _leads_out(key: str, text: str) -> bool:
-    words = [text]
+    values = [text]
     if key.startswith("hydra.sweeper."):  # several values in one text
-        words = re.split(r"[\s,()\[\]{}'\":=]", text)
-    return any(UPWARDS.search(word) for word in words)
+        values = re.split(r"[\s,()\[\]{}'\":=]", text)
+    return any(UPWARDS.search(value) for value in values)
 
 
 def check_values(config: DictConfig) -> None:
@@ -436,38 +436,38 @@ class ExperimentSource(hydra_compat.FileConfigSource):
         return result
 
 
-def sweeps_in(place: Path) -> dict[str, str]:
+def sweeps_in(experiment: Path) -> dict[str, str]:
     """Stage -> the primary configuration of its sweep, of those that a folder or a file has."""
-    source = ExperimentSource("experiment", str(place))
+    source = ExperimentSource("experiment", str(experiment))
     return {stage: name for stage, name in SWEEPS.items() if source.is_config(name)}
 
 
 class OneFile(SearchPathPlugin):
     """Lets `--config-dir` be a file, which Hydra itself refuses."""
 
-    place = ""
+    address = ""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        if self.place:
-            search_path.append("command-line", f"file://{self.place}")
+        if self.address:
+            search_path.append("command-line", self.address)
 
 
-def take_one_file(words: list[str]) -> list[str]:
+def take_one_file(arguments: list[str]) -> list[str]:
     """A command line without `--config-dir FILE`, which `OneFile` then has."""
-    OneFile.place = ""
-    for index, word in enumerate(words):
-        option, equals, value = word.partition("=")
+    OneFile.address = ""
+    for index, argument in enumerate(arguments):
+        option, equals, value = argument.partition("=")
         if option not in ("--config-dir", "-cd"):
             continue
         # `--config-dir=FILE` is one word, `--config-dir FILE` two.
         end = index + 1
         if not equals:
             end = index + 2
-        place = Path(value or words[index:end][-1])
-        if place.is_file():
-            OneFile.place = str(place.resolve())
-            return [*words[:index], *words[end:]]
-    return words
+        file = Path(value or arguments[index:end][-1])
+        if file.is_file():
+            OneFile.address = f"file://{file.resolve()}"
+            return [*arguments[:index], *arguments[end:]]
+    return arguments
 
 
 def register() -> None:

@@ -169,15 +169,15 @@ class SweepLauncher(Launcher):
             for word in self.config.hydra.overrides.hydra
             if word.startswith("hydra.searchpath=")
         ]
-        words = [self.verb, *configuration_words(self.config), *plan.overrides]
-        words += [*search_paths, "hydra.mode=RUN"]
+        arguments = [self.verb, *configuration_options(self.config), *plan.overrides]
+        arguments += [*search_paths, "hydra.mode=RUN"]
         state = "waiting"
         if plan.status == "complete":
             state = "skipped"
         return Job(
             name,
-            [sys.executable, "-m", "clozelab", *words],
-            words=words,
+            [sys.executable, "-m", "clozelab", *arguments],
+            words=arguments,
             folder=plan.run_dir,
             log=self.sweep_dir / "logs" / f"{self.verb}-{name.replace('/', '--')}.log",
             state=state,
@@ -266,15 +266,15 @@ class SweepLauncher(Launcher):
     def _next_steps(self, records: Sequence[Record]) -> list[str]:
         """Return the command that reports on these runs, and how to use the best pre-training."""
         root = self.sweep_dir.parent
-        options = configuration_words(self.config)
+        options = configuration_options(self.config)
         # An experiment with claims: its folder is what `report` takes. Its runs are in
         # runs_dir/EXPERIMENT/SCALE.
         is_judged = options[0] == "--config-dir" and Path(options[1], "paper.yaml").is_file()
         if is_judged:
-            words = [options[1], f"scale={root.name}", f"runs_dir={root.parent.parent}"]
+            arguments = [options[1], f"scale={root.name}", f"runs_dir={root.parent.parent}"]
         else:
-            words = [str(root)]
-        lines = [f"next: clozelab report {shlex.join(words)}"]
+            arguments = [str(root)]
+        lines = [f"next: clozelab report {shlex.join(arguments)}"]
         if self.verb == "pretrain" and not is_judged:
             lines += _best_pretraining(records)
         return lines
@@ -297,7 +297,7 @@ def run_preflight(
     """Run `clozelab doctor` on a sweep of trainings, unless few jobs are left or nobody wants it.
 
     Args:
-        first_job: its words; all that the pre-flight sees of a search.
+        first_job: its overrides; all that the pre-flight sees of a search.
         num_left: how many jobs are not complete yet.
         plan_folder: where it leaves the sizes of the jobs.
 
@@ -318,7 +318,7 @@ def run_preflight(
     if plan_folder:
         environment = {PLAN_FOLDER: str(plan_folder)}
     status = run_verb(
-        ["doctor", verb, *configuration_words(config), *_preflight_words(config, first_job)],
+        ["doctor", verb, *configuration_options(config), *_preflight_overrides(config, first_job)],
         environment=environment,
         pulse=pulse,
     )
@@ -334,25 +334,25 @@ def run_preflight(
         )
 
 
-def _preflight_words(config: DictConfig, first_job: Sequence[str]) -> list[str]:
+def _preflight_overrides(config: DictConfig, first_job: Sequence[str]) -> list[str]:
     """Return the overrides of a grid as they were said; of a search those of its first job."""
     passed_on = [
         word for word in config.hydra.overrides.hydra if key_of(word).startswith(PASSED_ON)
     ]
     if is_grid(config):
         return [*config.hydra.overrides.task, *passed_on]
-    # The words of its first job are complete: without the sweeper's they are one configuration.
+    # The overrides of its first job, without the sweeper's, are one whole configuration.
     without_sweeper = [word for word in passed_on if "sweeper" not in key_of(word)]
     return [*first_job, *without_sweeper, "hydra.sweeper.params=null"]
 
 
-def configuration_words(config: DictConfig) -> list[str]:
+def configuration_options(config: DictConfig) -> list[str]:
     """Return where a sweep's configuration is: --config-dir, --config-name."""
-    words = []
+    options = []
     for source in config.hydra.runtime.config_sources:
         if source.provider == "command-line":
-            words += ["--config-dir", str(source.path)]
-    return [*words, "--config-name", str(config.hydra.job.config_name)]
+            options += ["--config-dir", str(source.path)]
+    return [*options, "--config-name", str(config.hydra.job.config_name)]
 
 
 def is_grid(config: DictConfig) -> bool:

@@ -32,23 +32,23 @@ def check_overrides(config: DictConfig) -> None:
     """
     if not HydraConfig.initialized():
         return
-    words = {key_of(word): word for word in HydraConfig.get().overrides.task}
+    overrides = {key_of(override): override for override in HydraConfig.get().overrides.task}
     # Only a pre-training has no row.
     if "row" not in config:
-        _refuse_idle_in_pretraining(config, words)
-        _refuse_undone(config, "arm", words)
+        _refuse_idle_in_pretraining(config, overrides)
+        _refuse_undone(config, "arm", overrides)
         return
     if "task" in config:
-        _refuse_idle_in_finetuning(config, words)
-    _refuse_misfiled_encoder(config, words)
-    _refuse_undone(config, "row", words)
+        _refuse_idle_in_finetuning(config, overrides)
+    _refuse_misfiled_encoder(config, overrides)
+    _refuse_undone(config, "row", overrides)
 
 
-def _refuse_idle_in_finetuning(config: DictConfig, words: Collection[str]) -> None:
+def _refuse_idle_in_finetuning(config: DictConfig, overrides: Collection[str]) -> None:
     """`task.KEY=`, where the run takes KEY from elsewhere, and what fine-tuning does not have."""
     # conf/finetune.yaml takes these from the scale first, then from the task.
     for key in ("learning_rate", "epochs", "global_batch_size"):
-        if f"task.{key}" in words and config[key] != config.task[key]:
+        if f"task.{key}" in overrides and config[key] != config.task[key]:
             word = f"{key}={config.task[key]}"
             raise ValueError(
                 f"task.{word} would change nothing: {key} is {config[key]} here, which"
@@ -62,7 +62,7 @@ def _refuse_idle_in_finetuning(config: DictConfig, words: Collection[str]) -> No
         )
 
 
-def _refuse_idle_in_pretraining(config: DictConfig, words: Collection[str]) -> None:
+def _refuse_idle_in_pretraining(config: DictConfig, overrides: Collection[str]) -> None:
     """`steps_factor=` beside `phases=`, and `size.RATIO=` of a model that takes no ratios."""
     # `phases` is `${scaled_phases:...}` unless somebody has said phases.
     phases = scaled_phases(config.scale.pretrain.phases, config.steps_factor)
@@ -72,7 +72,7 @@ def _refuse_idle_in_pretraining(config: DictConfig, words: Collection[str]) -> N
             " steps outright. Say scale.pretrain.phases=[...] instead, which the factor multiplies,"
             " or leave one of them out"
         )
-    ratios = sorted(key for key in words if key.partition(".")[0] == "size")
+    ratios = sorted(key for key in overrides if key.partition(".")[0] == "size")
     if ratios and "${size." not in str(OmegaConf.to_container(config.model, resolve=False)):
         model = HydraConfig.get().runtime.choices.get("model")
         raise ValueError(
@@ -82,13 +82,13 @@ def _refuse_idle_in_pretraining(config: DictConfig, words: Collection[str]) -> N
         )
 
 
-def _refuse_misfiled_encoder(config: DictConfig, words: Collection[str]) -> None:
+def _refuse_misfiled_encoder(config: DictConfig, overrides: Collection[str]) -> None:
     """`encoder=FOLDER` in a row that stands for the encoder of an arm."""
     node = OmegaConf.masked_copy(config, ["row", "encoder"])
     unresolved: Any = OmegaConf.to_container(node, resolve=False)
     if config.encoder_arm is None or ENCODER_ARM in str(unresolved["encoder"]):
         return  # nobody has said another encoder
-    if unresolved["row"] == ENCODER_ARM and "encoder_arm" not in words:
+    if unresolved["row"] == ENCODER_ARM and "encoder_arm" not in overrides:
         raise ValueError(
             f"encoder={config.encoder} has no name yet, and its scores would be filed as the row"
             f" {config.row}: say row=NAME too"
@@ -109,8 +109,8 @@ def _refuse_misfiled_encoder(config: DictConfig, words: Collection[str]) -> None
     )
 
 
-def _refuse_undone(config: DictConfig, group: str, words: Mapping[str, str]) -> None:
-    """Whatever undoes the delta of the run's arm or row; `words` are the overrides by their key."""
+def _refuse_undone(config: DictConfig, group: str, overrides: Mapping[str, str]) -> None:
+    """Whatever undoes the delta of the run's arm or row; `overrides` are by their key."""
     choices = HydraConfig.get().runtime.choices
     name = str(config[group])
     noun = group
@@ -123,7 +123,7 @@ def _refuse_undone(config: DictConfig, group: str, words: Mapping[str, str]) -> 
     if name != choice and not read_delta(group, name):
         return  # what has a name of its own may be anything
     delta = _fixed_delta(config, group, choice)
-    undone = list(_undone(config, delta, words))
+    undone = list(_undone(config, delta, overrides))
     if not undone:
         return
     settings = [f"{key.removeprefix('/')}={value}" for key, value in delta.items()]
@@ -137,7 +137,7 @@ def _refuse_undone(config: DictConfig, group: str, words: Mapping[str, str]) -> 
 def _fixed_delta(config: DictConfig, group: str, choice: str) -> dict[str, Any]:
     """What an arm or a row fixes: dotted key -> value, "/group" -> choice.
 
-    Not what it leaves open, and a row without another says that its encoder is whole.
+    Not what it leaves open. A row's encoder is that of the whole run unless it says a fraction.
     """
     whole_delta = read_delta(group, choice, with_parts=False)
     if group != "arm":
@@ -153,7 +153,7 @@ def _fixed_delta(config: DictConfig, group: str, choice: str) -> dict[str, Any]:
 
 
 def _undone(
-    config: DictConfig, delta: Mapping[str, Any], words: Mapping[str, str]
+    config: DictConfig, delta: Mapping[str, Any], overrides: Mapping[str, str]
 ) -> Iterator[str]:
     """`key=value` of each setting and choice of a delta that the run has otherwise."""
     choices = HydraConfig.get().runtime.choices
@@ -171,7 +171,7 @@ def _undone(
             yield f"{group}={actual}"
     # A choice inside of one that the delta makes: objective.input= where it says objective.
     prefixes = tuple(f"{group}/" for group in groups)
-    for key, word in words.items():
+    for key, override in overrides.items():
         inner = key.replace(".", "/")
         if inner in choices and inner not in groups and inner.startswith(prefixes):
-            yield word
+            yield override

@@ -102,7 +102,7 @@ class Job:
 
 
 class ForkServer:
-    """Starts `module.main(words) -> exit status` in processes forked from a server.
+    """Starts `module.main(arguments) -> exit status` in processes forked from a server.
 
     The server imports `preload` once, in `environment`: thread counts are read when torch is
     imported.
@@ -115,13 +115,13 @@ class ForkServer:
         # its imports take seconds; the launcher still has things to check meanwhile
         forkserver.ensure_running()
 
-    def start(self, words: Sequence[str], log: Path) -> ForkedProcess:
-        process = ForkedProcess(target=_run_forked, args=(self.module, list(words), str(log)))
+    def start(self, arguments: Sequence[str], log: Path) -> ForkedProcess:
+        process = ForkedProcess(target=_run_forked, args=(self.module, list(arguments), str(log)))
         process.start()
         return process
 
 
-def _run_forked(module: str, words: list[str], log: str) -> None:
+def _run_forked(module: str, arguments: list[str], log: str) -> None:
     """In the forked process: a session of its own, output to the log, then the job."""
     os.setsid()
     for number in SIGNALS:
@@ -140,8 +140,8 @@ def _run_forked(module: str, words: list[str], log: str) -> None:
     with Path(log).open("ab") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
-    sys.argv = ["clozelab", *words]
-    sys.exit(importlib.import_module(module).main(words))
+    sys.argv = ["clozelab", *arguments]
+    sys.exit(importlib.import_module(module).main(arguments))
 
 
 def start_process(job: Job) -> subprocess.Popen[bytes]:
@@ -176,17 +176,17 @@ def send_to_groups(processes: Sequence[AnyProcess], number: int) -> None:
 
 
 def run_verb(
-    words: Sequence[str],
+    arguments: Sequence[str],
     environment: Mapping[str, str] | None = None,
     pulse: Pulse | None = None,
 ) -> int:
-    """Run `clozelab WORDS` and return its exit status; it stops when we end.
+    """Run `clozelab ARGUMENTS` and return its exit status; it stops when we end.
 
     The status is 128 + n where signal n has ended it or come to us. `pulse` beats while it runs,
     for a verb that may be silent for long.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", "clozelab", *words],
+        [sys.executable, "-m", "clozelab", *arguments],
         **bound_to_us(environment or {}),
     )
     with taken_signals(process.send_signal) as signals:

@@ -54,7 +54,7 @@ class Outlook:
     There are jobs before and after it, and seconds planned for what comes after.
     """
 
-    planned: Mapping[str, float] = field(default_factory=dict)  # the words of a job -> its seconds
+    planned: Mapping[str, float] = field(default_factory=dict)  # job_key -> seconds
     jobs_before: int = 0
     jobs_after: int = 0
     seconds_after: float = 0.0
@@ -124,9 +124,9 @@ def write_plan(folder: Path, parts: Sequence[Part], stage: str | None = None) ->
     write_json(folder / plan_file(stage), {"parts": [vars(part) for part in parts]})
 
 
-def job_key(words: Iterable[str]) -> str:
-    """What a plan knows a job by: its words, as the sweeper gives them."""
-    return " ".join(words)
+def job_key(overrides: Iterable[str]) -> str:
+    """What a plan knows a job by: its overrides, as the sweeper gives them."""
+    return " ".join(overrides)
 
 
 def makespan(durations: Sequence[float], at_once: int) -> float:

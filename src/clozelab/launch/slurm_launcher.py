@@ -107,12 +107,12 @@ class SlurmLauncher(SweepLauncher):
 
     def _refuse_secrets(self, jobs: Sequence[Job]) -> None:
         """ValueError for a word that looks like a secret: the scripts for the cluster hold it."""
-        words: list[str] = []
+        texts: list[str] = []
         for job in jobs:
-            words += job.words or ()
-        words += [f"{key}={value}" for key, value in self.parameters.items()]
-        for word, redacted in zip(words, redacted_words(words), strict=True):
-            if word != redacted:
+            texts += job.words or ()
+        texts += [f"{key}={value}" for key, value in self.parameters.items()]
+        for text, redacted in zip(texts, redacted_words(texts), strict=True):
+            if text != redacted:
                 raise ValueError(
                     f"{redacted} looks like a secret, which files for the cluster would hold;"
                     " export it, say '${oc.env:NAME}'"
