@@ -220,18 +220,22 @@ class ProcessPool:
             self.console.print(
                 f"stopping {len(processes)} job(s); up to {self.grace_seconds:.0f} s to save"
             )
-        # All get the grace period together. Whoever presses Ctrl-C again does not want to wait.
+        self._end_processes(processes, signals)
+        for job in begun:
+            job.seconds = time.monotonic() - job.started
+
+    def _end_processes(self, processes: Sequence[AnyProcess], signals: Sequence[int]) -> None:
+        """Let all save in the same grace period, then kill what still runs."""
         send_to_groups(processes, signal.SIGTERM)
         deadline = time.monotonic() + self.grace_seconds
         while any(process.poll() is None for process in processes):
+            # Whoever presses Ctrl-C again does not want to wait.
             if time.monotonic() > deadline or len(signals) >= 2:
                 break
             time.sleep(POLL_SECONDS)
         send_to_groups(processes, signal.SIGKILL)
         for process in processes:
             process.wait()
-        for job in begun:
-            job.seconds = time.monotonic() - job.started
 
     def _say(self, job: Job) -> None:
         """Print a line of a job that has ended, is held or was handed over.
