@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from tests import forked
 
-from clozelab.cli import HYDRA_VERBS, PLAIN_VERBS, USUAL_KEYS, main
+from clozelab.cli import main
 from clozelab.schema import SCHEMAS, keys_of
 from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
+from clozelab.verbs import HYDRA_VERBS, PLAIN_VERBS, USUAL_KEYS
 
 SRC = Path(__file__).parents[1] / "src"
 TABLE8 = str(EXPERIMENTS_DIR / "table8_masking")

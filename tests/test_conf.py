@@ -15,7 +15,7 @@ from omegaconf.errors import MissingMandatoryValue
 
 from clozelab.config import check_config, fallback
 from clozelab.launch import sweep
-from clozelab.launch.sweep import explain
+from clozelab.launch.mistakes import explain
 from clozelab.models.config import EncoderConfig
 from clozelab.runs.identity import canonical
 from clozelab.stages.building import build_objectives

@@ -33,7 +33,7 @@ from omegaconf import OmegaConf
 from clozelab import targets
 from clozelab.cli import main
 from clozelab.datamodules.files import cached_arrays, text_lines
-from clozelab.launch import experiments, sweep
+from clozelab.launch import experiments, mistakes, sweep
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import read_tensors
 from clozelab.text.paths import CONF_DIR
@@ -135,7 +135,7 @@ def refused(
 
 def not_composed(place: Path, name: str, word: str, *, message: str) -> None:
     before = files_below(place.parent)
-    with pytest.raises((ValueError, *sweep.CONFIGURATION_ERRORS)) as caught:
+    with pytest.raises((ValueError, *mistakes.CONFIGURATION_ERRORS)) as caught:
         sweep.compose(name, [word], folder=place, sweep=True)
     assert message in str(caught.value) and files_below(place.parent) == before
 

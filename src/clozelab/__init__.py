@@ -140,7 +140,8 @@ def _composed(
     verb: str, words: Sequence[str], overrides: Mapping[str, Any]
 ) -> Iterator[DictConfig]:
     """Yield a verb's configuration; ValueError for wrong words."""
-    from clozelab.launch.sweep import CONFIGURATION_ERRORS, compose, explain, hydra_config
+    from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain
+    from clozelab.launch.sweep import compose, hydra_config
     from clozelab.targets import parse_allow_targets
 
     try:

@@ -17,8 +17,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import omegaconf
-from omegaconf import DictConfig, OmegaConf, grammar_parser
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -201,7 +200,6 @@ def _dotted(mistake: ErrorDetails) -> str:
     return ".".join(map(str, mistake["loc"]))
 
 
-parsed = functools.cache(grammar_parser.parse)
 adapter: Callable[[type], TypeAdapter[Any]] = functools.cache(TypeAdapter)
 
 
@@ -213,34 +211,13 @@ def copied(value: Any) -> Any:
 @functools.cache
 def register() -> None:
     """Make the root schemas and the resolvers known to Hydra, once."""
-    from hydra.core.config_store import ConfigStore  # lazy: the schema alone does not need Hydra
+    # lazy: the schema alone does not need Hydra
+    from hydra.core.config_store import ConfigStore
+
+    from clozelab import hydra_compat
 
     for stage, schema in SCHEMAS.items():
         ConfigStore.instance().store(name=f"{stage}_schema", node=schema, provider="clozelab")
     for resolver in RESOLVERS:
         OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)
-    # OmegaConf parses an interpolation at each look, a fifth of the time to compose; its trees are
-    # only read.
-    omegaconf.base.parse = omegaconf._utils.parse = parsed  # type: ignore[attr-defined]
-    _compose_quickly(ConfigStore)
-
-
-def _compose_quickly(store: type) -> None:
-    """Spare Hydra two kinds of work whose results nobody reads: a third of the time to compose."""
-    from hydra._internal import defaults_list  # lazy: as above
-
-    # Each composition copies its sources, and so the one store of schemas. What is loaded from it
-    # is copied again.
-    store.__deepcopy__ = lambda self, _: self  # type: ignore[attr-defined]
-
-    # Each configuration file gets a node of all choices so far, for defaults such as `tokenizer:
-    # ${corpus}`. Hardly any file has such a default.
-    make_choices = defaults_list._create_interpolation_map
-
-    @functools.wraps(make_choices)
-    def choices(overrides: Any, defaults: list[Any], self_added: bool) -> DictConfig | None:
-        if not any(default.is_interpolation() for default in defaults):
-            return None
-        return make_choices(overrides, defaults, self_added)
-
-    defaults_list._create_interpolation_map = choices  # type: ignore[assignment]
+    hydra_compat.compose_quickly()

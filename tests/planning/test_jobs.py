@@ -269,7 +269,7 @@ def test_a_shape_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_costs_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clozelab.launch.launcher.usable_cores", lambda: 2)
+    monkeypatch.setattr("clozelab.launch.process_launcher.usable_cores", lambda: 2)
     Worker(monkeypatch)
     two_tasks = "finetune.task=mrpc,squad_v1"
     steps = make_steps(

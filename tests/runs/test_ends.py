@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from clozelab.launch import launcher as launching
-from clozelab.launch.launcher import ProcessLauncher
+from clozelab.launch.process_launcher import ProcessLauncher
 from clozelab.launch.processes import Job
 from clozelab.results.experiment import find_experiment, own_experiments
 from clozelab.runs.find import find
@@ -111,7 +111,7 @@ def test_a_sweep_ends_with_its_table(
     pool.verb, pool.sweep_dir = verb, root / "launcher"
     folders = [run.folder for run in find(root).runs if run.stage == verb]
     jobs = [Job(one.name, [], one / "log", folder=str(one), state="complete") for one in folders]
-    pool._show_results(
+    pool._print_scores(
         [*jobs, Job("open", [], root / "log", folder=str(root / "open"), state="failed")],
         Console(width=100),
     )

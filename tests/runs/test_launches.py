@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from clozelab.cli import main as clozelab
-from clozelab.launch.processes import ProcessPool
+from clozelab.launch.pool import ProcessPool
 from clozelab.runs.cleanup import find_garbage
 from clozelab.runs.find import find
 from clozelab.runs.progress import LAUNCH_FILE, SweepState, read_launches, write_launch

@@ -1,5 +1,6 @@
-"""Imported by the fork server alone: what every job that it forks would otherwise do for itself,
-0.06 s each time.
+"""What every job that the fork server forks would otherwise do for itself, 0.06 s each time.
+
+The server alone imports this module.
 """
 
 import signal

@@ -21,7 +21,7 @@ from scipy.optimize import brentq
 
 from clozelab.datamodules.files import TaskPreview
 from clozelab.launch.jobs import planned_jobs
-from clozelab.launch.launcher import is_one_cpu_process, share_cores
+from clozelab.launch.process_launcher import is_one_cpu_process, share_cores
 from clozelab.launch.progress import Part, job_key, makespan
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count

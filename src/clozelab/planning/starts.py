@@ -26,7 +26,8 @@ import numpy as np
 from rich.console import Console
 
 from clozelab.corpus.files import digest
-from clozelab.launch.processes import ForkServer, Job, ProcessPool
+from clozelab.launch.pool import ProcessPool
+from clozelab.launch.processes import ForkServer, Job
 from clozelab.planning.machine import BUSY_SHARE, is_busy_for
 from clozelab.results.experiment import read_yaml
 from clozelab.runs.code import code_of_results
@@ -185,7 +186,7 @@ class Rehearsal:
 
     def _start_server(self, environment: Mapping[str, str]) -> None:
         started = time.perf_counter()
-        modules = ["clozelab.launch.preloaded", "clozelab.launch.clusters"]
+        modules = ["clozelab.launch.preloaded", "clozelab.launch.plugins"]
         modules += [f"clozelab.stages.{stage}" for stage in STAGES]
         self.server = ForkServer(CLOCK, [*modules, CLOCK], environment)
         clock = self.folder / "server.clock"

@@ -14,8 +14,9 @@ from omegaconf import OmegaConf
 from clozelab.runs.redaction import redacted, redacted_words
 
 if TYPE_CHECKING:
-    from hydra._internal.config_repository import ConfigRepository
     from hydra.core.default_element import ConfigDefault, GroupDefault
+
+    from clozelab.hydra_compat import ConfigRepository
 
 DELTA_FIELDS = {"arm": "arm_delta", "row": "row_delta", "measured": "row_delta"}
 """Group of an experiment's own choices -> the field of a record that has the choice's delta."""
@@ -81,14 +82,9 @@ def _read_delta(
     search_path: tuple[tuple[str, str], ...], group: str, choice: str, with_parts: bool
 ) -> dict[str, Any]:
     """`search_path` has (provider, address) of every folder of configuration files."""
-    # Hydra shows the files of a composition nowhere else.
-    from hydra._internal.config_repository import ConfigRepository
-    from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
+    from clozelab.hydra_compat import config_repository  # lazy: a run without Hydra needs none
 
-    places = ConfigSearchPathImpl()
-    for provider, address in search_path:
-        places.append(provider, address)
-    return _DeltaReader(ConfigRepository(places), with_parts).delta_of(group, choice)
+    return _DeltaReader(config_repository(search_path), with_parts).delta_of(group, choice)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.datamodules.files import TaskPreview
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
+from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain
 from clozelab.launch.progress import write_plan
-from clozelab.launch.sweep import CONFIGURATION_ERRORS, Sweep, explain, phase_objectives
+from clozelab.launch.sweep import Sweep, phase_objectives
 from clozelab.models.folders import read_config, read_config_dict
 from clozelab.modules.model import max_positions, named_labels, open_tokenizer
 from clozelab.planning.cost import Costing, TaskFiles, assemble, sizes, with_speeds
