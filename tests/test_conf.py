@@ -18,7 +18,7 @@ from clozelab.launch import sweep
 from clozelab.launch.sweep import explain
 from clozelab.models.config import EncoderConfig
 from clozelab.runs.fingerprint import canonical
-from clozelab.stages.building import build_objectives
+from clozelab.stages.factory import build_objectives
 from clozelab.suggestions import CONF_DIR
 from clozelab.targets import check_targets
 

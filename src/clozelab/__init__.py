@@ -115,7 +115,7 @@ def compose(
         verb,
         tuple(words),
         overrides,
-        lambda cfg: import_module(f"clozelab.stages.{verb}").parts(cfg),
+        lambda cfg: import_module(f"clozelab.stages.{verb}").training_objects(cfg),
     )
     return made
 

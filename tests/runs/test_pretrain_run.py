@@ -37,7 +37,7 @@ from clozelab.datamodules.corpus import VALIDATION_SEED
 from clozelab.models.folders import load_encoder
 from clozelab.modules.model import open_tokenizer
 from clozelab.stages import pretrain
-from clozelab.stages.building import build_objectives
+from clozelab.stages.factory import build_objectives
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 from clozelab.training.checkpoints import load_file as load_checkpoint
 

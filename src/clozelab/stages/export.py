@@ -419,7 +419,7 @@ def unfinished(run: Path, to: Path | None) -> Path:
     from omegaconf import OmegaConf
 
     from clozelab.runs.record import read_record
-    from clozelab.stages import building
+    from clozelab.stages import factory
     from clozelab.stages.prepare import prepared_corpus
     from clozelab.training.callbacks import SameConfig
     from clozelab.training.checkpoints import load_file, newest_whole
@@ -434,21 +434,21 @@ def unfinished(run: Path, to: Path | None) -> Path:
     saved = load_file(checkpoint)
     if saved[SameConfig.KEY] != record.fingerprint:
         raise ValueError(f"{checkpoint} is of another run than the run.json above it")
-    with building.said_again(record) as cfg:
+    with factory.recompose_config(record) as cfg:
         plain: Any = OmegaConf.to_container(cfg, resolve=True)
-        objectives, corpus = building.build_objectives(plain), prepared_corpus(cfg)
+        objectives, corpus = factory.build_objectives(plain), prepared_corpus(cfg)
         if corpus.fingerprint != record.inputs.get("corpus"):
             raise ValueError(
                 f"{run} was trained on another corpus than is here now; put its text and settings"
                 " back"
             )
         machine = Hardware("cpu", 1, 1, "auto", "32-true")
-        module = building.build_pretraining_module(cfg, machine, corpus, objectives, total_steps=1)
-        tokenizer = building.encoder_tokenizer(cfg, corpus, objectives)
+        module = factory.build_pretraining_module(cfg, machine, corpus, objectives, total_steps=1)
+        tokenizer = factory.encoder_tokenizer(cfg, corpus, objectives)
     module.load_state_dict(saved["state_dict"])
     step = int(saved["global_step"])
     folder = to.resolve() if to else run / "encoders" / f"step-{step}"
     module.save_encoder(
-        folder, tokenizer.files(), building.provenance(plain, record, corpus, step=step)
+        folder, tokenizer.files(), factory.encoder_provenance(plain, record, corpus, step=step)
     )
     return folder

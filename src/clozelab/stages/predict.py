@@ -454,19 +454,19 @@ def predict_task(
     from clozelab.modules.model import renamed_labels
     from clozelab.runs.find import is_record_of
     from clozelab.runs.fingerprint import encoder_fingerprint
-    from clozelab.stages import building, finetune
+    from clozelab.stages import factory, finetune
     from clozelab.training.trainer import build_trainer
 
     folder, scored = (run / "model").resolve(), (run / "scores.json").resolve()
     out = Path(output or run / "test_predictions").resolve()
-    with building.said_again(record) as cfg:
+    with factory.recompose_config(record) as cfg:
         if not is_record_of(record, stage="finetune", config=cfg):
             raise ValueError(
                 f"{run}: its command says another configuration now than when it was trained"
             )
         cfg.initialisation = "pretrained"
         hardware = replace(
-            building.hardware_of(cfg.trainer), devices=1, num_nodes=1, strategy="auto"
+            factory.hardware_of(cfg.trainer), devices=1, num_nodes=1, strategy="auto"
         )
         hardware = replace(hardware, precision=record.facts.get("precision", hardware.precision))
         data = finetune.build_data(cfg, folder, encoder_fingerprint(folder), hardware)

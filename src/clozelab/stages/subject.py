@@ -29,7 +29,7 @@ from clozelab.planning.starts import constants
 from clozelab.planning.steps import Step, make_steps
 from clozelab.runs.find import Runs, find
 from clozelab.runs.fingerprint import SEED_KEYS, require_encoder
-from clozelab.stages import building
+from clozelab.stages import factory, preconditions
 from clozelab.stages.prepare import find_corpus, prepared_corpus
 from clozelab.suggestions import STAGE_NAMES
 from clozelab.targets import build, check_targets
@@ -159,9 +159,9 @@ def text_bytes(settings: Mapping[str, Any]) -> int:
 
 def open_arm(settings: Mapping[str, Any], jobs: Sequence[Words], corpora: Corpora) -> Arm:
     """The arm of a composed pre-training configuration."""
-    objectives, corpus = building.build_objectives(settings), corpora(settings)
+    objectives, corpus = factory.build_objectives(settings), corpora(settings)
     if settings["encoder"] is None:
-        config = building.encoder_config(settings, corpus.ids, objectives[-1])
+        config = factory.encoder_config(settings, corpus.ids, objectives[-1])
     else:
         config = replace(read_config(settings["encoder"]), is_causal=objectives[-1].is_causal)
     shape = (
@@ -197,7 +197,7 @@ def open_task(
 ) -> FinetuningDataModule:
     """A task's data before any encoder is there: for its texts and labels, not to be tokenised."""
     places = Path(settings["data_dir"]), Path(settings["cache_dir"])
-    return building.build_task_data(
+    return factory.build_task_data(
         settings, TaskInputs(settings["task"]["name"], *places, tokenizer, longest)
     )
 
@@ -285,12 +285,12 @@ class Gathering:
                 cfg = OmegaConf.create(settings)
                 check_targets(cfg)
                 if verb == "pretrain":
-                    building.check_pretraining(
+                    preconditions.check_pretraining(
                         cfg, settings, self._hardware_of(cfg.trainer, sweep.runs_here)
                     )
                     self.arms.append(open_arm(settings, jobs, self.corpora))
                 elif verb == "evaluate":
-                    building.check_evaluation(cfg)
+                    preconditions.check_evaluation(cfg)
                     if self.experiment and f"measure={cfg.measure.name}" not in jobs[0]:
                         raise ValueError(
                             f"no column would find this measure, which is named {cfg.measure.name}:"
@@ -300,7 +300,7 @@ class Gathering:
                     self._require_files(settings)
                     self.evaluations.append((settings, jobs))
                 else:
-                    building.check_finetuning(cfg)
+                    preconditions.check_finetuning(cfg)
                     self.finetunings.append((settings, jobs))
             except USER_ERRORS as error:
                 wrong.setdefault(_plain(error), []).append(" ".join(title))
@@ -316,9 +316,7 @@ class Gathering:
         try:
             if measure["task"] is not None:
                 open_task(
-                    dict(settings)
-                    | dict.fromkeys(building.PLAN_KEYS, 1)
-                    | {"task": measure["task"]}
+                    dict(settings) | dict.fromkeys(factory.PLAN_KEYS, 1) | {"task": measure["task"]}
                 )
             elif "files" in measure["data"]:
                 folders = Path(settings["data_dir"]), Path(settings["cache_dir"])
@@ -332,7 +330,7 @@ class Gathering:
     def _hardware_of(self, trainer: Any, runs_here: bool) -> Hardware:
         """Of this machine; where it is none for jobs that run elsewhere, what they ask for."""
         try:
-            return building.hardware_of(trainer)
+            return factory.hardware_of(trainer)
         except USER_ERRORS as error:
             if runs_here:
                 raise
