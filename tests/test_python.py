@@ -289,9 +289,9 @@ def test_a_task_is_predicted_as_it_was_trained_alone(
 
 def test_a_line_of_text_is_one_line() -> None:
     from clozelab.modules.answers import Answer
-    from clozelab.stages.outputs import shown
+    from clozelab.stages.outputs import text_line
 
-    assert shown(Answer("New\nYork\tCity", 0.5, 0, 3, 16), None) == "New York City\t0.5000"
+    assert text_line(Answer("New\nYork\tCity", 0.5, 0, 3, 16)) == "New York City\t0.5000"
 
 
 def test_what_predict_refuses(

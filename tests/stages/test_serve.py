@@ -21,7 +21,7 @@ from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.encoder import Encoder
 from clozelab.modules.model import write_model
 from clozelab.stages import serve
-from clozelab.stages.serve import MAX_WAITING, app_of
+from clozelab.stages.serve import MAX_WAITING, build_app
 
 testing = pytest.importorskip("starlette.testclient", reason="needs pip install 'clozelab[serve]'")
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
@@ -45,7 +45,7 @@ def predictor(tiny_config: Any, tmp_path_factory: pytest.TempPathFactory) -> Any
 @pytest.fixture
 def client(predictor: Any) -> Iterator[Any]:
     with testing.TestClient(
-        app_of(predictor, max_bytes=2000), raise_server_exceptions=False
+        build_app(predictor, max_bytes=2000), raise_server_exceptions=False
     ) as client:
         yield client
 
@@ -184,7 +184,7 @@ def test_who_comes_when_too_many_wait_is_told_so(
     monkeypatch.setattr(predictor, "progress", lambda batches: gate.wait(30) and batches)
     monkeypatch.setattr(serve, "MAX_WAITING", 2)
     with (
-        testing.TestClient(app_of(predictor, max_bytes=2000)) as client,
+        testing.TestClient(build_app(predictor, max_bytes=2000)) as client,
         ThreadPoolExecutor(8) as pool,
     ):
         asked = [pool.submit(client.post, "/predict", json={"text": "a"}) for _ in range(6)]
