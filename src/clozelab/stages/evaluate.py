@@ -45,6 +45,16 @@ from clozelab.training.trainer import Hardware, build_trainer
 log = logging.getLogger(__name__)
 RESULTS_IN_RECORD = ("title", "synthetic", "num_examples", "collapsed")
 """What the record of a run repeats of scores.json, for tables."""
+TRAINING_ARGUMENTS = (
+    "optimizer_factory",
+    "schedule_factory",
+    "total_steps",
+    "gradient_clip_norm",
+    "seed",
+    "log_interval_steps",
+    "keep_best_weights",
+)
+"""Arguments of a task's module that only a training needs."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,7 @@ def main(cfg: DictConfig) -> None:
     """Check model and data, score once, keep scores and predictions, complete the run."""
     # Before the claim: a folder claimed for bad data would refuse the mended data.
     job = prepare(cfg)
+    # Which further scores there are is known when they are computed.
     metric = job.module.metric
     with Run.claim(
         cfg.run_dir,
@@ -158,13 +169,17 @@ def build_data(cfg: DictConfig, folder: Path, encoder: Encoder) -> Any:
     if task:
         code = digest(code_behind([task["data"]["_target_"]]))
     longest = max_positions(folder)
+    # A fine-tuned model is scored on texts cut as in its training.
     if provenance.get("max_seq_length"):
         longest = min(longest, provenance["max_seq_length"])
+    tokenizer = open_tokenizer(folder, cfg.token_types)
+    data_dir = Path(cfg.data_dir)
+    cache_dir = Path(cfg.cache_dir)
     inputs = TaskInputs(
         name=measure["name"],
-        data_dir=Path(cfg.data_dir),
-        cache_dir=Path(cfg.cache_dir),
-        tokenizer=open_tokenizer(folder, cfg.token_types),
+        data_dir=data_dir,
+        cache_dir=cache_dir,
+        tokenizer=tokenizer,
         max_positions=longest,
         max_unknown_share=cfg.max_unknown_share,
         code=code,
@@ -234,11 +249,13 @@ def check_labels(data: Any, names: Sequence[str], folder: Path) -> None:
     """
     if not isinstance(data, LabelledDataModule) or data.numeric_labels:
         return
+    # The training file's labels are not looked at: nothing is trained.
     labels = sorted(set(data.preview().validation.labels or ()))
     unknown = [label for label in labels if label not in names]
     if not unknown:
         return
     name_of_word = {name.casefold(): name for name in names}
+    # {"positive": "Positive", "negative": "..."}: the user fills in the dots.
     label_of_name = dict.fromkeys(names, "...")
     for label in unknown:
         if label.casefold() in name_of_word:
@@ -278,6 +295,7 @@ def build_module(cfg: DictConfig, folder: Path, encoder: Encoder, data: Any) -> 
         heads = module.heads()
     else:
         family = encoder.config.family
+        # With fresh weights (initialisation=random) the heads are of the same seed.
         generator = torch.Generator().manual_seed(cfg.pretrain_seed)
         heads = {}
         for kind in locate(settings["_target_"]).needs:
@@ -302,24 +320,18 @@ def _build_task_module(
         head=provenance.get("head", "linear"),
         validation=data.validation,
         metric=task.metric,
-        optimizer_factory=0,
-        schedule_factory=0,
-        total_steps=0,
-        gradient_clip_norm=0,
-        seed=0,
-        log_interval_steps=0,
-        keep_best_weights=0,
+        **dict.fromkeys(TRAINING_ARGUMENTS, 0),
         **pooling,
     )
 
 
 def _load_heads(heads: Mapping[str, nn.Module], folder: Path, measure_name: str) -> None:
-    for kind, head in heads.items():
+    for head_name, head in heads.items():
         try:
-            folders.load_head(folder, kind, head)
+            folders.load_head(folder, head_name, head)
         except ValueError as problem:
             maker = "fine-tuning that kept its model, on a task of this kind"
-            if kind == "lm":
+            if head_name == "lm":
                 maker = "pre-training"
             remedy = f"{measure_name} asks what a model predicts: give it a folder of a {maker}"
             raise ValueError(f"{problem}; {remedy}") from problem

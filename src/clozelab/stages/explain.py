@@ -1,5 +1,6 @@
-"""`clozelab explain`: attention and token attribution of one text, as a page that needs nothing
-else, or a picture.
+"""`clozelab explain`: attention and token attribution of one text.
+
+They become a page that needs nothing else, or a picture.
 
 Letters: L layers, N heads, T tokens.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import io
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +51,7 @@ def main(args: Words) -> int:
     predictor = load_predictor(args)
     from clozelab.modules import explaining
 
+    # One text, or two: (question, passage) and (first, second).
     text: Any = values["text"]
     if "question" in values:
         text = (values["question"], values["text"])
@@ -58,7 +61,7 @@ def main(args: Words) -> int:
     maps = predictor.attention(text)  # [L, N, T, T]
     layers = parse_numbers("layers", values.get("layers", str(len(maps))), len(maps))
     heads = parse_numbers("heads", values.get("heads", "all"), maps.shape[1])
-    layer_heads = [(layer, head) for layer in layers for head in heads]
+    layer_heads = list(product(layers, heads))
     tokens = explaining.tokens_of(predictor, text)
     if out.suffix == ".html":
         # The page shows the tokens' shares beside the picture, as text.
@@ -168,6 +171,7 @@ def draw(
     figure = plt.figure(
         figsize=(MAP_INCHES * max(2, columns), MAP_INCHES * rows), layout="constrained", dpi=110
     )
+    # The bars fill the first row, if there are any; the maps follow row by row.
     grid: Any = figure.add_gridspec(rows, columns)
     positions = range(len(tokens))
     # A token may hold what matplotlib would read as a formula.

@@ -53,6 +53,7 @@ def hardware_of(trainer: DictConfig) -> Hardware:
     ValueError says what this machine lacks.
     """
     keys = [field.name for field in fields(Hardware)]
+    # These two are settings of the process rather than of a Trainer.
     keys += ["threads", "tf32"]
     return choose_hardware(**{key: trainer[key] for key in keys})
 
@@ -66,6 +67,7 @@ def recompose_config(record: Record, overrides: Sequence[str] = ()) -> Iterator[
     if not record.config_name:
         raise ValueError(f"{record.folder} was not made by a command line")
     with chdir(record.started_in or "."):
+        # An experiment's own folder, where its command line named one.
         folder = None
         if record.config_dir:
             folder = Path(record.config_dir)
@@ -172,6 +174,18 @@ def make_trainer(
     )
 
 
+def optimization(cfg: DictConfig, total_steps: int, seed: int) -> dict[str, Any]:
+    """The arguments that all training modules share."""
+    return {
+        "optimizer_factory": build("optimizer", cfg.optimizer),
+        "schedule_factory": build("schedule", cfg.schedule),
+        "total_steps": total_steps,
+        "gradient_clip_norm": cfg.gradient_clip_norm,
+        "seed": seed,
+        "log_interval_steps": cfg.trainer.log_interval_steps,
+    }
+
+
 # Fine-tuning
 
 
@@ -183,6 +197,7 @@ def build_task_data(
     plan = TrainingPlan(**lengths, seed=seed, num_workers=num_workers)
     task = settings["task"]
     further = {}
+    # An evaluation has no `hub`, so it is not advised there.
     if settings.get("hub") is False and task["hub"]:
         further["how_to_get"] = f"{task['data']['how_to_get']}; or say hub=true"
     return build("task.data", task["data"])(inputs=inputs, plan=plan, **further)
@@ -202,6 +217,7 @@ def build_pretraining_module(
 
     The encoder is a fresh one of the configured shape and the corpus's vocabulary, or a given one.
     """
+    # Fresh weights, also those of the heads, are a function of the seed alone.
     seed_initialisation(cfg.seed)
     if cfg.encoder is None:
         plain: Any = OmegaConf.to_container(cfg, resolve=True)
@@ -212,12 +228,7 @@ def build_pretraining_module(
         PretrainingModule,
         encoder=encoder,
         objectives=objectives,
-        optimizer_factory=build("optimizer", cfg.optimizer),
-        schedule_factory=build("schedule", cfg.schedule),
-        total_steps=total_steps,
-        gradient_clip_norm=cfg.gradient_clip_norm,
-        seed=cfg.seed,
-        log_interval_steps=cfg.trainer.log_interval_steps,
+        **optimization(cfg, total_steps, cfg.seed),
         matmul_ceiling=matmul_ceiling(hardware.precision, hardware.device),
         spike=cfg.spike,
     )
@@ -227,7 +238,8 @@ def build_pretraining_module(
     if cfg.position_growth == "tile":
         growth = growth_steps(cfg.phases)
     # The module brings this callback itself, for a Trainer of somebody's own needs it too.
-    module.configure_callbacks = partial(list, [PositionGrowth(growth)])  # type: ignore[method-assign]
+    callbacks = [PositionGrowth(growth)]
+    module.configure_callbacks = partial(list, callbacks)  # type: ignore[method-assign]
     if cfg.encoder is not None:
         _load_given_heads(module.model, Path(cfg.encoder))
     return module
@@ -237,6 +249,7 @@ def build_objectives(plain: Mapping[str, Any]) -> list[Objective]:
     """Build one objective a phase; phases of equal settings share one."""
     nodes = phase_objectives(plain)
     built = [Objective(**build("objective", node)) for node in nodes]
+    # `index` finds the first of several equal nodes.
     return [built[nodes.index(node)] for node in nodes]
 
 
@@ -273,26 +286,30 @@ def _load_given_heads(model: PretrainingModel, folder: Path) -> None:
 
     A further model (generator) and its heads come from the folder of its name beside it.
     """
-    for name, part in model.parts.items():
+    for name, with_heads in model.parts.items():
         if name == "encoder":
-            _load_heads(part, folder, name)
+            _load_heads(with_heads, folder, name)
             continue
         beside = folder.with_name(name)
         if (beside / folders.CONFIG_FILE).is_file():
-            part.encoder.load_state_dict(folders.load_encoder(beside).state_dict())
-        _load_heads(part, beside, name)
+            with_heads.encoder.load_state_dict(folders.load_encoder(beside).state_dict())
+        _load_heads(with_heads, beside, name)
 
 
 def _load_heads(model: EncoderWithHeads, folder: Path, model_name: str) -> None:
+    # A further model's folder may be missing: an encoder alone is a valid beginning.
     stored: Collection[str] = ()
     if (folder / folders.CONFIG_FILE).is_file():
         stored = folders.read_tensors(folder)
-    for kind, head in model.heads.items():
-        if folders.has_head(model.encoder.config.family, kind, head, stored):
-            folders.load_head(folder, kind, head)
+    for head_name, head in model.heads.items():
+        if folders.has_head(model.encoder.config.family, head_name, head, stored):
+            folders.load_head(folder, head_name, head)
             continue
         log.info(
-            "%s has no %s head of the %s: it starts from fresh weights", folder, kind, model_name
+            "%s has no %s head of the %s: it starts from fresh weights",
+            folder,
+            head_name,
+            model_name,
         )
 
 
@@ -315,6 +332,7 @@ def corpus_facts(
     masking_shares = None
     if isinstance(objective.token, Masking):
         masking = objective.token
+        # Of tokens masked in spans the best loss is not known.
         if len(masking.span_weights) > 1:
             return facts
         predicted = min(masking.predict_prob, masking.max_predictions_fraction)
@@ -342,6 +360,7 @@ def encoder_provenance(
     until then.
     """
     phases = plain["phases"]
+    # Phases of 900, 50 and 50 steps begin after steps 0, 900 and 950.
     first_steps = accumulate((phase["steps"] for phase in phases[:-1]), initial=0)
     seq_lengths = set()
     if plain["encoder"]:

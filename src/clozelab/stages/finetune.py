@@ -97,6 +97,7 @@ def prepare(cfg: DictConfig, *, with_test_files: bool = False) -> FinetuneJob:
         inputs["test_data"] = data.require_test_files()
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
     data.setup()
+    # A module that predicts numbers of a range refuses labels outside of it.
     if isinstance(data, LabelledDataModule):
         data.refuse_outside(cfg.task.module.get("number_range"))
     return FinetuneJob(cfg, hardware, folder, encoder, data, inputs)
@@ -106,6 +107,7 @@ def refuse_partial_scores(cfg: DictConfig, total_steps: int) -> None:
     """ValueError for a training that ends with a score of a part of the examples."""
     if {"overfit_batches", "limit_val_batches"}.isdisjoint(cfg.trainer.lightning):
         return
+    # A training that stops on its way scores nothing yet.
     if (cfg.stop_after_step or total_steps) >= total_steps:
         raise ValueError(
             "overfit_batches and limit_val_batches leave examples out, which gives no score: end"
@@ -157,6 +159,7 @@ def train(
     """Train from the newest checkpoint to the end, write what comes of it, complete the run."""
     cfg = job.cfg
     data = job.data
+    # Batches have as many tokens as their examples: one compiled graph for all sizes.
     if job.hardware.compile == "true":
         compile_encoder(job.encoder, dynamic=True)
     module = build_module(cfg, job.encoder, data)
@@ -169,7 +172,7 @@ def train(
             cfg,
             job.hardware,
             data.total_steps,
-            validation_interval_steps=None,
+            validation_interval_steps=None,  # at the end of each stretch that the data module gives
             callbacks=factory.build_callbacks(
                 cfg, run, CHECKPOINT_INTERVAL_STEPS, CHECKPOINT_SECONDS
             ),
@@ -183,25 +186,34 @@ def train(
             summarise(loggers, {**results["scores"], "best_step": results["best_step"]})
         # Every rank predicts, and the leader writes.
         if test_splits:
-            predict_test_splits(job, run, module, trainer, test_splits)
+            module.restore_best()
+            out = run.dir / "test_predictions"
+            predict_splits(module, trainer, data, test_splits, out, writes=run.is_leader)
         if run.is_leader:
             finish(job, run, module, results)
 
 
-def predict_test_splits(
-    job: FinetuneJob,
-    run: Run,
+def predict_splits(
     module: FineTuning,
     trainer: Trainer,
-    test_splits: Mapping[str, tuple[Any, Any]],
-) -> None:
-    """Predict each test split with the best checkpoint, into test_predictions/."""
-    module.restore_best()
-    for name, (sequences, split) in test_splits.items():
-        batches: Any = trainer.predict(module, dataloaders=job.data.evaluation_loader(sequences))
-        if run.is_leader:
+    data: FinetuningDataModule,
+    splits: Mapping[str, tuple[Any, Any]],
+    folder: Path,
+    *,
+    writes: bool = True,
+) -> list[Path]:
+    """Predict each test split, and write its files into a folder if this process `writes`.
+
+    Returns the files. `splits`: name -> (sequences, split) of `load_test`.
+    """
+    written: list[Path] = []
+    for name, (sequences, split) in splits.items():
+        batches: Any = trainer.predict(module, dataloaders=data.evaluation_loader(sequences))
+        if writes:
             files = module.prediction_files(name, split, batches)
-            write_test_predictions(run.dir / "test_predictions", files)
+            write_test_predictions(folder, files)
+            written += [folder / file_name for file_name in files]
+    return written
 
 
 def finish(job: FinetuneJob, run: Run, module: FineTuning, results: Mapping[str, Any]) -> None:
@@ -220,6 +232,7 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: Mapping[str,
         **facts,
         **module.facts(),
     )
+    # Only now: until the record says complete, the run goes on from them.
     shutil.rmtree(run.dir / "checkpoints", ignore_errors=True)
 
 
@@ -262,20 +275,25 @@ def build_data(
     if cfg.initialisation != "pretrained":
         weights_name = f"{cfg.initialisation}-{cfg.pretrain_seed}-{fingerprint}"
     load = partial(load_encoder, folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
+    # The hub's copies lie in the cache, laid out as the task's own files.
     settings: Any = OmegaConf.to_container(cfg.task, resolve=True)
     cache_dir = Path(cfg.cache_dir)
     data_dir = Path(cfg.data_dir)
     if cfg.hub:
         data_dir = hub_files(HubSource.of(settings), cache_dir)
+    tokenizer = open_tokenizer(folder, cfg.token_types)
+    # The cache of examples is of this code: another reads the files anew.
+    code = digest(code_behind([settings["data"]["_target_"]]))
+    source = EncoderSource(weights_name, load, hardware.device)
     inputs = TaskInputs(
         name=cfg.task.name,
         data_dir=data_dir,
         cache_dir=cache_dir,
-        tokenizer=open_tokenizer(folder, cfg.token_types),
+        tokenizer=tokenizer,
         max_positions=max_positions(folder),
-        encoder=EncoderSource(weights_name, load, hardware.device),
+        encoder=source,
         max_unknown_share=cfg.max_unknown_share,
-        code=digest(code_behind([settings["data"]["_target_"]])),
+        code=code,
     )
     return factory.build_task_data(
         cfg, inputs, seed=draw_seed(cfg), num_workers=cfg.trainer.num_workers
@@ -297,17 +315,15 @@ def build_module(cfg: DictConfig, encoder: Encoder, data: FinetuningDataModule) 
     """The task's module on the encoder; head weights and dropout are functions of the seeds."""
     seed = draw_seed(cfg)
     seed_initialisation(seed)
+    common = factory.optimization(cfg, data.total_steps, seed)
+    # Both write what the best weights give, after others have been trained.
+    keeps_best = cfg.keep_model or cfg.predict_test
     return made_of(
         build("task.module", cfg.task.module),
         encoder=encoder,
         head=cfg.head,
         validation=data.validation,
         metric=cfg.task.metric,
-        keep_best_weights=cfg.keep_model or cfg.predict_test,
-        optimizer_factory=build("optimizer", cfg.optimizer),
-        schedule_factory=build("schedule", cfg.schedule),
-        total_steps=data.total_steps,
-        gradient_clip_norm=cfg.gradient_clip_norm,
-        seed=seed,
-        log_interval_steps=cfg.trainer.log_interval_steps,
+        keep_best_weights=keeps_best,
+        **common,
     )

@@ -93,6 +93,7 @@ def parse_label_names(values: Mapping[str, str]) -> dict[str, str]:
     text = values.get("label_names")
     if text is None:
         return {}
+    # The base loader reads every value as a text: 0, no and null are names, too.
     try:
         names = yaml.load(text, Loader=yaml.BaseLoader)
     except yaml.YAMLError:
@@ -190,6 +191,7 @@ def rows_of(
     `skips_empty` leaves out those without text.
     """
     constants = _constants(values)
+    # Objects whose texts are found by their keys may each have others.
     has_own_keys = file.form == "jsonl" and "text" not in values
     for row in file.rows():
         record = {**row.record, **constants}
@@ -259,6 +261,7 @@ def _answer_stretch(
     errors: str,
 ) -> list[Any]:
     """An answer, or `Unanswered`, for each row."""
+    # Rows without a problem are answered below, in their places.
     answers: list[Any] = [None] * len(rows)
     texts: list[Any] = []
     indices: list[int] = []  # of the rows that `texts` are of
@@ -273,10 +276,12 @@ def _answer_stretch(
             answers[index] = Unanswered(text.reason)
     if not texts:
         return answers
+    # All that can be read goes to the model at once: it forms the batches.
     method: Callable[..., Any] = getattr(predictor, METHODS.get(act, act))
     try:
         predictions = method(texts, errors=errors, **options)
     except UnreadableText as error:
+        # It counts the texts from 1, and knows nothing of rows.
         row = rows[indices[error.number - 1]]
         raise ValueError(f"{row.place} {error.reason}") from error
     for index, prediction in zip(indices, predictions, strict=True):
@@ -310,10 +315,9 @@ def count_unanswered(answered: Answered) -> Answered:
     if not total:
         raise ValueError("there is no row to read, or all of them are empty")
     if len(problems) == total:
-        place, reason = problems[0]
-        others = ""
+        message = " ".join(problems[0])
         if total > 1:
-            others = f" (and none of the other {total - 1:,} can be answered)"
-        raise ValueError(f"{place} {reason}{others}")
+            message += f" (and none of the other {total - 1:,} can be answered)"
+        raise ValueError(message)
     if problems:
         print(summary_of(problems, total), file=sys.stderr)

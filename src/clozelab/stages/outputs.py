@@ -1,5 +1,6 @@
-"""Answers as files and lines: plain text, JSON lines, tables beside the given columns, arrays of
-numpy.
+"""Answers as files and lines.
+
+They are plain text, JSON lines, tables beside the given columns, or arrays of numpy.
 
 Letters: N rows, H hidden size.
 """
@@ -42,6 +43,7 @@ def write_answers(out: Path, file: RowFile, answered: Answered, array_name: str)
         with whole_file(out) as target:
             text = io.TextIOWrapper(target, encoding="utf-8", newline="")
             write_delimited(text, file, answered, array_name, out.suffix)
+            # Flushes; `target` stays open, for `whole_file` to close and rename.
             text.detach()
     elif out.suffix == ".jsonl":
         write_whole(out, (json_line(answer, row.record) for row, answer in answered))
@@ -145,6 +147,7 @@ def write_delimited(
         if header is None:
             header = [*_given_columns(file, cells), *cells]
             _write_line(target, header, delimiter, is_quoted)
+        # An answer's cell replaces a given one of its name.
         values = {**row.record, **cells}
         line = [cell_text(values.get(name)) for name in header]
         _write_line(target, line, delimiter, is_quoted)
@@ -155,12 +158,13 @@ def _write_line(target: IO[str], cells: Sequence[str], delimiter: str, is_quoted
         csv.writer(target, delimiter=delimiter, lineterminator="\n").writerow(cells)
         return
     # In a table without quoting a tab or a line break inside an answer would be another cell.
-    line = [" ".join(cell.split()) if _breaks(cell) else cell for cell in cells]
-    target.write(delimiter.join(line) + "\n")
+    target.write(delimiter.join(map(_without_breaks, cells)) + "\n")
 
 
-def _breaks(cell: str) -> bool:
-    return any(character in cell for character in "\t\r\n")
+def _without_breaks(cell: str) -> str:
+    if any(character in cell for character in "\t\r\n"):
+        return " ".join(cell.split())
+    return cell
 
 
 def cell_text(value: Any) -> str:
@@ -216,6 +220,7 @@ def write_parquet(out: Path, file: RowFile, answered: Answered, array_name: str)
         rows.append(row)
         answers.append(answer)
     answer_columns = columns_of(answers, array_name)
+    # Of a table without types (.csv) pyarrow finds them by the values.
     columns = {}
     types = {}
     for name in _given_columns(file, answer_columns):
@@ -264,6 +269,7 @@ def write_arrays(path: Path, answers: Sequence[Any]) -> None:
         if path.suffix == ".npz":
             np.savez(file, **arrays)
             return
+        # At least one text was answered, and all vectors are of its shape [H].
         missing = np.full_like(next(iter(arrays.values())), np.nan)
         vectors = [arrays.get(f"text_{number}", missing) for number in range(1, len(answers) + 1)]
         np.save(file, np.stack(vectors))

@@ -66,6 +66,7 @@ def check_pretraining(cfg: DictConfig, plain: dict[str, Any], hardware: Hardware
             "trainer.gradient_checkpointing=true does not work with trainer=fsdp yet: choose one of"
             " them"
         )
+    # A given encoder brings its own shape, whatever the configuration says of a model.
     positions = cfg.model.max_position_embeddings
     if cfg.encoder is not None:
         positions = folders.read_config(require_encoder(cfg.encoder)).max_position_embeddings
@@ -91,6 +92,7 @@ def check_finetuning(cfg: DictConfig) -> None:
             " weights of 8 bits, and its losses are fp32; choose bf16-mixed, or 32-true (on TPUs"
             " the only one)"
         )
+    # What a task can do is known to its module's class, before one is built.
     module = locate(cfg.task.module["_target_"])
     module.check_head(cfg.head)
     module.check_settings(cfg.task.module)
@@ -135,6 +137,7 @@ def check_trackers(cfg: DictConfig) -> None:
     """Refuse trackers and callbacks whose package is missing or whose settings are wrong."""
     nobody = TrackedJob(folder=Path(), run_id="", experiment="", arm="", stage="", name="")
     factory.build_trackers(cfg, nobody)
+    # An evaluation has no callbacks to choose.
     if "callbacks" in cfg:
         factory.configured_callbacks(cfg)
     for key in cfg.trainer.lightning:
@@ -180,6 +183,7 @@ def require_same_vocabulary(cfg: DictConfig, corpus: PreparedCorpus) -> dict[str
     folder = require_encoder(cfg.encoder)
     tokenizer = open_tokenizer(folder)
     of_corpus = corpus.tokenizer.fingerprint
+    # A folder of somebody's may follow the same rules in files of its own: `released` names them.
     if of_corpus not in (tokenizer.fingerprint, tokenizer.released):
         name = "vocab.txt"
         if (folder / TOKENIZER_FILE).is_file():

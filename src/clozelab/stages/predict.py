@@ -108,6 +108,7 @@ def predict_texts(args: Words) -> None:
     else:
         file = row_of_command_line(values)
     out = checked_output(values.get("output"))
+    # Only the model knows what it does where nobody says it.
     predictor = inference.load_predictor(args)
     act = values.get("do")
     if act is None:
@@ -124,6 +125,7 @@ def predict_texts(args: Words) -> None:
     answered = inference.count_unanswered(
         inference.answer_rows(predictor, act, rows, options, roles=roles, errors=errors)
     )
+    # What the column of a table is called, where an answer is an array.
     array_name = act
     if act == "embed":
         array_name = "embedding"
@@ -204,18 +206,17 @@ def predict_task(
     Nothing is trained again. `label_names`: the task's names of classes -> what the predictions
     call them. Returns the files written.
     """
+    # Below, the working folder is the one that the run was started in.
     if file:
         file = str(Path(file).resolve())
     record = require_finetuning(run)
     if file and not Path(file).is_file():
         raise ValueError(f"test={file}: there is no such file")
-    from clozelab.modules.finetuning import write_test_predictions
     from clozelab.runs.find import is_record_of
     from clozelab.runs.fingerprint import encoder_fingerprint
     from clozelab.stages import factory, finetune
     from clozelab.training.trainer import build_trainer
 
-    # Resolved here, for what follows runs in the folder that the run was started in.
     model_folder = (run / "model").resolve()
     scores_path = (run / "scores.json").resolve()
     out = run / "test_predictions"
@@ -227,6 +228,7 @@ def predict_task(
             raise ValueError(
                 f"{run}: its command says another configuration now than when it was trained"
             )
+        # Whatever the run began from, its model is trained now.
         cfg.initialisation = "pretrained"
         hardware = one_device(factory.hardware_of(cfg.trainer), record)
         data = finetune.build_data(cfg, model_folder, encoder_fingerprint(model_folder), hardware)
@@ -254,13 +256,7 @@ def predict_task(
             folder=out.parent,
             log_interval_steps=1,
         )
-        written: list[Path] = []
-        for name, (sequences, split) in data.load_test().items():
-            batches: Any = trainer.predict(module, dataloaders=data.evaluation_loader(sequences))
-            files = module.prediction_files(name, split, batches)
-            write_test_predictions(out, files)
-            written += [out / file_name for file_name in files]
-    return sorted(written)
+        return sorted(finetune.predict_splits(module, trainer, data, data.load_test(), out))
 
 
 def require_finetuning(run: Path) -> Record:

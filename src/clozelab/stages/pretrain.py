@@ -71,6 +71,7 @@ def main(cfg: DictConfig) -> None:
     inputs = {"corpus": job.corpus.fingerprint}
     inputs |= preconditions.require_same_vocabulary(cfg, job.corpus)
     tokenizer = factory.encoder_tokenizer(cfg, job.corpus, job.objectives)
+    # The very same run of another experiment is not trained again.
     share_equal_run(cfg, inputs)
     with Run.claim(
         cfg.run_dir,
@@ -116,6 +117,7 @@ def prepare_pretraining(cfg: DictConfig) -> PretrainingJob:
         validation_instances=plain["validation"]["instances"],
         validation_seq_length=plain["validation"]["seq_length"],
     )
+    # Finds the instances: a phase that the corpus cannot fill is refused.
     data.setup("fit")
     log_passes(data, corpus)
     return PretrainingJob(cfg, plain, hardware, corpus, objectives, data, steps_to_keep)
@@ -140,6 +142,7 @@ def train(job: PretrainingJob, run: Run, tokenizer: Tokenizer) -> None:
     choose_micro_batch_and_compile(job, run, module)
     facts = factory.corpus_facts(cfg, job.corpus, job.objectives[-1], job.data) | module.facts()
     run.record(precision=job.hardware.precision, threads=torch.get_num_threads(), **facts)
+    # What is kept on the way is written as the last one is.
     save = partial(save_encoder, job, run, module, tokenizer)
     callbacks = factory.build_callbacks(
         cfg,
@@ -217,6 +220,7 @@ def choose_micro_batch_and_compile(
     Both are applied, and recorded.
     """
     data = job.data
+    # Another layout (devices, micro-batches) has dropped these facts: then they are chosen anew.
     sizes = run.facts.get("micro_batch_sizes") or _micro_batch_sizes(job, module)
     phases = zip(data.phases, sizes, strict=True)
     data.phases = [replace(phase, micro_batch_size=size) for phase, size in phases]
@@ -254,11 +258,13 @@ def _largest_micro_batch(job: PretrainingJob, module: PretrainingModule, index: 
     phase = data.phases[index]
     first_step = data.first_steps[index]
 
+    # The first batch of a phase stands for all of them.
     def attempt(size: int) -> None:
         data.phases[index] = replace(phase, micro_batch_size=size)
         micro_batch = data.train_stream(first_step, 0, 1).micro_batches(first_step)[0]
         try_step(module.model, micro_batch, job.hardware.device, job.hardware.precision)
 
     fitting = largest_that_fits(attempt, min(phase.micro_batch_size, phase.global_batch_size))
+    # The trials changed the plan; the caller changes it once, for all phases.
     data.phases[index] = phase
     return fitting

@@ -1,9 +1,8 @@
-"""`clozelab search`: the lines of a file that are most like a text, by the cosine of their
-embeddings.
+"""`clozelab search`: the lines of a file that are most like a text.
 
-A file is embedded once. FILE.npy holds the vectors, and FILE.npy.json what they are of: the file,
-the model, the pooling. It is begun before the vectors are written and ends with their checksum, so
-half a file is never taken.
+They are told by the cosine of their embeddings. A file is embedded once: FILE.npy holds the
+vectors, and FILE.npy.json what they are of: the file, the model, the pooling. It is begun before
+the vectors are written and ends with their checksum, so half a file is never taken.
 """
 
 from __future__ import annotations
@@ -64,6 +63,7 @@ def main(args: Words) -> int:
     file = open_rows(values["in"], values.get("format", "auto"))
     roles = inference.roles_of_file(file, "embed", values)
     rows = list(inference.rows_of(file, roles, "embed", values))
+    # Here top_k counts lines, and is no option of the model's.
     option_values = {key: value for key, value in values.items() if key != "top_k"}
     options = inference.parse_options("embed", option_values)
     errors = inference.parse_choice("errors", values)
@@ -101,6 +101,7 @@ def cosine_similarities(vectors: Any, query: Any) -> Any:
     """[rows] from vectors [rows, H] and a query [H]; NaN for a row of NaN."""
     import numpy as np
 
+    # A vector of zeros is like nothing rather than a division by zero.
     norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
     return vectors @ query / np.maximum(norms, 1e-12)
 
@@ -109,6 +110,7 @@ def most_similar(cosines: Any, top_k: int) -> list[int]:
     """Indices of the highest cosines, the highest first; NaN is never among them."""
     import numpy as np
 
+    # Stable: of equal lines the first comes first.
     order = np.argsort(-cosines, kind="stable").tolist()
     finite = [index for index in order if np.isfinite(cosines[index])]
     return finite[:top_k]
@@ -202,14 +204,16 @@ class FileEmbedding:
         """
         try:
             kept = json.loads(note_path.read_text(encoding="utf-8"))
-            other = [key for key in note["made_by"] if kept["made_by"][key] != note["made_by"][key]]
+            changed = [
+                key for key in note["made_by"] if kept["made_by"][key] != note["made_by"][key]
+            ]
         except (OSError, ValueError, LookupError, TypeError):
             raise ValueError(
                 f"{path} is there, and nothing of search's beside it: name another, output=FILE"
             ) from None
-        if other:
+        if changed:
             raise ValueError(
-                f"{path} holds embeddings of another {' and '.join(sorted(other))} than is"
+                f"{path} holds embeddings of another {' and '.join(sorted(changed))} than is"
                 " asked with: their cosines would mean nothing. Name another file (output=),"
                 " or remove this one"
             )

@@ -147,10 +147,12 @@ async def answer_forever(predictor: Predictor, waiting: asyncio.Queue[PendingReq
         requests = [await waiting.get()]
         for _ in range(waiting.qsize()):
             requests.append(waiting.get_nowait())
+        # In order of arrival within a batch.
         batches: dict[str, list[PendingRequest]] = {}
         for request in requests:
             batches.setdefault(request.batch_key, []).append(request)
         for _, batch in sorted(batches.items()):
+            # In a thread, so that requests are taken meanwhile.
             replies = await asyncio.to_thread(answer_batch, predictor, batch)
             for request, reply in zip(batch, replies, strict=True):
                 deliver(request, reply)
@@ -185,6 +187,7 @@ def parse_request(predictor: Predictor, body: bytes) -> PendingRequest:
             settings[key] = content.pop(key)
     options = inference.parse_options(act, settings)
     errors = inference.parse_choice("errors", settings)
+    # One record that cannot be read is the whole request.
     has_records = "records" in content
     records = records_of(content)
     rows = [Row(f"record {number}", record) for number, record in enumerate(records, 1)]
@@ -228,6 +231,7 @@ def answer_batch(predictor: Predictor, batch: Sequence[PendingRequest]) -> list[
     try:
         answered = list(inference.answer_rows(predictor, batch[0].act, rows, batch[0].options))
     except Exception as error:
+        # Whatever the model raises is the reply: the server goes on.
         if len(batch) == 1:
             return [error]
         return [answer_batch(predictor, [request])[0] for request in batch]
