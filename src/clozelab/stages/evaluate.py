@@ -116,6 +116,7 @@ def evaluate(job: EvaluationJob, run: Run) -> None:
     name = f"{cfg.row}/{cfg.measure.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
     loggers = factory.build_loggers(cfg, run, arm=cfg.row, name=name)
     with tracked(loggers):
+        # A Trainer wants a length, although nothing is trained.
         trainer = build_trainer(
             job.hardware,
             max_steps=1,

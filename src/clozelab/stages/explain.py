@@ -159,6 +159,7 @@ def draw(
     """
     import matplotlib
 
+    # Draws into memory, also where there is no screen.
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
 

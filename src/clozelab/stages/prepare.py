@@ -68,6 +68,7 @@ def find_corpus(cfg: Any) -> Path | None:
 def _prepare_arguments(cfg: Any) -> dict[str, Any]:
     """The arguments of prepare_corpus."""
     corpus = _plain(cfg.corpus)
+    # Preparing knows nothing of where the text came from.
     corpus.pop("generator", None)
     return {
         **corpus,

@@ -208,9 +208,8 @@ def records_of(content: dict[str, Any]) -> list[dict[str, Any]]:
     if "records" not in content:
         return [content]
     records = content["records"]
-    if not isinstance(records, list) or not records:
-        raise ValueError("records is a list of objects, at least one")
-    if not all(isinstance(record, dict) for record in records):
+    is_filled = isinstance(records, list) and len(records) > 0
+    if not is_filled or not all(isinstance(record, dict) for record in records):
         raise ValueError("records is a list of objects, at least one")
     for key in content:
         if key != "records":

@@ -466,9 +466,9 @@ class Gathering:
         module = task["module"]
         self.tasks.append(
             Task(
-                name=name,
-                preview=preview,
-                tokenizer=tokenizer,
+                name,
+                preview,
+                tokenizer,
                 max_seq_length=task["data"]["max_seq_length"],
                 trained_length=trained_length,
                 metrics=module.get("metrics") or (),

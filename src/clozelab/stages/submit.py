@@ -49,6 +49,7 @@ def main(args: Words) -> int:
     best = {}
     for test_set, candidates in find_predictions(folders).items():
         best[test_set] = best_candidate(test_set, candidates)
+    # The server takes all test sets or none.
     missing = [test_set for test_set in TEST_SETS if test_set not in best]
     if missing and "placeholders" not in args.flags:
         raise ValueError(
