@@ -18,7 +18,7 @@ from clozelab.launch import sweep
 from clozelab.launch.mistakes import explain
 from clozelab.models.config import EncoderConfig
 from clozelab.runs.identity import canonical
-from clozelab.stages.building import build_objectives
+from clozelab.stages.factory import build_objectives
 from clozelab.targets import check_targets
 from clozelab.text.paths import CONF_DIR
 

@@ -121,7 +121,7 @@ def compose(
             f"compose makes what trains, and {verb!r} does not: choose 'pretrain' or 'finetune'"
         )
     with _composed(verb, words, overrides) as cfg:
-        objects: Any = import_module(f"clozelab.stages.{verb}").parts(cfg)
+        objects: Any = import_module(f"clozelab.stages.{verb}").training_objects(cfg)
         return objects
 
 

@@ -23,7 +23,7 @@ from clozelab.corpus.tokenizers import WordPieceTokenizer
 from clozelab.models.folders import load_encoder
 from clozelab.models.layout import Layout
 from clozelab.modules.model import read_model
-from clozelab.stages.building import require_own_vocabulary
+from clozelab.stages.preconditions import require_same_vocabulary
 
 transformers = pytest.importorskip("transformers")
 
@@ -152,14 +152,14 @@ def test_a_corpus_of_the_folders_vocabulary_is_its_own(tmp_path: Path) -> None:
     for tokenizer in (read_model(folder).tokenizer, WordPieceTokenizer(WORDS, lowercase=True)):
         cfg: Any = SimpleNamespace(encoder=str(folder))
         corpus: Any = SimpleNamespace(tokenizer=tokenizer)
-        assert "encoder" in require_own_vocabulary(cfg, corpus)
+        assert "encoder" in require_same_vocabulary(cfg, corpus)
     for other in (
         WordPieceTokenizer(WORDS, lowercase=False),
         WordPieceTokenizer(vocabulary, lowercase=True),
     ):
         corpus = SimpleNamespace(tokenizer=other)
         with pytest.raises(ValueError, match=r"tokenizer\.vocab_file=FOLDER/tokenizer\.json"):
-            require_own_vocabulary(cfg, corpus)
+            require_same_vocabulary(cfg, corpus)
 
 
 # Names of tensors

@@ -87,7 +87,7 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
         ("models.layers", True, True),
         ("optim.adamw", True, True),
         ("training.checkpoints", True, True),
-        ("stages.building", True, True),
+        ("stages.factory", True, True),
         ("stages.pretrain", True, False),
         ("metrics.glue", False, True),
         ("training.tracking", False, False),

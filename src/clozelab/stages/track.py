@@ -71,13 +71,13 @@ def send(record: Record, wanted: str, console: Console) -> None:
     Raises ValueError where there is none, or where it is still away.
     """
     from clozelab.report.tracked import job_of_record
-    from clozelab.stages import building
+    from clozelab.stages import factory
     from clozelab.training.background import note_unsent, reason
 
     folder = Path(record.folder)
-    with building.said_again(record, [f"logger={wanted}"] if wanted else []) as cfg:
+    with factory.recompose_config(record, [f"logger={wanted}"] if wanted else []) as cfg:
         job = job_of_record(cfg, record)
-        trackers = building.build_trackers(cfg, job)
+        trackers = factory.build_trackers(cfg, job)
     trackers = {label: tracker for label, tracker in trackers.items() if label not in LOCAL}
     if not trackers:
         raise ValueError(f"{folder} had no tracker to send to; say logger=mlflow or logger=wandb")
