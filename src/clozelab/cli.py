@@ -80,8 +80,6 @@ PLACES |= {
 }
 PLACES |= {
     "register": "reproduce.register",
-    "pack": "travel.pack",
-    "pool": "travel.pool",
     "submit": "predict.submit",
 }
 """Module and function below clozelab.stages of a plain verb; any other is `main` in the module of

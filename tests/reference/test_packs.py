@@ -16,7 +16,7 @@ import pytest
 
 from clozelab.cli import main
 from clozelab.report import render
-from clozelab.stages.travel import unpack
+from clozelab.stages.archive import unpack
 from clozelab.verdicts.experiment import load_experiment
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "docs" / "results"

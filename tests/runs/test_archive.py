@@ -22,7 +22,7 @@ from clozelab.corpus.files import digest
 from clozelab.report import render
 from clozelab.runs.find import find
 from clozelab.runs.fingerprint import RESULTS_VERSIONS, encoder_fingerprint, identity_of
-from clozelab.stages.travel import MANIFEST, RUNS
+from clozelab.stages.archive import MANIFEST, RUNS
 from clozelab.suggestions import EXPERIMENTS_DIR
 from clozelab.verdicts.experiment import load_experiment
 
