@@ -76,7 +76,7 @@ PLACES = {verb: f"inventory.{verb}" for verb in ("runs", "status", "gc")}
 PLACES |= {
     "list": "inventory.list_all",
     "doctor": "plan.doctor",
-    "explain-cell": "compare.explain_cell",
+    "explain-cell": "explain_cell.main",
 }
 PLACES |= {
     "register": "reproduce.register",
