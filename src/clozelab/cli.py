@@ -72,13 +72,10 @@ PLAIN_VERBS = {
     "submit": "the submission zip of a benchmark from runs with predict_test=true",
     "list": "experiments with their status",
 }
-PLACES = {verb: f"inventory.{verb}" for verb in ("runs", "status", "gc")}
-PLACES |= {
-    "list": "inventory.list_all",
+PLACES = {
+    "list": "list_experiments.main",
     "doctor": "plan.doctor",
     "explain-cell": "explain_cell.main",
-}
-PLACES |= {
     "register": "reproduce.register",
     "submit": "predict.submit",
 }

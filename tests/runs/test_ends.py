@@ -21,9 +21,9 @@ from clozelab.runs.fingerprint import require_encoder
 from clozelab.runs.record import JobName
 from clozelab.runs.upkeep import ending, reached, results, write_launch
 from clozelab.stages.compare import main as compare
-from clozelab.stages.inventory import list_all
-from clozelab.stages.inventory import runs as runs_verb
-from clozelab.stages.inventory import status as status_verb
+from clozelab.stages.list_experiments import main as list_all
+from clozelab.stages.runs import main as runs_verb
+from clozelab.stages.status import main as status_verb
 from clozelab.suggestions import EXPERIMENTS_DIR
 from clozelab.training.callbacks import in_one_line
 from clozelab.verdicts.experiment import find_experiment, own_experiments
