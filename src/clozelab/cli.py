@@ -76,7 +76,6 @@ PLACES = {
     "list": "list_experiments.main",
     "doctor": "plan.doctor",
     "explain-cell": "explain_cell.main",
-    "register": "reproduce.register",
     "submit": "predict.submit",
 }
 """Module and function below clozelab.stages of a plain verb; any other is `main` in the module of

@@ -17,7 +17,7 @@ from clozelab.report import registration
 from clozelab.report.registration import REGISTRATION_FILE, read_registration, said_of
 from clozelab.runs.find import find
 from clozelab.runs.fingerprint import RESULTS_VERSIONS, canonical
-from clozelab.stages.reproduce import register as verb
+from clozelab.stages.register import main as verb
 from clozelab.verdicts.experiment import load_experiment
 
 SAID = {
