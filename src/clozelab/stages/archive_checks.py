@@ -121,14 +121,12 @@ def config_mismatches(record: Record) -> Iterator[str]:
 
 
 def _comparable(text: str) -> float | str:
-    """A value as YAML and Python write it alike: 1 and 1.0, null and None, true and True."""
+    """A value, alike for YAML's and Python's ways to write it: 1 and 1.0, null and None."""
+    lowered = text.lower()
     try:
-        return float(text)
+        return float(lowered)
     except ValueError:
-        lowered = text.lower()
-    if lowered == "null":
-        return "none"
-    return lowered
+        return "none" if lowered == "null" else lowered
 
 
 # Encoders
@@ -343,7 +341,8 @@ def check_one_run(
 ) -> CheckResult:
     """Train a run that chance chooses from its beginning in `folder`, and compare.
 
-    `local_paths` are the overrides that say where data and cache are on this machine.
+    Args:
+        local_paths: the overrides that say where data and cache are on this machine.
     """
     encoders = {
         encoder_fingerprint(path.parent): path.parent
@@ -406,18 +405,18 @@ def _train(
         ValueError: its command says what a stranger's may not, or it cannot be trained.
     """
     # The run's own overrides, but for those that say where its maker kept things.
-    words = []
+    command_overrides = []
     for word in record.overrides:
         if key_of(word) not in LOCAL_KEYS and not word.startswith("logger"):
-            words.append(word)
-    _check_command(record, words)
+            command_overrides.append(word)
+    _check_command(record, command_overrides)
     say(make_console(), f"training {record.place} again; it took {duration(record.seconds)}")
     new_folder = folder / "again"
     command = [record.stage, "--config-name", record.config_name]
     if record.config_dir:
         command += ["--config-dir", str(archive.experiment)]
     command += [
-        *words,
+        *command_overrides,
         *(f"{key}={value}" for key, value in overrides.items()),
         f"runs_dir={folder}",
         f"run_dir={new_folder}",
@@ -434,14 +433,14 @@ def _train(
     return new_record
 
 
-def _check_command(record: Record, words: list[str]) -> None:
+def _check_command(record: Record, overrides: list[str]) -> None:
     """ValueError for what no experiment's file might say: it would be run as this user."""
-    for word in words:
+    for word in overrides:
         if not SAFE_OVERRIDE.fullmatch(word):
             raise ValueError(f"its command says {word!r}, which nobody else may")
     if not re.fullmatch(r"\w+", record.config_name):
         raise ValueError("its command line is not known")
-    config = OmegaConf.create({key_of(word): word.partition("=")[2] for word in words})
+    config = OmegaConf.create({key_of(word): word.partition("=")[2] for word in overrides})
     check_file("its command", "", ConfigResult("pack", "", config, {}))
 
 

@@ -117,6 +117,7 @@ def differences(records: Sequence[Record], aspect: str) -> list[list[str]]:
 def print_common_scores(records: Sequence[Record], console: Console) -> None:
     """Print the scores that all of three runs and more have."""
     first = records[0]
+    # In the order in which the first run has them.
     rows = []
     for key in first.values:
         if all(key in record.values for record in records):
@@ -239,6 +240,7 @@ def print_caution(records: Sequence[Record], console: Console) -> None:
     task_input = "task_files"
     if not all(task_input in record.inputs for record in records):
         task_input = "task_data"
+    # What their figures are over: one corpus, or one task's files.
     data = {
         (record.stage, record.inputs.get("corpus"), record.inputs.get(task_input))
         for record in records

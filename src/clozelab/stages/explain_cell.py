@@ -69,6 +69,7 @@ def find_columns(table: Table, name: str) -> list[DataColumn]:
     It may be that of a task, a heading, or a column of the paper, which has its stand-ins, too.
     """
     columns = table.with_results
+    # A task's or a heading's own name comes first: a column of the paper may share it.
     exact = [column for column in columns if name in (column.key, column.task, column.heading)]
     if exact:
         return exact
@@ -178,6 +179,7 @@ def print_cell(table: Table, row: str, column: DataColumn, console: Console) -> 
     console.print(make_table(headings, lines, console.width))
     for pretrain_seed, finetune_seed in cell.missing:
         say(console, f"missing: seeds {pretrain_seed}/{finetune_seed}", style="yellow")
+    # Below the table, and whole: to be copied.
     for cell_run in cell_runs:
         run = cell_run.record
         say(console, run.command or f"{run.place}: the record does not say its command")

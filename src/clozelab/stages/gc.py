@@ -59,6 +59,7 @@ def find_items(values: Mapping[str, str]) -> list[upkeep.Garbage]:
         raise ValueError(f"what={','.join(unknown_kinds)}: there are {', '.join(upkeep.KINDS)}")
     if "older_than" in values:
         kinds.append("unfinished")
+    # With what=unfinished alone: those of any age.
     days = values.get("older_than", "0")
     if not days.replace(".", "", 1).isdecimal():
         raise ValueError(f"older_than={days}: give a number of days")
@@ -94,6 +95,7 @@ def delete_items(items: Sequence[upkeep.Garbage], console: Console) -> int:
     freed_bytes = 0
     for item in items:
         num_bytes = item.num_bytes  # while it is there
+        # It may be in use by now, or have changed since it was listed.
         reason = upkeep.delete(item)
         if reason:
             say(console, f"kept: {item.path}: {reason}", style="yellow")

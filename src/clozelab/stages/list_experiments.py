@@ -49,6 +49,7 @@ def describe_experiment(path: Path, runs_dir: Path) -> list[Text]:
         experiment = load_experiment(path)
     except ValueError as error:  # one's own, half written
         return [Text(str(error), style="yellow")]
+    # Runs lie in RUNS_DIR/EXPERIMENT/SCALE.
     texts = [Text(experiment.title)]
     for scale in sorted((runs_dir / experiment.name).glob("*")):
         if not scale.is_dir():

@@ -95,8 +95,8 @@ def select_runs(args: Words) -> Selection:
     filters = {key: args.values[key] for key in FILTERS if key in args.values}
     every_record = find(root).records if root.is_dir() else []
     matching = select(every_record, None, filters)
-    chosen = [record for record in matching if record.status in PACKED_STATUSES]
-    if not chosen:
+    packed = [record for record in matching if record.status in PACKED_STATUSES]
+    if not packed:
         raise ValueError(
             f"no run to pack below {root} {filters or ''}; say runs_dir=FOLDER or scale=NAME"
         )
@@ -104,12 +104,12 @@ def select_runs(args: Words) -> Selection:
     if experiment:
         runs_dir = root.parents[1]  # RUNS_DIR/EXPERIMENT/SCALE
     else:
-        runs_dir = _original_runs_dir(root, chosen)
+        runs_dir = _original_runs_dir(root, packed)
     if not scale:
-        scale = ", ".join(sorted({record.scale for record in chosen} - {""}))
+        scale = ", ".join(sorted({record.scale for record in packed} - {""}))
     records = [
         record.model_copy(update={"place": _below(record.folder, runs_dir)})
-        for record in [*chosen, *_shared_runs(chosen, runs_dir)]
+        for record in [*packed, *_shared_runs(packed, runs_dir)]
     ]
     num_left_out = Counter(
         record.status for record in matching if record.status not in PACKED_STATUSES

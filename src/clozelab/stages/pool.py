@@ -133,6 +133,7 @@ def _check_cells(archives: Iterable[RunArchive], runs_dir: Path, present: Sequen
     first: dict[tuple[Any, ...], tuple[Path, Record]] = {}
     sources = [(runs_dir, present)]
     sources += [(archive.path, archive.records) for archive in archives]
+    # A cell is an arm or a row and task, its seeds and its learning rate.
     for source, records in sources:
         for record in records:
             first_source, first_record = first.setdefault(cell_of(record), (source, record))

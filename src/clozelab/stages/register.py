@@ -39,9 +39,7 @@ def main(args: Words) -> int:
     root, _ = sweeps[0].root
     entry, is_new = registration.register(root, content, again="again" in args.flags)
     console = Console()
-    outcome = "registered already"
-    if is_new:
-        outcome = "registered"
+    outcome = "registered" if is_new else "registered already"
     say(console, f"{outcome} on {entry.date}: sha256 {entry.hash}")
     file = (root / registration.REGISTRATION_FILE).resolve()
     say(console, f"{file}: commit it, or send it to somebody who keeps it")
@@ -58,15 +56,17 @@ class DeclaredJobs:
 
 
 def declared_jobs(sweeps: Sequence[Step]) -> DeclaredJobs:
-    """Collect the seeds of every job, and the settings of one job of those that differ by seeds."""
+    """Collect the seeds and settings of every job of an experiment's sweeps."""
     from clozelab.report import registration
 
     pretrain_seeds: set[int] = set()
     finetune_seeds: set[int] = set()
     settings: dict[str, set[str]] = {}
     for step in sweeps:
+        # What a job's pre-training seed is called.
         pretrain_seed = "seed" if step.verb == "pretrain" else "pretrain_seed"
         for jobs in step.sweep.groups(lambda key: key not in SEED_KEYS).values():
+            # They differ by their seeds alone: one of them has the settings of all.
             config = canonical(OmegaConf.create(step.sweep.settings(jobs[0])))
             name, settings_hash = registration.settings_of(json.loads(json.dumps(config)))
             settings.setdefault(name, set()).add(settings_hash)

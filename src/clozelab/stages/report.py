@@ -1,4 +1,4 @@
-"""`clozelab report`: judge an experiment from its runs, or make a table of any sweep's; print it."""
+"""`clozelab report`: judge an experiment from its runs, or make a table of any sweep's."""
 
 from __future__ import annotations
 

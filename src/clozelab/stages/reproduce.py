@@ -107,7 +107,7 @@ def main(args: Words) -> int:
 
 def run_round(
     folder: Path,
-    words: Sequence[str],
+    command_line: Sequence[str],
     overrides: Sequence[str],
     steps: Sequence[Step],
     *,
@@ -116,7 +116,7 @@ def run_round(
     """Run what is not complete, and judge.
 
     Args:
-        words: the command line, to be noted beside the runs.
+        command_line: the words behind `clozelab reproduce`, to be noted beside the runs.
         is_checked: whether the pre-flight need not run.
 
     Returns:
@@ -126,13 +126,14 @@ def run_round(
     status = 0
     last = steps[-1]
     root, _ = last.root
-    note_launch(root, words, steps)
+    # `clozelab status` tells by this note which jobs there were to be.
+    note_launch(root, command_line, steps)
     if all_complete(steps):
         console.print("every run is complete", style="dim")
         accept_other_code(find(root).runs, "any")
     else:
         arguments = (str(folder), *overrides)
-        has_no_measure = "--no-measure" in words
+        has_no_measure = "--no-measure" in command_line
         steps = with_checks(steps, arguments, is_checked=is_checked, measures=not has_no_measure)
         launcher = Path(str(last.sweep.master.hydra.sweep.dir))
         # A plan that lies there is an older reproduction's, perhaps of other settings.
@@ -140,6 +141,7 @@ def run_round(
         status, is_stopped = run_steps(steps, console, launcher)
         if is_stopped:
             return status, None
+    # Also where some runs have failed: the report says which are missing.
     console.rule("report", align="left")
     started = time.monotonic()
     pulse = Pulse(console, lambda: f"report runs for {duration(time.monotonic() - started)}")
@@ -148,14 +150,15 @@ def run_round(
     return status, report
 
 
-def note_launch(root: Path, words: Sequence[str], steps: Sequence[Step]) -> None:
+def note_launch(root: Path, command_line: Sequence[str], steps: Sequence[Step]) -> None:
     """Write the jobs of every sweep beside the runs; a stage that is left out has none."""
+    # Without a measure, evaluations are no stage at all.
     jobs: dict[str, list[JobName]] = {"pretrain": [], "finetune": []}
     for step in steps:
         if step.is_sweep:
             compose = step.sweep.composer.compose
             jobs[step.verb] = names_of(map(compose, step.sweep.jobs))
-    write_launch(root, ["reproduce", *words], jobs)
+    write_launch(root, ["reproduce", *command_line], jobs)
 
 
 def with_checks(
@@ -269,7 +272,7 @@ def first_seeds(experiment: Experiment, until: str | None, overrides: Sequence[s
 
 def until_decided(
     folder: Path,
-    words: Sequence[str],
+    command_line: Sequence[str],
     overrides: Sequence[str],
     seed_overrides: list[str],
     budget: float,
@@ -292,7 +295,9 @@ def until_decided(
         started = time.monotonic()
         round_overrides = [*overrides, *seed_overrides]
         steps = steps_with_seeds(make_steps(folder, round_overrides), seed_overrides)
-        status, report = run_round(folder, words, round_overrides, steps, is_checked=is_checked)
+        status, report = run_round(
+            folder, command_line, round_overrides, steps, is_checked=is_checked
+        )
         if report is None or status:
             return status
         claim = nearest(report.judgements, experiment)
@@ -392,6 +397,7 @@ def next_seed(judgement: Judgement, experiment: Experiment) -> list[str]:
     ]
     seed = min(last_seeds) + 1
 
+    # What else runs with the new seed depends on the data set that the claim is about.
     pretraining = [f"pretrain.seed={seed}", f"pretrain.arm={arm_list}"]
     column = judgement.column
     if judgement.claim.against:  # another column's runs, too

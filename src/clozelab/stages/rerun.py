@@ -153,20 +153,22 @@ def run_command_again(
             f"{record.folder} was started in {record.started_in}, which is gone: its command needs"
             " that folder"
         )
-    words = []
+    arguments = []
     for word in record.words:
         if key_of(word) not in REPLACED_KEYS and not word.startswith("logger."):
-            words.append(word)
-    words += ["logger=none", f"run_dir={folder}", *overrides]
+            arguments.append(word)
+    arguments += ["logger=none", f"run_dir={folder}", *overrides]
     if "threads" in record.facts:
-        words.append(f"trainer.threads={record.facts['threads']}")
-    return run_clozelab(words, cwd=record.started_in or None)
+        arguments.append(f"trainer.threads={record.facts['threads']}")
+    return run_clozelab(arguments, cwd=record.started_in or None)
 
 
-def run_clozelab(words: Sequence[str], cwd: str | Path | None) -> subprocess.CompletedProcess[str]:
+def run_clozelab(
+    arguments: Sequence[str], cwd: str | Path | None
+) -> subprocess.CompletedProcess[str]:
     """Run a command in a process that dies with this one, and keep what it prints."""
     return subprocess.run(
-        [sys.executable, "-m", "clozelab", *words],
+        [sys.executable, "-m", "clozelab", *arguments],
         cwd=cwd,
         stdin=subprocess.DEVNULL,
         capture_output=True,

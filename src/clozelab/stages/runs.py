@@ -74,6 +74,7 @@ def main(args: Words) -> int:
     if every_record and not records:
         say(console, no_match(every_record, experiment, filters))
         return 0
+    # The records come sorted by experiment, scale and stage.
     for (experiment_name, scale, stage), group in groupby(
         records, key=lambda record: (record.experiment, record.scale, record.stage)
     ):
@@ -104,6 +105,7 @@ def _cells(record: Record) -> list[str]:
     names = [record.name or record.place]
     if record.stage != "pretrain":
         names.append(record.task)
+    # Of "learnt nothing: 6.40 nats, ..." the first two words say enough here.
     beside = ""
     if record.is_complete:
         beside = upkeep.reached(record).partition(":")[0]

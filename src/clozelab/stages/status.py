@@ -70,6 +70,7 @@ def main(args: Words) -> int:
     every_record = find_below(runs_dir)
     records = select(every_record, experiment, filters)
     console = make_console()
+    # A folder without runs is no mistake, filters that leave none may be one.
     if not every_record:
         say(console, f"no runs in {Path(runs_dir).resolve()}")
     elif not records:
@@ -168,6 +169,7 @@ def print_jobs(sweeps: Sequence[upkeep.SweepState], num_at_once: int, console: C
     has_others = any(sweep.others for sweep in sweeps)
     rows = []
     for sweep in sweeps:
+        # Where no launch says how many jobs there were to be, there are as many as runs.
         planned = sweep.planned
         if planned is None:
             planned = sweep.counts.total()
@@ -200,9 +202,8 @@ def print_running(running: Sequence[tuple[Record, upkeep.Progress]], console: Co
         Heading("steps", is_number=True),
         Heading("tokens/s", is_number=True, drop=2),
         Heading("time left", is_number=True),
-        Heading("process", is_number=True, drop=3),
-        Heading("", drop=1),
     ]
+    headings += [Heading("process", is_number=True, drop=3), Heading("", drop=1)]
     rows = [_running_cells(record, progress) for record, progress in running]
     console.print(make_table(headings, rows, console.width))
 

@@ -162,6 +162,7 @@ def send_missing(tracker: Any, calls: Sequence[Numbers], config: dict[str, Any])
         }
         if metrics:
             unsent.append(replace(call, metrics=metrics))
+    # A tracker that takes many calls at once is asked fewer times.
     for begin in range(0, len(unsent), NUMBERS_A_CALL):
         batch = unsent[begin : begin + NUMBERS_A_CALL]
         if hasattr(tracker, "log_many"):
