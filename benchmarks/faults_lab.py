@@ -29,7 +29,7 @@ from tests.runs.test_pretrain_run import composed, overrides, rows, state, tenso
 
 from clozelab import cli
 from clozelab.runs.code import code_of_results
-from clozelab.stages.verify import is_same_state
+from clozelab.stages.rerun import is_same_state
 from clozelab.training.checkpoints import LAST, load_file
 from clozelab.training.host import host_facts
 from clozelab.training.stopping import FIRST_RANK, TERMINATED, begin, interrupt, taken_signals

@@ -685,7 +685,7 @@ def climbing_tar(path: Path) -> None:
 
 def test_archives_are_not_unpacked(place: Path) -> None:
     """Members climb out of the folder; it is read where a compressed text is expected. (Packs:
-    runs/test_travel.py.)
+    runs/test_archive.py.)
     """
     climbing_tar(place / "train.tar")
     (place / "train.tsv.gz").write_bytes(gzip.compress((place / "train.tar").read_bytes()))

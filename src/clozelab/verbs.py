@@ -55,15 +55,9 @@ PLAIN_VERBS = {
     "list": "experiments with their status",
 }
 FUNCTIONS = {
-    "runs": "inventory.runs",
-    "status": "inventory.status",
-    "gc": "inventory.gc",
-    "list": "inventory.list_all",
+    "list": "list_experiments.main",
     "doctor": "plan.doctor",
-    "explain-cell": "compare.explain_cell",
-    "register": "reproduce.register",
-    "pack": "travel.pack",
-    "pool": "travel.pool",
+    "explain-cell": "explain_cell.main",
 }
 """Module and function below clozelab.stages of a plain verb; any other is `main` in the module of
 its name.

@@ -18,7 +18,7 @@ from clozelab.report.registration import REGISTRATION_FILE, read_registration, s
 from clozelab.results.experiment import load_experiment
 from clozelab.runs.find import find
 from clozelab.runs.identity import RESULTS_VERSIONS, canonical
-from clozelab.stages.reproduce import register as verb
+from clozelab.stages.register import main as verb
 
 SAID = {
     "columns": ["mrpc"],

@@ -23,9 +23,9 @@ from clozelab.runs.outcome import ending, results, score_in_context
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import JobName
 from clozelab.stages.compare import main as compare
-from clozelab.stages.inventory import list_all
-from clozelab.stages.inventory import runs as runs_verb
-from clozelab.stages.inventory import status as status_verb
+from clozelab.stages.list_experiments import main as list_all
+from clozelab.stages.runs import main as runs_verb
+from clozelab.stages.status import main as status_verb
 from clozelab.text.paths import EXPERIMENTS_DIR
 from clozelab.training.callbacks import in_one_line
 

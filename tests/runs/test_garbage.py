@@ -15,7 +15,7 @@ import pytest
 
 from clozelab.runs.cleanup import delete, find_garbage
 from clozelab.runs.find import find
-from clozelab.stages.inventory import gc as main
+from clozelab.stages.gc import main
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists who holds a lock")
 CORPUS = "c" * 64

@@ -24,7 +24,7 @@ from clozelab.results.experiment import load_experiment
 from clozelab.runs.find import find
 from clozelab.runs.identity import RESULTS_VERSIONS, identity_of
 from clozelab.runs.inputs import encoder_fingerprint
-from clozelab.stages.travel import MANIFEST, RUNS
+from clozelab.stages.archive import MANIFEST, RUNS
 from clozelab.text.paths import EXPERIMENTS_DIR
 
 NAME = "table5_pretraining_tasks"
