@@ -39,6 +39,7 @@ from clozelab.datamodules.examples import (
     Int32s,
     Sequences,
     TokenSequences,
+    boundary_tokens,
     concatenate,
     offsets_of,
     ragged_positions,
@@ -325,8 +326,7 @@ def build_sequences(
     documents = np.array(sentences.documents)
     document_begins = sentence_starts[np.searchsorted(documents, documents, side="left")]
     document_ends = sentence_starts[np.searchsorted(documents, documents, side="right")]
-    cls = np.array([tokenizer.cls_id], dtype=np.int32)
-    sep = np.array([tokenizer.sep_id], dtype=np.int32)
+    cls, sep = boundary_tokens(tokenizer)
     sequences: list[Int32s] = []
     positions: list[Int32s] = []
     num_words: list[int] = []
