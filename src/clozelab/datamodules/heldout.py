@@ -308,7 +308,7 @@ class ClozeBySide(OfHeldOut, ScoringDataModule):
     def __init__(
         self, *, sides: Sequence[str] | None, max_words: int, min_tokens: int, **common: Any
     ) -> None:
-        readable = self.SIDES
+        readable: tuple[str, ...] = self.SIDES
         if common["is_causal"]:
             readable = self.SIDES[:1]
         self.sides = tuple(sides or readable)
