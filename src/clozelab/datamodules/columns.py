@@ -1,13 +1,16 @@
-"""Which columns of a table, or keys of a record, are read: named by the caller, or found by their
-names.
+"""Which columns of a table, or keys of a record, are read.
 
-    choose_columns(["id", "sentence1", "sentence2"], "classify")    {"text": "sentence1", "pair":
-    "sentence2"}
-    choose_columns(["id", "review"], "classify", named=["review"])  {"text": "review"}
+They are named by the caller, or found by their names.
+
+    choose_columns(["id", "sentence1", "sentence2"], "classify")
+        {"text": "sentence1", "pair": "sentence2"}
+    choose_columns(["id", "review"], "classify", named=["review"])
+        {"text": "review"}
 
 A role is what a text is for: `text` and `pair`, the `question` before a passage, the `words` of a
 tagger, `passages`. A second text under a name that nobody knows is refused, for a model that is not
-shown it answers something else."""
+shown it answers something else.
+"""
 
 from __future__ import annotations
 
@@ -28,21 +31,26 @@ ROLES_OF = {
 """Act -> the roles that it reads; of any other act text and pair."""
 FIRST_NAMES = ("text", "sentence")
 SECOND_NAMES = (
-    *(
-        "sentence2",
-        "sentence_2",
-        "sentence_b",
-        "text2",
-        "text_2",
-        "text_b",
-        "text_pair",
-        "question2",
-    ),
-    *("second", "second_text", "hypothesis"),
+    "sentence2",
+    "sentence_2",
+    "sentence_b",
+    "text2",
+    "text_2",
+    "text_b",
+    "text_pair",
+    "question2",
+    "second",
+    "second_text",
+    "hypothesis",
 )
 PAIRED_NAMES = (
-    *(("sentence1", "sentence2"), ("text1", "text2"), ("text_a", "text_b"), ("text", "text_pair")),
-    *(("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence")),
+    ("sentence1", "sentence2"),
+    ("text1", "text2"),
+    ("text_a", "text_b"),
+    ("text", "text_pair"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("question", "sentence"),
 )
 ANSWERED_NAMES = (("question", "context"), ("question", "passage"))
 ALIKE = 0.8  # of 1: a name so much like a role's is a slip of the pen
@@ -77,35 +85,38 @@ def choose_columns(
 
     `named` are the caller's: one column, or the two of pairs. ValueError where a named one is
     missing, where none can be told to be the text, and where a column looks like a second text that
-    would not be read."""
+    would not be read.
+    """
     if named:
         _refuse_missing(columns, named, place)
         return _by_order(named, act, place)
-    chosen = {role: role for role in named_roles(columns, act)}
-    if is_enough(chosen, act):
-        refuse_unread(columns, chosen, act, place, say)
-        return chosen
+    column_of = {role: role for role in named_roles(columns, act)}
+    if is_enough(column_of, act):
+        refuse_unread(columns, column_of, act, place, say)
+        return column_of
     pair = _known_pair(columns, act)
     if pair is not None:
         return _by_order(pair, act, place)
     single = _known_single(columns)
     if single is None or act in ("answer", "next"):
-        wanted = "nobody can tell which is the text"
+        problem = "nobody can tell which is the text"
         if act in ("answer", "next"):
-            wanted = "two columns are read"
+            problem = "two columns are read"
         listed = ", ".join(map(repr, columns))
         raise ValueError(
-            f"{place} has the columns {listed}, and {wanted}: say {say(['COLUMN'])}, "
+            f"{place} has the columns {listed}, and {problem}: say {say(['COLUMN'])}, "
             f"or {say(['FIRST', 'SECOND'])} for two texts"
         )
-    chosen = {"text": single}
-    refuse_unread(columns, chosen, act, place, say)
-    return chosen
+    column_of = {"text": single}
+    refuse_unread(columns, column_of, act, place, say)
+    return column_of
 
 
 def named_roles(columns: Iterable[str], act: str) -> list[str]:
-    """The roles of an act that columns are called by; of a question's passage there is one name at
-    a time."""
+    """The roles of an act that columns are called by.
+
+    Of a question's passage there is one name at a time.
+    """
     names = list(columns)
     roles = [role for role in roles_of(act) if role in names]
     if act == "answer" and "question" in roles:
@@ -133,8 +144,10 @@ def refuse_unread(
     place: str,
     say: Callable[[Sequence[str]], str] = say_on_command_line,
 ) -> None:
-    """ValueError for a column that looks like a text of the example and is not among the chosen
-    ones."""
+    """ValueError for a column that looks like a text of the example and is not read.
+
+    `chosen` has the column of each role that is.
+    """
     read = list(chosen.values())
     for name in columns:
         if name in read:
@@ -153,8 +166,10 @@ def refuse_unread(
 
 
 def refuse_unknown_keys(record: Mapping[str, object], act: str, place: str) -> None:
-    """ValueError for a key of a request that nothing reads; in a request there are no columns
-    beside the texts."""
+    """ValueError for a key of a request that nothing reads.
+
+    In a request there are no columns beside the texts.
+    """
     roles = roles_of(act)
     for name in record:
         if name in roles:
@@ -163,11 +178,10 @@ def refuse_unknown_keys(record: Mapping[str, object], act: str, place: str) -> N
             raise ValueError(
                 f"{place} has {name!r}, which do={act} does not read; it reads {', '.join(roles)}",
             )
+        advice = hint(name, roles)
         role = _meant_role(name)
         if role in roles:
             advice = f"did you mean {role!r}?"
-        else:
-            advice = hint(name, roles)
         raise ValueError(f"{place} has {name!r}, which nothing reads; {advice}")
 
 
@@ -198,10 +212,9 @@ def _by_order(names: Sequence[str], act: str, place: str) -> dict[str, str]:
         raise ValueError(
             f"{place}: do={act} takes single texts, and {' and '.join(names)} are a pair",
         )
+    roles = ("text", "pair")
     if act == "answer" and len(names) == 2:
         roles = ("question", "text")
-    else:
-        roles = ("text", "pair")
     return dict(zip(roles, names, strict=False))
 
 
@@ -209,10 +222,10 @@ def _known_pair(columns: Sequence[str], act: str) -> tuple[str, str] | None:
     if act in SINGLE:
         return None
     by_word = {name.casefold(): name for name in columns}
-    known: Sequence[tuple[str, str]] = PAIRED_NAMES
+    usual_pairs: Sequence[tuple[str, str]] = PAIRED_NAMES
     if act == "answer":
-        known = ANSWERED_NAMES
-    for first, second in known:
+        usual_pairs = ANSWERED_NAMES
+    for first, second in usual_pairs:
         if first in by_word and second in by_word:
             return by_word[first], by_word[second]
     return None

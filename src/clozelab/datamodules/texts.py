@@ -5,12 +5,13 @@
     read_texts(["one", "two"])                  texts, in order
     read_texts([["first", "second"]])           pairs (of a tagger: the words of a text)
     read_texts({"text": "one", "pair": "two"})  one pair, by its keys; lists in it, or dictionaries
-    in a list, are many
+                                                in a list, are many
     read_texts(frame, columns="review")         a column of a table of pandas or `datasets`
 
 Anything else is a ValueError in one sentence, before a text is read. What cannot be a text in a
 list is a mistake of the program, and refused; an empty cell of a table is a fact about one row, and
-stands as `Unreadable` in its place."""
+stands as `Unreadable` in its place.
+"""
 
 from __future__ import annotations
 
@@ -45,18 +46,21 @@ class Unreadable:
 
 
 class UnreadableText(ValueError):
-    """Text number `number` (from 1) cannot be read, for `reason`, and the caller wants no answers
-    then."""
+    """Text number `number` (from 1) cannot be read, and the caller wants no answers then."""
 
     def __init__(self, number: int, reason: str, noun: str = "text") -> None:
         super().__init__(f"{noun} {number} {reason}")
-        self.number, self.reason = number, reason
+        self.number = number
+        self.reason = reason
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts in order: each a str, a pair (str, str), a list of words, a question with its passages
-    (str, [str]), or `Unreadable`."""
+    """Texts in order.
+
+    Each is a str, a pair (str, str), a list of words, a question with its passages (str, [str]), or
+    `Unreadable`.
+    """
 
     items: list[Any]
     is_single: bool = False  # one text was given by itself
@@ -71,7 +75,8 @@ def read_texts(
     """The texts that `given` holds, as `act` (datamodules/columns.py) takes them.
 
     `columns`: of a table, the column of the texts or the two of pairs. ValueError says what was
-    expected."""
+    expected.
+    """
     if isinstance(given, Mapping) or is_table(given):
         return _of_columns(given, act, columns)
     if isinstance(given, str | tuple):
@@ -99,30 +104,31 @@ def read_item(value: Any, number: int, act: str) -> Any:
         return str(value)  # numpy's strings are their own kind
     if not _is_sequence(value):
         raise ValueError(f"text {number} is {_shown(value)}: a string was expected")
-    parts = list(value)
+    strings = list(value)
     if act == "answer":
-        return _question(parts, number)
+        return _question(strings, number)
     if act in SINGLE and act != "tag":
         raise ValueError(f"do={act} takes single texts, and text {number} is a pair, or a list")
-    for place, part in enumerate(parts, 1):
-        if not isinstance(part, str):
+    for place, string in enumerate(strings, 1):
+        if not isinstance(string, str):
             raise ValueError(
-                f"text {number}, part {place} is {_shown(part)}: a string was expected",
+                f"text {number}, part {place} is {_shown(string)}: a string was expected",
             )
     if act == "tag":
-        return [str(word) for word in parts]
-    if len(parts) != 2:
+        return [str(word) for word in strings]
+    if len(strings) != 2:
         raise ValueError(
-            f"text {number} is a sequence of {len(parts)}: a pair (a tuple, or a list of two)"
+            f"text {number} is a sequence of {len(strings)}: a pair (a tuple, or a list of two)"
             " has two"
         )
-    return str(parts[0]), str(parts[1])
+    return str(strings[0]), str(strings[1])
 
 
 def read_cells(record: Mapping[str, Any], roles: Mapping[str, str], act: str) -> Any:
     """A text of a table's row, whose cells may be anything; `Unreadable` where there is none.
 
-    `roles` says which column is what (datamodules/columns.py)."""
+    `roles` says which column is what (datamodules/columns.py).
+    """
     cells: dict[str, Any] = {}
     # Words stand for a text, and passages for one: another column may hold what one of these lacks.
     may_lack = set()
@@ -133,18 +139,19 @@ def read_cells(record: Mapping[str, Any], roles: Mapping[str, str], act: str) ->
         if _is_missing(value):
             if role in may_lack:
                 continue
-            return Unreadable(
-                f"has no {column!r}" + (": the cell is empty" if column in record else ""),
-            )
+            reason = f"has no {column!r}"
+            if column in record:
+                reason += ": the cell is empty"
+            return Unreadable(reason)
         problem = _wrong_cell(value, column, role)
         if problem:
             return Unreadable(problem)
         cells[role] = value
     if not is_enough(cells, act):
-        held = "nothing"
+        roles_given = "nothing"
         if cells:
-            held = ", ".join(cells)
-        return Unreadable(f"has {held} alone: do={act} reads {', '.join(roles_of(act))}")
+            roles_given = ", ".join(cells)
+        return Unreadable(f"has {roles_given} alone: do={act} reads {', '.join(roles_of(act))}")
     return _from_cells(cells, act)
 
 
@@ -157,8 +164,10 @@ def is_table(given: Any) -> bool:
 
 
 def with_columns(table: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
-    """A copy of a table with further columns; one of the same name is replaced, and a warning says
-    so."""
+    """A copy of a table with further columns.
+
+    One of the same name is replaced, and a warning says so.
+    """
     replaced = [name for name in columns if name in _column_names(table)]
     if replaced:
         log.warning("the table's column %s is replaced by the answers'", ", ".join(replaced))
@@ -169,10 +178,10 @@ def with_columns(table: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
         return table
     import pandas
 
-    made = {
-        name: pandas.Series(list(values), index=table.index) for name, values in columns.items()
-    }
-    return table.assign(**made)
+    series = {}
+    for name, values in columns.items():
+        series[name] = pandas.Series(list(values), index=table.index)
+    return table.assign(**series)
 
 
 def _is_dataset(table: Any) -> bool:
@@ -180,7 +189,9 @@ def _is_dataset(table: Any) -> bool:
 
 
 def _column_names(table: Any) -> list[Any]:
-    return list(table.column_names if _is_dataset(table) else table.columns)
+    if _is_dataset(table):
+        return list(table.column_names)
+    return list(table.columns)
 
 
 def _of_columns(given: Any, act: str, columns: str | Sequence[str] | None) -> Texts:
@@ -244,13 +255,13 @@ def _roles(
     place: str,
 ) -> dict[str, str]:
     if isinstance(columns, str):
-        named = [columns]
-    else:
-        named = list(columns or ())
-    known = [name for name in names if isinstance(name, str)]
-    if not known:
+        columns = [columns]
+    string_names = [name for name in names if isinstance(name, str)]
+    if not string_names:
         raise ValueError(f"{place} has no column with a name: {EXPECTED}")
-    return choose_columns(known, act, named=named, place=place, say=say_in_python)
+    return choose_columns(
+        string_names, act, named=list(columns or ()), place=place, say=say_in_python
+    )
 
 
 def _mended(item: Any, number: int) -> Any:
