@@ -52,15 +52,25 @@ _INVISIBLE = re.compile(
     "\ud800-\udfff]"
 )
 _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{1,3})(?=\S)([^*_\n]{1,400})(?<=\S)\1(?![\w*])")
-_CLEANING: Sequence[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]]] = (
-    ("&", _ENTITY, lambda match: html.unescape(match[0])),
+_LINE_END = re.compile("[\x0b\x0c\x1c-\x1f\x85\u2028\u2029]")
+_HEADING = re.compile(r"^[ \t]*#{1,6}[ \t]+", re.MULTILINE)
+
+
+def _unescape(match: re.Match[str]) -> str:
+    return html.unescape(match[0])
+
+
+Replacement = str | Callable[[re.Match[str]], str]
+Rule = tuple[str, re.Pattern[str], Replacement]
+# In this order: characters without which there is nothing to do, what becomes what.
+_CLEANING: Sequence[Rule] = (
+    ("&", _ENTITY, _unescape),
     ("", _INVISIBLE, ""),
-    ("", re.compile("[\x0b\x0c\x1c-\x1f\x85\u2028\u2029]"), "\n"),
+    ("", _LINE_END, "\n"),
     ("<", _TAG, " "),
-    ("#", re.compile(r"^[ \t]*#{1,6}[ \t]+", re.MULTILINE), ""),
+    ("#", _HEADING, ""),
     ("*_", _EMPHASIS, r"\2"),
 )
-"""In this order: characters without which there is nothing to do, what becomes what."""
 _QUOTES = str.maketrans('"“”„«»‘', " " * 7)
 _WORD = re.compile(r"[^\W_]")
 
@@ -187,22 +197,23 @@ def _whole_line(line: str) -> list[str]:
 
 def _cut(text: str, size: int, boundary: str) -> list[str]:
     """Parts of at most `size` characters that end at a boundary, else at a space, else anywhere."""
-    parts = []
+    pieces = []
     start = 0
     while len(text) - start > size:
-        # A boundary in the second half only: parts stay large, so the work stays proportional to
+        # A boundary in the second half only: pieces stay large, so the work stays proportional to
         # the text.
-        earliest, latest = start + size // 2, start + size
+        earliest = start + size // 2
+        latest = start + size
         last = text.rfind(boundary, earliest, latest)
         if last < 0:
             last = text.rfind(" ", earliest, latest)
         end = latest
         if last >= 0:
             end = last + 1
-        parts.append(text[start:end].strip())
+        pieces.append(text[start:end].strip())
         start = end
-    parts.append(text[start:].strip())
-    return parts
+    pieces.append(text[start:].strip())
+    return pieces
 
 
 class SeenHashes:

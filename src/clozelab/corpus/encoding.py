@@ -68,7 +68,7 @@ class WordCache:
         self._characters = 0
 
     def encode(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of all words one after the other, int32 [T], and of each text how many, int64 [texts].
+        """Ids of all words one after the other, int32 [T], and of each text how many, int64 [N].
 
         The end of a text has the id -1 meanwhile: ids [5, 7, -1, 6, -1] are two texts of 2 and 1.
         """
@@ -200,7 +200,7 @@ class Tokenizer(ABC):
         return np.array([bool(self.continuing.match(token)) for token in self.vocabulary])
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of all texts one after the other, int32 [T], and of each text how many, int64 [texts]."""
+        """Ids of all texts one after the other, int32 [T], and of each text how many, int64 [N]."""
         if not len(texts):
             return np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
         all_ids = []

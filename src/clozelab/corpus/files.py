@@ -3,7 +3,8 @@
 A row is one sentence (or the blank between documents) of a text file, one JSON object of a jsonl
 file, one row of a table (csv, tsv, Parquet, Arrow). All but the last two may be packed
 (corpus/lines.py). A row that cannot be used is counted by reason and skipped; too many end the run.
-NUL characters are removed and counted, as BERT's cleaning does."""
+NUL characters are removed and counted, as BERT's cleaning does.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ HEAD_BYTES = 4096  # by which JSON is known
 JSON_BEGINNING = re.compile(rb'(\xef\xbb\xbf)?\s*(\{\s*"[^"\n]*"\s*:|\[\s*\{\s*")')
 JSON_ARRAY = re.compile(rb"(\xef\xbb\xbf)?\s*\[")
 # a table's beginning; a beginning of fewer rows says nothing about a file
-HEAD_ROWS, MIN_HEAD_ROWS = 1000, 10
+HEAD_ROWS = 1000
+MIN_HEAD_ROWS = 10
 NUL_REMOVED = "NUL character"
 
 HOW_TO_GET = (
@@ -172,17 +174,17 @@ def find_files(source: Source, index: int, data_dir: Path) -> list[TextFile]:
     text.
     """
     paths, num_left_out = matching_files(source.path, data_dir)
-    place = _place(source.path, data_dir)
+    location = _place(source.path, data_dir)
     if num_left_out:
         log.warning(
             "%s: %d files are left out: no texts by their suffix, or tables beside texts (a glob as"
             " path names them)",
-            place,
+            location,
             num_left_out,
         )
     if not paths:
         raise ValueError(
-            f"source {source.name}: no text files at {place.absolute()}, nor from"
+            f"source {source.name}: no text files at {location.absolute()}, nor from"
             f" here\n{HOW_TO_GET}"
         )
     if source.format not in CORPUS_FORMATS:
@@ -233,16 +235,16 @@ def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path],
     Below a folder the name is the relative path. The number is how many files of a folder are no
     texts by their suffix.
     """
-    place = _place(pattern, data_dir)
-    if place.is_file():
-        return {place.name: place}, 0
-    if place.is_dir():
-        return _files_below(place)
+    location = _place(pattern, data_dir)
+    if location.is_file():
+        return {location.name: location}, 0
+    if location.is_dir():
+        return _files_below(location)
     base = Path(data_dir).expanduser()
     if Path(pattern).expanduser().is_absolute():
-        base = Path(place.anchor)
+        base = Path(location.anchor)
     files = list[Path]()
-    for path in base.glob(str(place.relative_to(base))):
+    for path in base.glob(str(location.relative_to(base))):
         if path.is_file():
             files.append(path)
         else:
@@ -289,16 +291,16 @@ def _walk(folder: Path) -> Iterator[Path]:
     """
     top = folder.resolve()
     visited = {top}
-    for here, folders, names in os.walk(folder, onerror=_refuse_forbidden, followlinks=True):
+    for parent, folders, names in os.walk(folder, onerror=_refuse_forbidden, followlinks=True):
         # os.walk goes on into what is left in the list of folders.
         to_visit = []
         for name in sorted(folders):
-            if not name.startswith(".") and _is_new(Path(here, name), top, visited):
+            if not name.startswith(".") and _is_new(Path(parent, name), top, visited):
                 to_visit.append(name)
         folders[:] = to_visit
         for name in names:
             if not name.startswith("."):
-                yield Path(here, name)
+                yield Path(parent, name)
 
 
 def _is_new(folder: Path, top: Path, visited: set[Path]) -> bool:

@@ -94,7 +94,7 @@ class FolderTokenizer(Tokenizer):
     """The tokenizer of a tokenizer.json.
 
     Args:
-        place: the file, for messages.
+        path: the file, for messages.
         rules: its content, `settled`.
         config: tokenizer_config.json's content (`read_config`).
         released: the fingerprint of the tokenizer of tokenizers.py with the same vocabulary and
@@ -109,12 +109,12 @@ class FolderTokenizer(Tokenizer):
 
     def __init__(
         self,
-        place: Path,
+        path: Path,
         rules: Mapping[str, Any],
         config: Mapping[str, Any],
         released: str | None = None,
     ) -> None:
-        self.place = place
+        self.path = path
         self.released = released
         self._config = dict(config)
         self._json = dict(rules)
@@ -131,22 +131,22 @@ class FolderTokenizer(Tokenizer):
     def __getattr__(self, name: str) -> Any:
         """A special token that is missing is missed where it is needed."""
         if name in MISSING:
-            raise ValueError(f"{self.place.parent}: its tokenizer has no {MISSING[name]}")
+            raise ValueError(f"{self.path.parent}: its tokenizer has no {MISSING[name]}")
         if name == "pair_separators":
-            raise ValueError(f"{self.place}: {self._no_pairs}")
+            raise ValueError(f"{self.path}: {self._no_pairs}")
         raise AttributeError(name)
 
     # What it is made of
 
     def _open(self, rules: Mapping[str, Any]) -> Library:
-        library = open_library(self.place, rules)
+        library = open_library(self.path, rules)
         library.encode_special_tokens = bool(self._config.get("split_special_tokens"))
         return library
 
     def _set_vocabulary(self) -> None:
         ids = self._library.get_vocab(with_added_tokens=True)
         if not ids:
-            raise ValueError(f"{self.place} has an empty vocabulary")
+            raise ValueError(f"{self.path} has an empty vocabulary")
         self.vocab_size = max(ids.values()) + 1
         names = {index: token for token, index in ids.items()}
         # Ids without a token (some files have holes) get a name that no text has.
@@ -200,14 +200,14 @@ class FolderTokenizer(Tokenizer):
         probe = self._probe()
         if probe is None:
             raise ValueError(
-                f"{self.place} gives no tokens for {', '.join(PROBES)}: it is not one for text",
+                f"{self.path} gives no tokens for {', '.join(PROBES)}: it is not one for text",
             )
         single = self._library.encode(probe)
         before, _, behind = _around(single, 1)
         if len(before) != 1 or len(behind) != 1:
             example = " ".join(single.tokens)
             raise ValueError(
-                f"{self.place}: its template makes {example!r} of {probe!r}; an encoder here needs"
+                f"{self.path}: its template makes {example!r} of {probe!r}; an encoder here needs"
                 " one token before a text and one behind it, as in '[CLS] a [SEP]'"
                 " (post_processor)"
             )
@@ -242,8 +242,8 @@ class FolderTokenizer(Tokenizer):
         example = " ".join(pair.tokens)
         numbers = " ".join(map(str, pair.type_ids))
         self._no_pairs = (
-            f"its template makes {example!r} of a pair, with token types {numbers}; pairs can be read"
-            " as '[CLS] a [SEP] b [SEP]' alone, with type 1 or 0 from b on"
+            f"its template makes {example!r} of a pair, with token types {numbers}; pairs can be"
+            " read as '[CLS] a [SEP] b [SEP]' alone, with type 1 or 0 from b on"
         )
         return False
 
@@ -261,7 +261,7 @@ class FolderTokenizer(Tokenizer):
         if cached_rules != word_rules:
             self._cache = WordCache(self._open(cached_rules), self._end_of_text)
         if self._cut is None:
-            log.info("%s: texts are encoded whole, without a cache over words", self.place)
+            log.info("%s: texts are encoded whole, without a cache over words", self.path)
 
     # Text to ids
 
@@ -329,7 +329,7 @@ class FolderTokenizer(Tokenizer):
     @property
     def mask_token(self) -> str:
         if not self.special_tokens[-1]:
-            raise ValueError(f"{self.place.parent}: its tokenizer has no {MISSING['mask_id']}")
+            raise ValueError(f"{self.path.parent}: its tokenizer has no {MISSING['mask_id']}")
         return self.special_tokens[-1]
 
     def has_mask(self, text: str) -> bool:
@@ -434,36 +434,36 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def settled(place: Path, rules: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def settled(path: Path, rules: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """tokenizer.json's content with what AutoTokenizer takes from tokenizer_config.json instead.
 
     These are: rules of a BertNormalizer, a ByteLevel's add_prefix_space, further added tokens and
     their flags, and a template where tokenizer.json has none. A class of transformers that takes
     tokenizer.json as it is has only the added tokens.
     """
-    _check(place, rules)
+    _check(path, rules)
     settled = {**rules}
     if not str(config.get("tokenizer_class", "")).startswith(GENERIC_CLASSES):
-        _settle_normalizer(place, settled, config)
-        _settle_prefix_space(place, settled, config)
+        _settle_normalizer(path, settled, config)
+        _settle_prefix_space(path, settled, config)
         _settle_template(settled, config)
-    return _with_added_tokens(place, settled, config)
+    return _with_added_tokens(path, settled, config)
 
 
-def _check(place: Path, rules: Mapping[str, Any]) -> None:
+def _check(path: Path, rules: Mapping[str, Any]) -> None:
     model = rules.get("model")
     if not isinstance(model, dict) or not model.get("vocab"):
         raise ValueError(
-            f"{place} is no tokenizer of the tokenizers library: it has no model with a vocabulary",
+            f"{path} is no tokenizer of the tokenizers library: it has no model with a vocabulary",
         )
     if model.get("dropout"):
         raise ValueError(
-            f"{place}: its model has dropout {model['dropout']}, so a text would have other ids"
+            f"{path}: its model has dropout {model['dropout']}, so a text would have other ids"
             " each time; set it to null"
         )
 
 
-def _settle_normalizer(place: Path, settled: dict[str, Any], config: Mapping[str, Any]) -> None:
+def _settle_normalizer(path: Path, settled: dict[str, Any], config: Mapping[str, Any]) -> None:
     normalizer = settled.get("normalizer") or {}
     if normalizer.get("type") != "BertNormalizer":
         return
@@ -480,7 +480,7 @@ def _settle_normalizer(place: Path, settled: dict[str, Any], config: Mapping[str
             log.warning(
                 "%s says %s=%s and tokenizer_config.json %s=%s, which counts, as in AutoTokenizer;"
                 " put right the one that is wrong",
-                place,
+                path,
                 rule,
                 json.dumps(normalizer[rule]),
                 key,
@@ -497,7 +497,7 @@ def _strips(normalizer: Mapping[str, Any]) -> bool:
     return bool(strips)
 
 
-def _settle_prefix_space(place: Path, settled: dict[str, Any], config: Mapping[str, Any]) -> None:
+def _settle_prefix_space(path: Path, settled: dict[str, Any], config: Mapping[str, Any]) -> None:
     splitter = settled.get("pre_tokenizer") or {}
     if splitter.get("type") != "ByteLevel" or config.get("add_prefix_space") is None:
         return
@@ -508,7 +508,7 @@ def _settle_prefix_space(place: Path, settled: dict[str, Any], config: Mapping[s
     log.warning(
         "%s says add_prefix_space=%s and tokenizer_config.json %s, which counts, as in"
         " AutoTokenizer; put right the one that is wrong",
-        place,
+        path,
         json.dumps(value_in_file),
         json.dumps(value),
     )
@@ -570,12 +570,12 @@ def _model_ids(model: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _with_added_tokens(
-    place: Path,
+    path: Path,
     settled: dict[str, Any],
     config: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The rules with the tokens, and the flags, that AutoTokenizer adds by tokenizer_config.json."""
-    library = open_library(place, settled)
+    """The rules with the tokens and flags that AutoTokenizer adds by tokenizer_config.json."""
+    library = open_library(path, settled)
     present = {repr(token) for token in library.get_added_tokens_decoder().values()}
     names = {token.content for token in library.get_added_tokens_decoder().values()}
     vocabulary = library.get_vocab(with_added_tokens=True)
@@ -637,12 +637,12 @@ def _content(value: Any) -> str:
     return ""
 
 
-def open_library(place: Path, rules: Mapping[str, Any]) -> Library:
+def open_library(path: Path, rules: Mapping[str, Any]) -> Library:
     """The library's tokenizer, which neither cuts nor pads."""
     try:
         library = Library.from_str(json.dumps(rules))
     except Exception as error:  # the library's own is a bare one
-        raise ValueError(f"{place} cannot be read by the tokenizers library: {error}") from None
+        raise ValueError(f"{path} cannot be read by the tokenizers library: {error}") from None
     library.no_truncation()
     library.no_padding()
     return library
@@ -762,8 +762,8 @@ def _with_prefix_space(rules: Mapping[str, Any], value: bool) -> dict[str, Any]:
 def _around(encoding: Any, number: int) -> tuple[list[int], list[int], list[int]]:
     """Special tokens before the first text, between the texts, and behind the last of `number`."""
     owners = encoding.sequence_ids
-    first = [place for place, owner in enumerate(owners) if owner == 0]
-    last = [place for place, owner in enumerate(owners) if owner == number - 1]
+    first = [index for index, owner in enumerate(owners) if owner == 0]
+    last = [index for index, owner in enumerate(owners) if owner == number - 1]
     between = []
     if number > 1:
         between = encoding.ids[first[-1] + 1 : last[0]]

@@ -81,13 +81,16 @@ def known_loss(
     is_later_piece = np.isin(labels, later_pieces)
     if masking is None:
         # Of the tokens, as many as there are words cost what the manifest says of words.
-        reader, share, hidden = "left_to_right", 1.0 - float(is_later_piece.mean()), 1.0
+        reader = "left_to_right"
+        share = 1.0 - float(is_later_piece.mean())
+        hidden = 1.0
     else:
         if is_later_piece.any():
             return None
         # A token that stays in view costs nothing.
         predicted, in_view = masking
-        reader, share = "masked", 1.0 - in_view
+        reader = "masked"
+        share = 1.0 - in_view
         hidden = predicted * share + 1e-9
     for bound in _manifest(data_dir)["known_loss"]:
         is_hidden_enough = bound.get("hidden_fraction", 0.0) <= hidden

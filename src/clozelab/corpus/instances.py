@@ -175,7 +175,8 @@ class NegativeSampler:
 
         Every group asked for has members.
         """
-        low, high = self._low[group], self._high[group]
+        low = self._low[group]
+        high = self._high[group]
         return self._members[low + (uniform * (high - low)).astype(np.int64)]
 
 
@@ -260,12 +261,13 @@ class PairInstances(BoundPairs):
         spans = replace(split.spans, b_start=b_start)
         packed = pack_pairs(self._tokens, spans, self.ids, self.seq_length, index)
         b_document = self._document_of(np.searchsorted(self._sentences, b_start))
+        num_fallbacks = int(wants_random.sum() - label.sum())
         return replace(
             packed,
             next_sentence_label=label,
             source=self._sources[split.document].astype(np.int64),
             b_source=self._sources[b_document].astype(np.int64),
-            num_fallbacks=int(wants_random.sum() - label.sum()),
+            num_fallbacks=num_fallbacks,
         )
 
     def _find_starts(self) -> I64:
@@ -273,7 +275,8 @@ class PairInstances(BoundPairs):
 
         A document's last instance is moved back until it fills the budget.
         """
-        sentences, documents = self._sentences, self._documents
+        sentences = self._sentences
+        documents = self._documents
         self._budgets = self._layout.budgets(0, np.arange(len(documents) - 1), self._budget)
 
         def following(low: int, high: int) -> I64:
@@ -284,7 +287,8 @@ class PairInstances(BoundPairs):
 
         starts = greedy_chunks(len(sentences) - 1, following)
         document = self._document_of(starts)
-        first, end = documents[document], documents[document + 1]
+        first = documents[document]
+        end = documents[document + 1]
         is_last = np.append(document[1:] != document[:-1], True)[: len(starts)]
         # The latest sentence from which the document's end is a budget of tokens away.
         budget_start = sentences[end] - self._budgets[document]
@@ -312,7 +316,8 @@ class PairInstances(BoundPairs):
         document = self._document_of(first)
         budget = self._budgets[document]
         last_sentence = self._documents[document + 1] - 1
-        last, end = sentences[last_sentence], sentences[last_sentence + 1]
+        last = sentences[last_sentence]
+        end = sentences[last_sentence + 1]
 
         # A begins half of the time inside the first sentence, so that chunk ends are seen in some
         # epochs too. Not clipped to what fits: that would end instances exactly at their document's
@@ -395,18 +400,18 @@ class PairInstances(BoundPairs):
             is_short, self._tails.draw(draw[:, 0], group), self._all.draw(draw[:, 0], group)
         )
         # Each candidate's own split in this epoch says where B would begin.
-        other = self._split(seed, epoch, candidate)
+        drawn = self._split(seed, epoch, candidate)
         b_length = split.spans.b_length
-        is_long_enough = other.available >= b_length
-        is_other_document = self._origins[other.document] != self._origins[split.document]
+        is_long_enough = drawn.available >= b_length
+        is_other_document = self._origins[drawn.document] != self._origins[split.document]
         # For a short B: the candidate's own B might have been cut to this length ...
-        num_cuts = _cuts(other.available)
-        is_kept = other.available - b_length < num_cuts
-        is_kept &= other.available < split.room
+        num_cuts = _cuts(drawn.available)
+        is_kept = drawn.available - b_length < num_cuts
+        is_kept &= drawn.available < split.room
         # ... and of those that might, one with more possible cuts is kept less often.
         is_kept &= draw[:, 1] * num_cuts < _cuts(b_length)
         is_good = is_long_enough & is_other_document & (is_kept | ~is_short)
-        return is_good, other.spans.b_start
+        return is_good, drawn.spans.b_start
 
 
 def _rows_of(split: _Split, row: I64) -> _Split:
@@ -545,7 +550,8 @@ class WindowInstances(Instances):
     def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:  # noqa: ARG002
         """Windows do not depend on seed and epoch: only their order and their masks change."""
         index = np.asarray(index, dtype=np.int64)
-        first, end = self._bounds[index], self._bounds[index + 1]
+        first = self._bounds[index]
+        end = self._bounds[index + 1]
         start = self._offsets[first]
         # A separator stands before each document that begins inside a window.
         low = np.searchsorted(self._document_firsts, first, side="right")

@@ -1,7 +1,8 @@
 """Lines of text files, plain or packed: gzip, Zstandard, xz and bzip2, in constant memory.
 
 A packed file that is cut off or damaged is an error, never a shorter text. A binary file is known
-by its first bytes; a stray NUL in a text is no sign of one, and who reads the lines removes it."""
+by its first bytes; a stray NUL in a text is no sign of one, and who reads the lines removes it.
+"""
 
 from __future__ import annotations
 

@@ -120,9 +120,9 @@ class Spans:
 def pack_pairs(
     tokens: TokenStream, spans: Spans, ids: SpecialIds, width: int, names: I64
 ) -> PackedInstances:
-    """[CLS] A [SEP] B [SEP] [PAD]..., or <s> A </s></s> B </s>, in `width` slots each, where they fit.
+    """[CLS] A [SEP] B [SEP] [PAD]..., or <s> A </s></s> B </s>, in `width` slots each.
 
-    With A of 2 tokens, B of 1 and one separator:
+    They have to fit. With A of 2 tokens, B of 1 and one separator:
 
         slot         0     1  2  3     4  5     6
         token        [CLS] a  a  [SEP] b  [SEP] [PAD]
@@ -204,10 +204,11 @@ def _rectangle(
     special = is_pad | is_sep
     special[:, 0] = True
     num_instances, width = input_ids.shape
+    position_ids = np.tile(np.arange(width), num_instances)
     return PackedInstances(
         input_ids=input_ids.reshape(-1),
         token_type_ids=token_type_ids.reshape(-1),
-        position_ids=np.tile(np.arange(width), num_instances),
+        position_ids=position_ids,
         lengths=width - is_pad.sum(1),
         width=width,
         names=np.asarray(names).astype(np.uint64),
@@ -375,7 +376,8 @@ def choose_spans(
     or behind a separator. If not even its first word fits, the next is tried, as in the released
     code.
     """
-    num_instances, longest = len(begins), len(weights)
+    num_instances = len(begins)
+    longest = len(weights)
     rows = np.arange(num_instances)[:, None]
     slots = np.arange(packed.width)[None, :]
     words = _Words.of(packed, begins, longest)

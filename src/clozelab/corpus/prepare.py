@@ -252,11 +252,13 @@ def _manifest_of(
     others += sorted((folder / "tokenizer").iterdir())
     for path in others:
         checksums[path.relative_to(folder).as_posix()] = file_facts(path)
-    manifest = {
+    manifest: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "name": plan.name,
         "settings": plan.settings,
         "versions": {package: version(package) for package in ("tokenizers", "sentencex")},
+    }
+    manifest |= {
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "vocab_size": tokenizer.vocab_size,
         "unknown_fraction": num_unknown / num_tokens,
@@ -266,6 +268,8 @@ def _manifest_of(
             "sentences": written.sentences,
             "characters": written.characters,
         },
+    }
+    manifest |= {
         "skipped": written.skipped,
         "first_unusable_rows": written.first_bad,
         "splits": splits,
@@ -444,14 +448,16 @@ def _write_batch(
     # Documents are numbered over the whole corpus: `counts` has this batch already.
     origins = counts.documents - len(batch) + document_of_part
     for side, writer in writers.items():
-        is_here = is_held_out if side == "validation" else ~is_held_out
-        parts = is_here[first]
+        is_here = ~is_held_out
+        if side == "validation":
+            is_here = is_held_out
+        in_side = is_here[first]
         writer.add(
             ids[np.repeat(is_here, lengths)],
             lengths[is_here],
-            num_sentences[parts],
-            sources[parts],
-            origins[parts],
+            num_sentences[in_side],
+            sources[in_side],
+            origins[in_side],
         )
 
 

@@ -127,10 +127,12 @@ class ReleasedInstances(BoundPairs):
         is_random = (end - first == 1) | (draw[:, 1] < layout.random_next_prob)
         return _Chunks(document, target, split, end, is_random)
 
-    def _random_next(self, copy: I64, first: I64, document: I64, wanted: I64) -> tuple[I64, I64]:
+    def _random_next(
+        self, copy: I64, first: I64, document: I64, num_tokens: I64
+    ) -> tuple[I64, I64]:
         """First sentence and end of random Bs [B].
 
-        They have at least one sentence, and go on until `wanted` tokens are there.
+        They have at least one sentence, and go on until `num_tokens` tokens are there.
         """
         seed = self._layout.builder_seed
         rows = np.arange(len(first))
@@ -141,9 +143,10 @@ class ReleasedInstances(BoundPairs):
         is_other = self._origins[candidates] != self._origins[document][:, None]
         first_other = np.where(is_other.any(1), is_other.argmax(1), -1)
         other = candidates[rows, first_other]
-        begin, end = self._documents[other], self._documents[other + 1]
+        begin = self._documents[other]
+        end = self._documents[other + 1]
         start = begin + integers(seed, copy, "other sentence", first, high=end - begin)
-        reach = np.searchsorted(self._sentences, self._sentences[start] + np.maximum(1, wanted))
+        reach = np.searchsorted(self._sentences, self._sentences[start] + np.maximum(1, num_tokens))
         return start, np.minimum(reach, end)
 
     def _cut_in_front(self, stream: str, copy: I64, first: I64, removed: I64) -> I64:

@@ -126,12 +126,17 @@ class TokenShards:
         facts = _read_facts(folder / SHARDS_FILE)
         dtype = token_dtype(facts["vocab_size"])
         names = sorted(name for name in facts["files"] if name.startswith("tokens-"))
+        tokens = TokenStream([_map(folder / name, dtype) for name in names])
+        sentence_offsets = _map(folder / "sentence_offsets.bin", "<i8")
+        document_offsets = _map(folder / "document_offsets.bin", "<i8")
+        document_source = _map(folder / "document_source.bin", "u1")
+        document_origin = _map(folder / "document_origin.bin", "<i8")
         return cls(
-            tokens=TokenStream([_map(folder / name, dtype) for name in names]),
-            sentence_offsets=_map(folder / "sentence_offsets.bin", "<i8"),
-            document_offsets=_map(folder / "document_offsets.bin", "<i8"),
-            document_source=_map(folder / "document_source.bin", "u1"),
-            document_origin=_map(folder / "document_origin.bin", "<i8"),
+            tokens=tokens,
+            sentence_offsets=sentence_offsets,
+            document_offsets=document_offsets,
+            document_source=document_source,
+            document_origin=document_origin,
             source_names=tuple(facts["source_names"]),
             vocab_size=facts["vocab_size"],
             unigram_entropy=facts["unigram_entropy"],
@@ -253,6 +258,7 @@ class ShardWriter:
             file.close()
             path = Path(file.name)
             files[path.name] = file_facts(path)
+        fingerprint = digest([self.vocab_size, files])
         self.facts = {
             "vocab_size": self.vocab_size,
             "source_names": self.source_names,
@@ -261,7 +267,7 @@ class ShardWriter:
             "num_documents": self.num_documents,
             "unigram_entropy": unigram_entropy(self.token_counts),
             "files": files,
-            "fingerprint": digest([self.vocab_size, files]),
+            "fingerprint": fingerprint,
         }
         if error is None:
             text = json.dumps(self.facts, indent=2) + "\n"

@@ -470,24 +470,24 @@ def _unreadable(path: Path, file_format: str, error: Exception) -> str:
 
 def find_text_column(
     table: Table,
-    wanted: str = DEFAULT_TEXT_COLUMN,
+    name: str = DEFAULT_TEXT_COLUMN,
     key: str = "text_field",
 ) -> str:
-    """The column `wanted`, or the only one that looks like text.
+    """The column `name`, or the only one that looks like text.
 
     The latter counts where no column is called DEFAULT_TEXT_COLUMN and none is named. ValueError
-    lists the columns where the wanted one is missing or no text, and where several may be it. `key`
+    lists the columns where the name one is missing or no text, and where several may be it. `key`
     is the setting that names the column.
     """
     columns = table.columns
-    table.refuse_twins([wanted])
-    if wanted in columns:
-        _refuse_other_than_text(table, wanted, key)
-        return wanted
+    table.refuse_twins([name])
+    if name in columns:
+        _refuse_other_than_text(table, name, key)
+        return name
     listed = ", ".join(map(repr, columns))
-    if wanted != DEFAULT_TEXT_COLUMN:
+    if name != DEFAULT_TEXT_COLUMN:
         raise ValueError(
-            f"{table.path} has no column {wanted!r}; its columns are {listed}: name one by {key}",
+            f"{table.path} has no column {name!r}; its columns are {listed}: name one by {key}",
         )
     _refuse_missing_header(table)
     plausible = _plausible_columns(table)

@@ -480,7 +480,8 @@ class TokenizerSettings:
     def given(self, data_dir: str | Path) -> Tokenizer | None:
         """The tokenizer of `vocab_file`, whose path starts at data_dir.
 
-        None where one is to be learnt. A tokenizer.json is taken as it is. ValueError where `lowercase` is not what it does.
+        None where one is to be learnt. A tokenizer.json is taken as it is. ValueError where
+        `lowercase` is not what it does.
         """
         if self.vocab_file is None:
             return None
@@ -560,17 +561,17 @@ def read_tokenizer(folder: str | Path) -> Tokenizer:
 
 
 def _of_tokenizer_json(folder: Path) -> Tokenizer:
-    place = folder / TOKENIZER_FILE
+    path = folder / TOKENIZER_FILE
     config = read_config(folder)
-    content = json_or_empty(place)
-    rules = settled(place, content, config)
+    content = json_or_empty(path)
+    rules = settled(path, content, config)
     _compare_vocabularies(folder, rules["model"])
     released = WordPieceTokenizer.of_rules(rules) or ByteBpeTokenizer.of_rules(rules)
     if released is None:
-        return FolderTokenizer(place, rules, config)
-    if _wrote(released, place, rules):
+        return FolderTokenizer(path, rules, config)
+    if _wrote(released, path, rules):
         return released.with_token_types(_number_of_types(config))
-    return FolderTokenizer(place, rules, config, released.fingerprint)
+    return FolderTokenizer(path, rules, config, released.fingerprint)
 
 
 def _of_vocab_txt(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
@@ -596,16 +597,16 @@ def _with_more_tokens(folder: Path, plain: Tokenizer, config: Mapping[str, Any])
 
     Where there are added tokens or other rules, it is as AutoTokenizer makes it.
     """
-    place = folder / TOKENIZER_FILE  # which is not there
+    path = folder / TOKENIZER_FILE  # which is not there
     written = json.loads(plain.files()[TOKENIZER_FILE])
-    rules = settled(place, {**written, **_configured_rules(written, config)}, config)
+    rules = settled(path, {**written, **_configured_rules(written, config)}, config)
     before = {token["content"] for token in written["added_tokens"]}
     after = {token["content"] for token in rules["added_tokens"]}
     if before == after and rules["normalizer"] == written["normalizer"]:
         return plain
     if rules["model"]["type"] == "WordPiece":
         rules["model"] = {**rules["model"], "max_input_chars_per_word": 100}  # theirs
-    return FolderTokenizer(place, rules, config, plain.fingerprint)
+    return FolderTokenizer(path, rules, config, plain.fingerprint)
 
 
 def _configured_rules(written: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
@@ -627,7 +628,7 @@ def _number_of_types(config: Mapping[str, Any]) -> str:
     return "one"
 
 
-def _wrote(released: Tokenizer, place: Path, rules: Mapping[str, Any]) -> bool:
+def _wrote(released: Tokenizer, path: Path, rules: Mapping[str, Any]) -> bool:
     """Whether this very tokenizer wrote the file: then text never turns into a special token."""
     # transformers' tokenizers differ in these at the least, and the comparison of the whole takes a
     # while.
@@ -644,7 +645,7 @@ def _wrote(released: Tokenizer, place: Path, rules: Mapping[str, Any]) -> bool:
     if rules in written:
         return True
     # An older version of the library may have spelt it otherwise.
-    return json.loads(open_library(place, rules).to_str()) in written
+    return json.loads(open_library(path, rules).to_str()) in written
 
 
 def _compare_vocabularies(folder: Path, model: Mapping[str, Any]) -> None:

@@ -22,11 +22,17 @@ from scipy import sparse
 from scipy.sparse.linalg import lsqr
 
 # as a run's record and the report say
-BAG, OVERLAP, TAGS = "bag of words", "longest overlap", "most frequent tag"
+BAG = "bag of words"
+OVERLAP = "longest overlap"
+TAGS = "most frequent tag"
 WORD = re.compile(r"\w+|[^\w\s]")  # what BERT's basic tokeniser makes of plain text, nearly
 ARTICLES = ("a", "an", "the")
 LONGEST_PHRASE = 2
-STEPS, RATE, MOMENTUM, DECAY, RIDGE = 200, 0.5, 0.9, 1e-4, 10.0**0.5
+STEPS = 200
+RATE = 0.5
+MOMENTUM = 0.9
+DECAY = 1e-4
+RIDGE = 10.0**0.5
 LEAST_COUNT = 2  # a feature of a single training example says nothing of others
 
 Texts = Sequence[tuple[str, str]]
@@ -38,32 +44,32 @@ Floats = NDArray[np.float64]
 
 
 def guess_classes(
-    train: Texts, labels: Ints, asked: Texts, num_classes: int, *, balanced: bool = False
+    train: Texts, labels: Ints, test: Texts, num_classes: int, *, balanced: bool = False
 ) -> Ints:
-    """Class of each asked text.
+    """Class of each test text.
 
     `balanced` counts every class alike, however often it occurs in training.
     """
-    x, x_asked = _matrices(train, asked)
+    x, x_test = _matrices(train, test)
     weights = _logistic_regression(x, labels, num_classes, balanced)
-    return (x_asked @ weights).argmax(axis=1)
+    return (x_test @ weights).argmax(axis=1)
 
 
-def guess_numbers(train: Texts, numbers: Floats, asked: Texts) -> Floats:
-    """A number for each asked text."""
-    x, x_asked = _matrices(train, asked)
+def guess_numbers(train: Texts, numbers: Floats, test: Texts) -> Floats:
+    """A number for each test text."""
+    x, x_test = _matrices(train, test)
     mean = numbers.mean()
     weights, *_ = lsqr(x, numbers - mean, damp=RIDGE, atol=1e-8, btol=1e-8)
-    return x_asked @ weights + mean
+    return x_test @ weights + mean
 
 
-def guess_choices(train: Choices, labels: Ints, asked: Choices) -> Ints:
+def guess_choices(train: Choices, labels: Ints, test: Choices) -> Ints:
     """Number of the ending that looks most like a right one; all examples have as many endings."""
-    num_endings = len(asked[0][1])
+    num_endings = len(test[0][1])
     # labels [1, 0] of two endings: is_right 0 1, 1 0
     is_right = (np.arange(num_endings) == labels[:, None]).reshape(-1).astype(np.int64)
-    x, x_asked = _matrices(_ending_pairs(train), _ending_pairs(asked))
-    scores = (x_asked @ _logistic_regression(x, is_right, 2, False))[:, 1]
+    x, x_test = _matrices(_ending_pairs(train), _ending_pairs(test))
+    scores = (x_test @ _logistic_regression(x, is_right, 2, False))[:, 1]
     return scores.reshape(-1, num_endings).argmax(axis=1)
 
 
@@ -81,13 +87,15 @@ def words_of(text: str) -> list[str]:
 
 def overlap(first: str, second: str) -> float:
     """Share of the second text's different words that stand in the first."""
-    first_words, second_words = set(words_of(first)), set(words_of(second))
+    first_words = set(words_of(first))
+    second_words = set(words_of(second))
     return len(first_words & second_words) / max(len(second_words), 1)
 
 
 def _features(first: str, second: str) -> list[str]:
     """Names of a pair's features, such as "1:cat", "both:cat", "share:5"."""
-    first_words, second_words = set(words_of(first)), set(words_of(second))
+    first_words = set(words_of(first))
+    second_words = set(words_of(second))
     sides = {"1": first_words, "2": second_words}
     if second_words:
         sides["both"] = first_words & second_words
@@ -101,7 +109,7 @@ def _features(first: str, second: str) -> list[str]:
     return names
 
 
-def _matrices(train: Texts, asked: Texts) -> tuple[sparse.csr_array, sparse.csr_array]:
+def _matrices(train: Texts, test: Texts) -> tuple[sparse.csr_array, sparse.csr_array]:
     """[examples, features] of both: 1 where a text has the feature.
 
     The last column is 1 everywhere. A feature is one of the training texts', of two at least.
@@ -109,13 +117,18 @@ def _matrices(train: Texts, asked: Texts) -> tuple[sparse.csr_array, sparse.csr_
     # A feature gets its number when it is first read. Bags are numbers at once: there may be
     # millions of names.
     numbers: dict[str, int] = defaultdict(lambda: len(numbers))
-    train_bags = ([numbers[name] for name in _features(*text)] for text in train)
-    x = _matrix(train_bags, numbers)
-    asked_bags = ([numbers[name] for name in _features(*text) if name in numbers] for text in asked)
-    x_asked = _matrix(asked_bags, numbers)
+
+    def learn(text: tuple[str, str]) -> list[int]:
+        return [numbers[name] for name in _features(*text)]
+
+    def look_up(text: tuple[str, str]) -> list[int]:
+        return [numbers[name] for name in _features(*text) if name in numbers]
+
+    x = _matrix(map(learn, train), numbers)
+    x_test = _matrix(map(look_up, test), numbers)
     counts = np.bincount(x.indices, minlength=len(numbers))
     kept = [numbers[name] for name in sorted(numbers) if counts[numbers[name]] >= LEAST_COUNT]
-    return _with_constant(x[:, kept]), _with_constant(x_asked[:, kept])
+    return _with_constant(x[:, kept]), _with_constant(x_test[:, kept])
 
 
 def _with_constant(x: sparse.csr_array) -> sparse.csr_array:
@@ -124,7 +137,8 @@ def _with_constant(x: sparse.csr_array) -> sparse.csr_array:
 
 
 def _matrix(bags: Iterable[list[int]], numbers: dict[str, int]) -> sparse.csr_array:
-    columns, starts = array("q"), array("q", [0])
+    columns = array("q")
+    starts = array("q", [0])
     for bag in bags:
         columns.extend(bag)
         starts.append(len(columns))
@@ -173,14 +187,14 @@ class PhraseGuesser:
 
     def guess(self, passage: str, question: str) -> str:
         """A piece of the passage; empty where no phrase is known."""
-        asked = set(bare_words(question))
+        question_words = set(bare_words(question))
         phrases = self.phrases.get(_beginning(question), set())
         by_similarity = sorted(
-            _sentences(passage), key=lambda sentence: -len(asked & sentence.words)
+            _sentences(passage), key=lambda sentence: -len(question_words & sentence.words)
         )
         for sentence in by_similarity:
             for width in range(LONGEST_PHRASE, 0, -1):
-                span = _known_span(sentence.places, width, phrases, asked)
+                span = _known_span(sentence.places, width, phrases, question_words)
                 if span is not None:
                     return sentence.text[slice(*span)]
         return ""
@@ -194,13 +208,13 @@ class _Sentence:
 
 
 def _known_span(
-    places: Places, width: int, phrases: set[str], asked: set[str]
+    places: Places, width: int, phrases: set[str], question_words: set[str]
 ) -> tuple[int, int] | None:
     """Characters of the first phrase of `width` words that is known and not in the question."""
     for first in range(len(places) - width + 1):
         window = places[first : first + width]
         words = [word for word, _, _ in window]
-        if " ".join(words) in phrases and not asked.intersection(words):
+        if " ".join(words) in phrases and not question_words.intersection(words):
             return window[0][1], window[-1][2]
     return None
 
@@ -230,10 +244,10 @@ def _beginning(question: str) -> str:
 
 def most_frequent_tags(
     train: Iterable[tuple[Sequence[str], Sequence[str]]],
-    asked: Iterable[Sequence[str]],
+    test: Iterable[Sequence[str]],
     unknown: str,
 ) -> list[list[str]]:
-    """Each asked word's most frequent tag in training, whatever its case.
+    """Each test word's most frequent tag in training, whatever its case.
 
     `train` has (words, tags) of each sentence. A word that is not there gets `unknown`.
     """
@@ -246,6 +260,6 @@ def most_frequent_tags(
         tag, _ = tag_counts.most_common(1)[0]
         best[word] = tag
     guesses = []
-    for words in asked:
+    for words in test:
         guesses.append([best.get(word.lower(), unknown) for word in words])
     return guesses

@@ -134,7 +134,8 @@ class ChoiceDataModule(FinetuningDataModule):
         self.train_sequences = self._grouped(self.train)
         self.train_targets = {"labels": self.train.labels}
         self.validation_sequences = self._grouped(self.validation)
-        available, published = self.train.num_available, self.published_train_examples
+        available = self.train.num_available
+        published = self.published_train_examples
         if published is not None and available != published:
             log.warning(
                 "%s has %d examples, %s's own has %d: another set in the same columns? Give it a"

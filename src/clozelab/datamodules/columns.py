@@ -78,7 +78,7 @@ def choose_columns(
     act: str,
     *,
     named: Sequence[str] = (),
-    place: str = "the table",
+    where: str = "the table",
     say: Callable[[Sequence[str]], str] = say_on_command_line,
 ) -> dict[str, str]:
     """Role -> column of what an act reads.
@@ -88,15 +88,15 @@ def choose_columns(
     would not be read.
     """
     if named:
-        _refuse_missing(columns, named, place)
-        return _by_order(named, act, place)
+        _refuse_missing(columns, named, where)
+        return _by_order(named, act, where)
     column_of = {role: role for role in named_roles(columns, act)}
     if is_enough(column_of, act):
-        refuse_unread(columns, column_of, act, place, say)
+        refuse_unread(columns, column_of, act, where, say)
         return column_of
     pair = _known_pair(columns, act)
     if pair is not None:
-        return _by_order(pair, act, place)
+        return _by_order(pair, act, where)
     single = _known_single(columns)
     if single is None or act in ("answer", "next"):
         problem = "nobody can tell which is the text"
@@ -104,11 +104,11 @@ def choose_columns(
             problem = "two columns are read"
         listed = ", ".join(map(repr, columns))
         raise ValueError(
-            f"{place} has the columns {listed}, and {problem}: say {say(['COLUMN'])}, "
+            f"{where} has the columns {listed}, and {problem}: say {say(['COLUMN'])}, "
             f"or {say(['FIRST', 'SECOND'])} for two texts"
         )
     column_of = {"text": single}
-    refuse_unread(columns, column_of, act, place, say)
+    refuse_unread(columns, column_of, act, where, say)
     return column_of
 
 
@@ -139,33 +139,33 @@ def is_enough(chosen: Iterable[str], act: str) -> bool:
 
 def refuse_unread(
     columns: Iterable[str],
-    chosen: Mapping[str, str],
+    column_of: Mapping[str, str],
     act: str,
-    place: str,
+    where: str,
     say: Callable[[Sequence[str]], str] = say_on_command_line,
 ) -> None:
     """ValueError for a column that looks like a text of the example and is not read.
 
-    `chosen` has the column of each role that is.
+    `column_of` has the column of each role that is.
     """
-    read = list(chosen.values())
+    read = list(column_of.values())
     for name in columns:
         if name in read:
             continue
         role = _meant_role(name)
         if role is None:
             continue
-        if role != name and role in roles_of(act) and role not in chosen:
+        if role != name and role in roles_of(act) and role not in column_of:
             raise ValueError(
-                f"{place} has {name!r}, which nothing reads: did you mean {role!r}? Call it so, "
+                f"{where} has {name!r}, which nothing reads: did you mean {role!r}? Call it so, "
                 f"or say {say([*read, name])}; {say(read)} leaves it out"
             )
         raise ValueError(
-            f"{place} has {name!r}, which do={act} does not read: {say(read)} leaves it out",
+            f"{where} has {name!r}, which do={act} does not read: {say(read)} leaves it out",
         )
 
 
-def refuse_unknown_keys(record: Mapping[str, object], act: str, place: str) -> None:
+def refuse_unknown_keys(record: Mapping[str, object], act: str, where: str) -> None:
     """ValueError for a key of a request that nothing reads.
 
     In a request there are no columns beside the texts.
@@ -176,13 +176,13 @@ def refuse_unknown_keys(record: Mapping[str, object], act: str, place: str) -> N
             continue
         if name in ROLES:
             raise ValueError(
-                f"{place} has {name!r}, which do={act} does not read; it reads {', '.join(roles)}",
+                f"{where} has {name!r}, which do={act} does not read; it reads {', '.join(roles)}",
             )
         advice = hint(name, roles)
         role = _meant_role(name)
         if role in roles:
             advice = f"did you mean {role!r}?"
-        raise ValueError(f"{place} has {name!r}, which nothing reads; {advice}")
+        raise ValueError(f"{where} has {name!r}, which nothing reads; {advice}")
 
 
 @lru_cache(maxsize=4096)  # objects of a file have the same few keys, row after row
@@ -194,23 +194,23 @@ def _meant_role(name: str) -> str | None:
     return nearest(word, [role for role in ROLES if role != "text"], cutoff=ALIKE)
 
 
-def _refuse_missing(columns: Sequence[str], named: Sequence[str], place: str) -> None:
+def _refuse_missing(columns: Sequence[str], named: Sequence[str], where: str) -> None:
     for name in named:
         if name not in columns:
-            raise ValueError(f"{place} has no column {name!r}; {hint(name, columns)}")
+            raise ValueError(f"{where} has no column {name!r}; {hint(name, columns)}")
         if columns.count(name) > 1:
-            raise ValueError(f"{place} has two columns {name!r}; rename one")
+            raise ValueError(f"{where} has two columns {name!r}; rename one")
 
 
-def _by_order(names: Sequence[str], act: str, place: str) -> dict[str, str]:
+def _by_order(names: Sequence[str], act: str, where: str) -> dict[str, str]:
     """Roles of one column, or of two: a text and its pair, a question and its passage."""
     if len(names) > 2:
         raise ValueError(
-            f"{place}: {len(names)} columns are named; a text is one column, a pair is two",
+            f"{where}: {len(names)} columns are named; a text is one column, a pair is two",
         )
     if len(names) == 2 and act in SINGLE:
         raise ValueError(
-            f"{place}: do={act} takes single texts, and {' and '.join(names)} are a pair",
+            f"{where}: do={act} takes single texts, and {' and '.join(names)} are a pair",
         )
     roles = ("text", "pair")
     if act == "answer" and len(names) == 2:

@@ -82,9 +82,11 @@ class StepStream(IterableDataset[list[TorchBatch]]):
     def __iter__(self) -> Iterator[list[TorchBatch]]:
         total_steps = sum(bound.phase.steps for bound in self.phases)
         worker = get_worker_info()
-        offset, stride = 0, 1
+        offset = 0
+        stride = 1
         if worker is not None:
-            offset, stride = worker.id, worker.num_workers
+            offset = worker.id
+            stride = worker.num_workers
         for step in range(self.start_step + offset, total_steps, stride):
             yield self.micro_batches(step)
 

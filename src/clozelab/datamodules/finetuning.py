@@ -178,7 +178,8 @@ class FinetuningDataModule(LightningDataModule):
 
         A list beside it says so; else they learn from the training examples and are scored.
         """
-        if listed := files.baselines_of(self.inputs.data_dir, self.validation_path):
+        listed = files.baselines_of(self.inputs.data_dir, self.validation_path)
+        if listed:
             return listed
         content = {
             "code": self.inputs.code,
@@ -200,11 +201,14 @@ class FinetuningDataModule(LightningDataModule):
     @property
     def facts(self) -> dict[str, Any]:
         """Counts worth keeping with a run: examples, skipped rows, cut lengths."""
+        num_token_types = 1
+        if self.inputs.tokenizer.has_token_types:
+            num_token_types = 2
         facts: dict[str, Any] = {
             "max_seq_length": self.max_seq_length,
             "train_examples_available": self.train.num_available,
             "unknown_shares": self.unknown_shares,
-            "token_types": 2 if self.inputs.tokenizer.has_token_types else 1,
+            "token_types": num_token_types,
             "bad_rows": sum(split.num_bad_rows for *_, split in self.splits()),
         }
         for name, split in (("train", self.train), ("validation", self.validation)):
@@ -286,7 +290,7 @@ class FinetuningDataModule(LightningDataModule):
         return self.first_steps + max(1, round(self.steps_per_epoch * self.plan.epochs))
 
     def place_of(self, step: int) -> tuple[int, int, slice]:
-        """The epoch of an optimizer step, its batch there, and the sequences the epoch goes through.
+        """(epoch, batch of it, sequences that the epoch goes through) of an optimizer step.
 
         The first sequences are epoch -1.
         """
@@ -416,9 +420,11 @@ class TrainingBatches(IterableDataset[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         # Worker w of W makes every W-th batch.
         worker = get_worker_info()
-        first, stride = 0, 1
+        first = 0
+        stride = 1
         if worker:
-            first, stride = worker.id, worker.num_workers
+            first = worker.id
+            stride = worker.num_workers
         batches: list[Ints] = []
         batches_epoch: int | None = None
         for epoch, position, sequences in self.places[first::stride]:

@@ -220,13 +220,14 @@ class HeldOutText(OfHeldOut, ScoringDataModule):
         part = integers(SEED, 0, "mask parts", text, position, high=self.mask_parts)
         key, question = np.unique(text * self.mask_parts + part, return_inverse=True)
         order = np.argsort(question, kind="stable")
-        asked = (question[order], position[order])
-        return self.ask(texts, key // self.mask_parts, asked, hidden=asked)
+        targets = (question[order], position[order])
+        return self.ask(texts, key // self.mask_parts, targets, hidden=targets)
 
     def score(
         self, log_probs: Floats, credit: Floats
     ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        ids, text = self.questions.ids, self.questions.text
+        ids = self.questions.ids
+        text = self.questions.text
         characters = piece_lengths(self.inputs.tokenizer)[ids].sum()
         bits = -log_probs.sum() / np.log(2) / characters
         scores = {"loss": -log_probs.mean(), "accuracy": credit.mean(), "bits_per_character": bits}
@@ -301,7 +302,8 @@ class ClozeBySide(OfHeldOut, ScoringDataModule):
 
     The word is a single token with two or more on both sides. Of a side that is not given every
     token is hidden, so that its length stays and no end of a text gives anything away. A causal
-    encoder has the left alone."""
+    encoder has the left alone.
+    """
 
     SIDES = ("left", "right", "both")
 
@@ -329,14 +331,14 @@ class ClozeBySide(OfHeldOut, ScoringDataModule):
         super().__init__(**common)
 
     def make_questions(self) -> Questions:
-        sentences, places = self._choose_words()
+        sentences, word_positions = self._choose_words()
         self._say_what_is_too_long(self.max_seq_length - 2)
         if not sentences:
             raise ValueError(
                 "no held-out sentence has a word with two tokens on both sides: name longer text"
             )
         texts = assemble(self.inputs.tokenizer, sentences)
-        position = np.array(places)
+        position = np.array(word_positions)
         # Where the hidden range begins, and its length: the word with all that a reader of this
         # side is not given. [CLS] is position 0, [SEP] the last one.
         begins: list[Ints] = []
@@ -354,18 +356,19 @@ class ClozeBySide(OfHeldOut, ScoringDataModule):
         hidden = token_ranges(np.concatenate(begins), np.concatenate(lengths))
         # All texts from one side, then all from the next one.
         text = np.tile(np.arange(len(texts)), len(self.sides))
-        asked = (np.arange(len(text)), np.tile(position, len(self.sides)))
-        return self.ask(texts, text, asked, hidden)
+        targets = (np.arange(len(text)), np.tile(position, len(self.sides)))
+        return self.ask(texts, text, targets, hidden)
 
     def _choose_words(self) -> tuple[list[np.ndarray], list[int]]:
         """Sentences of equally many from each source, and the place of the word to ask for in each.
 
         The place counts [CLS].
         """
-        tokenizer, room = self.inputs.tokenizer, self.max_seq_length - 2
+        tokenizer = self.inputs.tokenizer
+        room = self.max_seq_length - 2
         starts = word_starts(tokenizer)
         sentences: list[np.ndarray] = []
-        places: list[int] = []
+        word_positions: list[int] = []
         num_sources = len(self.source_names)
         lacking = [max(1, self.max_words // num_sources)] * num_sources
         for source, document in self.documents:
@@ -383,8 +386,8 @@ class ClozeBySide(OfHeldOut, ScoringDataModule):
                 lacking[source] -= 1
                 draw = integers(SEED, 0, "cloze", len(sentences), high=len(candidates))[0]
                 sentences.append(ids)
-                places.append(1 + candidates[draw])
-        return sentences, places
+                word_positions.append(1 + candidates[draw])
+        return sentences, word_positions
 
     def _say_what_is_too_long(self, room: int) -> None:
         """A part of a sentence would be a text that ends where the encoder's length does."""
@@ -528,7 +531,8 @@ class SentencePairs(OfHeldOut):
         _, document = self.documents[number]
         other_documents = [self.documents[i][1] for i in same_source if i != number]
         for i in range(0, len(document) - 1, 2):
-            first, neighbour = document[i], document[i + 1]
+            first = document[i]
+            neighbour = document[i + 1]
             if self.question == "order":
                 yield first, neighbour
                 yield neighbour, first

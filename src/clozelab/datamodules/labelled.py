@@ -543,20 +543,21 @@ class LabelledDataModule(FinetuningDataModule):
         paths = {"": self.validation_path}
         paths |= {f"{name}_": path for name, path in self.extra_paths.items()}
         validation = {prefix: self._read(path, names or None) for prefix, path in paths.items()}
-        train_pairs, labels = _pairs(train), train.label_values(names)
-        asked: list[tuple[str, str]] = []
+        train_pairs = _pairs(train)
+        labels = train.label_values(names)
+        validation_pairs: list[tuple[str, str]] = []
         for examples in validation.values():
-            asked += _pairs(examples)
+            validation_pairs += _pairs(examples)
         # All sets are guessed at once, behind each other: the words are learnt once.
         guesses: NDArray[Any]
         if names:
             metrics = ["accuracy"]
             if len(names) == 2:
                 metrics = ["accuracy", "f1", "matthews"]
-            guesses = guess_classes(train_pairs, labels, asked, len(names))
+            guesses = guess_classes(train_pairs, labels, validation_pairs, len(names))
         else:
             metrics = ["spearman", "pearson"]
-            guesses = guess_numbers(train_pairs, labels, asked)
+            guesses = guess_numbers(train_pairs, labels, validation_pairs)
         scores: dict[str, float] = {}
         start = 0
         for prefix, examples in validation.items():

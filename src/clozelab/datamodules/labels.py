@@ -270,11 +270,11 @@ def warn_of_lacking_classes(path: Path, labels: NDArray[Any], names: Sequence[st
     present = set(labels.tolist())
     lacking = [name for number, name in enumerate(names) if number not in present]
     if lacking:
-        shown = ", ".join(map(repr, lacking[:SHOWN_LINES]))
+        listed = ", ".join(map(repr, lacking[:SHOWN_LINES]))
         if len(lacking) > SHOWN_LINES:
-            shown += ", ..."
+            listed += ", ..."
         log.warning(
-            "%s has no example of %d of %d classes: %s", path, len(lacking), len(names), shown
+            "%s has no example of %d of %d classes: %s", path, len(lacking), len(names), listed
         )
 
 

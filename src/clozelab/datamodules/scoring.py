@@ -85,7 +85,10 @@ class Questions(Sequences):
 
 
 def token_ranges(starts: Ints, lengths: Ints) -> Tokens:
-    """A range of tokens of each sequence: starts [1, 4], lengths [2, 1] -> (0, 1), (0, 2), (1, 4)."""
+    """A range of tokens of each sequence.
+
+    Starts [1, 4] and lengths [2, 1] are sequences [0, 0, 1] and positions [1, 2, 4].
+    """
     sequence = np.repeat(np.arange(len(starts)), lengths)
     _, position = ragged_positions(starts, lengths)
     return sequence, position
@@ -99,19 +102,20 @@ def inner_tokens(texts: TokenSequences) -> Tokens:
 def ask(
     texts: TokenSequences,
     text: Ints,
-    asked: Tokens,
+    targets: Tokens,
     hidden: Tokens | None,
     *,
     mask_id: int,
     is_causal: bool,
 ) -> Questions:
-    """Questions about texts[text[i]]: tokens that are asked for, and in a masked model hidden ones.
+    """Questions about texts[text[i]]: tokens that are targets for, and in a masked model hidden ones.
 
-    `asked` and `hidden` number the questions, and positions in their text.
+    `targets` and `hidden` number the questions, and positions in their text.
     """
     readings = texts.gather(text)
-    ids, offsets = readings["input_ids"], offsets_of(readings["lengths"])
-    question, position = asked
+    ids = readings["input_ids"]
+    offsets = offsets_of(readings["lengths"])
+    question, position = targets
     # The answers are taken before any token is hidden.
     answers = ids[offsets[question] + position]
     if hidden is not None:
@@ -185,13 +189,13 @@ class ScoringDataModule(MeasureDataModule):
         refuse_unknown(f"measure {self.inputs.name}", float(unknown), self.inputs.max_unknown_share)
 
     def ask(
-        self, texts: TokenSequences, text: Ints, asked: Tokens, hidden: Tokens | None = None
+        self, texts: TokenSequences, text: Ints, targets: Tokens, hidden: Tokens | None = None
     ) -> Questions:
         """As the function `ask`, of this encoder."""
         return ask(
             texts,
             text,
-            asked,
+            targets,
             hidden,
             mask_id=self.inputs.tokenizer.mask_id,
             is_causal=self.is_causal,
@@ -254,8 +258,8 @@ class MinimalPairs(ScoringDataModule):
         num_hidden = np.ones_like(position)
         if self.masking == "word":
             num_hidden = self._pieces_to_word_end(sentences, text)
-        asked = (np.arange(len(text)), position)
-        return self.ask(texts, text, asked, token_ranges(position, num_hidden))
+        targets = (np.arange(len(text)), position)
+        return self.ask(texts, text, targets, token_ranges(position, num_hidden))
 
     def _read_pairs(self) -> tuple[list[tuple[str, ...]], list[str]]:
         """(good, bad) or (good, bad, field) of each pair, and the name of each one's group."""
@@ -337,7 +341,11 @@ class MinimalPairs(ScoringDataModule):
         place = np.arange(len(text))
         return last[np.searchsorted(last, place)] - place + 1
 
-    def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], Records]:  # noqa: ARG002
+    def score(
+        self,
+        log_probs: Floats,
+        credit: Floats,  # noqa: ARG002
+    ) -> tuple[dict[str, float], Records]:
         sums = np.bincount(self.questions.text, log_probs, 2 * len(self.pairs))
         good, bad = sums.reshape(2, -1)
         won = np.where(self.pairs.same | (good == bad), 0.5, good > bad)

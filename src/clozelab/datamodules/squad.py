@@ -101,7 +101,8 @@ def read_squad(
     examples = SquadExamples()
     seen: dict[str, Any] = {}
     for passage, record in _questions(path, examples):
-        identifier, text = _value(path, record, "id"), examples.passages[passage]
+        identifier = _value(path, record, "id")
+        text = examples.passages[passage]
         if for_training and seen.get(identifier) == (text, record):
             examples.counts["question_repeated"] += 1
             continue
@@ -177,7 +178,8 @@ def _answers_of(
 
 def _answer_list(where: str, answers: dict[str, Any]) -> list[dict[str, Any]]:
     """From lists of texts and of starts, as `datasets` has them, to a list of answers."""
-    texts, starts = answers.get("text"), answers.get("answer_start")
+    texts = answers.get("text")
+    starts = answers.get("answer_start")
     if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
         raise ValueError(
             f"{where}: answers need two equally long lists, text and answer_start, not"
@@ -407,6 +409,9 @@ def build_features(
     passage_lengths = np.zeros(len(examples.passages), dtype=np.int64)
     for number, (tokens, _) in encoded.items():
         passage_lengths[number] = len(tokens)
+    no_flags = np.zeros(0, dtype=np.bool_)
+    max_context = np.concatenate([no_flags, *builder.max_context])
+    passage_spans = np.concatenate(all_spans).astype(np.int32)
     features = SquadFeatures(
         sequences=TokenSequences(input_ids, offsets, second_starts),
         question=question_index,
@@ -414,8 +419,8 @@ def build_features(
         window_starts=window_starts,
         start_positions=start_positions,
         end_positions=end_positions,
-        max_context=np.concatenate([np.zeros(0, dtype=np.bool_), *builder.max_context]),
-        passage_spans=np.concatenate(all_spans).astype(np.int32),
+        max_context=max_context,
+        passage_spans=passage_spans,
         passage_offsets=offsets_of(passage_lengths),
     )
     return features, builder.counts

@@ -133,6 +133,16 @@ class TaggedSentences:
     def __len__(self) -> int:
         return len(self.words)
 
+    def add(self, words: list[str], tags: list[str] | None, document: int, line: int) -> None:
+        """Add a sentence; one without tags (None) leaves the whole file without them."""
+        self.words.append(words)
+        self.documents.append(document)
+        self.lines.append(line)
+        if tags is None:
+            self.tags = None
+        elif self.tags is not None:
+            self.tags.append(tags)
+
 
 def read_conll(
     path: Path,
@@ -148,21 +158,17 @@ def read_conll(
     damaged ones.
     """
     sentences = TaggedSentences(tags=[])
-    tag_labels = LabelColumn(path, None, expected, is_tag=True)
+    # Where tags are not required they are taken as they are.
+    tag_labels: LabelColumn | None = None
+    if require_tags:
+        tag_labels = LabelColumn(path, None, expected, is_tag=True)
     # Conllu has ten columns, another file as many as its first undamaged sentence.
     width: int | None = None
     if layout.is_conllu:
         width = CONLLU_COLUMNS
     damaged: list[str] = []
-    num_sentences = document = 0
-    for starts_document, block in _blocks(path, layout):
-        if starts_document:
-            sentences.has_documents = True
-        # Without marks every sentence is a document of its own.
-        if starts_document or not sentences.has_documents:
-            document += 1
-        if not block:
-            continue
+    num_sentences = 0
+    for document, block in _numbered_blocks(path, layout, sentences):
         num_sentences += 1
         first_line, first_fields = block[0]
         expected_width = len(first_fields) if width is None else width
@@ -171,25 +177,38 @@ def read_conll(
             damaged.append(f"{path}:{damage}")
             continue
         width = expected_width
-        has_tags = layout.has_tags(width)
-        if require_tags and not has_tags:
+        tags: list[str] | None = None
+        if layout.has_tags(width):
+            tags = _tags_of(block, layout, tag_labels)
+        elif require_tags:
             raise ValueError(
                 f"{path}:{first_line}: {width} columns, but the tag is looked for in "
                 f"tag_column={layout.tag_column} (a test file without tags can only be predicted)"
             )
-        sentences.words.append([fields[layout.word_column] for _, fields in block])
-        sentences.documents.append(document)
-        sentences.lines.append(first_line)
-        if not has_tags:
-            sentences.tags = None
-        elif sentences.tags is not None:
-            sentences.tags.append(_tags_of(block, layout, tag_labels if require_tags else None))
-    tag_labels.refuse()
+        words = [fields[layout.word_column] for _, fields in block]
+        sentences.add(words, tags, document, first_line)
+    if tag_labels is not None:
+        tag_labels.refuse()
     refuse_wrong_file(
         path, damaged, num_sentences, "one word a line with the same number of columns"
     )
     sentences.counts["damaged_sentences"] = len(damaged)
     return sentences
+
+
+def _numbered_blocks(
+    path: Path, layout: ColumnFormat, sentences: TaggedSentences
+) -> Iterator[tuple[int, Block]]:
+    """(number of its document, sentence); notes in `sentences` whether the file has documents."""
+    document = 0
+    for starts_document, block in _blocks(path, layout):
+        if starts_document:
+            sentences.has_documents = True
+        # Without marks every sentence is a document of its own.
+        if starts_document or not sentences.has_documents:
+            document += 1
+        if block:
+            yield document, block
 
 
 def _tags_of(block: Block, layout: ColumnFormat, tag_labels: LabelColumn | None) -> list[str]:
@@ -336,7 +355,8 @@ def build_sequences(
             starts, int(sentence_starts[sentence]), int(sentence_starts[sentence + 1]), budget
         )
         for begin, end in runs:
-            first, last = begin, end
+            first = begin
+            last = end
             if document_context:
                 first, last = _window(starts, begin, end, document, budget)
             context_before = int(starts[begin] - starts[first])
@@ -349,13 +369,15 @@ def build_sequences(
             counts["split_sentences"] += 1
     input_ids, offsets = concatenate(sequences)
     word_positions, _ = concatenate(positions)
+    sentence_lengths = [len(sentences.words[sentence]) for sentence in selection]
+    lines = [str(sentences.lines[sentence]) for sentence in selection]
     arrays: Arrays = {
         "input_ids": input_ids,
         "offsets": offsets,
         "word_offsets": offsets_of(num_words),
         "word_positions": word_positions,
-        "sentence_offsets": offsets_of([len(sentences.words[sentence]) for sentence in selection]),
-        "ids": np.array([str(sentences.lines[sentence]) for sentence in selection], dtype=np.str_),
+        "sentence_offsets": offsets_of(sentence_lengths),
+        "ids": np.array(lines, dtype=np.str_),
     }
     return arrays, counts
 
@@ -537,10 +559,11 @@ class TagDataModule(FinetuningDataModule):
         sequences = TaggedSequences(
             tokens, arrays["word_offsets"], arrays["word_positions"], arrays["labels"]
         )
+        words = arrays["words"].tobytes().decode().split("\n")
         return TaggedSplit(
             sequences=sequences,
             sentence_offsets=arrays["sentence_offsets"],
-            words=arrays["words"].tobytes().decode().split("\n"),
+            words=words,
             ids=arrays["ids"],
             label_names=facts["label_names"],
             entity_tags=self.entity_tags,
@@ -619,10 +642,12 @@ class TagDataModule(FinetuningDataModule):
         selection = subset(len(train), self.plan.max_train_examples)
         examples = [(train.words[i], train_tags[i]) for i in selection]
         if self.entity_tags:
-            unknown, score = OUTSIDE, entity_scores
+            unknown = OUTSIDE
+            score = entity_scores
         else:
             counts = Counter(itertools.chain.from_iterable(tags for _, tags in examples))
-            unknown, score = counts.most_common(1)[0][0], tag_scores
+            unknown = counts.most_common(1)[0][0]
+            score = tag_scores
         guesses = most_frequent_tags(examples, validation.words, unknown)
         return {TAGS: score(guesses, gold_tags)}
 

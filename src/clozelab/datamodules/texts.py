@@ -10,7 +10,7 @@
 
 Anything else is a ValueError in one sentence, before a text is read. What cannot be a text in a
 list is a mistake of the program, and refused; an empty cell of a table is a fact about one row, and
-stands as `Unreadable` in its place.
+stands as `Unreadable` in its where.
 """
 
 from __future__ import annotations
@@ -109,10 +109,10 @@ def read_item(value: Any, number: int, act: str) -> Any:
         return _question(strings, number)
     if act in SINGLE and act != "tag":
         raise ValueError(f"do={act} takes single texts, and text {number} is a pair, or a list")
-    for place, string in enumerate(strings, 1):
+    for where, string in enumerate(strings, 1):
         if not isinstance(string, str):
             raise ValueError(
-                f"text {number}, part {place} is {_shown(string)}: a string was expected",
+                f"text {number}, part {where} is {_shown(string)}: a string was expected",
             )
     if act == "tag":
         return [str(word) for word in strings]
@@ -227,10 +227,10 @@ def _of_records(
     """One dictionary a text; each is read by its own keys."""
     items = []
     for number, record in enumerate(records, 1):
-        place = f"text {number}"
+        where = f"text {number}"
         if columns is None:
-            refuse_unknown_keys(record, act, place)
-        roles = _roles(list(record), act, columns, place)
+            refuse_unknown_keys(record, act, where)
+        roles = _roles(list(record), act, columns, where)
         items.append(_mended(read_cells(record, roles, act), number))
     if act not in (*SINGLE, "answer"):
         _refuse_mixture(items)
@@ -252,15 +252,15 @@ def _roles(
     names: list[Any],
     act: str,
     columns: str | Sequence[str] | None,
-    place: str,
+    where: str,
 ) -> dict[str, str]:
     if isinstance(columns, str):
         columns = [columns]
     string_names = [name for name in names if isinstance(name, str)]
     if not string_names:
-        raise ValueError(f"{place} has no column with a name: {EXPECTED}")
+        raise ValueError(f"{where} has no column with a name: {EXPECTED}")
     return choose_columns(
-        string_names, act, named=list(columns or ()), place=place, say=say_in_python
+        string_names, act, named=list(columns or ()), where=where, say=say_in_python
     )
 
 
@@ -302,28 +302,28 @@ def _is_missing(value: Any) -> bool:
     return is_missing(value) or type(value).__name__ in ("NAType", "NaTType")
 
 
-def _question(parts: list[Any], number: int) -> tuple[str, list[str]]:
+def _question(items: list[Any], number: int) -> tuple[str, list[str]]:
     """A question with its passage, or its passages."""
-    if len(parts) != 2 or not isinstance(parts[0], str):
+    if len(items) != 2 or not isinstance(items[0], str):
         raise ValueError(
             f"question {number}: (QUESTION, PASSAGE) or (QUESTION, [PASSAGES]) was expected",
         )
-    return str(parts[0]), read_passages(parts[1], f"question {number}")
+    return str(items[0]), read_passages(items[1], f"question {number}")
 
 
-def read_passages(given: Any, place: str) -> list[str]:
+def read_passages(given: Any, where: str) -> list[str]:
     """One passage, or many."""
     if isinstance(given, str):
         return [str(given)]
     if isinstance(given, Mapping) or not _is_iterable(given):
         raise ValueError(
-            f"{place}: the passages are {_shown(given)}: a string, or a list of them, was expected",
+            f"{where}: the passages are {_shown(given)}: a string, or a list of them, was expected",
         )
     passages = list(given)
     for index, passage in enumerate(passages, 1):
         if not isinstance(passage, str):
             raise ValueError(
-                f"{place}: passage {index} is {_shown(passage)}: a string was expected",
+                f"{where}: passage {index} is {_shown(passage)}: a string was expected",
             )
     return [str(passage) for passage in passages]
 

@@ -278,9 +278,9 @@ def roles_of_file(file: RowFile, act: str, values: Mapping[str, str]) -> dict[st
         if key not in roles_of(act):
             raise ValueError(f"{key}= is nothing for do={act}")
     if "text" not in values:
-        return choose_columns([*file.columns, *constants], act, place=file.name)
+        return choose_columns([*file.columns, *constants], act, where=file.name)
     named = named_columns(values["text"], file.columns)
-    roles = choose_columns(file.columns, act, named=named, place=file.name)
+    roles = choose_columns(file.columns, act, named=named, where=file.name)
     for key in constants:
         if key in roles:
             raise ValueError(
