@@ -94,6 +94,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
     So a reader never sees half of it.
     """
+    # of this process alone: two may write the same file
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -199,6 +200,7 @@ def _text_file(source: Source, index: int, name: str, path: Path) -> TextFile:
     """A file with its format, and of a table with its column of texts."""
     file_format = source.format
     if file_format == "auto":
+        # by the suffix; what has none that is known is text
         file_format = table_format(path) or "text"
         if file_format == "text":
             _refuse_json(path, index)
@@ -221,6 +223,7 @@ def _refuse_json(path: Path, index: int) -> None:
             beginning = next(chunks_of(path, raw), b"")[:HEAD_BYTES]
     except (OSError, ValueError):
         return  # who reads it says what is wrong
+    # {"text": ... or [{"...: no sentence of a text begins so
     if JSON_BEGINNING.match(beginning):
         key = f"corpus.sources.{index}.format"
         raise ValueError(
@@ -240,6 +243,7 @@ def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path],
         return {location.name: location}, 0
     if location.is_dir():
         return _files_below(location)
+    # A glob is looked for below data_dir, or below the root of an absolute path.
     base = Path(data_dir).expanduser()
     if Path(pattern).expanduser().is_absolute():
         base = Path(location.anchor)
@@ -345,6 +349,7 @@ def check_head(file: TextFile) -> None:
 
     The same where most rows of its beginning are unusable.
     """
+    # The beginning is read as the whole file will be; its counts are for this check alone.
     counts = CorpusCounts()
     num_usable = sum(bool(text) for text in _head_rows(file, counts))
     num_bad = counts.bad.total()

@@ -118,6 +118,7 @@ class FolderTokenizer(Tokenizer):
         self.released = released
         self._config = dict(config)
         self._json = dict(rules)
+        # In this order: each step asks the library, or what the steps before it have set.
         self._library = self._open(self._json)
         self._set_vocabulary()
         self._set_roles()
@@ -164,6 +165,7 @@ class FolderTokenizer(Tokenizer):
     def _set_roles(self) -> None:
         """Names of the special tokens, and ids of those that text cannot do without."""
         roles = {role: self._role(role) for role in ROLES}
+        # The model's own unknown token counts, not what the configuration calls so.
         roles["unk"] = _unknown_token(self._json["model"]) or roles["unk"]
         if roles["unk"] not in self._ids:
             roles["unk"] = ""
@@ -214,6 +216,7 @@ class FolderTokenizer(Tokenizer):
         self.cls_id = before[0]
         self.sep_id = behind[0]
         self.can_have_token_types = self._set_pair_template(probe)
+        # an encoder may be trained without types though its template has them
         names = self._config.get("model_input_names")
         self.has_token_types = self.can_have_token_types and (
             names is None or "token_type_ids" in names
@@ -576,6 +579,7 @@ def _with_added_tokens(
 ) -> dict[str, Any]:
     """The rules with the tokens and flags that AutoTokenizer adds by tokenizer_config.json."""
     library = open_library(path, settled)
+    # A token with other flags counts as another one.
     present = {repr(token) for token in library.get_added_tokens_decoder().values()}
     names = {token.content for token in library.get_added_tokens_decoder().values()}
     vocabulary = library.get_vocab(with_added_tokens=True)

@@ -77,6 +77,7 @@ def lines_of(path: Path, raw: Readable) -> Iterator[bytes]:
     """
     unfinished: list[bytes] = []
     for chunk in chunks_of(path, raw):
+        # The first piece of a chunk ends the line that the last chunk left unfinished.
         head, *lines = chunk.split(b"\n")
         unfinished.append(head)
         if lines:  # joined once per line, so a line of many chunks costs its length, not its square
@@ -167,6 +168,7 @@ def chunks_of(path: Path, raw: Readable) -> Iterator[bytes]:
 
     ValueError for a binary or damaged file, and for a bomb.
     """
+    # a small file that unpacks to a large one is a bomb
     limit = max(MIN_BOMB_BYTES, MAX_EXPANSION * path.stat().st_size)
     size = 0
     try:
@@ -194,6 +196,7 @@ def is_binary(head: bytes) -> bool:
     num_nuls = head.count(NUL)
     if not num_nuls:
         return False
+    # UTF-16 has a NUL in every other byte.
     if num_nuls > max(1, MAX_NUL_FRACTION * len(head)):
         return True
     text = head.replace(NUL, b"")

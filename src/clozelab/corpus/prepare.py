@@ -200,6 +200,7 @@ def _write_corpus(folder: Path, plan: _Plan) -> None:
         (folder / "tokenizer" / file_name).write_bytes(content)
     written = CorpusCounts()
     writers = _write_shards(folder, plan, tokenizer, split, written)
+    # The second pass has to meet what the first one counted.
     if (written.documents, written.characters) != (counts.documents, counts.characters):
         raise ValueError(
             f"the text of corpus {plan.name} changed while it was read; run the prepare stage again"
@@ -288,6 +289,7 @@ def _check_beginning(plan: _Plan, max_unknown_share: float) -> None:
     It cannot be read in words, or a given vocabulary does not know most of it.
     """
     documents = read_documents(plan.files, CorpusCounts())
+    # some pages are enough to see that a vocabulary does not fit
     sentences = _sentences_of(next(_batches(documents, FIT_CHARACTERS), []))
     if plan.tokenizer.kind == WordPieceTokenizer.kind:
         check_spaces(sentences, plan.tokenizer.lowercase, max_unknown_share)
@@ -360,6 +362,7 @@ def _survey(
         split.observe(document)
         if learn:
             sample.add(document)
+    # one document of several stretches can be divided
     if counts.documents < 2 and split.num_stretches < 2:
         _refuse_small(counts)
     split.settle()

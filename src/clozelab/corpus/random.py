@@ -52,6 +52,7 @@ def _as_u64(value: Ints) -> U64:
 
 def _step(state: U64, coordinate: Ints) -> U64:
     """Mixes one more coordinate into the state; broadcasts; always returns a fresh array."""
+    # splitmix64: a multiple of the golden ratio for each coordinate, then mixed
     counter = _as_u64(coordinate) + np.uint64(1)
     counter *= np.uint64(_GOLDEN)
     return _mix(state + counter)
@@ -85,6 +86,7 @@ def uniform01(
     seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints = 0
 ) -> NDArray[np.float64]:
     """Uniform in [0, 1), 53 random bits."""
+    # a float64 has 53 bits of mantissa
     bits = uniform_u64(seed, epoch, stream, index, sub) >> np.uint64(11)
     return bits * np.float64(2.0**-53)
 

@@ -158,6 +158,7 @@ def _has_pairs(name: str, lines: Lines) -> bool:
 
     ValueError for a table.
     """
+    # All lines are looked at: the first ones may be the exception.
     total = pairs = wide = 0
     for _, line in lines():
         if line is None or not line.strip():
@@ -207,6 +208,7 @@ def _json_rows(name: str, lines: Lines) -> Iterator[Row]:
 
 def _open_json(path: Path) -> RowFile:
     """A list of objects, as `json` writes it; or an object a line under this name."""
+    # A JSON list cannot be read line by line.
     lines = list(text_lines(path))
     if any(line is None for _, line in lines):
         raise ValueError(f"{path} is not UTF-8 text")
@@ -261,6 +263,7 @@ def _table_rows(path: Path, table: Table) -> Iterator[Row]:
     for number, record in table.rows():
         place = f"{path}:{number}"
         if isinstance(record, str):
+            # A damaged row keeps its cells as far as they stand there.
             cells = dict[str, Any].fromkeys(table.columns)
             if isinstance(record, DamagedRow):
                 cells |= record.cells
@@ -296,6 +299,7 @@ def _is_quoted(path: Path) -> bool:
         rows = list(csv.reader(io.StringIO(text, newline=""), delimiter="\t", strict=True))
     except csv.Error:
         return False
+    # Quotation marks where they are needed, or around every cell.
     for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL):
         buffer = io.StringIO(newline="")
         csv.writer(buffer, delimiter="\t", lineterminator="\n", quoting=quoting).writerows(rows)

@@ -123,6 +123,7 @@ class TokenShards:
         ValueError where one is missing or has another size than `shards.json` says.
         """
         folder = Path(folder)
+        # Files are found by what shards.json lists, and their sizes are compared there.
         facts = _read_facts(folder / SHARDS_FILE)
         dtype = token_dtype(facts["vocab_size"])
         names = sorted(name for name in facts["files"] if name.startswith("tokens-"))
@@ -229,9 +230,11 @@ class ShardWriter:
         """
         assert len(ids) == sentences.sum() and len(sentences) == documents.sum()
         assert len(documents) == len(sources) == len(origins)
+        # an id beyond the vocabulary would make the counts longer
         counts = np.bincount(ids, minlength=self.vocab_size)
         assert len(counts) == self.vocab_size, "token id outside the vocabulary"
         self.token_counts += counts
+        # A new file begins between two calls, so between two documents.
         if self._tokens[-1].tell() >= self.max_shard_tokens * self._dtype.itemsize:
             self._tokens.append(self._create(f"tokens-{len(self._tokens):05d}"))
         _append(self._tokens[-1], ids, self._dtype)
@@ -289,6 +292,7 @@ def unigram_loss(shards: TokenShards, labels: np.ndarray) -> float:
 
     A token that the split does not have counts half a time.
     """
+    # half a count for every entry, so that no loss is infinite
     counts = np.full(shards.vocab_size, 0.5)
     for _, block in shards.tokens.blocks(1 << 20):
         counts += np.bincount(block, minlength=shards.vocab_size)

@@ -186,6 +186,7 @@ def _open_delimited(
     number, names = next(_fields_of(path, file_format, ignore, delimiter), (0, None))
     if number == 0:
         raise ValueError(f"{path} is empty; expected a header line")
+    # A given header counts where the first line does not name what is required.
     has_header = header is None or (names is not None and set(required) <= set(names))
     columns = names
     if not has_header:
@@ -255,6 +256,7 @@ def _csv_fields(
     delimiter: str,
 ) -> Iterator[tuple[int, list[str] | None]]:
     """A quoted field may hold line breaks, so the csv module reads the file, not single lines."""
+    # the limit is the whole process's, and is only ever raised
     csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL_CHARACTERS))
     with path.open("rb") as file:
         reader = csv.reader(
@@ -489,6 +491,7 @@ def find_text_column(
         raise ValueError(
             f"{table.path} has no column {name!r}; its columns are {listed}: name one by {key}",
         )
+    # No column is called "text": a name has to be found, so there must be a header.
     _refuse_missing_header(table)
     plausible = _plausible_columns(table)
     if len(plausible) != 1:

@@ -68,6 +68,7 @@ class ChoiceFormat:
         columns = [self.context_column, *start_columns, *self.ending_columns]
         table = TableFormat(columns, self.label_column, None, self.columns, self.file_format)
         examples = table.read(path, has_labels, names=self.label_names)
+        # cells: context, [start], ending, ending, ... -> context, start + ending, ...
         first_ending = 1 + len(start_columns)
         texts: list[tuple[str, ...]] = []
         for cells in examples.texts:
@@ -84,6 +85,7 @@ def fold_of(context: str, num_folds: int) -> int:
 
     Its text decides: equal contexts are always on the same side.
     """
+    # not `hash`, which is another one in every process
     digest = hashlib.sha256(context.encode()).digest()
     return int.from_bytes(digest[:8]) % num_folds
 
@@ -117,6 +119,7 @@ class ChoiceDataModule(FinetuningDataModule):
         self.published_train_examples = published_train_examples
         self.folds = folds
         self.held_out_fold = held_out_fold
+        # One of the two settings alone is a mistake, too.
         has_folds = folds is not None or held_out_fold is not None
         if has_folds and held_out_fold not in range(folds or 0):
             raise ValueError(
@@ -136,6 +139,7 @@ class ChoiceDataModule(FinetuningDataModule):
         self.validation_sequences = self._grouped(self.validation)
         available = self.train.num_available
         published = self.published_train_examples
+        # Sets with these columns are many: a warning where the size tells them apart.
         if published is not None and available != published:
             log.warning(
                 "%s has %d examples, %s's own has %d: another set in the same columns? Give it a"
@@ -160,6 +164,7 @@ class ChoiceDataModule(FinetuningDataModule):
         With folds one file is both of the first, and a context's fold says for which it is.
         """
         examples = self.layout.read(path, has_labels=role != "test")
+        # Without folds each role has a file of its own, and a test file is never divided.
         if self.folds is None or role == "test":
             return examples
         selection = []

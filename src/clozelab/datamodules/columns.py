@@ -87,13 +87,16 @@ def choose_columns(
     missing, where none can be told to be the text, and where a column looks like a second text that
     would not be read.
     """
+    # The caller has the first word.
     if named:
         _refuse_missing(columns, named, where)
         return _by_order(named, act, where)
+    # Columns that are called as the roles are.
     column_of = {role: role for role in named_roles(columns, act)}
     if is_enough(column_of, act):
         refuse_unread(columns, column_of, act, where, say)
         return column_of
+    # The usual names of pairs, then of single texts, or the only column.
     pair = _known_pair(columns, act)
     if pair is not None:
         return _by_order(pair, act, where)
@@ -119,6 +122,7 @@ def named_roles(columns: Iterable[str], act: str) -> list[str]:
     """
     names = list(columns)
     roles = [role for role in roles_of(act) if role in names]
+    # beside a question, `pair` would be a second name of its passage
     if act == "answer" and "question" in roles:
         roles = [role for role in roles if role != "pair"]
     return roles
@@ -155,6 +159,7 @@ def refuse_unread(
         role = _meant_role(name)
         if role is None:
             continue
+        # "txt" in place of "text": nobody else has this role, so it is a slip of the pen
         if role != name and role in roles_of(act) and role not in column_of:
             raise ValueError(
                 f"{where} has {name!r}, which nothing reads: did you mean {role!r}? Call it so, "
@@ -221,6 +226,7 @@ def _by_order(names: Sequence[str], act: str, where: str) -> dict[str, str]:
 def _known_pair(columns: Sequence[str], act: str) -> tuple[str, str] | None:
     if act in SINGLE:
         return None
+    # "Sentence1" is found as "sentence1", and keeps its spelling.
     by_word = {name.casefold(): name for name in columns}
     usual_pairs: Sequence[tuple[str, str]] = PAIRED_NAMES
     if act == "answer":

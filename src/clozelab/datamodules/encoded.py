@@ -55,6 +55,7 @@ def encode_texts(
             f"stride={stride}: give 1 to {max_length - 2} tokens, which is what this model reads at"
             " once"
         )
+    # Every text is unreadable for a reason, or goes on to be a sequence.
     encoded = _encode_sides(texts, tokenizer, has_masks)
     reasons: list[str | None] = []
     readable: list[Sides] = []
@@ -63,6 +64,7 @@ def encode_texts(
             reasons.append(text.reason)
             continue
         reason = _unread(sides, tokenizer, reads_empty, has_masks)
+        # A single text is never too long where it is read in windows.
         is_windowed = stride is not None and len(sides) == 1
         if reason is None and not is_windowed:
             reason = _too_long(sides, tokenizer, max_length)
@@ -97,6 +99,7 @@ def _unread(sides: Sides, tokenizer: Tokenizer, reads_empty: bool, has_masks: bo
     if has_masks:
         return None  # a mask alone is a question
     for side, ids in zip(SIDES, sides, strict=False):
+        # such a text is its special tokens alone
         if reads_empty and not len(ids):
             continue
         name = ""
@@ -149,8 +152,10 @@ def _assembled(
 ) -> Encoded:
     if not readable:
         empty = np.zeros(0, dtype=np.int32)
+        # arrays without an element: there is nothing to concatenate
         no_sequences = TokenSequences(empty, np.zeros(1, dtype=np.int64), empty)
         return Encoded(no_sequences, examples.offsets_of([]), reasons)
+    # Texts of one call are all pairs, or all single ones.
     one_window_each = np.arange(len(readable) + 1)
     if len(readable[0]) == 2:
         firsts, seconds = zip(*readable, strict=True)

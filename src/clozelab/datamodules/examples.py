@@ -132,6 +132,7 @@ def subset(num_examples: int, max_examples: int | None) -> list[int]:
     """
     if max_examples is None or max_examples >= num_examples:
         return list(range(num_examples))
+    # the examples of the smallest draws: seed 0 for all
     draws = uniform_u64(0, 0, "task-subset", np.arange(num_examples))
     smallest = np.argsort(draws, kind="stable")[:max_examples]
     return sorted(smallest.tolist())

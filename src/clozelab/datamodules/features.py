@@ -118,9 +118,11 @@ def write_features(
 
     They are fp32 whatever precision training has.
     """
+    # Without dropout: a feature is the same for every run that reads it.
     encoder = encoder.to(device).eval()
     num_layers = encoder.config.num_hidden_layers
     num_words = len(sequences.labels)
+    # One file a layer; 00 is what the embeddings give.
     shape = (num_words, encoder.config.hidden_size)
     files = []
     for number in range(num_layers + 1):
@@ -148,6 +150,7 @@ def write_features(
             word_slots = batch["word_slots"].to(device)
             for file, hidden in zip(files, output.hidden_states, strict=True):
                 file[words] = hidden.index_select(0, word_slots).float().cpu().numpy()
+    # what the memory maps hold goes to the disk, before the folder gets its name
     for file in files:
         file.flush()
     return {"num_hidden_layers": num_layers}

@@ -89,6 +89,7 @@ def refuse_wrong_file(path: Path, bad: Sequence[str], num_rows: int, expected: s
     """
     if num_rows == 0:
         raise ValueError(f"{path} has no examples")
+    # A file that ends without a line feed, in its last damaged row, was cut off.
     is_plain_text = path.suffix not in COMPRESSIONS and table_format(path) not in COLUMNAR
     if bad and is_plain_text and not path.read_bytes().endswith(b"\n"):
         *_, (number, _) = text_lines(path)
@@ -271,6 +272,7 @@ class HubSource:
             )
         settings = dict(task["hub"])
         files = _split_of_files(settings.pop("splits", {}), task["data"])
+        # Every key but `files` has to be there, and no other.
         keys = {field.name for field in fields(cls)} - {"files"}
         odd = ", ".join(sorted(set(settings) ^ keys))
         if odd:
@@ -278,6 +280,7 @@ class HubSource:
                 f"task.hub: {odd} unknown or missing; it takes splits, {', '.join(sorted(keys))}"
             )
         source = cls(files=files, **settings)
+        # a branch or a tag may move, and with it the data
         if source.revision is None or not re.fullmatch(r"[0-9a-f]{40}", source.revision):
             raise ValueError(
                 f"task.hub.revision={source.revision!r} is no commit of {source.name}: give one (40"
@@ -368,6 +371,7 @@ def _write_table(path: Path, rows: Any, source: HubSource, split: str) -> None:
     """Write rows as TSV or CSV, with the columns of the official files."""
     is_test = split.startswith("test")
     frame = rows.to_pandas()[list(source.columns)].rename(columns=dict(source.columns)).astype(str)
+    # A test split has no labels, whatever the hub has put there.
     if is_test and source.label_column in frame:
         frame = frame.drop(columns=source.label_column)
     elif source.labels is not None and not is_test:
@@ -382,6 +386,7 @@ def _write_table(path: Path, rows: Any, source: HubSource, split: str) -> None:
         frame[source.label_column] = [source.labels[number] for number in numbers]
     if source.index_column is not None:
         frame.insert(0, source.index_column, range(len(frame)))
+    # CoLA and others have a file without a header, of more columns than the hub has.
     has_header = is_test or not source.headerless
     if not has_header:
         frame = frame.reindex(columns=source.headerless, fill_value="")
@@ -410,6 +415,7 @@ def _write_table(path: Path, rows: Any, source: HubSource, split: str) -> None:
 def _write_squad(path: Path, rows: Any, source: HubSource) -> None:
     """Turn rows of questions into articles of passages again; neighbours share a passage."""
     articles = []
+    # `datasets` has one row a question, with its title and its passage in it.
     for title, rows_of_title in groupby(rows, key=itemgetter("title")):
         paragraphs = []
         for context, rows_of_context in groupby(rows_of_title, key=itemgetter("context")):

@@ -181,6 +181,7 @@ class FinetuningDataModule(LightningDataModule):
         listed = files.baselines_of(self.inputs.data_dir, self.validation_path)
         if listed:
             return listed
+        # Another code, other files or another number of examples: another key.
         content = {
             "code": self.inputs.code,
             "sources": self.source_fingerprint,
@@ -281,6 +282,7 @@ class FinetuningDataModule(LightningDataModule):
 
     @property
     def steps_per_epoch(self) -> int:
+        # the last batch of an epoch may be smaller
         num_sequences = len(self.train_sequences) - self.num_first_sequences
         return math.ceil(num_sequences / self.plan.global_batch_size)
 
@@ -294,6 +296,7 @@ class FinetuningDataModule(LightningDataModule):
 
         The first sequences are epoch -1.
         """
+        # The first sequences are gone through once, in an epoch of their own.
         if step < self.first_steps:
             return -1, step, slice(0, self.num_first_sequences)
         epoch, position = divmod(step - self.first_steps, self.steps_per_epoch)
@@ -305,6 +308,7 @@ class FinetuningDataModule(LightningDataModule):
 
         They are spread evenly inside an epoch, and the last step is always one.
         """
+        # Rounded marks, so that N evaluations an epoch fall on whole steps whatever its length.
         per_epoch = self.plan.evaluations_per_epoch
         steps = {self.total_steps}
         for number in range(1, round(self.plan.epochs * per_epoch) + 2):
@@ -321,6 +325,7 @@ class FinetuningDataModule(LightningDataModule):
     def load_test(self) -> dict[str, tuple[Sequences, Any]]:
         """The test sets by name, as `read_test` gives them; a damaged row is an error here."""
         test_sets = {name: self.read_test(path) for name, path in self._test_paths().items()}
+        # Every row of a test file wants a prediction, so a damaged one is no dirt here.
         for name, (_, split) in test_sets.items():
             self._say_what_is_lost(name, split)
             if split.num_bad_rows:
@@ -397,6 +402,7 @@ class FinetuningDataModule(LightningDataModule):
         return batch_loader(batches, self.plan.num_workers, self.trainer)
 
     def val_dataloader(self) -> Any:
+        # one loader for all passes: its batches never change
         loader = self.evaluation_loader(self.validation_sequences)
         return Anew(lambda: loader)
 
@@ -466,6 +472,7 @@ class TrainingBatches(IterableDataset[Batch]):
 def make_batch(sequences: Sequences, index: Ints, targets: Mapping[str, Ints]) -> Batch:
     """The sequences at `index` as a torch batch, with their part of each target [N]."""
     arrays = sequences.gather(index)
+    # The lengths become the layout, which attention asks for; all else is a tensor.
     layout = Layout.ragged(arrays.pop("lengths"))
     arrays |= {name: values[index] for name, values in targets.items()}
     arrays["example_index"] = index

@@ -88,6 +88,7 @@ class OfHeldOut(MeasureDataModule):
                 " source"
             )
 
+        # Documents come in their order; reading stops when every source has its share.
         largest = max(1, int(share * LARGEST_SHARE))
         documents: list[Document] = []
         lacking = [share] * num_sources
@@ -509,6 +510,7 @@ class SentencePairs(OfHeldOut):
                 "the held-out text is too short for pairs to train on and pairs to ask: name longer"
                 " text"
             )
+        # A text is cut by its own length alone: how long the other one is must not show.
         half = (self.max_seq_length - 2 - self.inputs.tokenizer.pair_separators) // 2
         firsts = [first[:half] for first, _ in pairs]
         seconds = [second[:half] for _, second in pairs]
@@ -537,6 +539,7 @@ class SentencePairs(OfHeldOut):
                 yield first, neighbour
                 yield neighbour, first
                 continue
+            # Drawn for each sentence by its place, so the pairs are the same for every encoder.
             draws = integers(SEED, number, "pair", i, np.arange(3), high=2**31).tolist()
             distant = [ids for j, ids in enumerate(document) if abs(j - i) > 1]
             distant_one = distant[draws[0] % len(distant)] if distant else None

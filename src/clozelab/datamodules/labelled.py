@@ -198,6 +198,7 @@ class TableFormat:
             )
         id_column = self.id_column
         if id_column is not None and id_column not in table.columns:
+            # Ids are worth having, but no reason to refuse a file.
             log.warning("%s has no column %r: its rows are numbered from 0", table.path, id_column)
             id_column = None
         if id_column is not None:
@@ -398,6 +399,7 @@ class LabelledDataModule(FinetuningDataModule):
         """ValueError, with file and line, for a number beyond `number_range` (least, largest)."""
         if number_range is None or not self.numeric_labels:
             return
+        # An error names the line, which only reading the file again can tell.
         least, largest = number_range
         for _, path, split in self.splits():
             if len(split) and not least <= split.labels.min() <= split.labels.max() <= largest:

@@ -131,6 +131,7 @@ class LabelColumn:
 
     def add(self, line: int, value: Any) -> str:
         """The label of this line as text, whatever it is."""
+        # Nearly every label was seen and found right before.
         if isinstance(value, str) and value in self._seen:
             self._seen[value].add(line)
             return value
@@ -150,6 +151,7 @@ class LabelColumn:
                 label = cell_text(value)
         except ValueError as problem:
             return "", f"is {problem}, not one text or number", one_each
+        # What is listed is a label whatever it looks like: an empty text, or "NaN".
         if label in self.listed or (self.names is not None and label in self.names):
             return label, "", ""
         if not label.strip():
@@ -159,6 +161,7 @@ class LabelColumn:
             return label, f"{label!r} is not one of the known labels {self.names}{hint}", ""
         if self.expected == NUMBERS and not glue.is_number(label):
             return label, f"{label!r} is not a number; this task predicts one", ""
+        # of ANY kind, such as groups, it may be a name
         if self.expected == CLASSES and label in NOT_A_LABEL:
             return (
                 label,
@@ -176,6 +179,7 @@ class LabelColumn:
             raise ValueError(self._describe_problems())
         if self.names is not None or self.expected == NUMBERS:
             return
+        # Nobody has named the classes of this file, so the whole set is looked at.
         where = f"{self.path}, {self.noun}s"
         refuse_twins(where, self._seen, self.advice)
         if self.expected == CLASSES:
@@ -189,6 +193,7 @@ class LabelColumn:
         message = f"{self.path}:{places.lines[0]}: {self.noun} {problem}"
         if places.count > 1:
             message += f" ({places})"
+        # The first problem is described, the others are counted.
         num_wrong = sum(wrong.count for wrong in self._problems.values())
         num_others = num_wrong - places.count
         if num_others:
@@ -227,6 +232,7 @@ def refuse_numbers(where: str, seen: Mapping[str, Places], instead: str) -> None
     """
     for label, places in seen.items():
         number = _number(label)
+        # "0.5" is no class; "1" and "1.0" are one, as the twins below show
         if number is not None and not number.is_integer():
             raise ValueError(
                 f"{where}: {label!r} ({places}) is a number with a fraction: "
@@ -244,6 +250,7 @@ def refuse_many(where: str, seen: Mapping[str, Places], advice: str) -> None:
 
     Such a column holds a text, a date, a number, or the example's name.
     """
+    # of a small file every class may be rare
     num_examples = sum(places.count for places in seen.values())
     if num_examples >= MANY_CLASSES_FROM and len(seen) > MANY_CLASSES_FRACTION * num_examples:
         example = shortened(repr(next(iter(seen))), SHOWN_CHARACTERS)

@@ -103,6 +103,7 @@ def read_squad(
     for passage, record in _questions(path, examples):
         identifier = _value(path, record, "id")
         text = examples.passages[passage]
+        # An oversampled training file repeats questions; two of one id are a mistake.
         if for_training and seen.get(identifier) == (text, record):
             examples.counts["question_repeated"] += 1
             continue
@@ -114,6 +115,7 @@ def read_squad(
         seen[identifier] = (text, record)
         answers, given_start = _answers_of(path, record, needs_answers)
         start = _counted_start(text, answers, given_start, examples.counts)
+        # Training learns from questions whose answer has a place, and in 2.0 from those without.
         is_unanswerable = with_unanswerable and not answers
         if for_training and start < 0 and not is_unanswerable:
             continue
@@ -191,6 +193,7 @@ def _answer_list(where: str, answers: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _questions(path: Path, examples: SquadExamples) -> Iterator[tuple[int, dict[str, Any]]]:
     """(number of its passage, question) in file order; passages are put into `examples`."""
+    # A file of rows by its name, then by its content: articles are one JSON object.
     if table_format(path) is not None:
         yield from _questions_of_rows(path, _rows_of(open_table(path)), examples)
         return
@@ -389,6 +392,7 @@ def build_features(
     examples: SquadExamples, tokenizer: Tokenizer, settings: WindowSettings
 ) -> tuple[SquadFeatures, Counter[str]]:
     """The windows of all questions in order, and counts of what is unusual about them."""
+    # Each passage is encoded once, however many questions it has.
     used = sorted({question.passage for question in examples.questions})
     passages = tokenizer.encode_with_offsets([examples.passages[number] for number in used])
     encoded = dict(zip(used, passages, strict=True))
@@ -494,6 +498,7 @@ class SquadDataModule(FinetuningDataModule):
     ) -> None:
         super().__init__(**common)
         self.settings = WindowSettings.fitted(self.max_seq_length, doc_stride, max_query_length)
+        # A short encoder reads shorter questions than the configuration says: not in silence.
         if self.settings != WindowSettings(self.max_seq_length, doc_stride, max_query_length):
             log.warning(
                 "%s: sequences of %d tokens: questions are cut at %d tokens (not %d), windows step"
@@ -575,6 +580,7 @@ class SquadDataModule(FinetuningDataModule):
             with_unanswerable=self.with_unanswerable,
             needs_answers=not is_test,
         )
+        # 1.1 has an answer to every question; in 2.0 those without are meant.
         unusable = examples.counts["answer_not_in_passage"]
         advice = "another data set?"
         if not self.with_unanswerable:

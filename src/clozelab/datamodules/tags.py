@@ -586,6 +586,7 @@ class TagDataModule(FinetuningDataModule):
             sentences, tags, scheme = self._read(path)
         else:
             sentences = read_conll(path, self.layout, require_tags=False)
+            # a label that nobody looks at: a test file may have none
             placeholder = label_names[0] if label_names else ""
             tags = [[placeholder] * len(words) for words in sentences.words]
         names = list(label_names) if label_names else self._label_names(tags)
@@ -611,6 +612,7 @@ class TagDataModule(FinetuningDataModule):
         names = set(itertools.chain.from_iterable(tags))
         if not self.entity_tags:
             return sorted(names)
+        # An entity type of the training file may lack B or I there; both are labels.
         types = {split_tag(tag)[1] for tag in names} - {""}
         labels = [OUTSIDE]
         for name in sorted(types):

@@ -77,6 +77,7 @@ def read_texts(
     `columns`: of a table, the column of the texts or the two of pairs. ValueError says what was
     expected.
     """
+    # What has columns, then what is one text by itself, then what is a list of texts.
     if isinstance(given, Mapping) or is_table(given):
         return _of_columns(given, act, columns)
     if isinstance(given, str | tuple):
@@ -96,6 +97,7 @@ def read_item(value: Any, number: int, act: str) -> Any:
     """One text of a list, as `act` takes it; ValueError names its number."""
     if isinstance(value, bytes):
         raise ValueError(f"text {number} is bytes: a string was expected; decode it (.decode())")
+    # A question alone has no passage to be answered from.
     if isinstance(value, str) and act == "answer":
         raise ValueError(
             f"question {number} is {_shown(value)} alone: (QUESTION, PASSAGE) was expected",
@@ -157,6 +159,7 @@ def read_cells(record: Mapping[str, Any], roles: Mapping[str, str], act: str) ->
 
 def is_table(given: Any) -> bool:
     """A DataFrame, a `datasets.Dataset`, or what can be made one of them."""
+    # by attributes: neither library has to be imported for it
     is_frame = hasattr(given, "iloc") and hasattr(given, "columns")
     is_dataset = hasattr(given, "column_names") and hasattr(given, "__len__")
     has_frame = hasattr(given, "to_pandas") and hasattr(given, "columns")
@@ -168,9 +171,11 @@ def with_columns(table: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
 
     One of the same name is replaced, and a warning says so.
     """
+    # the columns of the answers that the table has already
     replaced = [name for name in columns if name in _column_names(table)]
     if replaced:
         log.warning("the table's column %s is replaced by the answers'", ", ".join(replaced))
+    # `datasets` refuses to add a column that is there.
     if _is_dataset(table):
         table = table.remove_columns(replaced)
         for name, values in columns.items():
@@ -196,6 +201,7 @@ def _column_names(table: Any) -> list[Any]:
 
 def _of_columns(given: Any, act: str, columns: str | Sequence[str] | None) -> Texts:
     """The rows of a table, or of a dictionary of lists; a dictionary of single texts is one row."""
+    # a `datasets.DatasetDict`
     if isinstance(given, Mapping) and hasattr(given, "column_names"):
         raise ValueError(
             f"a dictionary of data sets was given: choose one of {', '.join(map(str, given))}",
@@ -209,6 +215,7 @@ def _of_columns(given: Any, act: str, columns: str | Sequence[str] | None) -> Te
     if columns is None:
         refuse_unknown_keys(given, act, "the dictionary")
     roles = _roles(list(given), act, columns, "the dictionary")
+    # {"text": "one"} is one text, {"text": ["one", "two"]} are two.
     if all(_is_one(role, given[column]) for role, column in roles.items()):
         return Texts([_mended(read_cells(given, roles, act), 1)], is_single=True)
     cells = {column: _listed(given[column]) for column in roles.values()}
@@ -299,6 +306,7 @@ def _wrong_cell(value: Any, column: str, role: str) -> str:
 
 def _is_missing(value: Any) -> bool:
     """None, NaN, pandas' NA and NaT: an empty cell."""
+    # by name: pandas need not be installed
     return is_missing(value) or type(value).__name__ in ("NAType", "NaTType")
 
 
