@@ -205,7 +205,7 @@ class FolderTokenizer(Tokenizer):
                 f"{self.path} gives no tokens for {', '.join(PROBES)}: it is not one for text",
             )
         single = self._library.encode(probe)
-        before, _, behind = _around(single, 1)
+        before, _, behind = _special_tokens_around(single, 1)
         if len(before) != 1 or len(behind) != 1:
             example = " ".join(single.tokens)
             raise ValueError(
@@ -232,7 +232,7 @@ class FolderTokenizer(Tokenizer):
     def _set_pair_template(self, probe: str) -> bool:
         """Whether the second text of a pair has token type 1."""
         pair = self._library.encode(probe, probe)
-        before, between, behind = _around(pair, 2)
+        before, between, behind = _special_tokens_around(pair, 2)
         types = np.array(pair.type_ids)
         # from the second text's first token to the end
         is_second = np.cumsum([owner == 1 for owner in pair.sequence_ids]) > 0
@@ -252,7 +252,7 @@ class FolderTokenizer(Tokenizer):
 
     def _set_words(self) -> None:
         """How a text is cut into what can be encoded by itself, if it can be."""
-        self._cut, self._whole = _cutting(self._json, self.added_tokens)
+        self._cut, self._whole = _word_splitter(self._json, self.added_tokens)
         word_rules = cached_rules = self._json
         if self.kind == "byte_bpe":
             # Words of running text have their space; what is cut out of a text brings its own.
@@ -689,7 +689,7 @@ def _unknown_token(model: Mapping[str, Any]) -> str:
     return model.get("unk_token") or ""
 
 
-def _cutting(
+def _word_splitter(
     rules: Mapping[str, Any], added: Sequence[str]
 ) -> tuple[Callable[[str], list[str]] | None, re.Pattern[str] | None]:
     """How a text is cut into what can be encoded by itself (None: it cannot be).
@@ -763,7 +763,7 @@ def _with_prefix_space(rules: Mapping[str, Any], value: bool) -> dict[str, Any]:
     return dict(rules)
 
 
-def _around(encoding: Any, number: int) -> tuple[list[int], list[int], list[int]]:
+def _special_tokens_around(encoding: Any, number: int) -> tuple[list[int], list[int], list[int]]:
     """Special tokens before the first text, between the texts, and behind the last of `number`."""
     owners = encoding.sequence_ids
     first = [index for index, owner in enumerate(owners) if owner == 0]

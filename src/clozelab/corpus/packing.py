@@ -55,6 +55,8 @@ class SpecialIds:
     @classmethod
     def of(cls, tokenizer: Any) -> SpecialIds:
         continues = tokenizer.continues()
+        knows_words = continues is not None
+        undrawn = tokenizer.undrawn_ids
         return cls(
             cls=tokenizer.cls_id,
             sep=tokenizer.sep_id,
@@ -63,9 +65,9 @@ class SpecialIds:
             vocab_size=tokenizer.vocab_size,
             pair_separators=tokenizer.pair_separators,
             has_token_types=tokenizer.has_token_types,
-            undrawn=tokenizer.undrawn_ids,
+            undrawn=undrawn,
             continues=continues,
-            knows_words=continues is not None,
+            knows_words=knows_words,
         )
 
 
@@ -205,11 +207,12 @@ def _rectangle(
     special[:, 0] = True
     num_instances, width = input_ids.shape
     position_ids = np.tile(np.arange(width), num_instances)
+    lengths = width - is_pad.sum(1)
     return PackedInstances(
         input_ids=input_ids.reshape(-1),
         token_type_ids=token_type_ids.reshape(-1),
         position_ids=position_ids,
-        lengths=width - is_pad.sum(1),
+        lengths=lengths,
         width=width,
         names=np.asarray(names).astype(np.uint64),
         special=special.reshape(-1),

@@ -129,7 +129,7 @@ class WordPieceTokenizer(Tokenizer):
             return None
         if strips is not None and strips != lowercase:
             return None
-        return _or_none(cls, _listed(model["vocab"]), lowercase=lowercase)
+        return _or_none(cls, _entries_by_id(model["vocab"]), lowercase=lowercase)
 
     def files(self) -> dict[str, bytes]:
         second_type = 1 if self.has_token_types else 0
@@ -340,7 +340,7 @@ class ByteBpeTokenizer(Tokenizer):
             merges.append(tuple(pieces))
         return _or_none(
             cls,
-            _listed(model["vocab"]),
+            _entries_by_id(model["vocab"]),
             merges,
             lowercase=bool(normalizer),
             add_prefix_space=splitter.get("add_prefix_space", True),
@@ -569,7 +569,7 @@ def _of_tokenizer_json(folder: Path) -> Tokenizer:
     released = WordPieceTokenizer.of_rules(rules) or ByteBpeTokenizer.of_rules(rules)
     if released is None:
         return FolderTokenizer(path, rules, config)
-    if _wrote(released, path, rules):
+    if _is_writer_of(released, path, rules):
         return released.with_token_types(_number_of_types(config))
     return FolderTokenizer(path, rules, config, released.fingerprint)
 
@@ -628,7 +628,7 @@ def _number_of_types(config: Mapping[str, Any]) -> str:
     return "one"
 
 
-def _wrote(released: Tokenizer, path: Path, rules: Mapping[str, Any]) -> bool:
+def _is_writer_of(released: Tokenizer, path: Path, rules: Mapping[str, Any]) -> bool:
     """Whether this very tokenizer wrote the file: then text never turns into a special token."""
     # transformers' tokenizers differ in these at the least, and the comparison of the whole takes a
     # while.
@@ -675,7 +675,7 @@ def _compare_vocabularies(folder: Path, model: Mapping[str, Any]) -> None:
             )
 
 
-def _listed(ids: Mapping[str, int]) -> list[str] | None:
+def _entries_by_id(ids: Mapping[str, int]) -> list[str] | None:
     """Entries by their ids, if those are 0, 1, 2, ..."""
     entries = sorted(ids, key=ids.__getitem__)
     if [ids[entry] for entry in entries] == list(range(len(entries))):

@@ -172,7 +172,7 @@ class ValidationStream(IterableDataset[TorchBatch]):
             yield to_torch(batch | facts)
 
 
-def _look_at_pairs(instances: Instances, where: str) -> None:
+def _check_pairs(instances: Instances, where: str) -> None:
     """Log what the sources tell of the labels.
 
     Warns where random next segments are too rare, or too far away.
@@ -293,7 +293,7 @@ class CorpusDataModule(LightningDataModule):
                 ) from error
             log.info("%s split at seq_length %d: %d instances", split, seq_length, len(instances))
             if objective.pair is not None:
-                _look_at_pairs(instances, f"{split} split at seq_length {seq_length}")
+                _check_pairs(instances, f"{split} split at seq_length {seq_length}")
             self._bound[key] = instances
         return self._bound[key]
 

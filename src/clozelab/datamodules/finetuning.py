@@ -230,7 +230,7 @@ class FinetuningDataModule(LightningDataModule):
                     split.num_bad_rows,
                     path,
                 )
-            self._say_what_is_lost(name, split)
+            self._warn_of_lost_text(name, split)
         log.info(
             "%s: %d training and %d validation examples, cut at %d tokens",
             self.inputs.name,
@@ -327,7 +327,7 @@ class FinetuningDataModule(LightningDataModule):
         test_sets = {name: self.read_test(path) for name, path in self._test_paths().items()}
         # Every row of a test file wants a prediction, so a damaged one is no dirt here.
         for name, (_, split) in test_sets.items():
-            self._say_what_is_lost(name, split)
+            self._warn_of_lost_text(name, split)
             if split.num_bad_rows:
                 raise ValueError(
                     f"{self.test_files[name]}: {split.num_bad_rows} damaged rows; predictions must"
@@ -342,7 +342,7 @@ class FinetuningDataModule(LightningDataModule):
         Its sequences are for batches, its split is as the task's module wants it.
         """
 
-    def _say_what_is_lost(self, name: str, split: Any) -> None:
+    def _warn_of_lost_text(self, name: str, split: Any) -> None:
         """Warn of text of a split that did not fit, or that is [UNK].
 
         ValueError where too much is [UNK].

@@ -54,7 +54,7 @@ LATER_PARTS = re.compile("[\u1160-\u11ff]")
 OF_THE_TEXT = ("preparation_version", "sources", "validation_fraction")
 
 
-class OfHeldOut(MeasureDataModule):
+class HeldOutMeasure(MeasureDataModule):
     """Base: `sources` None is the encoder's own corpus; `max_sentences` of the text are read."""
 
     def __init__(
@@ -66,11 +66,11 @@ class OfHeldOut(MeasureDataModule):
                 "measure.data.sources: say each file's name, too: [{name: mine, path: mine.txt}]"
             )
         if sources:
-            text = self._given([Source(**source) for source in sources])
+            text = self._text_of_sources([Source(**source) for source in sources])
         else:
-            text = self._own()
+            text = self._text_of_corpus()
         self.content = [self.content, max_sentences]
-        self.documents = self._take(text, max_sentences)
+        self.documents = self._sample_sentences(text, max_sentences)
         if not self.documents:
             raise ValueError(
                 "the held-out text has no sentence: name a longer one, measure.data.sources",
@@ -78,7 +78,7 @@ class OfHeldOut(MeasureDataModule):
         self.facts["documents"] = len(self.documents)
         self.facts["sentences"] = sum(len(sentences) for _, sentences in self.documents)
 
-    def _take(self, text: Iterator[Document], max_sentences: int) -> list[Document]:
+    def _sample_sentences(self, text: Iterator[Document], max_sentences: int) -> list[Document]:
         """Equally many sentences of each source, and at most a LARGEST_SHARE of one document."""
         num_sources = len(self.source_names)
         share = max_sentences // num_sources
@@ -102,10 +102,10 @@ class OfHeldOut(MeasureDataModule):
                 passed_over[source] += len(sentences) - len(read)
             if not any(lacking):
                 break
-        self._say_what_is_passed_over(lacking, passed_over, largest)
+        self._warn_of_passed_over(lacking, passed_over, largest)
         return documents
 
-    def _say_what_is_passed_over(
+    def _warn_of_passed_over(
         self, lacking: list[int], passed_over: list[int], largest: int
     ) -> None:
         """A source of few long documents gives less than its share, though it has more."""
@@ -117,7 +117,7 @@ class OfHeldOut(MeasureDataModule):
                     " documents"
                 )
 
-    def _given(self, sources: Sequence[Source]) -> Iterator[Document]:
+    def _text_of_sources(self, sources: Sequence[Source]) -> Iterator[Document]:
         """Text of one's own."""
         self.source_names = [source.name for source in sources]
         if len(set(self.source_names)) < len(sources):
@@ -136,7 +136,7 @@ class OfHeldOut(MeasureDataModule):
         encode = self.inputs.tokenizer.encode_batch
         return ((document.source, encode(document.sentences)) for document in documents)
 
-    def _own(self) -> Iterator[Document]:
+    def _text_of_corpus(self) -> Iterator[Document]:
         """The held-out documents of the encoder's own corpus.
 
         ValueError where the cache does not have it.
@@ -181,7 +181,7 @@ def documents_of(shards: TokenShards) -> Iterator[Document]:
         yield source, np.split(tokens, offsets[1:-1] - offsets[0])
 
 
-class HeldOutText(OfHeldOut, ScoringDataModule):
+class HeldOutText(HeldOutMeasure, ScoringDataModule):
     """Loss of held-out text, in nats a token and bits a character.
 
     It is given by source, and by how frequent the tokens are. Texts are whole sentences of one
@@ -298,7 +298,7 @@ def word_starts(tokenizer: Tokenizer) -> np.ndarray:
     return np.array([piece[0] == mark for piece in tokenizer.vocabulary])
 
 
-class ClozeBySide(OfHeldOut, ScoringDataModule):
+class ClozeBySide(HeldOutMeasure, ScoringDataModule):
     """One word of each held-out sentence: does the left, the right or both tell it?
 
     The word is a single token with two or more on both sides. Of a side that is not given every
@@ -333,7 +333,7 @@ class ClozeBySide(OfHeldOut, ScoringDataModule):
 
     def make_questions(self) -> Questions:
         sentences, word_positions = self._choose_words()
-        self._say_what_is_too_long(self.max_seq_length - 2)
+        self._warn_of_long_sentences(self.max_seq_length - 2)
         if not sentences:
             raise ValueError(
                 "no held-out sentence has a word with two tokens on both sides: name longer text"
@@ -390,7 +390,7 @@ class ClozeBySide(OfHeldOut, ScoringDataModule):
                 word_positions.append(1 + candidates[draw])
         return sentences, word_positions
 
-    def _say_what_is_too_long(self, room: int) -> None:
+    def _warn_of_long_sentences(self, room: int) -> None:
         """A part of a sentence would be a text that ends where the encoder's length does."""
         lengths: list[int] = []
         for _, document in self.documents:
@@ -420,13 +420,13 @@ class ClozeBySide(OfHeldOut, ScoringDataModule):
         return scores, records
 
 
-def _joined(sentences: Sequence[np.ndarray], number: int) -> list[np.ndarray]:
+def _join_sentences(sentences: Sequence[np.ndarray], number: int) -> list[np.ndarray]:
     """So many sentences at a time as one text; what is left over at the end is none."""
     ends = range(number, len(sentences) + 1, number)
     return [np.concatenate(sentences[end - number : end]) for end in ends]
 
 
-class SentencePairs(OfHeldOut):
+class SentencePairs(HeldOutMeasure):
     """Pairs for a probe of what an encoder knows of two sentences.
 
     Its `question` is one of these. next: is it the next one, or one of the same document that is no
@@ -460,7 +460,7 @@ class SentencePairs(OfHeldOut):
         self.question = question
         self.max_pairs = {"training": max_train_pairs, "validation": max_validation_pairs}
         self.documents = [
-            (source, _joined(text, sentences))
+            (source, _join_sentences(text, sentences))
             for source, text in self.documents
             if len(text) >= sentences
         ]
@@ -471,11 +471,11 @@ class SentencePairs(OfHeldOut):
         self.validation = self._split(third == 0, "validation")
         self.train_sequences = self.train.sequences
         self.validation_sequences = self.validation.sequences
-        self._say_what_is_cut()
+        self._warn_of_cut_pairs()
         unknown = (self.train_sequences.input_ids == self.inputs.tokenizer.unk_id).mean()
         refuse_unknown(f"measure {self.inputs.name}", float(unknown), self.inputs.max_unknown_share)
 
-    def _say_what_is_cut(self) -> None:
+    def _warn_of_cut_pairs(self) -> None:
         """Of both splits, as a warning and in the run's record."""
         pairs = cut_pairs = tokens = 0
         for sequences in (self.train_sequences, self.validation_sequences):

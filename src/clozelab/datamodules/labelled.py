@@ -371,18 +371,18 @@ class LabelledDataModule(FinetuningDataModule):
         self.train = self._load(
             self.train_path, self.labels, self.plan.max_train_examples, is_training=True
         )
-        self._look_at_classes()
+        self._check_classes()
         names = self.train.label_names
         extra = {name: self._load(path, names, None) for name, path in self.extra_paths.items()}
         validation = self._load(self.validation_path, names, None)
         self.validation = replace(validation, extra=extra)
         self.train_targets = {"labels": self.train.input_labels}
-        self.train_sequences = self._inputs(self.train.sequences)
+        self.train_sequences = self._grouped(self.train.sequences)
         validation_splits = [self.validation, *extra.values()]
         joined = join_sequences([split.sequences for split in validation_splits])
-        self.validation_sequences = self._inputs(joined)
+        self.validation_sequences = self._grouped(joined)
 
-    def _look_at_classes(self) -> None:
+    def _check_classes(self) -> None:
         """ValueError for a training file of one class; a warning for classes without an example."""
         if self.numeric_labels:
             if len(self.train) > 1 and np.ptp(self.train.labels) == 0:
@@ -421,7 +421,7 @@ class LabelledDataModule(FinetuningDataModule):
                     "(task.module.number_range): mend it, or widen the range"
                 )
 
-    def _inputs(self, sequences: TokenSequences) -> Sequences:
+    def _grouped(self, sequences: TokenSequences) -> Sequences:
         """An example is one sequence, or the two of a pair that are read apart."""
         if self.pairs == "apart":
             return GroupedSequences(sequences, 2)
@@ -435,7 +435,7 @@ class LabelledDataModule(FinetuningDataModule):
 
     def read_test(self, path: Path) -> tuple[Sequences, LabelledSplit]:
         split = self._load(path, self.train.label_names, None, has_labels=False)
-        return self._inputs(split.sequences), split
+        return self._grouped(split.sequences), split
 
     def _load(
         self,

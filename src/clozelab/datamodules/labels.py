@@ -157,7 +157,7 @@ class LabelColumn:
         if not label.strip():
             return label, "is empty", one_each
         if self.names is not None:
-            hint = _near(label, self.names)
+            hint = _spelling_hint(label, self.names)
             return label, f"{label!r} is not one of the known labels {self.names}{hint}", ""
         if self.expected == NUMBERS and not glue.is_number(label):
             return label, f"{label!r} is not a number; this task predicts one", ""
@@ -203,7 +203,7 @@ class LabelColumn:
         return message
 
 
-def _near(label: str, names: Sequence[str]) -> str:
+def _spelling_hint(label: str, names: Sequence[str]) -> str:
     """A hint where a known label differs by spaces, or by case alone."""
     for name in names:
         if _without_spaces(name) == _without_spaces(label):

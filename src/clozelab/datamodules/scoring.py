@@ -108,7 +108,7 @@ def ask(
     mask_id: int,
     is_causal: bool,
 ) -> Questions:
-    """Questions about texts[text[i]]: tokens that are targets for, and in a masked model hidden ones.
+    """Questions about texts[text[i]]: which tokens are asked for, and which are hidden.
 
     `targets` and `hidden` number the questions, and positions in their text.
     """

@@ -216,14 +216,14 @@ def _of_columns(given: Any, act: str, columns: str | Sequence[str] | None) -> Te
         refuse_unknown_keys(given, act, "the dictionary")
     roles = _roles(list(given), act, columns, "the dictionary")
     # {"text": "one"} is one text, {"text": ["one", "two"]} are two.
-    if all(_is_one(role, given[column]) for role, column in roles.items()):
-        return Texts([_mended(read_cells(given, roles, act), 1)], is_single=True)
+    if all(_is_single(role, given[column]) for role, column in roles.items()):
+        return Texts([_refuse_unreadable(read_cells(given, roles, act), 1)], is_single=True)
     cells = {column: _listed(given[column]) for column in roles.values()}
     lengths = {column: len(values) for column, values in cells.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"the dictionary's lists have different lengths: {lengths}")
     rows = _rows_of(cells, roles, act)
-    return Texts([_mended(row, number) for number, row in enumerate(rows, 1)])
+    return Texts([_refuse_unreadable(row, number) for number, row in enumerate(rows, 1)])
 
 
 def _of_records(
@@ -238,7 +238,7 @@ def _of_records(
         if columns is None:
             refuse_unknown_keys(record, act, where)
         roles = _roles(list(record), act, columns, where)
-        items.append(_mended(read_cells(record, roles, act), number))
+        items.append(_refuse_unreadable(read_cells(record, roles, act), number))
     if act not in (*SINGLE, "answer"):
         _refuse_mixture(items)
     return Texts(items)
@@ -271,7 +271,7 @@ def _roles(
     )
 
 
-def _mended(item: Any, number: int) -> Any:
+def _refuse_unreadable(item: Any, number: int) -> Any:
     """What a program has written down is refused where it is no text, as in a list."""
     if isinstance(item, Unreadable):
         raise ValueError(f"text {number} {item.reason}")
@@ -362,7 +362,7 @@ def _is_sequence(value: Any) -> bool:
     return isinstance(value, list | tuple) or getattr(value, "ndim", 0) == 1
 
 
-def _is_one(role: str, value: Any) -> bool:
+def _is_single(role: str, value: Any) -> bool:
     """Whether a dictionary's value is that of one text, rather than a list of them for many."""
     if role not in LISTS:
         return isinstance(value, str)
