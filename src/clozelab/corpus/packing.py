@@ -379,21 +379,32 @@ def choose_spans(
     or behind a separator. If not even its first word fits, the next is tried, as in the released
     code.
     """
-    num_instances = len(begins)
-    longest = len(weights)
-    rows = np.arange(num_instances)[:, None]
+    rows = np.arange(len(begins))[:, None]
     slots = np.arange(packed.width)[None, :]
-    words = _Words.of(packed, begins, longest)
-    drawn = uniform01(seed, column_of(epoch), "mask span", packed.names[:, None], slots)
+    words = _Words.of(packed, begins, len(weights))
+    # [B, S] how many words a span that begins at a slot is to have
+    draw = uniform01(seed, column_of(epoch), "mask span", packed.names[:, None], slots)
     cumulative = np.cumsum(weights[:-1]) / sum(weights)
-    span_lengths = 1 + np.searchsorted(cumulative, drawn, side="right")  # [B, S] in words
+    span_lengths = 1 + np.searchsorted(cumulative, draw, side="right")
     # [B, S] slots at which words begin, in the order in which they are tried
     priorities = np.where(begins, _slot_priorities(packed, seed, epoch), _NEVER)
     order = np.argsort(priorities, axis=1)
-    # [B, words] the slot at which the span begins that has taken this word; -1: none has
+    span = _grow_spans(words, order, begins.sum(1), span_lengths, number)
+    # From words to slots.
+    span_of_slot = np.where(words.is_text, span[rows, words.number], -1)
+    position = np.flatnonzero(span_of_slot >= 0)
+    first = (rows * packed.width + span_of_slot).reshape(-1)[position]
+    return position, first
+
+
+def _grow_spans(words: _Words, order: I64, num_words: I64, span_lengths: I64, number: I64) -> I64:
+    """[B, words] the slot at which the span begins that has taken each word; -1: none has.
+
+    `order` [B, S] are the slots to begin at, the first `num_words` [B] of each instance;
+    `span_lengths` [B, S] the words of a span; `number` [B] the most tokens that may be taken.
+    """
     span = np.full(words.first.shape, -1)
     left = number.copy()
-    num_words = begins.sum(1)
     for turn in range(int(num_words.max(initial=0))):
         # One turn: every instance with predictions left tries its next word as a span's first.
         row = np.flatnonzero((left > 0) & (turn < num_words))
@@ -401,9 +412,10 @@ def choose_spans(
             break
         slot = order[row, turn]
         word = words.number[row, slot]
+        length = span_lengths[row, slot]
         grows = np.ones(len(row), dtype=bool)
-        for step in range(longest):
-            grows &= step < span_lengths[row, slot]
+        for step in range(int(length.max())):
+            grows &= step < length
             grows &= span[row, word] < 0
             grows &= words.size[row, word] <= left[row]
             if step > 0:
@@ -411,11 +423,7 @@ def choose_spans(
             span[row[grows], word[grows]] = slot[grows]
             left[row[grows]] -= words.size[row[grows], word[grows]]
             word = word + 1
-    # From words to slots.
-    span_of_slot = np.where(words.is_text, span[rows, words.number], -1)
-    position = np.flatnonzero(span_of_slot >= 0)
-    first = (rows * packed.width + span_of_slot).reshape(-1)[position]
-    return position, first
+    return span
 
 
 @dataclass(frozen=True)

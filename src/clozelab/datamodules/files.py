@@ -18,7 +18,7 @@ import logging
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from itertools import groupby
@@ -376,14 +376,7 @@ def _write_table(path: Path, rows: Any, source: HubSource, split: str) -> None:
         frame = frame.drop(columns=source.label_column)
     elif source.labels is not None and not is_test:
         numbers = frame[source.label_column].astype(int)
-        # SNLI has -1: no gold label
-        odd = [number for number in numbers if not 0 <= number < len(source.labels)]
-        if odd:
-            raise ValueError(
-                f"{path.name}: {len(odd)} rows have a class such as {odd[0]}, outside of"
-                f" {source.labels}"
-            )
-        frame[source.label_column] = [source.labels[number] for number in numbers]
+        frame[source.label_column] = _class_names(numbers, source.labels, path)
     if source.index_column is not None:
         frame.insert(0, source.index_column, range(len(frame)))
     # CoLA and others have a file without a header, of more columns than the hub has.
@@ -410,6 +403,18 @@ def _write_table(path: Path, rows: Any, source: HubSource, split: str) -> None:
         sep="\t",
         quoting=csv.QUOTE_NONE,
     )
+
+
+def _class_names(numbers: Iterable[int], labels: Sequence[str], path: Path) -> list[str]:
+    """The names of numbered classes; ValueError for a number without one."""
+    numbers = list(numbers)
+    # SNLI has -1: no gold label
+    odd = [number for number in numbers if not 0 <= number < len(labels)]
+    if odd:
+        raise ValueError(
+            f"{path.name}: {len(odd)} rows have a class such as {odd[0]}, outside of {labels}"
+        )
+    return [labels[number] for number in numbers]
 
 
 def _write_squad(path: Path, rows: Any, source: HubSource) -> None:

@@ -339,12 +339,7 @@ def build_sequences(
         )
     tokens, starts, counts = _encode_words(sentences, tokenizer, budget)
     sentence_starts = offsets_of([len(words) for words in sentences.words])  # [S + 1] into words
-    # `documents` rises, so the first and the last sentence of each one's document are found by
-    # bisection: documents [1, 1, 2], words of sentences [3, 2, 4] -> begins [0, 0, 5], ends
-    # [5, 5, 9].
-    documents = np.array(sentences.documents)
-    document_begins = sentence_starts[np.searchsorted(documents, documents, side="left")]
-    document_ends = sentence_starts[np.searchsorted(documents, documents, side="right")]
+    document_begins, document_ends = _document_bounds(sentences.documents, sentence_starts)
     cls, sep = boundary_tokens(tokenizer)
     sequences: list[Int32s] = []
     positions: list[Int32s] = []
@@ -380,6 +375,17 @@ def build_sequences(
         "ids": np.array(lines, dtype=np.str_),
     }
     return arrays, counts
+
+
+def _document_bounds(documents: Sequence[int], sentence_starts: Ints) -> tuple[Ints, Ints]:
+    """The first word, and one behind the last, of each sentence's document [S].
+
+    Documents [1, 1, 2] with sentences of 3, 2 and 4 words begin at [0, 0, 5] and end at [5, 5, 9].
+    """
+    # Numbers of documents rise, so a document's first and last sentence are found by bisection.
+    begins = sentence_starts[np.searchsorted(documents, documents, side="left")]
+    ends = sentence_starts[np.searchsorted(documents, documents, side="right")]
+    return begins, ends
 
 
 def _encode_words(
