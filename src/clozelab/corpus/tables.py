@@ -183,17 +183,7 @@ def _open_delimited(
     required: Sequence[str],
     delimiter: str,
 ) -> Table:
-    number, names = next(_fields_of(path, file_format, ignore, delimiter), (0, None))
-    if number == 0:
-        raise ValueError(f"{path} is empty; expected a header line")
-    # A given header counts where the first line does not name what is required.
-    has_header = header is None or (names is not None and set(required) <= set(names))
-    columns = names
-    if not has_header:
-        columns = list(header or ())
-    if columns is None:
-        raise ValueError(f"{path}:{number}: the header is not UTF-8 text")
-
+    columns, has_header = _header_of(path, file_format, header, required, delimiter)
     is_plain = file_format == "tsv"
     if is_plain and has_header and all(map(_is_quoted, columns)):
         raise ValueError(
@@ -213,6 +203,27 @@ def _open_delimited(
             _warn_of_quotes(path, num_quoted, num_rows)
 
     return Table(path, file_format, columns, _rows=rows)
+
+
+def _header_of(
+    path: Path,
+    file_format: str,
+    header: Sequence[str] | None,
+    required: Sequence[str],
+    delimiter: str,
+) -> tuple[list[str], bool]:
+    """The names of the columns, and whether they stand in the first line.
+
+    A given `header` counts where the first line does not name all of `required`.
+    """
+    number, names = next(_fields_of(path, file_format, ignore, delimiter), (0, None))
+    if number == 0:
+        raise ValueError(f"{path} is empty; expected a header line")
+    if header is not None and (names is None or not set(required) <= set(names)):
+        return list(header), False
+    if names is None:
+        raise ValueError(f"{path}:{number}: the header is not UTF-8 text")
+    return names, True
 
 
 def _is_quoted(cell: str) -> bool:
