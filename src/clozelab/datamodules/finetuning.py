@@ -205,12 +205,13 @@ class FinetuningDataModule(LightningDataModule):
         num_token_types = 1
         if self.inputs.tokenizer.has_token_types:
             num_token_types = 2
+        num_bad_rows = sum(split.num_bad_rows for *_, split in self.splits())
         facts: dict[str, Any] = {
             "max_seq_length": self.max_seq_length,
             "train_examples_available": self.train.num_available,
             "unknown_shares": self.unknown_shares,
             "token_types": num_token_types,
-            "bad_rows": sum(split.num_bad_rows for *_, split in self.splits()),
+            "bad_rows": num_bad_rows,
         }
         for name, split in (("train", self.train), ("validation", self.validation)):
             facts[f"{name}_examples"] = len(split)

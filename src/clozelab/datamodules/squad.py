@@ -416,8 +416,9 @@ def build_features(
     no_flags = np.zeros(0, dtype=np.bool_)
     max_context = np.concatenate([no_flags, *builder.max_context])
     passage_spans = np.concatenate(all_spans).astype(np.int32)
+    sequences = TokenSequences(input_ids, offsets, second_starts)
     features = SquadFeatures(
-        sequences=TokenSequences(input_ids, offsets, second_starts),
+        sequences=sequences,
         question=question_index,
         passage_starts=passage_starts,
         window_starts=window_starts,
