@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from clozelab.corpus.instances import InputFormat, Instances, walk
+from clozelab.corpus.instances import InputFormat, Instances, greedy_chunks
 from clozelab.corpus.packing import I64, Epoch, PackedInstances, Spans, SpecialIds, pack_pairs
 from clozelab.corpus.random import uniform01
 from clozelab.objectives.objective import PairObjective
@@ -128,5 +128,5 @@ def _chunks(sentences: I64, documents: I64, budget: int) -> tuple[I64, I64]:
         ends = documents[np.searchsorted(documents, number, side="right")]
         return np.minimum(np.maximum(reach, number + 1), ends)
 
-    first = walk(len(sentences) - 1, following)
+    first = greedy_chunks(len(sentences) - 1, following)
     return first, np.append(first[1:], len(sentences) - 1)

@@ -195,7 +195,168 @@ def roles_of_command_line(file: RowFile, act: str) -> dict[str, str]:
     return roles
 
 
-# The task's own files
+def roles_of_file(file: RowFile, act: str, values: Mapping[str, str]) -> dict[str, str]:
+    """Role -> column of a file, or -> key of the command line that says it for every row.
+
+    ValueError where a column is missing, where none is named and none can be told to be the text,
+    and where a key would hide a column."""
+    constants = {key: values[key] for key in CONSTANTS if key in values}
+    for key, value in constants.items():
+        if key in file.columns:
+            raise ValueError(
+                f"{file.name} has {key!r}, which {key}= would replace: leave one of them out",
+            )
+        if file.is_table and value in file.columns:
+            raise ValueError(
+                f"{key}={value} would be that very text for every row, and {file.name} has a column"
+                f" {value!r}: say text=FIRST,{value} for the texts of two columns"
+            )
+        if key not in roles_of(act):
+            raise ValueError(f"{key}= is nothing for do={act}")
+    if "text" not in values:
+        return choose_columns([*file.columns, *constants], act, where=file.name)
+    named = named_columns(values["text"], file.columns)
+    roles = choose_columns(file.columns, act, named=named, where=file.name)
+    for key in constants:
+        if key in roles:
+            raise ValueError(
+                f"{key}= and text={values['text']} are {len(named) + 1} texts: name one column",
+            )
+        roles[key] = key
+    return roles
+
+
+def rows_of(
+    file: RowFile,
+    roles: Mapping[str, str],
+    act: str,
+    values: Mapping[str, str],
+    *,
+    skips_empty: bool = False,
+) -> Iterator[Row]:
+    """A file's rows, each with what the command line says for all; `skips_empty` leaves out those
+    without text."""
+    constants = {key: values[key] for key in CONSTANTS if key in values}
+    has_own_keys = file.form == "jsonl" and "text" not in values
+    for row in file.rows():
+        record = {**row.record, **constants}
+        problem = row.problem
+        if problem is None and skips_empty and is_empty(record, roles):
+            continue
+        if problem is None and has_own_keys:
+            problem = _unread_key(record, roles, act)
+        yield Row(row.place, record, problem, row.number)
+
+
+def named_columns(text: str, columns: Sequence[str]) -> list[str]:
+    """`text=premise,hypothesis`: two columns, where none has the whole of it as its name."""
+    if text in columns:
+        return [text]
+    return text.split(",")
+
+
+def is_empty(record: Mapping[str, Any], roles: Mapping[str, str]) -> bool:
+    """Whether nothing stands in any column that is read."""
+    for column in roles.values():
+        value = record.get(column)
+        is_blank = value is None or value != value or (isinstance(value, str) and not value.strip())
+        if not is_blank:
+            return False
+    return True
+
+
+def _unread_key(record: Mapping[str, Any], roles: Mapping[str, str], act: str) -> str | None:
+    """What is wrong with an object that has a text under a key that nothing reads; the first one's
+    keys count."""
+    if act not in ROLES_BY_ROW and "pair" in record and "pair" not in roles:
+        return "has 'pair', which the first object has not"
+    try:
+        refuse_unread(record, roles, act, "it")
+    except ValueError as error:
+        return str(error).removeprefix("it ")
+    return None
+
+
+def counted(answered: Iterator[tuple[Row, Any]]) -> Iterator[tuple[Row, Any]]:
+    """The same; says on stderr at the end how many rows were not answered, and why. ValueError
+    where none was."""
+    total = 0
+    problems: list[tuple[str, str]] = []
+    for row, answer in answered:
+        total += 1
+        if isinstance(answer, Unanswered):
+            problems.append((row.place, answer.error))
+        yield row, answer
+    if not total:
+        raise ValueError("there is no row to read, or all of them are empty")
+    if len(problems) == total:
+        place, reason = problems[0]
+        others = ""
+        if total > 1:
+            others = f" (and none of the other {total - 1:,} can be answered)"
+        raise ValueError(f"{place} {reason}{others}")
+    if problems:
+        print(summary_of(problems, total), file=sys.stderr)
+
+
+def predictions(
+    predictor: Predictor,
+    act: str,
+    rows: Iterable[Row],
+    options: dict[str, Any],
+    *,
+    roles: Mapping[str, str] | None = None,
+    errors: str = "mark",
+) -> Iterator[tuple[Row, Any]]:
+    """(row, what the model says of it) in order; a stretch of rows is held at a time.
+
+    A row that cannot be read has `Unanswered`; with errors="raise" it is a ValueError that names
+    its place. `roles`: role -> column; None: by each row's own keys."""
+    left = iter(rows)
+    while some := [*islice(left, TEXTS_AT_ONCE)]:
+        yield from zip(some, _answers_of(predictor, act, some, options, roles, errors), strict=True)
+
+
+def _answers_of(
+    predictor: Predictor,
+    act: str,
+    rows: Sequence[Row],
+    options: dict[str, Any],
+    roles: Mapping[str, str] | None,
+    errors: str,
+) -> list[Any]:
+    """An answer, or `Unanswered`, for each of some rows."""
+    answers: list[Any] = []
+    readable: list[tuple[int, Any]] = []  # (place among the rows, text)
+    for number, row in enumerate(rows):
+        item = _text_of(row, act, roles)
+        if not isinstance(item, Unreadable):
+            answers.append(None)
+            readable.append((number, item))
+        elif errors == "raise":
+            raise ValueError(f"{row.place} {item.reason}")
+        else:
+            answers.append(Unanswered(item.reason))
+    if not readable:
+        return answers
+    method: Callable[..., Any] = getattr(predictor, METHODS.get(act, act))
+    try:
+        found = method([item for _, item in readable], errors=errors, **options)
+    except UnreadableText as error:
+        number, _ = readable[error.number - 1]
+        raise ValueError(f"{rows[number].place} {error.reason}") from error
+    for (number, _), answer in zip(readable, found, strict=True):
+        answers[number] = answer
+    return answers
+
+
+def _text_of(row: Row, act: str, roles: Mapping[str, str] | None) -> Any:
+    """The text of a row, or `Unreadable`."""
+    if row.problem is not None:
+        return Unreadable(row.problem)
+    if roles is None or (act in ROLES_BY_ROW and set(roles) == set(roles.values())):
+        roles = {role: role for role in named_roles(row.record, act)}
+    return read_cells(row.record, roles, act)
 
 
 def predict_task(
