@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from clozelab.suggestions import CONF_DIR, fitted, hint
 from clozelab.training.stopping import (
     Interrupted,
-    begin,
+    begin_process,
     die_with_first_rank,
     interrupt,
     taken_signals,
@@ -171,7 +171,7 @@ def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     # a torch.py in the folder that one stands in must not be what jobs import
     os.environ["PYTHONSAFEPATH"] = "1"
-    begin()
+    begin_process()
     with taken_signals(interrupt):
         return _guarded(lambda: _run(words), words[0] if words else "")
 

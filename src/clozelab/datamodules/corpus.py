@@ -23,7 +23,7 @@ from clozelab.corpus.instances import InputFormat, Instances, source_rule
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.random import derive_seed, instance_indices, uniform_u64
 from clozelab.objectives.objective import Objective, TorchBatch, pad_predictions, to_torch
-from clozelab.training.runtime import Anew, batch_loader, device_type, place_of
+from clozelab.training.runtime import ReiterableLoader, batch_loader, device_type, loader_position
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ def contents_of(
     batch: Mapping[str, Any], epoch: NDArray[np.int64], index: NDArray[np.int64]
 ) -> int:
     """40 bits of which instances a batch holds and of their tokens as the encoder sees them, for
-    `note_batch`.
+    `update_batch_digest`.
 
     The sum of its instances' own, so that a step has the same however it is cut: sums of some
     thousands stay exact."""
@@ -333,11 +333,11 @@ class CorpusDataModule(LightningDataModule):
         """This rank's optimizer steps from the trainer's step on; ahead of their use where the
         device is a GPU.
         """
-        return Anew(
+        return ReiterableLoader(
             lambda: batch_loader(
-                self.train_stream(*place_of(self.trainer)), self.num_workers, self.trainer
+                self.train_stream(*loader_position(self.trainer)), self.num_workers, self.trainer
             )
         )
 
     def val_dataloader(self) -> Any:
-        return batch_loader(self.validation_stream(*place_of(self.trainer)[1:]))
+        return batch_loader(self.validation_stream(*loader_position(self.trainer)[1:]))

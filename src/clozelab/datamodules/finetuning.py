@@ -33,7 +33,7 @@ from clozelab.datamodules.examples import Ints, Sequences, bucketed_batches, tok
 from clozelab.datamodules.files import Arrays, Facts, Scores, TaskPreview, fingerprint_of
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
-from clozelab.training.runtime import Anew, batch_loader, place_of
+from clozelab.training.runtime import ReiterableLoader, batch_loader, loader_position
 
 log = logging.getLogger(__name__)
 
@@ -272,7 +272,7 @@ class FinetuningDataModule(LightningDataModule):
         """Optimizer steps of the whole training."""
         return self.first_steps + max(1, round(self.steps_per_epoch * self.plan.epochs))
 
-    def place_of(self, step: int) -> tuple[int, int, slice]:
+    def loader_position(self, step: int) -> tuple[int, int, slice]:
         """(epoch, batch of it, sequences it goes through) of an optimizer step; the first sequences
         are epoch -1.
         """
@@ -368,10 +368,10 @@ class FinetuningDataModule(LightningDataModule):
 
     def train_dataloader(self) -> Any:
         """Batches from the trainer's step to the next evaluation."""
-        return Anew(self._stretch)
+        return ReiterableLoader(self._stretch)
 
     def _stretch(self) -> Any:
-        step, rank, world = place_of(self.trainer)
+        step, rank, world = loader_position(self.trainer)
         stop = next((mark for mark in self.evaluation_steps if mark > step), step)
         return batch_loader(
             TrainingBatches(self, range(step, stop), rank, world),
@@ -381,7 +381,7 @@ class FinetuningDataModule(LightningDataModule):
 
     def val_dataloader(self) -> Any:
         loader = self.evaluation_loader(self.validation_sequences)
-        return Anew(lambda: loader)
+        return ReiterableLoader(lambda: loader)
 
 
 class TrainingBatches(IterableDataset[Batch]):
@@ -397,7 +397,7 @@ class TrainingBatches(IterableDataset[Batch]):
             data.train_targets,
             data.plan,
         )
-        self.places = [data.place_of(step) for step in steps]
+        self.places = [data.loader_position(step) for step in steps]
         self.rank, self.world_size = rank, world_size
 
     def __iter__(self) -> Iterator[Batch]:

@@ -31,7 +31,7 @@ from clozelab.launch.sweep import compose, hydra_config, phase_objectives
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
-from clozelab.modules.base import made_of
+from clozelab.modules.base import build_with_hparams
 from clozelab.modules.finetuning import check_metric
 from clozelab.modules.model import open_tokenizer
 from clozelab.modules.pretraining import PretrainingModel, PretrainingModule, check_lengths
@@ -213,7 +213,7 @@ def build_pretraining_module(
         encoder = Encoder(encoder_config(plain, SpecialIds.of(corpus.tokenizer), objectives[-1]))
     else:
         encoder = folders.load_encoder(cfg.encoder, seed=cfg.seed)
-    module: PretrainingModule = made_of(
+    module: PretrainingModule = build_with_hparams(
         PretrainingModule,
         encoder=encoder,
         objectives=objectives,

@@ -22,7 +22,7 @@ from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule,
 from clozelab.datamodules.labelled import LabelledDataModule
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
-from clozelab.modules.base import made_of
+from clozelab.modules.base import build_with_hparams
 from clozelab.modules.finetuning import (
     FineTuning,
     save_model,
@@ -208,7 +208,7 @@ def draw_seed(cfg: DictConfig) -> int:
 def build_module(cfg: DictConfig, encoder: Encoder, data: FinetuningDataModule) -> FineTuning:
     """The task's module on the encoder; head weights and dropout are functions of the seeds."""
     seed_initialisation(draw_seed(cfg))
-    return made_of(
+    return build_with_hparams(
         build("task.module", cfg.task.module),
         encoder=encoder,
         head=cfg.head,
