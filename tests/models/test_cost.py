@@ -17,7 +17,7 @@ from clozelab.models.cost import (
     training_flops_per_token,
 )
 from clozelab.models.encoder import Encoder
-from clozelab.models.families.electra import narrower
+from clozelab.models.families.electra import generator_config
 from clozelab.models.layout import Layout
 
 BASE = EncoderConfig(30522, 768, 12, 12, 3072, "gelu", 0.1, 0.1, 512, 2, 0.02, 1e-12, "normal")
@@ -197,7 +197,7 @@ def test_a_generator_is_counted_with_its_discriminator():
     config = sized(**{**ELECTRA, **_shape(3, 64, 4), "vocab_size": 500})
     with torch.device("meta"):
         discriminator = Encoder(config)
-        generator = Encoder(narrower(config, "1/4"), embeddings=discriminator.embeddings)
+        generator = Encoder(generator_config(config, "1/4"), embeddings=discriminator.embeddings)
         models = {}
         for name, encoder, kind in (
             ("encoder", discriminator, "rtd"),

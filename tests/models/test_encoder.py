@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from clozelab.models import encoder as encoder_module
-from clozelab.models.encoder import Encoder, few_shapes
+from clozelab.models.encoder import Encoder, round_up_to_bucket
 
 LENGTHS = [7, 12, 3, 12]
 
@@ -61,8 +61,8 @@ def test_rounding_a_ragged_stream_up_changes_nothing(tiny_config, stream, monkey
     encoder, arguments = Encoder(tiny_config(), torch.Generator().manual_seed(0)), stream(LENGTHS)
     results, sizes = [], []
     encoder.layer[0].register_forward_hook(lambda module, inputs, output: sizes.append(len(output)))
-    for rounded in (lambda slots: slots, few_shapes, lambda slots: slots + 100):
-        monkeypatch.setattr(encoder_module, "few_shapes", rounded)
+    for rounded in (lambda slots: slots, round_up_to_bucket, lambda slots: slots + 100):
+        monkeypatch.setattr(encoder_module, "round_up_to_bucket", rounded)
         encoder.zero_grad()
         output = encoder(**arguments, output_hidden_states=True)
         (output.sequence_output.square().sum() + output.hidden_states[1].sum()).backward()
@@ -80,10 +80,10 @@ def test_rounding_a_ragged_stream_up_changes_nothing(tiny_config, stream, monkey
 
 def test_few_shapes_adds_little_and_leaves_few():
     sizes = range(64, 4096)
-    assert max(few_shapes(size) / size for size in sizes) <= 1.125
-    assert sum(few_shapes(size) / size - 1 for size in sizes) / len(sizes) < 0.03
-    assert len({few_shapes(size) for size in sizes}) <= 6 * 16
-    assert all(few_shapes(size) >= size for size in range(1, 64))
+    assert max(round_up_to_bucket(size) / size for size in sizes) <= 1.125
+    assert sum(round_up_to_bucket(size) / size - 1 for size in sizes) / len(sizes) < 0.03
+    assert len({round_up_to_bucket(size) for size in sizes}) <= 6 * 16
+    assert all(round_up_to_bucket(size) >= size for size in range(1, 64))
 
 
 def test_sequences_do_not_see_padding(tiny_config, stream, real_rows):

@@ -73,7 +73,7 @@ def test_a_group_grows_by_sequences_of_its_width_alone():
         (rows.row_slots, rows.lengths_list)
         for _, rows in layout.padded_groups(2, width_multiple=8, **options).groups
     ]
-    assert widths(most=4) == [(8, [1, 5, 6, 7]), (8, [8, 8, 8]), (16, [9, 16, 16])]
+    assert widths(largest_group=4) == [(8, [1, 5, 6, 7]), (8, [8, 8, 8]), (16, [9, 16, 16])]
     assert [width for width, _ in widths()] == [8, 8, 8, 16, 16]
 
 

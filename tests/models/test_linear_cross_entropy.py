@@ -96,7 +96,7 @@ def test_no_gradient_work_where_nobody_asks(monkeypatch):
     calls: list = []
     with torch.no_grad():
         linear_cross_entropy(*leaves, labels)
-    assert not any(any(sums.wanted) for sums in calls)
+    assert not any(any(sums.needed) for sums in calls)
     frozen = [leaf.detach() for leaf in leaves]
     assert not linear_cross_entropy(*frozen, labels).loss_sum.requires_grad
 

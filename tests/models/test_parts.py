@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clozelab.models.config import EncoderConfig, Part, family_of
+from clozelab.models.config import EncoderConfig, ModuleSpec, family_of
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder, read_config_dict, save_encoder_folder
 
@@ -218,4 +218,4 @@ def test_impossible_parts(tiny_config, changes, word):
 def test_an_unknown_family_lists_the_known():
     with pytest.raises(ValueError, match="albert, bert, electra, roberta"):
         family_of("gpt2")
-    assert Part.of({"_target_": f"{B}.PostNorm"}, "x") == Part(f"{B}.PostNorm")
+    assert ModuleSpec.of({"_target_": f"{B}.PostNorm"}, "x") == ModuleSpec(f"{B}.PostNorm")

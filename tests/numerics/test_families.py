@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.models.config import EncoderConfig, Part, family_of
+from clozelab.models.config import EncoderConfig, ModuleSpec, family_of
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import load_encoder, load_head, read_config_dict, save_encoder_folder
 from clozelab.models.heads import BiLSTM
@@ -356,7 +356,7 @@ def test_a_missing_position_offset_is_seen(pair):
     batch, stream, rows, real = batches("roberta", "ragged")
     plain: EncoderConfig = replace(
         both.encoder.config,
-        positions=Part("clozelab.models.embeddings.LearnedPositions"),
+        positions=ModuleSpec("clozelab.models.embeddings.LearnedPositions"),
         max_position_embeddings=42,
     )
     wrong = Encoder(plain)
@@ -369,11 +369,11 @@ def test_a_generator_with_its_discriminators_embeddings(pair, tmp_path):
     """Two encoders share one Embeddings; each folder is whole, and transformers' generator is the
     same.
     """
-    from clozelab.models.families.electra import narrower
+    from clozelab.models.families.electra import generator_config
 
     both = pair("electra", "ForPreTraining", "head dim 16, tanh gelu")
     generator = Encoder(
-        narrower(both.encoder.config, "1/2"), embeddings=both.encoder.embeddings
+        generator_config(both.encoder.config, "1/2"), embeddings=both.encoder.embeddings
     ).eval()
     assert generator.config.hidden_size == 16 and generator.config.embedding_size == 12
     assert (

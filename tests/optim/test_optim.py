@@ -344,5 +344,5 @@ def test_the_scale_says_whether_muon_takes_the_matrices(words: list[str], takes:
     with hydra_config(compose("pretrain", words)) as plain:
         optimizer = build("optimizer", plain.optimizer)
         named = [(f"encoder.layer.0.{name}", p) for name, p in model().named_parameters()]
-        parts = getattr(optimizer(named), "parts", [optimizer(named)])
+        parts = getattr(optimizer(named), "optimizers", [optimizer(named)])
     assert [type(part).__name__ for part in parts] == ["AdamW", *["Muon"] * takes]
