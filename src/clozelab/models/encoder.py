@@ -210,6 +210,7 @@ class Encoder(nn.Module):
             hidden = self.embeddings_project(hidden)
         hidden_states = [hidden]
         num_slots = len(hidden)
+        # A ragged stream goes on after its last sequence; what is added is cut off at the end.
         if layout.dense_width is None and hidden.device.type == "cpu":
             padding = round_up_to_bucket(num_slots) - num_slots
             hidden = F.pad(hidden, (0, 0, 0, padding))
@@ -234,6 +235,7 @@ class Encoder(nn.Module):
         self, layout: Layout, position_ids: Tensor, hidden: Tensor
     ) -> dict[Mask, AttentionInputs]:
         """What attention is told, by mask: worked out once for all layers that have it."""
+        # The scores' dtype is that of query and key, which autocast may make narrower.
         device = hidden.device
         in_autocast = device.type != "meta" and torch.is_autocast_enabled(device.type)
         dtype = torch.get_autocast_dtype(device.type) if in_autocast else hidden.dtype
@@ -266,6 +268,7 @@ class Encoder(nn.Module):
         """
         if pooling == "cls":
             return self.token_states(hidden, layout).float()
+        # owner [T]: which sequence each token is of.
         owner = torch.repeat_interleave(layout.lengths, output_size=len(hidden))
         sums = hidden.new_zeros(layout.batch_size, hidden.shape[1], dtype=torch.float32)
         return sums.index_add(0, owner, hidden.float()) / layout.lengths[:, None]

@@ -197,13 +197,13 @@ class FeatureMix(nn.Module):
 
 
 class BiLSTM(nn.Module):
-    """[T, H] -> [T, 2 G]: forward direction first, as torch.nn.LSTM, with torch's own fresh
-    weights.
+    """[T, H] -> [T, 2 G]: forward direction first, as torch.nn.LSTM.
 
-    Unusual: it packs nothing. Sequences are padded behind their end, and the backward direction is
-    an ordinary LSTM over each sequence reversed within its own length, so neither direction sees
-    padding before it has seen all tokens. torch's packed LSTM gives the same numbers 6 times as
-    slowly on the CPU (16 x 150-256 tokens, 128 wide). Dropout is between stacked layers.
+    It has torch's own fresh weights. Unusual: it packs nothing. Sequences are padded behind their
+    end, and the backward direction is an ordinary LSTM over each sequence reversed within its own
+    length, so neither direction sees padding before it has seen all tokens. torch's packed LSTM
+    gives the same numbers 6 times as slowly on the CPU (16 x 150-256 tokens, 128 wide). Dropout is
+    between stacked layers.
     """
 
     def __init__(

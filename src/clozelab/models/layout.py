@@ -177,6 +177,7 @@ class Layout:
     def _make_groups(
         self, group_size: int, num_slots: int, width_multiple: int, largest_group: int
     ) -> PaddedGroups:
+        # Where each sequence of the stream begins; the shortest ones go first.
         lengths = np.asarray(self.lengths_list)
         slots = lengths if self.row_slots is None else np.full_like(lengths, self.row_slots)
         starts = np.cumsum(slots) - slots
@@ -205,11 +206,13 @@ class Layout:
             layout = Layout.rectangle(lengths[members], width).to(self.lengths.device)
             groups.append((offset, layout))
             offset += real.size
+        padded_padding = np.flatnonzero(np.concatenate(is_padding))
+        stream_padding = np.flatnonzero(scatter < 0)
         return PaddedGroups(
             gather=self._to_device(np.concatenate(gather)),
             scatter=self._to_device(np.maximum(scatter, 0)),
-            padded_padding=self._to_device(np.flatnonzero(np.concatenate(is_padding))),
-            stream_padding=self._to_device(np.flatnonzero(scatter < 0)),
+            padded_padding=self._to_device(padded_padding),
+            stream_padding=self._to_device(stream_padding),
             groups=groups,
         )
 

@@ -74,7 +74,10 @@ class Classified(Result):
 
 @dataclass(frozen=True)
 class Labelled(Result):
-    """The labels more probable than the threshold, of a model whose labels do not exclude each other."""
+    """The labels more probable than the threshold, perhaps none.
+
+    Of a model whose labels do not exclude each other.
+    """
 
     labels: tuple[str, ...]
     probabilities: dict[str, float]  # each label's own, so that they do not add up to 1
@@ -226,6 +229,7 @@ def best_answer(candidates: Candidates, top_k: int, threshold: float | None) -> 
         index = _null_rank(ordered, null_logit, threshold or 0.0)
         ordered.insert(index, (null_logit, Answer("", 0.0, None, None, None)))
     logits = np.array([logit for logit, _ in ordered])
+    # A softmax over the candidates.
     weights = np.exp(logits - logits.max())
     probabilities = (weights / weights.sum()).tolist()
     ranked = []

@@ -32,10 +32,10 @@ from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, Throughput
 from clozelab.training.tracking import MetricsCsv
 
 log = logging.getLogger(__name__)
+# `build_adamw` with its settings bound; called with named_parameters().
 OptimizerFactory = Callable[..., Optimizer]
-"""`build_adamw` with its settings bound; called with named_parameters()."""
+# `LinearWarmupDecay` with its settings bound; called as (optimizer, total_steps=...).
 ScheduleFactory = Callable[..., LRScheduler]
-"""`LinearWarmupDecay` with its settings bound; called as (optimizer, total_steps=...)."""
 
 
 class TrainingModule(LightningModule):
@@ -71,8 +71,10 @@ class TrainingModule(LightningModule):
         self.seed = seed
         self.throughput = Throughput()
         self.batches_seen = 0  # digest of all batches so far
+        # What this rank was asked, and what all ranks have agreed on: exit statuses, 0 for none.
         self.stop_requested: Callable[[], int] = lambda: 0
         self.stop_agreed = 0
+        # What the progress display shows.
         self.latest_metrics: dict[str, float] = {}
         self.latest_metrics_step = -1
         self.latest_validation: dict[str, float] = {}
@@ -100,9 +102,11 @@ class TrainingModule(LightningModule):
 
         Returns the norm before, a scalar on the device.
         """
-        gradients = [p for p in self.parameters() if p.grad is not None]
-        norm = nn.utils.clip_grad_norm_(gradients, self.gradient_clip_norm or math.inf)
-        return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        parameters = [p for p in self.parameters() if p.grad is not None]
+        norm = nn.utils.clip_grad_norm_(parameters, self.gradient_clip_norm or math.inf)
+        if hasattr(norm, "full_tensor"):
+            return norm.full_tensor()  # the parameters are sharded, and so is their norm
+        return norm
 
     def configure_gradient_clipping(
         self,
@@ -165,6 +169,7 @@ class TrainingModule(LightningModule):
 
     def on_train_start(self) -> None:
         self._compare_plans()
+        # What a resumed run will log again must not stand there twice.
         for logger in self.loggers:
             if isinstance(logger, MetricsCsv):
                 logger.truncate_after(self.trainer.global_step)
@@ -211,7 +216,8 @@ class TrainingModule(LightningModule):
 
     def _epoch_ends(self) -> list[int]:
         """The steps that Lightning's epochs end with, as far as somebody knows."""
-        return getattr(getattr(self.trainer, "datamodule", None), "epoch_ends", [self.total_steps])
+        datamodule = getattr(self.trainer, "datamodule", None)
+        return getattr(datamodule, "epoch_ends", [self.total_steps])
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self.trainer.global_step >= self.total_steps and not self.trainer.should_stop:
@@ -228,6 +234,7 @@ class TrainingModule(LightningModule):
             self.throughput.start()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        # Lightning's loop counters mean something else in another hook.
         checkpoint.pop("loops", None)
         checkpoint["throughput"] = self.throughput.state()
         checkpoint["batches_seen"] = f"{self.batches_seen:016x}"
@@ -261,6 +268,7 @@ def name_parameters(state: dict[str, Any], optimizer: Optimizer, module: nn.Modu
     first_key = next(iter(state.get("state", ())), None)
     if not isinstance(first_key, int):
         return  # it has names
+    # The names in the order of the optimizer's groups: number -> name.
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     order = []
     for group in optimizer.param_groups:

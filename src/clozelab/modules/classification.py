@@ -108,6 +108,7 @@ class SequenceClassification(FineTuning):
             for metric, value in split_scores.items():
                 scores[f"{name}_{metric}" if name else metric] = value
             records[name] = self._records(split, split_logits)
+        # The split without a name is the one that the others stand beside.
         main_records = records.pop("")
         predictions = [record["prediction"] for record in main_records]
         labels = [record["label"] for record in main_records]
@@ -122,8 +123,8 @@ class SequenceClassification(FineTuning):
         """A file of a GLUE submission."""
         predicted = self._predicted(split.pool(in_order(outputs, split.num_inputs)))
         if self.validation.is_regression:
-            clipped = np.clip(predicted, *self.number_range)
-            answers = [f"{value:.3f}" for value in clipped]
+            least, largest = self.number_range
+            answers = [f"{value:.3f}" for value in np.clip(predicted, least, largest)]
         else:
             answers = [self.validation.label_names[index] for index in predicted]
         return {f"{name}.tsv": prediction_lines(split.ids, answers)}
@@ -168,6 +169,7 @@ def sequence_states(
     """
     if not has_bilstm:
         return encoder.pool(hidden, layout, head)
+    # Each direction has read the whole sequence where it ends.
     forward, backward = hidden.chunk(2, dim=-1)
     last_states = forward.index_select(0, layout.last_rows)
     first_states = backward.index_select(0, layout.first_rows)

@@ -29,10 +29,11 @@ from clozelab.modules.classification import sequence_states
 if TYPE_CHECKING:
     from clozelab.modules.predictor import Predictor
 
+# What is explained -> the head that says it.
 HEADS = {"classify": "classification", "fill": "lm", "answer": "spans"}
 TOKENS_AT_ONCE = 2048
+# Word embeddings [K, S, E] -> the head's outputs for each of them [K, outputs].
 Outputs = Callable[[Tensor], Tensor]
-"""Word embeddings [K, S, E] -> the head's outputs for each of them [K, outputs]."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,7 @@ def attribute(
         predictor.require_kind([text])
     outputs, ids = _outputs(predictor, act, text)
     with torch.no_grad():
+        # The text without content: [CLS] and [SEP] stay, all else is masked.
         is_special = torch.isin(ids, ids.new_tensor([tokenizer.cls_id, tokenizer.sep_id]))
         start = embed(torch.where(is_special, ids, tokenizer.mask_id))  # [S, E]
         end = embed(ids)
@@ -124,10 +126,11 @@ def attribute(
         embedded.requires_grad_()
         (gradient,) = torch.autograd.grad(outputs(embedded)[:, columns].sum(), embedded)
         total += (chunk_weights[:, None, None] * gradient).sum(0)
+    shares = (total * difference).sum(1)  # [S, E] -> [S]
     return Attribution(
         answer=name,
         tokens=tokens_of(predictor, text),
-        shares=tuple((total * difference).sum(1).tolist()),
+        shares=tuple(shares.tolist()),
         logit=float(end_logits[columns].sum()),
         without=float(start_logits[columns].sum()),
     )

@@ -37,10 +37,9 @@ from clozelab.training.checkpoints import seed_forward
 
 log = logging.getLogger(__name__)
 Batch = dict[str, Any]
+# (numbers, values) of one batch, on the host: which examples (or words) they are, and what the
+# model says of each.
 BatchValues = tuple[Tensor, Tensor]
-"""(numbers, values) of one batch, on the host: which examples (or words) they are, and what the
-model says of each.
-"""
 HEADS = ("linear", "bilstm")
 
 
@@ -113,8 +112,10 @@ class FineTuning(TrainingModule):
                 input_size or hidden_size, size, bilstm_num_layers, bilstm_dropout_prob
             )
             self.head_input_size = 2 * size
+        # Since the last log point.
         self._loss_sum = torch.zeros(())
         self._loss_steps = 0
+        # Of the validation that is running.
         self._collected: list[BatchValues] = []
         self._validated: dict[str, Tensor] | None = None  # the weights that a validation is of
 
@@ -240,10 +241,12 @@ class FineTuning(TrainingModule):
         # ranks' targets.
         scale = batch["local_weight"] * self.trainer.world_size / batch["global_targets"]
         loss = loss_sum * scale
+        # A sum on the device: nobody waits for it before the log point.
         self._loss_sum += loss.detach()
         self._loss_steps += 1
         tokens = batch["global_tokens"]
         self.update_batch_digest(batch.get("contents", 0))
+        # All ranks' work, at the mean length of the global batch.
         length = math.ceil(tokens / batch["global_examples"])
         flops = tokens * training_flops_per_token(self.encoder.config, length, 0.0)
         self.throughput.add(tokens, flops)
@@ -292,6 +295,7 @@ class FineTuning(TrainingModule):
         self.latest_validation = scores
         self.publish(scores)
         self.history.append({"step": result.step, **scores})
+        # The first of equally good ones stays.
         if self.best is None or scores[self.metric] > self.best.scores[self.metric]:
             self.best = replace(result, scores=scores, weights=weights)
 
@@ -356,6 +360,7 @@ def in_order(outputs: Sequence[BatchValues], number: int) -> np.ndarray:
     index = torch.cat([numbers for numbers, _ in outputs]).numpy()
     values = torch.cat([values for _, values in outputs]).detach().numpy()
     assert len(np.unique(index)) == len(index) == number, "each one is scored exactly once"
+    # values[i] is of example index[i].
     ordered = np.empty_like(values)
     ordered[index] = values
     return ordered
@@ -432,13 +437,15 @@ def save_model(
     remembered.pop("pooling", None)
     remembered.pop("texts_per_example", None)
     remembered |= facts | module.remembered()
+    labels = getattr(module.validation, "label_names", None) or ()
+    is_regression = getattr(module.validation, "is_regression", False)
     write_model(
         folder,
         module.encoder,
         module.heads(),
         tokenizer,
-        labels=getattr(module.validation, "label_names", None) or (),
-        is_regression=getattr(module.validation, "is_regression", False),
+        labels=labels,
+        is_regression=is_regression,
         max_length=max_positions(encoder_folder),
         extra_config={"clozelab": remembered},
     )

@@ -158,6 +158,7 @@ class Probe(Measurement):
         self.splits = (self.data.train, self.data.validation)
         sequences = self.data.train_sequences
         is_of_words = isinstance(sequences, TaggedSequences)
+        # Numbers have no names; choices and spans are no classes.
         self.label_names = getattr(self.data.train, "label_names", ())
         if not self.label_names or not isinstance(sequences, TaggedSequences | TokenSequences):
             raise ValueError(
@@ -171,6 +172,7 @@ class Probe(Measurement):
         for split in self.splits:
             self.labels.append(np.asarray(getattr(split, "input_labels", split.labels)))
         num_states = self.encoder.config.num_hidden_layers + 1
+        # One classifier a state: C of them.
         self.names = [f"layer_{number}" for number in range(num_states)]
         if not is_of_words:
             self.names.append("pooled")
@@ -212,6 +214,7 @@ class Probe(Measurement):
             controls = control_labels(self.words[0], self.words[1], len(self.label_names))
         scores: dict[str, float] = {}
         predictions: dict[str, np.ndarray] = {}
+        # A classifier for each state, and one more on the control task of words.
         for number, name in enumerate(self.names):
             x, x_validation = _standardised(train[:, number], validation[:, number])
             predictions[name] = self._fit_and_predict(x, train_labels, x_validation)
@@ -279,6 +282,7 @@ def control_labels(
     train: Sequence[str], validation: Sequence[str], num_labels: int
 ) -> list[np.ndarray]:
     """A label for each word of both lists, the same wherever it stands, all equally likely."""
+    # number[i]: which of the different words text i is.
     words, number = np.unique([*train, *validation], return_inverse=True)
     labels = np.random.default_rng(0).integers(num_labels, size=len(words))
     return np.split(labels[number], [len(train)])
@@ -301,6 +305,8 @@ def logistic_regression(
         states = torch.from_numpy(x)
         classes = torch.from_numpy(labels)
         weights = torch.zeros(x.shape[1] + 1, num_classes, dtype=states.dtype, requires_grad=True)
+        # scikit-learn penalises the difference d of two classes' weights: d^2 / 2 is the sum of
+        # both squares, as w1 = -w0 here.
         penalty = (1.0 if num_classes == 2 else 0.5) / (strength * len(x))
         solver = torch.optim.LBFGS(
             [weights],
@@ -331,6 +337,7 @@ def largest_gradient(
     """Largest entry of the gradient of what `logistic_regression` minimises; 0 at the optimum."""
     num_classes = weights.shape[1]
     scores = (x @ weights[:-1] + weights[-1]).astype(np.float64)
+    # The gradient of the mean cross-entropy: probabilities minus the truth, through the states.
     probabilities = np.exp(scores - scores.max(axis=1, keepdims=True))
     probabilities /= probabilities.sum(axis=1, keepdims=True)
     errors = (probabilities - np.eye(num_classes)[labels]) / len(x)  # [N, classes]

@@ -131,6 +131,7 @@ def read_model(path: Path | str, token_types: str = "auto") -> Model:
     stored = folders.read_tensors(path)
     kinds = _kinds(folder, config, family, stored)
     encoder = folders.load_encoder(folder, stored=stored)
+    # A folder of other libraries', or of ours that they can read.
     is_foreign = not str(config.get("model_type", "")).startswith(CUSTOM_MODEL_TYPE_PREFIX)
     if is_foreign and encoder.config.is_causal and POOLED_KINDS & set(kinds):
         # is_decoder does not move where transformers' classes pool, and their head was trained so.
@@ -242,6 +243,7 @@ def write_model(
     """
     config: dict[str, Any] = {}
     names = labels
+    # transformers tells a regression by its one label.
     if is_regression:
         config["problem_type"] = "regression"
         names = ["LABEL_0"]
@@ -272,6 +274,7 @@ def _kinds(
     folder: Path, config: Mapping[str, Any], family: Family, stored: Mapping[str, Tensor]
 ) -> list[str]:
     """The heads that the folder's configuration names, and those that its tensors' names say."""
+    # Some heads' tensors say what they are; `classifier` may be of several kinds.
     kinds = set()
     for kind in NAMED_KINDS:
         prefix = family.head_name(kind, "")
@@ -326,12 +329,12 @@ def _labels(
     return tuple(labels)
 
 
-def _refuse_twins(labels: Sequence[str], place: Path) -> None:
+def _refuse_twins(labels: Sequence[str], path: Path) -> None:
     """ValueError for two classes of one name, whose probabilities nobody could tell apart."""
     for label in labels:
         if labels.count(label) > 1:
             raise ValueError(
-                f"{place}: id2label calls two classes {label!r}; give each a name of its own",
+                f"{path}: id2label calls two classes {label!r}; give each a name of its own",
             )
 
 
@@ -363,7 +366,7 @@ def named_labels(config: Mapping[str, Any], path: Path | str) -> list[str]:
 def _refuse_contradiction(
     names: Mapping[int, str],
     numbers: Mapping[str, int],
-    place: Path | str,
+    path: Path | str,
 ) -> None:
     """ValueError where id2label and label2id say different numbers of a name.
 
@@ -374,12 +377,12 @@ def _refuse_contradiction(
     for number, name in sorted(names.items()):
         if numbers.get(name, number) != number and labels.count(name) == 1:
             raise ValueError(
-                f"{place} contradicts itself: {name!r} is output {number} in id2label and"
+                f"{path} contradicts itself: {name!r} is output {number} in id2label and"
                 f" {numbers[name]} in label2id; correct the wrong one"
             )
 
 
-def renamed_labels(labels: Sequence[str], names: Any, place: Path | str) -> list[str]:
+def renamed_labels(labels: Sequence[str], names: Any, path: Path | str) -> list[str]:
     """A model's labels, some under other names (label -> name).
 
     ValueError for what is no such mapping, for a label that the model lacks, and for two labels of
@@ -395,11 +398,11 @@ def renamed_labels(labels: Sequence[str], names: Any, place: Path | str) -> list
     new_names = {str(label): str(name) for label, name in names.items()}
     for label in new_names:
         if label not in labels:
-            raise ValueError(f"label_names: {place} has no label {label!r}; {hint(label, labels)}")
+            raise ValueError(f"label_names: {path} has no label {label!r}; {hint(label, labels)}")
     renamed = [new_names.get(label, label) for label in labels]
     for label in renamed:
         if renamed.count(label) > 1:
-            raise ValueError(f"label_names: two labels of {place} would be called {label!r}")
+            raise ValueError(f"label_names: two labels of {path} would be called {label!r}")
     return renamed
 
 
@@ -417,6 +420,7 @@ def _between(
 ) -> dict[str, Any]:
     """What stands between encoder and output layer, in the sizes of its tensors."""
     between: dict[str, Any] = {}
+    # For example bilstm.layers.0.forward_direction.weight_ih_l0.
     tensors = _without_prefix(stored, "bilstm.")
     if tensors:
         # An LSTM's four gates lie below each other: [4 * hidden, inputs].
@@ -476,7 +480,7 @@ def open_tokenizer(folder: Path, token_types: str = "auto") -> Tokenizer:
             rows - entries,
             entries,
         )
-    # fresh weights never read the weights file, which checks them otherwise
+    # Fresh weights never read the weights file, which checks them otherwise.
     folders.verify_checksums(folder)
     return tokenizer
 

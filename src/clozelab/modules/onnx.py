@@ -24,13 +24,12 @@ from clozelab.models.layout import Layout
 from clozelab.modules.model import Model, has_pooler
 from clozelab.training.host import require_package
 
+# int64 [B, S] each; the mask is 1 for tokens, which stand in front, and 0 for padding.
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-"""int64 [B, S] each; the mask is 1 for tokens, which stand in front, and 0 for padding."""
 TOLERANCE = 1e-4
+# Kind of head -> what its output is called beside others. Alone it is called "logits", and others
+# KIND_logits.
 OUTPUTS = {"lm": "prediction_logits", "nsp": "seq_relationship_logits"}
-"""Kind of head -> what its output is called beside others.
-
-Alone it is called "logits", and others KIND_logits."""
 
 
 class Padded(nn.Module):
@@ -120,6 +119,7 @@ def to_onnx(model: Model) -> bytes:
             " to ONNX"
         )
     padded = Padded(model).eval()
+    # Both dimensions of all inputs may have other sizes than the example's.
     dimensions = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=model.max_length)}
     example = tuple(random_rows(model, [min(7, model.max_length), 3]).values())
     # Its own account of the steps is long, and goes to stdout.

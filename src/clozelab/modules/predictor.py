@@ -64,19 +64,21 @@ from clozelab.training.runtime import (
 
 # What becomes of a text that cannot be read: an answer that says so, or a ValueError.
 ERRORS = ("mark", "raise")
-THRESHOLD = 0.5  # of a label's own probability, where labels do not exclude each other
+# Of a label's own probability, where labels do not exclude each other.
+THRESHOLD = 0.5
 BATCH_TOKENS = 4096
-TEXTS_PER_SCORING = 256  # a masked model reads a text once for each of its tokens
+# A masked model reads a text once for each of its tokens.
+TEXTS_PER_SCORING = 256
+# A mark (an accent apart from its letter, a vowel of Hindi) is a part of its word here, which
+# Python's \w denies.
 WORDS = Split(
     Regex(r"[\w\p{N}]+(?:(?:[-'’.]|\p{Cf}+)[\w\p{N}]+)*|[^\w\p{N}\s\p{Cf}\p{Cc}][\p{M}\p{Cf}]*"),
     "removed",
     invert=True,
 )
-"""Here a mark (an accent apart from its letter, a vowel of Hindi) is a part of its word, which
-Python's \\w denies.
-"""
 POOLINGS = ("cls", "mean", "last4")
 PRECISIONS = ("auto", "bf16-mixed", "32-true")
+# Kind of head -> what trains one.
 COMMANDS = {
     "lm": "clozelab pretrain objective=mlm encoder=FOLDER",
     "nsp": "clozelab pretrain objective=mlm_nsp encoder=FOLDER",
@@ -84,7 +86,7 @@ COMMANDS = {
     "tags": "clozelab finetune encoder=FOLDER row=NAME task=ner_conll2003",
     "spans": "clozelab finetune encoder=FOLDER row=NAME task=squad_v1",
 }
-"""Kind of head -> what trains one."""
+
 log = logging.getLogger(__name__)
 
 
@@ -180,6 +182,7 @@ class Predictor:
             return batch["prediction_index"], torch.cat(chunks)
 
         values = _in_order(self._run(questions, top_tokens), len(questions.positions))
+        # [P, k, 2] -> the tokens of each mask
         masks = []
         for best_tokens in values:
             masks.append(tuple(self._token(share, index) for share, index in best_tokens))
@@ -187,6 +190,7 @@ class Predictor:
         for text, reason in zip(given.items, encoded.reasons, strict=True):
             if reason is None:
                 readable.append(text)
+        # The masks of text n are numbers offsets[n] to offsets[n + 1].
         filled = []
         for text, (start, end) in zip(readable, pairwise(questions.offsets), strict=True):
             filled.append(answers.Filled(text, tuple(masks[start:end])))
@@ -260,6 +264,7 @@ class Predictor:
             return vectors[0]
         if given.table is not None:
             return with_columns(given.table, answers.columns_of(vectors))
+        # NaN stands for what could not be read, as wide as the others (four layers with `last4`).
         width = self.encoder.config.hidden_size
         for vector in vectors:
             if not isinstance(vector, answers.Unanswered):
@@ -289,6 +294,7 @@ class Predictor:
         else:
             given = read_texts(texts, "embed")
         encoded = self._encode(given, errors, stride=stride, reads_empty=True)
+        # The last layer's states come from the encoder anyway.
         is_inner_layer = layer not in (None, -1, self.encoder.config.num_hidden_layers)
 
         def pool(hidden: Tensor, batch: Batch) -> BatchValues:
@@ -700,6 +706,7 @@ class Predictor:
         outputs = self._run(features.sequences, span_logits, reads_bilstm=True)
         start_logits, end_logits = token_logits(features, outputs)
         predicted = predict_answers(features, asked_pairs, start_logits, end_logits, settings)
+        # The passages' candidates, with their logits, compete for the question.
         candidates = [answers.Candidates() for _ in questions]
         for index, passage in enumerate(passages):
             nbest = zip(predicted.nbest[str(index)], predicted.places[str(index)], strict=True)
@@ -716,6 +723,7 @@ class Predictor:
         """The words of each text with their tags, and its entities."""
         words = [text.strings() for text in texts]
         predictions = self._predict_tags(head, words)
+        # [W, 2] -> the rows of each text
         ends = np.cumsum([len(text_words) for text_words in words])[:-1]
         tagged = []
         for text, rows in zip(texts, np.split(predictions, ends), strict=True):
@@ -730,6 +738,7 @@ class Predictor:
 
     def _predict_tags(self, head: Any, words: list[list[str]]) -> NDArray[np.float64]:
         """[W, 2]: of each word of all texts the probability and the number of its best tag."""
+        # Each text is a sentence, and a document, of its own: nothing stands around it.
         numbers = list(range(len(words)))
         sentences = tags.TaggedSentences(words, documents=numbers, lines=numbers)
         arrays, _ = tags.build_sequences(
@@ -805,6 +814,7 @@ class Predictor:
         outputs = []
         for index in self.progress(examples.token_budget_batches(sequences.lengths, max_tokens)):
             batch = make_batch(sequences, index, {})
+            # A layout moves as tensors do.
             batch = {key: value.to(self.device) for key, value in batch.items()}
             with (
                 torch.autocast(self.device.type, torch.bfloat16, enabled=is_bf16),

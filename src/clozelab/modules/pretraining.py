@@ -92,7 +92,9 @@ class PretrainingModule(TrainingModule):
         super().__init__(**common)
         self.automatic_optimization = False
         self.model = PretrainingModel(encoder, objectives)
+        # Known once a training begins.
         self.world_size = 1
+        # Sharded over ranks (FSDP), a rank has a part of each weight until they are gathered.
         self._is_sharded = False
         self._whole_weights: dict[str, Tensor] | None = None
         self.log_interval_steps = log_interval_steps
@@ -180,6 +182,7 @@ class PretrainingModule(TrainingModule):
     def _forward(self, batch: TorchBatch, counts: Tensor) -> Tensor:
         """This micro-batch's share of the global loss; counts [terms]. Adds to the running sums."""
         loss = torch.zeros((), device=self.device)
+        # The sum over weighted terms of (sum here) / (count in the global batch).
         objective = self.model.objective_of(batch)
         for term, count in zip(self.model(batch), counts, strict=True):
             loss = loss + objective.weights[term.name] / count * term.loss_sum
@@ -213,6 +216,7 @@ class PretrainingModule(TrainingModule):
                 # A copy that does not wait for the work that is queued on a GPU.
                 counts = counts.pin_memory()
             return counts.to(self.device, non_blocking=is_cuda)
+        # fp64 holds these integers exactly; one reduction for all of them.
         local = torch.tensor(
             [*totals, requested, contents], dtype=torch.float64, device=self.device
         )
@@ -257,6 +261,7 @@ class PretrainingModule(TrainingModule):
 
     def validation_step(self, batch: TorchBatch | list[TorchBatch], batch_index: int) -> None:
         micro_batches = batch if isinstance(batch, list) else [batch]
+        # A few evaluations are not worth a compilation for their shapes.
         with uncompiled():
             # What a forward draws is the same in every validation.
             seed_forward(0, 0, self.global_rank, batch_index)
@@ -435,6 +440,7 @@ def check_lengths(
                 f"{key} is {length}, but the model has {max_position_embeddings} positions: shorten"
                 " it, or raise model.max_position_embeddings"
             )
+    # The validation's length stands first, then those of the phases.
     held_out, *trained = lengths.values()
     if held_out > trained[0]:
         log.warning(
@@ -451,6 +457,7 @@ def validation_metrics(sums: Mapping[str, Sequence[float]], main: str) -> dict[s
     """name -> [sum, count] to what is published; the term `main` has the plain names."""
     metrics: dict[str, float] = {}
     for name, (total, count) in sums.items():
+        # mlm_loss -> loss, mlm_accuracy -> accuracy; nsp_accuracy keeps its name.
         plain = name.removeprefix(f"{main}_")
         if plain == "loss":
             metrics["validation/loss"] = total / count

@@ -98,6 +98,7 @@ def predict_answers(
             candidates.append(
                 window_candidates(features, window, start_logits, end_logits, settings)
             )
+        # The characters of the passage's tokens.
         spans = features.passage_spans[features.passage_offsets[question.passage] :]
         passage = examples.passages[question.passage]
         best = _best_texts(np.concatenate(candidates), spans, passage, settings.n_best_size)
@@ -108,6 +109,7 @@ def predict_answers(
             null = _null_span(start_logits, end_logits, cls_tokens[low:high])
             answers.null_odds[question.id] = null.logit - next(iter(best.values())).logit
             best[""] = null
+        # A softmax over the n-best list.
         ordered = sorted(best.items(), key=lambda item: -item[1].logit)
         logits = np.array([span.logit for _, span in ordered])
         weights = np.exp(logits - logits.max())
@@ -166,6 +168,7 @@ def token_logits(features: SquadFeatures, outputs: Sequence[BatchValues]) -> tup
         "each window is scored exactly once"
     )
     sequences = features.sequences
+    # Starts and ends of all windows one after the other: a window's tokens stand together.
     logits = np.full((2, len(sequences.input_ids)), -np.inf, dtype=np.float32)
     for index, values in outputs:
         windows = index.numpy()
@@ -252,6 +255,7 @@ class SpanExtraction(FineTuning):
         self.validation = validation
         self.settings = NBestSettings(n_best_size, max_answer_length, with_unanswerable)
         self.fixed_threshold: float | None = None  # None: chosen on the validation split
+        # Nothing reads the pooler: DDP would wait for its gradient.
         self.encoder.pooler.requires_grad_(False)
         self.qa_outputs = encoder.config.family.head(
             "spans", encoder, input_size=self.head_input_size
@@ -274,6 +278,7 @@ class SpanExtraction(FineTuning):
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         targets = torch.stack([batch["start_positions"], batch["end_positions"]], dim=1)  # [B, 2]
         padded = pad_tokens(logits, batch)  # [B, S, 2]
+        # Both are classes of S: the loss is the mean of the start's and the end's.
         return F.cross_entropy(padded, targets, reduction="sum") / 2
 
     def result_files(self, best: Evaluation) -> dict[str, Iterable[str]]:

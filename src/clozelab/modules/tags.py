@@ -36,6 +36,7 @@ class TokenClassification(FineTuning):
         keys = self.score_keys({}, {"entity_tags": validation.entity_tags})
         super().__init__(encoder=encoder, score_keys=keys, **training)
         self.validation = validation
+        # Nothing reads the pooler: DDP would wait for its gradient.
         self.encoder.pooler.requires_grad_(False)
         self.classifier = encoder.config.family.head(
             "tags",

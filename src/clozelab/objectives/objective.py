@@ -186,7 +186,7 @@ class TokenObjective(_Weighted):
         """
         is_sep = labels == batch["sep_id"]
         names = batch["source_names"]
-        # name of a source ("": all of them) -> its predictions, bool [P]
+        # Name of a source ("": all of them) -> its predictions, bool [P].
         members = {"": ~is_sep}
         if 2 <= len(names) <= MOST_SOURCES:
             source = _source_of_predictions(batch)
@@ -357,6 +357,7 @@ class Objective:
         [B] and width (T = B * width); prediction_positions, prediction_labels [P]; source [B]; a
         pair objective's label [B]; b_source, a_length [B] if B may be drawn.
         """
+        # Static masking: a later pass repeats an earlier one.
         if self.dupe_factor is not None:
             epoch = epoch % (self.dupe_factor // self.input.copies)
         packed, labels = self.arrange(instances.pack(seed, epoch, index), seed, epoch)
@@ -401,6 +402,7 @@ class Objective:
 
     def terms(self, models: Models, batch: TorchBatch) -> list[LossTerm]:
         """One LossTerm for each of `weights`, in their order; `batch` as `to_torch` makes it."""
+        # The phase before may have read another way.
         for model in models.values():
             model.set_causal(self.is_causal)
         output, terms = self.token.terms(models, batch)
@@ -428,6 +430,7 @@ def pad_predictions(batch: Arrays, multiple: int) -> Arrays:
     What is added is slot 0 with no label, which counts nowhere. `num_predictions` remembers the
     real P.
     """
+    # For example 13 predictions and a multiple of 8: three more.
     count = len(batch["prediction_labels"])
     padding = (0, -count % multiple)
     return batch | {

@@ -92,6 +92,7 @@ class ReplacedTokenDetection(MaskedLanguageModel):
         input_ids, is_replaced = self.replace(models["generator"], hidden, batch)
         output = models["encoder"].states(input_ids, batch)
         logits = models["encoder"].heads["rtd"](output.sequence_output).float()  # [T]
+        # Padding slots have no loss, and are counted nowhere.
         layout = batch["layout"]
         is_real = torch.ones_like(is_replaced) if layout.full else ~layout.key_padding().reshape(-1)
         loss = F.binary_cross_entropy_with_logits(logits, is_replaced.float(), reduction="none")
@@ -99,6 +100,7 @@ class ReplacedTokenDetection(MaskedLanguageModel):
         num_replaced = is_replaced.sum()
         count = layout.num_tokens
         term = LossTerm("rtd", loss.masked_fill(~is_real, 0.0).sum(), count, correct)
+        # What an encoder that always says "not replaced" would get.
         term.figures["rtd_replaced"] = (num_replaced, count)
         term.figures["rtd_trivial_accuracy"] = (count - num_replaced, count)
         return output, [self.prediction_term(models["generator"], hidden, batch), term]

@@ -127,7 +127,7 @@ class CombinedOptimizer(Optimizer):
         """One update of every parameter that has a gradient."""
         loss = closure() if closure is not None else None
         groups = iter(self.param_groups)
-        # A loaded checkpoint has put new groups and a new state into this one alone.
+        # A loaded checkpoint has put new groups and a new state into this one alone: hand them on.
         for optimizer in self.optimizers:
             optimizer.param_groups = [next(groups) for _ in optimizer.param_groups]
             optimizer.state = self.state
@@ -158,6 +158,7 @@ def build_torch(
         raise ValueError(
             f"optimizer.library={library} needs pip install 'clozelab[optimizers]'"
         ) from error
+    # Every class of the library that is an optimizer may be named.
     optimizers: dict[str, Any] = {}
     for member_name, member in members.items():
         if isinstance(member, type) and issubclass(member, Optimizer):
@@ -226,6 +227,7 @@ class UncorrectedAdamW(Optimizer):
                     "exp_avg": torch.zeros_like(p),
                     "exp_avg_sq": torch.zeros_like(p),
                 }
+        # m <- beta1 m + (1 - beta1) g;  v <- beta2 v + (1 - beta2) g^2
         grads = [p.grad for p in params]
         means = [self.state[p]["exp_avg"] for p in params]
         squares = [self.state[p]["exp_avg_sq"] for p in params]
@@ -233,6 +235,7 @@ class UncorrectedAdamW(Optimizer):
         torch._foreach_lerp_(means, grads, 1.0 - beta1)
         torch._foreach_mul_(squares, beta2)
         torch._foreach_addcmul_(squares, grads, grads, value=1.0 - beta2)
+        # The update, with the weights' decay in it.
         denominators = torch._foreach_sqrt(squares)
         torch._foreach_add_(denominators, group["eps"])
         updates = torch._foreach_div(means, denominators)

@@ -74,6 +74,7 @@ class Muon(Optimizer):
         weight_decay: float,
         momentum: float,
     ) -> None:
+        # A group for parameters that stack as many matrices each.
         by_count: dict[int, list[nn.Parameter]] = defaultdict(list)
         for name, parameter in named_matrices:
             by_count[fused_matrices(name)].append(parameter)
@@ -125,6 +126,7 @@ class Muon(Optimizer):
         direction = gradient.lerp(buffer, group["momentum"])
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
 
+        # The matrices that are stacked, each with its own size in the rate.
         count = group["matrices"]
         rows = parameter.shape[0] // count
         columns = parameter.shape[1]
@@ -136,6 +138,7 @@ class Muon(Optimizer):
 def _apply(updates: list[Update]) -> None:
     """Makes directions orthogonal and adds them to the weights; all of one shape, tall or wide."""
     dtype = product_dtype(updates[0].weight.device)
+    # [N, rows, columns] for one batched product.
     lying = [_lying(update.direction).to(dtype) for update in updates]
     orthogonal = newton_schulz(torch.stack(lying))
     for update, matrix in zip(updates, orthogonal, strict=True):

@@ -293,7 +293,7 @@ def _take_heads(model: PretrainingModel, folder: Path) -> None:
     """Fill the heads that a folder has; of further models, all that the folder of their name beside
     it has.
     """
-    for name, part in model.parts.items():
+    for name, part in model.named_models.items():
         place = folder if name == "encoder" else folder.with_name(name)
         stored: Collection[str] = ()
         if (place / folders.CONFIG_FILE).is_file():

@@ -29,6 +29,7 @@ from clozelab.suggestions import shortened
 
 log = logging.getLogger(__name__)
 
+# How many calls, and how long, a tracker is waited for.
 WAITING_CALLS = 50_000  # kept for a tracker that is away or slow; later ones are only counted
 BUNDLED_CALLS = 200  # given at once to a tracker that takes several
 SILENT_SECONDS = 10.0  # of one call, after which the tracker is said not to answer
@@ -115,6 +116,7 @@ class BackgroundLogger(Logger):
         self.counts = Counts()
         self._trouble = _Trouble()
         self._clock = _Clock()
+        # Calls that wait, the news of one, and the thread that makes them.
         self._calls: deque[Numbers | Call] = deque()
         self._news = threading.Condition()
         self._is_closing = False
@@ -206,6 +208,7 @@ class BackgroundLogger(Logger):
             self._start()
         with self._news:
             self.counts.given += _size(call)
+            # A tracker that is off, or far behind, is not given more; but it is closed.
             is_end = isinstance(call, Call) and call.method in ENDS
             if is_end or (not self._trouble.is_off and len(self._calls) < WAITING_CALLS):
                 self._calls.append(call)
@@ -275,6 +278,7 @@ class BackgroundLogger(Logger):
             bundle = self._wait_for_calls()
             if not bundle:
                 return
+            # At the end of a run, an outage is tried once more and then left.
             is_last_try = self._is_closing and self._trouble.outages > 0
             if self._make(bundle):
                 self._forget(len(bundle))
@@ -361,6 +365,7 @@ class BackgroundLogger(Logger):
     def _be_away(self, why: str) -> None:
         self._trouble.outages += 1
         self._trouble.last_error = why
+        # The first one may be a connection that broke: it is tried again at once.
         if self._trouble.outages > 1:
             self._say_trouble(why)
 
@@ -391,6 +396,7 @@ def reason(error: BaseException) -> str:
 
     Of a connection that failed it is the operating system's own word.
     """
+    # A library wraps what the system said: the innermost error is the first.
     cause = error
     while cause.__context__ is not None:
         cause = cause.__context__

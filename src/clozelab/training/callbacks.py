@@ -87,6 +87,7 @@ class GracefulStop(AfterStep):
         self.stop_after_step = stop_after_step or math.inf
 
     def _request(self, number: int) -> None:
+        # A second Ctrl-C does not wait for the step to end.
         if number == signal.SIGINT and self.requested:
             interrupt(number)
         self.requested = 128 + number
@@ -113,6 +114,7 @@ class GracefulStop(AfterStep):
             self.requested = self.requested or OUT_OF_TIME
         if trainer.global_step + 1 >= self.stop_after_step:
             self.requested = self.requested or TERMINATED
+        # Under manual optimisation the module reduces the request with its counts.
         if pl_module.automatic_optimization:
             agreed = trainer.strategy.reduce_boolean_decision(self.requested != 0, all=False)
             status = 0
@@ -172,6 +174,7 @@ class LastCheckpoint(AfterStep):
         self.best_step = state_dict["best_step"]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # What a spike goes back to.
         self.newest = Path(trainer.ckpt_path or self.path)
         if watch_of(pl_module).action == "roll_back" and trainer.global_step == 0:
             self._save(trainer)  # to go back to
@@ -204,6 +207,7 @@ class LastCheckpoint(AfterStep):
     def after_step(self, trainer: Trainer, module: LightningModule) -> None:
         step = trainer.global_step
         watch = watch_of(module)
+        # A validation that was not just now has been compared already.
         value = getattr(module, "latest_validation", {}).get(MONITORED, math.inf)
         is_best = validation_is_due(trainer, step) and value < self.best
         is_due = self._is_due(trainer, module, is_best)
@@ -265,6 +269,7 @@ class SameConfig(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.world_size == 1:
             return
+        # [16] of this rank -> [ranks, 16]
         digits = list(bytes.fromhex(self.fingerprint)[:16])
         local = torch.tensor(digits, dtype=torch.uint8, device=pl_module.device)
         ranks = trainer.strategy.all_gather(local).reshape(trainer.world_size, -1)
@@ -327,6 +332,7 @@ class TrainingProgress(Callback):
         self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any
     ) -> None:
         step = trainer.global_step
+        # Only log points have new figures; the bar keeps the last ones.
         facts: dict[str, Any] = {}
         if getattr(pl_module, "latest_metrics_step", -1) == step != self._printed_step:
             self._printed_step = step
@@ -466,6 +472,7 @@ class KeepEncoders(Callback):
         require_finite_state(trainer)
         for callback in averaging(trainer):
             callback._swap_models(pl_module)
+        # Gathering is something that all ranks do together.
         pl_module.gather_weights()
         if trainer.is_global_zero:
             self.save(step)

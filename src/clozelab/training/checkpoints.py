@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 LAST = "last.ckpt"
 PREVIOUS = "previous.ckpt"
 BEST = "best.ckpt"
+# The tail of a file: magic, payload length, sha256.
 _MAGIC = b"CLOZECK1"
 _TAIL = struct.Struct("<8sQ32s")
 _CHUNK = 4 * 2**20
@@ -171,6 +172,7 @@ def load_file(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
 
 def verify_file(path: Path) -> None:
     """Raise CheckpointCorruptError unless the file's tail is there and its checksum is right."""
+    # In pieces: a checkpoint may be larger than the memory.
     length = path.stat().st_size - _TAIL.size
     sha256 = hashlib.sha256()
     with path.open("rb") as stream:
@@ -178,6 +180,7 @@ def verify_file(path: Path) -> None:
             sha256.update(stream.read(min(_CHUNK, length - start)))
         tail = stream.read()
     expected = _TAIL.pack(_MAGIC, max(0, length), sha256.digest())
+    # All but the checksum tells a cut or foreign file from a damaged one.
     if tail[:-32] != expected[:-32]:
         raise CheckpointCorruptError(f"{path} is truncated or was not written by clozelab")
     if tail != expected:
@@ -222,6 +225,7 @@ def count_step(trainer: Trainer) -> None:
 
     For use inside a training step under manual optimisation.
     """
+    # As Lightning counts around an optimizer's own step.
     progress = trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
     progress.increment_ready()
     progress.increment_completed()

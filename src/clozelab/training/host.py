@@ -128,6 +128,7 @@ def process_rank() -> int:
     (srun): children of a batch script's one process inherit its 0. Where only LOCAL_RANK and
     NODE_RANK are known (Lightning's own launcher), their sum stands in for the rank.
     """
+    # RANK is torchrun's, SLURM_PROCID srun's.
     names = ["RANK"]
     if os.environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         names.append("SLURM_PROCID")
@@ -143,8 +144,8 @@ def process_rank() -> int:
 
 
 PROC_LOCKS = Path("/proc/locks")  # where Linux says who holds a lock; other systems do not say it
+# (device major, device minor, inode) -> process id, of every locked file of this machine.
 Held = dict[tuple[int, int, int], int]
-"""(device major, device minor, inode) -> process id, of every locked file of this machine."""
 
 
 def holders() -> Held:

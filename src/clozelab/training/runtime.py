@@ -68,6 +68,7 @@ def onednn_fp32() -> Iterator[bool]:
     if not torch.backends.mkldnn.is_available() or not hasattr(backend, "fp32_precision"):
         yield False
         return
+    # "bf16" allows oneDNN to split fp32 into bf16 parts; what it does is measured below.
     before = backend.fp32_precision
     backend.fp32_precision = "bf16"
     try:
@@ -134,6 +135,7 @@ def use_deterministic_algorithms() -> None:
 def matmul_ceiling(precision: str, device: torch.device, seconds: float = 0.3) -> float:
     """FLOP/s of a large matrix product on `device`: the best of those that fit in `seconds`."""
     dtype = torch.bfloat16 if precision.startswith("bf16") else torch.float32
+    # So large that starting the kernel costs nothing beside it.
     size = 8192 if device.type == "cuda" else 1024
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     return 2.0 * size**3 / least_seconds(lambda: a @ b, device, seconds)
@@ -311,6 +313,7 @@ class Prefetched:
                 return end
             return self.prepare(batch)
 
+        # One thread, so that batches come in their order.
         pool = ThreadPoolExecutor(1, "prefetch")
         try:
             waiting = deque(pool.submit(make) for _ in range(DEPTH))

@@ -65,6 +65,7 @@ class MetricsCsv(Logger):
             for key, value in metrics.items()
             if key not in (TOKENS_KEY, SECONDS_KEY, "epoch")
         ]
+        # For example 100,51200,12.500,train/loss,6.9314
         is_new = not self.path.exists()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", newline="", encoding="utf-8") as stream:
@@ -298,6 +299,7 @@ def tracked(loggers: Sequence[Logger]) -> Iterator[Sequence[Logger]]:
 
     Two W&B runs of one process must never become one.
     """
+    # Anything that leaves the block is a failure of the run.
     exit_code = 1
     try:
         yield loggers

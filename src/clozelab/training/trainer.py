@@ -234,6 +234,7 @@ def build_trainer(
     """
     _silence_lightning()
     plugins: list[Any] = [AtomicCheckpointIO()]
+    # XLA has an environment of its own.
     if hardware.accelerator != "tpu":
         environment = cluster_environment(hardware.devices, hardware.num_nodes)
         if environment is not None:
@@ -244,8 +245,6 @@ def build_trainer(
         "num_nodes": hardware.num_nodes,
         "precision": hardware.precision,
         "max_steps": max_steps,
-        "max_epochs": -1,
-        "num_sanity_val_steps": 0,
         "log_every_n_steps": log_interval_steps,
         "logger": list(loggers) or False,
         "default_root_dir": folder,
@@ -255,6 +254,7 @@ def build_trainer(
     options["strategy"] = build_strategy(
         hardware.strategy, hardware.accelerator, hardware.devices, hardware.num_nodes
     )
+    # By steps, whatever an epoch of the data is.
     if validation_interval_steps:
         options["val_check_interval"] = validation_interval_steps
         options["check_val_every_n_epoch"] = None
@@ -263,6 +263,8 @@ def build_trainer(
         options["val_check_interval"] = 1.0
         options["check_val_every_n_epoch"] = 1
         options["limit_val_batches"] = 0
+    options["max_epochs"] = -1
+    options["num_sanity_val_steps"] = 0
     options["enable_checkpointing"] = False
     options["enable_progress_bar"] = False
     options["enable_model_summary"] = False
