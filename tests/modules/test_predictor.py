@@ -514,10 +514,10 @@ def test_a_model_of_pairs_wants_pairs(model: Any) -> None:
 
 
 def test_marks_belong_to_their_words() -> None:
-    from clozelab.modules.predictor import _word_spans
+    from clozelab.modules.token_heads import word_spans
 
     text = "Cafe\u0301s, हिन्दी m² \U0001f469\u200d\U0001f469 می\u200cخواهم\ufeff \x07don't \ud800"
-    words = [text[a:b] for a, b in _word_spans(text)]
+    words = [text[a:b] for a, b in word_spans(text)]
     expected = [
         "Cafe\u0301s",
         ",",

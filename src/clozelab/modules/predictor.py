@@ -2,24 +2,21 @@
 
 One text gives one result, a list gives a list in its order, a table comes back with columns beside
 its own (datamodules/texts.py says what else is read). All texts are encoded and checked before the
-first is read; then they go through the encoder in streams of similar lengths, without padding. The
-encoder runs in bf16 where the processor multiplies that, heads and probabilities in fp32.
+first is read; then they go through the encoder in streams of similar lengths, without padding
+(modules/runner.py).
 
 A text that the model cannot read (empty, too long, of unknown tokens alone) takes no other one
 along: `Unanswered` stands in its place with the reason, and a warning counts them. `errors="raise"`
 makes it a ValueError, as it is of one text given by itself. An empty text has a vector, that of the
 special tokens.
 
-Letters: N texts, T tokens of a batch, P predicted positions, W words, H hidden size, V vocabulary,
-L layers.
+Letters: N texts, T tokens of a batch, P predicted positions, H hidden size, V vocabulary, L layers.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from numbers import Integral
 from pathlib import Path
@@ -28,15 +25,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tokenizers import Regex
-from tokenizers.pre_tokenizers import Split
-from torch import Tensor, nn
+from torch import Tensor
 
-from clozelab.corpus.lines import SURROGATES
-from clozelab.datamodules import examples, scoring, squad, tags
 from clozelab.datamodules.encoded import Encoded, encode_texts, unread_reason
-from clozelab.datamodules.examples import Ints, TokenSequences
-from clozelab.datamodules.finetuning import make_batch
+from clozelab.datamodules.examples import TokenSequences
 from clozelab.datamodules.texts import (
     Texts,
     Unreadable,
@@ -46,71 +38,33 @@ from clozelab.datamodules.texts import (
     read_texts,
     with_columns,
 )
-from clozelab.models.heads import feature_layers
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
-from clozelab.models.layout import Layout
 from clozelab.modules import answers
-from clozelab.modules.classification import sequence_states
-from clozelab.modules.finetuning import Batch, BatchValues, in_order
-from clozelab.modules.measures import log_probs
+from clozelab.modules.finetuning import Batch, BatchValues
 from clozelab.modules.model import Model, find_model, read_model, renamed_labels, trained_pooling
-from clozelab.modules.spans import NBestSettings, predict_answers, token_logits
-from clozelab.training.runtime import (
-    MAX_FP32_ERROR,
-    choose_precision,
-    onednn_fp32,
-    onednn_fp32_error,
+from clozelab.modules.runner import ModelRunner, mean_of_windows, values_in_order
+from clozelab.modules.spans import NBestSettings
+from clozelab.modules.token_heads import (
+    Words,
+    mask_questions,
+    score_sequences,
+    span_candidates,
+    tag_texts,
+    window_settings,
+    word_spans,
 )
 
 # What becomes of a text that cannot be read: an answer that says so, or a ValueError.
 ERRORS = ("mark", "raise")
 # Of a label's own probability, where labels do not exclude each other.
 THRESHOLD = 0.5
-BATCH_TOKENS = 4096
 # A masked model reads a text once for each of its tokens.
 TEXTS_PER_SCORING = 256
-# A mark (an accent apart from its letter, a vowel of Hindi) is a part of its word here, which
-# Python's \w denies.
-WORDS = Split(
-    Regex(r"[\w\p{N}]+(?:(?:[-'’.]|\p{Cf}+)[\w\p{N}]+)*|[^\w\p{N}\s\p{Cf}\p{Cc}][\p{M}\p{Cf}]*"),
-    "removed",
-    invert=True,
-)
 POOLINGS = ("cls", "mean", "last4")
-PRECISIONS = ("auto", "bf16-mixed", "32-true")
-# Kind of head -> what trains one.
-COMMANDS = {
-    "lm": "clozelab pretrain objective=mlm encoder=FOLDER",
-    "nsp": "clozelab pretrain objective=mlm_nsp encoder=FOLDER",
-    "classification": "clozelab finetune encoder=FOLDER row=NAME task=sst2",
-    "tags": "clozelab finetune encoder=FOLDER row=NAME task=ner_conll2003",
-    "spans": "clozelab finetune encoder=FOLDER row=NAME task=squad_v1",
-}
-
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class _Passage:
-    """A passage of a question: both by their numbers, and the text."""
-
-    question: int
-    number: int
-    text: str
-
-
-@dataclass(frozen=True)
-class _Words:
-    """A text and the characters (start, end) of each of its words."""
-
-    text: str
-    spans: list[tuple[int, int]]
-
-    def strings(self) -> list[str]:
-        return [self.text[start:end] for start, end in self.spans]
-
-
-class Predictor:
+class Predictor(ModelRunner):
     """A model (modules/model.py) that answers.
 
     Args:
@@ -119,7 +73,8 @@ class Predictor:
         label_names: the model's names of its labels -> what answers call them.
 
     `progress` is put around the batches: rich.progress.track shows a bar. `warns`: whether texts
-    that were not answered are counted in a warning."""
+    that were not answered are counted in a warning.
+    """
 
     def __init__(
         self,
@@ -129,24 +84,9 @@ class Predictor:
         precision: str = "auto",
         label_names: Mapping[str, str] | None = None,
     ) -> None:
-        self.device = _resolve_device(device)
-        if precision not in PRECISIONS:
-            raise ValueError(f"precision={precision}: choose one of {', '.join(PRECISIONS)}")
-        self.model = model
-        self.tokenizer = model.tokenizer
+        super().__init__(model, device=device, precision=precision)
         self.labels = tuple(renamed_labels(model.labels, label_names or {}, model.folder))
         self.warns = True
-        self.encoder = model.encoder.to(self.device).eval()
-        self.heads = model.heads.to(self.device).eval()
-        is_cpu = self.device.type == "cpu"
-        self.precision = choose_precision(precision, "cpu" if is_cpu else "gpu")
-        self.progress: Callable[[Sequence[Ints]], Iterable[Ints]] = iter
-        # oneDNN multiplies fp32 faster; some of its builds do it in a lower precision.
-        self._fp32_library: Any = nullcontext
-        if is_cpu and self.precision == "32-true":
-            error = onednn_fp32_error()
-            if error is not None and error <= MAX_FP32_ERROR:
-                self._fp32_library = onednn_fp32
 
     # What a user calls. Everywhere `columns` names columns of a table, and `errors` is one of
     # ERRORS.
@@ -163,11 +103,11 @@ class Predictor:
 
         A mask is the tokenizer's own mask token in the text.
         """
-        head = self._head("lm", "fill a mask")
+        head = self.head("lm", "fill a mask")
         given = read_texts(texts, "fill", columns)
         _check_top_k(top_k)
         encoded = self._encode(self._with_masks(given), errors, has_masks=True)
-        questions = self._mask_questions(encoded.sequences)
+        questions = mask_questions(self, encoded.sequences)
         vocab_size = self.tokenizer.vocab_size
         # So few states at once that their logits fit into memory.
         states_at_once = max(1, CHUNK_LOGITS // len(head.bias))
@@ -176,12 +116,12 @@ class Predictor:
             states = hidden.index_select(0, batch["prediction_positions"])
             chunks = []
             for chunk in states.split(states_at_once):
-                probabilities = self._fp32(head, chunk)[:, :vocab_size].double().softmax(1)
+                probabilities = self.in_fp32(head, chunk)[:, :vocab_size].double().softmax(1)
                 top = probabilities.topk(min(top_k, vocab_size))
                 chunks.append(torch.stack([top.values, top.indices.double()], dim=2))  # [P, k, 2]
             return batch["prediction_index"], torch.cat(chunks)
 
-        values = _in_order(self._run(questions, top_tokens), len(questions.positions))
+        values = values_in_order(self.run(questions, top_tokens), len(questions.positions))
         # [P, k, 2] -> the tokens of each mask
         masks = []
         for best_tokens in values:
@@ -209,11 +149,11 @@ class Predictor:
         `Labelled` where labels do not exclude each other, `Number` of a regression. With `stride`
         a longer text is read in windows so many tokens apart, and the mean of their logits counts.
         """
-        head = self._head("classification", "classify")
+        head = self.head("classification", "classify")
         given = read_texts(texts, "classify", columns)
         self.require_kind(given.items)
         encoded = self._encode(given, errors, stride=stride)
-        logits = self._sequence_logits(head, encoded)
+        logits = self.sequence_logits(head, encoded)
         results: list[Any]
         if self.model.task == "regression":
             results = [answers.Number(float(values[0])) for values in logits]
@@ -234,9 +174,9 @@ class Predictor:
         given = read_texts(pairs, "next", columns)
         if any(isinstance(text, str) for text in given.items):
             raise ValueError("next_sentence takes pairs: (FIRST, SECOND), or a list of them")
-        head = self._head("nsp", "say whether a sentence follows")
+        head = self.head("nsp", "say whether a sentence follows")
         encoded = self._encode(given, errors)
-        logits = self._sequence_logits(head, encoded)
+        logits = self.sequence_logits(head, encoded)
         return self._returned(given, encoded.reasons, _classified(logits, ("next", "other")))
 
     def embed(
@@ -307,9 +247,9 @@ class Predictor:
             return batch["example_index"], vectors
 
         needs_layers = pooling == "last4" or is_inner_layer
-        outputs = self._run(encoded.sequences, pool, hidden_states=needs_layers)
-        windows = _in_order(outputs, len(encoded.sequences))
-        values = _mean_of_windows(windows, encoded.window_offsets)
+        outputs = self.run(encoded.sequences, pool, hidden_states=needs_layers)
+        windows = values_in_order(outputs, len(encoded.sequences))
+        values = mean_of_windows(windows, encoded.window_offsets)
         return self._merged(encoded.reasons, list(values))
 
     def score(
@@ -324,13 +264,13 @@ class Predictor:
         By the chain rule where the encoder is causal, else the pseudo-log-likelihood (Salazar
         2020).
         """
-        head = self._head("lm", "score a text")
+        head = self.head("lm", "score a text")
         given = read_texts(texts, "score", columns)
         encoded = self._encode(given, errors)
         results: list[Any] = []
         for first in range(0, len(encoded.sequences), TEXTS_PER_SCORING):
             last = min(first + TEXTS_PER_SCORING, len(encoded.sequences))
-            results += self._scored(head, encoded.sequences, np.arange(first, last))
+            results += score_sequences(self, head, encoded.sequences, np.arange(first, last))
         return self._returned(given, encoded.reasons, results)
 
     def hidden_states(
@@ -347,13 +287,13 @@ class Predictor:
 
         def keep(hidden: Tensor, batch: Batch) -> BatchValues:
             states = torch.stack([*batch["hidden_states"][:-1], hidden]).float().cpu()
-            self._refuse_not_finite(states)
+            self.refuse_not_finite(states)
             texts_states = states.split(batch["layout"].lengths_list, dim=1)
             for number, own in zip(batch["example_index"].tolist(), texts_states, strict=True):
                 states_of[number] = own.numpy().copy()
             return batch["example_index"], batch["example_index"]
 
-        self._run(encoded.sequences, keep, hidden_states=True)
+        self.run(encoded.sequences, keep, hidden_states=True)
         results = [states_of[number] for number in range(len(states_of))]
         return self._returned(given, encoded.reasons, results)
 
@@ -379,13 +319,13 @@ class Predictor:
 
         def keep(hidden: Tensor, batch: Batch) -> BatchValues:  # noqa: ARG001
             probabilities = torch.stack(layers).cpu()
-            self._refuse_not_finite(probabilities)
+            self.refuse_not_finite(probabilities)
             attention_of[int(batch["example_index"])] = probabilities.numpy()
             layers.clear()
             return batch["example_index"], batch["example_index"]
 
         with noted_attention(self.encoder, layers.append):
-            self._run(encoded.sequences, keep, max_tokens=1)
+            self.run(encoded.sequences, keep, max_tokens=1)
         results = [attention_of[number] for number in range(len(attention_of))]
         return self._returned(given, encoded.reasons, results)
 
@@ -425,7 +365,7 @@ class Predictor:
                 such questions. It is the best where the null odds are above the threshold that was
                 best in training.
         """
-        head = self._head("spans", "answer a question")
+        head = self.head("spans", "answer a question")
         rules = self.model.config.get("clozelab", {}).get("answers", {})
         given = read_texts(questions, "answer", columns)
         _check_top_k(top_k)
@@ -436,7 +376,7 @@ class Predictor:
             max_answer_length=rules.get("max_answer_length", 30),
             with_unanswerable=True,
         )
-        windows = self._window_settings()
+        windows = window_settings(self.model)
         reasons = self._unasked(given.items)
         _refuse(reasons, given, errors, "question")
         readable = []
@@ -445,7 +385,7 @@ class Predictor:
                 readable.append(item)
         candidates: list[answers.Candidates] = []
         if readable:
-            candidates = self._candidates(head, readable, windows, settings)
+            candidates = span_candidates(self, head, readable, windows, settings)
         threshold = None
         if null_answer:
             threshold = rules.get("threshold") or 0.0
@@ -464,16 +404,16 @@ class Predictor:
         A text that is a list of words is taken as it is. Of any other, words are runs of letters
         and digits, and single marks. Texts may have any length.
         """
-        head = self._head("tags", "tag words")
+        head = self.head("tags", "tag words")
         given = read_texts(texts, "tag", columns)
         reasons: list[str | None] = []
-        readable: list[_Words] = []
+        readable: list[Words] = []
         for item in given.items:
             if isinstance(item, Unreadable):
                 reasons.append(item.reason)
                 continue
             text = item if isinstance(item, str) else " ".join(item)
-            words = _Words(text, _word_spans(item))
+            words = Words(text, word_spans(item))
             ids = self.tokenizer.encode_words(words.strings())[0]
             reason = unread_reason(ids, self.tokenizer)
             reasons.append(reason)
@@ -482,7 +422,7 @@ class Predictor:
         _refuse(reasons, given, errors)
         results: list[answers.Tagged] = []
         if readable:
-            results = self._tagged(head, readable)
+            results = tag_texts(self, head, readable, self.labels)
         return self._returned(given, reasons, results)
 
     # Between texts and sequences
@@ -586,80 +526,6 @@ class Predictor:
     def _token(self, probability: float, index: float) -> answers.Token:
         return answers.Token(self.tokenizer.shown(int(index)), int(index), float(probability))
 
-    def _mask_questions(self, sequences: TokenSequences) -> scoring.Questions:
-        """One question for each mask of the sequences: which token is it?"""
-        by_sequence = []
-        for ids in _split(sequences):
-            by_sequence.append(np.flatnonzero(ids == self.tokenizer.mask_id))
-        counts = [len(positions) for positions in by_sequence]
-        positions = np.concatenate([np.zeros(0, dtype=np.int64), *by_sequence])
-        # What a causal encoder says of a token stands at the token before it.
-        positions -= self.encoder.config.is_causal
-        return scoring.Questions(
-            sequences=sequences,
-            offsets=examples.offsets_of(counts),
-            positions=positions,
-            ids=np.zeros_like(positions),  # the answers are not known
-            text=np.repeat(np.arange(len(counts)), counts),
-        )
-
-    def _scored(self, head: Any, sequences: TokenSequences, index: Ints) -> list[answers.Scored]:
-        """The scores of the sequences at `index`."""
-        is_causal = self.encoder.config.is_causal
-        arrays = sequences.gather(index)
-        lengths = arrays["lengths"]
-        ids = arrays["input_ids"].astype(np.int32)
-        texts = TokenSequences(ids, examples.offsets_of(lengths), lengths)
-        text, position = scoring.inner_tokens(texts)
-        asked_tokens: scoring.Tokens
-        hidden_tokens: scoring.Tokens | None
-        if is_causal:
-            # One reading of a text tells all of its tokens.
-            readings = np.arange(len(texts))
-            asked_tokens = (text, position)
-            hidden_tokens = None
-        else:
-            # A masked model reads a text once for each token, with that token hidden.
-            readings = text
-            asked_tokens = (np.arange(len(text)), position)
-            hidden_tokens = asked_tokens
-        questions = scoring.ask(
-            texts,
-            readings,
-            asked_tokens,
-            hidden_tokens,
-            mask_id=self.tokenizer.mask_id,
-            is_causal=is_causal,
-        )
-
-        def label_log_probs(hidden: Tensor, batch: Batch) -> BatchValues:
-            states = hidden.index_select(0, batch["prediction_positions"])
-            values = log_probs(head, states, batch["prediction_labels"])
-            return batch["prediction_index"], values[:, 0]
-
-        outputs = self._run(questions, label_log_probs)
-        values = _in_order(outputs, len(questions.ids)).astype(np.float64)
-        # [tokens of all texts] -> an array for each text
-        ends = np.cumsum(np.bincount(questions.text, minlength=len(index)))[:-1]
-        scored = []
-        for token_values, token_ids in zip(
-            np.split(values, ends), np.split(questions.ids, ends), strict=True
-        ):
-            tokens = tuple(self.tokenizer.vocabulary[i] for i in token_ids)
-            total = float(token_values.sum())
-            scored.append(answers.Scored(total, tokens, tuple(map(float, token_values))))
-        return scored
-
-    def _window_settings(self) -> squad.WindowSettings:
-        """Windows over a question and its passage: those of the model's fine-tuning."""
-        trained = self.model.config.get("clozelab", {})
-        limit = self.model.max_length
-        return squad.WindowSettings.fitted(
-            max_seq_length=min(trained.get("max_seq_length", limit), limit),
-            doc_stride=trained.get("doc_stride", 128),
-            max_query_length=trained.get("max_query_length", 64),
-        )
-
     def _unasked(self, questions: Sequence[Any]) -> list[str | None]:
         """Why a question cannot be answered; None where it can."""
         reasons: list[str | None] = []
@@ -674,183 +540,6 @@ class Predictor:
                 reason = "has no passage with text to look for an answer in"
             reasons.append(reason)
         return reasons
-
-    def _candidates(
-        self,
-        head: Any,
-        questions: Sequence[tuple[str, Sequence[str]]],
-        windows: squad.WindowSettings,
-        settings: NBestSettings,
-    ) -> list[answers.Candidates]:
-        """The candidates of each question, from all of its passages."""
-        # Each passage is asked its question as SQuAD has them: one question, one passage.
-        passages: list[_Passage] = []
-        for question, (_, texts) in enumerate(questions):
-            for number, text in enumerate(texts):
-                passages.append(_Passage(question, number, text))
-        pairs = []
-        for index, passage in enumerate(passages):
-            question_text = questions[passage.question][0]
-            pairs.append(squad.SquadQuestion(str(index), question_text, index, (), -1))
-        asked_pairs = squad.SquadExamples([passage.text for passage in passages], pairs)
-        features, counts = squad.build_features(asked_pairs, self.tokenizer, windows)
-        if counts["questions_cut"]:
-            log.warning(
-                "questions of more than %d tokens are cut to them, as in training",
-                windows.max_query_length,
-            )
-
-        def span_logits(hidden: Tensor, batch: Batch) -> BatchValues:
-            return batch["example_index"], self._fp32(head, hidden)
-
-        outputs = self._run(features.sequences, span_logits, reads_bilstm=True)
-        start_logits, end_logits = token_logits(features, outputs)
-        predicted = predict_answers(features, asked_pairs, start_logits, end_logits, settings)
-        # The passages' candidates, with their logits, compete for the question.
-        candidates = [answers.Candidates() for _ in questions]
-        for index, passage in enumerate(passages):
-            nbest = zip(predicted.nbest[str(index)], predicted.places[str(index)], strict=True)
-            for candidate, span in nbest:
-                logit = candidate["start_logit"] + candidate["end_logit"]
-                if span is not None:
-                    answer = answers.Answer(candidate["text"], 0.0, passage.number, *span)
-                    candidates[passage.question].scored.append((logit, answer))
-                elif candidate["text"] == "":
-                    candidates[passage.question].add_null(logit)
-        return candidates
-
-    def _tagged(self, head: Any, texts: Sequence[_Words]) -> list[answers.Tagged]:
-        """The words of each text with their tags, and its entities."""
-        words = [text.strings() for text in texts]
-        predictions = self._predict_tags(head, words)
-        # [W, 2] -> the rows of each text
-        ends = np.cumsum([len(text_words) for text_words in words])[:-1]
-        tagged = []
-        for text, rows in zip(texts, np.split(predictions, ends), strict=True):
-            spans = []
-            for (start, end), (probability, tag) in zip(text.spans, rows, strict=True):
-                word = text.text[start:end]
-                label = self.labels[int(tag)]
-                spans.append(answers.Span(word, start, end, label, float(probability)))
-            entities = answers.entities_of(text.text, spans)
-            tagged.append(answers.Tagged(text.text, tuple(spans), entities))
-        return tagged
-
-    def _predict_tags(self, head: Any, words: list[list[str]]) -> NDArray[np.float64]:
-        """[W, 2]: of each word of all texts the probability and the number of its best tag."""
-        # Each text is a sentence, and a document, of its own: nothing stands around it.
-        numbers = list(range(len(words)))
-        sentences = tags.TaggedSentences(words, documents=numbers, lines=numbers)
-        arrays, _ = tags.build_sequences(
-            sentences, numbers, self.tokenizer, self.model.max_length, False
-        )
-        offsets = arrays["offsets"]
-        tokens = TokenSequences(arrays["input_ids"], offsets, np.diff(offsets).astype(np.int32))
-        num_words = sum(map(len, words))
-        sequences = tags.TaggedSequences(
-            sequences=tokens,
-            word_offsets=arrays["word_offsets"],
-            word_positions=arrays["word_positions"],
-            labels=np.zeros(num_words, dtype=np.int64),
-        )
-        # A feature-based tagger (table 7) reads some layers of each word, a usual one the last
-        # layer.
-        mix: Any = dict(self.heads.items()).get("feature_mix")
-        features = self.model.config.get("clozelab", {}).get("features")
-        layers: list[int] = []
-        if mix is not None:
-            layers = feature_layers(features, self.encoder.config.num_hidden_layers)
-        words_per_text = np.diff(arrays["word_offsets"])
-
-        def best_tags(hidden: Tensor, batch: Batch) -> BatchValues:
-            if layers:
-                hidden = torch.stack([batch["hidden_states"][layer] for layer in layers], dim=1)
-            states = hidden.index_select(0, batch["word_slots"])
-            if layers:
-                lengths = words_per_text[batch["example_index"].cpu().numpy()]
-                layout = Layout.ragged(lengths).to(self.device)
-                states = self.heads["bilstm"](mix(states.float()), layout)
-            top = self._fp32(head, states).softmax(1).max(1)
-            pairs = torch.stack([top.values.double(), top.indices.double()], dim=1)
-            return batch["word_index"], pairs
-
-        has_mix = bool(layers)
-        outputs = self._run(sequences, best_tags, reads_bilstm=not has_mix, hidden_states=has_mix)
-        return _in_order(outputs, num_words)
-
-    def _head(self, kind: str, verb: str) -> Any:
-        """The head of a kind; ValueError where it was never trained."""
-        if kind in self.heads:
-            return self.heads[kind]
-        trained = [name for name in self.heads if name not in ("bilstm", "feature_mix")]
-        raise ValueError(
-            f"{self.model.folder} cannot {verb}: its {kind} head was never trained (trained heads:"
-            f" {', '.join(trained) or 'none'}); train one:"
-            f" {COMMANDS[kind].replace('FOLDER', str(self.model.folder))}"
-        )
-
-    def _fp32(self, head: nn.Module, hidden: Tensor) -> Tensor:
-        with torch.autocast(self.device.type, enabled=False):
-            return head(hidden.float())
-
-    @torch.inference_mode()
-    def _run(
-        self,
-        sequences: examples.Sequences,
-        read: Callable[[Tensor, Batch], BatchValues],
-        *,
-        hidden_states: bool = False,
-        reads_bilstm: bool = False,
-        max_tokens: int = BATCH_TOKENS,
-    ) -> list[BatchValues]:
-        """Calls `read` with every batch's states [T, H], and returns its values on the host.
-
-        `hidden_states`: those of all layers are in the batch.
-        """
-        is_bf16 = self.precision.startswith("bf16")
-        bilstm = None
-        if reads_bilstm and "bilstm" in self.heads:
-            bilstm = self.heads["bilstm"]
-        outputs = []
-        for index in self.progress(examples.token_budget_batches(sequences.lengths, max_tokens)):
-            batch = make_batch(sequences, index, {})
-            # A layout moves as tensors do.
-            batch = {key: value.to(self.device) for key, value in batch.items()}
-            with (
-                torch.autocast(self.device.type, torch.bfloat16, enabled=is_bf16),
-                self._fp32_library(),
-            ):
-                states, batch["hidden_states"] = self.encoder(
-                    batch["input_ids"],
-                    batch["token_type_ids"],
-                    batch["position_ids"],
-                    batch["layout"],
-                    output_hidden_states=hidden_states,
-                )
-                if bilstm is not None:
-                    states = bilstm(states, batch["layout"])
-                numbers, values = read(states, batch)
-            self._refuse_not_finite(values)
-            outputs.append((numbers.cpu(), values.cpu()))
-        return outputs
-
-    def _refuse_not_finite(self, values: Tensor) -> None:
-        if not torch.isfinite(values).all():
-            raise ValueError(
-                f"{self.model.folder} gives no finite numbers: its weights are damaged or diverged"
-            )
-
-    def _sequence_logits(self, head: Any, encoded: Encoded) -> NDArray[np.float32]:
-        """[readable texts, outputs of the head]: of a text in windows the mean of their logits."""
-        sequences = encoded.sequences
-        has_bilstm = "bilstm" in self.heads
-
-        def logits(hidden: Tensor, batch: Batch) -> BatchValues:
-            states = sequence_states(self.encoder, head, hidden, batch["layout"], has_bilstm)
-            return batch["example_index"], self._fp32(head, states)
-
-        values = _in_order(self._run(sequences, logits, reads_bilstm=True), len(sequences))
-        return _mean_of_windows(values, encoded.window_offsets)
 
     def _check_pooling(self, pooling: str, layer: int | None) -> None:
         """ValueError for a pooling or a layer that this encoder does not have."""
@@ -882,21 +571,6 @@ def load(
     return Predictor(model, device=device, precision=precision, label_names=label_names)
 
 
-def _resolve_device(device: str | torch.device) -> torch.device:
-    """The device that `auto` or a name means; ValueError for one that is not here."""
-    has_gpu = torch.cuda.is_available()
-    name = str(device)
-    if device == "auto":
-        name = "cuda" if has_gpu else "cpu"
-    device_type = name.partition(":")[0]
-    if device_type != "cpu" and not (device_type == "cuda" and has_gpu):
-        raise ValueError(
-            f"device={device}: choose auto, cpu or cuda; there is {'a' if has_gpu else 'no'}"
-            " GPU here"
-        )
-    return torch.device(name)
-
-
 def _refuse(reasons: Sequence[str | None], given: Texts, errors: str, noun: str = "text") -> None:
     """ValueError for the first unreadable text, where that is an error or it is the only text."""
     if errors not in ERRORS:
@@ -923,18 +597,6 @@ def _check_top_k(top_k: int) -> None:
         raise ValueError(f"top_k={top_k}: give at least 1")
 
 
-def _split(sequences: TokenSequences) -> list[NDArray[np.int32]]:
-    """The ids of each sequence."""
-    return [sequences.input_ids[start:end] for start, end in pairwise(sequences.offsets)]
-
-
-def _in_order(outputs: Sequence[BatchValues], number: int) -> NDArray[Any]:
-    """As `in_order`, also of no text at all."""
-    if number:
-        return in_order(outputs, number)
-    return np.zeros(0, dtype=np.float32)
-
-
 def _classified(logits: NDArray[np.float32], labels: Sequence[str]) -> list[answers.Classified]:
     """The most probable label of each row of logits."""
     results = []
@@ -953,23 +615,3 @@ def _labelled(logits: NDArray[np.float32], labels: Sequence[str]) -> list[answer
         probable = tuple(label for label, share in by_label.items() if share > THRESHOLD)
         results.append(answers.Labelled(probable, by_label))
     return results
-
-
-def _mean_of_windows(values: NDArray[Any], offsets: Ints) -> NDArray[Any]:
-    """[windows, ...] -> [N, ...]; the windows of text n begin at offsets[n]."""
-    if len(offsets) == len(values) + 1:
-        return values  # one window a text
-    sums = np.add.reduceat(values, offsets[:-1], axis=0)
-    return sums / np.diff(offsets)[:, None].astype(values.dtype)
-
-
-def _word_spans(text: str | Sequence[str]) -> list[tuple[int, int]]:
-    """The characters (start, end) of each word; of a list of words, where one space joins them."""
-    if isinstance(text, str):
-        return [span for _, span in WORDS.pre_tokenize_str(SURROGATES.sub("\ufffd", text))]
-    spans = []
-    start = 0
-    for word in text:
-        spans.append((start, start + len(word)))
-        start += len(word) + 1
-    return spans
