@@ -153,18 +153,18 @@ def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     """All keys and values of a table, in order."""
     if len(content) < _FOOTER or struct.unpack("<Q", content[-8:])[0] != _MAGIC:
         raise ValueError("it is cut short, or no index of a TensorFlow checkpoint")
-    _, at = _handle(content, len(content) - _FOOTER)  # of the meta index, which is empty
-    index, _ = _handle(content, at)
+    _, position = _handle(content, len(content) - _FOOTER)  # of the meta index, which is empty
+    index, _ = _handle(content, position)
     for _, handle in _block(content, *index):
         block, _ = _handle(handle, 0)
         yield from _block(content, *block)
 
 
-def _handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
+def _handle(data: bytes, position: int) -> tuple[tuple[int, int], int]:
     """Offset and size of a block, and where the next thing begins."""
-    offset, at = _varint(data, at)
-    size, at = _varint(data, at)
-    return (offset, size), at
+    offset, position = _varint(data, position)
+    size, position = _varint(data, position)
+    return (offset, size), position
 
 
 def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
@@ -178,50 +178,50 @@ def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, byte
         raise ValueError("its blocks are compressed, which TensorFlow's own are not")
     restarts = struct.unpack("<I", block[-4:])[0]
     key = b""
-    at = 0
-    while at < len(block) - 4 * (restarts + 1):
+    position = 0
+    while position < len(block) - 4 * (restarts + 1):
         # A key is the beginning of the one before, and something new.
-        shared, at = _varint(block, at)
-        unshared, at = _varint(block, at)
-        length, at = _varint(block, at)
-        key = key[:shared] + block[at : at + unshared]
-        yield key, block[at + unshared : at + unshared + length]
-        at += unshared + length
+        shared, position = _varint(block, position)
+        unshared, position = _varint(block, position)
+        length, position = _varint(block, position)
+        key = key[:shared] + block[position : position + unshared]
+        yield key, block[position + unshared : position + unshared + length]
+        position += unshared + length
 
 
 # Protocol buffers
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: bytes, position: int) -> tuple[int, int]:
     """A number of seven bits a byte, low ones first, and where the next thing begins."""
     value = 0
     shift = 0
     while True:
-        byte = data[at]
-        at += 1
+        byte = data[position]
+        position += 1
         value |= (byte & 127) << shift
         shift += 7
         if not byte & 128:
-            return value, at
+            return value, position
 
 
 def _message(data: bytes) -> dict[int, list[Any]]:
     """Field number -> its values: numbers, or bytes where they have a length or a fixed size."""
     fields: dict[int, list[Any]] = {}
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
+    position = 0
+    while position < len(data):
+        tag, position = _varint(data, position)
         wire_type = tag & 7
         value: Any
         if wire_type == 0:
-            value, at = _varint(data, at)
+            value, position = _varint(data, position)
         else:
             if wire_type == 2:
-                size, at = _varint(data, at)
+                size, position = _varint(data, position)
             else:
                 size = {1: 8, 5: 4}[wire_type]
-            value = data[at : at + size]
-            at += size
+            value = data[position : position + size]
+            position += size
         fields.setdefault(tag >> 3, []).append(value)
     return fields
 

@@ -224,14 +224,14 @@ class Watch:
         """The thread: counts the seconds without a beat, and ends the process after too many."""
         idle = 0.0
         seen_beats = -1
-        asked = 0  # the signal that asked for an end; 0: none
+        stop_signal = 0  # the signal that asked for an end; 0: none
         while True:
             signals = _signals_within_a_tick(ear)
             if 0 in signals:
                 return
             first_signal = next((number for number in signals if number in SIGNALS), 0)
-            if first_signal and not asked:
-                asked = first_signal
+            if first_signal and not stop_signal:
+                stop_signal = first_signal
                 seen_beats = -1  # seconds count from now on
             idle += TICK_SECONDS
             if self.beats != seen_beats:
@@ -240,15 +240,15 @@ class Watch:
             is_notice_tick = NOTICE_SECONDS <= idle < NOTICE_SECONDS + TICK_SECONDS
             if self.is_training and is_notice_tick:
                 self._notice(log)
-            if idle >= self._patience(asked):
-                self._end(asked, idle, log, leave)
+            if idle >= self._patience(stop_signal):
+                self._end(stop_signal, idle, log, leave)
 
-    def _patience(self, asked: int) -> float:
+    def _patience(self, stop_signal: int) -> float:
         """Seconds without a beat after which the process ends."""
         patience = math.inf
         if self.is_training and self.hang_seconds:
             patience = self.hang_seconds
-        if asked and self.grace_seconds:
+        if stop_signal and self.grace_seconds:
             patience = min(patience, self.grace_seconds)
         return patience
 
@@ -267,20 +267,23 @@ class Watch:
                 print(text, file=output)
 
     def _end(
-        self, asked: int, idle: float, log: Path | None, leave: Callable[[str, str], None]
+        self, stop_signal: int, idle: float, log: Path | None, leave: Callable[[str, str], None]
     ) -> None:
-        """Ends the process, with the stacks of its threads; `asked` is a signal's number, or 0."""
+        """Ends the process, with the stacks of its threads.
+
+        `stop_signal`: the number of the signal that asked for it, or 0.
+        """
         # Should what follows hang as well.
         faulthandler.dump_traceback_later(2 * FOLLOWER_SECONDS, exit=True, file=2)
         cause = ""
         key = "hang_seconds"
         record_status = "failed"
         exit_status = HUNG
-        if asked:
-            cause = f"{signal.Signals(asked).name} came, and "
+        if stop_signal:
+            cause = f"{signal.Signals(stop_signal).name} came, and "
             key = "grace_seconds"
             record_status = "interrupted"
-            exit_status = 128 + asked
+            exit_status = 128 + stop_signal
         text = (
             f"{cause}nothing has moved for {idle:.0f} s (trainer.{key}): ended without a"
             f" save, with the stacks of all threads in {log or 'this log'}; the same command goes"

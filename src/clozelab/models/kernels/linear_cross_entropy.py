@@ -175,30 +175,30 @@ def _softmax_blocks(logits: Tensor, labels: Tensor, sums: _Sums) -> None:
 
 
 def _scored(
-    logits: Tensor, others: Tensor, target_probs: Tensor, targets: Tensor
+    logits: Tensor, signed_probs: Tensor, target_probs: Tensor, targets: Tensor
 ) -> tuple[Tensor, Tensor]:
     """fp32 [rows]: the target's log-probability; bool [rows]: whether it is the argmax.
 
-    Of a tie the first is, as for torch.argmax. others [rows, V]: probabilities with the target's
-    made negative; target_probs, targets [rows, 1]. Half-precision logits tie often: counting every
-    tie as correct would flatter the accuracy. On the CPU an argmax costs ten times a maximum, so
-    only tied rows pay for it; elsewhere nothing waits for the device.
+    Of a tie the first is, as for torch.argmax. signed_probs [rows, V]: probabilities with the
+    target's made negative; target_probs, targets [rows, 1]. Half-precision logits tie often:
+    counting every tie as correct would flatter the accuracy. On the CPU an argmax costs ten times a
+    maximum, so only tied rows pay for it; elsewhere nothing waits for the device.
     """
     log_probs = target_probs.log()
-    if not _on_cpu(others):
-        best, index = others.max(dim=-1, keepdim=True)
+    if not _on_cpu(signed_probs):
+        best, index = signed_probs.max(dim=-1, keepdim=True)
         # Where the target is nearly impossible, `best` is the largest of all.
         gap = logits.gather(1, targets).float() - logits.gather(1, index).float()
         log_probs = torch.where(target_probs < SURE_PROB, gap + best.log(), log_probs)
         is_tied_first = (target_probs == best) & (targets < index)
         correct = (target_probs > best) | is_tied_first
         return log_probs.squeeze(1), correct.squeeze(1)
-    best = others.amax(dim=-1, keepdim=True)
+    best = signed_probs.amax(dim=-1, keepdim=True)
     correct = (target_probs > best).squeeze(1)
     tied = (target_probs == best).nonzero()[:, 0]
     rare = (target_probs < SURE_PROB).nonzero()[:, 0]
     if tied.numel():
-        correct[tied] = targets[tied, 0] < others[tied].argmax(dim=-1)
+        correct[tied] = targets[tied, 0] < signed_probs[tied].argmax(dim=-1)
     if rare.numel():
         log_probs[rare] = logits[rare].float().log_softmax(dim=-1).gather(1, targets[rare])
     return log_probs.squeeze(1), correct
