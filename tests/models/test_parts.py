@@ -17,7 +17,9 @@ from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder, read_config_dict, save_encoder_folder
 
 LENGTHS = [7, 12, 3, 12]
-E, B, A = "clozelab.models.embeddings", "clozelab.models.encoder", "clozelab.models.attention"
+E = "clozelab.models.embeddings"
+B = "clozelab.models.encoder"
+A = "clozelab.models.attention"
 PARTS: dict[str, dict[str, Any]] = {
     "rotary": {"positions": {"_target_": f"{E}.RotaryPositions", "base": 100.0}},
     "sinusoidal": {"positions": {"_target_": f"{E}.SinusoidalPositions"}},
@@ -51,8 +53,11 @@ def plain(encoder: Encoder, ids: Tensor, types: Tensor) -> list[Tensor]:
     """Hidden states [S, H] of one sequence, from the same weights: loops, and angles from complex
     numbers.
     """
-    config, weights = encoder.config, dict(encoder.named_parameters())
-    size, heads, dim = len(ids), config.num_attention_heads, config.head_dim
+    config = encoder.config
+    weights = dict(encoder.named_parameters())
+    size = len(ids)
+    heads = config.num_attention_heads
+    dim = config.head_dim
     kind = config.positions.target.rpartition(".")[2]
 
     def dense(x: Tensor, name: str) -> Tensor:
@@ -87,7 +92,8 @@ def plain(encoder: Encoder, ids: Tensor, types: Tensor) -> list[Tensor]:
     states = [x]
     for number in range(config.num_hidden_layers):
         layer = f"layer.{number * config.num_hidden_groups // config.num_hidden_layers}"
-        is_pre, gated = "PreNorm" in config.block.target, ("gated", True) in config.block.options
+        is_pre = "PreNorm" in config.block.target
+        gated = ("gated", True) in config.block.options
         start = norm(x, f"{layer}.attention_norm") if is_pre else x
         q, k, v = (
             dense(start, f"{layer}.attention.qkv").view(size, 3, heads, dim).permute(1, 2, 0, 3)

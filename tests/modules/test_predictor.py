@@ -86,7 +86,8 @@ def model(
         )
         encoder = Encoder(config)
         between = {"bilstm": BiLSTM(24, 7, 1, 0.0)} if has_bilstm else {}
-        size, family = 14 if has_bilstm else None, config.family
+        size = 14 if has_bilstm else None
+        family = config.family
         heads = {
             kind: family.head(kind, encoder, num_labels=len(labels), input_size=size)
             for kind in kinds
@@ -218,7 +219,8 @@ def test_tags_entities_and_their_places(model: Any) -> None:
 def test_entities_are_merged_from_their_tags() -> None:
     from clozelab.modules.answers import Span, entities_of
 
-    text, tags = "Ann Lee saw Oslo", ["B-PER", "I-PER", "O", "I-LOC"]
+    text = "Ann Lee saw Oslo"
+    tags = ["B-PER", "I-PER", "O", "I-LOC"]
     places = [(0, 3), (4, 7), (8, 11), (12, 16)]
     words = [
         Span(text[a:b], a, b, tag, p)
@@ -241,13 +243,16 @@ def test_an_answer_is_the_best_span_of_all_passages(model: Any) -> None:
     }
     ours, folder = model("spans", labels=(), extra_config={"clozelab": {"answers": rules}})
     reference, tokenizer = theirs(folder, "ForQuestionAnswering")
-    question, passages = "who sat?", ["The cat  sat on the red mat.", "ann ran", "Green dogs ran."]
-    spans, nulls = [], []
+    question = "who sat?"
+    passages = ["The cat  sat on the red mat.", "ann ran", "Green dogs ran."]
+    spans = []
+    nulls = []
     for number, passage in enumerate(passages):
         ids = tokenizer(question, passage, return_tensors="pt", return_offsets_mapping=True)
         places = ids.pop("offset_mapping")[0].tolist()
         output = reference(**ids)
-        starts, ends = output.start_logits[0], output.end_logits[0]
+        starts = output.start_logits[0]
+        ends = output.end_logits[0]
         nulls.append(float(starts[0] + ends[0]))
         inside = [i for i, kind in enumerate(ids.sequence_ids()) if kind == 1]
         for i in inside:
@@ -304,7 +309,8 @@ def test_scores_are_the_chain_rule_and_the_pseudo_log_likelihood(model: Any) -> 
     ours, folder = model("lm")
     reference, tokenizer = theirs(folder, "ForMaskedLM")
     for text, scored in zip(TEXTS, ours.score(TEXTS), strict=True):
-        ids, expected = tokenizer(text, return_tensors="pt")["input_ids"], []
+        ids = tokenizer(text, return_tensors="pt")["input_ids"]
+        expected = []
         for place in range(1, ids.shape[1] - 1):
             hidden = ids.clone()
             hidden[0, place] = tokenizer.mask_token_id

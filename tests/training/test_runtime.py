@@ -119,7 +119,8 @@ def test_a_trial_changes_nothing():
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.linear, self.seen = nn.Linear(3, 2), 0
+            self.linear = nn.Linear(3, 2)
+            self.seen = 0
 
         def forward(self, batch):
             self.seen += len(batch["x"])
