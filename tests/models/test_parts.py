@@ -80,12 +80,12 @@ def plain(encoder: Encoder, ids: Tensor, types: Tensor) -> list[Tensor]:
         x = x + weights["embeddings.position_embeddings.weight"][:size]
     if kind == "SinusoidalPositions":
         width = config.embedding_size
-        angle = [[p / 10_000 ** (2 * (i // 2) / width) for i in range(width)] for p in range(size)]
-        wave = [
-            [(torch.tensor(a).cos() if i % 2 else torch.tensor(a).sin()) for i, a in enumerate(row)]
-            for row in angle
-        ]
-        x = x + torch.tensor(wave) * config.initializer_range * 2**0.5
+        wave = torch.zeros(size, width)
+        for position in range(size):
+            for number in range(width):
+                angle = torch.tensor(position / 10_000 ** (2 * (number // 2) / width))
+                wave[position, number] = angle.cos() if number % 2 else angle.sin()
+        x = x + wave * config.initializer_range * 2**0.5
     x = norm(x, "embeddings.LayerNorm")
     if config.has_projection:
         x = dense(x, "embeddings_project")
