@@ -22,7 +22,7 @@ from clozelab.text.did_you_mean import hint
 from clozelab.text.paths import CONF_DIR
 from clozelab.training.stopping import (
     Interrupted,
-    begin,
+    begin_process,
     die_with_first_rank,
     interrupt,
     taken_signals,
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
         arguments = sys.argv[1:]
     # a torch.py in the folder that one stands in must not be what jobs import
     os.environ["PYTHONSAFEPATH"] = "1"
-    begin()
+    begin_process()
     with taken_signals(interrupt):
         return _guarded(lambda: _run(arguments), verb="".join(arguments[:1]))
 

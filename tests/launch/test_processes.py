@@ -178,7 +178,7 @@ def test_jobs_die_with_a_killed_parent(tmp_path: Path) -> None:
     import subprocess
 
     code = (
-        "import os, time; from clozelab.training.stopping import begin; begin();"
+        "import os, time; from clozelab.training.stopping import begin_process; begin_process();"
         " print(os.getpid()); time.sleep(60)"
     )
     script = f"""

@@ -99,7 +99,8 @@ def test_masks_are_filled_as_transformers_fills_them(tmp_path: Path) -> None:
     "form", ["transformers", "sentence_transformers", pytest.param("onnx", marks=pytest.mark.slow)]
 )
 def test_an_export_keeps_the_tokenizer(tmp_path: Path, form: str) -> None:
-    folder, out = write(tmp_path / "m"), tmp_path / "out"
+    folder = write(tmp_path / "m")
+    out = tmp_path / "out"
     assert main(["export", str(folder), f"to={out}", f"format={form}"]) == 0
     theirs, before = (transformers.AutoTokenizer.from_pretrained(one) for one in (out, folder))
     assert theirs(TEXTS)["input_ids"] == before(TEXTS)["input_ids"]
@@ -276,7 +277,8 @@ def test_a_head_of_an_is_decoder_model_reads_the_token_that_transformers_pools(
 
     def ours(folder: Path) -> torch.Tensor:
         found = read_model(folder)
-        layout, kind = Layout.ragged([9]), next(kind for kind in found.heads if kind != "lm")
+        layout = Layout.ragged([9])
+        kind = next(kind for kind in found.heads if kind != "lm")
         with torch.no_grad():
             states = found.encoder(
                 ids[0], torch.zeros(9, dtype=torch.int64), torch.arange(9), layout

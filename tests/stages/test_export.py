@@ -276,13 +276,14 @@ def test_onnx_gives_the_outputs_of_the_model(tmp_path, tiny_config, shape):
     """On a batch of another size and length than the three that the export itself looks at."""
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    from clozelab.modules.onnx import rows, stream_outputs
+    from clozelab.modules.onnx import random_rows, stream_outputs
 
     kinds, changes = SHAPES[shape]
     folder, out = write_folder(tmp_path / "m", tiny_config, *kinds, **changes), tmp_path / "out"
     assert main(["export", str(folder), f"to={out}", "format=onnx"]) == 0
     model, content = read_model(folder), (out / "onnx" / "model.onnx").read_bytes()
-    batch = rows(model, lengths := [11, 2, 17, 17, 6, 1], seed=9)
+    lengths = [11, 2, 17, 17, 6, 1]
+    batch = random_rows(model, lengths, seed=9)
     session = onnxruntime.InferenceSession(content)
     outputs = session.run(None, {name: value.numpy() for name, value in batch.items()})
     names, is_token = (

@@ -24,7 +24,7 @@ from clozelab.corpus.instances import InputFormat, Instances, source_rule
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.random import derive_seed, instance_indices, uniform_u64
 from clozelab.objectives.objective import Objective, TorchBatch, pad_predictions, to_torch
-from clozelab.training.runtime import Anew, batch_loader, device_type, place_of
+from clozelab.training.runtime import ReiterableLoader, batch_loader, device_type, loader_position
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class StepStream(IterableDataset[list[TorchBatch]]):
 def contents_of(
     batch: Mapping[str, Any], epoch: NDArray[np.int64], index: NDArray[np.int64]
 ) -> int:
-    """40 bits of which instances a batch holds and of their tokens, for `note_batch`.
+    """40 bits of which instances a batch holds and of their tokens, for `update_batch_digest`.
 
     The tokens are those that the encoder sees. It is the sum of its instances' own, so that a step
     has the same however it is cut: sums of some thousands stay exact.
@@ -357,12 +357,12 @@ class CorpusDataModule(LightningDataModule):
 
         They are made ahead of their use where the device is a GPU.
         """
-        return Anew(self._train_loader)
+        return ReiterableLoader(self._train_loader)
 
     def _train_loader(self) -> Any:
-        stream = self.train_stream(*place_of(self.trainer))
+        stream = self.train_stream(*loader_position(self.trainer))
         return batch_loader(stream, self.num_workers, self.trainer)
 
     def val_dataloader(self) -> Any:
-        _, rank, world_size = place_of(self.trainer)
+        _, rank, world_size = loader_position(self.trainer)
         return batch_loader(self.validation_stream(rank, world_size))

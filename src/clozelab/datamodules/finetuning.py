@@ -36,7 +36,7 @@ from clozelab.datamodules.examples import Ints, Sequences, bucketed_batches, tok
 from clozelab.datamodules.files import Arrays, Facts, Scores, TaskPreview, fingerprint_of
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
-from clozelab.training.runtime import Anew, batch_loader, place_of
+from clozelab.training.runtime import ReiterableLoader, batch_loader, loader_position
 
 log = logging.getLogger(__name__)
 
@@ -292,7 +292,7 @@ class FinetuningDataModule(LightningDataModule):
         """Optimizer steps of the whole training."""
         return self.first_steps + max(1, round(self.steps_per_epoch * self.plan.epochs))
 
-    def place_of(self, step: int) -> tuple[int, int, slice]:
+    def loader_position(self, step: int) -> tuple[int, int, slice]:
         """(epoch, batch of it, sequences that the epoch goes through) of an optimizer step.
 
         The first sequences are epoch -1.
@@ -393,10 +393,10 @@ class FinetuningDataModule(LightningDataModule):
 
     def train_dataloader(self) -> Any:
         """Batches from the trainer's step to the next evaluation."""
-        return Anew(self._loader_to_next_evaluation)
+        return ReiterableLoader(self._loader_to_next_evaluation)
 
     def _loader_to_next_evaluation(self) -> Any:
-        step, rank, world_size = place_of(self.trainer)
+        step, rank, world_size = loader_position(self.trainer)
         later_evaluations = (mark for mark in self.evaluation_steps if mark > step)
         stop = next(later_evaluations, step)
         batches = TrainingBatches(self, range(step, stop), rank, world_size)
@@ -405,7 +405,7 @@ class FinetuningDataModule(LightningDataModule):
     def val_dataloader(self) -> Any:
         # one loader for all passes: its batches never change
         loader = self.evaluation_loader(self.validation_sequences)
-        return Anew(lambda: loader)
+        return ReiterableLoader(lambda: loader)
 
 
 class TrainingBatches(IterableDataset[Batch]):
@@ -420,7 +420,7 @@ class TrainingBatches(IterableDataset[Batch]):
         self.sequences = data.train_sequences
         self.targets = data.train_targets
         self.plan = data.plan
-        self.places = [data.place_of(step) for step in steps]
+        self.places = [data.loader_position(step) for step in steps]
         self.rank = rank
         self.world_size = world_size
 

@@ -28,7 +28,7 @@ from clozelab.launch.sweep import compose, hydra_config, phase_objectives
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
-from clozelab.modules.base import made_of
+from clozelab.modules.base import build_with_hparams
 from clozelab.modules.model import open_tokenizer
 from clozelab.modules.pretraining import PretrainingModel, PretrainingModule
 from clozelab.objectives.objective import EncoderWithHeads, Objective
@@ -224,7 +224,7 @@ def build_pretraining_module(
         encoder = Encoder(encoder_config(plain, SpecialIds.of(corpus.tokenizer), objectives[-1]))
     else:
         encoder = folders.load_encoder(cfg.encoder, seed=cfg.seed)
-    module: PretrainingModule = made_of(
+    module: PretrainingModule = build_with_hparams(
         PretrainingModule,
         encoder=encoder,
         objectives=objectives,
@@ -286,7 +286,7 @@ def _load_given_heads(model: PretrainingModel, folder: Path) -> None:
 
     A further model (generator) and its heads come from the folder of its name beside it.
     """
-    for name, with_heads in model.parts.items():
+    for name, with_heads in model.named_models.items():
         if name == "encoder":
             _load_heads(with_heads, folder, name)
             continue

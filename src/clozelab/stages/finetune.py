@@ -21,7 +21,7 @@ from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule,
 from clozelab.datamodules.labelled import LabelledDataModule
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
-from clozelab.modules.base import made_of
+from clozelab.modules.base import build_with_hparams
 from clozelab.modules.finetuning import (
     FineTuning,
     save_model,
@@ -319,7 +319,7 @@ def build_module(cfg: DictConfig, encoder: Encoder, data: FinetuningDataModule) 
     common = factory.optimization(cfg, data.total_steps, seed)
     # Both write what the best weights give, after others have been trained.
     keeps_best = cfg.keep_model or cfg.predict_test
-    return made_of(
+    return build_with_hparams(
         build("task.module", cfg.task.module),
         encoder=encoder,
         head=cfg.head,

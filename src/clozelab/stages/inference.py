@@ -144,12 +144,12 @@ def roles_of_file(file: RowFile, act: str, values: Mapping[str, str]) -> dict[st
     constants = _constants(values)
     _refuse_constants(constants, file, act)
     if "text" not in values:
-        return choose_columns([*file.columns, *constants], act, place=file.name)
+        return choose_columns([*file.columns, *constants], act, where=file.name)
     # text=premise,hypothesis names two columns, unless one has the whole of it as its name.
     columns = [values["text"]]
     if values["text"] not in file.columns:
         columns = values["text"].split(",")
-    roles = choose_columns(file.columns, act, named=columns, place=file.name)
+    roles = choose_columns(file.columns, act, named=columns, where=file.name)
     for key in constants:
         if key in roles:
             raise ValueError(
