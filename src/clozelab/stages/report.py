@@ -4,9 +4,9 @@ print it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
@@ -22,7 +22,10 @@ from clozelab.suggestions import DASH
 from clozelab.terminal import Words, say, verb
 
 if TYPE_CHECKING:
+    from clozelab.report.claims import ClaimView
+    from clozelab.report.page import Page
     from clozelab.report.render import Report
+    from clozelab.report.tables import CellView, ColumnGroup, Heading
 
 HELP = """clozelab report EXPERIMENT [scale=NAME] [runs_dir=FOLDER] [report_dir=FOLDER] [logger=wandb] [--latex]
 clozelab report FOLDER [report_dir=FOLDER] [--latex]
@@ -108,23 +111,23 @@ def show(report: Report) -> None:
     say(console, f"Report: {(report.folder / 'report.html').resolve()}")
 
 
-def print_page(page: Mapping[str, Any], console: Console) -> None:
+def print_page(page: Page, console: Console) -> None:
     """Scores, verdicts, and what went wrong."""
-    if page["synthetic"]:
+    if page.synthetic:
         console.print(
             "[bold yellow]Synthetic data: encoders were trained or scored on generated text.[/]"
         )
-    console.print(f"[bold]{escape(page['title'])}[/] ({escape(page['scale'])})")
-    looks = f"; looks: {page['looks']}" if page["looks"] else ""
+    console.print(f"[bold]{escape(page.title)}[/] ({escape(page.scale)})")
+    looks = f"; looks: {page.looks}" if page.looks else ""
     console.print(
-        escape(f"{page['setup']}\n{page['runs']}{looks}; {page['interval']}"),
+        escape(f"{page.setup}\n{page.runs}{looks}; {page.interval}"),
         style="dim",
         highlight=False,
     )
-    if page["registered"]:
-        console.print(escape(page["registered"]), style="dim", highlight=False)
+    if page.registered:
+        console.print(escape(page.registered), style="dim", highlight=False)
     columns: Sequence[str]
-    if page["bounds"]:  # how far each arm is from the best that a generated corpus allows
+    if page.bounds:  # how far each arm is from the best that a generated corpus allows
         columns = (
             "arm",
             "held-out\nloss",
@@ -135,59 +138,56 @@ def print_page(page: Mapping[str, Any], console: Console) -> None:
             "inside\none",
         )
         keys = "label", "loss", "bound", "above", "nsp", "nsp_rule", "nsp_inside"
-        rows = [tuple(arm[key] for key in keys) for arm in page["arms"]]
+        rows = [tuple(getattr(arm, key) for key in keys) for arm in page.arms]
         console.print(_table(columns, rows, "pre-training, nats a predicted token"))
-    for heading, lines in page["problems"].items():
+    for heading, lines in page.problems.items():
         shown = lines[: MOST_LINES.get(heading, len(lines))]
         more = len(lines) - len(shown)
         rest = [f"{more} more cell{'s' if more > 1 else ''}, in report.md"] if more else []
         for line in [*shown, *rest]:
             console.print(escape(f"{heading.lower()}: {line}"), style="yellow", highlight=False)
-    for group in page["groups"]:
-        if any(heading["has_ours"] for heading in group["headings"]):
-            console.print(f"\n[bold]{escape(group['title'])}[/]")
+    for group in page.groups:
+        if any(heading.has_ours for heading in group.headings):
+            console.print(f"\n[bold]{escape(group.title)}[/]")
             for table in _score_tables(group, console.width):
                 console.print(table)
-    if page["judgements"]:
-        console.print(_verdicts(page["judgements"]))
-    if page["differences"]:
+    if page.claims:
+        console.print(_verdicts(page.claims))
+    if page.differences:
         columns = "row", "column", "difference,\n95 % interval", "corrected p"
         rows = [
             (
-                one["row"],
-                one["judged_on"],
-                f"{one['ours']} {one['unit']}\n{one['interval']}",
-                one["p"],
+                one.row,
+                one.judged_on,
+                f"{one.ours} {one.unit}\n{one.interval}",
+                one.p,
             )
-            for one in page["differences"]
+            for one in page.differences
         ]
         console.print(
-            _table(
-                columns, rows, f"differences from {page['differences'][0]['first']}, paired by seed"
-            )
+            _table(columns, rows, f"differences from {page.differences[0].first}, paired by seed")
         )
-        for one in (one for one in page["differences"] if one["note"] and not one["p"]):
+        for one in (one for one in page.differences if one.note and not one.p):
             console.print(
-                escape(f"{one['row']} on {one['judged_on']}: {one['note']}"),
+                escape(f"{one.row} on {one.judged_on}: {one.note}"),
                 style="dim",
                 highlight=False,
             )
 
 
-def _score_tables(group: Mapping[str, Any], width: int) -> Iterator[Table]:
+def _score_tables(group: ColumnGroup, width: int) -> Iterator[Table]:
     """The rows with as many data sets at once as stand side by side; below them what needs no
     encoder.
     """
-    surface = [{"paper": "", "mean": one["mean"], "half": ""} for one in group["surface"] or ()]
-    rows = [*group["rows"], *([{"label": "surface baseline", "cells": surface}] if surface else [])]
-    labels = ["", *(row["label"] for row in rows)]
+    rows = [*group.rows, *([group.surface] if group.surface else [])]
+    labels = ["", *(row.label for row in rows)]
     longest = max(len(word) for label in labels for word in label.split() or [""])
     # longer ones fold between words
     label_width = min(max(map(len, labels)), max(longest, width // 3))
     empty = label_width + 2 * PADDING
     chosen, used = [labels], empty
-    for index, heading in enumerate(group["headings"]):
-        columns = _columns(heading, [row["cells"][index] for row in rows])
+    for index, heading in enumerate(group.headings):
+        columns = _columns(heading, [row.cells[index] for row in rows])
         needed = sum(
             max(len(line) for text in column for line in text.split("\n")) + PADDING
             for column in columns
@@ -200,15 +200,15 @@ def _score_tables(group: Mapping[str, Any], width: int) -> Iterator[Table]:
     yield _side_by_side(chosen, label_width)
 
 
-def _columns(heading: Mapping[str, Any], cells: Sequence[Mapping[str, str]]) -> list[list[str]]:
+def _columns(heading: Heading, cells: Sequence[CellView]) -> list[list[str]]:
     """The one or two columns of a data set, each with its heading first."""
     columns = []
-    if heading["has_paper"]:
-        name = "paper" if heading["has_ours"] else f"{heading['name']}\npaper"
-        columns.append([name, *(cell["paper"] for cell in cells)])
-    if heading["has_ours"]:
-        title = "\n".join(filter(None, (heading["name"], heading["note"])))
-        columns.append([title, *(f"{cell['mean']} {cell['half']}".rstrip() for cell in cells)])
+    if heading.has_paper:
+        name = "paper" if heading.has_ours else f"{heading.name}\npaper"
+        columns.append([name, *(cell.paper for cell in cells)])
+    if heading.has_ours:
+        title = "\n".join(filter(None, (heading.name, heading.note)))
+        columns.append([title, *(cell.ours for cell in cells)])
     return columns
 
 
@@ -223,25 +223,27 @@ def _side_by_side(columns: Sequence[Sequence[str]], label_width: int) -> Table:
     return table
 
 
-def _verdicts(judgements: Iterable[Mapping[str, Any]]) -> Table:
+def _verdicts(claims: Iterable[ClaimView]) -> Table:
     """A verdict, what it is about, and below that its figures."""
     table = Table(box=box.SIMPLE, show_header=False)
     table.add_column(min_width=TEXTS["verdict"], max_width=2 * TEXTS["verdict"])
     table.add_column(overflow="fold")
-    for one in judgements:
-        needs = f"\n{one['needs_short']}" * bool(one["needs_short"])
-        figures = f"{one['judged_on']}: {one['ours']} {one['interval'].replace(' ', HARD)}".rstrip()
-        notes = one["note"].split("; ")
+    for one in claims:
+        needs = f"\n{one.needs_short}" * bool(one.needs_short)
+        figures = one.figures
+        interval = figures.interval.replace(" ", HARD)
+        size = f"{one.judged_on}: {figures.ours} {interval}".rstrip()
+        notes = one.note.split("; ")
         why = (
             ""
-            if one["corrected"]
+            if figures.corrected
             else next((part for part in notes if part.endswith("measured nothing")), notes[0])
         )
         said = ", ".join(
-            filter(None, (figures * (one["ours"] != DASH), one["corrected"], one["claimed"], why))
+            filter(None, (size * (figures.ours != DASH), figures.corrected, one.claimed, why))
         )
-        sentence = Text(one["text"]).append(f"\n{said}", "dim")
-        table.add_row(Text(one["verdict"], STYLES[one["kind"]]).append(needs, "default"), sentence)
+        sentence = Text(one.text).append(f"\n{said}", "dim")
+        table.add_row(Text(one.verdict, STYLES[one.badge]).append(needs, "default"), sentence)
     return table
 
 
