@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from clozelab.report.plots import known_heights, spread
 from clozelab.report.render import Report, write_report
 from clozelab.report.tables import CellView
+from clozelab.report.training_plots import known_heights, spread
 from clozelab.report.wording import verdict_label
 from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.runs.find import find

@@ -24,8 +24,6 @@ from clozelab.report.page import Page, build_page, templates
 from clozelab.report.plots import (
     STYLES,
     Picture,
-    draw_curves,
-    draw_lines,
     draw_sizes,
     draw_table,
     look,
@@ -33,6 +31,7 @@ from clozelab.report.plots import (
 from clozelab.report.registration import registration_summary
 from clozelab.report.results_csv import RESULT_FIELDS, result_lines, spreadsheet_text
 from clozelab.report.summaries import arm_labels, encoder_sizes, rows_by_size, with_own_sizes
+from clozelab.report.training_plots import draw_curves, draw_lines
 from clozelab.results.adhoc import infer_table
 from clozelab.results.analyses import run_interim_analysis
 from clozelab.results.experiment import Experiment
