@@ -213,12 +213,12 @@ def test_no_text_is_html(make_runs: Callable[..., Path], writers: Any) -> None:
 @pytest.mark.usefixtures("without_plots")
 def test_marks_lie_on_the_axis(make_runs: Callable[..., Path]) -> None:
     page = written(full(make_runs, pretrain_seeds=(1, 2))).page
-    marks = [one.figures.marks for one in page.claims]
+    marks = [one.figures.marks for one in page.judged.claims]
     values = [value for one in marks for value in vars(one).values() if value is not None]
     assert values and all(0.0 <= value <= 100.0 for value in values)
     assert all(one.low <= one.ours <= one.high for one in marks if one.low is not None)
     # The paper's difference on MNLI is not drawn over ours on a stand-in for it.
-    shown = {one.judged_on: one.figures.marks.paper is not None for one in page.claims}
+    shown = {one.judged_on: one.figures.marks.paper is not None for one in page.judged.claims}
     assert shown["MRPC"] and not shown["SNLI-95k"]
 
 
@@ -312,7 +312,7 @@ def test_surface_baselines_are_a_row_and_no_claim(
         writers.finetune(root, "ltr", "mrpc", (seed, 1), 60.0, baselines=known)
         writers.finetune(root, "ltr", "squad_v1", (seed, 1), 60.0, baselines=spans)
     report = written(root)
-    group = report.page.groups[0]
+    group = report.page.table.groups[0]
     found = dict(
         zip([heading.name for heading in group.headings], group.surface.cells, strict=True)
     )
@@ -322,7 +322,7 @@ def test_surface_baselines_are_a_row_and_no_claim(
     pages = texts(report)
     assert re.search(r"\| surface baseline \|.* 75\.2 \(bag of words\) \|", pages["report.md"])
     assert "<th>surface baseline</th>" in pages["report.html"]
-    assert not any("surface" in one.compared for one in report.page.claims)
+    assert not any("surface" in one.compared for one in report.page.judged.claims)
     console = Console(width=120, file=io.StringIO())
     print_page(report.page, console)
     assert re.search(r"surface baseline .*75\.2", console.file.getvalue())
@@ -336,7 +336,7 @@ def test_only_the_exception_is_noted(make_runs: Callable[..., Path], writers: An
     writers.finetune(root, "random", "mrpc", (1, 1), 68.4, collapsed=True, majority_baseline=0.684)
     writers.finetune(root, "random", "mrpc", (1, 2), 66.0, majority_baseline=0.684)
     report = written(root)
-    group = report.page.groups[0]
+    group = report.page.table.groups[0]
     column = [heading.name for heading in group.headings].index("MRPC")
     notes = {row.label: row.cells[column].note for row in group.rows}
     assert notes["No NSP"] == "" and group.rows[0].cells[column].mean == "missing"
@@ -378,7 +378,7 @@ def test_what_pretraining_has_not_learnt_is_said(make_runs: Callable[..., Path])
         "Next-sentence prediction tells, of held-out pairs of 64 tokens: MLM & NSP (mlm_nsp) 70.0%"
         " (the sources alone tell 76.9%; inside one source 55.4% of those)"
     )
-    of_nsp, of_mlm = ({*one.claims} for one in page.unlearnt)
+    of_nsp, of_mlm = ({*one.claims} for one in page.overview.unlearnt)
     assert "dropping NSP costs MNLI" in of_nsp and "left-to-right costs MRPC" not in of_nsp
     assert {"dropping NSP costs MNLI", "left-to-right costs MRPC"} <= of_mlm
     (arm,) = (one for one in page.arms if "mlm_nsp" in one.label)
@@ -490,13 +490,13 @@ def test_terminal_keeps_numbers_whole(make_runs: Callable[..., Path], width: int
     print_page(page, console)
     printed = console.file.getvalue()
     assert max(map(len, printed.split("\n"))) <= width
-    for group in page.groups:
+    for group in page.table.groups:
         for cell in (cell for row in group.rows for cell in row.cells):
             assert cell.ours in printed or cell.mean == "missing"
     printed = printed.replace("\N{NO-BREAK SPACE}", " ")
-    assert all(one.figures.interval in printed for one in page.claims)
+    assert all(one.figures.interval in printed for one in page.judged.claims)
     assert (
-        all(one.claimed.split()[0] in ("the", "claimed:") for one in page.claims)
+        all(one.claimed.split()[0] in ("the", "claimed:") for one in page.judged.claims)
         and "the paper" in printed
     )
 
@@ -507,7 +507,7 @@ def test_intervals_over_two_seeds_explain_their_size(
     make_runs: Callable[..., Path], seeds: tuple[int, ...], warns: bool
 ) -> None:
     page = written(make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=seeds)).page
-    assert ("12.7 standard errors" in page.interval) is warns
+    assert ("12.7 standard errors" in page.table.interval) is warns
 
 
 @pytest.mark.usefixtures("without_plots")
@@ -550,7 +550,7 @@ def test_unequal_runs_and_directions_of_stand_ins(make_runs: Callable[..., Path]
         "fine-tuning runs on mrpc differ in epochs: 9 (1 runs, e.g. ltr seed 1/1), none (11 runs,"
         " e.g. ltr seed 1/2)" in text
     )
-    claims = {one.text: one for one in report.page.claims}
+    claims = {one.text: one for one in report.page.judged.claims}
     # The paper's size is about QNLI; derived QNLI speaks for the direction alone.
     assert claims["dropping NSP costs QNLI"].figures.paper == "lower"
     assert claims["left-to-right costs MRPC"].figures.paper.endswith("9.0")
@@ -561,7 +561,7 @@ def test_the_correction_is_said(make_runs: Callable[..., Path]) -> None:
     report = written(full(make_runs))
     pages = texts(report)
     assert "nothing is corrected" not in pages["report.md"] + pages["report.html"]
-    tested = {one.figures.corrected for one in report.page.claims} - {""}
+    tested = {one.figures.corrected for one in report.page.judged.claims} - {""}
     assert tested and all(p.startswith("p ") for p in tested)
     for text in (pages["report.md"], pages["report.html"]):
         assert (
@@ -574,7 +574,8 @@ def test_the_correction_is_said(make_runs: Callable[..., Path]) -> None:
             and "tested together" not in text
         )
     assert all(
-        one.figures.p.replace("<", "&lt;") in pages["report.html"] for one in report.page.claims
+        one.figures.p.replace("<", "&lt;") in pages["report.html"]
+        for one in report.page.judged.claims
     )
 
 
@@ -585,7 +586,7 @@ def test_a_collapsed_cell_has_no_interval(make_runs: Callable[..., Path], writer
         for seeds in ((first, second) for first in (1, 2, 3) for second in (1, 2)):
             writers.finetune(root, row, "mrpc", seeds, 68.4, collapsed=True)
     report = written(root)
-    group = report.page.groups[0]
+    group = report.page.table.groups[0]
     column = [heading.name for heading in group.headings].index("MRPC")
     cells = {row.label: row.cells[column] for row in group.rows}
     assert (cells["No pre-training"].mean, cells["No pre-training"].half) == (

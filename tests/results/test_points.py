@@ -193,9 +193,7 @@ def test_the_report_says_where_one_arm_overtakes_another(tmp_path: Path, writers
         path.write_text(
             path.read_text().replace('"validation/loss": 4.4', '"validation/loss": 6.1')
         )
-    assert (
-        written(root).page.problems["Not learnt"][0].startswith("ltr: a held-out loss of 6.10")
-    )
+    assert written(root).page.problems["Not learnt"][0].startswith("ltr: a held-out loss of 6.10")
 
 
 def test_other_arms_keep_the_label_of_their_first_row(tmp_path: Path, writers: Any) -> None:

@@ -75,9 +75,7 @@ def test_rows_are_what_the_overrides_say_differently(rates: Path) -> None:
         "predict_prob=0.15",
         "+0.52",
     )
-    assert (
-        found.interval == "[+0.50, +0.54]" and found.p == "p < 0.001" and found.note == ""
-    )
+    assert found.interval == "[+0.50, +0.54]" and found.p == "p < 0.001" and found.note == ""
 
 
 def test_measures_of_a_swept_pre_training_are_compared(rates: Path, writers: Any) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from clozelab.analysis.claims import BaseClaim, CrossingClaim, EquivalenceClaim, TrendClaim
-from clozelab.analysis.contrasts import contrast_rows
+from clozelab.analysis.contrasts import Contrast, contrast_rows
 from clozelab.analysis.multiplicity import fallback_procedure
 from clozelab.analysis.power import MOST_SEEDS
 from clozelab.analysis.schema import PERCENT
 from clozelab.analysis.scores import DataColumn
-from clozelab.analysis.statistics import PRETRAINING_SEEDS
+from clozelab.analysis.statistics import PRETRAINING_SEEDS, Estimate
 from clozelab.analysis.verdicts import Judgement, TooManySeedsNeeded, Verdict
 from clozelab.report import wording
 from clozelab.report.summaries import seed_seconds
@@ -320,29 +321,33 @@ def _needs_short(judgement: Judgement) -> str:
 def differences(table: ResultTable) -> list[DifferenceView]:
     """Every other row against the first one, on every data set: for a table without claims."""
     first, *others = table.rows
-    contrasts = [
-        contrast_rows(table, row, first, column) for column in table.with_results for row in others
-    ]
-    correction = fallback_procedure({"": contrasts})
+    contrasts: list[Contrast] = []
+    for column, row in product(table.with_results, others):
+        contrasts.append(contrast_rows(table, row, first, column))
+    corrected = fallback_procedure({"": contrasts}).corrected
     views: list[DifferenceView] = []
     for contrast in contrasts:
-        difference = contrast.difference
-        if difference is None:
-            continue
-        term = contrast.terms[0]
-        notes = wording.contrast_notes(contrast)
-        if difference.basis != PRETRAINING_SEEDS:
-            notes.append(f"over {difference.basis}")
-        views.append(
-            DifferenceView(
-                row=table.experiment.label(term.row),
-                first=table.experiment.label(first),
-                judged_on=term.column.heading,
-                ours=signed(difference.mean, term.column.decimals),
-                unit=POINTS if term.column.unit == PERCENT else term.column.unit,
-                interval=interval(difference, term.column.decimals),
-                p=probability(correction.corrected.get(contrast.key)),
-                note="; ".join(filter(None, notes)),
-            )
-        )
+        if contrast.difference:
+            corrected_p = corrected.get(contrast.key)
+            views.append(_difference_view(contrast, contrast.difference, corrected_p, table))
     return views
+
+
+def _difference_view(
+    contrast: Contrast, difference: Estimate, corrected_p: float | None, table: ResultTable
+) -> DifferenceView:
+    row, first = (table.experiment.label(term.row) for term in contrast.terms)
+    column = contrast.terms[0].column
+    notes = wording.contrast_notes(contrast)
+    if difference.basis != PRETRAINING_SEEDS:
+        notes.append(f"over {difference.basis}")
+    return DifferenceView(
+        row=row,
+        first=first,
+        judged_on=column.heading,
+        ours=signed(difference.mean, column.decimals),
+        unit=POINTS if column.unit == PERCENT else column.unit,
+        interval=interval(difference, column.decimals),
+        p=probability(corrected_p),
+        note="; ".join(filter(None, notes)),
+    )

@@ -85,7 +85,7 @@ class LatexTable:
 
 def latex_tables(page: Page) -> Iterator[LatexTable]:
     """The page's groups of data sets, each in tables that fit on a page."""
-    for group in page.groups:
+    for group in page.table.groups:
         filled = [index for index, heading in enumerate(group.headings) if heading.width]
         for start in range(0, len(filled), SETS_A_TABLE):
             yield _latex_table(page, group, filled[start : start + SETS_A_TABLE])
@@ -101,15 +101,15 @@ def _latex_table(page: Page, group: ColumnGroup, indices: Sequence[int]) -> Late
             rows.append(row)
 
     units = in_units(PERCENT, {heading.name: heading.unit for heading in headings})
-    caption = f"{page.title}: {group.title}, {units}."
+    caption = f"{page.about.title}: {group.title}, {units}."
     if not any(heading.has_ours for heading in headings):
         return LatexTable(caption, headings, rows, below=[])
 
     # A table that is taken into a paper takes along what the page says of our scores.
-    caption = f"{caption} {page.setup}. {page.interval.capitalize()}."
-    if page.synthetic:
-        caption = f"Synthetic data ({page.synthetic}). {caption}"
-    below = [page.selection] if page.selection else []
+    caption = f"{caption} {page.overview.setup}. {page.table.interval.capitalize()}."
+    if page.about.synthetic:
+        caption = f"Synthetic data ({page.about.synthetic}). {caption}"
+    below = [page.judged.selection] if page.judged.selection else []
     for heading, lines in page.problems.items():
         below += [f"{heading}: {line}" for line in lines]
     return LatexTable(caption, headings, rows, below)

@@ -65,10 +65,9 @@ class Unlearnt:
 
 
 @dataclass(frozen=True)
-class Page:
-    """Everything that the templates show, roughly from top to bottom; an empty text is left out."""
+class About:
+    """What a page is about."""
 
-    # what it is about
     title: str
     name: str
     source: str
@@ -76,41 +75,68 @@ class Page:
     scale: str
     # the generated world that wrote the data; None for real text
     synthetic: str | None
+    # from the experiment's README
     question: str
 
-    # the first screen
+
+@dataclass(frozen=True)
+class Overview:
+    """What the first screen says beside the verdicts; an empty text is left out."""
+
+    # the verdicts counted
     summary: str
     unlearnt: list[Unlearnt]
     registered: str
     looks: str
+    # what was trained, and how far the runs are
     setup: str
     runs: str
 
-    # the table: units, which examples scores are over, what a cell is (each of two seeds, or an
-    # interval), what the paper's cells are
+
+@dataclass(frozen=True)
+class TableSection:
+    """The table, and what its numbers are."""
+
     units: str
+    # which examples scores are over
     sets: str
+    # what a cell is: each of two seeds, or a mean with an interval
     interval: str
     has_two_seeds: bool
+    # what the paper's cells are
     statistic: str
     groups: list[ColumnGroup]
     # row -> its label in paper.yaml, where ours may name another size
     paper_labels: Mapping[str, str]
 
-    # the claims; without any, the differences
+
+@dataclass(frozen=True)
+class ClaimSection:
+    """The claims; of a table without any, the differences."""
+
     claims: list[ClaimView]
-    difference_units: str
+    differences: list[DifferenceView]
+    units: str
     # half the width of the claims' common axis
     axis: str
-    differences: list[DifferenceView]
     # how to read intervals and verdicts, and how scores were chosen
     reading: list[str]
     selection: str
 
-    # pre-training, and the rest
+
+@dataclass(frozen=True)
+class Page:
+    """Everything that the templates show, from top to bottom."""
+
+    about: About
+    overview: Overview
+    table: TableSection
+    judged: ClaimSection
+    # what pre-training reached, and what no model can be below
     arms: list[ArmSummary]
     bounds: list[str]
     costs: list[Cost]
+    # heading -> lines
     problems: Mapping[str, list[str]]
     provenance: list[tuple[str, str]]
     # picture -> style -> the SVG as base64
@@ -134,41 +160,14 @@ def build_page(
         paper_labels: row -> label as paper.yaml has it.
         plots: picture -> style -> the SVG as base64.
     """
-    experiment = table.experiment
-    judgements = analysed.judgements
-    axis = axis_half_width(judgements)
-    statistic = wording.statistic(experiment)
-    selection = SELECTION if _is_selected(table.runs.finetune) else ""
     troubles = problems(table)
     if analysed.error:
         troubles["Looks"] = [wording.unnoted_analysis(analysed.error)]
     return Page(
-        title=experiment.title,
-        name=experiment.name,
-        source=experiment.source,
-        has_paper=experiment.has_paper,
-        scale=scale,
-        synthetic=table.runs.synthetic,
-        question=_question(experiment),
-        summary=wording.summarise(judgements),
-        unlearnt=_unlearnt(table, judgements),
-        registered=registered,
-        looks=_looks(analysed.analyses),
-        setup=_setup(table),
-        runs=_run_counts(table),
-        units=in_units(PERCENT, {column.heading: column.unit for column in table.with_results}),
-        sets=_sets(table),
-        interval=_interval(table),
-        has_two_seeds=_has_two_seeds(table),
-        statistic=f"; the paper's numbers are {statistic}" if statistic else "",
-        groups=column_groups(table),
-        paper_labels=paper_labels,
-        claims=claim_views(judgements, table, axis),
-        difference_units=in_units(POINTS, {one.judged_on: unit_of(one) for one in judgements}),
-        axis=f"{axis:.0f}",
-        differences=[] if experiment.claims else differences(table),
-        reading=_reading(experiment, judgements, selection),
-        selection=selection,
+        about=_about(table, scale),
+        overview=_overview(table, analysed, registered),
+        table=_table_section(table, paper_labels),
+        judged=_claim_section(table, analysed.judgements),
         arms=learnt(table),
         bounds=_lines("bounds.txt.j2", {"bounds": loss_bounds(table)}),
         costs=costs(table),
@@ -195,6 +194,22 @@ def _lines(name: str, values: Mapping[str, Any]) -> list[str]:
     return [line for line in text.splitlines() if line]
 
 
+# -- what it is about ------------------------------------------------------------------------------
+
+
+def _about(table: ResultTable, scale: str) -> About:
+    experiment = table.experiment
+    return About(
+        title=experiment.title,
+        name=experiment.name,
+        source=experiment.source,
+        has_paper=experiment.has_paper,
+        scale=scale,
+        synthetic=table.runs.synthetic,
+        question=_question(experiment),
+    )
+
+
 def _question(experiment: Experiment) -> str:
     """The paragraph of an experiment's README that begins with "The question."; one line."""
     readme = experiment.folder / "README.md"
@@ -205,6 +220,17 @@ def _question(experiment: Experiment) -> str:
 
 
 # -- the first screen ------------------------------------------------------------------------------
+
+
+def _overview(table: ResultTable, analysed: AnalysedTable, registered: str) -> Overview:
+    return Overview(
+        summary=wording.summarise(analysed.judgements),
+        unlearnt=_unlearnt(table, analysed.judgements),
+        registered=registered,
+        looks=_looks(analysed.analyses),
+        setup=_setup(table),
+        runs=_run_counts(table),
+    )
 
 
 def _unlearnt(table: ResultTable, judgements: Sequence[Judgement]) -> list[Unlearnt]:
@@ -313,6 +339,20 @@ def _num_collapsed_runs(table: ResultTable) -> int:
 # -- the table -------------------------------------------------------------------------------------
 
 
+def _table_section(table: ResultTable, paper_labels: Mapping[str, str]) -> TableSection:
+    statistic = wording.statistic(table.experiment)
+    units = {column.heading: column.unit for column in table.with_results}
+    return TableSection(
+        units=in_units(PERCENT, units),
+        sets=_sets(table),
+        interval=_interval(table),
+        has_two_seeds=_has_two_seeds(table),
+        statistic=f"; the paper's numbers are {statistic}" if statistic else "",
+        groups=column_groups(table),
+        paper_labels=paper_labels,
+    )
+
+
 def _sets(table: ResultTable) -> str:
     """Which examples scores are over; ours are always on the labelled sets, or on held-out text."""
     split = table.experiment.split
@@ -337,6 +377,23 @@ def _interval(table: ResultTable) -> str:
 def _has_two_seeds(table: ResultTable) -> bool:
     """Whether cells show the values of two pre-training seeds, which an interval says less of."""
     return usual_basis(table) == PRETRAINING_SEEDS and len(table.pretrain_seeds) == 2
+
+
+# -- the claims ------------------------------------------------------------------------------------
+
+
+def _claim_section(table: ResultTable, judgements: Sequence[Judgement]) -> ClaimSection:
+    axis = axis_half_width(judgements)
+    units = {judgement.judged_on: unit_of(judgement) for judgement in judgements}
+    selection = SELECTION if _is_selected(table.runs.finetune) else ""
+    return ClaimSection(
+        claims=claim_views(judgements, table, axis),
+        differences=[] if table.experiment.claims else differences(table),
+        units=in_units(POINTS, units),
+        axis=f"{axis:.0f}",
+        reading=_reading(table.experiment, judgements, selection),
+        selection=selection,
+    )
 
 
 def _is_selected(runs: Iterable[Record]) -> bool:

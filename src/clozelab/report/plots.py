@@ -11,6 +11,7 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -163,8 +164,8 @@ def common_entries(
     entries: list[Line2D] = []
     if any(column.trivial is not None for column in columns):
         entries.append(_entry("best trivial rule", color=plt.rcParams[FAINT], linestyle=DOTTED))
-    cells = [table.cells[row, column.key] for row in rows for column in columns]
-    if any(cell.is_collapsed for cell in cells):
+    cells = product(rows, columns)
+    if any(table.cells[row, column.key].is_collapsed for row, column in cells):
         ink = plt.rcParams[INK]
         entries.append(_entry("collapsed in every run", color=ink, marker="x", linestyle=""))
     return entries
@@ -203,8 +204,8 @@ def draw_table(table: ResultTable) -> Picture | None:
 
 def _table_entries(table: ResultTable, columns: Sequence[DataColumn]) -> list[Line2D]:
     ink = plt.rcParams[INK]
-    values = [table.paper_value(row, column) for row in table.rows for column in columns]
-    has_paper = any(value is not None for value in values)
+    cells = product(table.rows, columns)
+    has_paper = any(table.paper_value(row, column) is not None for row, column in cells)
     unit = ", percent" if all(column.unit == PERCENT for column in columns) else ""
     estimates = [cell.estimate for cell in table.cells.values() if cell.estimate]
     reach = "with 95 % interval"

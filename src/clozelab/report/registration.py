@@ -224,19 +224,12 @@ def registration_status(
     before = [entry for entry in entries if not began or _is_before(entry.date, began)]
     entry = before[-1] if before else entries[0]
 
-    registered: dict[str, set[str]] = {}
-    for name, hashes in entry.content["settings of"].items():
-        registered[name] = set(str(hashes).split())
+    registered = _registered_settings(entry)
     finished = _settings_of_runs(runs.runs)
     seeds = {
         PRETRAINING: {run.pretrain_seed for run in runs.runs},
         FINETUNING: {run.seed for run in runs.finetune},
     }
-    missing_settings: list[str] = []
-    if finished:
-        for name, hashes in sorted(registered.items()):
-            if hashes - finished.get(name, set()):
-                missing_settings.append(name)
     return RegistrationStatus(
         entry=entry,
         is_before_runs=bool(before),
@@ -245,13 +238,19 @@ def registration_status(
         num_runs=len(own_runs),
         changes=_changes_since(entry, experiment, seeds, registered, finished),
         missing_seeds=_missing_seeds(entry, experiment, seeds),
-        missing_settings=missing_settings,
+        missing_settings=_missing_settings(registered, finished),
         later=[known.date[:10] for known in entries if known.date > entry.date],
     )
 
 
 def _is_before(date: str, began: str) -> bool:
     return datetime.fromisoformat(date) <= datetime.fromisoformat(began)
+
+
+def _registered_settings(entry: Entry) -> dict[str, set[str]]:
+    """Arm, or row and task -> the hashes of its registered settings."""
+    settings = entry.content["settings of"]
+    return {name: set(str(hashes).split()) for name, hashes in settings.items()}
 
 
 def _settings_of_runs(runs: Iterable[Record]) -> dict[str, set[str]]:
@@ -280,6 +279,15 @@ def _changes_since(
     # A stopping rule declares its seeds, but only those of runs can have been added.
     present["seeds"] = {stage: sorted(stage_seeds) for stage, stage_seeds in seeds.items()}
     return changed(entry.content, present)
+
+
+def _missing_settings(
+    registered: Mapping[str, set[str]], finished: Mapping[str, set[str]]
+) -> list[str]:
+    """Arms, or rows and tasks, with a registered setting that no run has; none before any run."""
+    if not finished:
+        return []
+    return [name for name in sorted(registered) if registered[name] - finished.get(name, set())]
 
 
 def _missing_seeds(

@@ -95,7 +95,7 @@ def write_table(table: ResultTable, folder: Path, *, scale: str) -> Report:
     _write_page(page, "report.html", folder)
     _write_page(without_html(page), "report.md", folder)
     write_results(folder / "results.csv", table, scale)
-    write_claims(folder / "claims.csv", page.claims)
+    write_claims(folder / "claims.csv", page.judged.claims)
     return Report(folder, table, analysed.judgements, page)
 
 

@@ -484,16 +484,18 @@ def _missing_runs(table: ResultTable) -> list[str]:
         gaps: list[str] = []
         for column in table.with_results:
             cell = table.cells[row.name, column.key]
-            if not column.task or not cell.missing:
-                continue
-            which = "every seed"
-            if cell.scores:
-                seeds = [f"{pretrain_seed}/{seed}" for pretrain_seed, seed in cell.missing]
-                which = f"pre-training/fine-tuning seed {', '.join(seeds)}"
-            gaps.append(f"{column.heading} ({which})")
+            if column.task and cell.missing:
+                gaps.append(f"{column.heading} ({_missing_seeds(cell)})")
         if gaps:
             lines.append(f"{row.label} on {'; '.join(gaps)}")
     return lines
+
+
+def _missing_seeds(cell: Cell) -> str:
+    if not cell.scores:
+        return "every seed"
+    seeds = [f"{pretrain_seed}/{seed}" for pretrain_seed, seed in cell.missing]
+    return f"pre-training/fine-tuning seed {', '.join(seeds)}"
 
 
 def _collapsed_cells(table: ResultTable) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from statistics import fmean
 
 from matplotlib import pyplot as plt
@@ -94,7 +94,8 @@ def draw_curves(runs: Sequence[Record], arm_labels: Mapping[str, str]) -> Pictur
 
 def _furthest(runs: Iterable[Record]) -> int:
     """The most tokens that a run has seen."""
-    return max(tokens for run in runs for tokens, _ in run.curves["validation/loss"])
+    last_points = [max(run.curves["validation/loss"]) for run in runs]
+    return max(tokens for tokens, _ in last_points)
 
 
 def _draw_losses(
@@ -349,9 +350,8 @@ def _line_entries(
     entries = [
         Line2D([], [], color=colours[line.name], marker="o", label=line.name) for line in lines
     ]
-    floors = [line.floor for line in lines if line.floor]
-    floor_cells = [table.cells[floor, column.key] for floor in floors for column in columns]
-    if any(cell.estimate for cell in floor_cells):
+    floors = product([line.floor for line in lines if line.floor], columns)
+    if any(table.cells[floor, column.key].estimate for floor, column in floors):
         entries.append(
             Line2D(
                 [],

@@ -113,19 +113,19 @@ def show(report: Report) -> None:
 
 def print_page(page: Page, console: Console) -> None:
     """Scores, verdicts, and what went wrong."""
-    if page.synthetic:
+    if page.about.synthetic:
         console.print(
             "[bold yellow]Synthetic data: encoders were trained or scored on generated text.[/]"
         )
-    console.print(f"[bold]{escape(page.title)}[/] ({escape(page.scale)})")
-    looks = f"; looks: {page.looks}" if page.looks else ""
+    console.print(f"[bold]{escape(page.about.title)}[/] ({escape(page.about.scale)})")
+    looks = f"; looks: {page.overview.looks}" if page.overview.looks else ""
     console.print(
-        escape(f"{page.setup}\n{page.runs}{looks}; {page.interval}"),
+        escape(f"{page.overview.setup}\n{page.overview.runs}{looks}; {page.table.interval}"),
         style="dim",
         highlight=False,
     )
-    if page.registered:
-        console.print(escape(page.registered), style="dim", highlight=False)
+    if page.overview.registered:
+        console.print(escape(page.overview.registered), style="dim", highlight=False)
     columns: Sequence[str]
     if page.bounds:  # how far each arm is from the best that a generated corpus allows
         columns = (
@@ -146,14 +146,14 @@ def print_page(page: Page, console: Console) -> None:
         rest = [f"{more} more cell{'s' if more > 1 else ''}, in report.md"] if more else []
         for line in [*shown, *rest]:
             console.print(escape(f"{heading.lower()}: {line}"), style="yellow", highlight=False)
-    for group in page.groups:
+    for group in page.table.groups:
         if any(heading.has_ours for heading in group.headings):
             console.print(f"\n[bold]{escape(group.title)}[/]")
             for table in _score_tables(group, console.width):
                 console.print(table)
-    if page.claims:
-        console.print(_verdicts(page.claims))
-    if page.differences:
+    if page.judged.claims:
+        console.print(_verdicts(page.judged.claims))
+    if page.judged.differences:
         columns = "row", "column", "difference,\n95 % interval", "corrected p"
         rows = [
             (
@@ -162,12 +162,16 @@ def print_page(page: Page, console: Console) -> None:
                 f"{one.ours} {one.unit}\n{one.interval}",
                 one.p,
             )
-            for one in page.differences
+            for one in page.judged.differences
         ]
         console.print(
-            _table(columns, rows, f"differences from {page.differences[0].first}, paired by seed")
+            _table(
+                columns,
+                rows,
+                f"differences from {page.judged.differences[0].first}, paired by seed",
+            )
         )
-        for one in (one for one in page.differences if one.note and not one.p):
+        for one in (one for one in page.judged.differences if one.note and not one.p):
             console.print(
                 escape(f"{one.row} on {one.judged_on}: {one.note}"),
                 style="dim",
