@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from clozelab.analysis.scores import DataColumn
+from clozelab.analysis.scores import DataColumn, Origin
 from clozelab.report.plots import (
     LEAST_PERCENT,
     _draw_column,
@@ -70,7 +70,7 @@ def test_same_data_same_bytes(make_runs: Callable[..., Path]) -> None:
 def test_the_line_is_that_of_the_best_trivial_rule(
     majority: Any, baseline: Any, expected: float | None
 ) -> None:
-    column = DataColumn("x", "x", "m", None, False, majority=majority, baseline=baseline)
+    column = DataColumn("x", "x", "m", None, Origin.OTHER, majority=majority, baseline=baseline)
     assert column.trivial == expected
     table = SimpleNamespace(cells={}, experiment=SimpleNamespace(rows=()))
     with look("light"):

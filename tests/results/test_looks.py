@@ -126,7 +126,9 @@ def test_a_verdict_after_seeds_were_added_is_exploratory(
     assert claim(first).verdict == Verdict.HOLDS and not claim(first).is_exploratory
     (look,) = noted(root)
     assert look["verdicts"]["left-to-right costs MRPC (MRPC)"] == Verdict.HOLDS
-    assert set(look["seeds"].values()) == {"1 2 3/1 2"} and first.page["looks"].startswith("1 (")
+    assert set(look["seeds"].values()) == {"1 2 3/1 2"} and first.page.overview.looks.startswith(
+        "1 ("
+    )
     add_seed(root, writers, 4)
     second = written(root)
     assert claim(second).verdict == Verdict.HOLDS and claim(second).is_exploratory
@@ -140,7 +142,7 @@ def test_a_verdict_after_seeds_were_added_is_exploratory(
         '<span class="badge holds exploratory">holds (exploratory)</span>' in html
         and "Looks:</strong> 2 (" in html
     )
-    assert "1 holds (exploratory)" in second.page["summary"]
+    assert "1 holds (exploratory)" in second.page.overview.summary
     tex = write_latex(second.page, second.folder / "report.tex").read_text()
     assert "holds (exploratory)" in tex and "Looks: 2 (" in tex
     console = Console(width=160, file=io.StringIO())
@@ -186,7 +188,7 @@ def test_one_seed_is_no_look(make_runs: Callable[..., Path], writers: Any) -> No
     report = written(root)
     assert (
         claim(report).verdict == Verdict.ONE_SEED
-        and not report.page["looks"]
+        and not report.page.overview.looks
         and not (root / ANALYSIS_LOG).exists()
     )
     for seed in (2, 3, 4):
@@ -213,9 +215,9 @@ def test_a_damaged_line_counts_as_a_look(make_runs: Callable[..., Path], writers
     (root / ANALYSIS_LOG).write_text(text + text[: len(text) // 2])
     add_seed(root, writers, 4)
     report = written(root)
-    assert claim(report).is_exploratory and report.page["looks"].startswith("3 (")
-    assert "unreadable" in report.page["looks"]
-    assert written(root).page["looks"] == report.page["looks"], (
+    assert claim(report).is_exploratory and report.page.overview.looks.startswith("3 (")
+    assert "unreadable" in report.page.overview.looks
+    assert written(root).page.overview.looks == report.page.overview.looks, (
         "the look was noted on a line of its own"
     )
 
@@ -223,7 +225,7 @@ def test_a_damaged_line_counts_as_a_look(make_runs: Callable[..., Path], writers
 def test_a_look_that_cannot_be_noted_is_said(make_runs: Callable[..., Path]) -> None:
     root = make_runs(MEANS)
     (root / ANALYSIS_LOG).mkdir()
-    assert "could not be noted" in written(root).page["problems"]["Looks"][0]
+    assert "could not be noted" in written(root).page.problems["Looks"][0]
 
 
 # Simulated, through the real judge. benchmarks/looks.py has the longer run that docs/results

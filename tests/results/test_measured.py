@@ -12,7 +12,7 @@ import pytest
 from tests.results.words import forecast, why_not
 
 from clozelab.analysis.verdicts import Verdict, judge
-from clozelab.report import page
+from clozelab.report.claims import claim_views
 from clozelab.report.summaries import problems
 from clozelab.results.adhoc import infer_table
 from clozelab.results.experiment import load_experiment
@@ -217,7 +217,7 @@ def test_a_claim_about_a_measure_is_never_the_papers(tmp_path: Path, writers: An
             )
             writers.finetune(root, row, "mrpc", (seed, 1), 60.0 + seed)
     table = build_table(load_experiment(tmp_path / "mine"), find(root))
-    left, tuned, none = page._judgement_pages(judge(table), table, 1.0)
-    assert none["claimed"] == "claimed: higher" and "no run on Bits" in none["sentence"]
-    assert left["sentence"].endswith("claimed: higher") and left["paper"] == "higher (ours)"
-    assert "the paper: higher" in tuned["sentence"] and tuned["paper"] == "higher"
+    left, tuned, none = claim_views(judge(table), table, 1.0)
+    assert none.claimed == "claimed: higher" and "no run on Bits" in none.sentence
+    assert left.sentence.endswith("claimed: higher") and left.figures.paper == "higher (ours)"
+    assert "the paper: higher" in tuned.sentence and tuned.figures.paper == "higher"

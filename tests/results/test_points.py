@@ -189,15 +189,13 @@ def test_the_report_says_where_one_arm_overtakes_another(tmp_path: Path, writers
     assert f"mlm overtakes ltr {place}" in (report.folder / "report.html").read_text()
     assert place in console.file.getvalue() and place in (report.folder / "claims.csv").read_text()
     # A whole run is not "MLM after 5 %".
-    assert [arm["label"] for arm in report.page["arms"]] == ["mlm", "ltr"]
-    assert report.page["costs"][0]["label"] == "pre-training mlm"
+    assert [arm.label for arm in report.page.arms] == ["mlm", "ltr"]
+    assert report.page.costs[0].label == "pre-training mlm"
     for path in root.glob("pretrain/ltr/*/run.json"):
         path.write_text(
             path.read_text().replace('"validation/loss": 4.4', '"validation/loss": 6.1')
         )
-    assert (
-        written(root).page["problems"]["Not learnt"][0].startswith("ltr: a held-out loss of 6.10")
-    )
+    assert written(root).page.problems["Not learnt"][0].startswith("ltr: a held-out loss of 6.10")
 
 
 def test_other_arms_keep_the_label_of_their_first_row(tmp_path: Path, writers: Any) -> None:

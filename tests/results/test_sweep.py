@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clozelab.analysis.schema import Column
-from clozelab.report.page import differences
+from clozelab.report.claims import differences
 from clozelab.report.summaries import problems
 from clozelab.results.adhoc import infer_table
 from clozelab.results.table import ResultTable
@@ -70,14 +70,12 @@ def test_rows_are_what_the_overrides_say_differently(rates: Path) -> None:
     assert rows_of(table) == {"predict_prob=0.15": [4.2], "predict_prob=0.3": [4.72]}
     assert [one.heading for one in table.columns if not one.is_paper] == ["held-out loss"]
     (found,) = differences(table)
-    assert (found["row"], found["first"], found["ours"]) == (
+    assert (found.row, found.first, found.ours) == (
         "predict_prob=0.3",
         "predict_prob=0.15",
         "+0.52",
     )
-    assert (
-        found["interval"] == "[+0.50, +0.54]" and found["p"] == "p < 0.001" and found["note"] == ""
-    )
+    assert found.interval == "[+0.50, +0.54]" and found.p == "p < 0.001" and found.note == ""
 
 
 def test_measures_of_a_swept_pre_training_are_compared(rates: Path, writers: Any) -> None:
@@ -101,7 +99,7 @@ def test_measures_of_a_swept_pre_training_are_compared(rates: Path, writers: Any
             )
         say(rates, f"tuned/finetune/p-{rate}/*/*/*", f"encoder_arm=p-{rate}")
     (found,) = differences(infer_table(find(rates)))
-    assert found["p"] == "p < 0.001" and "another protocol" not in found["note"]
+    assert found.p == "p < 0.001" and "another protocol" not in found.note
 
 
 def test_losses_over_other_tokens_are_not_compared(
@@ -117,7 +115,7 @@ def test_losses_over_other_tokens_are_not_compared(
     table = infer_table(find(rates))
     assert "Unequal" not in problems(table)
     (found,) = differences(table)
-    assert found["p"] == "" and found["note"].startswith("their objectives predict other tokens")
+    assert found.p == "" and found.note.startswith("their objectives predict other tokens")
     assert main([str(rates)]) == 0
     assert "predict_prob=0.3 on held-out loss: their objectives predict" in " ".join(
         capsys.readouterr().out.split()
@@ -149,7 +147,7 @@ def test_columns_of_fine_tuning_are_tasks(tmp_path: Path, writers: Any) -> None:
     table = infer_table(find(tmp_path))
     assert rows_of(table) == {"epochs=3": [70.0, 80.0], "epochs=6": [72.0, 82.0]}
     assert [one.heading for one in table.with_results] == ["MRPC", "SST-2"]
-    assert {one["ours"] for one in differences(table)} == {"+2.0"} and not table.runs.damaged
+    assert {one.ours for one in differences(table)} == {"+2.0"} and not table.runs.damaged
 
 
 def test_shares_of_a_pretraining_are_percent(tmp_path: Path, writers: Any) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 from clozelab.analysis.claims import BaseClaim, read_claim
 from clozelab.analysis.comparability import find_incomparability, provenance_differences
 from clozelab.analysis.verdicts import Judgement
-from clozelab.report import wording
-from clozelab.report.page import forecast_of
+from clozelab.report import claims, wording
 from clozelab.report.wording import (
     cell_note,
     crossover_interval,
@@ -43,7 +42,7 @@ def forecast(judgement: Judgement, table: ResultTable | None = None) -> str:
     """With a table also how long more seeds take."""
     if table is None:
         return wording.forecast(judgement, None)
-    return forecast_of(judgement, table)
+    return claims.needs_of(judgement, table)
 
 
 def why_not(table: ResultTable, first: str, second: str, tasks: Sequence[str]) -> str:
