@@ -25,6 +25,7 @@ PLAIN_VERBS = {
     "reproduce": "a whole experiment: prepare, the sweeps, report; stop and start at will",
     "register": "freeze claims, arms, seeds and stopping rule with a date, before the first run",
     "report": "judge an experiment from its run folders: table, verdicts, plots",
+    "judge": "claims against a CSV of scores that were made anywhere",
     "doctor": "what this machine can do; with an experiment: what is wrong before it is trained",
     "plan": (
         "parameters, FLOPs, jobs, time, disk and the smallest detectable difference, before"

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml  # type: ignore[import-untyped]
 from pydantic import BaseModel, Field, Strict, ValidationError, model_validator
 
-from clozelab.analysis.claims import ALL_COLUMNS, CLAIM_KINDS, BaseClaim, CrossingClaim
+from clozelab.analysis.claims import ALL_COLUMNS, CLAIM_KINDS, BaseClaim, Claim, CrossingClaim
 from clozelab.analysis.schema import (
     Column,
     Entry,
@@ -127,9 +127,7 @@ class Experiment(TableSpec):
             "claims: text": [claim.text for claim in self.claims],
         }
         for key, names in unique.items():
-            for index, name in enumerate(names):
-                if name in names[:index]:
-                    raise ValueError(f"{key} {name!r} is there twice; give each its own")
+            _refuse_repeated(key, names)
 
     def _check_mean(self, column: Column, where: str) -> None:
         """A mean is of tasks or of measures, in percent."""
@@ -213,6 +211,12 @@ def _row_with_defaults(entry: Any, num_columns: int) -> Any:
     return {"cells": [None] * num_columns, "label": str(entry.get("row"))} | entry
 
 
+def _refuse_repeated(key: str, names: list[str]) -> None:
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise ValueError(f"{key} {name!r} is there twice; give each its own")
+
+
 def _check_known(name: str, known: Iterable[str], where: str, kind: str) -> None:
     """ValueError with the nearest name where `name` is none of those."""
     names = list(known)
@@ -277,13 +281,51 @@ def load_experiment(folder: Path) -> Experiment:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML file as it is written. ValueError where it is no YAML or no mapping."""
-    try:
-        plain = yaml.load(own_text(path, path.parent), UniqueKeys) or {}
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not valid YAML: {error}") from error
+    plain = _load_yaml(path)
     if not isinstance(plain, dict):
         raise ValueError(f"{path}: not a mapping of keys and values")
     return {str(key): value for key, value in plain.items()}
+
+
+def _load_yaml(path: Path) -> Any:
+    """What a YAML file says; an empty mapping where it is empty."""
+    try:
+        return yaml.load(own_text(path, path.parent), UniqueKeys) or {}
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: {error}") from error
+
+
+class _ClaimFile(Entry):
+    """Claims that stand alone, without a table."""
+
+    claims: tuple[Claim, ...] = Field(description="a list of claims")
+    stopping: SequentialDesign | None = Field(
+        default=None, description="a mapping such as {first: 3, most: 8}"
+    )
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Self:
+        _refuse_repeated("claims: id", [claim.id for claim in self.claims if claim.id])
+        _refuse_repeated("claims: text", [claim.text for claim in self.claims])
+        return self
+
+
+def read_claims(path: Path) -> tuple[list[BaseClaim], SequentialDesign | None]:
+    """(claims, sequential design) of a file that has `claims:` as paper.yaml, or is their list.
+
+    Other keys of a paper.yaml are left alone. ValueError: the file, the key, what is wrong.
+    """
+    file = _load_yaml(path)
+    if isinstance(file, list):
+        file = {"claims": file}
+    if not isinstance(file, dict):
+        raise ValueError(f"{path}: not a mapping with `claims:`, nor a list of claims")
+    own = {key: file[key] for key in ("claims", "stopping") if key in file}
+    try:
+        known = _ClaimFile.model_validate({"claims": []} | own)
+    except ValidationError as error:
+        raise ValueError(f"{path}: {_in_words(error)}") from None
+    return list(known.claims), known.stopping
 
 
 def _in_words(error: ValidationError) -> str:

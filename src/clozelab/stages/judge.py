@@ -1,0 +1,166 @@
+"""`clozelab judge`: claims against a CSV of scores, without run folders."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clozelab.terminal import ParsedArgs, make_console, say, verb
+from clozelab.text.did_you_mean import hint
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from clozelab.analysis.claims import BaseClaim
+    from clozelab.analysis.schema import SequentialDesign
+    from clozelab.analysis.scores import ScoreTable
+    from clozelab.analysis.verdicts import Judgement
+
+HELP = """clozelab judge SCORES.csv CLAIMS.yaml [out=FILE.csv]
+
+Judges claims from scores that were made anywhere. SCORES.csv has a line a run
+with the columns arm, seed, task and score; a column finetuning_seed and a
+column metric may be there, too. CLAIMS.yaml has `claims:` as paper.yaml has
+them, and `stopping:` if there is one.
+
+  out=FILE.csv   also writes the verdicts, a line each
+
+A CSV says nothing of how its runs were made, so whether they may be compared is
+not checked. Arms are paired by seed: equal seeds should share what they can.
+
+  clozelab judge scores.csv claims.yaml"""
+FIELDS = (
+    "claim",
+    "judged_on",
+    "verdict",
+    "difference",
+    "low",
+    "high",
+    "p",
+    "corrected_p",
+    "seeds",
+    "note",
+)
+STYLES = {"holds": "green", "contradicted": "red"}
+
+
+@verb("judge", HELP, names=(2, 2), keys=("out",))
+def main(args: ParsedArgs) -> int:
+    """Print a verdict for each claim; returns the exit status."""
+    from clozelab.analysis.score_file import make_score_table, read_score_file
+    from clozelab.analysis.verdicts import judge
+
+    score_path = Path(args.names[0])
+    claim_path = Path(args.names[1])
+    lines = read_score_file(score_path)
+    claims, design = read_claim_file(claim_path)
+    table = make_score_table(lines, claims, design)
+    check_names(table, score_path, claim_path)
+    judgements = judge(table)
+
+    console = make_console()
+    for judgement in judgements:
+        print_judgement(judgement, console)
+    say(
+        console,
+        "Whether these runs may be compared was not checked: a CSV says nothing of how they were"
+        " made.",
+        style="yellow",
+    )
+    if "out" in args.values:
+        write_verdicts(Path(args.values["out"]), judgements)
+        say(console, f"Verdicts: {args.values['out']}")
+    return 0
+
+
+def read_claim_file(path: Path) -> tuple[list[BaseClaim], SequentialDesign | None]:
+    """(claims, sequential design) of a YAML file. ValueError: what it cannot mean, and where."""
+    from clozelab.results.experiment import read_claims
+
+    claims, design = read_claims(path)
+    if not claims:
+        raise ValueError(f"{path}: no claims; `claims:` is a list, as in docs/claims.md")
+    return claims, design
+
+
+def check_names(table: ScoreTable, score_path: Path, claim_path: Path) -> None:
+    """Every arm and task that a claim names has scores. ValueError: one that has none."""
+    from clozelab.analysis.claims import ALL_COLUMNS
+
+    columns = [column.name for column in table.spec.columns]
+    for index, claim in enumerate(table.spec.claims):
+        where = f"{claim_path}: claims.{index}"
+        for arm in claim.all_rows:
+            if arm not in table.rows:
+                raise ValueError(
+                    f"{where}: {arm!r} is no arm of {score_path}; {hint(arm, table.rows)}"
+                )
+        claimed = [claim.column]
+        if claim.against:
+            claimed.append(claim.against[2])
+        for column in claimed:
+            if column not in (*columns, ALL_COLUMNS):
+                raise ValueError(
+                    f"{where}: {column!r} is no task of {score_path}; {hint(column, columns)}"
+                )
+
+
+def print_judgement(judgement: Judgement, console: Console) -> None:
+    """Print a claim's verdict, its figures and what to keep in mind, a line each."""
+    from clozelab.report import wording
+
+    verdict = wording.verdict_label(judgement)
+    style = STYLES.get(str(judgement.verdict), "default")
+    say(console, f"{verdict}: {judgement.claim.text} ({judgement.judged_on})", style=style)
+    figures = _figures(judgement)
+    if figures:
+        say(console, f"   {figures}")
+    for text in (wording.forecast(judgement, None), wording.judgement_note(judgement)):
+        if text:
+            say(console, f"   {text}", style="dim")
+
+
+def _figures(judgement: Judgement) -> str:
+    """`+6.3 [+5.1, +7.5], p < 0.001, corrected p = 0.002, 5 seeds`; empty without a difference."""
+    from clozelab.text.formatting import interval, probability, signed
+
+    difference = judgement.difference
+    if difference is None:
+        return ""
+    estimate = f"{signed(difference.mean, 2)} {interval(difference, 2)}".strip()
+    texts = [f"{judgement.reported_contrast}: {estimate}".removeprefix(": ")]
+    if judgement.p_value is not None:
+        texts.append(probability(judgement.p_value))
+    if judgement.corrected_p is not None:
+        texts.append(f"corrected {probability(judgement.corrected_p)}")
+    texts.append(f"over {difference.count} {difference.basis}")
+    return ", ".join(texts)
+
+
+def write_verdicts(path: Path, judgements: Sequence[Judgement]) -> None:
+    """Write a line a judgement; an empty cell where there is no such figure."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(_row(judgement) for judgement in judgements)
+
+
+def _row(judgement: Judgement) -> Mapping[str, Any]:
+    from clozelab.report import wording
+
+    row: dict[str, Any] = {
+        "claim": judgement.claim.text,
+        "judged_on": judgement.judged_on,
+        "verdict": wording.verdict_label(judgement),
+        "p": judgement.p_value,
+        "corrected_p": judgement.corrected_p,
+        "note": wording.judgement_note(judgement),
+    }
+    if judgement.difference is not None:
+        row["difference"] = judgement.difference.mean
+        row["low"] = judgement.difference.low
+        row["high"] = judgement.difference.high
+        row["seeds"] = judgement.difference.count
+    return row

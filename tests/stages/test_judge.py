@@ -1,0 +1,144 @@
+"""`clozelab judge`: claims against a CSV of 30 scores, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from clozelab.analysis.score_file import make_score_table, read_score_file
+from clozelab.analysis.verdicts import Verdict, judge
+from clozelab.cli import main
+from clozelab.results.experiment import read_claims
+
+CLAIMS = """
+claims:
+  - {text: masking helps QNLI, compare: [mlm, ltr, qnli], direction: higher, primary: true}
+  - {text: ltr costs every task, compare: [ltr, mlm, all], direction: lower}
+  - {text: level on SST-2, rows: [mlm, ltr], column: sst2, direction: within, points: 4.0}
+  - {text: contrast, compare: [ltr, mlm, qnli], against: [ltr, mlm, sst2], direction: lower}
+"""
+MEANS = {("mlm", "qnli"): 80.0, ("ltr", "qnli"): 74.0, ("mlm", "mrpc"): 80.0}
+MEANS |= {("ltr", "mrpc"): 74.0, ("mlm", "sst2"): 80.0, ("ltr", "sst2"): 80.0}
+
+
+@pytest.fixture
+def scores(tmp_path: Path) -> dict[tuple[str, str], list[float]]:
+    """Five scores a cell, which are also written to scores.csv."""
+    draw = np.random.default_rng(1)
+    values: dict[tuple[str, str], list[float]] = {}
+    lines = ["arm,seed,task,score"]
+    for (arm, task), mean in MEANS.items():
+        cell = [round(mean + 0.3 * seed + float(draw.normal()), 2) for seed in range(1, 6)]
+        values[arm, task] = cell
+        lines += [f"{arm},{seed},{task},{score}" for seed, score in enumerate(cell, 1)]
+    (tmp_path / "scores.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "claims.yaml").write_text(CLAIMS)
+    return values
+
+
+def test_thirty_lines_are_judged(
+    tmp_path: Path, scores: dict[tuple[str, str], list[float]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Differences and p-values against scipy's paired t test."""
+    out = tmp_path / "verdicts.csv"
+    files = [str(tmp_path / "scores.csv"), str(tmp_path / "claims.yaml")]
+    assert main(["judge", *files, f"out={out}"]) == 0
+    helps, everywhere, level, contrast = csv.DictReader(out.open(encoding="utf-8"))
+    paired = stats.ttest_rel(scores["mlm", "qnli"], scores["ltr", "qnli"])
+    assert helps["verdict"] == Verdict.HOLDS
+    assert float(helps["p"]) == pytest.approx(paired.pvalue)
+    assert float(helps["corrected_p"]) == pytest.approx(paired.pvalue / 0.8)
+    interval = paired.confidence_interval()
+    assert float(helps["low"]) == pytest.approx(interval.low)
+    assert float(helps["high"]) == pytest.approx(interval.high)
+    assert everywhere["verdict"] == Verdict.INCONCLUSIVE  # level on SST-2
+    assert everywhere["judged_on"] == "3 of 3 columns"
+    assert level["verdict"] == Verdict.HOLDS
+    assert contrast["verdict"] == Verdict.HOLDS
+    assert "not checked" in capsys.readouterr().out
+
+
+def test_one_seed_decides_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text("arm,seed,task,score\na,1,t,9\nb,1,t,1\n")
+    (tmp_path / "claims.yaml").write_text("- {text: t, compare: [a, b, t], direction: higher}\n")
+    claims, design = read_claims(tmp_path / "claims.yaml")
+    (judgement,) = judge(make_score_table(read_score_file(path), claims, design))
+    assert judgement.verdict is Verdict.ONE_SEED
+
+
+def test_finetuning_seeds_are_averaged_inside_a_pretraining_seed(tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    lines = ["arm,seed,finetuning_seed,task,score"]
+    for arm, gain in (("a", 2.0), ("b", 0.0)):
+        for seed in (1, 2, 3):
+            lines += [f"{arm},{seed},{tuned},t,{gain + seed + 0.1 * tuned}" for tuned in (1, 2)]
+    path.write_text("\n".join(lines))
+    (tmp_path / "claims.yaml").write_text("- {text: t, compare: [a, b, t], direction: higher}\n")
+    claims, design = read_claims(tmp_path / "claims.yaml")
+    (judgement,) = judge(make_score_table(read_score_file(path), claims, design))
+    assert judgement.difference is not None
+    assert judgement.difference.count == 3 and judgement.difference.mean == pytest.approx(2.0)
+
+
+def test_several_metrics_of_a_task_are_columns_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text(
+        "arm,seed,task,metric,score\na,1,mrpc,f1,80\na,1,mrpc,accuracy,70\na,1,rte,accuracy,60\n"
+    )
+    assert {line.column for line in read_score_file(path)} == {
+        "mrpc f1",
+        "mrpc accuracy",
+        "rte",
+    }
+
+
+HEADING = "arm,seed,task,score\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("arm,seed,score\na,1,2\n", "no column 'task'; it has arm, seed, score"),
+        (HEADING, "no line below the heading"),
+        (HEADING + "a,1,t,good\n", "line 2: score is 'good'; it is a number"),
+        (HEADING + "a,1,t,1\nb,1,t,nan\n", "line 3: score is 'nan'"),
+        (HEADING + "a,one,t,1\n", "line 2: seed is 'one'; it is a whole number"),
+        (HEADING + "a,1,,1\n", "line 2: task is empty"),
+        (HEADING + "a,1,t,1,5\n", "line 2: it has more cells than the heading"),
+        (HEADING + "a,1,t,1\na,1,t,2\n", "lines 2 and 3: two scores of a on t, seed 1"),
+        ("arm,seed,task,score,score\na,1,t,1,1\n", "two columns are called 'score'"),
+    ],
+)
+def test_a_slip_in_the_scores_is_named_with_its_line(tmp_path: Path, text: str, part: str) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError) as error:
+        read_score_file(path)
+    assert part in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "part"),
+    [
+        ("[mlm, ltr, qnli]", "[mlm, ltq, qnli]", "'ltq' is no arm of"),
+        ("[mlm, ltr, qnli]", "[mlm, ltr, qnlj]", "'qnlj' is no task of"),
+        ("text: contrast", "text: level on SST-2", "is there twice"),
+        ("direction: higher", "direction: hihger", "claims.0.direction is 'hihger'"),
+        ("points: 4.0", "pionts: 4.0", "did you mean 'points'?"),
+        (CLAIMS, "{}", "no claims"),
+    ],
+)
+@pytest.mark.usefixtures("scores")
+def test_a_slip_in_the_claims_is_named_before_anything_is_judged(
+    tmp_path: Path, old: str, new: str, part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "claims.yaml"
+    path.write_text(CLAIMS.replace(old, new))
+    assert main(["judge", str(tmp_path / "scores.csv"), str(path)]) != 0
+    shown = capsys.readouterr()
+    assert part in shown.err and "holds" not in shown.out
