@@ -91,10 +91,10 @@ def model(
             kind: family.head(kind, encoder, num_labels=len(labels), input_size=size)
             for kind in kinds
         }
-        for parameter in (
-            p for head in heads.values() for name, p in head.named_parameters() if name == "bias"
-        ):
-            torch.nn.init.normal_(parameter)
+        for head in heads.values():
+            for name, parameter in head.named_parameters():
+                if name == "bias":
+                    torch.nn.init.normal_(parameter)
         folder = tmp_path_factory.mktemp("model") / "m"
         write_model(folder, encoder, heads | between, TOKENIZER, labels=labels, **more)
         return clozelab.load(folder, device="cpu", precision="32-true"), folder
@@ -113,6 +113,14 @@ def theirs(folder: Path, kind: str) -> tuple[Any, Any]:
     return found, transformers.AutoTokenizer.from_pretrained(folder)
 
 
+def ids_of(filled: Any) -> list[list[int]]:
+    """The tokens offered for each mask."""
+    ids = []
+    for mask in filled.masks:
+        ids.append([token.id for token in mask])
+    return ids
+
+
 def close(ours: Any, other: Any) -> bool:
     return bool(
         np.abs(np.asarray(ours, dtype=np.float64) - np.asarray(other, dtype=np.float64)).max()
@@ -129,16 +137,19 @@ def test_masks_are_filled_as_by_transformers(model: Any) -> None:
         ids = tokenizer(text, return_tensors="pt")
         logits = reference(**ids).logits[0][ids["input_ids"][0] == tokenizer.mask_token_id]
         top = logits.softmax(1).topk(3)
-        assert [[token.id for token in mask] for mask in filled.masks] == top.indices.tolist()
-        assert close([[token.probability for token in mask] for mask in filled.masks], top.values)
+        assert ids_of(filled) == top.indices.tolist()
+        probabilities = []
+        for mask in filled.masks:
+            probabilities.append([token.probability for token in mask])
+        assert close(probabilities, top.values)
         assert (
             filled.masks[0][0].token == tokenizer.decode(top.indices[0, :1]) and filled.text == text
         )
     one = ours.fill_mask(texts[0], top_k=3)
-    assert [[token.id for token in mask] for mask in one.masks] == [
-        [token["id"] for token in mask]
-        for mask in ours.fill_mask(texts, top_k=3)[0].to_dict()["masks"]
-    ]
+    first_of_many = []
+    for mask in ours.fill_mask(texts, top_k=3)[0].to_dict()["masks"]:
+        first_of_many.append([token["id"] for token in mask])
+    assert ids_of(one) == first_of_many
     pairs, tokenizer = theirs(folder, "ForNextSentencePrediction")
     for (first, second), said in zip(PAIRS, ours.next_sentence(PAIRS), strict=True):
         share = pairs(**tokenizer(first, second, return_tensors="pt")).logits.softmax(1)[0, 0]
