@@ -65,55 +65,66 @@ class Count:
         return self.group != "budgets" and self.value != limit and not self.is_worse_than(limit)
 
 
-STYLE = (
-    Habit("lines above 100 characters", house_counts.long_lines, sums_sizes=False),
-    Habit("fmt: skip", house_counts.skipped_formats),
-    Habit("nested comprehensions", house_counts.nested_comprehensions),
+LONG_LINES = Habit("lines above 100 characters", house_counts.long_lines, sums_sizes=False)
+SKIPPED = Habit("fmt: skip", house_counts.skipped_formats)
+NESTED = Habit("nested comprehensions", house_counts.nested_comprehensions)
+COMPLEX = Habit(
+    "functions of cognitive complexity above 15",
+    house_counts.complex_functions(15),
+    sums_sizes=False,
 )
+VERY_COMPLEX = Habit(
+    "functions of cognitive complexity above 25",
+    house_counts.complex_functions(25),
+    sums_sizes=False,
+)
+COMPLEXITY = Habit(
+    "cognitive complexity per 1,000 statements",
+    house_counts.complexities,
+    per_statements=1_000,
+)
+DENSITY = Habit(
+    "tokens per statement",
+    lambda source: source.logical_lines,
+    per_statements=1,
+    digits=1,
+)
+DENSE_LINES = Habit("logical lines above 60 tokens", house_counts.dense_lines, sums_sizes=False)
+CROWDED = Habit(
+    "functions with a statement of more than 14 names",
+    house_counts.crowded_functions,
+    sums_sizes=False,
+)
+COMPREHENSIONS = Habit(
+    "comprehensions per 100 statements",
+    house_counts.comprehensions,
+    per_statements=100,
+    digits=1,
+)
+CONDITIONALS = Habit(
+    "conditional expressions per 100 statements",
+    house_counts.conditional_expressions,
+    per_statements=100,
+    digits=1,
+)
+TUPLES = Habit("tuple assignments", house_counts.tuple_assignments)
+WALRUS = Habit("walrus operators", house_counts.walrus_operators)
+OPAQUE = Habit("opaque names that live longer than three lines", house_counts.opaque_functions)
+
+STYLE = (LONG_LINES, SKIPPED, NESTED)
 HABITS = (
     *STYLE,
-    Habit(
-        "functions of cognitive complexity above 15",
-        house_counts.complex_functions(15),
-        sums_sizes=False,
-    ),
-    Habit(
-        "functions of cognitive complexity above 25",
-        house_counts.complex_functions(25),
-        sums_sizes=False,
-    ),
-    Habit(
-        "cognitive complexity per 1,000 statements",
-        house_counts.complexities,
-        per_statements=1_000,
-    ),
-    Habit(
-        "tokens per statement",
-        lambda source: source.logical_lines,
-        per_statements=1,
-        digits=1,
-    ),
-    Habit("logical lines above 60 tokens", house_counts.dense_lines, sums_sizes=False),
-    Habit(
-        "functions with a statement of more than 14 names",
-        house_counts.crowded_functions,
-        sums_sizes=False,
-    ),
-    Habit(
-        "comprehensions per 100 statements",
-        house_counts.comprehensions,
-        per_statements=100,
-        digits=1,
-    ),
-    Habit(
-        "conditional expressions per 100 statements",
-        house_counts.conditional_expressions,
-        per_statements=100,
-        digits=1,
-    ),
-    Habit("tuple assignments", house_counts.tuple_assignments),
-    Habit("walrus operators", house_counts.walrus_operators),
-    Habit("opaque names that live longer than three lines", house_counts.opaque_functions),
+    COMPLEX,
+    VERY_COMPLEX,
+    COMPLEXITY,
+    DENSITY,
+    DENSE_LINES,
+    CROWDED,
+    COMPREHENSIONS,
+    CONDITIONALS,
+    TUPLES,
+    WALRUS,
+    OPAQUE,
 )
 
 
@@ -213,24 +224,18 @@ def improve(counts: list[Count], limits: Limits) -> None:
 def describe(sources: list[Source]) -> None:
     """Prints what is only reported: lines, modules, what imports what."""
     graph = ImportGraph(sources, "src", lazy=False)
+    package = f"{Path(PACKAGE).name}."
     lines = {name: len(source.lines) for name, source in graph.sources.items()}
-    package = Path(PACKAGE).name
-    stage = f"{package}.stages.pretrain"
-    verdicts = {name for name in graph.modules if name.startswith(f"{package}.verdicts")}
+    report(sum(lines.values()), f"lines below {PACKAGE}")
+    report(len(graph.modules), "modules")
+    small = [name for name in graph.modules if lines[name] < SMALL_MODULE]
+    report(len(small), f"modules below {SMALL_MODULE} lines")
     chain = graph.longest_chain()
-    figures = {
-        f"lines below {PACKAGE}": sum(lines.values()),
-        "modules": len(graph.modules),
-        f"modules below {SMALL_MODULE} lines": sum(
-            lines[name] < SMALL_MODULE for name in graph.modules
-        ),
-        "modules in the longest chain of imports": len(chain),
-        f"modules loaded by {package}.verdicts": len(verdicts | graph.reachable(verdicts)),
-        f"modules loaded by {stage}": len(graph.reachable([stage]) | ({stage} & graph.modules)),
-    }
-    for name, figure in figures.items():
-        print(f"{figure:>7,}  {name}")
-    print("\nlongest chain: " + " > ".join(name.removeprefix(f"{package}.") for name in chain))
+    report(len(chain), "modules in the longest chain of imports")
+    for door in ("verdicts", "stages.pretrain"):
+        names = {name for name in graph.modules if name.startswith(package + door)}
+        report(len(names | graph.reachable(names)), f"modules loaded by {package}{door}")
+    print("\nlongest chain: " + " > ".join(name.removeprefix(package) for name in chain))
 
     # A room is a folder of the package; modules beside the folders are its top.
     rooms: Counter[str] = Counter()
@@ -238,8 +243,13 @@ def describe(sources: list[Source]) -> None:
         folders = Path(source.path).relative_to(PACKAGE).parts[:-1]
         rooms[folders[0] if folders else "(top)"] += len(source.lines)
     print("lines by room: " + join(rooms.items()))
-    large = [item for item in lines.items() if item[1] > LARGE_MODULE]
-    print(f"above {LARGE_MODULE} lines: " + (join(large).replace(f"{package}.", "") or "none"))
+    large = [(name.removeprefix(package), lines[name]) for name in lines]
+    large = [(name, number) for name, number in large if number > LARGE_MODULE]
+    print(f"above {LARGE_MODULE} lines: " + (join(large) or "none"))
+
+
+def report(figure: int, name: str) -> None:
+    print(f"{figure:>7,}  {name}")
 
 
 def join(items: Iterable[tuple[str, int]]) -> str:
