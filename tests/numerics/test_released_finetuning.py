@@ -99,17 +99,19 @@ def cut(text: str, size: int, suffix: str) -> str:
 
 def questions_of(file: Path) -> list[tuple[str, str, str, list[str]]]:
     """(id, question, passage, right answers)."""
-    return [
-        (
-            one["id"],
-            one["question"],
-            passage["context"],
-            [answer["text"] for answer in one["answers"]],
-        )
-        for article in json.loads(file.read_text(encoding="utf-8"))["data"]
-        for passage in article["paragraphs"]
-        for one in passage["qas"]
-    ]
+    result = []
+    for article in json.loads(file.read_text(encoding="utf-8"))["data"]:
+        for passage in article["paragraphs"]:
+            for one in passage["qas"]:
+                result.append(
+                    (
+                        one["id"],
+                        one["question"],
+                        passage["context"],
+                        [answer["text"] for answer in one["answers"]],
+                    )
+                )
+    return result
 
 
 def test_sentences(finetuned: Any) -> None:
@@ -136,16 +138,19 @@ def test_pairs(finetuned: Any) -> None:
 
 def test_entities(finetuned: Any) -> None:
     run, file, model = finetuned("ner_wnut17")
-    sentences = [
-        [line.split("\t") for line in block.split("\n") if line.strip()]
-        for block in file.read_text(encoding="utf-8").split("\n\n")
-        if block.strip()
-    ]
-    said = [
-        [word.label for word in one.words]
-        for one in model.tag([[row[0] for row in some] for some in sentences])
-    ]
-    found = entity_scores(said, [[row[-1] for row in some] for some in sentences])
+    sentences = []
+    for block in file.read_text(encoding="utf-8").split("\n\n"):
+        if block.strip():
+            sentences.append([line.split("\t") for line in block.split("\n") if line.strip()])
+    said = []
+    words = []
+    labels = []
+    for sentence in sentences:
+        words.append([row[0] for row in sentence])
+        labels.append([row[-1] for row in sentence])
+    for one in model.tag(words):
+        said.append([word.label for word in one.words])
+    found = entity_scores(said, labels)
     for name in ("f1", "precision", "recall"):
         assert 100 * found[name] == pytest.approx(run.values[f"validation/{name}"], abs=1e-9)
 
