@@ -120,6 +120,11 @@ def environment() -> dict[str, str]:
     }
 
 
+def figures(run_dir: Path) -> dict[tuple[int, str], float]:
+    """Every figure of a run's metrics by its step and name."""
+    return {(step, key): float(value) for step, key, value in rows(run_dir)}
+
+
 def rows(run_dir: Path) -> list[tuple[int, str, str]]:
     with (run_dir / "metrics.csv").open(newline="") as stream:
         return [
@@ -190,7 +195,9 @@ def test_the_line_without_context_is_on_the_held_out_labels(
     batches = [
         objective.arrays(instances, VALIDATION_SEED, 0, np.array([number])) for number in order
     ]
-    labels = [label for batch in batches for label in batch["prediction_labels"].tolist()]
+    labels = []
+    for batch in batches:
+        labels.extend(batch["prediction_labels"].tolist())
     counts = Counter(corpus.train.tokens[:].tolist())
     total = corpus.train.num_tokens + corpus.train.vocab_size / 2
     loss = -sum(math.log((counts[label] + 0.5) / total) for label in labels) / len(labels)
@@ -232,9 +239,8 @@ def test_bf16_run_stopped_at_the_change_of_phase_ends_with_the_same_bits(
         "the weights themselves stay fp32"
     )
     assert any(not torch.equal(ours[name], exact[name]) for name in exact)
-    one, two = (
-        {row[:2]: float(row[2]) for row in rows(folder)} for folder in (tmp_path / "run", whole_run)
-    )
+    one = figures(tmp_path / "run")
+    two = figures(whole_run)
     for step in (1, 2, 3):
         assert one[step, "train/loss"] == pytest.approx(two[step, "train/loss"], abs=0.02)
 
@@ -630,10 +636,8 @@ def test_two_killed_processes_go_on(workplace: Path, tmp_path: Path, strategy: s
     assert (
         subprocess.run(whole, env=environment(), capture_output=True, timeout=300).returncode == 0
     )
-    ours, theirs = (
-        {step: value for step, key, value in rows(one) if key == "train/loss"}
-        for one in (run_dir, tmp_path / "whole")
-    )
+    ours = {step: value for step, key, value in rows(run_dir) if key == "train/loss"}
+    theirs = {step: value for step, key, value in rows(tmp_path / "whole") if key == "train/loss"}
     assert list(ours) == list(theirs) == list(range(1, 251))
     assert list(ours.values()) == pytest.approx(list(theirs.values()), abs=1e-5)
     mine, others = tensors(run_dir), tensors(tmp_path / "whole")
@@ -777,7 +781,8 @@ def test_one_process_goes_on_as_two(workplace: Path, tmp_path: Path) -> None:
 
 def assert_near(changed: Path, whole: Path) -> None:
     """Every figure within 1e-5, the same instances, and the same weights."""
-    mine, others = ({row[:2]: float(row[2]) for row in rows(folder)} for folder in (changed, whole))
+    mine = figures(changed)
+    others = figures(whole)
     assert mine.keys() == others.keys()
     for key, value in others.items():
         assert mine[key] == pytest.approx(value, abs=1e-5, rel=1e-5), key
@@ -919,9 +924,8 @@ def test_a_compiled_run_learns_the_same(workplace: Path, whole_run: Path, tmp_pa
     """
     run_here(workplace, tmp_path / "run", **{"trainer.compile": True})
     assert state(tmp_path / "run")["facts"]["compiled"] is True
-    ours, theirs = (
-        {row[:2]: float(row[2]) for row in rows(folder)} for folder in (tmp_path / "run", whole_run)
-    )
+    ours = figures(tmp_path / "run")
+    theirs = figures(whole_run)
     for step in range(1, 11):
         assert ours[step, "train/loss"] == pytest.approx(theirs[step, "train/loss"], abs=0.1)
     assert tensors(tmp_path / "run").keys() == tensors(whole_run).keys()
