@@ -243,7 +243,7 @@ HANDLER = {
 
 
 def master(**hydra: Any) -> dict[str, Any]:
-    return {"sweep_pretrain.yaml": SWEEP | {"hydra": SWEEP["hydra"] | hydra}}  # type: ignore[operator]
+    return {"sweep_pretrain.yaml": SWEEP | {"hydra": SWEEP["hydra"] | hydra}}
 
 
 def laid_over(defaults: Any, **files: Any) -> dict[str, Any]:

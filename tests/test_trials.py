@@ -127,7 +127,8 @@ PACKAGE = """\
 import torch
 
 def plain(named_parameters, *, learning_rate):
-    return torch.optim.SGD([one for _, one in named_parameters if one.requires_grad], lr=learning_rate)
+    trained = [one for _, one in named_parameters if one.requires_grad]
+    return torch.optim.SGD(trained, lr=learning_rate)
 """
 
 
