@@ -232,7 +232,7 @@ def describe(sources: list[Source]) -> None:
     report(len(small), f"modules below {SMALL_MODULE} lines")
     chain = graph.longest_chain()
     report(len(chain), "modules in the longest chain of imports")
-    for door in ("verdicts", "stages.pretrain"):
+    for door in ("results", "stages.pretrain"):
         names = {name for name in graph.modules if name.startswith(package + door)}
         report(len(names | graph.reachable(names)), f"modules loaded by {package}{door}")
     print("\nlongest chain: " + " > ".join(name.removeprefix(package) for name in chain))

@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from clozelab.analysis.verdicts import Judgement, Verdict, judge
+from clozelab.results.experiment import Experiment, load_experiment
+from clozelab.results.table import build_table
 from clozelab.runs.find import Runs
 from clozelab.runs.record import Record, Score
-from clozelab.verdicts.experiment import Experiment, load_experiment
-from clozelab.verdicts.judging import FAILS, HOLDS, INCONCLUSIVE, Judgement, judge
-from clozelab.verdicts.table import build_table
 
 Differences = NDArray[np.float64]
 """[claims, seeds]: second row of a pair less the first."""
@@ -105,7 +105,7 @@ def record(row: str, seed: int, score: float) -> Record:
 
 def is_false(judgements: Sequence[Judgement]) -> bool:
     """Of a table without any true difference."""
-    return any(one.verdict in (HOLDS, FAILS) for one in judgements)
+    return any(one.verdict in (Verdict.HOLDS, Verdict.CONTRADICTED) for one in judgements)
 
 
 def half_power(one: Judgement, level: float) -> int | None:
@@ -128,11 +128,11 @@ def half_power(one: Judgement, level: float) -> int | None:
 
 def former(judgements: Sequence[Judgement]) -> list[int]:
     """Former forecasts of all open claims: each at the step of Holm's that its rank had."""
-    order = sorted(judgements, key=lambda one: 1.0 if one.p is None else one.p)
+    order = sorted(judgements, key=lambda one: 1.0 if one.p_value is None else one.p_value)
     found = [
         half_power(one, 0.05 / (len(order) - i))
         for i, one in enumerate(order)
-        if one.verdict == INCONCLUSIVE
+        if one.verdict == Verdict.INCONCLUSIVE
     ]
     return [count for count in found if count]
 
@@ -248,11 +248,11 @@ def forecasts_of(experiment: Experiment, seen: Differences) -> dict[int, dict[st
     """
     claims, pilot = seen.shape
     judgements = judged(experiment, seen, pilot)
-    by_p_value = sorted(judgements, key=lambda judgement: judgement.p or 0.0)
+    by_p_value = sorted(judgements, key=lambda judgement: judgement.p_value or 0.0)
     rank = {judgement.claim.text: i for i, judgement in enumerate(by_p_value)}
     forecasts: dict[int, dict[str, int | None]] = {}
     for i, judgement in enumerate(judgements):
-        if judgement.verdict != INCONCLUSIVE:
+        if judgement.verdict != Verdict.INCONCLUSIVE:
             continue
         before = half_power(judgement, 0.05 / (claims - rank[judgement.claim.text]))
         after = judgement.decisive_seeds
@@ -265,7 +265,7 @@ def forecasts_of(experiment: Experiment, seen: Differences) -> dict[int, dict[st
 def is_decided(experiment: Experiment, deltas: Differences, claim: int) -> bool:
     """Whether a claim holds or fails on these differences, [claims, seeds]."""
     judgement = judged(experiment, deltas, deltas.shape[1])[claim]
-    return judgement.verdict in (HOLDS, FAILS)
+    return judgement.verdict in (Verdict.HOLDS, Verdict.CONTRADICTED)
 
 
 def main() -> None:

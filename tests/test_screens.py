@@ -14,8 +14,8 @@ import pytest
 from clozelab.checks.doctor import Fact, print_facts, print_findings
 from clozelab.checks.subject import ERROR, OK, WARNING, Finding
 from clozelab.runs.find import find
-from clozelab.runs.upkeep import ending
-from clozelab.stages import compare, inventory, plan
+from clozelab.runs.outcome import ending
+from clozelab.stages import compare, list_experiments, plan, runs, status
 from clozelab.stages.report import main as report
 from clozelab.terminal import make_console
 
@@ -77,9 +77,9 @@ def screens(
     words += [f"{name}={tmp_path}/{name}" for name in ("cache_dir", "data_dir")]
     monkeypatch.chdir(tmp_path)
     return {
-        "list": lambda: inventory.list_all([runs_dir]),
-        "status": lambda: inventory.status([runs_dir]),
-        "runs": lambda: inventory.runs([runs_dir]),
+        "list": lambda: list_experiments.main([runs_dir]),
+        "status": lambda: status.main([runs_dir]),
+        "runs": lambda: runs.main([runs_dir]),
         "compare": lambda: compare.main(folders),
         "report": lambda: report([str(root / "finetune")]),
         "findings": lambda: print_findings(FINDINGS, make_console(), shows_all=True),

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from clozelab.cli import main as clozelab
-from clozelab.launch.processes import ProcessPool
+from clozelab.launch.pool import ProcessPool
+from clozelab.runs.cleanup import find_garbage
 from clozelab.runs.find import find
+from clozelab.runs.progress import LAUNCH_FILE, SweepState, read_launches, write_launch
 from clozelab.runs.record import JobName
-from clozelab.runs.upkeep import LAUNCH_FILE, SweepState, find_garbage, read_launches, write_launch
 from clozelab.stages import reproduce
-from clozelab.stages.inventory import Standing, standings
-from clozelab.stages.inventory import status as status_verb
+from clozelab.stages.status import ExperimentStatus, experiment_statuses
+from clozelab.stages.status import main as status_verb
 
 EXPERIMENT = "table5_pretraining_tasks"
 PRETRAIN = [JobName(arm, "", seed) for arm, seed in product(("mlm", "ltr", "mlm_nsp"), "12")]
@@ -34,8 +35,8 @@ def root(make_runs: Callable[..., Path]) -> Path:
     )
 
 
-def standing(root: Path) -> Standing:
-    (found,) = standings(find(root.parents[1]).records)
+def standing(root: Path) -> ExperimentStatus:
+    (found,) = experiment_statuses(find(root.parents[1]).records)
     return found
 
 
@@ -164,7 +165,7 @@ def test_all_there_is(
         SweepState(stage, jobs, Counter({"complete": done} if done else {}), 0, 0, 0.0)
         for stage, jobs, done in zip(("pretrain", "finetune"), planned, counts, strict=True)
     ]
-    assert Standing(EXPERIMENT, "demo", sweeps, [], records, []).is_all_there_is == expected
+    assert ExperimentStatus(EXPERIMENT, "demo", sweeps, [], records, []).is_all_there_is == expected
 
 
 def test_a_damaged_note_is_none_and_no_garbage(root: Path, tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from tests import forked
 from tests.runs.test_pretrain_run import command, environment, workplace  # noqa: F401 - a fixture
 
 from clozelab.cli import main
-from clozelab.stages import verify
+from clozelab.stages import rerun
 from clozelab.stages.compare import open_run
-from clozelab.stages.verify import TIMED, _other_run
+from clozelab.stages.rerun import TIMED, run_differences
 from clozelab.training.callbacks import SameConfig
 from clozelab.training.checkpoints import load_file, save_file
 from clozelab.training.measuring import read_rows
@@ -60,7 +60,7 @@ def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  #
 def forks(monkeypatch: pytest.MonkeyPatch) -> None:
     """`verify` trains in a forked process."""
     monkeypatch.setattr(
-        verify.subprocess,
+        rerun.subprocess,
         "run",
         lambda words, preexec_fn=None, **options: forked.run(words, **options),
     )
@@ -188,14 +188,14 @@ def test_a_run_of_a_pack_is_trained_again_to_the_bit(
 
 def test_a_run_that_is_another_one_is_told_by_its_figures_weights_and_batches(place: Path) -> None:
     one, other, late = (open_run(str(place / name)) for name in ("seed-1", "seed-2", "dropout"))
-    assert not [*_other_run(one, one)]
-    said = "; ".join(_other_run(one, other))
+    assert not [*run_differences(one, one)]
+    said = "; ".join(run_differences(one, other))
     assert (
         "seed: there 1, now 2" in said
         and "read other batches" in said
         and "left another encoder" in said
     )
-    said = "; ".join(_other_run(one, late))
+    said = "; ".join(run_differences(one, late))
     assert (
         "figures differ, first train/loss of step 7" in said
         and "left another encoder" in said
@@ -212,11 +212,11 @@ def test_a_record_gives_no_permission(
         said.extend(words)
         return SimpleNamespace(returncode=1, stderr="noted")
 
-    monkeypatch.setattr(verify.subprocess, "run", note)
+    monkeypatch.setattr(rerun.subprocess, "run", note)
     record = open_run(str(place / "seed-1"))
     record.overrides.append("allow_targets=[os]")
     with pytest.raises(ValueError, match="noted"):
-        verify.train_again(record, tmp_path)
+        rerun.rerun_from_checkpoint(record, tmp_path)
     assert (
         any(one.startswith("stop_after_step=") for one in said) and "allow_targets=[os]" not in said
     )
@@ -266,8 +266,8 @@ def test_an_evaluation_is_measured_again_and_asks_for_no_checkpoint(
             path.read_text().replace("0.25", "0.75").replace('"won": 0.0', '"won": 1.0')
         )
         assert path.read_text() != (measured / name).read_text()
-        assert [*_other_run(open_run(str(other)), open_run(str(measured)))]
-    assert not [*_other_run(open_run(str(measured)), open_run(str(measured)))]
+        assert [*run_differences(open_run(str(other)), open_run(str(measured)))]
+    assert not [*run_differences(open_run(str(measured)), open_run(str(measured)))]
 
 
 @pytest.mark.parametrize(

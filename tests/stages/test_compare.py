@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from clozelab.stages.compare import differences, final_scores, main, open_run, points
-from clozelab.verdicts.examples import paired_test
+from clozelab.results.answers import paired_test
+from clozelab.stages.compare import differences, final_scores, held_out_figures, main, open_run
 
 
 @pytest.fixture
@@ -75,14 +75,16 @@ def test_curves_at_equal_tokens(root: Path) -> None:
     lines = (two / "metrics.csv").read_text().splitlines()
     # stopped half-way
     (two / "metrics.csv").write_text("\n".join(lines[:6]) + "\n60,600000,6.0,validation/lo")
-    (point,) = points(open_run(str(one)), open_run(str(two)))
-    assert point.tokens == 500_000
+    (figure,) = held_out_figures(open_run(str(one)), open_run(str(two)))
+    assert figure.common_tokens == 500_000
     values = [
         float(line.rpartition(",")[2])
         for line in (one / "metrics.csv").read_text().splitlines()[1:]
     ]
-    assert point.ends[0] == values[9] and point.common is not None and point.common[0] == values[4]
-    assert point.ends[1] == point.common[1]
+    assert (
+        figure.last[0] == values[9] and figure.common is not None and figure.common[0] == values[4]
+    )
+    assert figure.last[1] == figure.common[1]
 
 
 def test_a_few_tokens_more_do_not_shift_the_pair(root: Path) -> None:
@@ -93,8 +95,11 @@ def test_a_few_tokens_more_do_not_shift_the_pair(root: Path) -> None:
     for folder, last, value in ((one, 1_000_956, 3.0), (two, 1_000_000, 2.5)):
         lines = f"90,900000,9.0,validation/loss,4.0\n100,{last},10.0,validation/loss,{value}\n"
         (folder / "metrics.csv").write_text("step,tokens,seconds,key,value\n" + lines)
-    (point,) = points(open_run(str(one)), open_run(str(two)))
-    assert point.tokens == 1_000_000 and point.common == (pytest.approx(3.0, abs=0.02), 2.5)
+    (figure,) = held_out_figures(open_run(str(one)), open_run(str(two)))
+    assert figure.common_tokens == 1_000_000 and figure.common == (
+        pytest.approx(3.0, abs=0.02),
+        2.5,
+    )
 
 
 def test_figures_on_other_data_are_not_offered_in_silence(
@@ -111,7 +116,7 @@ def test_figures_on_other_data_are_not_offered_in_silence(
     assert words in capsys.readouterr().out
     main([str(one), str(two), str(one)])
     assert words in capsys.readouterr().out, "nor of three"
-    assert points(open_run(str(one)), open_run(str(run_of(root, "mlm")))) == [], (
+    assert held_out_figures(open_run(str(one)), open_run(str(run_of(root, "mlm")))) == [], (
         "stages only share names"
     )
 
@@ -206,8 +211,8 @@ def test_units_are_each_runs_own(
     )
     shares = run_of(root, "mlm") / "metrics.csv"
     shares.write_text("step,tokens,seconds,key,value\n10,1000,1.0,validation/f1,0.8\n")
-    (pair,) = points(open_run(str(first)), open_run(str(shares.parent)))
-    assert pair.ends == (55.3, 80.0), "a share beside a percentage"
+    (pair,) = held_out_figures(open_run(str(first)), open_run(str(shares.parent)))
+    assert pair.last == (55.3, 80.0), "a share beside a percentage"
 
 
 def test_classes_get_mcnemar(root: Path) -> None:

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.results.words import cell_note
 
+from clozelab.results.experiment import find_experiment, load_experiment
+from clozelab.results.table import build_table
 from clozelab.runs.find import find
-from clozelab.stages.compare import behind, explain_cell, find_columns
-from clozelab.verdicts.experiment import find_experiment, load_experiment
-from clozelab.verdicts.table import build_table
+from clozelab.stages.explain_cell import find_columns, runs_of_cell
+from clozelab.stages.explain_cell import main as explain_cell
 
 EXPERIMENT = load_experiment(find_experiment("table5_pretraining_tasks"))
 
@@ -67,11 +69,11 @@ def test_an_equal_score_at_another_rate_does_not_count(tmp_path: Path, writers: 
     writers.finetune(tmp_path, "large", "rte", (1, 1), 70.0, config={"learning_rate": 5e-5})
     table = build_table(glue, find(tmp_path))
     (column,) = find_columns(table, "RTE")
-    assert table.cells["given", column.key].note.startswith("learning rate 2e-05")
+    assert cell_note(table.cells["given", column.key]).startswith("learning rate 2e-05")
     notes = {
-        run.folder.parent.name: note
-        for run, _, note in behind(table, "given", column)
-        if run.seed == 1
+        run.record.folder.parent.name: run.note
+        for run in runs_of_cell(table, "given", column)
+        if run.record.seed == 1
     }
     assert notes["2e-05"] == "" and notes["5e-05"].startswith(
         "does not count: of learning rate 5e-05"
@@ -111,21 +113,21 @@ def test_a_mean_has_the_runs_of_its_parts(tmp_path: Path, writers: Any) -> None:
     writers.scored(tmp_path, "mlm_nsp", "rte", (1, 3), 10.0)
     table = build_table(load_experiment(find_experiment("table1_glue")), find(tmp_path))
     (column,) = find_columns(table, "Average")
-    found = [*behind(table, "mlm_nsp", column)]
-    assert sum(not note for _, _, note in found) == 16, "eight tasks, two seeds"
+    runs = runs_of_cell(table, "mlm_nsp", column)
+    assert sum(not run.note for run in runs) == 16, "eight tasks, two seeds"
     for seeds, score in table.cells["mlm_nsp", column.key].scores.items():
         mine = [
-            scores.split(", ")
-            for run, scores, note in found
-            if not note and (run.pretrain_seed, run.seed) == seeds
+            run.scores.split(", ")
+            for run in runs
+            if not run.note and (run.record.pretrain_seed, run.record.seed) == seeds
         ]
         flat = []
         for scores in mine:
             for one in scores:
                 flat.append(float(one))
         assert len(flat) == 9 and sum(flat) / 9 == pytest.approx(score, abs=0.01)
-    (left,) = [(run, note) for run, _, note in found if note]
-    assert left[0].seed == 3 and "other parts of the mean lack its seeds" in left[1]
+    (left,) = [run for run in runs if run.note]
+    assert left.record.seed == 3 and "other parts of the mean lack its seeds" in left.note
 
 
 def test_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,12 +1,10 @@
-"""`clozelab report`: judge an experiment from its run folders, or make a table of any sweep's, and
-print it.
-"""
+"""`clozelab report`: judge an experiment from its runs, or make a table of any sweep's."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
@@ -17,42 +15,57 @@ from rich.text import Text
 from clozelab.launch.sweep import compose
 from clozelab.planning.steps import runs_root, sweeps_of
 from clozelab.report.tracked import track_report
-from clozelab.suggestions import DASH
+from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.terminal import Words, say, verb
-from clozelab.verdicts.experiment import find_experiment, load_experiment
+from clozelab.text.formatting import DASH
 
 if TYPE_CHECKING:
+    from clozelab.report.claims import ClaimView, DifferenceView
+    from clozelab.report.page import Page
     from clozelab.report.render import Report
+    from clozelab.report.summaries import ArmSummary
+    from clozelab.report.tables import CellView, ColumnGroup, Heading
 
-HELP = """clozelab report EXPERIMENT [scale=NAME] [runs_dir=FOLDER] [report_dir=FOLDER] [logger=wandb] [--latex]
+HELP = """clozelab report EXPERIMENT [scale=NAME] [runs_dir=FOLDER]
+        [report_dir=FOLDER] [logger=wandb] [--latex]
 clozelab report FOLDER [report_dir=FOLDER] [--latex]
 
-Judges an experiment from its run folders: report.html, report.md, plots and results.csv. With
-logger=wandb they also go to Weights & Biases, as an artifact. Of a FOLDER with any sweep's runs it makes
-the same page without an experiment: a row for whatever differs, means over seeds, paired differences.
+Judges an experiment from its run folders: report.html, report.md, plots and
+results.csv. With logger=wandb they also go to Weights & Biases, as an artifact.
+Of a FOLDER with any sweep's runs it makes the same page without an experiment:
+a row for whatever differs, means over seeds, paired differences.
 
-  --latex    also report.tex: scores and verdicts as tables to \\input (needs the package booktabs)"""
+  --latex    also report.tex: scores and verdicts as tables to \\input (needs the
+             package booktabs)"""
 STYLES = {"holds": "green", "contradicted": "red", "inconclusive": "yellow", "not": "dim"}
 PADDING = 2
 LONGEST_WORD = 30  # characters: what is longer may break inside
-HARD = "\N{NO-BREAK SPACE}"  # no line ends inside an interval
-TEXTS = {"arm": len("MLM & NSP"), "row": 0, "column": 0, "verdict": len("inconclusive")}
-"""Columns that are no numbers, and the least width of each."""
+NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"  # no line ends inside an interval
+# Columns that are no numbers, and the least width of each.
+TEXT_COLUMNS = {"arm": len("MLM & NSP"), "row": 0, "column": 0, "verdict": len("inconclusive")}
+# Of a kind of trouble that small encoders may have in every cell of a row.
 MOST_LINES = {"Collapsed": 3, "Below the floor": 3}
-"""Of a kind of trouble that small encoders may have in every cell of a row."""
+# How far each arm is from the best that a generated corpus allows: heading -> key of the page.
+BOUND_COLUMNS = {
+    "arm": "label",
+    "held-out\nloss": "loss",
+    "no model\nbelow": "bound",
+    "above by\nat most": "above",
+    "NSP\naccuracy": "nsp",
+    "by the\nsources": "nsp_rule",
+    "inside\none": "nsp_inside",
+}
 
 
 @verb("report", HELP, names=(1, 1), keys=("report_dir",), flags=("latex",), takes_overrides=True)
-def main(said: Words) -> int:
+def main(args: Words) -> int:
     """Write the report and print its table; returns the exit status."""
     from clozelab.report import render  # matplotlib and scipy: not for --help
 
-    report = make(said.names[0], said.overrides, said.values.get("report_dir"))
-    if "latex" in said.flags:
-        say(
-            Console(),
-            f"LaTeX: {render.write_latex(report.page, report.folder / 'report.tex').resolve()}",
-        )
+    report = make(args.names[0], args.overrides, args.values.get("report_dir"))
+    if "latex" in args.flags:
+        file = render.write_latex(report.page, report.folder / "report.tex")
+        say(Console(), f"LaTeX: {file.resolve()}")
     return 0
 
 
@@ -60,14 +73,14 @@ def make(name: str, overrides: Sequence[str], target: str | None) -> Report:
     """Write and print the report of an experiment or of a folder of runs."""
     from clozelab.report.render import write_sweep_report
 
-    place = Path(name)
-    if not place.is_dir() or (place / "paper.yaml").is_file():
+    folder = Path(name)
+    if not folder.is_dir() or (folder / "paper.yaml").is_file():
         return judge(find_experiment(name), overrides, target=target)
     if overrides:
         raise ValueError(
             f"{overrides[0]}: the report of a folder takes report_dir= and --latex alone"
         )
-    report = write_sweep_report(place, Path(target or place / "report"))
+    report = write_sweep_report(folder, Path(target or folder / "report"))
     show(report)
     return report
 
@@ -78,26 +91,22 @@ def judge(
     config_name: str | None = None,
     target: str | None = None,
 ) -> Report:
-    """Write an experiment's report, print it, and give it to the tracker that the overrides choose
-    (logger=wandb).
+    """Write an experiment's report, print it, and give it to a tracker.
 
-    `overrides` and `config_name` are of one of its sweeps (None: the first). It goes to `target`,
-    or beside the runs.
+    Args:
+        overrides: they choose scale, runs and tracker (logger=wandb), as for one of its sweeps.
+        config_name: that sweep's; None for the first.
+        target: the folder to write to; None for one beside the runs.
     """
     from clozelab.report.render import write_report
 
     name = config_name or next(iter(sweeps_of(folder).values()))
     root, scale = runs_root(folder, overrides, name)
-    report = write_report(
-        load_experiment(folder), root, Path(target or root / "report"), scale=scale
-    )
+    report_folder = Path(target or root / "report")
+    report = write_report(load_experiment(folder), root, report_folder, scale=scale)
     show(report)
-    track_report(
-        compose(name, overrides, folder=folder, sweep=True),
-        report,
-        experiment=folder.name,
-        scale=scale,
-    )
+    config = compose(name, overrides, folder=folder, sweep=True)
+    track_report(config, report, experiment=folder.name, scale=scale)
     return report
 
 
@@ -108,161 +117,183 @@ def show(report: Report) -> None:
     say(console, f"Report: {(report.folder / 'report.html').resolve()}")
 
 
-def print_page(page: Mapping[str, Any], console: Console) -> None:
-    """Scores, verdicts, and what went wrong."""
-    if page["synthetic"]:
+def print_page(page: Page, console: Console) -> None:
+    """Print scores, verdicts, and what went wrong."""
+    print_title(page, console)
+    if page.bounds:
+        rows = [_bounds_of(arm) for arm in page.arms]
+        title = "pre-training, nats a predicted token"
+        console.print(make_plain_table(list(BOUND_COLUMNS), rows, title))
+    print_problems(page.problems, console)
+    for group in page.table.groups:
+        if any(heading.has_ours for heading in group.headings):
+            console.print(f"\n[bold]{escape(group.title)}[/]")
+            for table in score_tables(group, console.width):
+                console.print(table)
+    if page.judged.claims:
+        console.print(verdict_table(page.judged.claims))
+    if page.judged.differences:
+        print_differences(page.judged.differences, console)
+
+
+def print_title(page: Page, console: Console) -> None:
+    """Print what the page is about: title, data, seeds, looks, registration."""
+    if page.about.synthetic:
         console.print(
             "[bold yellow]Synthetic data: encoders were trained or scored on generated text.[/]"
         )
-    console.print(f"[bold]{escape(page['title'])}[/] ({escape(page['scale'])})")
-    looks = f"; looks: {page['looks']}" if page["looks"] else ""
-    console.print(
-        escape(f"{page['setup']}\n{page['runs']}{looks}; {page['interval']}"),
-        style="dim",
-        highlight=False,
-    )
-    if page["registered"]:
-        console.print(escape(page["registered"]), style="dim", highlight=False)
-    columns: Sequence[str]
-    if page["bounds"]:  # how far each arm is from the best that a generated corpus allows
-        columns = (
-            "arm",
-            "held-out\nloss",
-            "no model\nbelow",
-            "above by\nat most",
-            "NSP\naccuracy",
-            "by the\nsources",
-            "inside\none",
-        )
-        keys = "label", "loss", "bound", "above", "nsp", "nsp_rule", "nsp_inside"
-        rows = [tuple(arm[key] for key in keys) for arm in page["arms"]]
-        console.print(_table(columns, rows, "pre-training, nats a predicted token"))
-    for heading, lines in page["problems"].items():
-        shown = lines[: MOST_LINES.get(heading, len(lines))]
-        more = len(lines) - len(shown)
-        rest = [f"{more} more cell{'s' if more > 1 else ''}, in report.md"] if more else []
-        for line in [*shown, *rest]:
-            console.print(escape(f"{heading.lower()}: {line}"), style="yellow", highlight=False)
-    for group in page["groups"]:
-        if any(heading["has_ours"] for heading in group["headings"]):
-            console.print(f"\n[bold]{escape(group['title'])}[/]")
-            for table in _score_tables(group, console.width):
-                console.print(table)
-    if page["judgements"]:
-        console.print(_verdicts(page["judgements"]))
-    if page["differences"]:
-        columns = "row", "column", "difference,\n95 % interval", "corrected p"
-        rows = [
-            (
-                one["row"],
-                one["judged_on"],
-                f"{one['ours']} {one['unit']}\n{one['interval']}",
-                one["p"],
-            )
-            for one in page["differences"]
-        ]
-        console.print(
-            _table(
-                columns, rows, f"differences from {page['differences'][0]['first']}, paired by seed"
-            )
-        )
-        for one in (one for one in page["differences"] if one["note"] and not one["p"]):
-            console.print(
-                escape(f"{one['row']} on {one['judged_on']}: {one['note']}"),
-                style="dim",
-                highlight=False,
-            )
+    console.print(f"[bold]{escape(page.about.title)}[/] ({escape(page.about.scale)})")
+    looks = ""
+    if page.overview.looks:
+        looks = f"; looks: {page.overview.looks}"
+    runs = f"{page.overview.setup}\n{page.overview.runs}"
+    _print_plain(f"{runs}{looks}; {page.table.interval}", console, "dim")
+    if page.overview.registered:
+        _print_plain(page.overview.registered, console, "dim")
 
 
-def _score_tables(group: Mapping[str, Any], width: int) -> Iterator[Table]:
-    """The rows with as many data sets at once as stand side by side; below them what needs no
-    encoder.
+def print_problems(problems: Mapping[str, Sequence[str]], console: Console) -> None:
+    """Print the lines of each kind of trouble, of some kinds the first ones alone."""
+    for heading, lines in problems.items():
+        shown_lines = list(lines[: MOST_LINES.get(heading, len(lines))])
+        num_more = len(lines) - len(shown_lines)
+        if num_more == 1:
+            shown_lines.append("1 more cell, in report.md")
+        elif num_more:
+            shown_lines.append(f"{num_more} more cells, in report.md")
+        for line in shown_lines:
+            _print_plain(f"{heading.lower()}: {line}", console, "yellow")
+
+
+def print_differences(differences: Sequence[DifferenceView], console: Console) -> None:
+    """Print paired differences from the first row, and why some have no p-value."""
+    columns = ("row", "column", "difference,\n95 % interval", "corrected p")
+    rows = []
+    for difference in differences:
+        estimate = f"{difference.ours} {difference.unit}\n{difference.interval}"
+        rows.append([difference.row, difference.judged_on, estimate, difference.p])
+    title = f"differences from {differences[0].first}, paired by seed"
+    console.print(make_plain_table(columns, rows, title))
+    for difference in differences:
+        if difference.note and not difference.p:
+            name = f"{difference.row} on {difference.judged_on}"
+            _print_plain(f"{name}: {difference.note}", console, "dim")
+
+
+def _print_plain(text: str, console: Console, style: str) -> None:
+    """Print text that is no markup, and whose numbers get no colour."""
+    console.print(escape(text), style=style, highlight=False)
+
+
+def score_tables(group: ColumnGroup, width: int) -> Iterator[Table]:
+    """Make tables of a group's rows, each with as many data sets as stand side by side.
+
+    Below the rows is what needs no encoder.
     """
-    surface = [{"paper": "", "mean": one["mean"], "half": ""} for one in group["surface"] or ()]
-    rows = [*group["rows"], *([{"label": "surface baseline", "cells": surface}] if surface else [])]
-    labels = ["", *(row["label"] for row in rows)]
-    longest = max(len(word) for label in labels for word in label.split() or [""])
-    # longer ones fold between words
-    label_width = min(max(map(len, labels)), max(longest, width // 3))
-    empty = label_width + 2 * PADDING
-    chosen, used = [labels], empty
-    for index, heading in enumerate(group["headings"]):
-        columns = _columns(heading, [row["cells"][index] for row in rows])
-        needed = sum(
-            max(len(line) for text in column for line in text.split("\n")) + PADDING
-            for column in columns
-        )
-        if len(chosen) > 1 and used + needed > width:
-            yield _side_by_side(chosen, label_width)
-            chosen, used = [labels], empty
-        chosen += columns
-        used += needed
-    yield _side_by_side(chosen, label_width)
+    rows = list(group.rows)
+    if group.surface:
+        rows.append(group.surface)
+    labels = ["", *(row.label for row in rows)]
+    # A long label folds between words, so that at most a third of the width is for labels.
+    longest_label = max(map(len, labels))
+    longest_word = max(map(len, " ".join(labels).split()), default=0)
+    label_width = min(longest_label, max(longest_word, width // 3))
+
+    # Fill a table with data sets until the next one, of one or two columns, would not fit.
+    columns = [labels]
+    used_width = label_width + 2 * PADDING
+    for index, heading in enumerate(group.headings):
+        new_columns = _columns(heading, [row.cells[index] for row in rows])
+        new_width = sum(_text_width(column) + PADDING for column in new_columns)
+        if len(columns) > 1 and used_width + new_width > width:
+            yield _side_by_side(columns, label_width)
+            columns = [labels]
+            used_width = label_width + 2 * PADDING
+        columns += new_columns
+        used_width += new_width
+    yield _side_by_side(columns, label_width)
 
 
-def _columns(heading: Mapping[str, Any], cells: Sequence[Mapping[str, str]]) -> list[list[str]]:
+def _columns(heading: Heading, cells: Sequence[CellView]) -> list[list[str]]:
     """The one or two columns of a data set, each with its heading first."""
     columns = []
-    if heading["has_paper"]:
-        name = "paper" if heading["has_ours"] else f"{heading['name']}\npaper"
-        columns.append([name, *(cell["paper"] for cell in cells)])
-    if heading["has_ours"]:
-        title = "\n".join(filter(None, (heading["name"], heading["note"])))
-        columns.append([title, *(f"{cell['mean']} {cell['half']}".rstrip() for cell in cells)])
+    if heading.has_paper:
+        name = "paper"
+        if not heading.has_ours:
+            name = f"{heading.name}\npaper"
+        columns.append([name, *(cell.paper for cell in cells)])
+    if heading.has_ours:
+        title = "\n".join(filter(None, (heading.name, heading.note)))
+        columns.append([title, *(cell.ours for cell in cells)])
     return columns
 
 
+def _text_width(column: Sequence[str]) -> int:
+    """The characters of a column's longest line."""
+    lines = "\n".join(column).split("\n")
+    return max(map(len, lines))
+
+
 def _side_by_side(columns: Sequence[Sequence[str]], label_width: int) -> Table:
+    """A table of columns that have their heading first; the first one has the rows' labels."""
     table = Table(box=box.SIMPLE)
     table.add_column(max_width=label_width)
     for heading, *_ in columns[1:]:
-        style = "dim" if heading.endswith("paper") else None
+        style = None
+        if heading.endswith("paper"):
+            style = "dim"
         table.add_column(escape(heading), justify="right", style=style, no_wrap=True)
     for cells in zip(*(column[1:] for column in columns), strict=True):
         table.add_row(*map(escape, cells))
     return table
 
 
-def _verdicts(judgements: Iterable[Mapping[str, Any]]) -> Table:
-    """A verdict, what it is about, and below that its figures."""
+def verdict_table(claims: Iterable[ClaimView]) -> Table:
+    """A verdict and what it needs, beside it what it is about, and below that its figures."""
     table = Table(box=box.SIMPLE, show_header=False)
-    table.add_column(min_width=TEXTS["verdict"], max_width=2 * TEXTS["verdict"])
+    table.add_column(min_width=TEXT_COLUMNS["verdict"], max_width=2 * TEXT_COLUMNS["verdict"])
     table.add_column(overflow="fold")
-    for one in judgements:
-        needs = f"\n{one['needs_short']}" * bool(one["needs_short"])
-        figures = f"{one['judged_on']}: {one['ours']} {one['interval'].replace(' ', HARD)}".rstrip()
-        notes = one["note"].split("; ")
-        why = (
-            ""
-            if one["corrected"]
-            else next((part for part in notes if part.endswith("measured nothing")), notes[0])
-        )
-        said = ", ".join(
-            filter(None, (figures * (one["ours"] != DASH), one["corrected"], one["claimed"], why))
-        )
-        sentence = Text(one["text"]).append(f"\n{said}", "dim")
-        table.add_row(Text(one["verdict"], STYLES[one["kind"]]).append(needs, "default"), sentence)
+    for claim in claims:
+        verdict = Text(claim.verdict, STYLES[claim.badge])
+        if claim.needs_short:
+            verdict.append(f"\n{claim.needs_short}", "default")
+        sentence = Text(claim.text).append(f"\n{_figures(claim)}", "dim")
+        table.add_row(verdict, sentence)
     return table
 
 
-def _table(
-    names: Sequence[str], rows: Sequence[Sequence[str | Text]], title: str | None = None
-) -> Table:
-    table = Table(box=box.SIMPLE, title=title and escape(title), title_justify="left")
+def _figures(claim: ClaimView) -> str:
+    """A claim's difference, its p-value and what the paper claims; or why there is none."""
+    figures = claim.figures
+    texts = []
+    if figures.ours != DASH:
+        interval = figures.interval.replace(" ", NO_BREAK_SPACE)
+        texts.append(f"{claim.judged_on}: {figures.ours} {interval}".rstrip())
+    texts += [figures.corrected, claim.claimed]
+    # Nothing was tested: that a measure measured nothing is the reason that matters most.
+    if not figures.corrected:
+        notes = claim.note.split("; ")
+        reason = (note for note in notes if note.endswith("measured nothing"))
+        texts.append(next(reason, notes[0]))
+    return ", ".join(filter(None, texts))
+
+
+def _bounds_of(arm: ArmSummary) -> list[str]:
+    """How far an arm is from the best that a generated corpus allows."""
+    return [getattr(arm, field) for field in BOUND_COLUMNS.values()]
+
+
+def make_plain_table(names: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> Table:
+    """A table whose columns are numbers, but for those in TEXT_COLUMNS."""
+    table = Table(box=box.SIMPLE, title=escape(title), title_justify="left")
     for name, *cells in zip(names, *rows, strict=True):
-        is_number, words = name not in TEXTS, [word for cell in cells for word in str(cell).split()]
-        least = max(
-            [
-                TEXTS.get(name, 0),
-                *(len(word) for word in words if not is_number and len(word) <= LONGEST_WORD),
-            ]
-        )
-        how = {
-            "justify": "right" if is_number else "left",
-            "no_wrap": is_number,
-            "min_width": least or None,
-        }
-        table.add_column(name, overflow="fold", **how)  # type: ignore[arg-type]
+        # Numbers are never broken; text may be, but not inside a word of usual length.
+        if name not in TEXT_COLUMNS:
+            table.add_column(name, overflow="fold", justify="right", no_wrap=True)
+            continue
+        lengths = [len(word) for word in " ".join(cells).split() if len(word) <= LONGEST_WORD]
+        min_width = max([TEXT_COLUMNS[name], *lengths])
+        table.add_column(name, overflow="fold", justify="left", min_width=min_width or None)
     for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else escape(cell) for cell in row))
+        table.add_row(*map(escape, row))
     return table

@@ -1,13 +1,11 @@
-"""`clozelab reproduce EXPERIMENT scale=NAME`: prepare, the sweeps, report. Every step skips what is
-done.
+"""`clozelab reproduce EXPERIMENT scale=NAME`: prepare, the sweeps, report.
 
-Each step is a process of its own, so it can be stopped and started again at any moment and nothing
-is shared but files.
+Each step is a process of its own and skips what is done, so it can be stopped and started again at
+any moment, and nothing is shared but files.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections import Counter
@@ -16,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from omegaconf import OmegaConf
 from rich.console import Console
 from rich.markup import escape
 
@@ -24,52 +21,55 @@ from clozelab.launch.jobs import LIKELY_SHARED, names_of, planned_jobs
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR
 from clozelab.launch.processes import run_verb
 from clozelab.launch.progress import Outlook, Pulse, counted, left_at, plan_file, time_words
-from clozelab.planning.steps import SWEEPS, Step, chooses_seeds, make_steps
+from clozelab.planning.steps import Step, chooses_seeds, make_steps
+from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.runs.find import find
-from clozelab.runs.fingerprint import SEED_KEYS, canonical
+from clozelab.runs.progress import write_launch
+from clozelab.runs.record import JobName
 from clozelab.runs.store import accept_other_code
-from clozelab.runs.upkeep import write_launch
 from clozelab.stages.plan import parse_budget
 from clozelab.stages.report import judge
-from clozelab.suggestions import duration, key_of
 from clozelab.terminal import Words, say, verb
+from clozelab.text.formatting import duration
 from clozelab.training.stopping import STOPPED
-from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
 
 if TYPE_CHECKING:
+    from clozelab.analysis.verdicts import Judgement
     from clozelab.report.render import Report
-    from clozelab.verdicts.judging import Judgement
 
 HELP = """clozelab reproduce EXPERIMENT [scale=NAME] [name=value ...] [--dry-run]
 clozelab reproduce EXPERIMENT until=decided [budget=8h] ...
 
-Prepares the corpus, says how long all takes, runs every sweep and writes the report. Stop it and start it again at any
-time. In a pipe or a file it prints a line at least every 30 seconds.
+Prepares the corpus, says how long all takes, runs every sweep and writes the
+report. Stop it and start it again at any time. In a pipe or a file it prints a
+line at least every 30 seconds.
 
   name=value             goes to every stage that has such a key
-  prepare.name=value     goes to that stage alone; so do pretrain., finetune. and evaluate.
+  prepare.name=value     goes to that stage alone; so do pretrain., finetune.
+                         and evaluate.
   seeds=1,2,3            the pre-training seeds, in every stage
-  evaluate=none          leaves the measures out; finetune=none leaves the fine-tuning out
-  until=decided          gives one more pre-training seed to the claim that is nearest to a verdict (a primary one
-                         first), looks, and goes on so: until all are decided, or the last look of the rule
-                         (stopping: in paper.yaml, written before the first look)
+  evaluate=none          leaves the measures out; finetune=none leaves the
+                         fine-tuning out
+  until=decided          gives one more pre-training seed to the claim that is
+                         nearest to a verdict (a primary one first), looks, and
+                         goes on so: until all are decided, or the last look of
+                         the rule (stopping: in paper.yaml, written before the
+                         first look)
   budget=8h              begins no seed that would end later
-  --skip-doctor          goes on whatever the pre-flight (clozelab doctor) would find
-  --no-measure           times nothing before it begins: how long it takes is said by speeds that are known alone
-  --dry-run              lists the jobs and how each stands: new, running, interrupted, failed, complete;
-                         conflict (its folder holds a run of other settings, and it will be refused);
-                         check (complete, its inputs have to be read to be sure);
-                         shared (an equal run of another experiment will be taken);
-                         shared? (will be taken if the files it was trained on are still the same)"""
-
-
-REGISTER_HELP = """clozelab register EXPERIMENT [scale=NAME] [name=value ...] [--again]
-
-Freezes what an experiment claims and how it will be tested, before its first run, in registration.json beside the runs
-(RUNS_DIR/EXPERIMENT/SCALE), with the date and a hash: commit it, or send it to somebody. The report says whether it
-came before the first run, and names what was changed afterwards. Takes the overrides of `clozelab reproduce`.
-
-  --again    where another declaration is registered: keeps that one, and adds what is declared now"""
+  --skip-doctor          goes on whatever the pre-flight (clozelab doctor) would
+                         find
+  --no-measure           times nothing before it begins: how long it takes is
+                         said by speeds that are known alone
+  --dry-run              lists the jobs and how each stands: new, running,
+                         interrupted, failed, complete;
+                         conflict (its folder holds a run of other settings, and
+                         it will be refused);
+                         check (complete, its inputs have to be read to be
+                         sure);
+                         shared (an equal run of another experiment will be
+                         taken);
+                         shared? (will be taken if the files it was trained on
+                         are still the same)"""
 
 
 @verb(
@@ -80,63 +80,68 @@ came before the first run, and names what was changed afterwards. Takes the over
     flags=("dry-run", "skip-doctor", "no-measure"),
     takes_overrides=True,
 )
-def main(said: Words) -> int:
+def main(args: Words) -> int:
     """Run the experiment; returns 0 only if every step went well."""
-    folder, is_checked = find_experiment(said.names[0]), "skip-doctor" in said.flags
-    if said.values:
-        seeds = [first_seeds(load_experiment(folder), said.values.get("until"), said.overrides)]
-        budget = parse_budget(said.values["budget"]) if "budget" in said.values else math.inf
-        if "dry-run" not in said.flags:
+    folder = find_experiment(args.names[0])
+    is_checked = "skip-doctor" in args.flags
+    overrides = list(args.overrides)
+    if args.values:
+        seeds = first_seeds(load_experiment(folder), args.values.get("until"), overrides)
+        budget = math.inf  # seconds
+        if "budget" in args.values:
+            budget = parse_budget(args.values["budget"])
+        if "dry-run" not in args.flags:
             return until_decided(
-                folder, said.words, said.overrides, seeds, budget, is_checked=is_checked
+                folder, args.words, overrides, [seeds], budget, is_checked=is_checked
             )
-        said.overrides.extend(seeds)
-    steps = make_steps(folder, said.overrides)
-    if "dry-run" in said.flags:
+        overrides.append(seeds)
+    steps = make_steps(folder, overrides)
+    if "dry-run" in args.flags:
         return dry_run(steps)
-    return run_round(folder, said.words, said.overrides, steps, is_checked=is_checked)[0]
+    status, _ = run_round(folder, args.words, overrides, steps, is_checked=is_checked)
+    return status
+
+
+# One round: all steps, and a report
 
 
 def run_round(
     folder: Path,
-    words: Sequence[str],
+    command_line: Sequence[str],
     overrides: Sequence[str],
-    steps: list[Step],
+    steps: Sequence[Step],
     *,
     is_checked: bool,
 ) -> tuple[int, Report | None]:
-    """Run what is not complete and judge: (exit status, the report, or none where it was
-    stopped).
+    """Run what is not complete, and judge.
+
+    Args:
+        command_line: the words behind `clozelab reproduce`, to be noted beside the runs.
+        is_checked: whether the pre-flight need not run.
+
+    Returns:
+        The exit status, and the report, or None where it was stopped.
     """
-    last, console, status = steps[-1], Console(stderr=True), 0
-    jobs = {
-        one.verb: names_of(map(one.sweep.composer.compose, one.sweep.jobs))
-        for one in steps
-        if one.is_sweep
-    }
-    asked = [stage for stage in SWEEPS if stage in jobs or stage != "evaluate"]
-    write_launch(
-        last.root[0], ["reproduce", *words], {stage: jobs.get(stage, []) for stage in asked}
-    )
+    console = Console(stderr=True)
+    status = 0
+    last = steps[-1]
+    root, _ = last.root
+    # `clozelab status` tells by this note which jobs there were to be.
+    note_launch(root, command_line, steps)
     if all_complete(steps):
         console.print("every run is complete", style="dim")
-        accept_other_code(find(last.root[0]).runs, "any")
+        accept_other_code(find(root).runs, "any")
     else:
-        before = sum(not step.is_sweep for step in steps)
-        if is_checked:
-            checks = []
-        else:
-            checks = [Step("doctor", "", None, (str(folder), *overrides))]
-        brief = ("--brief", *(("--no-measure",) if "--no-measure" in words else ()))
-        steps[before:before] = [Step("plan", "", None, (str(folder), *overrides, *brief)), *checks]
+        arguments = (str(folder), *overrides)
+        has_no_measure = "--no-measure" in command_line
+        steps = with_checks(steps, arguments, is_checked=is_checked, measures=not has_no_measure)
         launcher = Path(str(last.sweep.master.hydra.sweep.dir))
-        # An older reproduction's, perhaps of other settings.
-        (launcher / plan_file(None)).unlink(
-            missing_ok=True,
-        )
+        # A plan that lies there is an older reproduction's, perhaps of other settings.
+        (launcher / plan_file(None)).unlink(missing_ok=True)
         status, is_stopped = run_steps(steps, console, launcher)
         if is_stopped:
             return status, None
+    # Also where some runs have failed: the report says which are missing.
     console.rule("report", align="left")
     started = time.monotonic()
     pulse = Pulse(console, lambda: f"report runs for {duration(time.monotonic() - started)}")
@@ -145,228 +150,273 @@ def run_round(
     return status, report
 
 
-def first_seeds(experiment: Experiment, until: str | None, overrides: Sequence[str]) -> str:
-    """The override for the first look. ValueError: there is no such rule, or the seeds are chosen
-    already.
-    """
-    if until != "decided":
-        raise ValueError(
-            f"until={until}: there is until=decided alone"
-            if until
-            else "budget= needs until=decided"
-        )
-    if (rule := experiment.stopping) is None:
-        raise ValueError(
-            f"{experiment.folder}: until=decided needs a stopping rule in paper.yaml, written"
-            " before the first look, such as stopping: {first: 3, most: 8}"
-        )
-    if given := next(filter(chooses_seeds, overrides), ""):
-        raise ValueError(f"{given}: until=decided chooses the pre-training seeds itself")
-    return f"seeds={','.join(map(str, range(1, rule.first + 1)))}"
+def note_launch(root: Path, command_line: Sequence[str], steps: Sequence[Step]) -> None:
+    """Write the jobs of every sweep beside the runs; a stage that is left out has none."""
+    # Without a measure, evaluations are no stage at all.
+    jobs: dict[str, list[JobName]] = {"pretrain": [], "finetune": []}
+    for step in steps:
+        if step.is_sweep:
+            compose = step.sweep.composer.compose
+            jobs[step.verb] = names_of(map(compose, step.sweep.jobs))
+    write_launch(root, ["reproduce", *command_line], jobs)
 
 
-def until_decided(
-    folder: Path,
-    words: Sequence[str],
-    overrides: Sequence[str],
-    more: list[str],
-    budget: float,
-    *,
-    is_checked: bool,
-) -> int:
-    """One look after the other, each with a seed more of the rows of one claim; returns the exit
-    status.
-    """
-    from clozelab.verdicts.accounts import seed_seconds
-
-    experiment, console, began = load_experiment(folder), Console(), time.monotonic()
-    while True:
-        started = time.monotonic()
-        steps = make_steps(folder, [*overrides, *more])
-        stages = {word.partition(".")[0] for word in more}
-        steps = [
-            step
-            for step in steps
-            if step.verb in stages or not step.is_sweep or more[0].startswith("seeds=")
-        ]
-        status, report = run_round(folder, words, [*overrides, *more], steps, is_checked=is_checked)
-        if report is None or status:
-            return status
-        claim = nearest(report.judgements, experiment)
-        if claim is None:
-            say(console, "No claim is left that one more seed of the stopping rule could decide.")
-            return 0
-        now = time.monotonic()
-        tasks = claim.column.tasks if claim.column else ()
-        # this round may have found all its runs complete
-        known = seed_seconds(claim.rows, tasks, report.table) or 0.0
-        one_seed = max((now - started) / len(more[0].split(",")), known)
-        if now - began + one_seed > budget:
-            say(
-                console,
-                "The budget ends before another seed would, which takes about"
-                f" {duration(one_seed)}.",
-            )
-            return 0
-        before, more, is_checked = more, next_seed(claim, experiment), True
-        if more == before:
-            raise ValueError(f"a seed more gave '{claim.claim.text}' none: {' '.join(more)}")
-        say(console, f"One more seed for '{claim.claim.text}': {' '.join(more)}")
-
-
-def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgement | None:
-    """The undecided claim to give the next seed to: the first primary one, or else that with the
-    nearest forecast.
-    """
-    from clozelab.verdicts.judging import INCONCLUSIVE, ONE_SEED  # scipy: not for --help
-
-    most, arms = (
-        experiment.stopping.most if experiment.stopping else 0,
-        {row.name: row.arm for row in experiment.rows},
-    )
-    undecided = [one for one in judgements if one.verdict == INCONCLUSIVE]
-    # The primary claims behind the first open one wait; the others gain by it.
-    gate = [
-        one for one in judgements if one.claim.primary and one.verdict in (INCONCLUSIVE, ONE_SEED)
-    ][:1]
-    able = [
-        one
-        for one in undecided
-        if one.p is not None
-        and one.difference
-        and one.difference.count < most
-        and any(arms[row] for row in one.rows)
-        and (one in gate or not one.claim.primary)
-    ]
-    able = [one for one in able if one.claim.primary] or able
-    return min(able, key=lambda one: (one.decisive_seeds or math.inf, one.p), default=None)
-
-
-def next_seed(one: Judgement, experiment: Experiment) -> list[str]:
-    """The overrides that give the rows of a claim one more pre-training seed, on the data sets that
-    it is about.
-    """
-    # A row without an arm takes the shape of one, from its encoder's folder.
-    shape = next((row.arm for row in experiment.rows if row.arm), "")
-    shapes = {
-        row.name: str(row.arm or row.delta.get("encoder_arm") or shape) for row in experiment.rows
-    }
-    arms = dict.fromkeys(shapes[row] for row in one.rows)
-    seed = 1 + min(max(map(int, known.split("/")[0].split())) for known in one.seeds.values())
-    words = [f"pretrain.seed={seed}", f"pretrain.arm={','.join(arms)}"]
-    if one.claim.against:  # another column's runs, too
-        return [f"seeds={seed}", words[1], f"row={','.join(one.rows)}"]
-    if one.column and one.column.is_pretraining:
-        return words
-    if one.column and one.column.is_measured:
-        measures = f"evaluate.measure={','.join(one.column.tasks)}"
-        return [
-            *words,
-            f"evaluate.pretrain_seed={seed}",
-            f"evaluate.measured={','.join(one.rows)}",
-            measures,
-        ]
-    words += [f"finetune.pretrain_seed={seed}", f"finetune.row={','.join(one.rows)}"]
-    return [*words, f"finetune.task={','.join(one.column.tasks)}"] if one.column else words
+def with_checks(
+    steps: Sequence[Step], arguments: tuple[str, ...], *, is_checked: bool, measures: bool
+) -> list[Step]:
+    """Put a plan, and the pre-flight unless it `is_checked`, between the corpus and the sweeps."""
+    plan_flags = ["--brief"]
+    if not measures:
+        plan_flags.append("--no-measure")
+    checks = [Step("plan", "", None, (*arguments, *plan_flags))]
+    if not is_checked:
+        checks.append(Step("doctor", "", None, arguments))
+    corpus = [step for step in steps if not step.is_sweep]
+    sweeps = [step for step in steps if step.is_sweep]
+    return [*corpus, *checks, *sweeps]
 
 
 def all_complete(steps: Sequence[Step]) -> bool:
-    """Looks at no further job once one is not complete."""
-    return all(
-        job.status == "complete"
-        for step in steps
-        if step.is_sweep
-        for job in planned_jobs(step.sweep)
-    )
+    """Whether every job is complete; looks at no further one after the first that is not."""
+    for step in steps:
+        if not step.is_sweep:
+            continue
+        if any(job.status != "complete" for job in planned_jobs(step.sweep)):
+            return False
+    return True
 
 
 def run_steps(steps: Sequence[Step], console: Console, launcher: Path = Path()) -> tuple[int, bool]:
-    """(status, whether nothing more is to be done): one process a step, up to the first that must
-    not be passed.
+    """Run one process a step, up to the first that must not be passed.
 
-    `launcher`: the folder in which a plan of all steps may lie.
+    Args:
+        launcher: the folder in which a plan of all steps may lie.
+
+    Returns:
+        The exit status, and whether nothing more is to be done.
     """
-    failed = False
+    has_failed = False
     for number, step in enumerate(steps, 1):
-        console.rule(
-            escape(f"{number} of {len(steps) + 1}: clozelab {' '.join(step.words())}"), align="left"
-        )
-        # A sweep speaks for itself.
-        if step.is_sweep:
-            pulse = None
-        else:
+        title = f"{number} of {len(steps) + 1}: clozelab {' '.join(step.words())}"
+        console.rule(escape(title), align="left")
+        pulse = None  # a sweep speaks for itself
+        if not step.is_sweep:
             pulse = Pulse(console, partial(quiet_line, step.verb, time.monotonic(), launcher))
+        # The pre-flight is a step of its own: the sweeps need not look again.
         status = run_verb(step.words(), environment={SKIP_DOCTOR: REPRODUCING}, pulse=pulse)
-        if step.verb == "plan" and status not in STOPPED and status <= 128:
+        # 128 + N: a signal ended it; STOPPED is also being out of time.
+        is_killed = status > 128 or status in STOPPED
+        if step.verb == "plan" and not is_killed:
             continue  # without it nothing is known of the time, and all the rest goes on
-        if status > 128 or status in STOPPED or (status and not step.is_sweep):
+        if is_killed or (status and not step.is_sweep):
             return status, True
-        failed |= status != 0
-    return int(failed), False
+        if status:
+            has_failed = True
+    return int(has_failed), False
 
 
 def quiet_line(verb: str, started: float, launcher: Path) -> str:
     """`doctor runs for 30 s, 0 of 92 done, about 9.0 min left`, as far as a plan is there."""
     line = f"{verb} runs for {duration(time.monotonic() - started)}"
-    place = Outlook.read(launcher, verb, is_part=True)
-    if not place.jobs_after:
+    outlook = Outlook.read(launcher, verb, is_part=True)
+    if not outlook.jobs_after:
         return line
-    return f"{line}, {counted([], place)}{time_words(left_at(place, [], 1))}"
+    return f"{line}, {counted([], outlook)}{time_words(left_at(outlook, [], 1))}"
 
 
 def dry_run(steps: Sequence[Step]) -> int:
     """List every job with its state and start nothing."""
     console = Console()
     for step in steps:
-        console.print(
-            f"clozelab {' '.join(step.words())}", style="bold", markup=False, soft_wrap=True
-        )
+        command = f"clozelab {' '.join(step.words())}"
+        console.print(command, style="bold", markup=False, soft_wrap=True)
         if not step.is_sweep:
             continue
         jobs = list(planned_jobs(step.sweep))
         for job in jobs:
-            doubt = ", if its files are still the same" if job.status == LIKELY_SHARED else ""
-            source = f"  (trained as {job.source}{doubt})" if job.source else ""
-            console.print(
-                f"  {job.status:<12} {job.run_dir}{source}",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
-            )
+            line = f"  {job.status:<12} {job.run_dir}"
+            if job.source and job.status == LIKELY_SHARED:
+                line += f"  (trained as {job.source}, if its files are still the same)"
+            elif job.source:
+                line += f"  (trained as {job.source})"
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
         counts = Counter(job.status for job in jobs)
         console.print("  " + ", ".join(f"{count} {status}" for status, count in counts.items()))
     return 0
 
 
-@verb("register", REGISTER_HELP, names=(1, 1), flags=("again",), takes_overrides=True)
-def register(said: Words) -> int:
-    """Write what is declared beside the runs; returns the exit status."""
-    from clozelab.report import registration  # pandas: not for --help
+# Rounds until all claims are decided
 
-    folder = find_experiment(said.names[0])
-    sweeps = [step for step in make_steps(folder, said.overrides) if step.is_sweep]
-    settings, seeds = dict[str, set[str]](), {"pre-training": set[int](), "fine-tuning": set[int]()}
-    for step in sweeps:
-        for jobs in step.sweep.groups(lambda key: key not in SEED_KEYS).values():
-            config = canonical(OmegaConf.create(step.sweep.settings(jobs[0])))
-            name, value = registration.settings_of(json.loads(json.dumps(config)))
-            settings.setdefault(name, set()).add(value)  # several, where a row tries several rates
-            for job in jobs:
-                chosen = config | {key_of(word): word.partition("=")[2] for word in job}
-                first = "seed" if step.verb == "pretrain" else "pretrain_seed"
-                seeds["pre-training"].add(int(chosen[first]))
-                seeds["fine-tuning"] |= {int(chosen["seed"])} if step.verb == "finetune" else set()
-    content = registration.declared(load_experiment(folder), seeds, settings)
-    root, _ = sweeps[0].root
-    entry, is_new = registration.register(root, content, again="again" in said.flags)
+
+def first_seeds(experiment: Experiment, until: str | None, overrides: Sequence[str]) -> str:
+    """The override that gives the seeds of the first look.
+
+    Raises:
+        ValueError: there is no such rule, or the seeds are chosen already.
+    """
+    if not until:
+        raise ValueError("budget= needs until=decided")
+    if until != "decided":
+        raise ValueError(f"until={until}: there is until=decided alone")
+    if experiment.stopping is None:
+        raise ValueError(
+            f"{experiment.folder}: until=decided needs a stopping rule in paper.yaml, written"
+            " before the first look, such as stopping: {first: 3, most: 8}"
+        )
+    for override in overrides:
+        if chooses_seeds(override):
+            raise ValueError(f"{override}: until=decided chooses the pre-training seeds itself")
+    seeds = range(1, experiment.stopping.first + 1)
+    return f"seeds={','.join(map(str, seeds))}"
+
+
+def until_decided(
+    folder: Path,
+    command_line: Sequence[str],
+    overrides: Sequence[str],
+    seed_overrides: list[str],
+    budget: float,
+    *,
+    is_checked: bool,
+) -> int:
+    """Take one look after the other, each with a seed more of the rows of one claim.
+
+    Args:
+        seed_overrides: those of the first look, besides the user's `overrides`.
+        budget: seconds; no seed begins that would probably end later.
+
+    Returns:
+        The exit status.
+    """
+    experiment = load_experiment(folder)
     console = Console()
-    say(
-        console,
-        f"{'registered' if is_new else 'registered already'} on {entry.date}: sha256 {entry.hash}",
+    began = time.monotonic()
+    while True:
+        started = time.monotonic()
+        round_overrides = [*overrides, *seed_overrides]
+        steps = steps_with_seeds(make_steps(folder, round_overrides), seed_overrides)
+        status, report = run_round(
+            folder, command_line, round_overrides, steps, is_checked=is_checked
+        )
+        if report is None or status:
+            return status
+        claim = nearest(report.judgements, experiment)
+        if claim is None:
+            say(console, "No claim is left that one more seed of the stopping rule could decide.")
+            return 0
+        # What the next seed takes: what one took in this round, or took when it was made.
+        now = time.monotonic()
+        num_seeds = len(seed_overrides[0].split(","))
+        seconds_a_seed = max((now - started) / num_seeds, known_seed_seconds(claim, report))
+        if now - began + seconds_a_seed > budget:
+            say(
+                console,
+                "The budget ends before another seed would, which takes about"
+                f" {duration(seconds_a_seed)}.",
+            )
+            return 0
+        new_overrides = next_seed(claim, experiment)
+        if new_overrides == seed_overrides:
+            raise ValueError(
+                f"a seed more gave '{claim.claim.text}' none: {' '.join(new_overrides)}"
+            )
+        say(console, f"One more seed for '{claim.claim.text}': {' '.join(new_overrides)}")
+        seed_overrides = new_overrides
+        is_checked = True
+
+
+def steps_with_seeds(steps: Sequence[Step], seed_overrides: Sequence[str]) -> list[Step]:
+    """The steps that get a seed more: all, or the corpus and the stages that the overrides name."""
+    if seed_overrides[0].startswith("seeds="):
+        return list(steps)
+    stages = {override.partition(".")[0] for override in seed_overrides}
+    return [step for step in steps if step.verb in stages or not step.is_sweep]
+
+
+def known_seed_seconds(claim: Judgement, report: Report) -> float:
+    """What a seed of a claim's rows took by their records; 0 where they do not say.
+
+    A round may have found all its runs complete, and taken no time.
+    """
+    from clozelab.report.summaries import seed_seconds
+
+    tasks: Sequence[str] = ()
+    if claim.column:
+        tasks = claim.column.tasks
+    return seed_seconds(claim.rows, tasks, report.table) or 0.0
+
+
+def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgement | None:
+    """The undecided claim to give the next seed to.
+
+    That is the first primary one, or else the one with the nearest forecast.
+    """
+    from clozelab.analysis.verdicts import Verdict  # scipy: not for --help
+
+    max_seeds = 0
+    if experiment.stopping:
+        max_seeds = experiment.stopping.most
+    pretrained_rows = {row.name for row in experiment.rows if row.arm}
+    # The primary claims behind the first open one wait; the others gain by it.
+    gate = next(
+        (
+            judgement
+            for judgement in judgements
+            if judgement.claim.primary
+            and judgement.verdict in (Verdict.INCONCLUSIVE, Verdict.ONE_SEED)
+        ),
+        None,
     )
-    say(
-        console,
-        f"{(root / registration.REGISTRATION_FILE).resolve()}: commit it, or send it to somebody"
-        " who keeps it",
+    candidates = []
+    for judgement in judgements:
+        if (
+            judgement.verdict is not Verdict.INCONCLUSIVE
+            or judgement.p_value is None
+            or not judgement.difference
+        ):
+            continue
+        has_looks_left = judgement.difference.count < max_seeds
+        is_waiting = judgement.claim.primary and judgement is not gate
+        if has_looks_left and not is_waiting and pretrained_rows.intersection(judgement.rows):
+            candidates.append(judgement)
+    primary = [judgement for judgement in candidates if judgement.claim.primary]
+    return min(
+        primary or candidates,
+        key=lambda judgement: (judgement.decisive_seeds or math.inf, judgement.p_value),
+        default=None,
     )
-    return 0
+
+
+def next_seed(judgement: Judgement, experiment: Experiment) -> list[str]:
+    """The overrides that give a claim's rows one more seed, on the data sets that it is about."""
+    # A row without an arm takes the shape of one, from its encoder's folder.
+    any_arm = next((row.arm for row in experiment.rows if row.arm), "")
+    arms = {}
+    for row in experiment.rows:
+        arms[row.name] = str(row.arm or row.delta.get("encoder_arm") or any_arm)
+    arm_list = ",".join(dict.fromkeys(arms[row] for row in judgement.rows))
+    row_list = ",".join(judgement.rows)
+    # "1 2 3/1 2": pre-training seeds, fine-tuning seeds. The row with fewest gets the next one.
+    last_seeds = [
+        max(map(int, seeds.partition("/")[0].split())) for seeds in judgement.seeds.values()
+    ]
+    seed = min(last_seeds) + 1
+
+    # What else runs with the new seed depends on the data set that the claim is about.
+    pretraining = [f"pretrain.seed={seed}", f"pretrain.arm={arm_list}"]
+    column = judgement.column
+    if judgement.claim.against:  # another column's runs, too
+        return [f"seeds={seed}", f"pretrain.arm={arm_list}", f"row={row_list}"]
+    if column and column.is_pretraining:
+        return pretraining
+    if column and column.is_measured:
+        return [
+            *pretraining,
+            f"evaluate.pretrain_seed={seed}",
+            f"evaluate.measured={row_list}",
+            f"evaluate.measure={','.join(column.tasks)}",
+        ]
+    finetuning = [f"finetune.pretrain_seed={seed}", f"finetune.row={row_list}"]
+    if column:
+        finetuning.append(f"finetune.task={','.join(column.tasks)}")
+    return [*pretraining, *finetuning]

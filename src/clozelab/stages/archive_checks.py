@@ -1,0 +1,446 @@
+"""Is a pack of runs what it says? It may be forged, and its manifest with it.
+
+So what is in it is held against what else is in it. The words of a record are run only if an
+experiment's file might say them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from hydra.plugins.config_source import ConfigResult
+from omegaconf import OmegaConf
+
+from clozelab.corpus.files import digest, file_sha256
+from clozelab.launch.experiments import check_file
+from clozelab.metrics.glue import CORRELATIONS
+from clozelab.results.experiment import read_yaml
+from clozelab.runs.identity import RESULTS_VERSIONS, flatten, identity_of
+from clozelab.runs.inputs import encoder_fingerprint
+from clozelab.runs.record import CONFIG_FILE, Record, Score, read_record
+from clozelab.runs.redaction import HIDDEN
+from clozelab.stages.archive import RESULTS, RunArchive, write_results_table
+from clozelab.stages.rerun import (
+    REPLACED_KEYS,
+    SHOWN_CHARACTERS,
+    comparison_accuracy,
+    run_clozelab,
+    run_differences,
+)
+from clozelab.terminal import make_console, say
+from clozelab.text.did_you_mean import key_of
+from clozelab.text.formatting import duration, listed
+from clozelab.training.measuring import read_rows
+
+CHECKSUMS_FILE = "checksums.json"  # of an encoder's folder
+ROUNDED = 1e-4  # of correlations: predicted numbers are kept with five decimals
+ROUNDED_SECONDS = 1e-3  # metrics.csv has milliseconds
+# What a record's command may say: a key and a value, nothing of Hydra's, no interpolation.
+SAFE_OVERRIDE = re.compile(r"\+{0,2}(?!hydra)[\w./]+=[^$]*")
+# Keys that say where things are on a machine, or how its runs are shown.
+LOCAL_KEYS = (
+    *REPLACED_KEYS,
+    "runs_dir",
+    "data_dir",
+    "cache_dir",
+    "encoder",
+    "reuse",
+    "trainer.progress_bar",
+)
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What one check of an archive has come to."""
+
+    checked: str  # how much was looked at, in words; empty for nothing
+    wrong: list[str]
+    not_checked: list[str] = field(default_factory=list)  # what could not be looked at
+
+
+# Records
+
+
+def check_records(archive: RunArchive) -> CheckResult:
+    """Check the records that the manifest lists.
+
+    Each configuration is held against its fingerprint, its file and its command.
+    """
+    # A damaged record has no fingerprint.
+    records = {record.place: record for record in archive.records if record.fingerprint}
+    wrong = []
+    for place, run in archive.manifest.runs.items():
+        record = records.get(place)
+        if record is None or (record.fingerprint, record.code) != (run.fingerprint, run.code):
+            wrong.append(f"{place}: its record cannot be read, or is not that of the manifest")
+    for place, record in records.items():
+        identity = {
+            "config": identity_of(record.config),
+            "inputs": record.inputs,
+            "results_version": record.results_version,
+        }
+        if digest(identity) != record.fingerprint:
+            wrong.append(f"{place}: its configuration or inputs are not those of its fingerprint")
+        wrong += (f"{place}: {mismatch}" for mismatch in config_mismatches(record))
+        if not (record.folder / CONFIG_FILE).is_file():
+            wrong.append(f"{place} has no {CONFIG_FILE}, as every run has")
+    return CheckResult(f"{len(records)} configurations", wrong)
+
+
+def config_mismatches(record: Record) -> Iterator[str]:
+    """Say where config.yaml or the command line differ from the record's configuration.
+
+    A key that they leave open is no difference.
+    """
+    command = {key_of(word): word.partition("=")[2] for word in record.overrides}
+    sources: dict[str, dict[str, Any]] = {"its command": command}
+    file = record.folder / CONFIG_FILE
+    if file.is_file():
+        sources[CONFIG_FILE] = flatten(read_yaml(file))
+    recorded = flatten(record.config)
+    for source, values in sources.items():
+        for key, value in values.items():
+            # A value from the environment, or one that looks like a secret, is recorded as a hash.
+            if key not in recorded or "(sha256" in str(recorded[key]):
+                continue
+            text = str(value).strip("'\"")
+            is_open = "${" in text or HIDDEN in text
+            if not is_open and _comparable(text) != _comparable(str(recorded[key])):
+                yield f"{key} is {recorded[key]!r}, and {source} says {value!r}"
+
+
+def _comparable(text: str) -> float | str:
+    """A value, alike for YAML's and Python's ways to write it: 1 and 1.0, null and None."""
+    lowered = text.lower()
+    try:
+        return float(lowered)
+    except ValueError:
+        return "none" if lowered == "null" else lowered
+
+
+# Encoders
+
+
+def check_encoders(archive: RunArchive) -> CheckResult:
+    """Check each encoder's small files, and that each other run began with the encoder it names."""
+    wrong: list[str] = []
+    not_checked = []
+    # (experiment, arm, seed) -> fingerprints of the encoders that a pre-training kept
+    fingerprints: dict[tuple[str, str, int], set[str]] = {}
+    for record, folder in _kept_encoders(archive):
+        if (folder / CHECKSUMS_FILE).is_file():
+            run_key = (record.experiment, record.name, record.seed)
+            fingerprints.setdefault(run_key, set()).add(encoder_fingerprint(folder))
+        wrong += encoder_mismatches(record, folder)
+
+    for record in archive.records:
+        arm = str(record.config.get("encoder_arm"))
+        expected = fingerprints.get((record.experiment, arm, record.pretrain_seed))
+        has_own_encoder = (record.config.get("measure") or {}).get("encoder")
+        if not expected or has_own_encoder:
+            continue
+        if "encoder" in map(key_of, record.overrides):
+            not_checked.append("an encoder that a command named by its folder")
+        elif record.inputs.get("encoder") not in expected:
+            wrong.append(f"{record.place} began with another encoder than {arm}'s in the pack")
+    num_encoders = sum(map(len, fingerprints.values()))
+    return CheckResult(f"{num_encoders} encoders' small files", wrong, not_checked)
+
+
+def _kept_encoders(archive: RunArchive) -> Iterator[tuple[Record, Path]]:
+    """Every pre-training with each folder of an encoder that it kept."""
+    for record in archive.records:
+        if record.stage == "pretrain":
+            folders = {path.parent for path in record.folder.glob("encoder*/**/*.*")}
+            for folder in sorted(folders):
+                yield record, folder
+
+
+def encoder_mismatches(record: Record, folder: Path) -> Iterator[str]:
+    """Say which files of an encoder are not those of its checksums, and whose run it is of."""
+    place = f"{record.place}/{folder.name}"
+    if not (folder / CHECKSUMS_FILE).is_file():
+        yield f"{place} has no {CHECKSUMS_FILE}, as every encoder has"
+        return
+    for name, checksum in _read_json(folder / CHECKSUMS_FILE).items():
+        path = folder / name
+        if path.is_file() and file_sha256(path) != checksum:
+            yield f"{place}: {path.name} is not that of {CHECKSUMS_FILE}"
+    fingerprint = record.fingerprint
+    if record.shared:
+        fingerprint = record.shared.fingerprint
+    about = _read_json(folder / "config.json").get("clozelab", {})
+    if about.get("run_fingerprint", fingerprint) != fingerprint:
+        yield f"{place}: it is of another run"
+
+
+# Scores
+
+
+def check_scores(archive: RunArchive, data_dir: str) -> CheckResult:
+    """Hold every score of a record against its files, and against what its predictions give.
+
+    The files are metrics.csv of a pre-training, scores.json of other runs.
+    """
+    wrong: list[str] = []
+    not_checked = []
+    num_rescored = 0
+    without_predictions: set[str] = set()
+    for record in archive.records:
+        if not record.is_complete:
+            continue
+        if record.stage == "pretrain":
+            mismatches = list(pretraining_mismatches(record))
+        else:
+            mismatches = list(scores_file_mismatches(record))
+            rescoring = rescore(record, data_dir)
+            mismatches += rescoring.mismatches
+            num_rescored += rescoring.num_scores
+            without_predictions |= rescoring.without_predictions
+            if rescoring.problem:
+                problem = rescoring.problem.replace(f"{archive.folder}/", "")
+                not_checked.append(f"scores on {record.task}: {problem}")
+        wrong += (f"{record.place}: {mismatch}" for mismatch in mismatches)
+    if without_predictions:
+        names = listed(sorted(without_predictions))
+        not_checked.append(f"{names}: no predictions give them")
+    return CheckResult(f"{num_rescored} scores against predictions", wrong, not_checked)
+
+
+def pretraining_mismatches(record: Record) -> Iterator[str]:
+    """Say which facts and scores of a pre-training are not those that end its metrics.csv."""
+    rows = list(read_rows(record.folder / "metrics.csv"))
+    logged = {row.key: row.value for row in rows}  # a later row wins
+    final: dict[str, float] = {}
+    if rows:
+        final = {
+            "steps": rows[-1].step,
+            "tokens": rows[-1].tokens,
+            "training_seconds": rows[-1].seconds,
+        }
+    for key, value in (final | logged).items():
+        if not abs(record.facts.get(key, value) - value) <= ROUNDED_SECONDS:
+            yield f"{key} is {record.facts[key]:.10g}, and metrics.csv ends with {value:.10g}"
+    yield from score_mismatches(record, "its facts", record.facts)
+    yield from score_mismatches(record, "metrics.csv", logged)
+
+
+def scores_file_mismatches(record: Record) -> Iterator[str]:
+    """Say where a record differs from its scores.json."""
+    saved = _read_json(record.folder / "scores.json")
+    yield from metadata_mismatches(record, saved)
+    yield from score_mismatches(record, "scores.json", saved["scores"])
+
+
+def metadata_mismatches(record: Record, saved: Mapping[str, Any]) -> Iterator[str]:
+    """Say where a record tells its scores' metric, units and floors otherwise than scores.json."""
+    # The record as it would be, had it read this scores.json.
+    bare_scores = {
+        key: Score(unit=score.unit, factor=score.factor) for key, score in record.scores.items()
+    }
+    reread = record.model_copy(update={"scores": bare_scores})
+    reread.take(saved)
+    pairs: dict[str, tuple[Any, Any]] = {"metric": (record.metric, saved.get("metric"))}
+    for key in ("collapsed", "synthetic"):
+        pairs[key] = (record.facts.get(key) or False, saved.get(key) or False)
+    for key, score in record.scores.items():
+        unit = Score.of(key, are_shares=score.factor != 1.0)
+        pairs[f"the unit of {key}"] = ((score.unit, score.factor), (unit.unit, unit.factor))
+        pairs[f"the floors of {key}"] = (
+            (score.majority, score.baselines),
+            (reread.scores[key].majority, reread.scores[key].baselines),
+        )
+    for name, (recorded, given) in pairs.items():
+        if recorded != given:
+            yield f"{name} is {recorded!r}, and scores.json gives {given!r}"
+
+
+@dataclass(frozen=True)
+class Rescoring:
+    """What the official scorers give the predictions of a run, beside its record."""
+
+    mismatches: list[str] = field(default_factory=list)
+    num_scores: int = 0
+    # figures that no predictions give, those of numbered layers and the like as one
+    without_predictions: set[str] = field(default_factory=set)
+    problem: str = ""  # why its predictions cannot be scored
+
+
+def rescore(record: Record, data_dir: str) -> Rescoring:
+    """Score a run's predictions again; `data_dir` has the tasks' right answers, where needed."""
+    from clozelab.results.answers import rescored
+
+    try:
+        scores = rescored(record, data_dir)
+    except ValueError as error:
+        # The lines of a measure may be no examples.
+        if record.stage == "evaluate" and isinstance(error.__cause__, KeyError):
+            return Rescoring(without_predictions={f"all figures of {record.task}"})
+        return Rescoring(problem=str(error))
+    without_predictions = set()
+    for key in record.values.keys() - scores.keys():
+        figure = key.partition("/")[2]  # without "validation"
+        without_predictions.add(re.sub(r"\d+$", "*", figure))
+    # No official scorer gives every figure.
+    mismatches = list(score_mismatches(record, "its predictions", scores, keys=scores.keys()))
+    return Rescoring(mismatches, len(scores), without_predictions)
+
+
+def score_mismatches(
+    record: Record, source: str, given: Mapping[str, Any], keys: Collection[str] | None = None
+) -> Iterator[str]:
+    """Say which scores of a record are not those of a source; all of them, or those in `keys`."""
+    for key, value in record.values.items():
+        if keys is not None and key not in keys:
+            continue
+        factor = record.scores[key].factor  # 100 for a share that is shown in percent
+        given_value = factor * float(given.get(key, math.nan))
+        # Both are of the same float, but for its way through text and a change of unit.
+        tolerance = 1e-9 * max(1.0, abs(value))
+        if key.endswith(CORRELATIONS):
+            tolerance = ROUNDED * factor
+        # So written, because a score that is missing is nan, and nan is never within.
+        if not abs(given_value - value) <= tolerance:
+            yield f"{key} is {value:.6g}, and {source} gives {given_value:.6g}"
+
+
+# The table
+
+
+def check_table(archive: RunArchive) -> CheckResult:
+    """Make results.csv again from the records, and compare."""
+    folder = archive.folder / "again"
+    folder.mkdir()
+    new_file = write_results_table(archive.manifest, archive.records, archive.experiment, folder)
+    new_lines = new_file.read_text(encoding="utf-8").splitlines()
+    old_lines = (archive.folder / RESULTS).read_text(encoding="utf-8").splitlines()
+    wrong = []
+    for new_line, old_line in zip_longest(new_lines, old_lines, fillvalue=""):
+        if new_line != old_line:
+            wrong.append(f"{RESULTS} says {old_line!r}, and the records say {new_line!r}")
+            break
+    return CheckResult(f"{len(new_lines) - 1} lines of {RESULTS}", wrong)
+
+
+# A run
+
+
+def check_one_run(
+    archive: RunArchive, folder: Path, seed: int, local_paths: Mapping[str, str]
+) -> CheckResult:
+    """Train a run that chance chooses from its beginning in `folder`, and compare.
+
+    Args:
+        local_paths: the overrides that say where data and cache are on this machine.
+    """
+    encoders = {
+        encoder_fingerprint(path.parent): path.parent
+        for path in sorted(archive.folder.rglob("model.safetensors"))
+    }
+    candidates = [
+        record for record in archive.records if _is_trainable(record, archive, encoders.keys())
+    ]
+    if not candidates:
+        return CheckResult("", [], [_why_nothing_is_trained(archive)])
+    # The same seed draws the same run again.
+    record = random.Random(seed).choice(candidates)
+    overrides = dict(local_paths)
+    if record.stage == "pretrain":
+        overrides["share_runs"] = "false"
+    else:
+        overrides["encoder"] = str(encoders[record.inputs["encoder"]])
+    try:
+        new_record = _train(record, archive, folder, overrides)
+    except ValueError as error:
+        return CheckResult("", [], [f"training {record.place} again: {error}"])
+    return CheckResult(
+        f"{record.place} trained again and compared {comparison_accuracy(record)}",
+        [
+            f"{record.place}, trained again, {difference}"
+            for difference in run_differences(record, new_record)
+        ],
+    )
+
+
+def _is_trainable(record: Record, archive: RunArchive, encoders: Collection[str]) -> bool:
+    """Whether this code makes such a run, and the pack has what it takes.
+
+    `encoders` are the fingerprints of those that came with their weights.
+    """
+    is_current = record.is_complete and record.results_version == RESULTS_VERSIONS[record.stage]
+    if not is_current or record.shared:
+        return False
+    # A shared run's experiment is in no pack: nothing says its arm.
+    if record.config_dir and record.experiment != Path(archive.manifest.experiment).stem:
+        return False
+    return record.stage == "pretrain" or record.inputs.get("encoder") in encoders
+
+
+def _why_nothing_is_trained(archive: RunArchive) -> str:
+    reason = "training: no pre-training run of its own, and no encoder"
+    for record in archive.records:
+        # A damaged record has no fingerprint, and no version either.
+        if record.fingerprint and record.results_version != RESULTS_VERSIONS[record.stage]:
+            return f"{reason}, of the results version that this code makes"
+    return reason
+
+
+def _train(
+    record: Record, archive: RunArchive, folder: Path, overrides: Mapping[str, str]
+) -> Record:
+    """Train a run of an archive from its beginning, and read its new record.
+
+    Raises:
+        ValueError: its command says what a stranger's may not, or it cannot be trained.
+    """
+    # The run's own overrides, but for those that say where its maker kept things.
+    command_overrides = []
+    for word in record.overrides:
+        if key_of(word) not in LOCAL_KEYS and not word.startswith("logger"):
+            command_overrides.append(word)
+    _check_command(record, command_overrides)
+    say(make_console(), f"training {record.place} again; it took {duration(record.seconds)}")
+    new_folder = folder / "again"
+    command = [record.stage, "--config-name", record.config_name]
+    if record.config_dir:
+        command += ["--config-dir", str(archive.experiment)]
+    command += [
+        *command_overrides,
+        *(f"{key}={value}" for key, value in overrides.items()),
+        f"runs_dir={folder}",
+        f"run_dir={new_folder}",
+        "logger=none",
+        "trainer.progress_bar=false",
+        "hydra.mode=RUN",
+    ]
+    if "threads" in record.facts:
+        command.append(f"trainer.threads={record.facts['threads']}")
+    process = run_clozelab(command, cwd=folder)
+    new_record = read_record(new_folder)
+    if process.returncode or new_record is None or not new_record.is_complete:
+        raise ValueError(process.stderr.strip()[-SHOWN_CHARACTERS:])
+    return new_record
+
+
+def _check_command(record: Record, overrides: list[str]) -> None:
+    """ValueError for what no experiment's file might say: it would be run as this user."""
+    for word in overrides:
+        if not SAFE_OVERRIDE.fullmatch(word):
+            raise ValueError(f"its command says {word!r}, which nobody else may")
+    if not re.fullmatch(r"\w+", record.config_name):
+        raise ValueError("its command line is not known")
+    config = OmegaConf.create({key_of(word): word.partition("=")[2] for word in overrides})
+    check_file("its command", "", ConfigResult("pack", "", config, {}))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content

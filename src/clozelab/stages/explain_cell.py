@@ -1,0 +1,193 @@
+"""`clozelab explain-cell`: the runs behind one number of an experiment's table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from clozelab.runs.find import find
+from clozelab.runs.record import Record
+from clozelab.terminal import Heading, Words, make_console, make_table, say, verb
+from clozelab.text.did_you_mean import hint
+from clozelab.text.formatting import percent
+
+if TYPE_CHECKING:
+    from clozelab.analysis.scores import DataColumn
+    from clozelab.results.experiment import Experiment
+    from clozelab.results.table import ResultTable
+
+HELP = """clozelab explain-cell EXPERIMENT ROW COLUMN [scale=NAME] [runs_dir=FOLDER]
+
+The runs behind one number of an experiment's table: folders, scores, commit,
+fingerprints, why one does not count, and the command that makes each run again.
+docs/runs.md says how mean and interval come about.
+
+  ROW       a row's name or label (mlm, "No NSP")
+  COLUMN    a column of the paper (QNLI, Average, "LM perplexity"), a task
+            (qnli_derived) or its title"""
+
+
+@verb("explain-cell", HELP, names=(3, 3), keys=("scale", "runs_dir"))
+def main(args: Words) -> int:
+    """Print the runs behind a number, and what makes them again; returns the exit status."""
+    from clozelab.planning.steps import runs_root  # Hydra and scipy: not for --help
+    from clozelab.results.experiment import find_experiment, load_experiment
+    from clozelab.results.table import build_table
+
+    experiment_name, row_name, column_name = args.names
+    folder = find_experiment(experiment_name)
+    overrides = [f"{key}={value}" for key, value in args.values.items()]
+    root, scale = runs_root(folder, overrides)
+    experiment = load_experiment(folder)
+    runs = find(root)
+    if not runs.runs:
+        raise ValueError(
+            f"no run below {root}; `clozelab reproduce {experiment_name} scale={scale}` makes them"
+        )
+    row = find_row(experiment, row_name)
+    table = build_table(experiment, runs)
+    console = make_console()
+    for column in find_columns(table, column_name):
+        print_cell(table, row, column, console)
+    return 0
+
+
+def find_row(experiment: Experiment, name: str) -> str:
+    """The name of the row that has a name or label; ValueError where there is none."""
+    rows: dict[str, str] = {}  # label or name -> name
+    for row in experiment.rows:
+        rows |= {row.label: row.name, row.name: row.name}
+    if name not in rows:
+        raise ValueError(f"no row {name!r}; {hint(name, rows.values())}")
+    return rows[name]
+
+
+def find_columns(table: ResultTable, name: str) -> list[DataColumn]:
+    """The data sets with results that a name means.
+
+    It may be that of a task, a heading, or a column of the paper, which has its stand-ins, too.
+    """
+    columns = table.with_results
+    # A task's or a heading's own name comes first: a column of the paper may share it.
+    exact = [column for column in columns if name in (column.key, column.task, column.heading)]
+    if exact:
+        return exact
+    of_paper = [column for column in columns if column.column and column.column.name == name]
+    if of_paper:
+        return of_paper
+    names = set()
+    for column in columns:
+        names |= {column.task, column.heading}
+        if column.column:
+            names.add(column.column.name)
+    raise ValueError(f"no column {name!r} with a run; {hint(name, names - {''})}")
+
+
+@dataclass(frozen=True)
+class CellRun:
+    """A run that a cell could be made of, or an encoder of one."""
+
+    record: Record
+    scores: str  # those that the cell is about, in words
+    note: str  # why it does not count; empty where it does
+
+
+def runs_of_cell(table: ResultTable, row: str, column: DataColumn) -> list[CellRun]:
+    """List the runs that a cell could be made of, then the encoders that they began with."""
+    if column.is_pretraining:
+        arm = next(entry.arm for entry in table.experiment.rows if entry.name == row)
+        runs = [run for run in table.runs.pretrain if run.name == arm]
+        return _cell_runs(table, row, column, runs)
+    runs = [
+        run
+        for run in [*table.runs.finetune, *table.runs.evaluate]
+        if run.name == row and run.task in column.tasks
+    ]
+    # Which (arm, seed) a fine-tuning or a measure began with.
+    encoders = {(run.config.get("encoder_arm"), run.pretrain_seed) for run in runs}
+    cell_runs = _cell_runs(table, row, column, runs)
+    for run in table.runs.pretrain:
+        if (run.name, run.seed) in encoders:
+            cell_runs.append(CellRun(run, "", "encoder"))
+    return cell_runs
+
+
+def _cell_runs(
+    table: ResultTable, row: str, column: DataColumn, runs: Sequence[Record]
+) -> list[CellRun]:
+    """Find each run's scores, and why it does not count."""
+    cell = table.cells[row, column.key]
+    # The folders of the runs that count: those whose seeds every part of a mean has.
+    counting = set()
+    for part in cell.parts:
+        counting |= {run.folder for seeds, run in part.runs.items() if seeds in cell.scores}
+    # A mean is over several scores of several tasks.
+    metrics = set()
+    for group in cell.groups:
+        metrics |= {(part.task, part.metric) for part, _ in group}
+    if not metrics:
+        metrics = {(column.task, column.metric)}
+    cell_runs = []
+    for run in sorted(runs, key=lambda run: (run.pretrain_seed, run.seed, run.place)):
+        scores = [
+            f"{run.figures[metric]:.2f}"
+            for task, metric in sorted(metrics)
+            if task == run.task and metric in run.figures
+        ]
+        note = ""
+        if run.folder not in counting:
+            note = f"does not count: {_why_not_counted(table, run, has_score=bool(scores))}"
+        cell_runs.append(CellRun(run, ", ".join(scores), note))
+    return cell_runs
+
+
+def _why_not_counted(table: ResultTable, run: Record, *, has_score: bool) -> str:
+    from clozelab.report import wording  # pandas and scipy: not for --help
+
+    if not run.is_complete:
+        return f"not complete ({run.status})"
+    if not has_score:
+        return "has no such score"
+    if run.folder in table.outdated:
+        return wording.outdated(table.outdated[run.folder])
+    return f"of learning rate {run.learning_rate}, or other parts of the mean lack its seeds"
+
+
+def print_cell(table: ResultTable, row: str, column: DataColumn, console: Console) -> None:
+    """Print a cell's value, its runs and the commands that make them."""
+    from clozelab.report import wording  # pandas and scipy: not for --help
+
+    cell = table.cells[row, column.key]
+    value = percent(cell.estimate, column.decimals)
+    paper_value = table.paper_value(row, column)
+    if paper_value is not None:
+        value += f", the paper {paper_value:.{column.decimals}f}"
+    label = table.experiment.label(row)
+    say(console, f"{label} on {column.heading}: {value} ({column.unit})", style="bold")
+    for line in filter(None, (wording.role_of(column), wording.cell_note(cell))):
+        say(console, line, style="yellow")
+    headings = [
+        Heading("run"),
+        Heading("score", is_number=True),
+        Heading("commit", drop=2),
+        Heading("fingerprint", drop=3),
+        Heading("note", drop=1, folds=True),
+    ]
+    cell_runs = runs_of_cell(table, row, column)
+    lines = []
+    for cell_run in cell_runs:
+        run = cell_run.record
+        commit = ""
+        if run.git:
+            commit = run.git.commit[:12]
+        lines.append([run.place, cell_run.scores, commit, run.fingerprint[:12], cell_run.note])
+    console.print(make_table(headings, lines, console.width))
+    for pretrain_seed, finetune_seed in cell.missing:
+        say(console, f"missing: seeds {pretrain_seed}/{finetune_seed}", style="yellow")
+    # Below the table, and whole: to be copied.
+    for cell_run in cell_runs:
+        run = cell_run.record
+        say(console, run.command or f"{run.place}: the record does not say its command")

@@ -1,0 +1,106 @@
+"""`clozelab gc`: what could be deleted without losing a result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich import filesize
+from rich.console import Console
+
+from clozelab.runs.cleanup import KINDS, Garbage, delete, find_garbage
+from clozelab.runs.find import find_below
+from clozelab.terminal import Heading, Words, make_console, make_table, path_of, say, verb
+
+HELP = """clozelab gc [runs_dir=FOLDER] [cache_dir=FOLDER] [what=KIND,...]
+        [older_than=DAYS] [--delete]
+
+Lists what could be deleted, with its size; --delete deletes what is listed. A
+folder that a process holds is never touched, nor is anything that changed
+within the last hour.
+
+  what=KIND,...     checkpoints, leftovers, cache (these three without what=),
+                    models, unfinished; the list says what each is. Cache that
+                    runs elsewhere need is made again; what unfinished runs have
+                    learnt is lost.
+  older_than=DAYS   adds unfinished runs that ended longer ago (with
+                    what=unfinished alone: any)"""
+USUAL_KINDS = ("checkpoints", "leftovers", "cache")
+
+
+@verb(
+    "gc",
+    HELP,
+    names=(0, 0),
+    keys=("runs_dir", "cache_dir", "what", "older_than"),
+    flags=("delete",),
+)
+def main(args: Words) -> int:
+    """List what could be deleted, and delete it if told to; 1 if something could not be."""
+    console = make_console()
+    items = find_items(args.values)
+    if not items:
+        say(console, "nothing to delete; what changed within the last hour is left alone")
+        return 0
+    print_items(items, console)
+    if "delete" not in args.flags:
+        say(console, "nothing was deleted; --delete deletes the above")
+        return 0
+    return delete_items(items, console)
+
+
+def find_items(values: Mapping[str, str]) -> list[Garbage]:
+    """Find what may go of the kinds that a command line names; ValueError for a wrong value."""
+    kinds = list(USUAL_KINDS)
+    if "what" in values:
+        kinds = values["what"].split(",")
+    unknown_kinds = sorted(set(kinds) - set(KINDS))
+    if unknown_kinds:
+        raise ValueError(f"what={','.join(unknown_kinds)}: there are {', '.join(KINDS)}")
+    if "older_than" in values:
+        kinds.append("unfinished")
+    # With what=unfinished alone: those of any age.
+    days = values.get("older_than", "0")
+    if not days.replace(".", "", 1).isdecimal():
+        raise ValueError(f"older_than={days}: give a number of days")
+    runs_dir = Path(path_of("runs_dir", values))
+    cache_dir = Path(path_of("cache_dir", values))
+    records = find_below(str(runs_dir))
+    items = find_garbage(records, runs_dir, cache_dir, float(days))
+    return [item for item in items if item.kind in kinds]
+
+
+def print_items(items: Sequence[Garbage], console: Console) -> None:
+    """Print a line for each thing that may go, and the sum of each kind."""
+    headings = [
+        Heading("kind"),
+        Heading("size", is_number=True),
+        Heading("why", drop=1),
+        Heading("path", folds=True),
+    ]
+    rows = [
+        [item.kind, filesize.decimal(item.num_bytes), item.reason, str(item.path)] for item in items
+    ]
+    console.print(make_table(headings, rows, console.width))
+    for kind, description in KINDS.items():
+        sizes = [item.num_bytes for item in items if item.kind == kind]
+        if sizes:
+            total = filesize.decimal(sum(sizes))
+            say(console, f"{total:>9}  {len(sizes)} {kind}: {description}")
+
+
+def delete_items(items: Sequence[Garbage], console: Console) -> int:
+    """Delete what no process holds by now; returns 1 if something had to be kept."""
+    num_deleted = 0
+    freed_bytes = 0
+    for item in items:
+        num_bytes = item.num_bytes  # while it is there
+        # It may be in use by now, or have changed since it was listed.
+        reason = delete(item)
+        if reason:
+            say(console, f"kept: {item.path}: {reason}", style="yellow")
+            continue
+        num_deleted += 1
+        freed_bytes += num_bytes
+    say(console, f"deleted {num_deleted}, {filesize.decimal(freed_bytes)}")
+    return int(num_deleted < len(items))

@@ -1,0 +1,79 @@
+"""`clozelab register`: what an experiment claims, frozen before its first run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from clozelab.planning.steps import Step, make_steps
+from clozelab.results.experiment import find_experiment, load_experiment
+from clozelab.runs.identity import SEED_KEYS, canonical
+from clozelab.terminal import Words, say, verb
+from clozelab.text.did_you_mean import key_of
+
+HELP = """clozelab register EXPERIMENT [scale=NAME] [name=value ...] [--again]
+
+Freezes what an experiment claims and how it will be tested, before its first
+run, in registration.json beside the runs (RUNS_DIR/EXPERIMENT/SCALE), with the
+date and a hash: commit it, or send it to somebody. The report says whether it
+came before the first run, and names what was changed afterwards. Takes the
+overrides of `clozelab reproduce`.
+
+  --again    where another declaration is registered: keeps that one, and adds
+             what is declared now"""
+
+
+@verb("register", HELP, names=(1, 1), flags=("again",), takes_overrides=True)
+def main(args: Words) -> int:
+    """Write what is declared beside the runs; returns the exit status."""
+    from clozelab.report import registration  # pandas: not for --help
+
+    folder = find_experiment(args.names[0])
+    sweeps = [step for step in make_steps(folder, args.overrides) if step.is_sweep]
+    jobs = declared_jobs(sweeps)
+    content = registration.declared(load_experiment(folder), jobs.seeds, jobs.settings)
+    root, _ = sweeps[0].root
+    entry, is_new = registration.register(root, content, again="again" in args.flags)
+    console = Console()
+    outcome = "registered" if is_new else "registered already"
+    say(console, f"{outcome} on {entry.date}: sha256 {entry.hash}")
+    file = (root / registration.REGISTRATION_FILE).resolve()
+    say(console, f"{file}: commit it, or send it to somebody who keeps it")
+    return 0
+
+
+@dataclass(frozen=True)
+class DeclaredJobs:
+    """The seeds and settings of all jobs of an experiment."""
+
+    seeds: dict[str, set[int]]  # of "pre-training" and of "fine-tuning"
+    # arm, or row and task -> hashes; several, where a row tries several rates
+    settings: dict[str, set[str]]
+
+
+def declared_jobs(sweeps: Sequence[Step]) -> DeclaredJobs:
+    """Collect the seeds and settings of every job of an experiment's sweeps."""
+    from clozelab.report import registration
+
+    pretrain_seeds: set[int] = set()
+    finetune_seeds: set[int] = set()
+    settings: dict[str, set[str]] = {}
+    for step in sweeps:
+        # What a job's pre-training seed is called.
+        pretrain_seed = "seed" if step.verb == "pretrain" else "pretrain_seed"
+        for jobs in step.sweep.groups(lambda key: key not in SEED_KEYS).values():
+            # They differ by their seeds alone: one of them has the settings of all.
+            config = canonical(OmegaConf.create(step.sweep.settings(jobs[0])))
+            name, settings_hash = registration.settings_of(json.loads(json.dumps(config)))
+            settings.setdefault(name, set()).add(settings_hash)
+            for job in jobs:
+                values = config | {key_of(word): word.partition("=")[2] for word in job}
+                pretrain_seeds.add(int(values[pretrain_seed]))
+                if step.verb == "finetune":
+                    finetune_seeds.add(int(values["seed"]))
+    seeds = {"pre-training": pretrain_seeds, "fine-tuning": finetune_seeds}
+    return DeclaredJobs(seeds, settings)

@@ -1,0 +1,266 @@
+"""A run made again by its own command, and compared with what it was.
+
+A training goes on again from its earlier checkpoint: what is tested is what a resumed run does,
+restore, data, masks, dropout and kernels.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clozelab.runs.identity import RESULTS_VERSIONS, flatten
+from clozelab.runs.record import Record, changes, read_record, write_record
+from clozelab.terminal import make_console, say
+from clozelab.text.did_you_mean import key_of
+from clozelab.text.formatting import duration
+from clozelab.training.host import host_facts
+from clozelab.training.measuring import Row, read_rows
+from clozelab.training.stopping import TERMINATED, die_with_parent
+
+TIMED = ("train/tokens_per_second", "train/mfu")
+TOLERANCE = 0.01  # of figures, where bits cannot be expected to be the same
+RETRAINED_TOLERANCE = 0.05  # of a headline score, on another kind of machine
+SHOWN_CHARACTERS = 600  # of the end of what a failed process said
+# Keys of a run's command that are chosen anew.
+REPLACED_KEYS = (
+    "run_dir",
+    "logger",
+    "stop_after_step",
+    "share_runs",
+    "trainer.threads",
+    "allow_targets",
+)
+# Files of two runs that are equal to the byte, if all is.
+COMPARED_FILES = ("encoder*/**/checksums.json", "predictions*.json*", "null_odds.json")
+ALL_STEPS = range(10**9)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A run that was made again, beside the original."""
+
+    description: str  # what was made again, and how exactly it was compared
+    differences: list[str]
+
+
+def refuse_other_version(record: Record) -> None:
+    """ValueError for a run whose results are of another version than those that this code makes."""
+    version = RESULTS_VERSIONS[record.stage]
+    if record.results_version == version:
+        return
+    commit = "unknown"
+    if record.git:
+        commit = record.git.commit
+    raise ValueError(
+        f"{record.folder} has results version {record.results_version} of {record.stage}, and this"
+        f" code makes version {version}: verify it with the code that made it (commit {commit})"
+    )
+
+
+def rerun_from_beginning(record: Record, folder: Path) -> Comparison:
+    """Make all of a complete run again in `folder`; it has no checkpoint to go on from.
+
+    Raises:
+        ValueError: it is not complete, or cannot be made again.
+    """
+    if not record.is_complete:
+        raise ValueError(
+            f"{record.folder} is {record.status}, not complete: there is nothing to compare",
+        )
+    if not record.config_name:
+        raise ValueError(f"{record.folder} was not made by a command line")
+    say(make_console(), f"making {record.folder} again; it took {duration(record.seconds)}")
+    process = run_command_again(record, folder / "run")
+    new_record = read_record(folder / "run")
+    if process.returncode or new_record is None or not new_record.is_complete:
+        raise ValueError(
+            f"{record.folder} cannot be made again: {process.stderr.strip()[-SHOWN_CHARACTERS:]}",
+        )
+    stretch = "trained again from its beginning"
+    if record.stage == "evaluate":
+        stretch = "measured again"
+    differences = list(run_differences(record, new_record))
+    return Comparison(f"{stretch} and compared {comparison_accuracy(record)}", differences)
+
+
+def rerun_from_checkpoint(record: Record, folder: Path) -> Comparison:
+    """Train a run again in `folder`, from its earlier checkpoint (or its beginning) to its last.
+
+    Raises:
+        ValueError: it has no checkpoint of its own, or cannot be trained again.
+    """
+    # torch: a mistake need not wait for it
+    from clozelab.training.checkpoints import LAST, PREVIOUS, load_file
+
+    checkpoints = record.folder / "checkpoints"
+    new_folder = folder / "run"
+    new_checkpoints = new_folder / "checkpoints"
+    if not record.config_name:
+        raise ValueError(f"{record.folder} was not made by a command line")
+    if record.shared:
+        raise ValueError(f"{record.folder} shares {record.shared.run}: verify that")
+    if not (checkpoints / LAST).is_file():
+        raise ValueError(f"{record.folder} has no {checkpoints / LAST}")
+
+    # A folder that looks as if the run had been interrupted at its earlier checkpoint.
+    new_checkpoints.mkdir(parents=True)
+    last = load_file(checkpoints / LAST)
+    begin = 0
+    if (checkpoints / PREVIOUS).is_file():
+        shutil.copyfile(checkpoints / PREVIOUS, new_checkpoints / LAST)
+        begin = load_file(new_checkpoints / LAST)["global_step"]
+    steps = range(begin + 1, last["global_step"] + 1)
+    write_record(record.model_copy(update={"folder": new_folder, "status": "interrupted"}))
+    overrides = [f"stop_after_step={last['global_step']}"]
+    if record.stage == "pretrain":
+        overrides.append("share_runs=false")
+    process = run_command_again(record, new_folder, overrides)
+    if process.returncode not in (0, TERMINATED) or not (new_checkpoints / LAST).is_file():
+        raise ValueError(
+            f"{record.folder} cannot be trained again: {process.stderr.strip()[-SHOWN_CHARACTERS:]}"
+        )
+
+    # The digest of all batches is exact on every machine, figures and weights are not.
+    new_last = load_file(new_checkpoints / LAST)
+    differences = []
+    if new_last["batches_seen"] != last["batches_seen"]:
+        differences.append("other batches were read")
+    if is_reproducible(record):
+        differences += figure_differences(record.folder, new_folder, steps, tolerance=0.0)
+        if not is_same_state(new_last, last):
+            differences.append("weights or optimizer state differ")
+        accuracy = "to the bit"
+    else:
+        differences += figure_differences(record.folder, new_folder, steps, tolerance=TOLERANCE)
+        num_figures = len(_logged_rows(record.folder, steps))
+        accuracy = f"by all batches, and by {num_figures} figures within {TOLERANCE:.0%}"
+    stretch = f"steps {steps[0]} to {steps[-1]} trained again"
+    return Comparison(f"{stretch} and compared {accuracy}", differences)
+
+
+def run_command_again(
+    record: Record, folder: Path, overrides: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run a run's own command with another run folder and more overrides."""
+    if record.started_in and not Path(record.started_in).is_dir():
+        raise ValueError(
+            f"{record.folder} was started in {record.started_in}, which is gone: its command needs"
+            " that folder"
+        )
+    arguments = []
+    for word in record.words:
+        if key_of(word) not in REPLACED_KEYS and not word.startswith("logger."):
+            arguments.append(word)
+    arguments += ["logger=none", f"run_dir={folder}", *overrides]
+    if "threads" in record.facts:
+        arguments.append(f"trainer.threads={record.facts['threads']}")
+    return run_clozelab(arguments, cwd=record.started_in or None)
+
+
+def run_clozelab(
+    arguments: Sequence[str], cwd: str | Path | None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process that dies with this one, and keep what it prints."""
+    return subprocess.run(
+        [sys.executable, "-m", "clozelab", *arguments],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        preexec_fn=die_with_parent,
+    )
+
+
+def is_reproducible(record: Record) -> bool:
+    """Whether this machine should give the very same bits."""
+    # Kernels, libraries and the layout of threads decide the last bits; so do atomics on a GPU.
+    trainer = record.config["trainer"]
+    if record.environment != host_facts()["environment"] or record.facts.get("earlier_layouts"):
+        return False
+    return trainer["accelerator"] == "cpu" or bool(trainer["deterministic"])
+
+
+def comparison_accuracy(record: Record) -> str:
+    """Say how exactly `run_differences` compares."""
+    if is_reproducible(record):
+        return "to the bit"
+    return f"within {RETRAINED_TOLERANCE:.0%}, for another kind of machine"
+
+
+def run_differences(old: Record, new: Record) -> Iterator[str]:
+    """Say what tells two whole runs apart that should be one."""
+    if old.fingerprint != new.fingerprint:
+        yield f"is of another configuration:\n{changes(old, new)}"
+    if old.facts.get("batches_seen") != new.facts.get("batches_seen"):
+        yield "read other batches"
+    # Elsewhere bits differ, and the differences grow: the headline score alone can be compared.
+    if not is_reproducible(old):
+        old_score = old.score or math.nan
+        new_score = new.score or math.nan
+        if not abs(old_score - new_score) <= RETRAINED_TOLERANCE * abs(old_score):
+            yield f"has {old.metric} {new_score:.6g}, where it was {old_score:.6g}"
+        return
+    yield from figure_differences(old.folder, new.folder, ALL_STEPS, tolerance=0.0)
+    names = set()
+    for pattern in COMPARED_FILES:
+        names |= {path.relative_to(old.folder) for path in old.folder.glob(pattern)}
+    for name in sorted(names):
+        new_file = new.folder / name
+        if not new_file.is_file() or new_file.read_bytes() != (old.folder / name).read_bytes():
+            yield f"left another {name}"
+
+
+def figure_differences(old: Path, new: Path, steps: range, tolerance: float) -> list[str]:
+    """Say how many logged figures of a stretch differ by more than a fraction; empty for none."""
+    old_figures = _figures(old, steps)
+    new_figures = _figures(new, steps)
+    keys = old_figures | new_figures
+    different = []
+    for key in keys:
+        # A figure of one run alone is nan in the other, and so never within the tolerance.
+        old_value = old_figures.get(key, math.nan)
+        new_value = new_figures.get(key, math.nan)
+        if not abs(old_value - new_value) <= tolerance * abs(old_value):
+            different.append((key, old_value, new_value))
+    if not different:
+        return []
+    # The first one tells most: all later ones may follow from it.
+    (step, name), old_value, new_value = different[0]
+    message = (
+        f"{len(different)} of {len(keys)} figures differ, first {name} of step {step}:"
+        f" {old_value:.6g}, now {new_value:.6g}"
+    )
+    return [message]
+
+
+def _figures(folder: Path, steps: range) -> dict[tuple[int, str], float]:
+    return {(row.step, row.key): row.value for row in _logged_rows(folder, steps)}
+
+
+def _logged_rows(folder: Path, steps: range) -> list[Row]:
+    """What a run logged in a stretch, but for what the clock decides."""
+    rows = read_rows(folder / "metrics.csv")
+    return [row for row in rows if row.step in steps and row.key not in TIMED]
+
+
+def is_same_state(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether weights and optimizer states of two checkpoints are the same to the bit."""
+    states = []
+    for checkpoint in (first, second):
+        names = ("state_dict", "optimizer_states")
+        states.append(flatten({name: checkpoint.get(name, {}) for name in names}))
+    if states[0].keys() != states[1].keys():
+        return False
+    # Only tensors have `equal`; step counts and the like follow from the batches.
+    for key, value in states[0].items():
+        if hasattr(value, "equal") and not value.equal(states[1][key]):
+            return False
+    return True

@@ -1,0 +1,255 @@
+"""`clozelab status`: what runs now and how far it is, what failed and why, what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from clozelab.runs.find import find_below, no_match, select
+from clozelab.runs.outcome import LEARNT_NOTHING, score_in_context
+from clozelab.runs.progress import (
+    Launch,
+    Progress,
+    SweepState,
+    read_launches,
+    read_progress,
+    sweep_state,
+)
+from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STATUSES, Record
+from clozelab.terminal import Heading, Words, make_console, make_table, path_of, say, verb
+from clozelab.text.formatting import DASH, STAGE_NAMES, duration, rough, several
+from clozelab.training.host import usable_cores
+
+HELP = """clozelab status [EXPERIMENT] [scale=NAME] [runs_dir=FOLDER]
+
+For every experiment and scale with runs: jobs by stage and state, the runs that
+go on now (steps, speed, time left, process), what failed and why, and about how
+long the rest takes.
+
+The jobs are those of the last launch there; runs that are none of them are
+"others". Processes on other machines are not seen."""
+SILENT_SECONDS = 600.0  # after so long without a new line, a run's silence is worth saying
+TROUBLE = ("failed", DAMAGED, KILLED, "interrupted")
+MAX_COMMANDS = 3  # of single runs that no launch speaks for
+
+
+@dataclass(frozen=True)
+class ExperimentStatus:
+    """How an experiment at one scale stands."""
+
+    experiment: str
+    scale: str
+    sweeps: list[SweepState]
+    running: list[tuple[Record, Progress]]
+    trouble: list[Record]
+    commands: list[str]  # what goes on with it; none while it runs, and where nothing tells
+
+    @property
+    def is_done(self) -> bool:
+        """Every job of every launch is complete."""
+        are_done = all(sweep.is_done for sweep in self.sweeps)
+        return bool(self.sweeps) and are_done and not self.trouble
+
+    @property
+    def is_all_there_is(self) -> bool:
+        """Every run is complete, and of some stage nothing tells which jobs there were to be."""
+        has_unplanned = False
+        for sweep in self.sweeps:
+            is_done = sweep.is_done
+            if sweep.planned is None:
+                has_unplanned = True
+                is_done = sweep.counts.keys() == {"complete"}
+            if not is_done:
+                return False
+        return has_unplanned and not self.trouble
+
+
+@verb("status", HELP, names=(0, 1), keys=("runs_dir", "scale"))
+def main(args: Words) -> int:
+    """Print how each experiment stands; returns the exit status."""
+    runs_dir = path_of("runs_dir", args.values)
+    filters = {key: value for key, value in args.values.items() if key == "scale"}
+    experiment = next(iter(args.names), None)
+    every_record = find_below(runs_dir)
+    records = select(every_record, experiment, filters)
+    console = make_console()
+    # A folder without runs is no mistake, filters that leave none may be one.
+    if not every_record:
+        say(console, f"no runs in {Path(runs_dir).resolve()}")
+    elif not records:
+        say(console, no_match(every_record, experiment, filters))
+    for status in experiment_statuses(records):
+        print_status(status, console)
+    for record in records:
+        if record.is_complete and score_in_context(record).startswith(LEARNT_NOTHING):
+            _warn(f"{record.place}: {score_in_context(record)}", console)
+    return 0
+
+
+def experiment_statuses(records: Sequence[Record]) -> Iterator[ExperimentStatus]:
+    """Tell the status of every experiment and scale that has a run; records come in that order."""
+    for (experiment, scale), runs in groupby(
+        records, key=lambda record: (record.experiment, record.scale)
+    ):
+        yield _status_of(experiment, scale, list(runs))
+
+
+def _status_of(experiment: str, scale: str, runs: Sequence[Record]) -> ExperimentStatus:
+    """Tell the status of an experiment at a scale by its runs, and by the notes of its launches."""
+    root = _folder_of_launches(runs, experiment, scale)
+    launches = read_launches(root)
+    jobs = {stage: launch.jobs for stage, launch in launches.items()}
+    stages_with_runs = {run.stage for run in runs}
+    sweeps = []
+    for stage in STAGE_NAMES:
+        # No job: the stage was not to be run. None: a search chooses its jobs on its way.
+        if jobs.get(stage, []) != [] or stage in stages_with_runs:
+            sweeps.append(sweep_state(stage, runs, jobs.get(stage)))
+    running = [(run, read_progress(run)) for run in runs if run.status == "running"]
+    trouble = [run for run in runs if run.status in TROUBLE]
+    commands: list[str] = []
+    if not running:
+        commands = _commands_to_go_on(launches, sweeps, trouble, root)
+    return ExperimentStatus(experiment, scale, sweeps, running, trouble, commands)
+
+
+def _folder_of_launches(runs: Sequence[Record], experiment: str, scale: str) -> Path:
+    """The folder EXPERIMENT/SCALE above some run, or one that has no launches."""
+    # A run lies some folders below: EXPERIMENT/SCALE/pretrain/ARM/seed-1.
+    for run in runs:
+        for parent in run.folder.resolve().parents:
+            if (parent.parent.name, parent.name) == (experiment, scale):
+                return parent
+    return Path()
+
+
+def _commands_to_go_on(
+    launches: dict[str, Launch],
+    sweeps: Sequence[SweepState],
+    trouble: Sequence[Record],
+    root: Path,
+) -> list[str]:
+    """The launches of the stages that are not done; of runs without a launch their own commands."""
+    # Where all stages are done but some run is in trouble, any launch may mend it.
+    unfinished = [sweep.stage for sweep in sweeps if not sweep.is_done]
+    if not unfinished:
+        unfinished = list(launches)
+    commands = [launches[stage].command(root) for stage in unfinished if stage in launches]
+    single_runs = [run.command for run in trouble if run.stage not in launches and run.command]
+    return list(dict.fromkeys([*commands, *single_runs[:MAX_COMMANDS]]))
+
+
+def print_status(status: ExperimentStatus, console: Console) -> None:
+    """Print the jobs of an experiment, what runs, what went wrong, and how to go on."""
+    # Where nothing runs, a job a core is what a launch would start.
+    num_at_once = len(status.running) or usable_cores()
+    say(console, f"{status.experiment or 'unknown'} {status.scale}".rstrip(), style="bold")
+    print_jobs(status.sweeps, num_at_once, console)
+    if status.running:
+        print_running(status.running, console)
+    print_trouble(status.trouble, console)
+    if status.is_done:
+        say(console, "all done\n", style="green")
+        return
+    if status.is_all_there_is:
+        say(
+            console,
+            "every run is complete; whether there were to be more no record tells\n",
+            style="green",
+        )
+        return
+    jobs = several(num_at_once, "job")
+    say(console, f"time left: with {jobs} at a time, from finished and running runs")
+    if not status.running:
+        for command in status.commands or ["the command that began it"]:
+            say(console, f"to go on: {command}")
+    say(console, "")
+
+
+def print_jobs(sweeps: Sequence[SweepState], num_at_once: int, console: Console) -> None:
+    """Print how many jobs of each stage are in which state, and how long the rest takes."""
+    states = [state for state in STATUSES if any(sweep.counts.get(state) for sweep in sweeps)]
+    has_others = any(sweep.others for sweep in sweeps)
+    rows = []
+    for sweep in sweeps:
+        # Where no launch says how many jobs there were to be, there are as many as runs.
+        planned = sweep.planned
+        if planned is None:
+            planned = sweep.counts.total()
+        counts = [*(sweep.counts[state] for state in states), sweep.not_begun, planned]
+        if has_others:
+            counts.append(sweep.others)
+        time_left = _time_left(sweep.seconds_left, num_at_once)
+        rows.append([STAGE_NAMES[sweep.stage], *map(str, counts), time_left])
+    columns = [*states, "not begun", "jobs"]
+    if has_others:
+        columns.append("others")
+    columns.append("time left")
+    headings = [Heading("stage"), *(Heading(name, is_number=True) for name in columns)]
+    console.print(make_table(headings, rows, console.width))
+
+
+def _time_left(seconds: float | None, num_at_once: int) -> str:
+    """How long jobs take that need so many seconds one after the other."""
+    if seconds is None:
+        return "unknown yet"
+    if not seconds:
+        return DASH
+    return duration(seconds / num_at_once)
+
+
+def print_running(running: Sequence[tuple[Record, Progress]], console: Console) -> None:
+    """Print the runs that go on: steps, speed, time left, process, and a long silence."""
+    headings = [
+        Heading("running"),
+        Heading("steps", is_number=True),
+        Heading("tokens/s", is_number=True, drop=2),
+        Heading("time left", is_number=True),
+    ]
+    headings += [Heading("process", is_number=True, drop=3), Heading("", drop=1)]
+    rows = [_running_cells(record, progress) for record, progress in running]
+    console.print(make_table(headings, rows, console.width))
+
+
+def _running_cells(record: Record, progress: Progress) -> list[str]:
+    names = (record.name or record.place, record.task, f"seed {record.seeds}")
+    steps = f"{progress.step:,}"
+    if progress.total_steps:
+        steps += f" of {progress.total_steps:,}"
+    speed = DASH
+    if progress.tokens_per_second is not None:
+        speed = rough(progress.tokens_per_second)
+    time_left = DASH
+    if progress.seconds_left is not None:
+        time_left = duration(progress.seconds_left)
+    process = DASH
+    if record.holder is not None:
+        process = str(record.holder)
+    silence = ""
+    if progress.silent_seconds is not None and progress.silent_seconds > SILENT_SECONDS:
+        silence = f"silent for {duration(progress.silent_seconds)}"
+    return ["/".join(filter(None, names)), steps, speed, time_left, process, silence]
+
+
+def print_trouble(records: Sequence[Record], console: Console) -> None:
+    """Print why runs did not end well, and where more is written."""
+    for record in records:
+        reason = record.problem or "stopped"
+        if record.status == KILLED:
+            reason = "its process has gone without a word (killed, or the machine stopped)"
+        elif record.status == DAMAGED:
+            reason = f"{record.problem}; remove the folder to run it again"
+        _warn(f"{record.status}: {record.place}: {reason}", console)
+        log = record.folder / LOG_FILE
+        if record.status == "failed" and log.is_file():
+            say(console, f"  log: {log}", style="dim")
+
+
+def _warn(text: str, console: Console) -> None:
+    """Print a sentence that is wrapped at the terminal's edge."""
+    console.print(Text(text, style="yellow"))

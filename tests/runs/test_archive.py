@@ -1,0 +1,993 @@
+"""`clozelab pack` and `pool`: what travels is whole, the same table comes of it, and what does not
+fit is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import stat
+import zipfile
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from clozelab.cli import main
+from clozelab.corpus.files import digest
+from clozelab.report import render
+from clozelab.results.experiment import load_experiment
+from clozelab.runs.find import find
+from clozelab.runs.identity import RESULTS_VERSIONS, identity_of
+from clozelab.runs.inputs import encoder_fingerprint
+from clozelab.stages.archive import MANIFEST, RUNS
+from clozelab.text.paths import EXPERIMENTS_DIR
+
+NAME = "table5_pretraining_tasks"
+MEANS = {
+    ("mlm_nsp", "mnli"): 60.0,
+    ("mlm_nsp", "mrpc"): 60.0,
+    ("mlm", "mnli"): 63.0,
+    ("mlm", "mrpc"): 63.0,
+    ("ltr", "mnli"): 66.0,
+    ("ltr", "mrpc"): 66.0,
+}
+
+PAIR: list[Path] = []
+
+
+def say(words: list[str], capsys: Any) -> tuple[int, str]:
+    capsys.readouterr()
+    status = main(words)
+    out = capsys.readouterr()
+    return status, " ".join((out.out + out.err).split())
+
+
+def edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def on_machines(root: Path) -> None:
+    """Odd pre-training seeds on one machine, even ones on another."""
+    for path in root.rglob("run.json"):
+        config = json.loads(path.read_text())["config"]
+        host = f"machine-{config.get('pretrain_seed', config['seed']) % 2}"
+        edit(path, process={"pid": 1, "host": host})
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def packed(make_runs: Any, tmp_path: Path, capsys: Any) -> Callable[..., Path]:
+    """packed(name, *seeds) -> a pack of the runs of these pre-training seeds, made in a folder of
+    their own.
+    """
+
+    def make(
+        name: str,
+        *seeds: int,
+        change: Callable[[Path], None] = lambda _: None,
+        words: tuple[str, ...] = (),
+    ) -> Path:
+        root = make_runs(MEANS, pretrain_seeds=seeds, finetune_seeds=(1,), below=name)
+        on_machines(root)
+        change(root)
+        out = tmp_path / f"{name}.zip"
+        assert (
+            say(
+                ["pack", NAME, "scale=demo", f"runs_dir={tmp_path / name}", f"out={out}", *words],
+                capsys,
+            )[0]
+            == 0
+        )
+        return out
+
+    return make
+
+
+@pytest.fixture
+def pair(packed: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Packs of seeds 1 and 2, made once."""
+    if not PAIR:
+        kept = tmp_path_factory.mktemp("pair")
+        PAIR.extend(
+            Path(shutil.copy(packed(name, seed), kept)) for seed, name in ((1, "one"), (2, "two"))
+        )
+    return PAIR
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take longer than everything else, and are drawn from the same table."""
+    monkeypatch.setattr(render, "_plots", lambda *_: {})
+
+
+class Noon(datetime):
+    @classmethod
+    def now(cls, _tz: Any = None) -> Any:
+        return datetime(2030, 1, 1, 12, tzinfo=UTC)
+
+
+def test_ten_seeds_cut_in_five_make_the_joint_report(
+    packed: Any, make_runs: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Byte for byte; each machine is named in it. The same packs again change nothing, nor does
+    their order.
+    """
+    packs = [str(packed(f"part{first}", first, first + 1)) for first in range(1, 11, 2)]
+    status, said = say(["pool", *packs[::-1], f"runs_dir={tmp_path / 'pooled'}"], capsys)
+    assert status == 0 and "90 runs added, 0 were there" in said
+    assert "machine-0 (45 runs), machine-1 (45 runs)" in said
+    joint = make_runs(MEANS, pretrain_seeds=tuple(range(1, 11)), finetune_seeds=(1,), below="joint")
+    on_machines(joint)
+    before = contents(tmp_path / "pooled")
+    assert (
+        "0 runs added, 90 were there"
+        in say(["pool", *packs, f"runs_dir={tmp_path / 'pooled'}"], capsys)[1]
+    )
+    assert contents(tmp_path / "pooled") == before
+    monkeypatch.setattr("clozelab.report.summaries.datetime", Noon)
+    reports = []
+    for root in (joint, tmp_path / "pooled" / NAME / "demo"):
+        render.write_report(
+            load_experiment(EXPERIMENTS_DIR / NAME), root, root / "report", scale="demo"
+        )
+        reports.append(contents(root / "report"))
+    assert (
+        reports[0].keys() >= {"report.md", "report.html", "results.csv"}
+        and reports[0] == reports[1]
+    )
+    assert b"machine-0 (45 runs) and machine-1 (45 runs)" in reports[0]["report.md"]
+    assert reports[0]["results.csv"].count(b",machine-0,") == 45
+
+
+def test_a_pack_has_the_same_bytes_again_and_what_it_needs_alone(
+    packed: Any, tmp_path: Path, capsys: Any
+) -> None:
+    """Of equal vocabularies one; weights on request; runs that go on are left out, and said to
+    be.
+    """
+
+    def change(root: Path) -> None:
+        for seed in (1, 2):
+            folder = root / "pretrain" / "mlm" / f"seed-{seed}"
+            (folder / "encoder").mkdir()
+            for name in ("vocab.txt", "model.safetensors", "config.json"):
+                (folder / "encoder" / name).write_text("the same")
+            for name in ("log.txt", "nbest_predictions.json", ".run.json.copy"):
+                (folder / name).write_text("stays at home")
+        edit(root / "pretrain" / "ltr" / "seed-1" / "run.json", status="running")
+
+    one = packed("one", 1, 2, change=change)
+    words = ["pack", NAME, "scale=demo", f"runs_dir={tmp_path / 'one'}"]
+    status, said = say([*words, f"out={tmp_path / 'again.zip'}"], capsys)
+    assert (tmp_path / "again.zip").read_bytes() == one.read_bytes()
+    assert status == 0 and "17 runs" in said and "left out: 1 " in said and "kB" in said
+    with zipfile.ZipFile(one) as archive:
+        manifest, names = json.loads(archive.read(MANIFEST)), archive.namelist()
+    assert len([name for name in manifest["files"] if name.endswith("/vocab.txt")]) == 2
+    assert (
+        len([name for name in names if name.endswith(("/vocab.txt", "encoder/config.json"))]) == 1
+    )
+    assert not [
+        name
+        for name in manifest["files"]
+        if "stays" in name
+        or (name.endswith((".txt", ".copy", ".safetensors")) and "vocab" not in name)
+    ]
+    assert (
+        say(
+            [*words, f"out={tmp_path / 'heavy.zip'}", "encoders=true", "seeds=1", "name=mlm"],
+            capsys,
+        )[0]
+        == 0
+    )
+    with zipfile.ZipFile(tmp_path / "heavy.zip") as archive:
+        heavy = json.loads(archive.read(MANIFEST))
+    assert [name.rpartition("/")[2] for name in heavy["files"] if "encoder/" in name] == [
+        "config.json",
+        "model.safetensors",
+        "vocab.txt",
+    ]
+    assert [*heavy["runs"]] == [f"{NAME}/demo/pretrain/mlm/seed-1"]
+    assert [*heavy["runs"].values()] == [
+        {"fingerprint": "f" * 64, "code": "", "machine": "machine-1"}
+    ]
+
+
+def rewritten(path: Path, change: Callable[[dict[str, bytes], dict[str, Any]], None]) -> None:
+    """A pack with other entries and another manifest, as a forger would write it."""
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist() if name != MANIFEST}
+        manifest = json.loads(archive.read(MANIFEST))
+    change(entries, manifest)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in ({MANIFEST: json.dumps(manifest).encode()} | entries).items():
+            entry = zipfile.ZipInfo(name)
+            entry.external_attr = (
+                (stat.S_IFLNK | 0o777) << 16 if content == b"/etc/passwd" else 0o644 << 16
+            )
+            archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
+
+
+def planted(name: str, content: bytes = b"planted", times: int = 1) -> Callable[[Path], None]:
+    def plant(entries: dict[str, bytes], manifest: dict[str, Any]) -> None:
+        entries[name] = content
+        for number in range(times):
+            manifest["files"][f"{name}{number or ''}"] = hashlib.sha256(content).hexdigest()
+
+    return lambda path: rewritten(path, plant)
+
+
+def flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def other_score(entries: dict[str, bytes], manifest: dict[str, Any]) -> None:
+    name = next(name for name in entries if name.endswith("/scores.json"))
+    entries[name] = entries[name].replace(b"0.", b"0.9", 1)
+
+
+RUN = f"{RUNS}/{NAME}/demo/pretrain/mlm/seed-1"
+BAD = {
+    "flipped": (flipped, "damaged"),
+    "cut": (
+        lambda path: path.write_bytes(path.read_bytes()[:-400]),
+        "is no pack, or it was damaged",
+    ),
+    "text": (lambda path: path.write_text("not a zip"), "is no pack, or it was damaged"),
+    "another zip": (
+        lambda path: zipfile.ZipFile(path, "w").writestr("a", "b"),
+        "is no pack: it has no manifest.json",
+    ),
+    "changed": (
+        lambda path: rewritten(path, other_score),
+        "scores.json is not what its manifest says",
+    ),
+    "upwards": (planted(f"{RUNS}/../../x/run.json"), "leads out of a folder"),
+    "absolute": (planted("/tmp/run.json"), "leads out of a folder"),
+    "hidden": (planted(f"{RUNS}/a/.lock"), "leads out of a folder, or is hidden"),
+    "backslash": (planted(f"{RUNS}/..\\x/run.json"), "leads out of a folder"),
+    "link": (planted(f"{RUN}/encoder/vocab.txt", b"/etc/passwd"), "is a link"),
+    "stranger": (planted(f"{RUN}/sitecustomize.py"), "is no file that packs have"),
+    "not listed": (
+        lambda path: rewritten(path, lambda entries, _: entries.update({"a": b""})),
+        "do not agree",
+    ),
+    "missing": (
+        lambda path: rewritten(path, lambda entries, _: entries.pop("results.csv")),
+        "do not agree",
+    ),
+    "bomb": (planted(f"{RUN}/encoder/vocab.txt", bytes(2**25)), "unpacks to over 16,777,216 bytes"),
+    "many bombs": (
+        planted(f"{RUN}/encoder/vocab.txt", bytes(2**20), times=20),
+        "unpacks to over 16,777,216 bytes",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_damaged_or_hostile_pack_is_refused_before_anything_is_written(
+    kind: str, pair: list[Path], tmp_path: Path, capsys: Any
+) -> None:
+    harm, message = BAD[kind]
+    packs = [Path(shutil.copy(pack, tmp_path)) for pack in pair]
+    harm(packs[1])
+    before = set(tmp_path.rglob("*"))
+    status, said = say(["pool", *map(str, packs), f"runs_dir={tmp_path / 'pooled'}"], capsys)
+    assert status == 1 and message in said and "two.zip" in said
+    assert set(tmp_path.rglob("*")) == before
+
+
+def of_version(change: int) -> Callable[[Path], None]:
+    def edit_all(root: Path) -> None:
+        for path in root.rglob("run.json"):
+            edit(
+                path,
+                results_version=RESULTS_VERSIONS[json.loads(path.read_text())["stage"]] + change,
+            )
+
+    return edit_all
+
+
+MISFITS: dict[str, tuple[Any, ...]] = {
+    "older": (2, of_version(-1), "no column may mix them: give each its own runs_dir"),
+    "newer": (
+        2,
+        of_version(1),
+        f"and this code knows {RESULTS_VERSIONS['pretrain']}: take the commit that made it",
+    ),
+    "contents": (
+        1,
+        lambda root: edit(root / "pretrain/mlm/seed-1/run.json", seconds=1.0),
+        "two runs of one cell",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MISFITS)
+def test_packs_that_do_not_match_are_refused_before_anything_is_written(
+    kind: str, packed: Any, tmp_path: Path, capsys: Any
+) -> None:
+    seed, change, message = MISFITS[kind]
+    packs = [str(packed("one", 1)), str(packed("two", seed, change=change))]
+    status, said = say(["pool", *packs, f"runs_dir={tmp_path / 'pooled'}"], capsys)
+    assert status == 1 and message in said and not (tmp_path / "pooled").exists()
+    # The same where the first one has been pooled already.
+    assert say(["pool", packs[0], f"runs_dir={tmp_path / 'pooled'}"], capsys)[0] == 0
+    before = contents(tmp_path / "pooled")
+    status, said = say(["pool", packs[1], f"runs_dir={tmp_path / 'pooled'}"], capsys)
+    assert status == 1 and message in said and contents(tmp_path / "pooled") == before
+
+
+def test_a_pack_of_an_older_results_version_opens_by_itself(
+    packed: Any, tmp_path: Path, capsys: Any
+) -> None:
+    """A version forbids mixing, not reading: packs of one experiment do not mix, each by itself is
+    read.
+    """
+    old = [str(packed(f"old{seed}", seed, change=of_version(-1))) for seed in (1, 2)]
+    assert say(["pool", *old, f"runs_dir={tmp_path / 'pooled'}"], capsys)[0] == 0
+    assert len(find(tmp_path / "pooled").records) == 18
+    new = str(packed("new", 3))
+    status, said = say(["pool", new, f"runs_dir={tmp_path / 'pooled'}"], capsys)
+    assert (
+        status == 1
+        and f"has results version {RESULTS_VERSIONS['pretrain']} of pretrain, and " in said
+    )
+    assert say(["verify", old[0], "retrain=false"], capsys)[1].count("results version") == 0
+
+
+def test_other_claims_of_one_experiment_are_refused(
+    packed: Any, tmp_path: Path, capsys: Any
+) -> None:
+    def change(entries: dict[str, bytes], manifest: dict[str, Any]) -> None:
+        name = f"experiment/{NAME}/paper.yaml"
+        said = yaml.safe_load(entries[name])
+        said["claims"][0]["text"] += ", or so"
+        entries[name] = yaml.safe_dump(said).encode()
+        manifest["files"][name] = hashlib.sha256(entries[name]).hexdigest()
+
+    packs = [packed("one", 1), packed("two", 2)]
+    rewritten(packs[1], change)
+    status, said = say(["pool", *map(str, packs), f"runs_dir={tmp_path / 'pooled'}"], capsys)
+    assert (
+        status == 1
+        and f"its {NAME} has other claims than that of" in said
+        and not (tmp_path / "pooled").exists()
+    )
+
+
+def test_a_pool_that_was_cut_off_is_never_taken_for_whole(
+    packed: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At whichever file: every run either counts and is whole, or is named as damaged. The same
+    command mends it.
+    """
+    pack = packed("one", 1)
+    replace, left = Path.replace, 0
+
+    def cut(path: Path, target: Any) -> Path:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError("the disk is full")
+        return replace(path, target)
+
+    seen = set()
+    for files in (0, 1, 10, 14, 20, 25):
+        target = tmp_path / f"pooled-{files}"
+        with monkeypatch.context() as patch:
+            left = files
+            patch.setattr(Path, "replace", cut)
+            assert say(["pool", str(pack), f"runs_dir={target}"], capsys)[0] == 1
+        found = find(target)
+        whole = {one.place for one in found.runs if one.is_complete}
+        assert len(found.records) == 9 and len(found.damaged) == 9 - len(whole) > 0
+        seen.add(len(whole))
+        for one in whole:
+            theirs = contents(tmp_path / "one" / one)
+            theirs["run.json"] = theirs["run.json"].replace(b'"/there"', b'"."')
+            assert contents(target / one).items() >= theirs.items()
+        assert say(["pool", str(pack), f"runs_dir={target}"], capsys)[0] == 0
+        assert len([one for one in find(target).runs if one.is_complete]) == 9
+    assert len(seen) > 2
+
+
+def test_a_pack_names_no_folder_of_its_maker(packed: Any, tmp_path: Path, capsys: Any) -> None:
+    """Paths below where a command was started are written from there; others stay as they were
+    said.
+    """
+
+    def change(root: Path) -> None:
+        for path in root.rglob("run.json"):
+            said = {"started_in": "/home/alice", "config_dir": "/home/alice/mine/exp"}
+            words = [
+                "data_dir=/home/alice/data",
+                "cache_dir=/home/alice2/c",
+                f"runs_dir={root.parents[1]}",
+            ]
+            edit(path, **said, overrides=words)
+            path.with_name("config.yaml").write_text("data_dir: /home/alice/data\n")
+
+    pack = packed("one", 1, change=change)
+    assert say(["pool", str(pack), f"runs_dir={tmp_path / 'there'}"], capsys)[0] == 0
+    for record in find(tmp_path / "there").records:
+        assert (record.started_in, record.config_dir) == (".", "mine/exp")
+        assert record.overrides == ["data_dir=data", "cache_dir=/home/alice2/c", "runs_dir=runs"]
+        assert record.command.startswith(f"clozelab {record.stage} --config-dir mine/exp ")
+        assert (record.folder / "config.yaml").read_text() == "data_dir: data\n"
+    with zipfile.ZipFile(pack) as archive:
+        assert not [name for name in archive.namelist() if b"/home/alice/" in archive.read(name)]
+    status, said = say(["pool", str(pack), f"runs_dir={tmp_path / 'one'}"], capsys)
+    assert status == 0 and "0 runs added" in said, (
+        "where it was packed the same runs are there already"
+    )
+
+
+def test_a_pack_changes_nothing_but_where_a_path_begins(
+    packed: Any, tmp_path: Path, capsys: Any
+) -> None:
+    """What a fingerprint knows stays as it was; of folders in one another a run's own counts; no
+    path becomes empty.
+    """
+    whole = {"mlm": "/home/alice/texts/a.txt", "ltr": "texts/a.txt", "mlm_nsp": "texts/a.txt"}
+
+    def change(root: Path) -> None:
+        for path in root.rglob("run.json"):
+            state = json.loads(path.read_text())
+            name = state["config"].get("arm", "")
+            config = state["config"] | (
+                {"corpus": {"sources": [{"path": whole[name]}]}} if name else {}
+            )
+            said = {
+                "config": identity_of(config),
+                "inputs": state["inputs"],
+                "results_version": state["results_version"],
+            }
+            words = [
+                "data_dir=/home/alice/proj/data",
+                "cache_dir=/home/alice/",
+                f"corpus={whole.get(name)}",
+            ]
+            home = "/home/alice/proj" if name == "ltr" else "/home/alice"
+            edit(path, config=config, fingerprint=digest(said), started_in=home, overrides=words)
+            path.with_name("config.yaml").write_text(
+                f"corpus: {{sources: [{{path: {whole.get(name)}}}]}}\n"
+            )
+            if name == "mlm":
+                edit(path, status="failed", error="FileNotFoundError: /home/alice/data/x")
+
+    pack = packed("one", 1, change=change)
+    assert say(["pool", str(pack), f"runs_dir={tmp_path / 'there'}"], capsys)[0] == 0
+    for record in find(tmp_path / "there").records:
+        said = {"config": identity_of(record.config), "inputs": record.inputs}
+        assert digest(said | {"results_version": record.results_version}) == record.fingerprint
+        data, cache = (
+            ("data", "/home/alice/")
+            if record.name == "ltr" and not record.task
+            else ("proj/data", "./")
+        )
+        corpus = whole.get(record.name) if not record.task else None
+        assert record.overrides == [f"data_dir={data}", f"cache_dir={cache}", f"corpus={corpus}"]
+        assert str(corpus) in (record.folder / "config.yaml").read_text()
+    status, said = say(["pool", str(pack), f"runs_dir={tmp_path / 'one'}"], capsys)
+    assert status == 0 and "0 runs added" in said
+    for path in (tmp_path / "one").rglob("run.json"):
+        path.with_name("config.yaml").write_text("of: another\n")
+        path.unlink()
+    status, said = say(["pool", str(pack), f"runs_dir={tmp_path / 'one'}"], capsys)
+    assert status == 1 and "config.yaml is another one" in said, (
+        "no record says that it is of this run"
+    )
+
+
+def test_looks_and_launches_of_all_packs_come_along(
+    packed: Any, tmp_path: Path, capsys: Any
+) -> None:
+    def noted(day: int) -> Callable[[Path], None]:
+        def note(root: Path) -> None:
+            look = {
+                "time": f"2030-01-0{day}T00:00:00+00:00",
+                "seeds": {"a": str(day)},
+                "verdicts": {},
+                "rule": "",
+            }
+            (root / "looks.jsonl").write_text(json.dumps(look) + "\n")
+            (root / "launcher").mkdir()
+            launch = {
+                "words": ["reproduce"],
+                "started_in": "/there",
+                "root": str(root),
+                "jobs": [["mlm", "", str(day)]],
+            }
+            (root / "launcher" / "launch.json").write_text(json.dumps({"pretrain": launch}))
+
+        return note
+
+    packs = [str(packed(f"day{day}", day, change=noted(day))) for day in (2, 1)]
+    for _ in range(2):
+        assert say(["pool", *packs, f"runs_dir={tmp_path / 'pooled'}"], capsys)[0] == 0
+        root = tmp_path / "pooled" / NAME / "demo"
+        assert [json.loads(line)["time"][:10] for line in (root / "looks.jsonl").open()] == [
+            "2030-01-01",
+            "2030-01-02",
+        ]
+        launches = json.loads((root / "launcher" / "launch.json").read_text())
+        assert sorted(job[2] for job in launches["pretrain"]["jobs"]) == ["1", "2"]
+
+
+def test_what_a_shared_run_speaks_for_comes_along(packed: Any, tmp_path: Path, capsys: Any) -> None:
+    def share(root: Path) -> None:
+        other = root.parents[1] / "other" / "demo" / "pretrain" / "mlm" / "seed-1"
+        shutil.copytree(root / "pretrain/mlm/seed-1", other)
+        edit(
+            other / "run.json",
+            config=json.loads((other / "run.json").read_text())["config"] | {"experiment": "other"},
+        )
+        edit(
+            root / "pretrain/mlm/seed-1/run.json",
+            shared={
+                "run": "../../../../../other/demo/pretrain/mlm/seed-1",
+                "fingerprint": "f",
+                "weights": "w",
+            },
+        )
+
+    pack = packed("one", 1, change=share)
+    assert say(["pool", str(pack), f"runs_dir={tmp_path / 'pooled'}"], capsys)[0] == 0
+    assert (tmp_path / "pooled/other/demo/pretrain/mlm/seed-1/run.json").is_file()
+
+
+def test_verify_draws_no_run_whose_experiment_is_not_in_the_pack(
+    packed: Any, tmp_path: Path, capsys: Any
+) -> None:
+    def share(root: Path) -> None:
+        for path in root.glob("pretrain/*/*/run.json"):
+            other = root.parents[1] / "other/demo" / path.parent.relative_to(root)
+            config = json.loads(path.read_text())["config"] | {"experiment": "other"}
+            shutil.copytree(path.parent, other)
+            edit(
+                other / "run.json",
+                config=config,
+                config_dir="experiments/other",
+                overrides=["hub=true"],
+            )
+            run = f"../../../../../other/demo/{path.parent.relative_to(root)}"
+            is_shared = (
+                {"shared": {"run": run, "fingerprint": "f", "weights": "w"}}
+                if "mlm" in str(path)
+                else {}
+            )
+            edit(path, config_dir="experiments/own", overrides=["hub=true"], **is_shared)
+
+    pack = packed("one", 1, change=share)
+    for seed in range(1, 9):
+        said = say(["verify", str(pack), f"seed={seed}"], capsys)[1]
+        assert f"training {NAME}/demo/pretrain/ltr/seed-1 again" in said
+
+
+def test_runs_without_an_experiment_keep_their_places_below_runs_dir(
+    make_runs: Any, tmp_path: Path, capsys: Any
+) -> None:
+    root = make_runs(MEANS, pretrain_seeds=(1,), finetune_seeds=(1,), below="one")
+    for path in root.rglob("run.json"):
+        edit(path, home=path.parent.relative_to(tmp_path / "one").as_posix())
+    assert say(["pack", str(root), f"out={tmp_path / 'one.zip'}"], capsys)[0] == 0
+    assert (
+        say(["pool", str(tmp_path / "one.zip"), f"runs_dir={tmp_path / 'pooled'}"], capsys)[0] == 0
+    )
+    assert {one.place for one in find(tmp_path / "pooled").runs} == {
+        one.place for one in find(tmp_path / "one").runs
+    }
+
+
+def test_what_cannot_be_packed_is_one_sentence(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "runs").mkdir()
+    for words, message in (
+        (["pack", str(tmp_path)], "pack needs out=FILE"),
+        (["pack", str(tmp_path / "runs"), "out=x.zip"], "no run to pack below"),
+        (["pack", NAME, "scale=demo", f"runs_dir={tmp_path}", "out=x.zip"], "no run to pack below"),
+        (["pack", str(tmp_path), "out=x.zip", "seed=1"], "seed=1: pack has no such key"),
+        (["pool", str(tmp_path / "none.zip")], "there is no file"),
+    ):
+        status, said = say(words, capsys)
+        assert status == 1 and message in said
+
+
+EXAMPLES = 1000
+
+
+def honest(root: Path) -> None:
+    """Made-up runs with what real ones have: predictions of their scores, configurations of their
+    fingerprints.
+    """
+    for path in root.rglob("run.json"):
+        state, folder = json.loads(path.read_text()), path.parent
+        said = {
+            "config": identity_of(state["config"]),
+            "inputs": {},
+            "results_version": state["results_version"],
+        }
+        edit(path, fingerprint=digest(said), overrides=[f"seed={state['config']['seed']}"])
+        (folder / "config.yaml").write_text(
+            yaml.safe_dump(state["config"] | {"scale": {"name": "demo"}})
+        )
+        if state["stage"] == "pretrain":
+            (folder / "metrics.csv").open("a").write("100,1000000,9.0,validation/loss,4.4\n")
+            continue
+        right = round(
+            EXAMPLES
+            * json.loads((folder / "scores.json").read_text())["scores"]["validation/accuracy"]
+        )
+        rows = [
+            {"id": str(i), "prediction": "1", "label": "1" if i < right else "0"}
+            for i in range(EXAMPLES)
+        ]
+        (folder / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        saved = json.loads((folder / "scores.json").read_text())
+        saved["scores"] = {"validation/accuracy": right / EXAMPLES}
+        (folder / "scores.json").write_text(json.dumps(saved))
+        value = 100.0 * (right / EXAMPLES)
+        scores = state["scores"]["validation/accuracy"] | {"value": value}
+        edit(
+            path,
+            scores={"validation/accuracy": scores},
+            facts=state["facts"] | {"validation/accuracy": value / 100},
+        )
+    render.write_report(
+        load_experiment(EXPERIMENTS_DIR / NAME), root, root / "report", scale="demo"
+    )
+
+
+def forged(path: Path, file: str, change: Callable[[str], str], is_clever: bool = True) -> None:
+    """One file of a pack changed; a clever forger writes its new checksum, and a record's new
+    fingerprint, too.
+    """
+
+    def forge(entries: dict[str, bytes], manifest: dict[str, Any]) -> None:
+        name = file if file in manifest["files"] else f"{RUNS}/{NAME}/demo/{file}"
+        first: dict[str, str] = {}
+        whole = {one: entries[first.setdefault(sha, one)] for one, sha in manifest["files"].items()}
+        before, whole[name] = whole[name], change(whole[name].decode()).encode()
+        assert whole[name] != before
+        if is_clever and name.endswith("run.json"):
+            state = json.loads(whole[name])
+            said = {
+                "config": identity_of(state["config"]),
+                "inputs": {},
+                "results_version": state["results_version"],
+            }
+            state["fingerprint"] = digest(said)
+            manifest["runs"][name.removeprefix(f"{RUNS}/").removesuffix("/run.json")][
+                "fingerprint"
+            ] = digest(said)
+            whole[name] = json.dumps(state).encode()
+        if is_clever:
+            manifest["files"] = {
+                one: hashlib.sha256(content).hexdigest() for one, content in whole.items()
+            }
+        entries.clear()
+        # Of the files with the same bytes, the first one.
+        first_of = {sha: name for name, sha in reversed(manifest["files"].items())}
+        entries |= {name: whole[name] for name in first_of.values()}
+
+    rewritten(path, forge)
+
+
+TUNED = "finetune/mlm/pretrain-seed-1/mnli/seed-1"
+BOMB = "a0: &a0 [1, 2]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
+LOSS = ('"validation/loss": 4.4', '"validation/loss": 3.4')
+INVENTED = '"scores": {"validation/invented": {"unit": "percent", "factor": 1.0, "value": 99.0}, '
+FORGERIES: dict[str, tuple[str, Callable[[str], str], str]] = {
+    "a score of the record": (
+        f"{TUNED}/run.json",
+        lambda text: text.replace('"value": 6', '"value": 8'),
+        f"{TUNED}: validation/accuracy is 8",
+    ),
+    "a score of the scorer": (
+        f"{TUNED}/scores.json",
+        lambda text: text.replace("0.6", "0.8"),
+        "scores.json gives 8",
+    ),
+    "a prediction": (
+        f"{TUNED}/predictions.jsonl",
+        lambda text: text.replace('n": "1"', 'n": "0"', 1),
+        "its predictions gives 6",
+    ),
+    "a configuration": (
+        "pretrain/mlm/seed-1/run.json",
+        lambda text: text.replace('"hidden_size": 128', '"hidden_size": 256'),
+        "pretrain/mlm/seed-1: model.hidden_size is 256, and config.yaml says 128",
+    ),
+    "a seed": (
+        "pretrain/mlm/seed-1/run.json",
+        lambda text: text.replace('"seed": 1', '"seed": 3'),
+        "seed is 3, and its command says '1'",
+    ),
+    "a loss": (
+        "pretrain/mlm/seed-1/run.json",
+        lambda text: text.replace(*LOSS).replace('"value": 4.4', '"value": 3.4'),
+        "validation/loss is 3.4, and metrics.csv gives 4.4",
+    ),
+    "other tokens": (
+        "pretrain/mlm/seed-1/run.json",
+        lambda text: text.replace('"tokens": 1', '"tokens": 2'),
+        "metrics.csv ends with 1000000",
+    ),
+    "a score of nothing": (
+        f"{TUNED}/run.json",
+        lambda text: text.replace('"scores": {', INVENTED, 1),
+        "validation/invented is 99, and scores.json gives nan",
+    ),
+    "a loss without a curve": (
+        "pretrain/mlm/seed-1/metrics.csv",
+        lambda text: text.replace("validation/loss", "other"),
+        "validation/loss is 4.4, and metrics.csv gives nan",
+    ),
+    "a bomb of anchors": (
+        "pretrain/mlm/seed-1/config.yaml",
+        lambda _: BOMB,
+        "holds more than 100000 values",
+    ),
+    "a floor": (
+        f"{TUNED}/run.json",
+        lambda text: text.replace('"majority": null', '"majority": 30.0', 1),
+        "the floors of validation/accuracy is (30.0, {}), and scores.json gives",
+    ),
+    "a collapsed run": (
+        f"{TUNED}/scores.json",
+        lambda text: text.replace('"collapsed": false', '"collapsed": true'),
+        "collapsed is False, and scores.json gives True",
+    ),
+    "another unit": (
+        f"{TUNED}/run.json",
+        lambda text: text.replace('"factor": 100.0', '"factor": 99.0'),
+        (
+            "the unit of validation/accuracy is ('percent', 99.0), and scores.json gives"
+            " ('percent', 100.0)"
+        ),
+    ),
+    "the table": (
+        "results.csv",
+        lambda text: text.replace(",True,", ",False,", 1),
+        "results.csv says",
+    ),
+}
+
+
+def test_an_honest_pack_is_what_it_says_and_what_is_flipped_is_named(
+    packed: Any, tmp_path: Path, capsys: Any
+) -> None:
+    """Also where the forger has written the manifest's checksum and the record's fingerprint
+    anew.
+    """
+    pack = packed("one", 1, 2, change=honest)
+    words = ["verify", "retrain=false"]
+    status, said = say([*words, str(pack)], capsys)
+    assert (
+        status == 0 and "is what it says, as far as it was checked" in said and "wrong:" not in said
+    )
+    assert (
+        "18 configurations" in said
+        and "12 scores against predictions" in said
+        and "lines of results.csv" in said
+    )
+    for name, (file, change, message) in FORGERIES.items():
+        other = Path(shutil.copy(pack, tmp_path / "forged.zip"))
+        forged(other, file, change)
+        status, said = say([*words, str(other)], capsys)
+        assert status == 1 and message in said and "is not what it says" in said, name
+    file, change, _ = FORGERIES["a configuration"]
+    other = Path(shutil.copy(pack, tmp_path / "forged.zip"))
+    forged(other, file, change, is_clever=False)
+    status, said = say([*words, str(other)], capsys)
+    assert f"{file}: its sha256 is not the one in the manifest" in said
+    assert "seed-1: its configuration or inputs are not those of its fingerprint" in said
+
+
+def test_what_was_taken_out_of_a_pack_or_put_into_it_is_named(
+    packed: Any, tmp_path: Path, capsys: Any
+) -> None:
+    """No check is turned off by a file that is not there; and no run is in a pack that its manifest
+    does not name.
+    """
+    bare = packed(
+        "bare",
+        1,
+        change=lambda root: [honest(root), (root / "pretrain/mlm/seed-1/config.yaml").unlink()],
+    )
+
+    def no_checksums(root: Path) -> None:
+        honest(root)
+        (root / "pretrain/mlm/seed-1/encoder").mkdir()
+        (root / "pretrain/mlm/seed-1/encoder/config.json").write_text("{}")
+
+    def no_word_of_it(root: Path) -> None:
+        honest(root)
+        scores, record = root / TUNED / "scores.json", root / TUNED / "run.json"
+        scores.write_text(scores.read_text().replace('"collapsed": false', '"collapsed": true'))
+        facts = json.loads(record.read_text())["facts"]
+        edit(record, facts={key: one for key, one in facts.items() if key != "collapsed"})
+
+    for pack, message in (
+        (packed("mute", 1, change=no_word_of_it), "collapsed is False, and scores.json gives True"),
+        (bare, "pretrain/mlm/seed-1 has no config.yaml, as every run has"),
+        (
+            packed("open", 1, change=no_checksums),
+            "seed-1/encoder has no checksums.json, as every encoder has",
+        ),
+    ):
+        status, said = say(["verify", "retrain=false", str(pack)], capsys)
+        assert status == 1 and message in said
+    stranger = packed("one", 1, change=honest)
+    rewritten(stranger, lambda _, manifest: manifest["runs"].pop(f"{NAME}/demo/{TUNED}"))
+    for verb in (["verify", "retrain=false"], ["pool", f"runs_dir={tmp_path / 'pooled'}"]):
+        status, said = say([*verb, str(stranger)], capsys)
+        assert (
+            status == 1
+            and f"its manifest.json and its records do not agree ('{NAME}/demo/{TUNED}')" in said
+        )
+
+
+def test_evaluations_are_verified(packed: Any, writers: Any, tmp_path: Path, capsys: Any) -> None:
+    """Their encoder, and minimal pairs by who won; of a task by its own labels."""
+    won = {"one": [1.0, 0.0, 0.5, 1.0], "two": [1.0]}
+    shares = {
+        "validation/accuracy": 0.8125,
+        "validation/accuracy/one": 0.625,
+        "validation/accuracy/two": 1.0,
+    }
+    about = {"clozelab": {"run_fingerprint": "", "corpus_fingerprint": ""}}
+
+    def change(root: Path, encoder: str = "", words: Sequence[str] = ()) -> None:
+        folder = root / "evaluate/mlm/pretrain-seed-1/pairs/seed-1"
+        writers.evaluation(root, "mlm", "pairs", 1, shares, encoder_arm="mlm")
+        honest(root)
+        rows = []
+        for name, wins in won.items():
+            for i, one in enumerate(wins):
+                rows.append({"id": f"{name}/{i}", "won": one})
+        (folder / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        saved = json.loads((folder / "scores.json").read_text()) | {"scores": shares}
+        (folder / "scores.json").write_text(json.dumps(saved))
+        made = root / "pretrain/mlm/seed-1"
+        (made / "encoder").mkdir()
+        mine = json.loads((made / "run.json").read_text())["fingerprint"]
+        (made / "encoder/config.json").write_text(
+            json.dumps(about | {"clozelab": {"run_fingerprint": mine}})
+        )
+        checksum = hashlib.sha256((made / "encoder/config.json").read_bytes()).hexdigest()
+        (made / "encoder/checksums.json").write_text(json.dumps({"config.json": checksum}))
+        for path in (folder / "run.json", *root.glob("finetune/mlm/*/*/*/run.json")):
+            state = json.loads(path.read_text())
+            inputs = {"encoder": encoder or encoder_fingerprint(made / "encoder")}
+            said = {
+                "config": identity_of(state["config"]),
+                "inputs": inputs,
+                "results_version": state["results_version"],
+            }
+            scores = {
+                key: state["scores"][next(iter(state["scores"]))] | {"value": 100 * one}
+                for key, one in shares.items()
+            }
+            edit(
+                path,
+                inputs=inputs,
+                fingerprint=digest(said),
+                **({"scores": scores} if path.parent == folder else {}),
+            )
+        edit(
+            folder / "run.json",
+            overrides=[*json.loads((folder / "run.json").read_text())["overrides"], *words],
+        )
+        render.write_report(
+            load_experiment(EXPERIMENTS_DIR / NAME), root, root / "report", scale="demo"
+        )
+
+    pack = packed("one", 1, change=change)
+    status, said = say(["verify", "retrain=false", str(pack)], capsys)
+    assert status == 0 and "9 scores against predictions" in said, said
+    place = "evaluate/mlm/pretrain-seed-1/pairs/seed-1"
+    forged(
+        pack, f"{place}/predictions.jsonl", lambda text: text.replace('"won": 0.0', '"won": 1.0')
+    )
+    status, said = say(["verify", "retrain=false", str(pack)], capsys)
+    assert (
+        status == 1
+        and f"{place}: validation/accuracy is 81.25, and its predictions gives 93.75" in said
+    )
+    # what a cloze keeps: no examples, so nothing to score again
+    words = packed("words", 1, change=change)
+    forged(words, f"{place}/predictions.jsonl", lambda _: '{"word": "cat", "left": 1.5}\n')
+    status, said = say(["verify", "retrain=false", str(words)], capsys)
+    assert status == 0 and "not checked: all figures of pairs: no predictions give them" in said, (
+        said
+    )
+    other = packed("other", 1, change=lambda root: change(root, encoder="e" * 64))
+    status, said = say(["verify", "retrain=false", str(other)], capsys)
+    assert status == 1 and f"{place} began with another encoder than mlm's in the pack" in said
+    named = packed(
+        "named",
+        1,
+        change=lambda root: change(root, encoder="e" * 64, words=["encoder=made/elsewhere"]),
+    )
+    status, said = say(["verify", "retrain=false", str(named)], capsys)
+    assert (
+        f"{place} began" not in said
+        and "not checked: an encoder that a command named by its folder" in said
+    ), said
+
+
+def test_another_run_of_a_cell_is_refused_wherever_it_lies(
+    packed: Any, tmp_path: Path, capsys: Any
+) -> None:
+    """A copy of the same run is none; the report names either by what it is."""
+
+    def moved(root: Path) -> None:
+        shutil.move(root / "pretrain/mlm/seed-1", root / "pretrain/mlm/again/seed-1")
+
+    def another(root: Path) -> None:
+        moved(root)
+        edit(root / "pretrain/mlm/again/seed-1/run.json", fingerprint="e" * 64)
+
+    first, copy, other = (
+        packed("one", 1),
+        packed("copy", 1, change=moved),
+        packed("other", 1, change=another),
+    )
+    target = f"runs_dir={tmp_path / 'pooled'}"
+    status, said = say(["pool", str(first), str(other), target], capsys)
+    assert (
+        status == 1
+        and "pretrain/mlm/again/seed-1 is another run than" in said
+        and "of the same cell" in said
+    )
+    assert not (tmp_path / "pooled").exists()
+    assert say(["pool", str(first), str(copy), target], capsys)[0] == 0
+    assert ["a copy by its place" in one for one in find(tmp_path / "pooled").damaged] == [True]
+    edit(tmp_path / f"pooled/{NAME}/demo/pretrain/mlm/again/seed-1/run.json", fingerprint="e" * 64)
+    (said,) = find(tmp_path / "pooled").damaged
+    assert "another run of the cell of" in said
+    assert say(["pool", str(first), target], capsys)[0] == 1
+
+
+def test_what_verify_cannot_do_with_a_pack_it_says(
+    packed: Any, tmp_path: Path, capsys: Any
+) -> None:
+    """A command line may name any place and plugin: what a stranger's record says is not run as
+    one.
+    """
+    for word in (
+        "hydra.searchpath=[/tmp]",
+        "+x=${oc.env:HOME}",
+        "corpus.sources.0.path=/etc/passwd",
+        "hub=true",
+    ):
+        pack = packed(
+            f"one{abs(hash(word))}",
+            1,
+            change=lambda root, word=word: [  # type: ignore[misc]
+                edit(path, overrides=[word]) for path in root.rglob("run.json")
+            ],
+        )
+        said = say(["verify", str(pack)], capsys)[1]
+        assert (
+            "not checked: training" in said
+            and "training table5_pretraining_tasks/demo/pretrain/" in said
+        )
+        assert word.partition("=")[0] in said.partition("not checked: training")[2]
+    status, said = say(["verify", str(pack), "retrain=maybe"], capsys)
+    assert status == 1 and "retrain= is true or false" in said
