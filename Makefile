@@ -20,17 +20,18 @@ demo: $(STAMP)  ## the main job on embedded data, from text to a judged table: w
 test: $(STAMP)  ## the test suite (what CI runs), a process more than there are cores, at most five; longer evidence: pytest -m slow; pages in chromium: pytest -m browser
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --maxprocesses 5 --dist loadfile --no-loadscope-reorder
 
-check: $(STAMP)  ## format, lint, types, import contract
+check: $(STAMP)  ## format, lint, types, import contract, habits
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python benchmarks/house.py
 
 audit:  ## known vulnerabilities of the pinned versions; says so and passes where the advisories cannot be asked
 	.ci/audit
 
-house:  ## how large and how deep the code is
-	$(PYTHON) benchmarks/house.py
+house:  ## how large and how deep the code is, and habits that may only become rarer (WRITE=1: keep what has)
+	$(PYTHON) benchmarks/house.py $(if $(WRITE),--write)
 
 faults: $(STAMP)  ## faults in real trainings, and docs/reliability.md's table of them (two minutes; LONG=1: each one more often)
 	$(BIN)/python benchmarks/faults.py $(if $(LONG),--long)

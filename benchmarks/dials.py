@@ -77,18 +77,19 @@ def run_world(work: Path, kind: str, seed: int) -> None:
 def count(work: Path) -> None:
     """Print how many claims of how many worlds got which verdict."""
     for kind in DIALS:
-        tables = [
-            list(csv.DictReader(path.open(encoding="utf-8")))
-            for path in sorted(work.glob(f"{kind}-*.csv"))
-        ]
-        decided = sum(any(one["verdict"] != "inconclusive" for one in table) for table in tables)
+        tables = []
+        decided = 0
+        for path in sorted(work.glob(f"{kind}-*.csv")):
+            claims = list(csv.DictReader(path.open(encoding="utf-8")))
+            tables.append(claims)
+            decided += any(claim["verdict"] != "inconclusive" for claim in claims)
         print(f"dials at {kind}: {len(tables)} worlds, {decided} with a verdict")
-        for number in range(len(CLAIMS) if tables else 0):
-            verdicts = Counter(table[number]["verdict"] for table in tables)
-            print(
-                f"  {tables[0][number]['text']}:"
-                f" {', '.join(f'{times} {one}' for one, times in verdicts.items())}"
-            )
+        if not tables:
+            continue
+        for number in range(len(CLAIMS)):
+            verdicts = Counter(claims[number]["verdict"] for claims in tables)
+            counts = ", ".join(f"{times} {verdict}" for verdict, times in verdicts.items())
+            print(f"  {tables[0][number]['text']}: {counts}")
 
 
 def main() -> None:
@@ -102,9 +103,10 @@ def main() -> None:
     parser.add_argument("--count", action="store_true", help="only count")
     said = parser.parse_args()
     first, _, last = said.seeds.partition("-")
-    for seed in range(int(first), int(last or first) + 1) if not said.count else ():
-        for kind in DIALS:
-            run_world(said.work.absolute(), kind, seed)
+    if not said.count:
+        for seed in range(int(first), int(last or first) + 1):
+            for kind in DIALS:
+                run_world(said.work.absolute(), kind, seed)
     count(said.work)
 
 

@@ -551,24 +551,30 @@ def try_all(lab: Lab, names: Sequence[str]) -> list[Row]:
     """Each part in a fork of its own, as many at once as there are cores."""
     undisturbed = lab.trial("whole")
     expect(undisturbed.train() == 0, undisturbed.said)
-    waiting, running = sorted(names, key=lambda name: name != "hostile"), {}  # the longest first
-    found: dict[str, list[Row]] = {}
+    num_cores = max(1, len(os.sched_getaffinity(0)))
+    waiting = sorted(names, key=lambda name: name != "hostile")  # the longest first
+    running: dict[int, tuple[str, float]] = {}
+    rows: dict[str, list[Row]] = {}
     while waiting or running:
-        while waiting and len(running) < max(1, len(os.sched_getaffinity(0))):
+        while waiting and len(running) < num_cores:
             name = waiting.pop(0)
-            log = lab.folder / f"{name}.log"
             work = partial(write_rows, PARTS[name], lab, lab.folder / f"{name}.json")
-            running[fork(work, log)] = (name, log, time.monotonic())
+            running[fork(work, lab.folder / f"{name}.log")] = (name, time.monotonic())
         pid, _ = os.wait()
-        name, log, began = running.pop(pid)
-        result = lab.folder / f"{name}.json"
-        is_there = result.exists()
-        found[name] = [Row(*one) for one in json.loads(result.read_text())] if is_there else []
-        if not is_there:
-            found[name] = [Row(f"{name}: it failed itself", log.read_text()[-300:], 1, 0)]
-        counts = ", ".join(f"{row.passed} of {row.trials}" for row in found[name])
+        name, began = running.pop(pid)
+        rows[name] = read_rows(lab.folder, name)
+        counts = ", ".join(f"{row.passed} of {row.trials}" for row in rows[name])
         print(f"{name}: {counts} ({time.monotonic() - began:.0f} s)", file=sys.stderr, flush=True)
-    return [row for name in names for row in found[name]]
+    return [*itertools.chain.from_iterable(rows[name] for name in names)]
+
+
+def read_rows(folder: Path, name: str) -> list[Row]:
+    """What a part has written, or one row that says how it failed."""
+    result = folder / f"{name}.json"
+    if result.exists():
+        return [Row(*cells) for cells in json.loads(result.read_text())]
+    log = folder / f"{name}.log"
+    return [Row(f"{name}: it failed itself", log.read_text()[-300:], 1, 0)]
 
 
 def write_rows(part: Callable[[Lab], Iterator[Row]], lab: Lab, path: Path) -> int:

@@ -105,9 +105,10 @@ def run(long: bool, scratch: Path) -> list[tuple[str, str, int, int]]:
     """(what was done, what must happen, trials, passed); a trial that cannot be made on this
     machine is not counted.
     """
-    outcomes = outcomes_of(
-        [(kind.file, test) for kind in KINDS for test in kind.tests], scratch, slow=long
-    )
+    tests = []
+    for kind in KINDS:
+        tests += [(kind.file, test) for test in kind.tests]
+    outcomes = outcomes_of(tests, scratch, slow=long)
     rows = []
     for kind in KINDS:
         counts = sum((outcomes[kind.file, test] for test in kind.tests), Counter[bool]())

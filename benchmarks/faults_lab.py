@@ -222,7 +222,8 @@ def expect(is_so: bool, said: str) -> None:
 
 def is_close(run: Path, other: Path) -> bool:
     """Whether two complete runs read the same batches, and figures and weights are within 1e-5."""
-    mine, theirs = ({row[:2]: float(row[2]) for row in rows(one)} for one in (run, other))
+    mine = {row[:2]: float(row[2]) for row in rows(run)}
+    theirs = {row[:2]: float(row[2]) for row in rows(other)}
     near = [
         abs(mine.get(key, 1e9) - value) <= 1e-5 * max(1.0, abs(value))
         for key, value in theirs.items()

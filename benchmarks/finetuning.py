@@ -344,7 +344,10 @@ def compare_prediction(arguments: argparse.Namespace) -> list[str]:
             take_turns(sides, arguments.rounds, 0.0)
         lines += rate_rows(size_name(size), sides)
         ours, *others = (side.hello for side in sides.values())
-        same = [str(sum(a == b for a, b in zip(ours, other, strict=True))) for other in others]
+        same = []
+        for other in others:
+            pairs = zip(ours, other, strict=True)
+            same.append(str(sum(a == b for a, b in pairs)))
         agreement.append(
             f"{size_name(size)}: {' and '.join(same)} of the first {len(ours)} answers are"
             " clozelab's."

@@ -132,9 +132,10 @@ def known_without_a_model(
 
 def main(words: list[str]) -> None:
     sizes = {"seq_length": 64, "instances": 4096}
-    sizes |= {
-        key: int(value) for key, _, value in (word.partition("=") for word in words) if key in sizes
-    }
+    for word in words:
+        key, _, value = word.partition("=")
+        if key in sizes:
+            sizes[key] = int(value)
     for folder in (Path(word) for word in words if word.partition("=")[0] not in sizes):
         train, held_out = (read_split(folder / split) for split in ("train", "validation"))
         ids = SpecialIds.of(read_tokenizer(folder / "tokenizer"))

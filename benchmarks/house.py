@@ -1,141 +1,299 @@
-"""How large and how deep the house is: lines, modules, the longest chain of imports, what two doors
-bring with them.
+"""The gate of the house: habits that make code hard to read may only become rarer.
 
-None of it is limited: a limit on lines was met by writing denser.
+    python benchmarks/house.py             # reports; exit 1 where a count is past its limit
+    python benchmarks/house.py --write     # also writes into house.json what has become better
+    python benchmarks/house.py --worst 10  # also the worst functions and lines of every count
 
-Run it at the top of a checkout: `python benchmarks/house.py`. It reads the sources below
-src/clozelab and runs none. An import counts where Python follows it on loading a module: at the top
-level, not inside a function and not under
-`if TYPE_CHECKING`. An `__init__.py` that holds a docstring alone is the face of its package, not a
-module.
+house.json has a ceiling for each bad habit, a floor for comments and a budget for size. `--write`
+lowers ceilings and raises floors, never the other way round, and leaves budgets alone: for those a
+person edits the file, and says why in the commit. Rates are rounded, so that a small change of an
+average passes. Lines, modules and the depth of imports are reported and have no limit: a limit on
+lines was met by writing denser.
 """
 
 from __future__ import annotations
 
-import ast
+import argparse
+import json
+import math
+import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-SOURCE = Path("src")
-PACKAGE = "clozelab"
-SMALL, LARGE = 60, 400
+import house_counts
+from house_counts import Finder, Source, Spot
+from house_imports import ImportGraph
 
+LIMITS_FILE = "benchmarks/house.json"
+PACKAGE = "src/clozelab"
+OTHER_TREES = ("src/microworld", "tests", "benchmarks")
+SMALL_MODULE, LARGE_MODULE = 60, 400  # lines
+SPOTS_SHOWN = 5
+AIR = 1.02  # a new budget of size is so many times the present size
 
-def imports(body: Iterable[ast.stmt]) -> Iterator[tuple[str, str | None]]:
-    """(module, name) of every import that loading runs."""
-    for node in body:
-        if isinstance(node, ast.ImportFrom) and node.module:
-            yield from ((node.module, alias.name) for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from ((alias.name, None) for alias in node.names)
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" not in ast.dump(node.test):
-            yield from imports([*node.body, *node.orelse])
-        elif isinstance(node, ast.Try):
-            yield from imports(node.body)
+# The limits of a tree by group, by name, as they stand in the file.
+Limits = dict[str, dict[str, float]]
 
 
-class House:
-    """Modules of the package, their lines and what each imports of the others."""
+@dataclass(frozen=True)
+class Habit:
+    """What a count adds up: the number of spots or their sizes, on its own or per statements."""
 
-    def __init__(self) -> None:
-        files = {self._name(path): path for path in sorted((SOURCE / PACKAGE).rglob("*.py"))}
-        trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in files.items()}
-        self.lines = {
-            name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in files.items()
-        }
-        self.modules = {
-            name for name, tree in trees.items() if not self._is_face(files[name], tree)
-        }
-        self.needs = {
-            name: {one for one in self._needed(tree, files) if one != name}
-            for name, tree in trees.items()
-        }
-        self._depths: dict[str, int] = {}
-
-    @staticmethod
-    def _name(path: Path) -> str:
-        return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
-
-    @staticmethod
-    def _is_face(path: Path, tree: ast.Module) -> bool:
-        return path.name == "__init__.py" and all(isinstance(node, ast.Expr) for node in tree.body)
-
-    @staticmethod
-    def _needed(tree: ast.Module, files: dict[str, Path]) -> Iterator[str]:
-        for module, name in imports(tree.body):
-            inner = f"{module}.{name}"
-            found = inner if inner in files else module
-            if found in files:
-                yield found
-
-    def closure(self, starts: Iterable[str]) -> set[str]:
-        """Modules that loading `starts` loads, themselves included."""
-        found: set[str] = set()
-        left = list(starts)
-        while left:
-            name = left.pop()
-            if name not in found:
-                found.add(name)
-                left.extend(self.needs[name])
-        return found & self.modules
-
-    def depth(self, name: str, above: tuple[str, ...] = ()) -> int:
-        """Length of the longest chain of imports that begins at a module."""
-        if name in above:
-            raise SystemExit(f"modules import each other in a circle: {' > '.join([*above, name])}")
-        if name not in self._depths:
-            below = (self.depth(one, (*above, name)) for one in self.needs[name] & self.modules)
-            self._depths[name] = 1 + max(below, default=0)
-        return self._depths[name]
-
-    def chain(self) -> list[str]:
-        """The longest chain, from its top."""
-        chain = [max(sorted(self.modules), key=self.depth)]
-        while below := sorted(self.needs[chain[-1]] & self.modules):
-            chain.append(max(below, key=self.depth))
-        return chain
+    name: str
+    find: Finder
+    sums_sizes: bool = True
+    per_statements: int = 0
+    digits: int = 0
 
 
-def main() -> None:
-    house = House()
-    chain = house.chain()
-    verdicts = [name for name in house.modules if name.startswith(f"{PACKAGE}.verdicts")]
-    counts = {
-        "lines": sum(house.lines.values()),
-        "modules": len(house.modules),
-        "small": sum(house.lines[name] < SMALL for name in house.modules),
-        "depth": len(chain),
-        "verdicts": len(house.closure(verdicts)),
-        "pretrain": len(house.closure([f"{PACKAGE}.stages.pretrain"])),
-    }
-    words = {
-        "lines": f"lines below src/{PACKAGE}",
-        "modules": "modules",
-        "small": f"modules below {SMALL} lines",
-        "depth": "modules in the longest chain of imports",
-        "verdicts": f"modules loaded by {PACKAGE}.verdicts",
-        "pretrain": f"modules loaded by {PACKAGE}.stages.pretrain",
-    }
-    for name, count in counts.items():
-        print(f"{count:>7,}  {words[name]}")
-    print("\nlongest chain: " + " > ".join(name.removeprefix(f"{PACKAGE}.") for name in chain))
+@dataclass(frozen=True)
+class Count:
+    """A figure of a tree, and the spots that it comes from."""
+
+    name: str
+    group: str
+    value: float
+    spots: list[Spot]
+
+    def is_worse_than(self, limit: float) -> bool:
+        return self.value < limit if self.group == "floors" else self.value > limit
+
+    def is_better_than(self, limit: float) -> bool:
+        return self.group != "budgets" and self.value != limit and not self.is_worse_than(limit)
+
+
+LONG_LINES = Habit("lines above 100 characters", house_counts.long_lines, sums_sizes=False)
+SKIPPED = Habit("fmt: skip", house_counts.skipped_formats)
+NESTED = Habit("nested comprehensions", house_counts.nested_comprehensions)
+COMPLEX = Habit(
+    "functions of cognitive complexity above 15",
+    house_counts.complex_functions(15),
+    sums_sizes=False,
+)
+VERY_COMPLEX = Habit(
+    "functions of cognitive complexity above 25",
+    house_counts.complex_functions(25),
+    sums_sizes=False,
+)
+COMPLEXITY = Habit(
+    "cognitive complexity per 1,000 statements",
+    house_counts.complexities,
+    per_statements=1_000,
+)
+DENSITY = Habit(
+    "tokens per statement",
+    lambda source: source.logical_lines,
+    per_statements=1,
+    digits=1,
+)
+DENSE_LINES = Habit("logical lines above 60 tokens", house_counts.dense_lines, sums_sizes=False)
+CROWDED = Habit(
+    "functions with a statement of more than 14 names",
+    house_counts.crowded_functions,
+    sums_sizes=False,
+)
+COMPREHENSIONS = Habit(
+    "comprehensions per 100 statements",
+    house_counts.comprehensions,
+    per_statements=100,
+    digits=1,
+)
+CONDITIONALS = Habit(
+    "conditional expressions per 100 statements",
+    house_counts.conditional_expressions,
+    per_statements=100,
+    digits=1,
+)
+TUPLES = Habit("tuple assignments", house_counts.tuple_assignments)
+WALRUS = Habit("walrus operators", house_counts.walrus_operators)
+OPAQUE = Habit("opaque names that live longer than three lines", house_counts.opaque_functions)
+
+STYLE = (LONG_LINES, SKIPPED, NESTED)
+HABITS = (
+    *STYLE,
+    COMPLEX,
+    VERY_COMPLEX,
+    COMPLEXITY,
+    DENSITY,
+    DENSE_LINES,
+    CROWDED,
+    COMPREHENSIONS,
+    CONDITIONALS,
+    TUPLES,
+    WALRUS,
+    OPAQUE,
+)
+
+
+def count_habit(habit: Habit, sources: list[Source]) -> Count:
+    spots: list[Spot] = []
+    for source in sources:
+        spots += habit.find(source)
+    value: float = sum(spot.size for spot in spots) if habit.sums_sizes else len(spots)
+    if habit.per_statements:
+        statements = sum(len(source.statements) for source in sources)
+        value = round(value * habit.per_statements / max(1, statements), habit.digits)
+    return Count(habit.name, "ceilings", value, spots)
+
+
+def count_circles(sources: list[Source]) -> list[Count]:
+    """Circles of imports, those inside functions and under TYPE_CHECKING included."""
+    circles = ImportGraph(sources, "src", lazy=True).circles()
+    spots = [Spot(" ".join(sorted(circle)), len(circle)) for circle in circles]
+    modules = sum(len(circle) for circle in circles)
+    return [
+        Count("import circles", "ceilings", len(circles), spots),
+        Count("modules in import circles", "ceilings", modules, spots),
+    ]
+
+
+def count_comments(sources: list[Source]) -> Count:
+    comments = sum(source.comment_lines for source in sources)
+    code = sum(source.code_lines for source in sources)
+    # The worst files are the largest of those with fewer comments than the tree as a whole.
+    spots = []
+    for source in sources:
+        if source.comment_lines * code < comments * source.code_lines:
+            spots.append(Spot(source.path, source.code_lines))
+    return Count(
+        "comment lines per 100 code lines", "floors", round(100 * comments / max(1, code), 1), spots
+    )
+
+
+def count_size(sources: list[Source]) -> list[Count]:
+    tokens = []
+    statements = []
+    for source in sources:
+        tokens.append(Spot(source.path, sum(line.size for line in source.logical_lines)))
+        statements.append(Spot(source.path, len(source.statements)))
+    return [
+        Count("tokens", "budgets", sum(spot.size for spot in tokens), tokens),
+        Count("statements", "budgets", sum(spot.size for spot in statements), statements),
+    ]
+
+
+def count_tree(tree: str, sources: list[Source]) -> list[Count]:
+    """Everything that has a limit in a tree: all habits in the package, style elsewhere."""
+    if tree != PACKAGE:
+        return [count_habit(habit, sources) for habit in STYLE]
+    counts = [count_habit(habit, sources) for habit in HABITS]
+    return [*counts, *count_circles(sources), count_comments(sources), *count_size(sources)]
+
+
+def check(tree: str, counts: list[Count], limits: Limits) -> bool:
+    """Prints every count beside its limit. Whether one of them is past it."""
+    print(f"\n{tree}")
+    any_worse = False
+    for count in counts:
+        limit = limits.get(count.group, {}).get(count.name)
+        if limit is None:
+            print(f"{count.value:>10,.10g} {'':>10}  {count.name}  no limit yet: --write sets one")
+            continue
+        verdict = ""
+        is_worse = count.is_worse_than(limit)
+        if is_worse:
+            verdict = f"  WORSE by {abs(count.value - limit):,.10g}"
+        elif count.is_better_than(limit):
+            verdict = "  better: --write keeps it"
+        print(f"{count.value:>10,.10g} {limit:>10,.10g}  {count.name}{verdict}")
+        if is_worse:
+            print_worst(count, SPOTS_SHOWN)
+            any_worse = True
+    return any_worse
+
+
+def print_worst(count: Count, number: int) -> None:
+    for spot in sorted(count.spots, key=lambda spot: -spot.size)[:number]:
+        print(f"{'':23}{spot.size:>7,}  {spot.where}")
+
+
+def improve(counts: list[Count], limits: Limits) -> None:
+    """Takes over into a tree's limits what has become better, and what has no limit yet."""
+    for count in counts:
+        group = limits.setdefault(count.group, {})
+        if count.name not in group:
+            is_budget = count.group == "budgets"
+            group[count.name] = math.ceil(count.value * AIR) if is_budget else count.value
+        elif count.is_better_than(group[count.name]):
+            group[count.name] = count.value
+
+
+def describe(sources: list[Source]) -> None:
+    """Prints what is only reported: lines, modules, what imports what."""
+    graph = ImportGraph(sources, "src", lazy=False)
+    package = f"{Path(PACKAGE).name}."
+    lines = {name: len(source.lines) for name, source in graph.sources.items()}
+    report(sum(lines.values()), f"lines below {PACKAGE}")
+    report(len(graph.modules), "modules")
+    small = [name for name in graph.modules if lines[name] < SMALL_MODULE]
+    report(len(small), f"modules below {SMALL_MODULE} lines")
+    chain = graph.longest_chain()
+    report(len(chain), "modules in the longest chain of imports")
+    for door in ("results", "stages.pretrain"):
+        names = {name for name in graph.modules if name.startswith(package + door)}
+        report(len(names | graph.reachable(names)), f"modules loaded by {package}{door}")
+    print("\nlongest chain: " + " > ".join(name.removeprefix(package) for name in chain))
+
+    # A room is a folder of the package; modules beside the folders are its top.
     rooms: Counter[str] = Counter()
-    for name, lines in house.lines.items():
-        room = name.partition(".")[2].partition(".")[0]
-        rooms[room if room and (SOURCE / PACKAGE / room).is_dir() else "(top)"] += lines
-    print(
-        "lines by room: " + ", ".join(f"{room} {lines:,}" for room, lines in sorted(rooms.items()))
-    )
-    large = sorted(
-        (name.removeprefix(f"{PACKAGE}."), lines)
-        for name, lines in house.lines.items()
-        if lines > LARGE
-    )
-    print(
-        f"above {LARGE} lines: " + (", ".join(f"{name} {lines}" for name, lines in large) or "none")
-    )
+    for source in sources:
+        folders = Path(source.path).relative_to(PACKAGE).parts[:-1]
+        rooms[folders[0] if folders else "(top)"] += len(source.lines)
+    print("lines by room: " + join(rooms.items()))
+    large = [(name.removeprefix(package), lines[name]) for name in lines]
+    large = [(name, number) for name, number in large if number > LARGE_MODULE]
+    print(f"above {LARGE_MODULE} lines: " + (join(large) or "none"))
+
+
+def report(figure: int, name: str) -> None:
+    print(f"{figure:>7,}  {name}")
+
+
+def join(items: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{name} {number:,}" for name, number in sorted(items))
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--write", action="store_true", help="write what has become better")
+    parser.add_argument("--worst", type=int, default=0, help="spots to name for every count")
+    root = Path(__file__).resolve().parents[1]
+    parser.add_argument("--root", type=Path, default=root, help="top of the checkout")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse(arguments)
+    limits_file = options.root / LIMITS_FILE
+    limits: dict[str, Any] = {}
+    if limits_file.is_file():
+        limits = json.loads(limits_file.read_text(encoding="utf-8"))
+
+    is_worse = False
+    for tree in (PACKAGE, *OTHER_TREES):
+        sources = house_counts.read_sources(options.root, tree)
+        if tree == PACKAGE:
+            describe(sources)
+            print(f"\n{'now':>10} {'limit':>10}")
+        counts = count_tree(tree, sources)
+        tree_limits = limits.setdefault(tree, {})
+        is_worse |= check(tree, counts, tree_limits)
+        if options.worst:
+            for count in counts:
+                print(f"\n  {count.name}")
+                print_worst(count, options.worst)
+        if options.write:
+            improve(counts, tree_limits)
+
+    if options.write:
+        limits_file.write_text(json.dumps(limits, indent=2) + "\n", encoding="utf-8")
+    if is_worse:
+        print(f"\nthe house is worse than {LIMITS_FILE} allows: see WORSE above")
+    return int(is_worse)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

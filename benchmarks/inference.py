@@ -41,7 +41,7 @@ def make_lengths() -> list[list[int]]:
 
     rng = np.random.default_rng(0)
     lengths = np.clip(rng.exponential(29.0, (BATCHES, ROWS)) + 5, 5, LONGEST).astype(int)
-    return [[int(n) for n in row] for row in lengths]
+    return [[*map(int, row)] for row in lengths]
 
 
 def clozelab_step(size: str) -> Callable[[], float]:

@@ -42,11 +42,10 @@ def make_experiment(folder: Path, claims: int, primary: int = 0, **more: Any) ->
     """Claim i: row `b<i>` is above row `a<i>`; so many of them are primary. `more`: other keys of
     paper.yaml.
     """
-    rows = [
-        {"row": f"{side}{i}", "arm": f"{side}{i}", "floor": None}
-        for i in range(claims)
-        for side in "ab"
-    ]
+    rows = []
+    for i in range(claims):
+        for name in (f"a{i}", f"b{i}"):
+            rows.append({"row": name, "arm": name, "floor": None})
     said = {
         "columns": [{"name": "task", "task": "task", "metric": METRIC}],
         "arms": {row["row"]: {} for row in rows},
@@ -215,47 +214,58 @@ def forecasts(cases: int, sizes: Sequence[int], folder: Path) -> None:
 
 
 def forecast_line(experiment: Experiment, claims: int, truth: float, pilot: int, cases: int) -> str:
-    draw, made = np.random.default_rng(claims), list[int]()
+    draw = np.random.default_rng(claims)
+    forecast: list[int] = []
     true = Counter[str]()
     tried = Counter[str]()
     for _ in range(8 * cases // claims):
-        if len(made) >= cases:
+        if len(forecast) >= cases:
             break
         seen = draw.normal(truth, 1.0, size=(claims, pilot))
-        found = judged(experiment, seen, pilot)
-        rank = {
-            one.claim.text: i
-            for i, one in enumerate(sorted(found, key=lambda one: one.p_value or 0.0))
-        }
-        for i, one in enumerate(found):
-            if one.verdict != Verdict.INCONCLUSIVE:
-                continue
-            before = half_power(one, 0.05 / (claims - rank[one.claim.text]))
-            after = (
-                one.decisive_seeds if one.decisive_seeds and one.decisive_seeds <= LONGEST else None
-            )
-            made += [after] if after else []
-            for name, count in (("was", before), ("is", after)):
+        mean = seen.mean(1, keepdims=True)
+        deviation = seen.std(1, ddof=1, keepdims=True)
+        for i, counts in forecasts_of(experiment, seen).items():
+            if counts["is"] is not None:
+                forecast.append(counts["is"])
+            for name, count in counts.items():
                 if count is None:
                     continue
                 tried[name] += 1
                 noise = draw.normal(size=(claims, count))
-                again = seen.mean(1, keepdims=True) + seen.std(1, ddof=1, keepdims=True) * noise
-                true[f"{name} seen"] += judged(experiment, again, count)[i].verdict in (
-                    Verdict.HOLDS,
-                    Verdict.CONTRADICTED,
-                )
-                true[f"{name} truth"] += judged(experiment, truth + noise, count)[i].verdict in (
-                    Verdict.HOLDS,
-                    Verdict.CONTRADICTED,
-                )
-    shares = [
-        f"{100 * true[f'{name} {world}'] / tried[name]:.0f} %" if tried[name] else "-"
-        for world in ("seen", "truth")
-        for name in ("was", "is")
-    ]
-    middle = f"{np.median(made):.0f}" if made else "-"
-    return f"| {claims} | {truth:g} | {pilot} | {len(made)} | {middle} | {' | '.join(shares)} |"
+                true[f"{name} seen"] += is_decided(experiment, mean + deviation * noise, i)
+                true[f"{name} truth"] += is_decided(experiment, truth + noise, i)
+    shares = []
+    for key in ("was seen", "is seen", "was truth", "is truth"):
+        number = tried[key.split()[0]]
+        shares.append(f"{100 * true[key] / number:.0f} %" if number else "-")
+    middle = f"{np.median(forecast):.0f}" if forecast else "-"
+    return f"| {claims} | {truth:g} | {pilot} | {len(forecast)} | {middle} | {' | '.join(shares)} |"
+
+
+def forecasts_of(experiment: Experiment, seen: Differences) -> dict[int, dict[str, int | None]]:
+    """Number of each inconclusive claim -> the seeds it would take, as forecast once (`was`) and
+    now (`is`); None where there is no forecast.
+    """
+    claims, pilot = seen.shape
+    judgements = judged(experiment, seen, pilot)
+    by_p_value = sorted(judgements, key=lambda judgement: judgement.p_value or 0.0)
+    rank = {judgement.claim.text: i for i, judgement in enumerate(by_p_value)}
+    forecasts: dict[int, dict[str, int | None]] = {}
+    for i, judgement in enumerate(judgements):
+        if judgement.verdict != Verdict.INCONCLUSIVE:
+            continue
+        before = half_power(judgement, 0.05 / (claims - rank[judgement.claim.text]))
+        after = judgement.decisive_seeds
+        if not after or after > LONGEST:
+            after = None
+        forecasts[i] = {"was": before, "is": after}
+    return forecasts
+
+
+def is_decided(experiment: Experiment, deltas: Differences, claim: int) -> bool:
+    """Whether a claim holds or fails on these differences, [claims, seeds]."""
+    judgement = judged(experiment, deltas, deltas.shape[1])[claim]
+    return judgement.verdict in (Verdict.HOLDS, Verdict.CONTRADICTED)
 
 
 def main() -> None:

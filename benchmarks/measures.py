@@ -142,7 +142,7 @@ def clozelab_step(folder: Path, kind: str, precision: str) -> Callable[[], list[
     def step() -> list[float]:
         trainer.validate(module, verbose=False)
         found = module.require_best().predictions
-        return [one[side] for side in ("good", "bad") for one in found]
+        return [pair["good"] for pair in found] + [pair["bad"] for pair in found]
 
     return step
 
@@ -152,44 +152,46 @@ def loop_step(folder: Path, kind: str, is_batched: bool) -> Callable[[], list[fl
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = (
-        (AutoModelForCausalLM if kind == "causal" else AutoModelForMaskedLM)
-        .from_pretrained(folder)
-        .eval()
-    )
+    library = AutoModelForCausalLM if kind == "causal" else AutoModelForMaskedLM
+    model = library.from_pretrained(folder).eval()
     pairs = [json.loads(line) for line in (folder / "pairs.jsonl").read_text().splitlines()]
-    texts = [one[f"sentence_{side}"] for side in ("good", "bad") for one in pairs]
+    texts = [pair["sentence_good"] for pair in pairs] + [pair["sentence_bad"] for pair in pairs]
 
     def causal(batch: list[str]) -> list[float]:
         encoding = tokenizer(batch, return_tensors="pt", padding=True)
-        ids, lengths = encoding["input_ids"], encoding["attention_mask"].sum(1)
-        said = model(**encoding).logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None])[..., 0]
-        inner = torch.arange(said.shape[1]) < lengths[:, None] - 2
-        return (said * inner).sum(1).tolist()
+        ids = encoding["input_ids"]
+        lengths = encoding["attention_mask"].sum(1)
+        # [B, S - 1]: what each token is given by those before it; [SEP] and padding do not count
+        log_probs = model(**encoding).logits[:, :-1].log_softmax(-1)
+        given = log_probs.gather(2, ids[:, 1:, None])[..., 0]
+        inner = torch.arange(given.shape[1]) < lengths[:, None] - 2
+        return (given * inner).sum(1).tolist()
 
     def masked(text: str) -> float:
         ids = tokenizer(text, return_tensors="pt")["input_ids"]
-        places = torch.arange(1, ids.shape[1] - 1)
-        shown = ids.repeat(len(places), 1)
-        shown[torch.arange(len(places)), places] = tokenizer.mask_token_id
+        # A copy of the text for each of its tokens, that token hidden.
+        positions = torch.arange(1, ids.shape[1] - 1)
+        rows = torch.arange(len(positions))
+        copies = ids.repeat(len(positions), 1)
+        copies[rows, positions] = tokenizer.mask_token_id
         if is_batched:
-            hidden = model.base_model(input_ids=shown)[0][torch.arange(len(places)), places]
-            logits = model.cls(hidden)
+            logits = model.cls(model.base_model(input_ids=copies)[0][rows, positions])
         else:
-            logits = torch.cat(
-                [
-                    model(input_ids=one[None]).logits[0, i : i + 1]
-                    for i, one in zip(places, shown, strict=False)
-                ]
-            )
-        return float(logits.log_softmax(-1).gather(1, ids[0, places][:, None]).sum())
+            pieces = []
+            for position, copy in zip(positions, copies, strict=True):
+                pieces.append(model(input_ids=copy[None]).logits[0, position : position + 1])
+            logits = torch.cat(pieces)
+        return float(logits.log_softmax(-1).gather(1, ids[0, positions][:, None]).sum())
 
     def step() -> list[float]:
         with torch.inference_mode():
             if kind == "masked":
                 return [masked(text) for text in texts]
             size = 32 if is_batched else 1
-            return [one for i in range(0, len(texts), size) for one in causal(texts[i : i + size])]
+            scores = []
+            for start in range(0, len(texts), size):
+                scores += causal(texts[start : start + size])
+            return scores
 
     return step
 

@@ -38,7 +38,8 @@ def work(side: str, size: str, rows: int, steps: int, threads: int) -> None:
     """The process of one side: steps, then one JSON line."""
     start_worker(side == "clozelab", threads)
     if side == "clozelab":
-        import clozelab.modules.pretraining  # noqa: F401  (libraries before the model, as on the other side)
+        # Libraries come before the model, as on the other side.
+        import clozelab.modules.pretraining  # noqa: F401
     else:
         import transformers.models.bert.modeling_bert  # noqa: F401
     before = peak_gib()

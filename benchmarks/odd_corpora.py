@@ -63,8 +63,20 @@ def sentence(number: int) -> str:
     return f"The {adjective} {noun} {verb} the {other} on day {number}."
 
 
-DOCUMENTS = [[sentence(3 * number + place) for place in range(3)] for number in range(40)]
-SENTENCES = [one for document in DOCUMENTS for one in document]
+def make_document(number: int) -> list[str]:
+    return [sentence(3 * number + index) for index in range(3)]
+
+
+def replaced(documents: list[list[str]], old: str, new: str) -> list[list[str]]:
+    """The documents with a text exchanged in all of their sentences."""
+    result = []
+    for sentences in documents:
+        result.append([text.replace(old, new) for text in sentences])
+    return result
+
+
+DOCUMENTS = [make_document(number) for number in range(40)]
+SENTENCES = [*itertools.chain.from_iterable(DOCUMENTS)]
 
 
 def text_of(documents: Sequence[Sequence[str]], line_end: str = "\n", between: str = "") -> str:
@@ -506,9 +518,7 @@ files_case(
     one(jsonl([{"body": row["text"]} for row in ROWS]), "a.jsonl"),
     names=("body",),
 )
-ESCAPED_DOCUMENTS = [
-    [s.replace(" on day", " 𐐷𐐷 on day") for s in document] for document in DOCUMENTS
-]
+ESCAPED_DOCUMENTS = replaced(DOCUMENTS, " on day", " 𐐷𐐷 on day")
 files_case(
     "jsonl_escapes",
     "letters beyond U+FFFF, written as pairs of \\u escapes",
@@ -580,7 +590,7 @@ files_case(
     "every other text empty",
     READ,
     one(
-        jsonl([row for pair in zip(ROWS, [{"text": ""}] * len(ROWS), strict=True) for row in pair]),
+        jsonl([*itertools.chain.from_iterable((row, {"text": ""}) for row in ROWS)]),
         "a.jsonl",
     ),
 )
@@ -606,7 +616,7 @@ quoted = pandas.DataFrame(
         "text": ["\n".join(d).replace("the", '"the",') for d in DOCUMENTS],
     }
 )
-QUOTED_DOCUMENTS = [[s.replace("the", '"the",') for s in d] for d in DOCUMENTS]
+QUOTED_DOCUMENTS = replaced(DOCUMENTS, "the", '"the",')
 unnamed = pandas.DataFrame(
     {"alpha": [row["text"] for row in reversed(ROWS)], "omega": [row["text"] for row in ROWS]}
 )
@@ -719,13 +729,15 @@ def latin_1(place: Path) -> None:
 @CASES.add("prepare", READ)
 def latin_1_line(place: Path) -> None:
     """One line of 1,000 in Latin-1: left out, counted and named"""
-    documents = [[sentence(3 * number + place) for place in range(3)] for number in range(400)]
+    documents = [make_document(number) for number in range(400)]
     content = text_of(documents).encode()
     odd = documents[7][1]
     content = content.replace(odd.encode(), odd.encode() + b" caf\xe9", 1)
     write(place, one(content))
     folder = prepare(place)
-    kept = [[s for s in document if s != odd] for document in documents]
+    kept = []
+    for sentences in documents:
+        kept.append([text for text in sentences if text != odd])
     holds(folder, kept)
     check(sum(skipped(folder).values()) == 1, f"skipped: {skipped(folder)}")
     check(heard("a.txt:30"), "the line is not named")
@@ -965,7 +977,7 @@ def changed_file(place: Path) -> None:
     write(place, one(changed))
     second = prepare(place)
     check(first != second, "the old corpus is taken for the new one")
-    holds(second, [[s.replace("day 119", "day 118") for s in document] for document in DOCUMENTS])
+    holds(second, replaced(DOCUMENTS, "day 119", "day 118"))
 
 
 @CASES.add("prepare", REFUSED, "nowhere")

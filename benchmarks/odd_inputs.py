@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import date
+from itertools import chain
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -36,10 +37,14 @@ KINDS = (odd_models.CASES, odd_predictions.CASES, odd_labels.CASES, odd_corpora.
 
 def chosen(words: Sequence[str] | None) -> list[Case]:
     """All cases, or those whose kind or name has one of the words."""
-    every = [case for kind in KINDS for case in kind.all]
+    every = [*chain.from_iterable(kind.all for kind in KINDS)]
     if words is None:
         return every
-    return [case for case in every if any(word in f"{case.kind}/{case.name}" for word in words)]
+
+    def is_meant(case: Case) -> bool:
+        return any(word in f"{case.kind}/{case.name}" for word in words)
+
+    return [case for case in every if is_meant(case)]
 
 
 def run_all(cases: Sequence[Case], root: Path) -> list[End]:

@@ -187,7 +187,8 @@ def heard(words: str) -> bool:
     """Whether a message of the running case has these words; | stands between words of which any
     will do.
     """
-    return any(word.lower() in line.lower() for word in words.split("|") for line in LOG.lines)
+    log = "\n".join(LOG.lines).lower()
+    return any(word in log for word in words.lower().split("|"))
 
 
 def run_case(case: Case, place: Path) -> End:

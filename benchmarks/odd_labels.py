@@ -1077,10 +1077,13 @@ tag_case(
     REFUSED,
     CLEAN_TAGGED.replace("the ", "th\xe9 ").encode("latin-1"),
 )
-ODD_WORDS = [
-    ([w.replace("sat", "\u200b").replace("on", "a\u00a0b").replace(".", "😀") for w in words], tags)
-    for words, tags in TAGGED
-]
+
+
+def odd_word(word: str) -> str:
+    return word.replace("sat", "\u200b").replace("on", "a\u00a0b").replace(".", "😀")
+
+
+ODD_WORDS = [([*map(odd_word, words)], tags) for words, tags in TAGGED]
 
 
 @CASES.add("finetune", READ)
@@ -1099,6 +1102,13 @@ def conll_odd_words(place: Path) -> None:
 
 CONTEXT = "the café: ada sat on a red mat in paris, and bob ran to the blue film."
 ANSWERS = ("ada", "a red mat", "bob", "the blue film")
+
+
+def third_without(key: str) -> list[dict[str, Any]]:
+    """Questions of which number 3 lacks a key."""
+    rows = questions()
+    del rows[3][key]
+    return rows
 
 
 def questions(number: int = 32) -> list[dict[str, Any]]:
@@ -1283,12 +1293,7 @@ squad_case(
     "squad_no_question",
     "a question without its text",
     REFUSED,
-    squad(
-        [
-            {k: v for k, v in row.items() if k != "question"} if n == 3 else row
-            for n, row in enumerate(questions())
-        ]
-    ),
+    squad(third_without("question")),
 )
 squad_case(
     "squad_empty_question",
@@ -1317,12 +1322,7 @@ squad_case(
     "squad_answers_missing",
     "a question without the key answers",
     EITHER,
-    squad(
-        [
-            {k: v for k, v in row.items() if k != "answers"} if n == 3 else row
-            for n, row in enumerate(questions())
-        ]
-    ),
+    squad(third_without("answers")),
     rows=without_3,
     dropped=1,
 )

@@ -1156,13 +1156,14 @@ def with_tensor(name: str, value: torch.Tensor) -> Callable[[Path], object]:
 
 
 def without(*parts: str) -> Callable[[Path], object]:
-    def change(folder: Path) -> None:
-        reweight(
-            folder,
-            lambda all_: {k: v for k, v in all_.items() if not any(part in k for part in parts)},
-        )
+    def kept(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        result = {}
+        for name, tensor in tensors.items():
+            if not any(part in name for part in parts):
+                result[name] = tensor
+        return result
 
-    return change
+    return lambda folder: reweight(folder, kept)
 
 
 def as_pickle(folder: Path, name: str = "pytorch_model.bin") -> None:

@@ -221,7 +221,9 @@ def serve_trainer(size: str, is_bf16: bool) -> None:
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     batch = transformers_batch(make_rows(BATCH[size]))
-    examples = [{key: value[row] for key, value in batch.items()} for row in range(BATCH[size])]
+    examples = []
+    for row in range(BATCH[size]):
+        examples.append({key: value[row] for key, value in batch.items()})
 
     class Endless(torch.utils.data.IterableDataset[dict[str, Any]]):
         def __iter__(self) -> Iterator[dict[str, Any]]:

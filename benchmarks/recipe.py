@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -55,17 +56,22 @@ RECIPES: dict[str, tuple[SegmentPairs, MaskedLanguageModel]] = {
     "ours, n-grams of words": (OURS, mlm(whole_words=True, span_weights=[6, 3, 2])),
 }
 ORACLE = "create_pretraining_readme_uncased_seed12345_dupe5_len128.json"
+RELEASED_INSTANCES = "the released instances"
 
 
 def shards_of(
     documents: Iterable[Sequence[np.ndarray]], vocab_size: int, source: Sequence[int]
 ) -> TokenShards:
-    kept = [[ids for ids in document if len(ids)] for document in documents]
-    sentences = [ids for document in kept for ids in document]
+    sentences: list[np.ndarray] = []
+    document_ends = [0]
+    for document in documents:
+        sentences += [ids for ids in document if len(ids)]
+        document_ends.append(len(sentences))
+    lengths = [len(ids) for ids in sentences]
     return TokenShards(
         tokens=TokenStream([np.concatenate(sentences)]),
-        sentence_offsets=np.append(0, np.cumsum([len(ids) for ids in sentences])),
-        document_offsets=np.append(0, np.cumsum([len(document) for document in kept])),
+        sentence_offsets=np.append(0, np.cumsum(lengths)),
+        document_offsets=np.array(document_ends),
         document_source=np.asarray(source, dtype=np.uint8),
         source_names=("wiki", "books"),
         vocab_size=vocab_size,
@@ -77,24 +83,32 @@ def shards_of(
 def figures(
     packed: PackedInstances, position: np.ndarray, continues: np.ndarray, width: int
 ) -> dict[str, float]:
-    text, hit = ~packed.special, np.zeros(packed.special.size, dtype=bool)
+    text = ~packed.special
+    hit = np.zeros(packed.special.size, dtype=bool)
     hit[position] = True
     # A word goes on over a piece that stands beside it; a segment's first token begins one.
     begins = text & ~(continues[packed.input_ids] & np.append(False, text[:-1]))
+    # Of each word: its pieces, and those of them that are predicted.
     word = np.cumsum(begins)
-    size, hits = np.bincount(word[text]), np.bincount(word[hit], minlength=int(word.max()) + 1)
-    long = size > 1
-    return {
+    pieces = np.bincount(word[text])
+    hits = np.bincount(word[hit], minlength=int(word.max()) + 1)
+    is_long = pieces > 1
+    counts = {
         "instances": packed.num_instances,
         "full length, %": 100 * float((packed.lengths == width).mean()),
         "tokens": float(packed.lengths.mean()),
         "random next, %": 100 * float(np.mean(packed.next_sentence_label)),
+    }
+    predicted = {
         "predictions": len(position) / packed.num_instances,
         "predicted, % of the slots": 100 * len(position) / packed.special.size,
         "predicted, % of the tokens": 100 * len(position) / float(packed.lengths.sum()),
-        "words of several pieces, whole": float((long & (hits == size)).sum()),
-        "words of several pieces, in part": float((long & (hits > 0) & (hits < size)).sum()),
     }
+    words = {
+        "words of several pieces, whole": float((is_long & (hits == pieces)).sum()),
+        "words of several pieces, in part": float((is_long & (hits > 0) & (hits < pieces)).sum()),
+    }
+    return {**counts, **predicted, **words}
 
 
 def all_of(
@@ -131,26 +145,30 @@ def their_figures(
     continues: np.ndarray,
 ) -> dict[str, float]:
     """The released code's instances as a rectangle, to be counted by the same code."""
-    known = {token: number for number, token in enumerate(tokenizer.vocabulary)}
+    numbers = {token: number for number, token in enumerate(tokenizer.vocabulary)}
     rows = np.zeros((len(instances), width), dtype=np.int64)
-    special, position, lengths = np.ones(rows.shape, dtype=bool), [], []
-    for number, one in enumerate(instances):
-        tokens = list(one["tokens"])
-        for slot, label in zip(one["masked_lm_positions"], one["masked_lm_labels"], strict=True):
+    special = np.ones(rows.shape, dtype=bool)
+    position = []
+    lengths = []
+    for row, instance in enumerate(instances):
+        tokens = list(instance["tokens"])
+        slots = instance["masked_lm_positions"]
+        for slot, label in zip(slots, instance["masked_lm_labels"], strict=True):
             tokens[slot] = label
-            position.append(number * width + slot)
-        rows[number, : len(tokens)] = [known[token] for token in tokens]
-        special[number, : len(tokens)] = [token in ("[CLS]", "[SEP]") for token in tokens]
+            position.append(row * width + slot)
+        rows[row, : len(tokens)] = [numbers[token] for token in tokens]
+        special[row, : len(tokens)] = [token in ("[CLS]", "[SEP]") for token in tokens]
         lengths.append(len(tokens))
+    is_random_next = [instance["is_random_next"] for instance in instances]
     packed = PackedInstances(
-        rows.reshape(-1),
-        np.zeros(rows.size, dtype=np.int64),
-        np.tile(np.arange(width), len(rows)),
-        np.array(lengths),
-        width,
-        np.arange(len(rows), dtype=np.uint64),
-        special.reshape(-1),
-        next_sentence_label=np.array([one["is_random_next"] for one in instances], dtype=np.int64),
+        input_ids=rows.reshape(-1),
+        token_type_ids=np.zeros(rows.size, dtype=np.int64),
+        position_ids=np.tile(np.arange(width), len(rows)),
+        lengths=np.array(lengths),
+        width=width,
+        names=np.arange(len(rows), dtype=np.uint64),
+        special=special.reshape(-1),
+        next_sentence_label=np.array(is_random_next, dtype=np.int64),
     )
     return figures(packed, np.array(position), continues, width)
 
@@ -217,58 +235,63 @@ def at_the_released_settings(
 ) -> None:
     oracle = json.loads((data / "oracles" / ORACLE).read_text(encoding="utf-8"))
     text = (data / "oracles" / "google_bert_sample_text.txt").read_text(encoding="utf-8")
-    documents = [
-        tokenizer.encode_batch(one.split("\n")) for one in text.split("\n\n") if one.strip()
-    ]
-    shards, continues = shards_of(documents, ids.vocab_size, [0] * len(documents)), ids.continues
-    width, copies = oracle["args"]["max_seq_length"], oracle["args"]["dupe_factor"]
+    blocks = [block.split("\n") for block in text.split("\n\n") if block.strip()]
+    documents = [tokenizer.encode_batch(block) for block in blocks]
+    shards = shards_of(documents, ids.vocab_size, [0] * len(documents))
+    width = oracle["args"]["max_seq_length"]
+    copies = oracle["args"]["dupe_factor"]
     build = released_code(code, data, oracle) if code else None
+    continues = ids.continues
     assert continues is not None
-    theirs = their_figures(oracle["instances"], width, tokenizer, continues)
-    found: dict[str, list[dict[str, float]]] = {"the released instances": [theirs]}
+
+    # Name of a column -> its figures, one dictionary a seed.
+    released = their_figures(oracle["instances"], width, tokenizer, continues)
+    columns: dict[str, list[dict[str, float]]] = {RELEASED_INSTANCES: [released]}
     for recipe, whole_words in (("released", False), ("released, whole words", True)):
         if build:
-            found[f"released code{', whole words' * whole_words}"] = [
-                their_figures(build(seed, whole_words), width, tokenizer, continues)
-                for seed in range(seeds)
-            ]
-        found[f"ours: {recipe}"] = [
+            name = "released code, whole words" if whole_words else "released code"
+            columns[name] = []
+            for seed in range(seeds):
+                instances = build(seed, whole_words)
+                columns[name].append(their_figures(instances, width, tokenizer, continues))
+        columns[f"ours: {recipe}"] = [
             all_of(shards, ids, recipe, width, seed, copies) for seed in range(seeds)
         ]
-    found["ours: ours"] = [
+    columns["ours: ours"] = [
         all_of(shards, ids, "ours", width, seed, copies) for seed in range(seeds)
     ]
 
-    def cell(name: str, key: str) -> str:
-        """Mean (sd over seeds), and how far the released instances lie off, and the mean of the
-        column before.
-        """
-        values = np.array([one[key] for one in found[name]])
-        if len(values) == 1:
-            return f"{values[0]:.4g}"
-        said = [f"{values.std():.2g}"]
-        if values.std() > 1e-9 and "whole" not in name:
-            said.append(
-                f"the released instances {(theirs[key] - values.mean()) / values.std():+.1f} sd"
-            )
-        before = [*found][[*found].index(name) - 1]
-        if before.startswith("released code"):
-            other = np.array([one[key] for one in found[before]])
-            error = np.sqrt((values.var() + other.var()) / seeds)
-            said.append(
-                f"means {(values.mean() - other.mean()) / error:+.1f} errors apart"
-                if error
-                else "means equal"
-            )
-        return f"{values.mean():.4g} ({'; '.join(said)})"
-
     about = f"{len(documents)} documents, length {width}, {copies} copies"
-    columns = {name: lambda key, name=name: cell(name, key) for name in found}
     table(
         f"At the settings of the released instances ({about}): mean (sd over {seeds} seeds)",
-        columns,
-        theirs,
+        {name: partial(cell, columns, name) for name in columns},
+        released,
     )
+
+
+def cell(columns: dict[str, list[dict[str, float]]], name: str, key: str) -> str:
+    """Mean (sd over seeds), and how far the released instances lie off, and the mean of the column
+    before.
+    """
+    values = np.array([figures[key] for figures in columns[name]])
+    if len(values) == 1:
+        return f"{values[0]:.4g}"
+    spread = values.std()
+    notes = [f"{spread:.2g}"]
+    if spread > 1e-9 and "whole" not in name:
+        released = columns[RELEASED_INSTANCES][0][key]
+        notes.append(f"the released instances {(released - values.mean()) / spread:+.1f} sd")
+    names = [*columns]
+    before = names[names.index(name) - 1]
+    if before.startswith("released code"):
+        theirs = np.array([figures[key] for figures in columns[before]])
+        error = np.sqrt((values.var() + theirs.var()) / len(values))
+        if error:
+            distance = (values.mean() - theirs.mean()) / error
+            notes.append(f"means {distance:+.1f} errors apart")
+        else:
+            notes.append("means equal")
+    return f"{values.mean():.4g} ({'; '.join(notes)})"
 
 
 def on_real_text(shards: TokenShards, ids: SpecialIds, most: int) -> None:

@@ -86,7 +86,7 @@ def test_help_of_a_verb_imports_nothing_heavy(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_help_of_the_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_help_of_the_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     """What a stage does, an example, groups and keys: two screens of 80 columns, of files alone and
     of what is true.
     """
@@ -115,7 +115,7 @@ def test_help_of_the_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
             assert re.search(rf"^  {re.escape(key)} +[\w\[-]", keys, re.MULTILINE), (verb, key)
 
 
-def test_the_long_help_of_a_stage_is_hydras(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_the_long_help_of_a_stage_is_hydras(clozelab, tmp_path: Path) -> None:
     done = clozelab("pretrain", "--help-all")
     assert (
         done.returncode == 0
@@ -149,7 +149,7 @@ def test_what_begins_is_said_at_once(
 
 
 @pytest.mark.parametrize("verb", ["prepare", "pretrain", "finetune"])
-def test_cfg_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:  # type: ignore[no-untyped-def]
+def test_cfg_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:
     done = clozelab(verb, "--cfg", "job", "scale=laptop")
     assert done.returncode == 0 and "name: laptop" in done.stdout, done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -302,7 +302,7 @@ def test_list_and_dry_run(clozelab, tmp_path: Path) -> None:  # type: ignore[no-
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failing_sweep_job_fails_the_sweep_and_names_its_log(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_failing_sweep_job_fails_the_sweep_and_names_its_log(clozelab, tmp_path: Path) -> None:
     # -m anywhere
     words = ["task=mrpc", "seed=1,2", "-m", "encoder=nowhere", "row=x", "hydra.launcher.fork=false"]
     done = clozelab("finetune", *words)
@@ -312,7 +312,7 @@ def test_a_failing_sweep_job_fails_the_sweep_and_names_its_log(clozelab, tmp_pat
     assert len(logs) == 2
 
 
-def test_a_long_sweep_is_looked_at_before_its_first_job(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_long_sweep_is_looked_at_before_its_first_job(clozelab, tmp_path: Path) -> None:
     words = [
         "-m",
         "objective=mlm",
@@ -326,7 +326,7 @@ def test_a_long_sweep_is_looked_at_before_its_first_job(clozelab, tmp_path: Path
     assert not list(tmp_path.rglob("run.json"))
 
 
-def test_a_sweep_leaves_no_secret_behind(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_sweep_leaves_no_secret_behind(clozelab, tmp_path: Path) -> None:
     words = [
         "logger=wandb",
         "logger.wandb.mode=disabled",

@@ -37,7 +37,9 @@ MUST_SAY = {
 
 @cache
 def whole(stage: str, *overrides: str) -> DictConfig:
-    said = [word for override in overrides for word in MUST_SAY.get(override, ())]
+    said = []
+    for override in overrides:
+        said.extend(MUST_SAY.get(override, ()))
     return sweep.compose(stage, [*said, *overrides])
 
 

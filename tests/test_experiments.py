@@ -158,7 +158,10 @@ def jobs_at(folder: Path, stage: str, scale: DictConfig, *keys: str) -> list[lis
     config = OmegaConf.create({"scale": scale, "params": params})
     words = [f"{key}={config.params[key]}" for key in keys or config.params]
     parsed = OverridesParser.create(config_loader=loader(folder)).parse_overrides(words)
-    return [job for batch in BasicSweeper.split_arguments(parsed, None) for job in batch]
+    result = []
+    for batch in BasicSweeper.split_arguments(parsed, None):
+        result.extend(batch)
+    return result
 
 
 def tasks_at(scale: DictConfig) -> set[str]:
@@ -169,7 +172,9 @@ def tasks_at(scale: DictConfig) -> set[str]:
     named = {*own.tasks.split(","), *own.glue_tasks.split(","), *own.benchmarks.values()}
     folders = [EXPERIMENTS_DIR / name for name in list_experiments()]
     tuned = [folder for folder in folders if "finetune" in stages_of(folder)]
-    jobs = [job for folder in tuned for job in jobs_at(folder, "finetune", scale, "task")]
+    jobs = []
+    for folder in tuned:
+        jobs.extend(jobs_at(folder, "finetune", scale, "task"))
     return named | {word.removeprefix("task=") for (word,) in jobs}
 
 
@@ -607,11 +612,10 @@ def test_pretraining_sweep(scale: str) -> None:
         planned_jobs(sweep.Sweep("sweep_pretrain", [f"scale={scale}", "runs_dir=R"], folder=TABLE5))
     )
     seeds = OmegaConf.load(CONF_DIR / "scale" / f"{scale}.yaml").pretrain.seeds.split(",")
-    expected = {
-        f"R/table5_pretraining_tasks/{scale}/pretrain/{a}/seed-{s}"
-        for a in ("mlm_nsp", "mlm", "ltr")
-        for s in seeds
-    }
+    expected = set()
+    for a in ("mlm_nsp", "mlm", "ltr"):
+        for s in seeds:
+            expected.add(f"R/table5_pretraining_tasks/{scale}/pretrain/{a}/seed-{s}")
     assert {job.run_dir for job in jobs} == expected and len(jobs) == len(expected)
     assert {job.status for job in jobs} == {"new"}
 

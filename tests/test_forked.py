@@ -14,9 +14,11 @@ from tests import forked
 
 TELL = """
 import os, subprocess, sys
-print([sys.argv[1:], os.getcwd(), os.environ.get("ONE"), sys.path[0], __name__, os.getsid(0) == os.getpid()])
+leads = os.getsid(0) == os.getpid()
+print([sys.argv[1:], os.getcwd(), os.environ.get("ONE"), sys.path[0], __name__, leads])
 print(sys.stdin.read(), file=sys.stderr)
-print(subprocess.run([sys.executable, "-c", "import os; print(os.getppid())"], capture_output=True).stdout, flush=True)
+child = [sys.executable, "-c", "import os; print(os.getppid())"]
+print(subprocess.run(child, capture_output=True).stdout, flush=True)
 sys.exit({status})
 """
 

@@ -244,7 +244,7 @@ HANDLER = {
 
 
 def master(**hydra: Any) -> dict[str, Any]:
-    return {"sweep_pretrain.yaml": SWEEP | {"hydra": SWEEP["hydra"] | hydra}}  # type: ignore[operator]
+    return {"sweep_pretrain.yaml": SWEEP | {"hydra": SWEEP["hydra"] | hydra}}
 
 
 def laid_over(defaults: Any, **files: Any) -> dict[str, Any]:
@@ -603,11 +603,10 @@ def test_the_list_of_addresses_is_right() -> None:
             where
         )
     documents = [*CONF_DIR.rglob("*.yaml"), *(CONF_DIR.parent / "docs").glob("*.md")]
-    words = {
-        word.strip("`'\",")
-        for path in documents
-        for word in path.read_text().replace("=", " ").split()
-    }
+    words = set()
+    for path in documents:
+        for word in path.read_text().replace("=", " ").split():
+            words.add(word.strip("`'\","))
     named = {
         word
         for word in words

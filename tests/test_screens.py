@@ -104,10 +104,16 @@ def test_no_line_is_wider_than_the_terminal_or_breaks_inside_a_word(
         return capsys.readouterr().out.splitlines()
 
     for name in screens:
-        known = {word for line in lines(name, 2000) for word in line.split()}
+        known = set()
+        for line in lines(name, 2000):
+            known.update(line.split())
         assert known, name
         for width in WIDTHS:
             shown = [line for line in lines(name, width) if not WHOLE.search(line)]
             assert [line for line in shown if len(line.rstrip()) > width] == [], (name, width)
-            words = {word for line in shown for word in line.split() if set(word) != {"\u2500"}}
+            words = set()
+            for line in shown:
+                for word in line.split():
+                    if set(word) != {"\u2500"}:
+                        words.add(word)
             assert words - known == set(), (name, width)

@@ -31,7 +31,9 @@ SECRETS = (*PLANTED.values(), "hunter2hunter2", "swordfish-swordfish")
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     draw, words = random.Random(0), [a + b for a in "bcdfg" for b in "aeiou"]
-    documents = ["\n".join(" ".join(draw.choices(words, k=7)) for _ in range(6)) for _ in range(60)]
+    documents = []
+    for _ in range(60):
+        documents.append("\n".join(" ".join(draw.choices(words, k=7)) for _ in range(6)))
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus/text.txt").write_text("\n\n".join(documents))
     return tmp_path / "corpus"

@@ -49,12 +49,11 @@ def clozelab(place: Path, *words: str, python: str = sys.executable, path: Path 
 
 def write_task(place: Path, name: str, sentences: list[str], words: tuple[str, str]) -> None:
     """Which of two words does a sentence hold? The word itself is taken out of the text."""
-    lines = [
-        (" ".join(one for one in line.split() if one not in words), word)
-        for line in sentences
-        for word in words
-        if word in line.split()
-    ]
+    lines = []
+    for line in sentences:
+        for word in words:
+            if word in line.split():
+                lines.append((" ".join(one for one in line.split() if one not in words), word))
     assert len(lines) > 600, f"{name}: {len(lines)}"
     (place / "data" / name).mkdir(parents=True)
     (place / "my/task").mkdir(parents=True, exist_ok=True)
@@ -127,7 +126,8 @@ PACKAGE = """\
 import torch
 
 def plain(named_parameters, *, learning_rate):
-    return torch.optim.SGD([one for _, one in named_parameters if one.requires_grad], lr=learning_rate)
+    trained = [one for _, one in named_parameters if one.requires_grad]
+    return torch.optim.SGD(trained, lr=learning_rate)
 """
 
 

@@ -54,30 +54,33 @@ TASK_FILES: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def surface_baselines(files: Mapping[str, str]) -> dict[str, Scores]:
-    """Validation file -> its baselines, from all files of a world (path -> content). With
-    "majority", where that means
-    something: the most frequent label of the validation split; for SQuAD, to answer nothing."""
-    train, validation = (_read_cola(files[f"glue/CoLA/{name}.tsv"]) for name in ("train", "dev"))
+    """Validation file -> its baselines, from all files of a world (path -> content).
+
+    With "majority", where that means something: the most frequent label of the validation split;
+    for SQuAD, to answer nothing.
+    """
+    train = _read_cola(files["glue/CoLA/train.tsv"])
+    validation = _read_cola(files["glue/CoLA/dev.tsv"])
     results = {"glue/CoLA/dev.tsv": _classify(train, validation)}
     for name, (columns, label) in TASK_FILES.items():
-        train = _read_tsv(files[f"glue/{name.split('/')[0]}/train.tsv"], columns, label)
+        folder = name.split("/")[0]
+        train = _read_tsv(files[f"glue/{folder}/train.tsv"], columns, label)
         validation = _read_tsv(files[f"glue/{name}.tsv"], columns, label)
-        results[f"glue/{name}.tsv"] = (_regress if name == "STS-B/dev" else _classify)(
-            train, validation
-        )
+        score = _regress if folder == "STS-B" else _classify
+        results[f"glue/{name}.tsv"] = score(train, validation)
     results["swag/val.csv"] = _choose(
         _read_swag(files["swag/train.csv"]), _read_swag(files["swag/val.csv"])
     )
     for version in ("v1.1", "v2.0"):
-        train_text, text = (files[f"squad/{split}-{version}.json"] for split in ("train", "dev"))
-        abstain = float(np.mean([not qa["answers"] for _, qa in _questions(text)]))
-        found = {MAJORITY: abstain, OVERLAP: span_overlap_f1(train_text, text)}
+        text = files[f"squad/dev-{version}.json"]
+        abstain = float(np.mean([not entry["answers"] for _, entry in _questions(text)]))
+        by_overlap = span_overlap_f1(files[f"squad/train-{version}.json"], text)
         results[f"squad/dev-{version}.json"] = {
-            name: {"f1": 100.0 * value} for name, value in found.items()
+            MAJORITY: {"f1": 100.0 * abstain},
+            OVERLAP: {"f1": 100.0 * by_overlap},
         }
-    results["ner/dev.txt"] = {
-        TAGS: {"f1": word_tag_f1(files["ner/train.txt"], files["ner/dev.txt"])}
-    }
+    by_word = word_tag_f1(files["ner/train.txt"], files["ner/dev.txt"])
+    results["ner/dev.txt"] = {TAGS: {"f1": by_word}}
     return results
 
 
@@ -88,12 +91,11 @@ def baseline_files(files: Mapping[str, str]) -> dict[str, str]:
     folders: dict[str, dict[str, Scores]] = {}
     for path, scores in surface_baselines(files).items():
         folder, _, name = path.rpartition("/")
-        kept = {
-            key: {metric: round(value, 4) for metric, value in named.items()}
-            for key, named in scores.items()
-            if key != MAJORITY
-        }
-        folders.setdefault(folder, {})[name] = kept
+        rounded = {}
+        for baseline, values in scores.items():
+            if baseline != MAJORITY:
+                rounded[baseline] = {metric: round(value, 4) for metric, value in values.items()}
+        folders.setdefault(folder, {})[name] = rounded
     return {
         f"{folder}/{BASELINES_FILE}": json.dumps(content, indent=1) + "\n"
         for folder, content in folders.items()
@@ -118,11 +120,12 @@ def _read_cola(text: str) -> tuple[Texts, list[str]]:
 
 
 def _read_swag(text: str) -> list[tuple[str, list[str], int]]:
-    rows = csv.DictReader(io.StringIO(text, newline=""))
-    return [
-        (row["startphrase"], [row[f"ending{n}"] for n in range(4)], int(row["label"]))
-        for row in rows
-    ]
+    """(beginning, four endings, label) of each row."""
+    questions = []
+    for row in csv.DictReader(io.StringIO(text, newline="")):
+        endings = [row[f"ending{n}"] for n in range(4)]
+        questions.append((row["startphrase"], endings, int(row["label"])))
+    return questions
 
 
 # ---- words
@@ -130,26 +133,28 @@ def _read_swag(text: str) -> list[tuple[str, list[str], int]]:
 
 
 def _classify(train: tuple[Texts, list[str]], validation: tuple[Texts, list[str]]) -> Scores:
-    labels = sorted({*train[1], *validation[1]})
-    y, truth = (
-        np.array([labels.index(label) for label in part[1]]) for part in (train, validation)
-    )
+    train_texts, train_labels = train
+    texts, text_labels = validation
+    names = sorted({*train_labels, *text_labels})
+    labels = np.array([names.index(label) for label in train_labels])
+    truth = np.array([names.index(label) for label in text_labels])
     guesses = {
         MAJORITY: np.full(len(truth), np.bincount(truth).argmax()),
-        BAG: guess_classes(train[0], y, validation[0], len(labels)),
+        BAG: guess_classes(train_texts, labels, texts, len(names)),
     }
-    if validation[0][0][1]:
-        guesses[OVERLAP] = _overlap_guesses(train[0], y, validation[0])
-    metrics = ["accuracy", "f1", "matthews"] if len(labels) == 2 else ["accuracy"]
+    has_second_text = texts[0][1] != ""
+    if has_second_text:
+        guesses[OVERLAP] = _overlap_guesses(train_texts, labels, texts)
+    metrics = ["accuracy", "f1", "matthews"] if len(names) == 2 else ["accuracy"]
     return {name: glue.score(metrics, guess, truth) for name, guess in guesses.items()}
 
 
-def _overlap_guesses(train: Texts, y: np.ndarray, validation: Texts) -> np.ndarray:
+def _overlap_guesses(train: Texts, labels: np.ndarray, validation: Texts) -> np.ndarray:
     """The most frequent training label at each share of overlap, in tenths."""
     by_share: dict[int, Counter[int]] = defaultdict(Counter)
-    for pair, label in zip(train, y, strict=True):
+    for pair, label in zip(train, labels, strict=True):
         by_share[round(10 * overlap(*pair))][int(label)] += 1
-    majority = int(np.bincount(y).argmax())
+    majority = int(np.bincount(labels).argmax())
     guesses = []
     for pair in validation:
         counts = by_share.get(round(10 * overlap(*pair)))
@@ -159,9 +164,10 @@ def _overlap_guesses(train: Texts, y: np.ndarray, validation: Texts) -> np.ndarr
 
 def _regress(train: tuple[Texts, list[str]], validation: tuple[Texts, list[str]]) -> Scores:
     """Numbers from the bag, and the overlap itself."""
-    y, truth = (np.array(part[1], dtype=np.float64) for part in (train, validation))
+    numbers = np.array(train[1], dtype=np.float64)
+    truth = np.array(validation[1], dtype=np.float64)
     guesses = {
-        BAG: guess_numbers(train[0], y, validation[0]),
+        BAG: guess_numbers(train[0], numbers, validation[0]),
         OVERLAP: np.array([overlap(*pair) for pair in validation[0]]),
     }
     return {
@@ -173,13 +179,18 @@ def _choose(
     train: list[tuple[str, list[str], int]], validation: list[tuple[str, list[str], int]]
 ) -> Scores:
     """The ending that looks most like a right one, or shares most words with the beginning."""
-    asked = [(start, endings) for start, endings, _ in validation]
-    labels, truth = (np.array([label for _, _, label in part]) for part in (train, validation))
-    shares = np.array([[overlap(start, ending) for ending in endings] for start, endings in asked])
+    learnt = [(start, endings) for start, endings, _ in train]
+    questions = [(start, endings) for start, endings, _ in validation]
+    labels = np.array([label for _, _, label in train])
+    truth = np.array([label for _, _, label in validation])
+    shares = []
+    for start, endings in questions:
+        shares.append([overlap(start, ending) for ending in endings])
+    most_frequent = np.bincount(truth).argmax()
     guesses = {
-        MAJORITY: np.full(len(truth), np.bincount(truth).argmax()),
-        BAG: guess_choices([(start, endings) for start, endings, _ in train], labels, asked),
-        OVERLAP: shares.argmax(axis=1),
+        MAJORITY: np.full(len(truth), most_frequent),
+        BAG: guess_choices(learnt, labels, questions),
+        OVERLAP: np.array(shares).argmax(axis=1),
     }
     return {name: glue.score(["accuracy"], guess, truth) for name, guess in guesses.items()}
 
@@ -189,51 +200,47 @@ def _choose(
 
 
 def _questions(text: str) -> list[tuple[str, dict[str, Any]]]:
-    articles = json.loads(text)["data"]
-    return [
-        (paragraph["context"], qa)
-        for article in articles
-        for paragraph in article["paragraphs"]
-        for qa in paragraph["qas"]
-    ]
+    """(passage, question with its answers) of a SQuAD file."""
+    questions = []
+    for article in json.loads(text)["data"]:
+        for paragraph in article["paragraphs"]:
+            questions += [(paragraph["context"], entry) for entry in paragraph["qas"]]
+    return questions
 
 
 def span_overlap_f1(train: str, validation: str) -> float:
     """Mean token F1 (0 to 1) of the overlap baseline; in 2.0 an unanswerable question counts as
     wrong.
     """
-    learnt = [qa for _, qa in _questions(train)]
-    guesser = PhraseGuesser(
-        [qa["question"] for qa in learnt],
-        [[answer["text"] for answer in qa["answers"]] for qa in learnt],
-    )
-    scores = [
-        (
-            f1(guesser.guess(context, qa["question"]), qa["answers"][0]["text"])
-            if qa["answers"]
-            else 0.0
-        )
-        for context, qa in _questions(validation)
-    ]
+    questions = []
+    answers = []
+    for _, entry in _questions(train):
+        questions.append(entry["question"])
+        answers.append([answer["text"] for answer in entry["answers"]])
+    guesser = PhraseGuesser(questions, answers)
+    scores = []
+    for context, entry in _questions(validation):
+        if entry["answers"]:
+            guess = guesser.guess(context, entry["question"])
+            scores.append(f1(guess, entry["answers"][0]["text"]))
+        else:
+            scores.append(0.0)
     return float(np.mean(scores))
 
 
 def _read_conll(text: str) -> list[tuple[list[str], list[str]]]:
     """(words, tags) of each sentence."""
-    blocks = text.split("\n\n")
-    lines = (
-        [line.split(" ") for line in block.splitlines() if not line.startswith("-DOCSTART-")]
-        for block in blocks
-    )
-    return [
-        ([cells[0] for cells in sentence], [cells[-1] for cells in sentence])
-        for sentence in lines
-        if sentence
-    ]
+    sentences = []
+    for block in text.split("\n\n"):
+        lines = [line for line in block.splitlines() if not line.startswith("-DOCSTART-")]
+        if lines:
+            cells = [line.split(" ") for line in lines]
+            sentences.append(([row[0] for row in cells], [row[-1] for row in cells]))
+    return sentences
 
 
 def word_tag_f1(train: str, validation: str) -> float:
     """Entity F1 (0 to 1) of each word's most frequent tag."""
-    asked = _read_conll(validation)
-    guesses = most_frequent_tags(_read_conll(train), [words for words, _ in asked], "O")
-    return entity_scores(guesses, [wanted for _, wanted in asked])["f1"]
+    sentences = _read_conll(validation)
+    guesses = most_frequent_tags(_read_conll(train), [words for words, _ in sentences], "O")
+    return entity_scores(guesses, [tags for _, tags in sentences])["f1"]

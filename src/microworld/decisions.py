@@ -25,6 +25,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -108,10 +109,10 @@ class Choices:
         self, address: Hashable, options: Sequence[Any], weights: Sequence[float] | None, value: Any
     ) -> None:
         assert address not in self.decisions, f"decision {address} is made twice"
-        total = float(len(options)) if weights is None else sum(weights)
-        probabilities = tuple(
-            (1.0 if weights is None else weights[index]) / total for index in range(len(options))
-        )
+        if weights is None:
+            weights = [1.0] * len(options)
+        total = sum(weights)
+        probabilities = tuple(weight / total for weight in weights)
         self.decisions[address] = Decision(tuple(options), probabilities, value)
         self.log_probability += math.log(probabilities[options.index(value)])
 
@@ -161,32 +162,34 @@ def read_document(tell: Teller, seed: str) -> Reading:
             if option == decision.value:
                 continue
             alternative = retell(tell, {**values, address: option}, text, choices.log_probability)
-            for position in alternative.positions if alternative else ():
-                by_position.setdefault(position, []).append(alternative)  # type: ignore[arg-type]
+            if alternative is None:
+                continue
+            for position in alternative.positions:
+                by_position.setdefault(position, []).append(alternative)
     return Reading(text, choices.log_probability, by_position)
 
 
 def retell(
     tell: Teller, forced: dict[Hashable, Any], text: list[str], log_probability: float
 ) -> Alternative | None:
-    """The document under `forced` decisions, against `text`; None where it cannot be or has another
-    length.
+    """The document under `forced` decisions, against `text`; None where it cannot be, has another
+    length or the same words.
     """
     choices = Choices("", forced=forced, record=True)
     try:
-        other = _tell(tell, choices)
+        retold = _tell(tell, choices)
     except Unreachable:
         return None
-    if len(other) != len(text) or len(choices.decisions) != len(forced):
+    if len(retold) != len(text) or len(choices.decisions) != len(forced):
         return None
-    words = {
-        index: new for index, (old, new) in enumerate(zip(text, other, strict=True)) if old != new
-    }
-    return (
-        Alternative(frozenset(words), words, math.exp(choices.log_probability - log_probability))
-        if words
-        else None
-    )
+    words = {}
+    for position, (old, new) in enumerate(zip(text, retold, strict=True)):
+        if old != new:
+            words[position] = new
+    if not words:
+        return None
+    weight = math.exp(choices.log_probability - log_probability)
+    return Alternative(frozenset(words), words, weight)
 
 
 def _tell(tell: Teller, choices: Choices) -> list[str]:
@@ -209,10 +212,12 @@ def _losses(
     reading: Reading, targets: Iterable[int], hidden: set[int]
 ) -> list[tuple[float, float]]:
     """(loss in nats, expected accuracy of the best guess) of each target."""
-    posteriors = [
-        (reading.words[position], word_posterior(reading, position, hidden)) for position in targets
-    ]
-    return [(-math.log(posterior[word]), max(posterior.values())) for word, posterior in posteriors]
+    losses = []
+    for position in targets:
+        posterior = word_posterior(reading, position, hidden)
+        word = reading.words[position]
+        losses.append((-math.log(posterior[word]), max(posterior.values())))
+    return losses
 
 
 def _masked(
@@ -227,15 +232,16 @@ def _masked(
     random_01 = random.Random(f"{window}/{reading.words[:20]}").random
     count = len(reading.words)
     width = min(window, count)
-    result = []
+    losses = []
     for _ in range(draws):
         for first in range(-int(random_01() * width), count, width):
             start = min(max(first, 0), count - width)
             inside = range(start, start + width)
             hidden = {position for position in inside if random_01() < hidden_fraction}
             targets = [position for position in sorted(hidden) if first <= position < first + width]
-            result += _losses(reading, targets, hidden | (set(range(count)) - set(inside)))
-    return result
+            outside = set(range(count)) - set(inside)
+            losses += _losses(reading, targets, hidden | outside)
+    return losses
 
 
 def left_to_right(tell: Teller, seed: str, num_documents: int) -> dict[str, float]:
@@ -243,14 +249,14 @@ def left_to_right(tell: Teller, seed: str, num_documents: int) -> dict[str, floa
 
     How long the document gets is left out: nobody is asked to predict where it ends.
     """
-    nats, words = np.zeros(num_documents), np.zeros(num_documents)
+    nats = np.zeros(num_documents)
+    words = np.zeros(num_documents)
     for index in range(num_documents):
         choices = Choices(f"{seed}/{index}", record=True)
         words[index] = len(_tell(tell, choices))
         length = choices.decisions["length"]
-        nats[index] = -choices.log_probability + math.log(
-            length.probabilities[length.options.index(length.value)]
-        )
+        probability = length.probabilities[length.options.index(length.value)]
+        nats[index] = -choices.log_probability + math.log(probability)
     return {
         "left_to_right_loss": float(nats.sum() / words.sum()),
         "left_to_right_standard_error": _standard_error(nats / words),
@@ -259,9 +265,9 @@ def left_to_right(tell: Teller, seed: str, num_documents: int) -> dict[str, floa
 
 
 def _standard_error(of_documents: np.ndarray) -> float:
-    return float(
-        of_documents.std(ddof=min(1, len(of_documents) - 1)) / math.sqrt(len(of_documents))
-    )
+    count = len(of_documents)
+    deviation = of_documents.std(ddof=min(1, count - 1))
+    return float(deviation / math.sqrt(count))
 
 
 def known_entropy(tell: Teller, seed: str, num_documents: int) -> dict[str, float]:
@@ -270,29 +276,43 @@ def known_entropy(tell: Teller, seed: str, num_documents: int) -> dict[str, floa
     `left_to_right_*`: see there, on `LEFT_TO_RIGHT_DOCUMENTS` times as many documents. Of a hidden
     word, and the share of them that the best guess gets right: `masked_one_*`, a single one, all
     else visible; `masked_document_*`, a fraction of `HIDDEN_FRACTION` hidden at once, the whole
-    document in view; `masked_window_*`, the same in windows of
-    `WINDOW` words.
+    document in view; `masked_window_*`, the same in windows of `WINDOW` words.
     """
-    readings = [read_document(tell, f"{seed}/{index}") for index in range(num_documents)]
-    kinds = {
-        "masked_one": [
-            [_losses(r, [place], {place})[0] for place in range(len(r.words))] for r in readings
-        ],
-        "masked_document": [_masked(r, HIDDEN_FRACTION, len(r.words), DRAWS) for r in readings],
-        "masked_window": [_masked(r, HIDDEN_FRACTION, WINDOW, DRAWS) for r in readings],
-    }
     entropy = left_to_right(tell, seed, LEFT_TO_RIGHT_DOCUMENTS * num_documents)
-    for name, of_documents in kinds.items():
-        every = np.array([pair for losses in of_documents for pair in losses])
-        entropy[f"{name}_loss"], entropy[f"{name}_accuracy"] = map(float, every.mean(axis=0))
-        means = np.array([np.mean(losses, axis=0)[0] for losses in of_documents if losses])
-        entropy[f"{name}_standard_error"] = _standard_error(means)
-    return entropy | {"words": float(sum(len(r.words) for r in readings))}
+    masked_one = []
+    masked_document = []
+    masked_window = []
+    num_words = 0
+    for index in range(num_documents):
+        reading = read_document(tell, f"{seed}/{index}")
+        length = len(reading.words)
+        num_words += length
+        masked_one.append([_losses(reading, [hidden], {hidden})[0] for hidden in range(length)])
+        masked_document.append(_masked(reading, HIDDEN_FRACTION, length, DRAWS))
+        masked_window.append(_masked(reading, HIDDEN_FRACTION, WINDOW, DRAWS))
+    return {
+        **entropy,
+        **_mean_losses("masked_one", masked_one),
+        **_mean_losses("masked_document", masked_document),
+        **_mean_losses("masked_window", masked_window),
+        "words": float(num_words),
+    }
+
+
+def _mean_losses(name: str, of_documents: list[list[tuple[float, float]]]) -> dict[str, float]:
+    """Means over all words of all documents; the error is that of the documents' means."""
+    loss, accuracy = np.array([*chain.from_iterable(of_documents)]).mean(axis=0)
+    means = [np.mean(losses, axis=0)[0] for losses in of_documents if losses]
+    return {
+        f"{name}_loss": float(loss),
+        f"{name}_accuracy": float(accuracy),
+        f"{name}_standard_error": _standard_error(np.array(means)),
+    }
 
 
 def unigram_entropy(texts: Iterable[str]) -> float:
     """Entropy of the words alone, in nats: the plateau a model sits on before it has learnt
     anything but frequencies."""
-    counts = Counter(word for text in texts for word in words_of(text))
+    counts = Counter(chain.from_iterable(map(words_of, texts)))
     frequencies = np.array(list(counts.values())) / sum(counts.values())
     return float(-(frequencies * np.log(frequencies)).sum())

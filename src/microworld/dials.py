@@ -7,18 +7,16 @@ Every sentence has four words and a full stop: a person, a verb, an article and 
 Things belong to eight kinds, and so do most verbs and the tastes of people. Each thing takes one of
 three articles.
 
-- `right` is the share of sentences in the first order. There, what decides the person, the verb and
-the article stands
-  to their right. In the second order it stands to their left.
+- `right` is the share of sentences in the first order. There, what decides the person, the verb
+  and the article stands to their right. In the second order it stands to their left.
 - `following` is how often a sentence is about the same kind as the one before it.
 
 The tasks use things that fine-tuning never saw, so only text can have told their kinds. Bayes' rule
-can be followed to the end: `entropy` says how low each loss can be.
+can be followed to the end: `known_losses` says how low each loss can be.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 from collections.abc import Iterator, Sequence
@@ -30,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from microworld.world import Sample, is_written, refuse_foreign_files, write_files
+from microworld.world import Sample, checksums, is_written, refuse_foreign_files, write_files
 
 KINDS = {
     "fruit": (
@@ -67,39 +65,21 @@ OWN_VERBS = (
     "peels picks feeds strokes sharpens wields tastes serves wears sews winds throws waters prunes"
     " polishes carves"
 )
-PEOPLE = [
-    "Anna",
-    "Olga",
-    "Mark",
-    "Leo",
-    "Niels",
-    "Julia",
-    "Irene",
-    "Emma",
-    "Karl",
-    "Lars",
-    "Jonas",
-    "Marta",
-]
-PEOPLE += [
-    "Tomas",
-    "Harald",
-    "David",
-    "Eric",
-    "Greta",
-    "Ida",
-    "Nora",
-    "Otto",
-    "Paul",
-    "Ruth",
-    "Vera",
-    "Hugo",
-]
+_PEOPLE = (
+    "Anna Olga Mark Leo Niels Julia Irene Emma Karl Lars Jonas Marta Tomas Harald David Eric Greta"
+    " Ida Nora Otto Paul Ruth Vera Hugo"
+)
+PEOPLE = _PEOPLE.split()
 PLAIN_VERBS = ["sees", "has", "finds"]
 """Of any kind: they say nothing of the thing."""
 VERBS = [*OWN_VERBS.split(), *PLAIN_VERBS]
 ARTICLES = ["ka", "ki", "ko"]
-PLAIN_SHARE, OWN_PERSON_SHARE = 0.5, 0.75
+PLAIN_SHARE = 0.5
+"""How many sentences have a verb of any kind."""
+OWN_PERSON_SHARE = 0.75
+"""How many have a person who likes things of the kind."""
+FULL_STOP = 4
+"""Its position in a sentence."""
 HIDDEN_FRACTION = 0.135
 """Of BERT's predicted 15 % nine tenths are out of view."""
 SENTENCES = (8, 12)
@@ -120,51 +100,71 @@ class World:
 
     @cached_property
     def articles(self) -> dict[str, str]:
-        """Of each thing; six, five and five of a kind's sixteen, in both halves alike, so that no
-        kind tells.
+        """The article of each thing.
+
+        Of a kind's sixteen things, six, five and five take each article, and both halves are dealt
+        alike: so no article tells a kind.
         """
-        found = {}
+        articles = {}
         for things in THINGS:
             for start in (0, 8):
-                half, draw = (
-                    things[start : start + 8],
-                    random.Random(f"{self.seed}/articles/{things[start]}").random,
-                )
-                for place, thing in enumerate(sorted(half, key=lambda _: draw())):
-                    found[thing] = ARTICLES[(place + start // 8) % 3]
-        return found
+                half = things[start : start + 8]
+                draw = random.Random(f"{self.seed}/articles/{half[0]}").random
+                shuffled = sorted(half, key=lambda _: draw())
+                for number, thing in enumerate(shuffled):
+                    # The second half begins one article later: 3, 3, 2 and then 2, 3, 3.
+                    articles[thing] = ARTICLES[(number + start // 8) % 3]
+        return articles
 
     def sentence(
         self, draw: random.Random, kind: int, things: Sequence[str], is_plain: bool = False
     ) -> list[str]:
-        """Five words of one kind. `is_plain`: neither the verb nor the person says anything of
-        it.
-        """
+        """Five words of one kind. `is_plain`: neither the verb nor the person tells the kind."""
         thing = _one_of(draw, things)
-        plain_verb = is_plain or draw.random() < PLAIN_SHARE
-        verb = _one_of(draw, PLAIN_VERBS if plain_verb else VERBS[2 * kind : 2 * kind + 2])
-        any_person = is_plain or draw.random() >= OWN_PERSON_SHARE
-        words = [
-            _one_of(draw, PEOPLE if any_person else PEOPLE[3 * kind : 3 * kind + 3]),
-            verb,
-            self.articles[thing],
-            thing,
-        ]
-        return [*(words if draw.random() < self.right else words[::-1]), "."]
+        has_plain_verb = is_plain or draw.random() < PLAIN_SHARE
+        verb = _one_of(draw, PLAIN_VERBS if has_plain_verb else _verbs_of(kind))
+        is_anybody = is_plain or draw.random() >= OWN_PERSON_SHARE
+        person = _one_of(draw, PEOPLE if is_anybody else _people_of(kind))
+        words = [person, verb, self.articles[thing], thing]
+        if draw.random() >= self.right:
+            words.reverse()
+        return [*words, "."]
 
     def document(self, name: str) -> list[list[str]]:
+        """Sentences of five words, most of them about the kind of the one before."""
         draw = random.Random(f"{self.seed}/{name}")
-        length = SENTENCES[0] + int(draw.random() * (SENTENCES[1] - SENTENCES[0] + 1))
-        kind, found = int(draw.random() * len(THINGS)), []
+        fewest, most = SENTENCES
+        length = fewest + int(draw.random() * (most - fewest + 1))
+        kind = _draw_kind(draw)
+        sentences = []
         for _ in range(length):
-            found.append(self.sentence(draw, kind, THINGS[kind]))
+            sentences.append(self.sentence(draw, kind, THINGS[kind]))
             if draw.random() >= self.following:
-                kind = int(draw.random() * len(THINGS))
-        return found
+                kind = _draw_kind(draw)
+        return sentences
 
 
 def _one_of(draw: random.Random, choices: Sequence[str]) -> str:
     return choices[int(draw.random() * len(choices))]
+
+
+def _draw_kind(draw: random.Random) -> int:
+    return int(draw.random() * len(THINGS))
+
+
+def _draw_another_kind(draw: random.Random, kind: int) -> int:
+    step = 1 + int(draw.random() * (len(THINGS) - 1))
+    return (kind + step) % len(THINGS)
+
+
+def _people_of(kind: int) -> Sequence[str]:
+    """Three people like things of each kind."""
+    return PEOPLE[3 * kind : 3 * kind + 3]
+
+
+def _verbs_of(kind: int) -> Sequence[str]:
+    """Two verbs are of each kind."""
+    return VERBS[2 * kind : 2 * kind + 2]
 
 
 # The tasks
@@ -178,35 +178,62 @@ def task_files(world: World, train: int, validation: int) -> dict[str, str]:
     pairs is enough: with many, an encoder learns here to compare two texts, and nothing is left to
     be shown.
     """
-    files: dict[str, str] = {}
-    for split, count, half in (("train", train, slice(0, 8)), ("dev", validation, slice(8, 16))):
-        draw = random.Random(f"{world.seed}/{split}")
-        tags, kinds, pairs = [], ["sentence\tlabel"], ["index\tsentence1\tsentence2\tlabel"]
-        for index in range(count):
-            for _ in range(3):
-                kind = int(draw.random() * len(THINGS))
-                for word in world.sentence(draw, kind, THINGS[kind][half], is_plain=True):
-                    tags.append(f"{word} X X {'B-' + GROUPS[kind] if word in PEOPLE else 'O'}")
-            tags.append("")
-            kind = int(draw.random() * len(THINGS))
-            text = " ".join(world.sentence(draw, kind, THINGS[kind][half], is_plain=True))
-            kinds.append(f"{text}\t{'made' if list(KINDS)[kind] in MADE else 'natural'}")
-            other = (kind + (index % 2) * (1 + int(draw.random() * (len(THINGS) - 1)))) % len(
-                THINGS
-            )
-            texts = [
-                " ".join(
-                    " ".join(world.sentence(draw, one, THINGS[one][half], is_plain=True))
-                    for _ in range(2)
-                )
-                for one in (kind, other)
-            ]
-            if index < max(2, count // (8 if split == "train" else 1)):
-                pairs.append(f"{index}\t{texts[0]}\t{texts[1]}\t{'other' if index % 2 else 'same'}")
-        files[f"{FOLDER}/tags/{split}.txt"] = "\n".join(tags) + "\n"
-        files[f"{FOLDER}/kinds/{split}.tsv"] = "\n".join(kinds) + "\n"
-        files[f"{FOLDER}/pairs/{split}.tsv"] = "\n".join(pairs) + "\n"
-    return files
+    return {
+        **_split_files(world, "train", train, max(2, train // 8), slice(0, 8)),
+        **_split_files(world, "dev", validation, max(2, validation), slice(8, 16)),
+    }
+
+
+def _split_files(
+    world: World, split: str, count: int, num_pairs: int, half: slice
+) -> dict[str, str]:
+    draw = random.Random(f"{world.seed}/{split}")
+    tags: list[str] = []
+    kinds = ["sentence\tlabel"]
+    pairs = ["index\tsentence1\tsentence2\tlabel"]
+    for index in range(count):
+        tags += _tagged_lines(world, draw, half)
+        kind = _draw_kind(draw)
+        label = "made" if list(KINDS)[kind] in MADE else "natural"
+        kinds.append(f"{_plain_sentence(world, draw, kind, half)}\t{label}")
+        # Pairs beyond the last are drawn all the same: the other tasks do not depend on it.
+        pair = _pair(world, draw, kind, half, index)
+        if index < num_pairs:
+            pairs.append(pair)
+    return {
+        f"{FOLDER}/tags/{split}.txt": "\n".join(tags) + "\n",
+        f"{FOLDER}/kinds/{split}.tsv": "\n".join(kinds) + "\n",
+        f"{FOLDER}/pairs/{split}.tsv": "\n".join(pairs) + "\n",
+    }
+
+
+def _plain_sentence(world: World, draw: random.Random, kind: int, half: slice) -> str:
+    return " ".join(world.sentence(draw, kind, THINGS[kind][half], is_plain=True))
+
+
+def _tagged_lines(world: World, draw: random.Random, half: slice) -> list[str]:
+    """Three sentences in CoNLL-2003's columns. A person's tag is the group of the thing's kind."""
+    lines = []
+    for _ in range(3):
+        kind = _draw_kind(draw)
+        for word in _plain_sentence(world, draw, kind, half).split(" "):
+            tag = f"B-{GROUPS[kind]}" if word in PEOPLE else "O"
+            lines.append(f"{word} X X {tag}")
+    return [*lines, ""]
+
+
+def _pair(world: World, draw: random.Random, kind: int, half: slice, index: int) -> str:
+    """A row of two texts of two sentences each: of one kind where `index` is even."""
+    second_kind = _draw_another_kind(draw, kind)
+    label = "other"
+    if index % 2 == 0:
+        second_kind = kind
+        label = "same"
+    texts = []
+    for kind_of_text in (kind, second_kind):
+        sentences = [_plain_sentence(world, draw, kind_of_text, half) for _ in range(2)]
+        texts.append(" ".join(sentences))
+    return f"{index}\t{texts[0]}\t{texts[1]}\t{label}"
 
 
 def minimal_pairs(world: World, count: int) -> str:
@@ -214,44 +241,41 @@ def minimal_pairs(world: World, count: int) -> str:
     hardly.
 
     Groups say what is wrong and on which side of it stands what decides: `article_right`,
-    `article_left`, `verb_right`,
-    `verb_left`. The person's taste is the thing's kind.
+    `article_left`, `verb_right`, `verb_left`. The person's taste is the thing's kind.
     """
-    draw, lines = random.Random(f"{world.seed}/minimal pairs"), []
+    draw = random.Random(f"{world.seed}/minimal pairs")
+    lines = []
     for index in range(count):
-        kind = int(draw.random() * len(THINGS))
-        other = (kind + 1 + int(draw.random() * (len(THINGS) - 1))) % len(THINGS)
-        thing, person = _one_of(draw, THINGS[kind]), _one_of(draw, PEOPLE[3 * kind : 3 * kind + 3])
-        verbs = [_one_of(draw, VERBS[2 * one : 2 * one + 2]) for one in (kind, other)]
-        articles = [
-            world.articles[thing],
-            _one_of(draw, [one for one in ARTICLES if one != world.articles[thing]]),
-        ]
-        for group, good, bad in (
-            (
-                "article",
-                [person, verbs[0], articles[0], thing],
-                [person, verbs[0], articles[1], thing],
-            ),
-            (
-                "verb",
-                [person, verbs[0], articles[0], thing],
-                [person, verbs[1], articles[0], thing],
-            ),
-        ):
-            is_right = index % 2 == 0
-            texts = [
-                " ".join([*(words if is_right else words[::-1]), "."]) for words in (good, bad)
-            ]
-            side = "right" if is_right else "left"
-            found = {
-                "sentence_good": texts[0],
-                "sentence_bad": texts[1],
+        kind = _draw_kind(draw)
+        wrong_kind = _draw_another_kind(draw, kind)
+        thing = _one_of(draw, THINGS[kind])
+        person = _one_of(draw, _people_of(kind))
+        verb = _one_of(draw, _verbs_of(kind))
+        wrong_verb = _one_of(draw, _verbs_of(wrong_kind))
+        article = world.articles[thing]
+        wrong_article = _one_of(draw, [choice for choice in ARTICLES if choice != article])
+
+        side = "right" if index % 2 == 0 else "left"
+        good = [person, verb, article, thing]
+        wrong = {
+            "article": [person, verb, wrong_article, thing],
+            "verb": [person, wrong_verb, article, thing],
+        }
+        for group, bad in wrong.items():
+            pair = {
+                "sentence_good": _in_order(good, side),
+                "sentence_bad": _in_order(bad, side),
                 "UID": f"{group}_{side}",
                 "field": side,
             }
-            lines.append(json.dumps(found))
+            lines.append(json.dumps(pair))
     return "\n".join(lines) + "\n"
+
+
+def _in_order(words: list[str], side: str) -> str:
+    """The sentence in which what decides stands on this side."""
+    ordered = words if side == "right" else words[::-1]
+    return " ".join([*ordered, "."])
 
 
 # What can be known
@@ -285,20 +309,23 @@ class Reader:
     def factor(self, words: Sequence[str | None], is_right: bool) -> Floats:
         """P(the words that are given | kind, order) [K]; None is a word out of view."""
         person, verb, article, thing = words[:4] if is_right else words[3::-1]
-        found = np.ones(len(THINGS))
+        probability = np.ones(len(THINGS))
         for name, word, choices in (("person", person, PEOPLE), ("verb", verb, VERBS)):
-            if word is not None:
-                found = found * (
-                    self.tables[name][:, choices.index(word)] if word in choices else 0.0
-                )
+            if word is None:
+                continue
+            if word not in choices:
+                return np.zeros(len(THINGS))
+            probability = probability * self.tables[name][:, choices.index(word)]
         if article is not None and article not in ARTICLES:
             return np.zeros(len(THINGS))
+
         if thing is not None:
+            # A thing has one article and one kind: other articles and kinds are impossible.
             fits = thing in self.world.articles and article in (None, self.world.articles[thing])
-            return found * [fits * (thing in things) / len(things) for things in THINGS]
-        return found * (
-            1.0 if article is None else self.tables["article"][:, ARTICLES.index(article)]
-        )
+            return probability * [fits * (thing in things) / len(things) for things in THINGS]
+        if article is not None:
+            return probability * self.tables["article"][:, ARTICLES.index(article)]
+        return probability
 
     def likelihood(self, words: Sequence[str | None]) -> Floats:
         right = self.world.right
@@ -311,7 +338,8 @@ class Reader:
 
     def left_to_right(self, document: Sequence[Sequence[str]]) -> list[float]:
         """-log P(word | all words before it in the document), for every word."""
-        belief, costs = np.full(len(THINGS), 1 / len(THINGS)), []
+        belief = np.full(len(THINGS), 1 / len(THINGS))
+        costs = []
         for words in document:
             before = float(belief.sum())
             for end in range(1, 5):
@@ -327,70 +355,76 @@ class Reader:
         self, document: Sequence[Sequence[str]], hidden: Sequence[Sequence[bool]]
     ) -> list[float]:
         """-log P(word | all words of the document in view), for every hidden word."""
-        seen = [
-            [None if gone else word for word, gone in zip(*pair, strict=True)]
-            for pair in zip(document, hidden, strict=True)
-        ]
-        kinds = len(THINGS)
+        seen: list[list[str | None]] = []
+        for words, flags in zip(document, hidden, strict=True):
+            pairs = zip(words, flags, strict=True)
+            seen.append([None if is_hidden else word for word, is_hidden in pairs])
         evidence = [self.likelihood(words) for words in seen]
-        before, after = [np.full(kinds, 1 / kinds)], [np.ones(kinds)]
-        for one in evidence[:-1]:
-            before.append(self.step(before[-1] * one))
-        for one in reversed(evidence[1:]):
-            # the step is its own mirror image: it is symmetric
-            after.insert(0, self.step(after[0] * one) * kinds)
         costs = []
-        for place, words in enumerate(document):
-            belief = before[place] * after[place]
-            for at, gone in enumerate(hidden[place]):
-                if gone and at < 4:
-                    filled = [*seen[place][:at], words[at], *seen[place][at + 1 :]]
-                    share = (belief * self.likelihood(filled)).sum() / (
-                        belief * evidence[place]
-                    ).sum()
-                    costs.append(-float(np.log(share)))
-                elif gone:
+        for number, belief in enumerate(self._beliefs(evidence)):
+            total = (belief * evidence[number]).sum()
+            for position, is_hidden in enumerate(hidden[number]):
+                if not is_hidden:
+                    continue
+                if position == FULL_STOP:
                     costs.append(0.0)
+                    continue
+                filled = [*seen[number]]
+                filled[position] = document[number][position]
+                share = (belief * self.likelihood(filled)).sum() / total
+                costs.append(-float(np.log(share)))
         return costs
+
+    def _beliefs(self, evidence: Sequence[Floats]) -> list[Floats]:
+        """What all other sentences say of the kind of each sentence, [K] each."""
+        kinds = len(THINGS)
+        before = [np.full(kinds, 1 / kinds)]
+        for likelihood in evidence[:-1]:
+            before.append(self.step(before[-1] * likelihood))
+        after = [np.ones(kinds)]
+        for likelihood in reversed(evidence[1:]):
+            # the step is its own mirror image: it is symmetric
+            after.insert(0, self.step(after[0] * likelihood) * kinds)
+        return [left * right for left, right in zip(before, after, strict=True)]
 
 
 def known_losses(world: World, documents: int) -> list[dict[str, Any]]:
     """What no model gets below on average, from documents outside the corpus
     (clozelab/corpus/generated.py).
     """
-    reader, draw = Reader(world), random.Random(f"{world.seed}/hidden")
-    left, masked = [], []
+    reader = Reader(world)
+    draw = random.Random(f"{world.seed}/hidden")
+    left = []
+    masked = []
     for index in range(documents):
         document = world.document(f"held out/{index}")
         left.append(reader.left_to_right(document))
-        masked.append(
-            reader.masked(
-                document, [[draw.random() < HIDDEN_FRACTION for _ in words] for words in document]
-            )
-        )
-    bounds = []
-    for name, view, costs, more in (
-        ("left_to_right", "its document from the beginning", left, {}),
-        (
-            "masked",
-            "all unmasked words of its document",
-            masked,
-            {"hidden_fraction": HIDDEN_FRACTION},
-        ),
-    ):
-        sums, counts = np.array([sum(one) for one in costs]), np.array([len(one) for one in costs])
-        mean = sums.sum() / counts.sum()
-        error = np.std(sums - mean * counts, ddof=1) / counts.mean() / np.sqrt(len(costs))
-        bounds.append(
-            {
-                "reader": name,
-                "view": view,
-                "nats_per_word": float(mean),
-                "standard_error": float(error),
-                **more,
-            }
-        )
-    return bounds
+        hidden = []
+        for words in document:
+            hidden.append([draw.random() < HIDDEN_FRACTION for _ in words])
+        masked.append(reader.masked(document, hidden))
+    return [
+        {
+            "reader": "left_to_right",
+            "view": "its document from the beginning",
+            **_mean_cost(left),
+        },
+        {
+            "reader": "masked",
+            "view": "all unmasked words of its document",
+            **_mean_cost(masked),
+            "hidden_fraction": HIDDEN_FRACTION,
+        },
+    ]
+
+
+def _mean_cost(costs: Sequence[Sequence[float]]) -> dict[str, float]:
+    """The mean over all words of all documents, with the error of a ratio of two means."""
+    sums = np.array([sum(of_document) for of_document in costs])
+    counts = np.array([len(of_document) for of_document in costs])
+    mean = sums.sum() / counts.sum()
+    error = np.std(sums - mean * counts, ddof=1) / counts.mean() / np.sqrt(len(costs))
+    return {"nats_per_word": float(mean), "standard_error": float(error)}
 
 
 # Writing
@@ -415,9 +449,15 @@ def write_world(
     world or files this would overwrite.
     """
     settings = {
-        key: value for key, value in locals().items() if key not in ("output_dir", "only_look")
+        "world_seed": world_seed,
+        "right": right,
+        "following": following,
+        "num_documents": num_documents,
+        "train_examples": train_examples,
+        "validation_examples": validation_examples,
+        "entropy_documents": entropy_documents,
+        "world_version": WORLD_VERSION,
     }
-    settings["world_version"] = WORLD_VERSION
     for name in ("right", "following"):
         if not 0 <= settings[name] <= 1:
             raise ValueError(f"dials: {name} must be between 0 and 1, not {settings[name]}")
@@ -430,13 +470,12 @@ def write_world(
     if only_look:
         return None
     world = World(world_seed, right, following)
-    documents = [
-        "\n".join(" ".join(words) for words in world.document(f"corpus/{n}"))
-        for n in range(num_documents)
-    ]
-    files = {CORPUS: "\n\n".join(documents) + "\n"} | task_files(
-        world, train_examples, validation_examples
-    )
+    documents = []
+    for number in range(num_documents):
+        sentences = [" ".join(words) for words in world.document(f"corpus/{number}")]
+        documents.append("\n".join(sentences))
+    files = {CORPUS: "\n\n".join(documents) + "\n"}
+    files |= task_files(world, train_examples, validation_examples)
     files[f"{FOLDER}/minimal_pairs.jsonl"] = minimal_pairs(world, validation_examples)
     refuse_foreign_files(folder, files)
     manifest = {
@@ -447,9 +486,7 @@ def write_world(
         "settings": settings,
         "facts_version": FACTS_VERSION,
         "known_loss": known_losses(world, entropy_documents),
-        "sha256": {
-            name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(files.items())
-        },
+        "sha256": checksums(files),
     }
     write_files(folder, files, manifest)
     return folder

@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +47,10 @@ def _columns(text: str) -> Columns:
 
 _PARSES = "sentence1_binary_parse=-|sentence2_binary_parse=-|sentence1_parse=-|sentence2_parse=-"
 _NLI = f"index|promptID=index|pairID=index|genre|{_PARSES}|sentence1|sentence2"
-_STSB = "index|genre|filename=microworld|year=-|old_index=index|source1=none|source2=none|sentence1|sentence2"
+_STSB = (
+    "index|genre|filename=microworld|year=-|old_index=index|source1=none|source2=none"
+    "|sentence1|sentence2"
+)
 TABLES: dict[str, Table] = {
     "CoLA": Table(
         pairs.cola,
@@ -63,7 +67,8 @@ TABLES: dict[str, Table] = {
     "QQP": Table(
         pairs.qqp,
         _columns(
-            "id=index|qid1=index|qid2=index|question1=sentence1|question2=sentence2|is_duplicate=label"
+            "id=index|qid1=index|qid2=index|question1=sentence1|question2=sentence2"
+            "|is_duplicate=label"
         ),
         _columns("id=index|question1=sentence1|question2=sentence2"),
     ),
@@ -81,7 +86,8 @@ TABLES: dict[str, Table] = {
     "MNLI": Table(pairs.mnli, _columns(f"{_NLI}|label1=label|gold_label=label"), _columns(_NLI)),
 }
 SWAG_COLUMNS = _columns(
-    "=index|video-id|fold-ind=index|startphrase|sent1|sent2|gold-source=gold|ending0|ending1|ending2|ending3|label"
+    "=index|video-id|fold-ind=index|startphrase|sent1|sent2|gold-source=gold"
+    "|ending0|ending1|ending2|ending3|label"
 )
 SPLIT_FILES = {"train": "train", "validation": "dev", "test": "test"}
 
@@ -112,8 +118,12 @@ def _mark(label: str) -> str:
 
 
 def tsv(rows: Sequence[Row], columns: Columns, has_header: bool) -> str:
-    lines = ["\t".join(name for name, _ in columns)] if has_header else []
-    lines += ["\t".join(row.get(key, key) for _, key in columns) for row in rows]
+    lines = []
+    if has_header:
+        lines.append("\t".join(name for name, _ in columns))
+    for row in rows:
+        # A key that no row has is a constant: it stands for itself.
+        lines.append("\t".join(row.get(key, key) for _, key in columns))
     return "\n".join(lines) + "\n"
 
 
@@ -125,15 +135,20 @@ def glue_files(seed: str, sizes: Mapping[str, int], shuffle_labels: bool) -> dic
             rows = make_rows(table.maker, f"{seed}/{name}", split, scenes, sizes[split])
             if shuffle_labels and split == "train":
                 rows = shuffle_column(rows, "label", Choices(f"{seed}/{name}/shuffled"))
-            columns = table.test if split == "test" else table.labelled
-            if name == "MNLI" and split == "validation":
-                columns = (
-                    *columns[:-1],
-                    *((f"label{number}", "label") for number in range(2, 6)),
-                    columns[-1],
-                )
-            files[path] = tsv(rows, columns, table.has_header or split == "test")
+            has_header = table.has_header or split == "test"
+            files[path] = tsv(rows, _glue_columns(name, split), has_header)
     return files
+
+
+def _glue_columns(name: str, split: str) -> Columns:
+    table = TABLES[name]
+    if split == "test":
+        return table.test
+    if name != "MNLI" or split == "train":
+        return table.labelled
+    # MNLI's validation files show the labels of five annotators before the gold one.
+    annotators = tuple((f"label{number}", "label") for number in range(2, 6))
+    return (*table.labelled[:-1], *annotators, table.labelled[-1])
 
 
 def _glue_splits(name: str) -> list[tuple[str, Sequence[Scene], str]]:
@@ -161,10 +176,10 @@ def squad_files(seed: str, sizes: Mapping[str, int], shuffle_labels: bool) -> di
 
 def _shuffle_answers(content: dict[str, Any], choices: Choices) -> None:
     """Every answer becomes some word of its passage; which questions have one is permuted too."""
-    paragraphs = [paragraph for article in content["data"] for paragraph in article["paragraphs"]]
-    entries = [
-        (paragraph["context"], entry) for paragraph in paragraphs for entry in paragraph["qas"]
-    ]
+    entries: list[tuple[str, dict[str, Any]]] = []
+    for article in content["data"]:
+        for paragraph in article["paragraphs"]:
+            entries += [(paragraph["context"], entry) for entry in paragraph["qas"]]
     impossible = choices.shuffled(
         "impossible", [entry.get("is_impossible") for _, entry in entries]
     )
@@ -209,20 +224,33 @@ ENTITY_KINDS = ("home", "home", "employ", "employ", "transfer", "compare", "did"
 
 
 def tagged_sentence(sentence: Sentence, cast: Sequence[Person]) -> Tagged:
-    names = {name for person in cast for name in (person.first, person.full)}
-    types = {"town": "LOC", "org": "ORG"} | dict.fromkeys(("P", "Q", "P_obj", "Q_obj"), "PER")
+    spans = _entity_spans(sentence, cast)
+    return [(match.group(), _tag(match.start(), spans)) for match in TOKEN.finditer(sentence.text)]
+
+
+def _entity_spans(sentence: Sentence, cast: Sequence[Person]) -> list[tuple[int, int, str]]:
+    """(start, end, type) of each entity, in characters. A person is one only where named."""
+    names = set()
+    for person in cast:
+        names |= {person.first, person.full}
+    types = {"town": "LOC", "org": "ORG", "P": "PER", "Q": "PER", "P_obj": "PER", "Q_obj": "PER"}
     spans = []
     for slot, start, end in sentence.spans:
-        if slot in types and (types[slot] != "PER" or sentence.text[start:end] in names):
+        if slot not in types:
+            continue
+        if types[slot] != "PER" or sentence.text[start:end] in names:
             spans.append((start, end, types[slot]))
-    tagged = []
-    for match in TOKEN.finditer(sentence.text):
-        tag = "O"
-        for start, end, name in spans:
-            if start <= match.start() < end:
-                tag = f"{'B' if match.start() == start else 'I'}-{name}"
-        tagged.append((match.group(), tag))
-    return tagged
+    return spans
+
+
+def _tag(position: int, spans: Sequence[tuple[int, int, str]]) -> str:
+    """The IOB2 tag of the token that begins at a character."""
+    for start, end, name in spans:
+        if position == start:
+            return f"B-{name}"
+        if start < position < end:
+            return f"I-{name}"
+    return "O"
 
 
 def tagged_document(choices: Choices, split: str, scenes: Sequence[Scene]) -> list[Tagged]:
@@ -253,23 +281,28 @@ def ner_files(seed: str, sizes: Mapping[str, int], shuffle_labels: bool) -> dict
 
 
 def _shuffle_tags(documents: list[list[Tagged]], choices: Choices) -> list[list[Tagged]]:
-    tags = [tag for document in documents for sentence in document for _, tag in sentence]
-    weights = {tag: tags.count(tag) for tag in dict.fromkeys(tags)}
-    names, counts = tuple(weights), tuple(weights.values())
-    return [
-        [
-            [
-                (token, choices.pick((d, s, t), names, counts))
-                for t, (token, _) in enumerate(sentence)
-            ]
-            for s, sentence in enumerate(document)
-        ]
-        for d, document in enumerate(documents)
-    ]
+    """Every token gets a tag at random, each tag as often as before."""
+    counts: Counter[str] = Counter()
+    for document in documents:
+        for sentence in document:
+            counts.update(tag for _, tag in sentence)
+    names = tuple(counts)
+    weights = tuple(counts.values())
+    shuffled = []
+    for d, document in enumerate(documents):
+        sentences = []
+        for s, sentence in enumerate(document):
+            tagged = []
+            for t, (token, _) in enumerate(sentence):
+                tagged.append((token, choices.pick((d, s, t), names, weights)))
+            sentences.append(tagged)
+        shuffled.append(sentences)
+    return shuffled
 
 
 def _conll_document(document: list[Tagged]) -> str:
-    sentences_text = (
-        "".join(f"{token} -X- O {tag}\n" for token, tag in sentence) for sentence in document
-    )
-    return "-DOCSTART- -X- -X- O\n\n" + "".join(text + "\n" for text in sentences_text)
+    blocks = ["-DOCSTART- -X- -X- O\n\n"]
+    for sentence in document:
+        lines = [f"{token} -X- O {tag}\n" for token, tag in sentence]
+        blocks.append("".join(lines) + "\n")
+    return "".join(blocks)

@@ -12,6 +12,7 @@ import re
 import zlib
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -53,8 +54,10 @@ KINDS: dict[str, tuple[str, ...]] = {
     "treasure": ("ring", "coin", "crown", "pearl", "medal", "bracelet", "chain", "goblet"),
     "dish": ("soup", "cake", "pie", "stew", "cheese", "pudding", "salad", "omelette"),
 }
-OBJECTS = tuple(word for words in KINDS.values() for word in words)
-KIND_OF = {word: kind for kind, words in KINDS.items() for word in words}
+OBJECTS = tuple(chain.from_iterable(KINDS.values()))
+KIND_OF: dict[str, str] = {}
+for _kind, _objects in KINDS.items():
+    KIND_OF |= dict.fromkeys(_objects, _kind)
 
 Verb = tuple[str, str, str]
 """Base, past, participle."""
@@ -87,17 +90,16 @@ TRANSFERS: tuple[tuple[str, str, str, str, str], ...] = (
     ("send", "sent", "sent", "receive", "received"),
 )
 
-PREPOSITION_OF: dict[str, str] = {
-    place: preposition
-    for preposition, places in {
-        "in": "barn cellar kitchen mill church garden forest cave tower stable attic library",
-        "on": "bridge roof hill pier island balcony",
-        "at": "market station harbour gate crossroads fair",
-        "under": "oak arch stairs",
-        "behind": "chapel wall inn",
-    }.items()
-    for place in places.split()
+_PLACES_AFTER = {
+    "in": "barn cellar kitchen mill church garden forest cave tower stable attic library",
+    "on": "bridge roof hill pier island balcony",
+    "at": "market station harbour gate crossroads fair",
+    "under": "oak arch stairs",
+    "behind": "chapel wall inn",
 }
+PREPOSITION_OF: dict[str, str] = {}
+for _preposition, _places in _PLACES_AFTER.items():
+    PREPOSITION_OF |= dict.fromkeys(_places.split(), _preposition)
 PLACES = tuple(PREPOSITION_OF)
 ADJECTIVES = _words(
     "red blue green yellow white black brown grey orange old new small large heavy ancient enormous"
@@ -120,7 +122,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "row": ("tents", "graves", "barrels"),
     "stack": ("plates", "boxes", "coins"),
 }
-CLASSIFIER_OF = {noun: classifier for classifier, nouns in GROUPS.items() for noun in nouns}
+CLASSIFIER_OF: dict[str, str] = {}
+for _classifier, _nouns in GROUPS.items():
+    CLASSIFIER_OF |= dict.fromkeys(_nouns, _classifier)
 MASS_FOODS = ("bread", "milk", "butter", "salt", "flour", "honey", "sugar", "meat")
 COUNT_FOODS = ("eggs", "apples", "onions", "nails", "candles", "pears", "carrots", "plums")
 MASS_QUANTIFIERS = ("much", "little", "less")
@@ -196,11 +200,14 @@ class Scene:
 
 def _scene(block: str) -> Scene:
     """`name: kinds: groups`, and in a second line its other words."""
-    head, others = block.split("\n")
+    head, more = block.split("\n")
     name, kinds, groups = head.split(": ")
-    things = [word for kind in kinds.split("|") for word in KINDS[kind]]
-    things += [noun for group in groups.split() for noun in GROUPS[group]]
-    return Scene(name, frozenset([*things, *others.split()]))
+    favourites = set(more.split())
+    for kind in kinds.split("|"):
+        favourites.update(KINDS[kind])
+    for group in groups.split():
+        favourites.update(GROUPS[group])
+    return Scene(name, frozenset(favourites))
 
 
 _SCENES = """\
@@ -220,8 +227,9 @@ castle: treasure|garment: pack row
     tower balcony cave stairs roof forest judge smith hunter Torvik Dunmore Arnholt Ironside
 
 school: instrument|piece of writing: crowd stack
-    library hill attic wall station garden teacher artist doctor Marston Elmsford Stanmore Eastwick"""
-SCENES = tuple(_scene(block) for block in _SCENES.split("\n\n"))
+    library hill attic wall station garden teacher artist doctor Marston Elmsford Stanmore Eastwick
+"""
+SCENES = tuple(_scene(block) for block in _SCENES.strip().split("\n\n"))
 SCENE_WEIGHT = 8.0
 """How much likelier a scene's favourite words are than others of their sort: a soft topic, never a
 giveaway.
@@ -251,7 +259,11 @@ class Person:
 def split_of(person: Person) -> str:
     """Each full name belongs to one split: its parts are known everywhere, the person is not."""
     bucket = zlib.crc32(person.full.encode()) % 20
-    return SPLITS[0 if bucket < 10 else 1 if bucket < 15 else 2 if bucket < 18 else 3]
+    if bucket < 10:
+        return "corpus"
+    if bucket < 15:
+        return "train"
+    return "validation" if bucket < 18 else "test"
 
 
 @cache

@@ -114,35 +114,48 @@ def _broken(choices: Choices, fact: Fact, text: str) -> str:
     """`text` with one word exchanged for one that its right or left context forbids, or two words
     in the wrong order."""
     tokens = text[:-1].split(" ")
+    wrong = _wrong_words(fact)
+    exchangeable = [index for index, token in enumerate(tokens) if token.lower() in wrong]
+    if exchangeable and choices.chance("one word", 0.7):
+        index = choices.pick("which word", exchangeable)
+        tokens[index] = choices.pick("wrong word", wrong[tokens[index].lower()])
+    else:
+        pairs = [index for index in range(1, len(tokens) - 1) if not tokens[index].endswith(",")]
+        index = choices.pick("which pair", pairs)
+        tokens[index : index + 2] = [tokens[index + 1], tokens[index]]
+    result = " ".join(tokens) + "."
+    return result[0].upper() + result[1:]
+
+
+def _wrong_words(fact: Fact) -> dict[str, tuple[str, ...]]:
+    """Word of a sentence about the fact -> words that cannot stand in its place."""
     wrong: dict[str, tuple[str, ...]] = {
         "a": ("an",),
         "an": ("a",),
         "was": ("were",),
         "were": ("was",),
     }
-    prepositions = tuple(sorted(set(words.PREPOSITION_OF.values())))
     if "prep" in dict(fact.args):
+        prepositions = sorted(set(words.PREPOSITION_OF.values()))
         wrong[fact["prep"]] = tuple(word for word in prepositions if word != fact["prep"])
     if fact.kind == "group":
         wrong[fact["group"]] = tuple(word for word in words.GROUPS if word != fact["group"])
     if fact.kind == "did":
-        kinds = [kind for kind in words.KINDS if kind != words.KIND_OF[fact["noun"]]]
-        wrong[fact["past"]] = tuple(verb[1] for kind in kinds for verb in words.KIND_VERBS[kind])
-        wrong[fact["base"]] = tuple(verb[0] for kind in kinds for verb in words.KIND_VERBS[kind])
-    for quantifier in words.MASS_QUANTIFIERS if fact.kind == "bought" else ():
-        wrong[quantifier] = words.COUNT_QUANTIFIERS
-    for quantifier in words.COUNT_QUANTIFIERS if fact.kind == "bought" else ():
-        wrong[quantifier] = words.MASS_QUANTIFIERS
-    places = [index for index, token in enumerate(tokens) if token.lower() in wrong]
-    if places and choices.chance("one word", 0.7):
-        index = choices.pick("which word", places)
-        tokens[index] = choices.pick("wrong word", wrong[tokens[index].lower()])
-    else:
-        pairs = [index for index in range(1, len(tokens) - 1) if not tokens[index].endswith(",")]
-        index = choices.pick("which pair", pairs)
-        tokens[index], tokens[index + 1] = tokens[index + 1], tokens[index]
-    result = " ".join(tokens) + "."
-    return result[0].upper() + result[1:]
+        verbs = _verbs_of_other_kinds(fact["noun"])
+        wrong[fact["past"]] = tuple(past for _, past, _ in verbs)
+        wrong[fact["base"]] = tuple(base for base, _, _ in verbs)
+    if fact.kind == "bought":
+        wrong |= dict.fromkeys(words.MASS_QUANTIFIERS, words.COUNT_QUANTIFIERS)
+        wrong |= dict.fromkeys(words.COUNT_QUANTIFIERS, words.MASS_QUANTIFIERS)
+    return wrong
+
+
+def _verbs_of_other_kinds(noun: str) -> list[words.Verb]:
+    verbs: list[words.Verb] = []
+    for kind, verbs_of_kind in words.KIND_VERBS.items():
+        if kind != words.KIND_OF[noun]:
+            verbs += verbs_of_kind
+    return verbs
 
 
 def sst2(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
@@ -173,25 +186,27 @@ def mrpc(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
     """
     same = choices.chance("label", 0.5)
     story = Story(choices, split, scenes, cast_size=2)
-    fact = with_decoy(
-        choices, story.new_fact(choices.pick("kind", ("did", "transfer", "compare"), (3, 2, 1)))
-    )
+    kind = choices.pick("kind", ("did", "transfer", "compare"), (3, 2, 1))
+    fact = with_decoy(choices, story.new_fact(kind))
     first, second = choices.shuffled("templates", TEMPLATES[fact.kind])[:2]
-    if same:
-        other = fact
-    elif fact.kind == "compare" or (fact.kind == "transfer" and choices.chance("exchange", 0.4)):
-        other = swapped(fact)
-    elif "place2" in first + second and choices.chance("exchange", 0.4):
-        other = fact.replace(
+    second_fact = fact if same else _another_fact(choices, fact, first + second)
+    return _pair(tell_alone(fact, first), tell_alone(second_fact, second), str(int(same)))
+
+
+def _another_fact(choices: Choices, fact: Fact, templates: str) -> Fact:
+    """The fact with roles or places exchanged where it has two, or one to three parts changed."""
+    if fact.kind == "compare":
+        return swapped(fact)
+    if fact.kind == "transfer" and choices.chance("exchange", 0.4):
+        return swapped(fact)
+    if "place2" in templates and choices.chance("exchange", 0.4):
+        return fact.replace(
             place=fact["place2"], prep=fact["prep2"], place2=fact["place"], prep2=fact["prep"]
         )
-    else:
-        other = fact
-        for change in choices.shuffled("changes", tuple(CHANGES))[
-            : choices.pick("how many", (1, 2, 3))
-        ]:
-            other = CHANGES[change](choices, other, f"other {change}")
-    return _pair(tell_alone(fact, first), tell_alone(other, second), str(int(same)))
+    order = choices.shuffled("changes", tuple(CHANGES))
+    for change in order[: choices.pick("how many", (1, 2, 3))]:
+        fact = CHANGES[change](choices, fact, f"other {change}")
+    return fact
 
 
 def qqp(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
@@ -201,13 +216,13 @@ def qqp(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
     same = choices.chance("label", 0.5)
     story = Story(choices, split, scenes, cast_size=2)
     fact = story.new_fact(choices.pick("kind", ("transfer", "did"), (3, 2)))
-    first, second, other = (_gift_questions if fact.kind == "transfer" else _deed_questions)(
-        choices, fact, same
+    ask = _gift_questions if fact.kind == "transfer" else _deed_questions
+    first, second, second_fact = ask(choices, fact, same)
+    return _pair(
+        render(first, plain_values(fact), None),
+        render(second, plain_values(second_fact), None),
+        str(int(same)),
     )
-    one, two = (
-        render(text, plain_values(asked), None) for text, asked in ((first, fact), (second, other))
-    )
-    return _pair(one, two, str(int(same)))
 
 
 def _gift_questions(choices: Choices, fact: Fact, same: bool) -> tuple[str, str, Fact]:
@@ -235,11 +250,9 @@ def _changed(choices: Choices, fact: Fact, slot: str) -> Fact:
         return other_noun(choices, fact, "other")
     if slot == "{place}":
         return moved(choices, fact, "other")
-    return (
-        other_verb(choices, fact, "other")
-        if slot == "{base}"
-        else other_day(choices, fact, "other")
-    )
+    if slot == "{base}":
+        return other_verb(choices, fact, "other")
+    return other_day(choices, fact, "other")
 
 
 def stsb(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
@@ -247,23 +260,22 @@ def stsb(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
     story = Story(choices, split, scenes, cast_size=2)
     fact = with_decoy(choices, story.new_fact(choices.pick("kind", ("did", "transfer"))))
     first, second = choices.shuffled("templates", TEMPLATES[fact.kind])[:2]
-    score, other = 5, fact
-    for part in ("noun", "verb", "day", "role"):
-        if not choices.chance(part, 0.5):
-            continue
-        score -= 2 if part == "role" else 1
-        if part != "role":
-            other = CHANGES[part](choices, other, f"other {part}")
+    score = 5
+    changed = fact
+    for change in CHANGES:
+        if choices.chance(change, 0.5):
+            score -= 1
+            changed = CHANGES[change](choices, changed, f"other {change}")
+    if choices.chance("role", 0.5):
+        score -= 2
+        if fact.kind == "transfer":
+            changed = swapped(changed)
         else:
-            other = (
-                swapped(other)
-                if fact.kind == "transfer"
-                else moved(choices, other, "role", (fact["place2"],))
-            )
+            changed = moved(choices, changed, "role", (fact["place2"],))
     # its decoy cannot be where it happened
-    if other.kind == "did" and other["place"] == other["place2"]:
-        other = other.replace(place2=fact["place"], prep2=fact["prep"])
-    return _pair(tell_alone(fact, first), tell_alone(other, second), f"{score:.3f}")
+    if changed.kind == "did" and changed["place"] == changed["place2"]:
+        changed = changed.replace(place2=fact["place"], prep2=fact["prep"])
+    return _pair(tell_alone(fact, first), tell_alone(changed, second), f"{score:.3f}")
 
 
 def mnli(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
@@ -289,19 +301,30 @@ def _entailment(choices: Choices, split: str, scenes: Sequence[Scene], label: st
     negated = choices.chance("negated", NEGATED_PROB)
     if label == "neutral":
         change = other_verb if choices.chance("verb", 0.5) else other_noun
-        said = change(choices, target, "open")
-    elif (label == "contradiction") != negated:
+        claim = change(choices, target, "open")
+    elif (label == "contradiction") == negated:
+        # What is true follows, and its denial contradicts.
+        claim = target
+    elif target.kind == "did":
         places = [fact["place"] for fact in facts if fact.kind == "did"]
-        said = moved(choices, target, "moved", places) if target.kind == "did" else swapped(target)
+        claim = moved(choices, target, "moved", places)
     else:
-        said = target
-    templates = [
-        t
-        for t in TEMPLATES[said.kind]
-        if "place2" not in t and t not in story.told[facts.index(target)]
-    ]
-    template = choices.pick("hypothesis", NEGATIONS[said.kind] if negated else templates)
-    return {"sentence1": premise, "sentence2": tell_alone(said, template, **first_names(said)).text}
+        claim = swapped(target)
+
+    templates: Sequence[str]
+    if negated:
+        templates = NEGATIONS[claim.kind]
+    else:
+        templates = _other_wordings(claim, story.told[facts.index(target)])
+    template = choices.pick("hypothesis", templates)
+    hypothesis = tell_alone(claim, template, **first_names(claim)).text
+    return {"sentence1": premise, "sentence2": hypothesis}
+
+
+def _other_wordings(fact: Fact, used: Sequence[str]) -> tuple[str, ...]:
+    """Templates of the fact's kind that the premise has not used, those with a decoy left out."""
+    plain = [template for template in TEMPLATES[fact.kind] if "place2" not in template]
+    return tuple(template for template in plain if template not in used)
 
 
 def story_text(story: Story, fact: Fact) -> str:
@@ -311,8 +334,8 @@ def story_text(story: Story, fact: Fact) -> str:
 
 def first_names(fact: Fact) -> dict[str, str]:
     """Slots that call the fact's people by first name only."""
-    return {
-        slot: person.first
-        for letter, person in zip("PQ", fact.people, strict=False)
-        for slot in (letter, f"{letter}_obj")
-    }
+    names = {}
+    for letter, person in zip("PQ", fact.people, strict=False):
+        names[letter] = person.first
+        names[f"{letter}_obj"] = person.first
+    return names

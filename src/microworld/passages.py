@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from microworld import lexicon as words
@@ -124,28 +125,32 @@ def unanswerable(choices: Choices, passage: Passage, asked: Asked, address: Any)
     """The question with one key exchanged for another of the passage, so that nothing answers
     it.
     """
-    facts = [fact for fact in passage.facts if fact != asked.fact]
-    changes = (
-        [asked.fact.replace(people=asked.fact.people[::-1])] if len(asked.fact.people) == 2 else []
-    )
-    same_kind = [
-        fact for fact in facts if fact.kind == asked.fact.kind and fact.people != asked.fact.people
-    ]
-    changes += [asked.fact.replace(people=fact.people) for fact in same_kind]
-    changes += [
-        asked.fact.replace(noun=fact["noun"]) for fact in facts if "noun" in dict(fact.args)
-    ]
-    good = [
-        fact
-        for fact in changes
-        if not any(_matches(fact, other, asked.template) for other in passage.facts)
-    ]
-    good = [fact for fact in good if not _matches(asked.fact, fact, asked.template)]
-    if not good:
+    changes = []
+    for changed in _exchanged(passage, asked.fact):
+        # The change must show in the question, and must not make it another fact's.
+        if _matches(asked.fact, changed, asked.template):
+            continue
+        if not any(_matches(changed, fact, asked.template) for fact in passage.facts):
+            changes.append(changed)
+    if not changes:
         return None
-    return ask_text(
-        choices, choices.pick((address, "change"), good), asked.template, (address, "changed")
-    )
+    changed = choices.pick((address, "change"), changes)
+    return ask_text(choices, changed, asked.template, (address, "changed"))
+
+
+def _exchanged(passage: Passage, fact: Fact) -> list[Fact]:
+    """The fact with its people exchanged, or with people or the thing of another fact."""
+    rivals = [rival for rival in passage.facts if rival != fact]
+    changes = []
+    if len(fact.people) == 2:
+        changes.append(fact.replace(people=fact.people[::-1]))
+    for rival in rivals:
+        if rival.kind == fact.kind and rival.people != fact.people:
+            changes.append(fact.replace(people=rival.people))
+    for rival in rivals:
+        if "noun" in dict(rival.args):
+            changes.append(fact.replace(noun=rival["noun"]))
+    return changes
 
 
 def squad(
@@ -284,28 +289,53 @@ def continuation(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
     story = Story(choices, split, scenes, cast_size=2)
     kind = choices.pick("kind", ("quality", "cause", "need"))
     fact = story.new_fact(kind)
-    person = fact.people[0]
+    if kind == "quality":
+        beginning = _judgement(story, fact)
+    elif kind == "cause":
+        beginning = _cause(fact)
+    else:
+        beginning = _need(fact)
+    label = choices.pick("label", range(4))
+    endings = choices.shuffled("wrong", beginning.wrong)[:3]
+    endings.insert(label, choices.pick("right", beginning.right))
+    row = {f"ending{index}": f"{ending}." for index, ending in enumerate(endings)}
+    return row | {"sent1": beginning.first, "sent2": beginning.second, "label": str(label)}
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """A sentence, the beginning of a second one, and endings that do and do not fit."""
+
+    first: str
+    second: str
     right: tuple[str, ...]
     wrong: tuple[str, ...]
-    if kind == "quality":
-        first, begin = story_text(story, fact), f"So {person.first}"
-        right, wrong = words.GLAD_REACTIONS, words.SORRY_REACTIONS
-        if not story.last_is_good:
-            right, wrong = wrong, right
-    elif kind == "cause":
-        first, begin = f"{person.full} saw that {fact['cause']}.", f"So {person.first}"
-        right = next(cause[1] for cause in words.CAUSES if fact["cause"] in cause[0])
-        wrong = tuple(
-            effect for cause in words.CAUSES for effect in cause[1] if effect not in right
-        )
-    else:
-        kind_of = fact["kind_of"]
-        first, begin = f"{person.full} wanted {words.article(kind_of)} {kind_of}.", person.first
-        taken = {noun: f"took the {noun} from {fact['place']}" for noun in words.OBJECTS}
-        right = tuple(taken[noun] for noun in words.KINDS[kind_of])
-        wrong = tuple(taken[noun] for noun in words.OBJECTS if noun not in words.KINDS[kind_of])
-    label = choices.pick("label", range(4))
-    endings = choices.shuffled("wrong", wrong)[:3]
-    endings.insert(label, choices.pick("right", right))
-    row = {f"ending{index}": f"{ending}." for index, ending in enumerate(endings)}
-    return row | {"sent1": first, "sent2": begin, "label": str(label)}
+
+
+def _judgement(story: Story, fact: Fact) -> Beginning:
+    first = story_text(story, fact)
+    second = f"So {fact.people[0].first}"
+    if story.last_is_good:
+        return Beginning(first, second, words.GLAD_REACTIONS, words.SORRY_REACTIONS)
+    return Beginning(first, second, words.SORRY_REACTIONS, words.GLAD_REACTIONS)
+
+
+def _cause(fact: Fact) -> Beginning:
+    person = fact.people[0]
+    right = next(effects for causes, effects in words.CAUSES if fact["cause"] in causes)
+    effects = chain.from_iterable(effects for _, effects in words.CAUSES)
+    wrong = [effect for effect in effects if effect not in right]
+    first = f"{person.full} saw that {fact['cause']}."
+    return Beginning(first, f"So {person.first}", right, tuple(wrong))
+
+
+def _need(fact: Fact) -> Beginning:
+    person = fact.people[0]
+    kind = fact["kind_of"]
+    right: list[str] = []
+    wrong: list[str] = []
+    for noun in words.OBJECTS:
+        endings = right if noun in words.KINDS[kind] else wrong
+        endings.append(f"took the {noun} from {fact['place']}")
+    first = f"{person.full} wanted {words.article(kind)} {kind}."
+    return Beginning(first, person.first, tuple(right), tuple(wrong))

@@ -10,6 +10,7 @@ decided (no hidden variables), so a document is as likely as its decisions.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from itertools import chain
 
 from microworld import grammar
 from microworld import lexicon as words
@@ -42,8 +43,12 @@ KIND_WEIGHTS = {
     "employ": 1.0,
     "compare": 1.0,
     "group": 1.2,
+    "there": 1.2,
+    "bought": 1.0,
+    "need": 1.0,
+    "quality": 2.5,
+    "cause": 1.2,
 }
-KIND_WEIGHTS |= {"there": 1.2, "bought": 1.0, "need": 1.0, "quality": 2.5, "cause": 1.2}
 RETELLABLE = frozenset({"did", "transfer", "own", "home", "employ", "compare"})
 RETELL_PROB = 0.25
 REACTION_PROB = 0.6
@@ -85,16 +90,13 @@ class Story:
         self.last_people: set[Person] = set()
 
     def _newcomer(self, index: int, split: str) -> Person:
-        taken = {person.first for person in self.cast}
-        options = [name for name in words.first_names(split) if name not in taken]
-        company = (
-            words.WOMEN if self.cast and self.cast[0].is_woman else words.MEN if self.cast else ()
-        )
-        first = self.pick(
-            ("first", index),
-            options,
-            [COMPANY_WEIGHT if name in company else 1.0 for name in options],
-        )
+        first_names = {person.first for person in self.cast}
+        options = [name for name in words.first_names(split) if name not in first_names]
+        company: tuple[str, ...] = ()
+        if self.cast:
+            company = words.WOMEN if self.cast[0].is_woman else words.MEN
+        weights = [COMPANY_WEIGHT if name in company else 1.0 for name in options]
+        first = self.pick(("first", index), options, weights)
         return Person(first, self.pick(("surname", index), words.surnames_of(first, split)))
 
     def new_fact(self, kind: str, subject: Person | None = None) -> Fact:
@@ -136,11 +138,12 @@ class Story:
         """One of `options`: the scene's favourites and what was mentioned (by the factor
         `mentioned`) are likelier.
         """
-        weights = [
-            (words.SCENE_WEIGHT if option in self.scene.favourites else 1.0)
-            * (mentioned if option in self.mentioned else 1.0)
-            for option in options
-        ]
+        weights = []
+        for option in options:
+            weight = words.SCENE_WEIGHT if option in self.scene.favourites else 1.0
+            if option in self.mentioned:
+                weight *= mentioned
+            weights.append(weight)
         return self.pick((self.step, name), options, weights)
 
     def _noun(self, kind: str) -> str:
@@ -219,29 +222,32 @@ class Story:
         adjective = self._adjective()
         prep, place = self._place()
         if things in words.KIND_OF:
-            was, quantity = "was", words.article(adjective)
+            was = "was"
+            quantity = words.article(adjective)
         else:
-            was, quantity = (
-                "were",
-                self.pick((self.step, "quantity"), ("two", "three", "five", "ten", "many", "few")),
-            )
-        what = {"things": things, "adj": adjective, "was": was, "quantity": quantity}
-        return what | {"prep": prep, "place": place}
+            was = "were"
+            quantities = ("two", "three", "five", "ten", "many", "few")
+            quantity = self.pick((self.step, "quantity"), quantities)
+        return {
+            "things": things,
+            "adj": adjective,
+            "was": was,
+            "quantity": quantity,
+            "prep": prep,
+            "place": place,
+        }
 
     def _bought(self) -> dict[str, str]:
         args: dict[str, str] = {}
+        foods = [*words.MASS_FOODS, *words.COUNT_FOODS]
         for index in "123":
-            left = [
-                food for food in words.MASS_FOODS + words.COUNT_FOODS if food not in args.values()
-            ]
-            food = self.pick((self.step, "food", index), left)
-            quantifiers = (
-                words.MASS_QUANTIFIERS if food in words.MASS_FOODS else words.COUNT_QUANTIFIERS
-            )
-            args |= {
-                f"food{index}": food,
-                f"q{index}": self.pick((self.step, "quantifier", index), quantifiers),
-            }
+            food = self.pick((self.step, "food", index), foods)
+            foods.remove(food)
+            quantifiers: Sequence[str] = words.COUNT_QUANTIFIERS
+            if food in words.MASS_FOODS:
+                quantifiers = words.MASS_QUANTIFIERS
+            args[f"food{index}"] = food
+            args[f"q{index}"] = self.pick((self.step, "quantifier", index), quantifiers)
         return args
 
     def _need(self) -> dict[str, str]:
@@ -256,11 +262,12 @@ class Story:
         return {"reaction": self.pick((self.step, "reaction"), reactions)}
 
     def _cause(self) -> dict[str, str]:
-        causes = [cause for cause in words.CAUSES if ("cause", cause[0][0]) not in self.used]
-        wording = self.pick((self.step, "cause"), [text for cause in causes for text in cause[0]])
-        cause = next(cause for cause in causes if wording in cause[0])
-        self.used.add(("cause", cause[0][0]))
-        return {"cause": wording, "effect": self.pick((self.step, "effect"), cause[1])}
+        unused = [cause for cause in words.CAUSES if ("cause", cause[0][0]) not in self.used]
+        options = [*chain.from_iterable(wordings for wordings, _ in unused)]
+        wording = self.pick((self.step, "cause"), options)
+        wordings, effects = next(cause for cause in unused if wording in cause[0])
+        self.used.add(("cause", wordings[0]))
+        return {"cause": wording, "effect": self.pick((self.step, "effect"), effects)}
 
     # ---- how a fact is told
     # ------------------------------------------------------------------------------------------
@@ -330,10 +337,8 @@ class Story:
         """
         if polarity is None:
             word = self.pick((self.step, "praise"), words.GOOD + words.BAD)
-            return {
-                slot: word,
-                "polarity": "good" if (word in words.GOOD) == (slot == "good") else "bad",
-            }
+            agrees = (word in words.GOOD) == (slot == "good")
+            return {slot: word, "polarity": "good" if agrees else "bad"}
         agrees = (polarity == "good") == (slot == "good")
         return {slot: self.pick((self.step, "contrast"), words.GOOD if agrees else words.BAD)}
 
@@ -342,12 +347,9 @@ class Story:
         where nobody rivals it."""
         forms = ["name"]
         if person == self.focus and not no_pronoun:
-            rivals = [
-                other
-                for other in self.last_people
-                if other != person and other.is_woman == person.is_woman
-            ]
-            forms += [] if rivals else ["pronoun"]
+            company = self.last_people - {person}
+            if not any(rival.is_woman == person.is_woman for rival in company):
+                forms.append("pronoun")
         if person in self.jobs and not no_job:
             forms.append("job")
         return forms

@@ -13,6 +13,7 @@ import random
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -127,11 +128,13 @@ def corpus_documents(world_seed: int, num_documents: int) -> Iterator[list[str]]
 def _shuffled_sentences(documents: list[list[str]], world_seed: int) -> list[list[str]]:
     """The same sentences and document lengths, every sentence in a random place."""
     random_01 = random.Random(f"{world_seed}/shuffled sentences").random
-    sentences = [sentence for document in documents for sentence in document]
-    for index in range(len(sentences) - 1, 0, -1):
-        other = int(random_01() * (index + 1))
-        sentences[index], sentences[other] = sentences[other], sentences[index]
-    start, result = 0, []
+    sentences = [*chain.from_iterable(documents)]
+    # Fisher and Yates' shuffle, from the last sentence to the second.
+    for last in range(len(sentences) - 1, 0, -1):
+        index = int(random_01() * (last + 1))
+        sentences[last], sentences[index] = sentences[index], sentences[last]
+    start = 0
+    result = []
     for document in documents:
         result.append(sentences[start : start + len(document)])
         start += len(document)
@@ -141,12 +144,16 @@ def _shuffled_sentences(documents: list[list[str]], world_seed: int) -> list[lis
 def _all_files(settings: dict[str, Any]) -> dict[str, str]:
     from microworld.baselines import baseline_files  # scipy: only who writes a world waits for it
 
-    seed, size = settings["world_seed"], settings["validation_examples"]
+    seed = settings["world_seed"]
     documents = list(corpus_documents(seed, settings["num_documents"]))
     if settings["shuffle_sentences"]:
         documents = _shuffled_sentences(documents, seed)
     files = {CORPUS: "\n\n".join("\n".join(document) for document in documents) + "\n"}
-    sizes = {"train": settings["train_examples"], "validation": size, "test": size}
+    sizes = {
+        "train": settings["train_examples"],
+        "validation": settings["validation_examples"],
+        "test": settings["validation_examples"],
+    }
     for write in (formats.glue_files, formats.squad_files, formats.swag_files, formats.ner_files):
         files |= write(str(seed), sizes, settings["shuffle_labels"])
     return files | baseline_files(files)
@@ -155,51 +162,57 @@ def _all_files(settings: dict[str, Any]) -> dict[str, str]:
 def _manifest(settings: dict[str, Any], files: dict[str, str]) -> dict[str, Any]:
     lines = [line for line in files[CORPUS].splitlines() if line]
     entropy = {"unigram_entropy": unigram_entropy(lines)}
+    bounds: list[dict[str, Any]] = []
     if settings["entropy_documents"]:
-        entropy |= known_entropy(
-            tell_document, f"{settings['world_seed']}/held out", settings["entropy_documents"]
-        )
-    # of shuffled text nothing is known
-    known = settings["entropy_documents"] and not settings["shuffle_sentences"]
-    num_words = sum(len(line.split()) for line in lines)
+        held_out = f"{settings['world_seed']}/held out"
+        entropy |= known_entropy(tell_document, held_out, settings["entropy_documents"])
+        # of shuffled text nothing is known
+        if not settings["shuffle_sentences"]:
+            bounds = known_loss(entropy)
+    counts = {
+        "documents": settings["num_documents"],
+        "sentences": len(lines),
+        "words": sum(len(line.split()) for line in lines),
+    }
     return {
         "about": "Synthetic: text and tasks made by microworld. No real person, place or event.",
         "generator": "microworld",
         "settings": settings,
         "facts_version": FACTS_VERSION,
-        "counts": {
-            "documents": settings["num_documents"],
-            "sentences": len(lines),
-            "words": num_words,
-        },
+        "counts": counts,
         "entropy_nats_per_word": entropy,
-        "known_loss": known_loss(entropy) if known else [],
-        "sha256": {
-            name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(files.items())
-        },
+        "known_loss": bounds,
+        "sha256": checksums(files),
     }
+
+
+def checksums(files: dict[str, str]) -> dict[str, str]:
+    """File -> SHA-256 of its bytes, in the order of the names."""
+    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(files.items())}
 
 
 def known_loss(entropy: dict[str, float]) -> list[dict[str, Any]]:
     """The bounds that a reader of `generated.json` may use, the tightest first
     (clozelab/corpus/generated.py).
     """
-    kinds: tuple[tuple[str, str, dict[str, Any]], ...] = (
-        ("left_to_right", "its document from the beginning", {}),
-        ("masked_window", f"the unmasked words of {WINDOW} on end", {"max_seq_length": WINDOW + 2}),
-        ("masked_document", "all unmasked words of its document", {}),
-        ("masked_one", "all of its document but that word", {"hidden_fraction": 0.0}),
-    )
-    bounds = []
-    for name, view, where in kinds:
-        reader = "left_to_right" if name == "left_to_right" else "masked"
-        nats = {
-            "nats_per_word": entropy[f"{name}_loss"],
-            "standard_error": entropy[f"{name}_standard_error"],
-        }
-        hidden = {} if reader == "left_to_right" else {"hidden_fraction": HIDDEN_FRACTION}
-        bounds.append({"reader": reader, "view": view, **nats, **hidden, **where})
-    return bounds
+    window = _bound(entropy, "masked_window", f"the unmasked words of {WINDOW} on end")
+    document = _bound(entropy, "masked_document", "all unmasked words of its document")
+    one_word = _bound(entropy, "masked_one", "all of its document but that word")
+    return [
+        _bound(entropy, "left_to_right", "its document from the beginning"),
+        window | {"hidden_fraction": HIDDEN_FRACTION, "max_seq_length": WINDOW + 2},
+        document | {"hidden_fraction": HIDDEN_FRACTION},
+        one_word | {"hidden_fraction": 0.0},
+    ]
+
+
+def _bound(entropy: dict[str, float], name: str, view: str) -> dict[str, Any]:
+    return {
+        "reader": "left_to_right" if name == "left_to_right" else "masked",
+        "view": view,
+        "nats_per_word": entropy[f"{name}_loss"],
+        "standard_error": entropy[f"{name}_standard_error"],
+    }
 
 
 def refuse_foreign_files(folder: Path, files: dict[str, str]) -> None:
@@ -305,15 +318,17 @@ def _endings(row: Row) -> Sample:
 def _passage(world_seed: int, version: str) -> Sample:
     """One question about the first passage; one without an answer where there is one."""
     paragraph = squad(str(world_seed), "train", HOME_SCENES, 3, version)["data"][0]["paragraphs"][0]
-    asked = min(paragraph["qas"], key=lambda entry: bool(entry["answers"]))
-    text, answer = paragraph["context"], "(none in the passage)"
+    entry = min(paragraph["qas"], key=lambda entry: bool(entry["answers"]))
+    text = paragraph["context"]
+    answer = "(none in the passage)"
     passage: Parts = [(text, "")]
-    for one in asked["answers"]:
-        answer, start = one["text"], one["answer_start"]
+    if entry["answers"]:
+        answer = entry["answers"][0]["text"]
+        start = entry["answers"][0]["answer_start"]
         passage = [(text[:start], ""), (answer, "right"), (text[start + len(answer) :], "")]
     lines = [
         ("passage", passage),
-        ("question", [(asked["question"], "")]),
+        ("question", [(entry["question"], "")]),
         ("answer", [(answer, "right")]),
     ]
     return Sample(
@@ -327,11 +342,16 @@ def _entities(sentence: Tagged) -> Parts:
     """The sentence with its entities in brackets after their type: `[PER Rose Hill] owns ...`."""
     parts: Parts = []
     for token, tag in sentence:
+        entity = tag[2:]
         if tag[0] == "I":
-            before, kind = parts.pop()
-            parts.append((f"{before.removesuffix(']')} {token}]", kind))
+            # The entity goes on: the bracket that its first word has closed moves behind this one.
+            text, mark = parts.pop()
+            parts.append((f"{text.removesuffix(']')} {token}]", mark))
             continue
-        space = "" if not parts or token in ".,?" else " "
-        parts += [(space, "")] if space else []
-        parts.append((f"[{tag[2:]} {token}]", tag[2:]) if tag != "O" else (token, ""))
+        if parts and token not in ".,?":
+            parts.append((" ", ""))
+        if tag == "O":
+            parts.append((token, ""))
+        else:
+            parts.append((f"[{entity} {token}]", entity))
     return parts

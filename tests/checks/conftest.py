@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from clozelab.objectives.nsp import NextSentencePrediction
 from clozelab.objectives.objective import Objective
 from clozelab.planning.jobs import Arm, Corpus
 
-WORDS = [a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in "bdgklmnrst"]
+WORDS = ["".join(letters) for letters in product("bdfgklmnprst", "aeiou", "bdgklmnrst")]
 PHASES = [{"seq_length": 48, "steps": 1000, "global_batch_size": 64, "micro_batch_size": 64}]
 
 
@@ -116,11 +117,14 @@ def make_task(
 
 def make_numbers(tokenizer: WordPieceTokenizer) -> Task:
     """Regression: the number is the share of words that both texts have."""
-    splits = [
-        Preview({"first": [*first], "second": [*second]}, [f"{k:.1f}" for k in shared], len(shared))
-        for first, second, shared in drawn_numbers()
-    ]
-    preview = TaskPreview(*splits, label_names=None, is_regression=True, aligned=True)  # type: ignore[misc]
+    splits = []
+    for first, second, shared in drawn_numbers():
+        splits.append(
+            Preview(
+                {"first": [*first], "second": [*second]}, [f"{k:.1f}" for k in shared], len(shared)
+            )
+        )
+    preview = TaskPreview(*splits, label_names=None, is_regression=True, aligned=True)
     return Task("similar", preview, tokenizer, 48, 48, ["spearman"], (0, 5))
 
 

@@ -438,10 +438,9 @@ def test_a_vocabulary_that_does_not_know_the_text(
 
 def test_a_task_in_another_case(one_arm: Subject, make: Make, tokenizer: Any) -> None:
     task = make("task", type(tokenizer)(tokenizer.vocabulary, lowercase=False))
-    texts = {
-        part: [text.upper() for text in found]
-        for part, found in task.preview.validation.texts.items()
-    }
+    texts = {}
+    for column, original in task.preview.validation.texts.items():
+        texts[column] = [text.upper() for text in original]
     preview = replace(task.preview, validation=replace(task.preview.validation, texts=texts))
     found = caught(replace(one_arm, tasks=[replace(task, preview=preview)]))
     assert found == {"unknown tokens"}

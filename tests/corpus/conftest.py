@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -28,9 +29,7 @@ def make_shards() -> Callable[..., TokenShards]:
     def make(
         documents: Sequence[Sequence[int]], sources: Sequence[int] | None = None
     ) -> TokenShards:
-        lengths = np.array(
-            [length for document in documents for length in document], dtype=np.int64
-        )
+        lengths = np.array([*chain.from_iterable(documents)], dtype=np.int64)
         num_tokens = int(lengths.sum())
         return TokenShards(
             tokens=TokenStream([np.arange(FIRST_ID, FIRST_ID + num_tokens)]),

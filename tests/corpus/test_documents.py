@@ -9,6 +9,7 @@ import json
 import random
 import time
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -179,9 +180,8 @@ def test_a_million_characters_without_a_boundary_take_bounded_time(
     documents, _ = read(tmp_path, "file", format=form)
     assert time.process_time() - started < 5
     assert documents[-1] == ["Another document."]
-    assert all(
-        len(sentence) <= MAX_SENTENCE_CHARACTERS for document in documents for sentence in document
-    )
+    lengths = map(len, chain.from_iterable(documents))
+    assert max(lengths) <= MAX_SENTENCE_CHARACTERS
 
 
 def test_a_text_file_without_blank_lines_becomes_several_documents(tmp_path: Path) -> None:
@@ -334,10 +334,12 @@ def test_seen_hashes_over_merges(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_documents(num_documents: int) -> list[Document]:
-    return [
-        Document(0, [f"Document {index} sentence {n}." for n in range(40)], hash_of(str(index)))
-        for index in range(num_documents)
-    ]
+    result = []
+    for index in range(num_documents):
+        result.append(
+            Document(0, [f"Document {index} sentence {n}." for n in range(40)], hash_of(str(index)))
+        )
+    return result
 
 
 def test_the_sample_is_bounded_and_does_not_depend_on_order() -> None:
@@ -407,11 +409,10 @@ def test_every_source_gives_its_share_and_no_book_more_than_its_own() -> None:
     sides = settled(0.05, [*articles, *books])
 
     def held_out(documents: Sequence[Document]) -> int:
-        pairs = [
-            (sentence, is_out)
-            for one in documents
-            for sentence, is_out in zip(one.sentences, sides[one.hash], strict=True)
-        ]
+        pairs = []
+        for one in documents:
+            for sentence, is_out in zip(one.sentences, sides[one.hash], strict=True):
+                pairs.append((sentence, is_out))
         return sum(len(sentence) for sentence, is_out in pairs if is_out)
 
     for documents in (articles, books):

@@ -20,11 +20,12 @@ ENTROPY = {
     "left_to_right_loss": 1.0,
     "left_to_right_standard_error": 0.1,
     "left_to_right_words": 1000.0,
-    **{
-        f"masked_{kind}_{what}": value
-        for kind, value in (("one", 0.4), ("window", 0.6), ("document", 0.5))
-        for what in ("loss", "standard_error")
-    },
+    "masked_one_loss": 0.4,
+    "masked_one_standard_error": 0.4,
+    "masked_window_loss": 0.6,
+    "masked_window_standard_error": 0.6,
+    "masked_document_loss": 0.5,
+    "masked_document_standard_error": 0.5,
 }
 BERT = (0.15, 0.1)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -449,7 +449,7 @@ def test_windows_hold_the_corpus_once_in_whole_sentences(
     ).all()
     assert not rows.token_type_ids.any() and rows.next_sentence_label is None
     found = windows(rows)
-    assert [p for window in found for p in window if p >= 0] == list(range(shards.num_tokens))
+    assert [p for p in chain.from_iterable(found) if p >= 0] == list(range(shards.num_tokens))
     starts = set(shards.sentence_offsets.tolist())
     limit = seq_length - 2
     for window in found:
@@ -463,7 +463,9 @@ def test_windows_hold_the_corpus_once_in_whole_sentences(
         for before, after in pairwise(window):
             if before >= 0 and after >= 0:
                 assert document_of(shards, np.array(before)) == document_of(shards, np.array(after))
-    inner = [k for window in found for k in range(1, len(window) - 1) if window[k] == -1]
+    inner = []
+    for places in found:
+        inner += [k for k in range(1, len(places) - 1) if places[k] == -1]
     assert inner
     special = rectangle(rows, rows.special)
     assert (special == (input_ids < FIRST_ID)).all()

@@ -8,7 +8,7 @@ import json
 import multiprocessing
 import re
 import sys
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -119,14 +119,15 @@ def test_long_documents_are_held_out_in_stretches(
     cut.
     """
     monkeypatch.setattr("clozelab.corpus.documents.STRETCH_CHARACTERS", 400)
-    books = [[f"Book {NOUNS[book]} says line {line}." for line in range(300)] for book in range(4)]
+    books = []
+    for book in range(4):
+        books.append([f"Book {NOUNS[book]} says line {line}." for line in range(300)])
     (data / "two.txt").write_text("\n\n".join("\n".join(book) for book in books))
     corpus = PreparedCorpus.open(run(tmp_path, validation_fraction=0.1))
-    position = {
-        tuple(ids.tolist()): (60 + number, line)
-        for number, book in enumerate(books)
-        for line, ids in enumerate(corpus.tokenizer.encode_batch(book))
-    }
+    position = {}
+    for number, book in enumerate(books):
+        for line, ids in enumerate(corpus.tokenizer.encode_batch(book)):
+            position[tuple(ids.tolist())] = (60 + number, line)
     shares, seen = {}, []
     for name in ("train", "validation"):
         split = getattr(corpus, name)
@@ -141,12 +142,11 @@ def test_long_documents_are_held_out_in_stretches(
             assert [line for _, line in part] == list(range(part[0][1], part[-1][1] + 1)), (
                 "without a gap"
             )
-        seen += [place for part in lines for place in part]
+        seen += chain.from_iterable(lines)
         tokens = np.diff(split.sentence_offsets[split.document_offsets])
         shares[name] = np.bincount(split.document_source, weights=tokens)
-        assert (
-            len({document for part in lines for document, _ in part}) == 4 or name == "validation"
-        )
+        numbers = {document for document, _ in chain.from_iterable(lines)}
+        assert len(numbers) == 4 or name == "validation"
         assert len(lines) > 3, "of several places"
         assert name == "train" or max(map(len, lines)) <= 3 * 16, "a stretch is some 15 lines"
     assert sorted(seen) == sorted(position.values()), "all text, each line once"

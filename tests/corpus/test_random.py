@@ -87,7 +87,10 @@ def test_integers_are_uniform_and_respect_an_array_of_bounds() -> None:
 
 
 def test_derived_seeds_differ_and_fit_63_bits() -> None:
-    seeds = {derive_seed(seed, name) for seed in range(20) for name in ("phase 0", "phase 1")}
+    seeds = set()
+    for seed in range(20):
+        for name in ("phase 0", "phase 1"):
+            seeds.add(derive_seed(seed, name))
     assert len(seeds) == 40
     assert all(0 <= seed < 2**63 for seed in seeds)
 
@@ -99,7 +102,10 @@ def test_each_epoch_is_a_permutation(size: int) -> None:
 
 
 def test_epochs_and_seeds_order_differently() -> None:
-    orders = [permute(seed, epoch, np.arange(1000), 1000) for seed in (1, 2) for epoch in (0, 1)]
+    orders = []
+    for seed in (1, 2):
+        for epoch in (0, 1):
+            orders.append(permute(seed, epoch, np.arange(1000), 1000))
     for first in range(4):
         assert (orders[first] != np.arange(1000)).mean() > 0.98
         for second in range(first):

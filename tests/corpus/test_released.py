@@ -135,10 +135,11 @@ def pairs_of(packed: PackedInstances) -> list[tuple[list[int], list[int], bool]]
         packed.token_type_ids.reshape(-1, packed.width),
     )
     text = ~packed.special.reshape(ids.shape)
-    segments = [
-        [row[keep].tolist() for row, keep in zip(ids, text & (types == kind), strict=True)]
-        for kind in (0, 1)
-    ]
+    segments = []
+    for kind in (0, 1):
+        segments.append(
+            [row[keep].tolist() for row, keep in zip(ids, text & (types == kind), strict=True)]
+        )
     assert packed.next_sentence_label is not None
     return list(zip(*segments, (packed.next_sentence_label == 1).tolist(), strict=True))
 
@@ -334,11 +335,12 @@ def test_shapes_are_distributed_as_with_a_generator(
         instances = layout.bind(shards, ids, budget + 3)
         ours.append(kinds(pairs_of(instances.pack(1, 0, np.arange(len(instances)))), budget))
     total = sum(ours + theirs, Counter())
-    tests = [
-        stats.ttest_ind([one[kind] for one in ours], [one[kind] for one in theirs]).pvalue
-        for kind in total
-        if total[kind] >= 80
-    ]
+    tests = []
+    for kind in total:
+        if total[kind] >= 80:
+            tests.append(
+                stats.ttest_ind([one[kind] for one in ours], [one[kind] for one in theirs]).pvalue
+            )
     tests.append(
         stats.ttest_ind([one.total() for one in ours], [one.total() for one in theirs]).pvalue
     )
@@ -409,10 +411,9 @@ def test_spans_equal_a_plain_loop_fed_with_the_same_draws(
             float(uniform01(3, 2, "mask span", packed.names[row], slot)[0]) * sum(weights)
             for slot in range(64)
         ]
-        reach = {
-            slot: 1 + sum(sum(weights[: n + 1]) <= u for n in range(len(weights) - 1))
-            for slot, u in enumerate(drawn)
-        }
+        reach = {}
+        for slot, u in enumerate(drawn):
+            reach[slot] = 1 + sum(sum(weights[: n + 1]) <= u for n in range(len(weights) - 1))
         expected = plain_spans(words, int(number[row]), order, reach)
         own = position // 64 == row
         assert {*(position[own] % 64).tolist()} == expected
@@ -555,12 +556,15 @@ def sample(shared_dir: Path) -> tuple[TokenShards, WordPieceTokenizer, dict[str,
         data / "vocab" / "bert-base-uncased-vocab.txt", lowercase=True
     )
     text = (data / "oracles" / "google_bert_sample_text.txt").read_text(encoding="utf-8")
-    documents = [
-        [ids for ids in tokenizer.encode_batch(document.split("\n")) if len(ids)]
-        for document in text.split("\n\n")
-        if document.strip()
-    ]
-    sentences = [sentence for document in documents for sentence in document]
+    documents = []
+    for document in text.split("\n\n"):
+        if document.strip():
+            documents.append(
+                [ids for ids in tokenizer.encode_batch(document.split("\n")) if len(ids)]
+            )
+    sentences = []
+    for document in documents:
+        sentences.extend(document)
     shards = TokenShards(
         tokens=TokenStream([np.concatenate(sentences)]),
         sentence_offsets=np.append(0, np.cumsum([*map(len, sentences)])),
@@ -585,11 +589,10 @@ def figures(
     """What instances of 128 slots are like; words as slots of each instance, and the slots that are
     predicted.
     """
-    pieces = [
-        (len(word), len(found & {*word}))
-        for row, found in zip(words, hits, strict=True)
-        for word in row
-    ]
+    pieces = []
+    for row, found in zip(words, hits, strict=True):
+        for word in row:
+            pieces.append((len(word), len(found & {*word})))
     long = [(size, hit) for size, hit in pieces if size > 1]
     return {
         "instances": len(lengths),
@@ -691,17 +694,16 @@ def test_the_released_number_of_predictions(
     assert number.tolist() == [len(one["masked_lm_positions"]) for one in instances]
     ours = Masking(0.15, 0.8, 0.1, 0.1).number(lengths, lengths - 3, 128)
     assert (ours <= number).all() and ours.sum() < number.sum()
-    seen = Counter(
-        (
-            "mask"
-            if one["tokens"][slot] == "[MASK]"
-            else "same"
-            if one["tokens"][slot] == label
-            else "random"
-        )
-        for one in instances
-        for slot, label in zip(one["masked_lm_positions"], one["masked_lm_labels"], strict=True)
-    )
+    seen: Counter[str] = Counter()
+    for one in instances:
+        for slot, label in zip(one["masked_lm_positions"], one["masked_lm_labels"], strict=True):
+            token = one["tokens"][slot]
+            if token == "[MASK]":
+                seen["mask"] += 1
+            elif token == label:
+                seen["same"] += 1
+            else:
+                seen["random"] += 1
     counts = [seen["mask"], seen["random"], seen["same"]]
     assert stats.chisquare(counts, np.array([0.8, 0.1, 0.1]) * sum(counts)).pvalue > 1e-3
 

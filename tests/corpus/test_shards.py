@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -28,10 +29,10 @@ def write(
 @pytest.fixture
 def documents() -> list[list[list[int]]]:
     rng = np.random.default_rng(0)
-    return [
-        [rng.integers(0, 100, n).tolist() for n in rng.integers(1, 9, size)]
-        for size in rng.integers(1, 6, 20)
-    ]
+    result = []
+    for size in rng.integers(1, 6, 20):
+        result.append([rng.integers(0, 100, n).tolist() for n in rng.integers(1, 9, size)])
+    return result
 
 
 @pytest.mark.parametrize("max_shard_tokens", [1, 50, 10**6])
@@ -40,9 +41,8 @@ def test_reads_what_was_written(
     tmp_path: Path, documents: list, max_shard_tokens: int, vocab_size: int
 ) -> None:
     shards = write(tmp_path, documents, vocab_size, max_shard_tokens=max_shard_tokens)
-    flat = np.array(
-        [token for document in documents for sentence in document for token in sentence]
-    )
+    sentences = chain.from_iterable(documents)
+    flat = np.array([*chain.from_iterable(sentences)])
     num_files = len(list(tmp_path.glob("tokens-*.bin")))
     assert num_files == {1: 20, 10**6: 1}.get(max_shard_tokens, num_files)
     assert 1 < num_files < 20 or max_shard_tokens != 50
@@ -54,13 +54,14 @@ def test_reads_what_was_written(
     assert shards.document_origin is not None and shards.document_origin.tolist() == [
         i // 3 for i in range(20)
     ]
-    rebuilt = [
-        [
-            shards.tokens[shards.sentence_offsets[s] : shards.sentence_offsets[s + 1]].tolist()
-            for s in range(shards.document_offsets[d], shards.document_offsets[d + 1])
-        ]
-        for d in range(shards.num_documents)
-    ]
+    rebuilt = []
+    for d in range(shards.num_documents):
+        rebuilt.append(
+            [
+                shards.tokens[shards.sentence_offsets[s] : shards.sentence_offsets[s + 1]].tolist()
+                for s in range(shards.document_offsets[d], shards.document_offsets[d + 1])
+            ]
+        )
     assert rebuilt == documents
 
 
@@ -69,9 +70,8 @@ def test_tokens_are_taken_at_positions_of_any_shape(
     tmp_path: Path, documents: list, max_shard_tokens: int
 ) -> None:
     tokens = write(tmp_path, documents, max_shard_tokens=max_shard_tokens).tokens
-    flat = np.array(
-        [token for document in documents for sentence in document for token in sentence]
-    )
+    sentences = chain.from_iterable(documents)
+    flat = np.array([*chain.from_iterable(sentences)])
     assert tokens[:].tolist() == flat.tolist()
     starts = np.random.default_rng(1).integers(0, len(flat) - 10, 30)
     taken = tokens.take(starts[:, None] + np.arange(10))

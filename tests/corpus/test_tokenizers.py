@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,7 @@ def test_rare_characters_do_not_fill_the_vocabulary() -> None:
         "".join(map(chr, range(0x1200, 0x1240)))[:10]
     ]
     tokenizer = WordPieceTokenizer.train(texts, 200, True)
-    assert not any("\u1200" <= char <= "\u1240" for token in tokenizer.vocabulary for char in token)
+    assert not any("\u1200" <= char <= "\u1240" for char in "".join(tokenizer.vocabulary))
 
 
 def test_text_never_becomes_a_special_token(wordpiece: WordPieceTokenizer) -> None:
@@ -475,7 +476,7 @@ def test_pairs_of_pre_training_have_two_separators_and_no_token_types() -> None:
         [0, 14, 15, 2, 2, 19, 2, 1, 1, 1, 1, 1],
     ]
     assert packed.input_ids.reshape(2, 12).tolist() == expected
-    assert packed.special.tolist() == [index < 10 for row in expected for index in row]
+    assert packed.special.tolist() == [index < 10 for index in chain.from_iterable(expected)]
     assert packed.lengths.tolist() == [11, 7] and not packed.token_type_ids.any()
 
 

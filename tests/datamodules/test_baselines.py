@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import string
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -210,23 +212,30 @@ def plain_features(first: str, second: str) -> set[str]:
     """What the module says of a pair, in other words."""
     one, two = set(first.split()), set(second.split())
     named = {"1": one, "2": two, "both": one & two, "only2": two - one}
-    return {f"{name} {word}" for name, words in named.items() for word in words} | {
+    features = {
         f"share {round(10 * len(one & two) / len(two))}",
         f"missing {len(two - one)}",
         "always",
     }
+    for name, words in named.items():
+        features |= {f"{name} {word}" for word in words}
+    return features
 
 
 def dense(
     train: list[tuple[str, str]], asked: list[tuple[str, str]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    bags = [plain_features(*text) for text in train]
-    names = sorted({name for bag in bags for name in bag})
-    names = [name for name in names if sum(name in bag for bag in bags) >= 2]
-    return tuple(  # type: ignore[return-value]
-        np.array([[float(name in plain_features(*text)) for name in names] for text in part])
-        for part in (train, asked)
-    )
+    counts = Counter(chain.from_iterable(plain_features(*text) for text in train))
+    names = sorted(name for name, count in counts.items() if count >= 2)
+
+    def matrix(texts: list[tuple[str, str]]) -> np.ndarray:
+        rows = []
+        for text in texts:
+            features = plain_features(*text)
+            rows.append([float(name in features) for name in names])
+        return np.array(rows)
+
+    return matrix(train), matrix(asked)
 
 
 def label_of(text: tuple[str, str]) -> int:
@@ -274,9 +283,8 @@ def test_numbers_are_those_of_a_closed_form_ridge_regression() -> None:
 
 def test_it_learns_labels_and_nothing_from_shuffled_ones() -> None:
     train, asked = texts(2000, 4), texts(2000, 5)
-    labels, truth = (
-        np.array(["red" in first for first, _ in part]).astype(int) for part in (train, asked)
-    )
+    labels = np.array(["red" in first for first, _ in train]).astype(int)
+    truth = np.array(["red" in first for first, _ in asked]).astype(int)
     assert (guess_classes(train, labels, asked, 2) == truth).mean() > 0.99
     shuffled = np.random.default_rng(6).permutation(labels)
     chance = max(truth.mean(), 1 - truth.mean())

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,13 +72,13 @@ def test_gather_equals_one_by_one() -> None:
     starts = np.array([rng.integers(0, len(piece) + 1) for piece in pieces], dtype=np.int32)
     index = rng.permutation(20)[:7]
     batch = TokenSequences(flat, offsets, starts).gather(index)
-    assert batch["input_ids"].tolist() == [token for i in index for token in pieces[i]]
-    assert batch["position_ids"].tolist() == [
-        place for i in index for place in range(len(pieces[i]))
-    ]
-    assert batch["token_type_ids"].tolist() == [
-        int(p >= starts[i]) for i in index for p in range(len(pieces[i]))
-    ]
+    assert batch["input_ids"].tolist() == [*chain.from_iterable(pieces[i] for i in index)]
+    positions = [range(len(pieces[i])) for i in index]
+    assert batch["position_ids"].tolist() == [*chain.from_iterable(positions)]
+    token_types = []
+    for i in index:
+        token_types += [int(position >= starts[i]) for position in range(len(pieces[i]))]
+    assert batch["token_type_ids"].tolist() == token_types
     assert batch["lengths"].tolist() == [len(pieces[i]) for i in index]
 
 
@@ -297,9 +298,7 @@ def test_tags_stand_on_the_first_piece_of_a_word(ours: ByteBpeTokenizer, theirs:
     places = [
         part.tolist() for part in np.split(arrays["word_positions"], arrays["word_offsets"][1:-1])
     ]
-    assert [ours.decode(row[1:-1]) for row in rows] == [
-        "".join(f" {word}" for word in line) for line in words
-    ]
+    assert [ours.decode(row[1:-1]) for row in rows] == [f" {' '.join(line)}" for line in words]
     if ours.add_prefix_space:  # transformers refuses words otherwise
         for line, row, place in zip(words, rows, places, strict=True):
             expected = theirs(line, is_split_into_words=True)

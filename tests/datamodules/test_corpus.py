@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -118,7 +119,18 @@ def fingerprint(batch: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def stream_fingerprint(steps: Any) -> list[list[tuple[Any, ...]]]:
-    return [[fingerprint(micro) for micro in step] for step in steps]
+    result = []
+    for step in steps:
+        result.append([fingerprint(micro) for micro in step])
+    return result
+
+
+def batch_sizes(steps: Any) -> list[list[int]]:
+    """The number of instances of each micro-batch of each step."""
+    sizes = []
+    for step in steps:
+        sizes.append([micro["layout"].batch_size for micro in step])
+    return sizes
 
 
 def rows_of(batch: dict[str, Any]) -> list[tuple[int, ...]]:
@@ -140,17 +152,13 @@ def predictions_of(batch: dict[str, Any]) -> list[tuple[Any, ...]]:
 def test_steps_and_micro_batches(make: Callable[..., CorpusDataModule]) -> None:
     steps = list(make().train_dataloader())
     assert len(steps) == 8
-    assert [[micro["layout"].batch_size for micro in step] for step in steps] == [[4, 4, 4]] * 5 + [
-        [8]
-    ] * 3
-    assert {micro["layout"].row_slots for step in steps[:5] for micro in step} == {16}
-    assert {micro["layout"].row_slots for step in steps[5:] for micro in step} == {32}
+    assert batch_sizes(steps) == [[4, 4, 4]] * 5 + [[8]] * 3
+    assert {micro["layout"].row_slots for micro in chain(*steps[:5])} == {16}
+    assert {micro["layout"].row_slots for micro in chain(*steps[5:])} == {32}
     uneven = make(
         phases=[{"seq_length": 16, "steps": 1, "global_batch_size": 10, "micro_batch_size": 4}]
     )
-    assert [
-        [micro["layout"].batch_size for micro in step] for step in uneven.train_dataloader()
-    ] == [[4, 4, 2]]
+    assert batch_sizes(uneven.train_dataloader()) == [[4, 4, 2]]
 
 
 @pytest.mark.parametrize(
@@ -168,9 +176,11 @@ def test_ranks_and_micro_batches_cut_the_same_global_batch(
             list(make(objective).train_stream(0, rank, world_size)) for rank in range(world_size)
         ]
         for number, step in enumerate(whole):
-            parts = [micro for rank in ranks for micro in rank[number]]
-            assert [row for part in parts for row in rows_of(part)] == rows_of(step[0])
-            assert [p for part in parts for p in predictions_of(part)] == predictions_of(step[0])
+            parts = []
+            for rank in ranks:
+                parts.extend(rank[number])
+            assert [*chain(*map(rows_of, parts))] == rows_of(step[0])
+            assert [*chain(*map(predictions_of, parts))] == predictions_of(step[0])
 
 
 def test_same_seed_same_stream_and_other_seed_another(
@@ -267,9 +277,8 @@ def test_validation_rows_are_the_same_for_every_seed_and_phase(
         phases=[{"seq_length": 16, "steps": 1, "global_batch_size": 12, "micro_batch_size": 4}],
     )
     assert [fingerprint(batch) for batch in make(seed=9).val_dataloader()] == first
-    assert sorted(row for batch in other.val_dataloader() for row in rows_of(batch)) == sorted(
-        row for batch in make().val_dataloader() for row in rows_of(batch)
-    )
+    rows = sorted(chain(*map(rows_of, make().val_dataloader())))
+    assert sorted(chain(*map(rows_of, other.val_dataloader()))) == rows
     batch = next(iter(make().val_dataloader()))
     assert batch["layout"].row_slots == 24 and batch["source_names"] == ("wiki", "books")
 
@@ -280,13 +289,14 @@ def test_validation_is_shared_over_ranks_without_duplicates(
 ) -> None:
     module = make(validation_instances=31)
     streams = [module.validation_stream(rank, world_size) for rank in range(world_size)]
-    index = np.concatenate([part for stream in streams for part in stream.phases[0][2]])
+    parts = [*chain(*(stream.phases[0][2] for stream in streams))]
+    index = np.concatenate(parts)
     assert len(index) == len(set(index.tolist())) == 31
     assert set(index.tolist()) == set(
         np.concatenate(module.validation_stream(0, 1).phases[0][2]).tolist()
     )
     assert len({len(list(stream)) for stream in streams}) == 1
-    assert all(len(part) for stream in streams for part in stream.phases[0][2])
+    assert all(len(part) for part in parts)
 
 
 def test_fewer_held_out_rows_than_asked_for(make: Callable[..., CorpusDataModule]) -> None:

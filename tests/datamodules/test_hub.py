@@ -106,7 +106,9 @@ def test_glue(hub: Any, tmp_path: Path, name: str) -> None:
             for _ in range(7)
         ]
         values = [-1] * 7 if split.startswith("test") else values
-        texts = {column: [sentence(rng) for _ in range(7)] for column in columns}
+        texts = {}
+        for column in columns:
+            texts[column] = [sentence(rng) for _ in range(7)]
         splits[split] = {**texts, "label": values, "idx": list(range(100, 107))}
     asked = hub("nyu-mll/glue", name, splits, features)
     if name == "mnli":
@@ -200,7 +202,7 @@ def test_squad(hub: Any, tmp_path: Path, name: str) -> None:
         paragraphs = official["data"][article == "U"]["paragraphs"]
         if not paragraphs or paragraphs[-1]["context"] != passage:  # type: ignore[index]
             paragraphs.append({"context": passage, "qas": []})  # type: ignore[attr-defined]
-        paragraphs[-1]["qas"].append({"id": key, "question": "Who?", "answers": answers})  # type: ignore[index]
+        paragraphs[-1]["qas"].append({"id": key, "question": "Who?", "answers": answers})
     settings = task(name)
     text_value = datasets.Value("string")
     answers_value = {
@@ -235,9 +237,10 @@ def test_swag(hub: Any, tmp_path: Path) -> None:
     texts = [column for column in settings["hub"]["columns"] if column != "label"]
     features = datasets.Features({column: datasets.Value("string") for column in texts})
     features["label"] = datasets.ClassLabel(names=["0", "1", "2", "3"])
-    row = {column: [sentence(rng) + ',"\n' for _ in range(5)] for column in texts} | {
-        "label": [3, 0, 1, 2, 2]
-    }
+    row = {}
+    for column in texts:
+        row[column] = [sentence(rng) + ',"\n' for _ in range(5)]
+    row["label"] = [3, 0, 1, 2, 2]
     hub(
         "allenai/swag",
         "regular",

@@ -505,7 +505,7 @@ def test_steps_and_evaluations(make: Callable[..., LabelledDataModule]) -> None:
     assert data.evaluation_steps == [4, 7, 10, 14, 18]
     seen = []
     for start in [0, *data.evaluation_steps[:-1]]:
-        data.trainer = SimpleNamespace(global_step=start, global_rank=0, world_size=1)  # type: ignore[assignment]
+        data.trainer = SimpleNamespace(global_step=start, global_rank=0, world_size=1)
         seen.append(len(list(data.train_dataloader())))
     assert seen == [4, 3, 3, 4, 4]
 
@@ -529,7 +529,7 @@ def test_workers_change_nothing(make: Callable[..., LabelledDataModule], workers
     plain, other = make(), make(plan={"num_workers": workers})
     for data in (plain, other):
         data.setup()
-        data.trainer = SimpleNamespace(global_step=10, global_rank=0, world_size=1)  # type: ignore[assignment]
+        data.trainer = SimpleNamespace(global_step=10, global_rank=0, world_size=1)
     expected = [batch["input_ids"].tolist() for batch in plain.train_dataloader()]
     assert [batch["input_ids"].tolist() for batch in other.train_dataloader()] == expected
 
@@ -685,7 +685,7 @@ def test_pairs_of_one_token_type(tmp_path: Path, tokenizer: WordPieceTokenizer) 
     )
     for data in (two, one):
         data.setup()
-    assert np.array_equal(two.train_sequences.input_ids, one.train_sequences.input_ids)  # type: ignore[attr-defined]
+    assert np.array_equal(two.train_sequences.input_ids, one.train_sequences.input_ids)
     types = [data.train_sequences.gather(np.array([0, 1]))["token_type_ids"] for data in (two, one)]
     assert types[0].sum() == 6 and types[1].sum() == 0
     assert (two.facts["token_types"], one.facts["token_types"]) == (2, 1)

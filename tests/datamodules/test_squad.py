@@ -140,10 +140,9 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     for article in json.loads(path.read_text())["data"]:
         for paragraph in article["paragraphs"]:
             for asked in paragraph["qas"]:
-                columns = {
-                    key: [answer[key] for answer in asked["answers"]]
-                    for key in ("text", "answer_start")
-                }
+                columns = {}
+                for key in ("text", "answer_start"):
+                    columns[key] = [answer[key] for answer in asked["answers"]]
                 row = {
                     "id": asked["id"],
                     "title": article["title"],
@@ -253,9 +252,10 @@ def released_max_context(ranges: list[tuple[int, int]], window: int, position: i
 @pytest.mark.parametrize("stride", [1, 3, 8, 20])
 def test_windows_cover_and_max_context_is_the_released_rule(num_tokens: int, stride: int) -> None:
     ranges = window_ranges(num_tokens, 8, stride)
-    assert {token for start, length in ranges for token in range(start, start + length)} == set(
-        range(num_tokens)
-    )
+    covered = set()
+    for start, length in ranges:
+        covered.update(range(start, start + length))
+    assert covered == set(range(num_tokens))
     for window, flags in enumerate(max_context_flags(ranges, num_tokens)):
         start, length = ranges[window]
         expected = [released_max_context(ranges, window, start + i) for i in range(length)]
@@ -523,10 +523,8 @@ def test_extra_training_files_come_first_and_once(tmp_path: Path) -> None:
     )
     assert data.evaluation_steps == [5]
     batches = list(TrainingBatches(data, range(5), 0, 1))
-    first, rest = [
-        torch.cat([b["example_index"] for b in part]).tolist()
-        for part in (batches[:2], batches[2:])
-    ]
+    first = torch.cat([batch["example_index"] for batch in batches[:2]]).tolist()
+    rest = torch.cat([batch["example_index"] for batch in batches[2:]]).tolist()
     assert (sorted(first), sorted(rest)) == (list(range(5)), list(range(5, 17)))
     who, cat = (TOKENIZER.vocabulary.index(word) for word in ("who", "cat"))
     assert {int(b["input_ids"][b["layout"].first_rows + 1][0]) for b in batches[:2]} == {cat}

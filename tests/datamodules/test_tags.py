@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import string
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,7 @@ def test_predictions_are_a_last_column(tmp_path: Path, blank: str) -> None:
     assert [line.rpartition(blank)[0] if line else "" for line in after] == before
     again = read_conll(tmp_path / "new.txt", CONLL, require_tags=True)
     assert again.words == sentences.words and again.documents == sentences.documents
-    assert [tag for sentence in again.tags or [] for tag in sentence] == tags
+    assert [*chain.from_iterable(again.tags or [])] == tags
 
 
 def test_predictions_of_words_alone(tmp_path: Path) -> None:
@@ -197,7 +198,7 @@ def test_predictions_take_the_tags_place_in_conllu(tmp_path: Path) -> None:
     )
     again = read_conll(tmp_path / "new.txt", UPOS, require_tags=True)
     assert again.words == sentences.words
-    assert [tag for sentence in again.tags or [] for tag in sentence] == tags
+    assert [*chain.from_iterable(again.tags or [])] == tags
 
 
 def make(
@@ -210,8 +211,14 @@ def make(
     """Documents of sentences of words -> rows_of_texts, each row's tokens, each row's scored
     tokens, counts.
     """
-    words = [text.split(" ") for document in texts for text in document]
-    documents = [number for number, document in enumerate(texts) for _ in document]
+    words = []
+    for document in texts:
+        for text in document:
+            words.append(text.split(" "))
+    documents = []
+    for number, document in enumerate(texts):
+        for _ in document:
+            documents.append(number)
     sentences = TaggedSentences(words, None, documents, list(range(len(words))), True)
     chosen = list(range(len(words))) if chosen is None else chosen
     arrays, counts = build_sequences(sentences, chosen, tokenizer, length, context)
@@ -230,7 +237,9 @@ def make(
         rows_of_texts.word_positions[a:b]
         for a, b in zip(rows_of_texts.word_offsets, rows_of_texts.word_offsets[1:], strict=False)
     ]
-    scored = [[row[p] for p in place] for row, place in zip(tokens, places, strict=True)]
+    scored = []
+    for row, place in zip(tokens, places, strict=True):
+        scored.append([row[p] for p in place])
     return rows_of_texts, tokens, scored, counts
 
 
@@ -240,7 +249,7 @@ STORY = [["the cat sat", "a dog ran fast", "who did"], ["what is", "the red hill
 def test_without_context_a_row_is_a_sentence(tokenizer: WordPieceTokenizer) -> None:
     _, tokens, scored, counts = make(tokenizer, STORY, 20, False)
     assert tokens[1] == ["[CLS]", "a", "dog", "ran", "fast", "[SEP]"]
-    assert scored == [text.split() for document in STORY for text in document]
+    assert scored == [text.split() for text in chain.from_iterable(STORY)]
     assert counts["context_tokens"] == 0
 
 
@@ -253,7 +262,7 @@ def test_context_fills_the_window_inside_the_document(tokenizer: WordPieceTokeni
         == ["[CLS]", "the", "cat", "sat", "a", "dog", "ran", "fast", "who", "did", "[SEP]"]
     )
     assert tokens[3] == ["[CLS]", "what", "is", "the", "red", "hill", "[SEP]"]
-    assert scored == [text.split() for document in STORY for text in document]
+    assert scored == [text.split() for text in chain.from_iterable(STORY)]
 
 
 def test_a_small_window_takes_from_both_sides_and_whole_words(
@@ -277,15 +286,16 @@ def test_every_word_is_scored_once(
 ) -> None:
     rng = np.random.default_rng(length)
     words = np.array(["the", "cat", "zzz", "aaaaaaa", "sat"])
-    texts = [[" ".join(rng.choice(words, rng.integers(1, 15))) for _ in range(4)] for _ in range(3)]
+    texts = []
+    for _ in range(3):
+        texts.append([" ".join(rng.choice(words, rng.integers(1, 15))) for _ in range(4)])
     rows_of_texts, tokens, scored, counts = make(tokenizer, texts, length, context)
-    expected = [
-        tokenizer.vocabulary[tokenizer.encode_batch([w])[0][0]]
-        for document in texts
-        for text in document
-        for w in text.split()
-    ]
-    assert [token for row in scored for token in row] == expected
+    expected = []
+    for document in texts:
+        for text in document:
+            for w in text.split():
+                expected.append(tokenizer.vocabulary[tokenizer.encode_batch([w])[0][0]])
+    assert [*chain.from_iterable(scored)] == expected
     assert rows_of_texts.sequences.lengths.max() <= length
     assert (counts["split_sentences"] > 0) == (length < 120)
     assert all(

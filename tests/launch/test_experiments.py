@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -44,18 +45,16 @@ def test_an_ablation_of_one_number_is_one_file(place: Path) -> None:
     assert sweeps_in(place) == {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune"}
     jobs = list(planned_jobs(Sweep("sweep_pretrain", ["runs_dir=R", "scale=demo"], folder=place)))
     assert [job.run_dir for job in jobs] == [
-        f"R/rates/demo/pretrain/{arm}/seed-{seed}"
-        for arm in ("rate15", "rate30")
-        for seed in (7, 8)
+        "R/rates/demo/pretrain/rate15/seed-7",
+        "R/rates/demo/pretrain/rate15/seed-8",
+        "R/rates/demo/pretrain/rate30/seed-7",
+        "R/rates/demo/pretrain/rate30/seed-8",
     ]
     tuned = Sweep(
         "sweep_finetune", ["runs_dir=R", "scale=laptop", "seed=1", "pretrain_seed=1"], folder=place
     ).jobs
-    assert [job[:2] for job in tuned] == [
-        (f"row={row}", f"task={task}")
-        for row in ("rate15", "half", "random")
-        for task in ("snli_95k", "mrpc")
-    ]
+    rows = ("row=rate15", "row=half", "row=random")
+    assert [job[:2] for job in tuned] == [*product(rows, ("task=snli_95k", "task=mrpc"))]
 
 
 def test_what_a_delta_says_is_what_a_run_gets(place: Path) -> None:
@@ -174,7 +173,12 @@ def test_only_a_file_is_taken_from_the_command_line(tmp_path: Path) -> None:
         (
             "pretrain",
             ["objective=mlm,ltr", "steps_factor=2,1"],
-            [f"{a}+steps_factor-{b}" for a in ("mlm", "ltr") for b in (2, 1)],
+            [
+                "mlm+steps_factor-2",
+                "mlm+steps_factor-1",
+                "ltr+steps_factor-2",
+                "ltr+steps_factor-1",
+            ],
         ),
         ("pretrain", ["model=tiny,mini"], ["model-tiny", "model-mini"]),
         (
@@ -186,9 +190,10 @@ def test_only_a_file_is_taken_from_the_command_line(tmp_path: Path) -> None:
             "pretrain",
             ["objective.token.weight=1,2", "objective.pair.weight=3,4"],
             [
-                f"objective.token.weight-{a}.0+objective.pair.weight-{b}.0"
-                for a in (1, 2)
-                for b in (3, 4)
+                "objective.token.weight-1.0+objective.pair.weight-3.0",
+                "objective.token.weight-1.0+objective.pair.weight-4.0",
+                "objective.token.weight-2.0+objective.pair.weight-3.0",
+                "objective.token.weight-2.0+objective.pair.weight-4.0",
             ],
         ),
         ("pretrain", ["scale=demo,laptop", "seed=1,2"], ["mlm_nsp"]),
@@ -198,7 +203,7 @@ def test_only_a_file_is_taken_from_the_command_line(tmp_path: Path) -> None:
         (
             "finetune",
             ["encoder_arm=a,b", "epochs=1,2"],
-            [f"{a}+epochs-{b}" for a in "ab" for b in (1, 2)],
+            ["a+epochs-1", "a+epochs-2", "b+epochs-1", "b+epochs-2"],
         ),
     ],
 )

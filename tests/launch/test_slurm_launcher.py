@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -185,8 +186,11 @@ def test_wrong_settings_and_missing_packages_are_said_early(
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("corpus")
-    draw, words = random.Random(0), [a + b for a in "bcdfg" for b in "aeiou"]
-    documents = ["\n".join(" ".join(draw.choices(words, k=7)) for _ in range(6)) for _ in range(60)]
+    draw = random.Random(0)
+    words = [a + b for a, b in product("bcdfg", "aeiou")]
+    documents = []
+    for _ in range(60):
+        documents.append("\n".join(" ".join(draw.choices(words, k=7)) for _ in range(6)))
     (folder / "text.txt").write_text("\n\n".join(documents))
     return folder
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -181,9 +182,7 @@ def test_jobs_are_grouped_by_the_keys_that_count() -> None:
     assert [*shapes] == [(f"++scale.model.hidden_size={size}",) for size in (48, 96)]
     alike = sweep.groups(lambda key: key not in ("seed", "pretrain_seed"))
     assert len(alike) == 2 * 2 * 2 and {len(jobs) for jobs in alike.values()} == {2 * 2}
-    assert {job for jobs in alike.values() for job in jobs} == {*sweep.jobs} and len(
-        sweep.jobs
-    ) == 8 * 4
+    assert {*chain.from_iterable(alike.values())} == {*sweep.jobs} and len(sweep.jobs) == 8 * 4
     settings = sweep.settings(shapes[("++scale.model.hidden_size=96",)][0])
     assert (
         settings["row"] == "mlm"

@@ -28,7 +28,9 @@ from microworld.dials import (
     write_world,
 )
 
-KIND_OF = {thing: kind for kind, things in enumerate(THINGS) for thing in things}
+KIND_OF: dict[str, int] = {}
+for number, things_of_kind in enumerate(THINGS):
+    KIND_OF |= dict.fromkeys(things_of_kind, number)
 SETTINGS = {
     "world_seed": 1,
     "right": 1.0,
@@ -71,18 +73,17 @@ def test_what_can_be_known_is_what_counting_all_sentences_says(
     tables = [all_sentences(world, kind) for kind in kinds]
     assert all(sum(table.values()) == pytest.approx(1) for table in tables)
 
+    def share(seen: list[str | None], table: dict[tuple[str, ...], float]) -> float:
+        total = 0.0
+        for words, probability in table.items():
+            if all(a in (None, b) for a, b in zip(seen, words, strict=True)):
+                total += probability
+        return total
+
     def chance(*seen: list[str | None]) -> float:
-        shares = [
-            [
-                sum(
-                    p
-                    for words, p in table.items()
-                    if all(a in (None, b) for a, b in zip(one, words, strict=True))
-                )
-                for table in tables
-            ]
-            for one in seen
-        ]
+        shares = []
+        for one in seen:
+            shares.append([share(one, table) for table in tables])
         return sum(
             shares[0][a] * shares[1][b] / 8 * (following * (a == b) + (1 - following) / 8)
             for a, b in itertools.product(kinds, kinds)
@@ -90,11 +91,13 @@ def test_what_can_be_known_is_what_counting_all_sentences_says(
 
     first, second = world.document("held out/0")[:2]
     draw = random.Random(7)
-    hidden = [[draw.random() < 0.4 for _ in range(5)] for _ in range(2)]
-    seen = [
-        [None if gone else word for word, gone in zip(words[:4], row, strict=False)]
-        for words, row in zip((first, second), hidden, strict=True)
-    ]
+    hidden = []
+    for _ in range(2):
+        hidden.append([draw.random() < 0.4 for _ in range(5)])
+    seen = []
+    for words, row in zip((first, second), hidden, strict=True):
+        pairs = zip(words[:4], row, strict=False)
+        seen.append([None if gone else word for word, gone in pairs])
     expected = []
     for at, words in enumerate((first, second)):
         for place in range(5):
@@ -110,15 +113,20 @@ def test_what_can_be_known_is_what_counting_all_sentences_says(
 
 def test_dials_do_what_they_say() -> None:
     for right, ends in ((1.0, {True}), (0.0, {False}), (0.5, {True, False})):
-        texts = [words for n in range(20) for words in World(1, right, 1.0).document(str(n))]
+        texts = []
+        for n in range(20):
+            texts.extend(World(1, right, 1.0).document(str(n)))
         assert {words[0] in PEOPLE for words in texts} == ends and all(
             words[4] == "." for words in texts
         )
-    kinds = [
-        [KIND_OF[words[3]] for words in World(1, 1.0, 1.0).document(str(n))] for n in range(20)
-    ]
+    kinds = []
+    for n in range(20):
+        kinds.append([KIND_OF[words[3]] for words in World(1, 1.0, 1.0).document(str(n))])
     assert all(len(set(one)) == 1 for one in kinds) and len({one[0] for one in kinds}) > 3
-    mixed = [KIND_OF[words[3]] for n in range(100) for words in World(1, 1.0, 0.0).document(str(n))]
+    mixed = []
+    for n in range(100):
+        for words in World(1, 1.0, 0.0).document(str(n)):
+            mixed.append(KIND_OF[words[3]])
     same = np.mean([a == b for a, b in itertools.pairwise(mixed)])
     assert same == pytest.approx(1 / 8, abs=0.04)
 
@@ -138,7 +146,9 @@ def test_labels_follow_from_the_text_and_no_thing_is_in_both_splits() -> None:
             assert label == ("made" if list(KINDS)[kind] in MADE else "natural")
         for line in files[f"dials/pairs/{split}.tsv"].splitlines()[1:]:
             _, *texts, label = line.split("\t")
-            kinds = [{KIND_OF[word] for word in text.split() if word in KIND_OF} for text in texts]
+            kinds = []
+            for text in texts:
+                kinds.append({KIND_OF[word] for word in text.split() if word in KIND_OF})
             assert len(kinds[0]) == len(kinds[1]) == 1 and label == (
                 "same" if kinds[0] == kinds[1] else "other"
             )
@@ -153,19 +163,18 @@ def test_labels_follow_from_the_text_and_no_thing_is_in_both_splits() -> None:
 
 def test_an_article_says_nothing_of_a_kind() -> None:
     world = World(5, 1.0, 1.0)
-    counts = [
-        [[world.articles[thing] for thing in half].count(one) for one in ARTICLES]
-        for things in THINGS
-        for half in (things[:8], things[8:])
-    ]
+    counts = []
+    for things in THINGS:
+        for half in (things[:8], things[8:]):
+            articles = [world.articles[thing] for thing in half]
+            counts.append([articles.count(one) for one in ARTICLES])
     assert counts[::2] == [counts[0]] * 8 and counts[1::2] == [counts[1]] * 8
 
 
 def test_bounds_move_with_the_dials() -> None:
-    nats = {
-        dials: [one["nats_per_word"] for one in known_losses(World(1, *dials), 40)]
-        for dials in ((1.0, 1.0), (1.0, 0.0))
-    }
+    nats = {}
+    for dials in ((1.0, 1.0), (1.0, 0.0)):
+        nats[dials] = [one["nats_per_word"] for one in known_losses(World(1, *dials), 40)]
     assert all(masked < left for left, masked in nats.values()), "both sides tell more than one"
     assert all(near < far for near, far in zip(*nats.values(), strict=True)), (
         "sentences of one kind tell of each other"

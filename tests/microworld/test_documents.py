@@ -10,6 +10,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Hashable
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -68,9 +69,11 @@ def test_weights_are_respected() -> None:
 
 def test_vocabulary_is_small_and_sentences_are_short(small_world: Path) -> None:
     documents = _documents(small_world)
-    sentences = [sentence for document in documents for sentence in document]
+    sentences = []
+    for document in documents:
+        sentences.extend(document)
     lengths = [len(sentence.split()) for sentence in sentences]
-    assert 500 < len({word for sentence in sentences for word in words_of(sentence)}) < 1200
+    assert 500 < len(set(chain.from_iterable(map(words_of, sentences)))) < 1200
     assert 7 < sum(lengths) / len(lengths) < 12
     assert all(sentence[0].isupper() and sentence.endswith((".", "?")) for sentence in sentences)
 
@@ -81,19 +84,15 @@ def test_the_corpus_shows_every_word_and_mark_of_the_tasks(small_world: Path) ->
     """
     corpus = _words_and_marks((small_world / "corpus/microworld.txt").read_text(encoding="utf-8"))
     squad = json.loads((small_world / "squad/dev-v2.0.json").read_text(encoding="utf-8"))
-    paragraphs = [paragraph for article in squad["data"] for paragraph in article["paragraphs"]]
-    texts = [
-        text
-        for one in paragraphs
-        for text in (one["context"], *(qa["question"] for qa in one["qas"]))
-    ]
-    texts += [
-        field
-        for path in small_world.glob("glue/*/dev*.tsv")
-        for line in path.read_text(encoding="utf-8").splitlines()[1:]
-        for field in line.split("\t")
-        if " " in field
-    ]
+    paragraphs = []
+    for article in squad["data"]:
+        paragraphs.extend(article["paragraphs"])
+    texts = []
+    for one in paragraphs:
+        texts.extend((one["context"], *(qa["question"] for qa in one["qas"])))
+    for path in small_world.glob("glue/*/dev*.tsv"):
+        for line in path.read_text(encoding="utf-8").splitlines()[1:]:
+            texts += [field for field in line.split("\t") if " " in field]
     assert _words_and_marks(" ".join(texts)) - corpus == set()
 
 
@@ -135,9 +134,7 @@ def test_half_of_the_templates_tell_the_answer_first() -> None:
 
 
 def test_articles_and_classifiers_agree(small_world: Path) -> None:
-    text = words_of(
-        " ".join(sentence for document in _documents(small_world) for sentence in document)
-    )
+    text = words_of(" ".join(chain.from_iterable(_documents(small_world))))
     for left, right in itertools.pairwise(text):
         if left in ("a", "an"):
             assert left == lexicon.article(right), (left, right)
@@ -249,9 +246,10 @@ def test_a_repeated_fact_decides_its_word() -> None:
 
 def test_losses_stand_in_their_order() -> None:
     entropy = known_entropy(tell_document, SEED, 2)
-    unigram = unigram_entropy(
-        s.text for number in range(300) for s in tell_document(Choices(f"unigram {number}"))
-    )
+    texts = []
+    for number in range(300):
+        texts += [sentence.text for sentence in tell_document(Choices(f"unigram {number}"))]
+    unigram = unigram_entropy(texts)
     assert 0 < entropy["masked_one_loss"] <= entropy["masked_document_loss"] * 1.15
     assert entropy["masked_document_loss"] < entropy["masked_window_loss"]
     assert entropy["masked_one_loss"] < entropy["masked_window_loss"] * 1.15

@@ -21,13 +21,13 @@ from microworld import lexicon as words
 
 Fact = dict[str, str]
 FIRST = words.WOMEN + words.MEN
-BASE = {
-    form: base
-    for verbs in (words.ANY_VERBS, *words.KIND_VERBS.values())
-    for base, *forms in verbs
-    for form in (base, *forms)
-}
-GIVES = {form: verb[0] for verb in words.TRANSFERS for form in verb}
+BASE = {}
+for verbs in (words.ANY_VERBS, *words.KIND_VERBS.values()):
+    for verb in verbs:
+        BASE |= dict.fromkeys(verb, verb[0])
+GIVES = {}
+for transfer in words.TRANSFERS:
+    GIVES |= dict.fromkeys(transfer, transfer[0])
 ONE_NAME, DAY, ORG = (
     r"[A-Z][a-z]+",
     r"on (?P<day>[A-Z][a-z]+day)",
@@ -495,12 +495,11 @@ def entity_tags(tokens: Sequence[str]) -> list[str]:
 
 def test_entities(small_world: Path) -> None:
     blocks = (small_world / "ner/train.txt").read_text(encoding="utf-8").strip().split("\n\n")
-    sentences = [
-        [line.split(" ") for line in block.splitlines()]
-        for block in blocks
-        if "DOCSTART" not in block
-    ]
-    rows = [
-        ([cells[0] for cells in one], " ".join(cells[-1] for cells in one)) for one in sentences
-    ]
+    sentences = []
+    for block in blocks:
+        if "DOCSTART" not in block:
+            sentences.append([line.split(" ") for line in block.splitlines()])
+    rows = []
+    for one in sentences:
+        rows.append(([cells[0] for cells in one], " ".join(cells[-1] for cells in one)))
     check(rows, lambda tokens: " ".join(entity_tags(tokens)), 1.0)

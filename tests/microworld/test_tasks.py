@@ -8,6 +8,7 @@ import itertools
 import json
 import re
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,8 @@ from microworld.pairs import AWAY_SCENES, HOME_SCENES
 from microworld.passages import tell_passage
 
 NLI = (
-    "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse\t"
-    "sentence1\tsentence2"
+    "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\t"
+    "sentence1_parse\tsentence2_parse\tsentence1\tsentence2"
 )
 HEADERS = {
     "SST-2/train": "sentence\tlabel",
@@ -96,12 +97,15 @@ def test_classes_are_even(small_world: Path, name: str, column: str, classes: in
 # ---- labels, checked by reading the sentences back
 # ------------------------------------------------------------------------------
 
-BASE_OF = {past: base for verbs in (ANY_VERBS, *KIND_VERBS.values()) for base, past, _ in verbs}
-BASE_OF |= {part: base for verbs in (ANY_VERBS, *KIND_VERBS.values()) for base, _, part in verbs}
-GIVE_OF = {form: verb[0] for verb in TRANSFERS for form in verb}
-PROPERTY_OF = {
-    form: more for more, (less, plain) in COMPARISONS.items() for form in (more, less, plain)
-}
+VERBS = [*chain(ANY_VERBS, *KIND_VERBS.values())]
+BASE_OF = {past: base for base, past, _ in VERBS}
+BASE_OF |= {participle: base for base, _, participle in VERBS}
+GIVE_OF: dict[str, str] = {}
+for transfer in TRANSFERS:
+    GIVE_OF |= dict.fromkeys(transfer, transfer[0])
+PROPERTY_OF: dict[str, str] = {}
+for more, (less, plain) in COMPARISONS.items():
+    PROPERTY_OF |= dict.fromkeys((more, less, plain), more)
 PERSON = r"[A-Z][a-z]+ [A-Z][a-z]+"
 SLOT_PATTERNS = {"obj": r"[Tt]he [a-z]+", "place": r"[Tt]he [a-z]+", "place2": r"[Tt]he [a-z]+"}
 
@@ -114,9 +118,9 @@ def _pattern(template: str) -> re.Pattern[str]:
     return re.compile(text + "$")
 
 
-PATTERNS = [
-    (kind, _pattern(text)) for kind in ("did", "transfer", "compare") for text in TEMPLATES[kind]
-]
+PATTERNS: list[tuple[str, re.Pattern[str]]] = []
+for kind in ("did", "transfer", "compare"):
+    PATTERNS += [(kind, _pattern(text)) for text in TEMPLATES[kind]]
 
 
 def _fits(slots: dict[str, str]) -> bool:
@@ -181,16 +185,17 @@ def test_sentiment_follows_polarity_negation_and_order(small_world: Path) -> Non
 
 def _paragraphs(path: Path) -> list[dict[str, Any]]:
     content = json.loads(path.read_text(encoding="utf-8"))
-    return [paragraph for article in content["data"] for paragraph in article["paragraphs"]]
+    result = []
+    for article in content["data"]:
+        result.extend(article["paragraphs"])
+    return result
 
 
 @pytest.mark.parametrize("name", ["train-v1.1", "dev-v1.1", "train-v2.0", "dev-v2.0"])
 def test_answers_stand_where_they_are_said_to(small_world: Path, name: str) -> None:
-    entries = [
-        (p["context"], qa)
-        for p in _paragraphs(small_world / f"squad/{name}.json")
-        for qa in p["qas"]
-    ]
+    entries = []
+    for paragraph in _paragraphs(small_world / f"squad/{name}.json"):
+        entries += [(paragraph["context"], entry) for entry in paragraph["qas"]]
     assert len(entries) == (600 if name.startswith("train") else 300)
     assert len({qa["id"] for _, qa in entries}) == len(entries)
     for context, qa in entries:
@@ -216,7 +221,10 @@ def test_every_passage_has_a_rival_answer() -> None:
 def test_continuations_have_the_official_header(small_world: Path) -> None:
     with (small_world / "swag/train.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    header = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label"
+    header = (
+        ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,"
+        "ending0,ending1,ending2,ending3,label"
+    )
     assert ",".join(rows[0]) == header
     for row in rows:
         assert row["startphrase"] == f"{row['sent1']} {row['sent2']}"
@@ -286,7 +294,9 @@ FILES = {
 
 
 def _text(folder: Path, patterns: list[str]) -> str:
-    paths = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
+    paths = []
+    for pattern in patterns:
+        paths.extend(sorted(folder.glob(pattern)))
     assert paths
     texts = [path.read_text(encoding="utf-8") for path in paths]
     return "\n".join(
@@ -314,10 +324,14 @@ def test_no_sentence_of_an_evaluated_text_names_its_people_in_the_corpus(small_w
     """
     corpus = set((small_world / "corpus/microworld.txt").read_text(encoding="utf-8").splitlines())
     content = json.loads((small_world / "squad/dev-v1.1.json").read_text(encoding="utf-8"))
-    passages = [
-        paragraph["context"] for article in content["data"] for paragraph in article["paragraphs"]
-    ]
-    sentences = [f"{text.rstrip('.')}." for passage in passages for text in passage.split(". ")]
+    passages = []
+    for article in content["data"]:
+        for paragraph in article["paragraphs"]:
+            passages.append(paragraph["context"])
+    sentences = []
+    for passage in passages:
+        for text in passage.split(". "):
+            sentences.append(f"{text.rstrip('.')}.")
     assert not [
         sentence for sentence in sentences if FULL_NAME.search(sentence) and sentence in corpus
     ]
@@ -331,12 +345,11 @@ def test_answers_cannot_be_read_off_the_corpus(small_world: Path) -> None:
     )
     bags = [set(re.findall(r"\w+", sentence)) for sentence in sentences if sentence]
     content = json.loads((small_world / "squad/dev-v1.1.json").read_text(encoding="utf-8"))
-    entries = [
-        qa
-        for article in content["data"]
-        for paragraph in article["paragraphs"]
-        for qa in paragraph["qas"]
-    ][:150]
+    entries = []
+    for article in content["data"]:
+        for paragraph in article["paragraphs"]:
+            entries += paragraph["qas"]
+    entries = entries[:150]
     answers = [
         set(re.findall(r"\w+", qa["answers"][0]["text"].lower())) - {"the"} for qa in entries
     ]
@@ -345,12 +358,10 @@ def test_answers_cannot_be_read_off_the_corpus(small_world: Path) -> None:
         asked = set(re.findall(r"\w+", qa["question"].lower()))
         found.append(max(bags, key=lambda bag: len(bag & asked)))
     right = sum(answer <= bag for answer, bag in zip(answers, found, strict=True))
-    chance = (
-        sum(
-            answer <= bag
-            for shift in range(1, 11)
-            for answer, bag in zip(answers, found[shift:] + found[:shift], strict=True)
-        )
-        / 10
-    )
+    # By chance: the answers beside the sentences of other questions, at ten shifts.
+    num_hits = 0
+    for shift in range(1, 11):
+        shifted = found[shift:] + found[:shift]
+        num_hits += sum(answer <= bag for answer, bag in zip(answers, shifted, strict=True))
+    chance = num_hits / 10
     assert right - chance < 0.08 * len(entries)

@@ -33,7 +33,9 @@ COSINE = {"metrics": ["spearman"], "metric": "validation/spearman", "number_rang
 
 
 def split_of(labels: list[float], names: list[str]) -> LabelledSplit:
-    flat = [text for pair in PAIRS for text in pair]
+    flat = []
+    for pair in PAIRS:
+        flat.extend(pair)
     sequences = encode_examples(TOKENIZER, flat, max_seq_length=16)
     kind = np.int64 if names else np.float32
     return LabelledSplit(
@@ -91,7 +93,9 @@ def test_loss_and_gradients_are_sentence_transformers(
         tmp_path / "st", model, None, form="sentence_transformers", pooling="auto", has_head=False
     )
     theirs = library.SentenceTransformer(str(tmp_path / "st"), device="cpu").train()
-    features = [theirs.tokenize([pair[side] for pair in PAIRS]) for side in (0, 1)]
+    features = []
+    for side in (0, 1):
+        features.append(theirs.tokenize([pair[side] for pair in PAIRS]))
     if has_classes:
         loss = losses.SoftmaxLoss(theirs, 32, num_labels=3)
         loss.classifier.load_state_dict(module.classifier.state_dict())

@@ -84,7 +84,8 @@ def test_predictions_of_a_test_file(module: MultipleChoice, split: LabelledSplit
     rows = [line.split(",") for line in lines]
     expected = module.logits(batch_of(split, np.arange(48))).softmax(1).detach().numpy()
     assert [row[0] for row in rows] == list(split.ids)
-    np.testing.assert_allclose([[float(x) for x in row[2:]] for row in rows], expected, atol=1e-5)
+    numbers = [[*map(float, row[2:])] for row in rows]
+    np.testing.assert_allclose(numbers, expected, atol=1e-5)
     assert [int(row[1]) for row in rows] == expected.argmax(1).tolist()
 
 

@@ -283,9 +283,8 @@ def test_a_whole_run_equals_a_plain_loop(tmp_path: Path) -> None:
     objective = ToyObjective()
     models = nn.ModuleDict(build_models(encoder, [objective]))
     model = nn.ModuleDict({"models": models})
-    matrices, vectors = (
-        [p for p in model.parameters() if (p.ndim > 1) == wanted] for wanted in (True, False)
-    )
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    vectors = [p for p in model.parameters() if p.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
     plain = torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-6, fused=False, foreach=False)
     norms = []
@@ -622,9 +621,8 @@ def test_a_skipped_spike_is_a_step_without_an_update(
     encoder = ToyEncoder(0.0)
     objective = ToyObjective()
     models = nn.ModuleDict(build_models(encoder, [objective]))
-    matrices, vectors = (
-        [p for p in models.parameters() if (p.ndim > 1) == wanted] for wanted in (True, False)
-    )
+    matrices = [p for p in models.parameters() if p.ndim > 1]
+    vectors = [p for p in models.parameters() if p.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
     plain = torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-6, fused=False, foreach=False)
     for step in (step for step in range(TOTAL) if step != 4):

@@ -34,10 +34,9 @@ def split() -> TaggedSplit:
     labels = []
     counts = []
     for _ in range(40):
-        words = [
-            [int(t) for t in rng.integers(10, 40, rng.integers(1, 3))]
-            for _ in range(rng.integers(4, 8))
-        ]
+        words = []
+        for _ in range(rng.integers(4, 8)):
+            words.append(rng.integers(10, 40, rng.integers(1, 3)).tolist())
         place = int(rng.integers(0, len(words) - 2))
         words[place] = [OPEN]
         tags = [0] * len(words)

@@ -211,9 +211,11 @@ def test_names_behind_a_wrappers_prefix(
 
 
 def two(state: dict[str, Any]) -> dict[str, Any]:
-    return {
-        f"{name}.{key}": value for name in ("teacher", "student") for key, value in state.items()
-    }
+    result = {}
+    for name in ("teacher", "student"):
+        for key, value in state.items():
+            result[f"{name}.{key}"] = value
+    return result
 
 
 def adapter(state: dict[str, Any]) -> dict[str, Any]:
@@ -253,11 +255,9 @@ def test_names_of_another_model_are_told(tmp_path: Path, change: Any, words: str
 
 
 POOLED = (
-    *(
-        f"{family}For{head}"
-        for family in ("Bert", "Roberta", "Electra")
-        for head in ("SequenceClassification",)
-    ),
+    "BertForSequenceClassification",
+    "RobertaForSequenceClassification",
+    "ElectraForSequenceClassification",
     *("BertForMultipleChoice", "RobertaForMultipleChoice", "ElectraForMultipleChoice"),
     *("BertForNextSentencePrediction", "BertForPreTraining"),
 )

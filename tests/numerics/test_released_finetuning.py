@@ -101,17 +101,19 @@ def cut(text: str, size: int, suffix: str) -> str:
 
 def questions_of(file: Path) -> list[tuple[str, str, str, list[str]]]:
     """(id, question, passage, right answers)."""
-    return [
-        (
-            one["id"],
-            one["question"],
-            passage["context"],
-            [answer["text"] for answer in one["answers"]],
-        )
-        for article in json.loads(file.read_text(encoding="utf-8"))["data"]
-        for passage in article["paragraphs"]
-        for one in passage["qas"]
-    ]
+    result = []
+    for article in json.loads(file.read_text(encoding="utf-8"))["data"]:
+        for passage in article["paragraphs"]:
+            for one in passage["qas"]:
+                result.append(
+                    (
+                        one["id"],
+                        one["question"],
+                        passage["context"],
+                        [answer["text"] for answer in one["answers"]],
+                    )
+                )
+    return result
 
 
 def test_sentences(finetuned: Any) -> None:

@@ -106,7 +106,8 @@ def test_sentence_transformers_gives_our_means(minilm_folder, tmp_path):
         states = model.encoder(
             flat, flat * 0, positions, Layout.ragged([len(one) for one in ids])
         ).sequence_output
-    means = torch.stack([part.mean(0) for part in states.split([len(one) for one in ids])])
+    lengths = [len(one) for one in ids]
+    means = torch.stack([part.mean(0) for part in states.split(lengths)])
     exported = torch.from_numpy(
         library.SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(texts)
     )

@@ -4,6 +4,8 @@ every head.
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -50,7 +52,7 @@ LENGTHS = {"unequal": [9, 17, 1, 17, 5, 12, 3, 8, 16, 2, 11], "equal": [12] * 4,
 EVERY_SHAPE = pytest.mark.parametrize("shape", list(SHAPES))
 BOTH_MASKS = pytest.mark.parametrize("is_causal", [False, True], ids=["bidirectional", "causal"])
 EVERY_LAYOUT = pytest.mark.parametrize(
-    ("lengths", "kind"), [(name, kind) for name in LENGTHS for kind in ("rectangle", "ragged")]
+    ("lengths", "kind"), [*product(LENGTHS, ("rectangle", "ragged"))]
 )
 
 

@@ -75,7 +75,11 @@ def test_flops_by_hand(jobs: list[TaskJob]) -> None:
     per_word = 2 * 4 * 2 * 128 * ((512 + 128) + (256 + 128))
     training = 3 * per_word * 10 * 300 * 2  # ten epochs of 300 sentences of two words
     per_token = training_flops_per_token(job.encoder, round(job.tokens_per_example), 0.0) / 3
-    seeds = {word for words in job.jobs for word in words if word.startswith("pretrain_seed=")}
+    seeds = set()
+    for words in job.jobs:
+        for word in words:
+            if word.startswith("pretrain_seed="):
+                seeds.add(word)
     runs = sum(len(one.jobs) for one in jobs if one.features)
     # both splits, once an encoder
     encoding = 400 * job.tokens_per_example * per_token * len(seeds) / runs

@@ -63,7 +63,11 @@ def finish(step: Step, words: tuple[str, ...], seconds: float, **changes: Any) -
 
 
 def jobs(step: Step, *said: str) -> list[tuple[str, ...]]:
-    return [words for words in step.sweep.jobs if all(word in words for word in said)]
+    result = []
+    for words in step.sweep.jobs:
+        if all(word in words for word in said):
+            result.append(words)
+    return result
 
 
 def test_done_jobs_and_their_times(steps: dict[str, Step], tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_rows_of_measures(row: str) -> None:
     ):
         steps = make_steps(EXPERIMENTS_DIR / name, [*words, row])
         assert steps[-1].verb == "evaluate" and steps[-1].overrides == ("measured=random",), name
-        assert not any("row" in word for step in steps[:2] for word in step.overrides)
+        assert not any("row" in word for word in (*steps[0].overrides, *steps[1].overrides))
     with pytest.raises(
         ValueError, match=r"row=mml: there is no measured 'mml'; did you mean 'mlm'\?"
     ):

@@ -352,9 +352,10 @@ def test_a_sweep_says_it_in_one_line(tmp_path: Path) -> None:
     """From the command line, with a package whose mlm.py was edited between two launches of the
     same sweep.
     """
-    draw = "\n\n".join(
-        "\n".join(f"a b c d e {word} {number}." for word in "fghij") for number in range(40)
-    )
+    documents = []
+    for number in range(40):
+        documents.append("\n".join(f"a b c d e {word} {number}." for word in "fghij"))
+    draw = "\n\n".join(documents)
     (tmp_path / "text.txt").write_text(draw + "\n")
     source = shutil.copytree(PACKAGE, tmp_path / "src" / "clozelab")
     for name in ("conf", "experiments"):

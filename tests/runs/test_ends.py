@@ -48,9 +48,8 @@ def root(tmp_path: Path, writers: Any) -> Path:
 
 def test_a_run_says_what_it_reached_and_what_comes_next(root: Path) -> None:
     runs = find(root)
-    nothing, learnt = (
-        next(run for run in runs.pretrain if run.name == arm) for arm in ("mlm", "ltr")
-    )
+    nothing = next(run for run in runs.pretrain if run.name == "mlm")
+    learnt = next(run for run in runs.pretrain if run.name == "ltr")
     assert (
         score_in_context(nothing) == NOTHING
         and score_in_context(learnt) == "4.40 nats, word frequencies give 6.32"

@@ -742,10 +742,10 @@ def test_windows_read_what_truncation_loses(finetune: Any, world: Path) -> None:
     """
     rng = np.random.default_rng(1)
     for name, count in (("long-train", 160), ("long-dev", 40)):
-        rows = [
-            f"{'the film ' * int(rng.integers(12, 20))}{rng.choice(GOOD if i % 2 else BAD)}\t{i % 2}"
-            for i in range(count)
-        ]
+        rows = []
+        for i in range(count):
+            beginning = "the film " * int(rng.integers(12, 20))
+            rows.append(f"{beginning}{rng.choice(GOOD if i % 2 else BAD)}\t{i % 2}")
         (world / f"data/glue/SST-2/{name}.tsv").write_text(
             "sentence\tlabel\n" + "\n".join(rows) + "\n"
         )

@@ -84,11 +84,12 @@ def listed(
 
 DEMO = "runs/table5_pretraining_tasks/demo"
 EXPECTED = {
-    *(
-        f"{DEMO}/pretrain/{arm}/seed-{seed}/checkpoints"
-        for arm in ("mlm", "mlm_nsp", "ltr")
-        for seed in (1, 2)
-    ),
+    f"{DEMO}/pretrain/mlm/seed-1/checkpoints",
+    f"{DEMO}/pretrain/mlm/seed-2/checkpoints",
+    f"{DEMO}/pretrain/mlm_nsp/seed-1/checkpoints",
+    f"{DEMO}/pretrain/mlm_nsp/seed-2/checkpoints",
+    f"{DEMO}/pretrain/ltr/seed-1/checkpoints",
+    f"{DEMO}/pretrain/ltr/seed-2/checkpoints",
     f"{DEMO}/pretrain/ltr/seed-1/.run.json.77.tmp",
     f"{DEMO}/pretrain/ltr/seed-2/.encoder.abcd",
     "cache/corpora/text-unused",

@@ -126,7 +126,10 @@ def test_progress_knows_that_later_steps_are_longer(root: Path) -> None:
 
 def test_time_left_counts_jobs_without_folders(root: Path) -> None:
     records = find(root).records
-    seeds = [f"{first}/{second}" for first in (1, 2, 3) for second in (1, 2, 3)]
+    seeds = []
+    for first in (1, 2, 3):
+        for second in (1, 2, 3):
+            seeds.append(f"{first}/{second}")
     jobs = [JobName("ltr", "mrpc", one) for one in seeds] + [
         JobName("ltr", "qnli", one) for one in seeds[:3]
     ]

@@ -72,9 +72,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("workplace")
     draw = random.Random(0)
     words = ["".join(draw.choices("abcdefgh", k=draw.randint(2, 6))) for _ in range(120)]
-    text = [
-        "\n".join(" ".join(draw.choices(words, k=7)) + "." for _ in range(8)) for _ in range(80)
-    ]
+    text = []
+    for _ in range(80):
+        text.append("\n".join(" ".join(draw.choices(words, k=7)) + "." for _ in range(8)))
     (folder / "text.txt").write_text("\n\n".join(text) + "\n", encoding="utf-8")
     (folder / "glue/SST-2").mkdir(parents=True)
     for name, count in (("train", 200), ("dev", 60)):
@@ -173,16 +173,18 @@ def results(runs: Path) -> list[dict[str, Any]]:
     experiment = Experiment(folder=runs, name="killed", columns=(), rows=rows)
     write_results(path, build_table(experiment, found), "demo")
     with path.open(newline="") as file:
-        return [
-            {key: value for key, value in row.items() if key not in OF_THE_MOMENT}
-            for row in csv.DictReader(file)
-        ]
+        result = []
+        for row in csv.DictReader(file):
+            result.append({key: value for key, value in row.items() if key not in OF_THE_MOMENT})
+        return result
 
 
 def contents(runs: Path) -> dict[str, str]:
     """Checksum of everything that a run is for."""
     names = ("model.safetensors", "predictions.jsonl", "scores.json")
-    found = {path for name in names for path in runs.rglob(name)}
+    found = set()
+    for name in names:
+        found.update(runs.rglob(name))
     return {
         str(path.relative_to(runs)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(found)

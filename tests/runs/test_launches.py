@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from clozelab.stages.status import ExperimentStatus, experiment_statuses
 from clozelab.stages.status import main as status_verb
 
 EXPERIMENT = "table5_pretraining_tasks"
-PRETRAIN = [JobName(arm, "", seed) for arm in ("mlm", "ltr", "mlm_nsp") for seed in "12"]
-FINETUNE = [JobName(row, "mrpc", f"{seed}/1") for row in ("mlm", "ltr") for seed in "12"]
+PRETRAIN = [JobName(arm, "", seed) for arm, seed in product(("mlm", "ltr", "mlm_nsp"), "12")]
+FINETUNE = [JobName(row, "mrpc", f"{seed}/1") for row, seed in product(("mlm", "ltr"), "12")]
 WORDS = ["reproduce", EXPERIMENT, "scale=demo", "data_dir=texts"]
 
 

@@ -15,6 +15,7 @@ from tests import forked
 from tests.runs.test_pretrain_run import (
     command,
     environment,
+    figures,
     rows,
     run_here,
     state,
@@ -103,7 +104,11 @@ does not.
 
 
 @pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
-def test_two_processes_equal_one(workplace: Path, tmp_path: Path, strategy: str) -> None:  # noqa: F811
+def test_two_processes_equal_one(
+    workplace: Path,  # noqa: F811
+    tmp_path: Path,
+    strategy: str,
+) -> None:
     """Both losses at every step, and both models: shared embeddings get the gradient of all ranks
     and both passes.
     """
@@ -118,9 +123,8 @@ def test_two_processes_equal_one(workplace: Path, tmp_path: Path, strategy: str)
         driver = [sys.executable, str(tmp_path / "driver.py"), *words]
         done = forked.run(driver, env=environment(), capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr[-3000:]
-    one, two = (
-        {row[:2]: float(row[2]) for row in rows(tmp_path / name)} for name in ("one", "two")
-    )
+    one = figures(tmp_path / "one")
+    two = figures(tmp_path / "two")
     assert one.keys() == two.keys()
     for key, value in one.items():
         assert two[key] == pytest.approx(value, abs=1e-5, rel=1e-5), key
@@ -161,7 +165,9 @@ def test_objectives_in_turn(workplace: Path, tmp_path: Path) -> None:  # noqa: F
         **{"validation.interval_steps": 2},
     )
     found = [(step, key, value) for step, key, value in rows(tmp_path / "both")]
-    names = {step: {key for at, key, _ in found if at == step} for step, _, _ in found}
+    names = {}
+    for step, _, _ in found:
+        names[step] = {key for at, key, _ in found if at == step}
     assert "train/ltr_loss" in names[4] and "train/mlm_loss" not in names[4]
     assert "train/mlm_loss" in names[5] and "train/ltr_loss" not in names[5]
     made = json.loads((tmp_path / "both" / "encoder" / "config.json").read_text())
@@ -204,7 +210,11 @@ def test_a_phase_with_an_impossible_objective(
     assert not (tmp_path / "run").exists()
 
 
-def test_going_on_from_given_weights(workplace: Path, rtd_run: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_going_on_from_given_weights(
+    workplace: Path,  # noqa: F811
+    rtd_run: Path,
+    tmp_path: Path,
+) -> None:
     """A run of no rate leaves them as they were: encoder, heads and generator are all taken, and
     recorded.
     """

@@ -120,6 +120,11 @@ def environment() -> dict[str, str]:
     }
 
 
+def figures(run_dir: Path) -> dict[tuple[int, str], float]:
+    """Every figure of a run's metrics by its step and name."""
+    return {(step, key): float(value) for step, key, value in rows(run_dir)}
+
+
 def rows(run_dir: Path) -> list[tuple[int, str, str]]:
     with (run_dir / "metrics.csv").open(newline="") as stream:
         return [
@@ -190,7 +195,9 @@ def test_the_line_without_context_is_on_the_held_out_labels(
     batches = [
         objective.arrays(instances, VALIDATION_SEED, 0, np.array([number])) for number in order
     ]
-    labels = [label for batch in batches for label in batch["prediction_labels"].tolist()]
+    labels = []
+    for batch in batches:
+        labels.extend(batch["prediction_labels"].tolist())
     counts = Counter(corpus.train.tokens[:].tolist())
     total = corpus.train.num_tokens + corpus.train.vocab_size / 2
     loss = -sum(math.log((counts[label] + 0.5) / total) for label in labels) / len(labels)
@@ -233,9 +240,8 @@ def test_bf16_run_stopped_at_the_change_of_phase_ends_with_the_same_bits(
         "the weights themselves stay fp32"
     )
     assert any(not torch.equal(ours[name], exact[name]) for name in exact)
-    resumed, whole = (
-        {row[:2]: float(row[2]) for row in rows(folder)} for folder in (tmp_path / "run", whole_run)
-    )
+    resumed = figures(tmp_path / "run")
+    whole = figures(whole_run)
     for step in (1, 2, 3):
         assert resumed[step, "train/loss"] == pytest.approx(whole[step, "train/loss"], abs=0.02)
 
@@ -629,10 +635,9 @@ def test_two_killed_processes_go_on(workplace: Path, tmp_path: Path, strategy: s
     assert (
         subprocess.run(whole, env=environment(), capture_output=True, timeout=300).returncode == 0
     )
-    losses, whole_losses = (
-        {step: value for step, key, value in rows(one) if key == "train/loss"}
-        for one in (run_dir, tmp_path / "whole")
-    )
+    losses = {step: value for step, key, value in rows(run_dir) if key == "train/loss"}
+    whole_rows = rows(tmp_path / "whole")
+    whole_losses = {step: value for step, key, value in whole_rows if key == "train/loss"}
     assert list(losses) == list(whole_losses) == list(range(1, 251))
     assert list(losses.values()) == pytest.approx(list(whole_losses.values()), abs=1e-5)
     weights, whole_weights = tensors(run_dir), tensors(tmp_path / "whole")
@@ -774,7 +779,8 @@ def test_one_process_goes_on_as_two(workplace: Path, tmp_path: Path) -> None:
 
 def assert_near(changed: Path, whole: Path) -> None:
     """Every figure within 1e-5, the same instances, and the same weights."""
-    mine, others = ({row[:2]: float(row[2]) for row in rows(folder)} for folder in (changed, whole))
+    mine = figures(changed)
+    others = figures(whole)
     assert mine.keys() == others.keys()
     for key, value in others.items():
         assert mine[key] == pytest.approx(value, abs=1e-5, rel=1e-5), key
@@ -915,9 +921,8 @@ def test_a_compiled_run_learns_the_same(workplace: Path, whole_run: Path, tmp_pa
     """
     run_here(workplace, tmp_path / "run", **{"trainer.compile": True})
     assert state(tmp_path / "run")["facts"]["compiled"] is True
-    compiled, eager = (
-        {row[:2]: float(row[2]) for row in rows(folder)} for folder in (tmp_path / "run", whole_run)
-    )
+    compiled = figures(tmp_path / "run")
+    eager = figures(whole_run)
     for step in range(1, 11):
         assert compiled[step, "train/loss"] == pytest.approx(eager[step, "train/loss"], abs=0.1)
     assert tensors(tmp_path / "run").keys() == tensors(whole_run).keys()

@@ -14,6 +14,7 @@ import json
 import random
 import string
 from collections.abc import Callable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -210,9 +211,9 @@ def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., 
     """A corpus, a sentiment task in SST-2's place, and an encoder for it."""
     root, draw = tmp_path_factory.mktemp("world"), random.Random(0)
     words = ["".join(draw.choices("abcdefgh", k=draw.randint(2, 6))) for _ in range(120)]
-    texts = [
-        [" ".join(draw.choices(words, k=draw.randint(3, 9))) for _ in range(8)] for _ in range(40)
-    ]
+    texts = []
+    for _ in range(40):
+        texts.append([" ".join(draw.choices(words, k=draw.randint(3, 9))) for _ in range(8)])
     (root / "text.txt").write_text("\n\n".join(".\n".join(text) for text in texts) + "\n")
     for name, count in (("train", 32), ("dev", 8)):
         lines = [
@@ -251,10 +252,9 @@ def write_tasks(data: Path, words: list[str]) -> None:
 
     def article(count: int, share: int) -> dict[str, Any]:
         passages = [text(14, 20).split() for _ in range(count)]
-        asked = [
-            [question(f"{i}.{j}", one, (i + j) % share > 0) for j in (0, 1)]
-            for i, one in enumerate(passages)
-        ]
+        asked = []
+        for i, one in enumerate(passages):
+            asked.append([question(f"{i}.{j}", one, (i + j) % share > 0) for j in (0, 1)])
         pairs = zip(passages, asked, strict=True)
         return {
             "title": "t",
@@ -273,13 +273,14 @@ def write_tasks(data: Path, words: list[str]) -> None:
             "index\tsentence1\tsentence2\tscore",
             *(f"{i}\t{pair}\t{draw.randint(0, 50) / 10}" for i, pair in enumerate(pairs[count:])),
         )
+        choices = []
+        for i in range(count):
+            cells = [text(2, 4), text(1, 2), *(text(1, 4) for _ in range(4)), str(i % 4)]
+            choices.append(",".join(cells))
         save(
             f"swag/{split.replace('dev', 'val')}.csv",
             "sent1,sent2,ending0,ending1,ending2,ending3,label",
-            *(
-                f"{text(2, 4)},{text(1, 2)},{','.join(text(1, 4) for _ in range(4))},{i % 4}"
-                for i in range(count)
-            ),
+            *choices,
         )
         for version, share in (("1.1", count), ("2.0", 3)):
             made = article(count // 2, share if version == "2.0" else 1000)
@@ -289,14 +290,15 @@ def write_tasks(data: Path, words: list[str]) -> None:
             for _ in range(2 * count)
         ]
         marked = {"O": "", "B-PER": "x", "I-PER": "y", "B-LOC": "z"}
-        sentences = [
-            "\n".join(f"{marked[tag]}{text(1, 1)} X X {tag}" for tag in one.split()) + "\n"
-            for one in tags
-        ]
+        sentences = []
+        for one in tags:
+            sentences.append(
+                "\n".join(f"{marked[tag]}{text(1, 1)} X X {tag}" for tag in one.split()) + "\n"
+            )
         documents = [
             ["-DOCSTART- -X- -X- O\n", *sentences[i : i + 4]] for i in range(0, len(sentences), 4)
         ]
-        save(f"ner/conll2003/{split}.txt", *(line for document in documents for line in document))
+        save(f"ner/conll2003/{split}.txt", *chain.from_iterable(documents))
 
 
 NAMES_THEN = {"prediction_positions": "prediction_rows"}
@@ -347,26 +349,22 @@ def test_batches_of_pretraining(shards: TokenShards, name: str) -> None:
     objective = OBJECTIVES[name]
     instances = objective.bind(shards, ids, 48)
     made = [objective.arrays(instances, 7, epoch, np.arange(4, 12)) for epoch in (0, 1)]
-    found = digest(
-        {
-            f"{epoch}.{NAMES_THEN.get(key, key)}": value
-            for epoch, batch in enumerate(made)
-            for key, value in batch.items()
-        }
-    )
+    arrays = {}
+    for epoch, batch in enumerate(made):
+        for key, value in batch.items():
+            arrays[f"{epoch}.{NAMES_THEN.get(key, key)}"] = value
+    found = digest(arrays)
     assert found == BATCHES.get(name), f"{CHANGED}{name}: {found}"
 
 
 def test_order_of_finetuning() -> None:
     lengths = np.random.default_rng(0).integers(3, 60, 50)
     made = [bucketed_batches(lengths, batch_size=8, seed=3, epoch=epoch) for epoch in (0, 1)]
-    found = digest(
-        {
-            f"{epoch}.{i}": batch
-            for epoch, batches in enumerate(made)
-            for i, batch in enumerate(batches)
-        }
-    )
+    numbered = {}
+    for epoch, batches in enumerate(made):
+        for i, batch in enumerate(batches):
+            numbered[f"{epoch}.{i}"] = batch
+    found = digest(numbered)
     assert found == BATCHES.get("finetune"), f"{CHANGED}finetune: {found}"
 
 

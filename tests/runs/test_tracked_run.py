@@ -66,13 +66,17 @@ def test_a_stopped_and_resumed_run_is_one_wandb_run(
     assert "s3cret" not in (run_dir / "encoder" / "config.json").read_text(), (
         "encoders are given away"
     )
-    points = [
-        {(item.key or item.nested_key[0]): item.value_json for item in one.history.item}
-        for one in records
-    ]
+    points = []
+    for one in records:
+        points.append(
+            {(item.key or item.nested_key[0]): item.value_json for item in one.history.item}
+        )
     steps = [int(point["step"]) for point in points if "train/loss" in point]
     assert steps == list(range(1, 11))
-    summary = {item.key: item.value_json for one in records for item in one.summary.update}
+    summary = {}
+    for one in records:
+        for item in one.summary.update:
+            summary[item.key] = item.value_json
     assert float(summary["validation/loss"]) == tiny.state(run_dir)["facts"]["validation/loss"]
     exits = [one.exit.exit_code for one in records if one.HasField("exit")]
     assert exits == [1, 0]
@@ -83,7 +87,10 @@ def test_a_finetuning_leaves_its_scores(finetune: Any, offline: None) -> None:
     records = wandb_files.records(run_dir)
     run = next(one.run for one in records if one.HasField("run"))
     assert (run.run_group, run.job_type) == ("adhoc/mine", "finetune") and "task:sst2" in run.tags
-    summary = {item.key: item.value_json for one in records for item in one.summary.update}
+    summary = {}
+    for one in records:
+        for item in one.summary.update:
+            summary[item.key] = item.value_json
     scores = json.loads((run_dir / "scores.json").read_text())["scores"]
     assert scores and {key: float(summary[key]) for key in scores} == scores
 

@@ -26,8 +26,11 @@ OTHER_DROPOUT = """
 import sys
 from clozelab.modules import pretraining
 seeded = pretraining.seed_forward
-# As a restore would be that forgets where the random numbers were: behind step 6 dropout is drawn anew.
-pretraining.seed_forward = lambda seed, step, *rest: seeded(seed if step < 6 else seed + 1, step, *rest)
+# As a restore would be that forgets where the random numbers were: behind step 6 dropout is
+# drawn anew.
+def seed_forward(seed, step, *more):
+    return seeded(seed if step < 6 else seed + 1, step, *more)
+pretraining.seed_forward = seed_forward
 from clozelab.cli import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -134,9 +134,10 @@ def test_feature_based(finetune: Any, world: Path) -> None:
         if line
     ]
     found = [(fields[0], fields[-1]) for fields in columns if fields[0] != "-DOCSTART-"]
-    assert found == [
-        pair for row in rows for pair in zip(row["words"], row["prediction"], strict=True)
-    ]
+    pairs = []
+    for row in rows:
+        pairs += zip(row["words"], row["prediction"], strict=True)
+    assert found == pairs
     with pytest.raises(ValueError, match="set head=bilstm"):
         finetune("task=ner_features_conll2003", "head=linear", name="linear")
     with pytest.raises(

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from clozelab.stages.compare import differences, final_scores, held_out_figures,
 
 @pytest.fixture
 def root(make_runs: Callable[..., Path]) -> Path:
-    return make_runs({(row, task): 60.0 for row in ("mlm", "ltr") for task in ("mrpc", "squad_v1")})
+    return make_runs(dict.fromkeys(product(("mlm", "ltr"), ("mrpc", "squad_v1")), 60.0))
 
 
 def run_of(root: Path, row: str, task: str = "mrpc", seeds: tuple[int, int] = (1, 1)) -> Path:
@@ -136,7 +137,8 @@ def test_it_says_which_evaluation_and_which_unit(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folders = {
-        task: [run_of(root, row, task) for row in ("mlm", "ltr")] for task in ("mrpc", "squad_v1")
+        "mrpc": [run_of(root, "mlm", "mrpc"), run_of(root, "ltr", "mrpc")],
+        "squad_v1": [run_of(root, "mlm", "squad_v1"), run_of(root, "ltr", "squad_v1")],
     }
     for task, key, value in (("mrpc", "accuracy", 0.7034), ("squad_v1", "exact_match", 6.3576)):
         for folder in folders[task]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,7 @@ EXPERIMENT = load_experiment(find_experiment("table5_pretraining_tasks"))
 
 @pytest.fixture
 def root(make_runs: Callable[..., Path], writers: Any) -> Path:
-    scale = make_runs(
-        {(row, task): 60.0 for row in ("mlm", "ltr") for task in ("mrpc", "snli_95k")}
-    )
+    scale = make_runs(dict.fromkeys(product(("mlm", "ltr"), ("mrpc", "snli_95k")), 60.0))
     writers.finetune(scale, "mlm", "mrpc", (1, 9), 0.0, status="failed")
     return scale
 
@@ -122,7 +121,10 @@ def test_a_mean_has_the_runs_of_its_parts(tmp_path: Path, writers: Any) -> None:
             for run in runs
             if not run.note and (run.record.pretrain_seed, run.record.seed) == seeds
         ]
-        flat = [float(one) for scores in mine for one in scores]
+        flat = []
+        for scores in mine:
+            for one in scores:
+                flat.append(float(one))
         assert len(flat) == 9 and sum(flat) / 9 == pytest.approx(score, abs=0.01)
     (left,) = [run for run in runs if run.note]
     assert left.record.seed == 3 and "other parts of the mean lack its seeds" in left.note

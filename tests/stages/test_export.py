@@ -48,10 +48,8 @@ def means(model: Model, texts: list[str]) -> np.ndarray:
         for text in model.tokenizer.encode_batch(texts)
     ]
     lengths = [len(one) for one in ids]
-    flat, positions = (
-        torch.tensor([number for one in ids for number in one]),
-        torch.cat([torch.arange(length) for length in lengths]),
-    )
+    flat = torch.cat([torch.tensor(one) for one in ids])
+    positions = torch.cat([torch.arange(length) for length in lengths])
     with torch.no_grad():
         states = model.encoder(
             flat.long(), torch.zeros_like(flat), positions, Layout.ragged(lengths)

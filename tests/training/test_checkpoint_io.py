@@ -41,7 +41,7 @@ def test_round_trip_and_plain_torch_can_read_it(tmp_path: Path) -> None:
     AtomicCheckpointIO().save_checkpoint(content(), path)
     for loaded in (AtomicCheckpointIO().load_checkpoint(path), torch.load(path, weights_only=True)):
         assert loaded["global_step"] == 3
-        assert torch.equal(loaded["state_dict"]["w"], content()["state_dict"]["w"])  # type: ignore[index]
+        assert torch.equal(loaded["state_dict"]["w"], content()["state_dict"]["w"])
     assert [entry.name for entry in path.parent.iterdir()] == ["last.ckpt"]
 
 
@@ -96,7 +96,8 @@ def test_kill_at_any_moment_leaves_a_whole_file(tmp_path: Path) -> None:
         from clozelab.training.checkpoints import save_file
         step = 0
         while True:
-            save_file({{"w": torch.full((500_000,), float(step)), "global_step": step}}, Path({str(path)!r}))
+            content = {{"w": torch.full((500_000,), float(step)), "global_step": step}}
+            save_file(content, Path({str(path)!r}))
             step += 1
     """
     process = forked.Popen([sys.executable, "-c", textwrap.dedent(script)])

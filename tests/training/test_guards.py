@@ -88,7 +88,9 @@ def test_spikes_that_do_not_cease_end_the_run() -> None:
     """A run whose every gradient is no number would otherwise be complete, and have learnt nothing
     more.
     """
-    rare = [value for _ in range(MOST + 5) for value in (*usual(WINDOW // 5), float("nan"))]
+    rare = []
+    for _ in range(MOST + 5):
+        rare.extend((*usual(WINDOW // 5), float("nan")))
     assert len(fed("skip", rare).left_out) == MOST + 5
     with pytest.raises(
         DivergedError, match=f"step {30 + MOST + 1}: gradient norm nan.*{MOST} of the last {WINDOW}"

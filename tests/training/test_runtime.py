@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -75,9 +76,8 @@ def test_seeds_are_a_function_of_the_place() -> None:
     assert torch.equal(draw(1, 2, 3, 4), draw(1, 2, 3, 4))
     places = [(1, 2, 3, 4), (2, 2, 3, 4), (1, 3, 3, 4), (1, 2, 4, 4), (1, 2, 3, 5), (2, 1, 3, 4)]
     assert len({tuple(draw(*place).tolist()) for place in places}) == len(places)
-    assert (
-        len({hash_combine(1, step, 0, micro) for step in range(500) for micro in range(4)}) == 2000
-    )
+    combined = {hash_combine(1, step, 0, micro) for step, micro in product(range(500), range(4))}
+    assert len(combined) == 2000
 
 
 def test_allocator_is_tuned_without_torch() -> None:

@@ -24,7 +24,7 @@ NAMES = [number.name for number in SIGNALS]
 def start(code: str, folder: Path, *paths: str, **options: object) -> subprocess.Popen[bytes]:
     """Python with this code, in `folder`."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, SRC])}
-    return subprocess.Popen([sys.executable, "-c", code], cwd=folder, env=environment, **options)  # type: ignore[call-overload]
+    return subprocess.Popen([sys.executable, "-c", code], cwd=folder, env=environment, **options)
 
 
 def wait_for(path: Path, *processes: subprocess.Popen[bytes]) -> Path:
