@@ -28,11 +28,17 @@ from omegaconf import OmegaConf
 from tests.runs.test_pretrain_run import composed, overrides, rows, state, tensors, write_text
 
 from clozelab import cli
-from clozelab.runs.fingerprint import code_of_results
+from clozelab.runs.code import code_of_results
 from clozelab.stages.rerun import is_same_state
 from clozelab.training.checkpoints import LAST, load_file
 from clozelab.training.host import host_facts
-from clozelab.training.stopping import FIRST_RANK, TERMINATED, begin, interrupt, taken_signals
+from clozelab.training.stopping import (
+    FIRST_RANK,
+    TERMINATED,
+    begin_process,
+    interrupt,
+    taken_signals,
+)
 
 STEPS, PATIENCE_SECONDS = 40, 120.0
 SETTINGS = {
@@ -107,7 +113,7 @@ class Trial:
             if self.is_double:
                 be_two_ranks()
             plant()
-            begin()
+            begin_process()
             with taken_signals(interrupt):
                 return cli._guarded(lambda: cli.job("pretrain", config), "pretrain")
 

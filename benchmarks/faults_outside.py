@@ -31,7 +31,7 @@ from omegaconf import OmegaConf
 from tests.runs.test_pretrain_run import overrides, state
 from tests.runs.test_stops import children
 
-from clozelab.stages import building
+from clozelab.stages import factory
 from clozelab.training.background import unsent
 from clozelab.training.stopping import HUNG, NOTICE_SECONDS, die_with_parent
 from faults_lab import SETTINGS, Lab, Trial, end, expect, fork, has_ended, is_same
@@ -136,7 +136,7 @@ def with_tracker(lab: Lab, name: str, port: int) -> tuple[Trial, Callable[[], No
     )
 
     def plant() -> None:
-        building.build_trackers = lambda *_: {"web": WebTracker(port)}
+        factory.build_trackers = lambda *_: {"web": WebTracker(port)}
 
     return trial, plant
 

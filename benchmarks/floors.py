@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from clozelab.verdicts.experiment import find_experiment, load_experiment
+from clozelab.results.experiment import find_experiment, load_experiment
 
 
 def means(folder: Path) -> tuple[str, pd.Series]:

@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from clozelab.analysis.verdicts import Judgement, Verdict, judge
+from clozelab.results.experiment import Experiment, load_experiment
+from clozelab.results.table import build_table
 from clozelab.runs.find import Runs
 from clozelab.runs.record import Record, Score
-from clozelab.verdicts.experiment import Experiment, load_experiment
-from clozelab.verdicts.judging import FAILS, HOLDS, INCONCLUSIVE, Judgement, judge
-from clozelab.verdicts.table import build_table
 
 Differences = NDArray[np.float64]
 """[claims, seeds]: second row of a pair less the first."""
@@ -106,7 +106,7 @@ def record(row: str, seed: int, score: float) -> Record:
 
 def is_false(judgements: Sequence[Judgement]) -> bool:
     """Of a table without any true difference."""
-    return any(one.verdict in (HOLDS, FAILS) for one in judgements)
+    return any(one.verdict in (Verdict.HOLDS, Verdict.CONTRADICTED) for one in judgements)
 
 
 def half_power(one: Judgement, level: float) -> int | None:
@@ -129,11 +129,11 @@ def half_power(one: Judgement, level: float) -> int | None:
 
 def former(judgements: Sequence[Judgement]) -> list[int]:
     """Former forecasts of all open claims: each at the step of Holm's that its rank had."""
-    order = sorted(judgements, key=lambda one: 1.0 if one.p is None else one.p)
+    order = sorted(judgements, key=lambda one: 1.0 if one.p_value is None else one.p_value)
     found = [
         half_power(one, 0.05 / (len(order) - i))
         for i, one in enumerate(order)
-        if one.verdict == INCONCLUSIVE
+        if one.verdict == Verdict.INCONCLUSIVE
     ]
     return [count for count in found if count]
 
@@ -224,10 +224,11 @@ def forecast_line(experiment: Experiment, claims: int, truth: float, pilot: int,
         seen = draw.normal(truth, 1.0, size=(claims, pilot))
         found = judged(experiment, seen, pilot)
         rank = {
-            one.claim.text: i for i, one in enumerate(sorted(found, key=lambda one: one.p or 0.0))
+            one.claim.text: i
+            for i, one in enumerate(sorted(found, key=lambda one: one.p_value or 0.0))
         }
         for i, one in enumerate(found):
-            if one.verdict != INCONCLUSIVE:
+            if one.verdict != Verdict.INCONCLUSIVE:
                 continue
             before = half_power(one, 0.05 / (claims - rank[one.claim.text]))
             after = (
@@ -241,12 +242,12 @@ def forecast_line(experiment: Experiment, claims: int, truth: float, pilot: int,
                 noise = draw.normal(size=(claims, count))
                 again = seen.mean(1, keepdims=True) + seen.std(1, ddof=1, keepdims=True) * noise
                 true[f"{name} seen"] += judged(experiment, again, count)[i].verdict in (
-                    HOLDS,
-                    FAILS,
+                    Verdict.HOLDS,
+                    Verdict.CONTRADICTED,
                 )
                 true[f"{name} truth"] += judged(experiment, truth + noise, count)[i].verdict in (
-                    HOLDS,
-                    FAILS,
+                    Verdict.HOLDS,
+                    Verdict.CONTRADICTED,
                 )
     shares = [
         f"{100 * true[f'{name} {world}'] / tried[name]:.0f} %" if tried[name] else "-"

@@ -12,12 +12,12 @@ from functools import cache
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from clozelab.launch import launcher, sweep
+from clozelab.launch import plugins, sweep
 
 
 @cache
 def composer(stage: str) -> sweep.JobComposer:
-    launcher.register()
+    plugins.register()
     loader = sweep.make_loader()
     return sweep.JobComposer(loader, loader.load_configuration(stage, [], run_mode=RunMode.RUN))
 

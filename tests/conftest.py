@@ -18,7 +18,7 @@ from tests import forked
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.config import EncoderConfig
-from clozelab.runs.fingerprint import RESULTS_VERSIONS
+from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.runs.record import COPY_FILE, Score, read_record, write_record
 
 # Sweeps of the tests are to be run, not to be looked at first; what tests the pre-flight takes it

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from tests import forked
 
-from clozelab.cli import HYDRA_VERBS, PLAIN_VERBS, USUAL_KEYS, main
-from clozelab.schema import SCHEMAS, _meanings
-from clozelab.suggestions import CONF_DIR, EXPERIMENTS_DIR
+from clozelab.cli import main
+from clozelab.schema import SCHEMAS, keys_of
+from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
+from clozelab.verbs import HYDRA_VERBS, PLAIN_VERBS, USUAL_KEYS
 
 SRC = Path(__file__).parents[1] / "src"
 TABLE8 = str(EXPERIMENTS_DIR / "table8_masking")
@@ -107,7 +108,7 @@ def test_help_of_the_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         named = re.findall(r"^  ([\w/]+) ", groups, re.MULTILINE)
         assert "scale" in named and all((CONF_DIR / group).is_dir() for group in named)
         # Each key is the schema's, and has its meaning beside it.
-        known = {key.replace("*.", "") for key, _ in _meanings(SCHEMAS[verb])}
+        known = {key.replace("*.", "") for key, _ in keys_of(SCHEMAS[verb])}
         for key in USUAL_KEYS[verb].split():
             # a free node, of torch's too
             assert key in {*known, "optimizer.learning_rate"}, f"{verb} has no key {key}"

@@ -15,12 +15,12 @@ from omegaconf.errors import MissingMandatoryValue
 
 from clozelab.config import check_config, fallback
 from clozelab.launch import sweep
-from clozelab.launch.sweep import explain
+from clozelab.launch.mistakes import explain
 from clozelab.models.config import EncoderConfig
-from clozelab.runs.fingerprint import canonical
-from clozelab.stages.building import build_objectives
-from clozelab.suggestions import CONF_DIR
+from clozelab.runs.identity import canonical
+from clozelab.stages.factory import build_objectives
 from clozelab.targets import check_targets
+from clozelab.text.paths import CONF_DIR
 
 
 def members(group: str) -> list[str]:

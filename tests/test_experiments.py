@@ -22,21 +22,23 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from clozelab.analysis.comparability import is_within
 from clozelab.config import check_config, kept_step, scaled
 from clozelab.corpus.files import digest
 from clozelab.launch import sweep
 from clozelab.launch.experiments import KINDS, ExperimentSource, sweeps_in
 from clozelab.launch.jobs import planned_jobs
 from clozelab.models.config import EncoderConfig
-from clozelab.runs.find import kept_steps, trained_by
-from clozelab.runs.fingerprint import canonical, flatten
-from clozelab.runs.record import Record, read_delta, what_was_said
+from clozelab.results.evidence import MAY_DIFFER, treatment_factors
+from clozelab.results.experiment import find_experiment, list_experiments, load_experiment
+from clozelab.runs.identity import canonical, flatten
+from clozelab.runs.provenance import hydra_provenance, read_delta
+from clozelab.runs.record import Record
+from clozelab.runs.reuse import kept_steps, trained_by
 from clozelab.runs.store import Run
 from clozelab.schema import ScaleConfig
-from clozelab.suggestions import CONF_DIR, EXPERIMENTS_DIR
 from clozelab.targets import check_targets
-from clozelab.verdicts.comparability import MAY_DIFFER, is_within, meant_to_differ
-from clozelab.verdicts.experiment import find_experiment, list_experiments, load_experiment
+from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
 
 TABLE5 = EXPERIMENTS_DIR / "table5_pretraining_tasks"
 SMALL_WORLD = "dials"
@@ -370,7 +372,7 @@ def recorded(folder: Path, stage: str, delta: str) -> Record:
     group = DELTAS[stage]
     with sweep.hydra_config(master(folder, stage, *words_of(folder, stage, delta))):
         config = canonical(delta_at(folder, stage, delta, "laptop"))
-        said = what_was_said()
+        said = hydra_provenance()
         said["choices"] |= {group: delta}
         said[f"{KINDS[stage]}_delta"] = read_delta(group, delta)
     return Record.model_construct(stage=stage, config=config, **said)
@@ -385,7 +387,7 @@ def test_arms_and_rows_differ_in_what_their_lines_say(name: str) -> None:
         runs = {delta: recorded(folder, stage, delta) for delta in deltas(folder, stage)}
         settings = {delta: flatten(run.config) for delta, run in runs.items()}
         for first, second in combinations(runs, 2):
-            free = {*MAY_DIFFER, *differ_in, *meant_to_differ([runs[first]], [runs[second]])}
+            free = {*MAY_DIFFER, *differ_in, *treatment_factors([runs[first]], [runs[second]])}
             one, other = settings[first], settings[second]
             apart = {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
             assert {key for key in apart if not is_within(key, free)} == set(), (

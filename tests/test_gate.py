@@ -33,10 +33,11 @@ from omegaconf import OmegaConf
 from clozelab import targets
 from clozelab.cli import main
 from clozelab.datamodules.files import cached_arrays, text_lines
-from clozelab.launch import experiments, sweep
+from clozelab.launch import experiments, mistakes, sweep
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import read_tensors
-from clozelab.suggestions import CONF_DIR, own_text
+from clozelab.text.paths import CONF_DIR
+from clozelab.text.safe_yaml import own_text
 from clozelab.training.checkpoints import load_file, save_file
 
 PAPER: dict[str, Any] = {
@@ -134,7 +135,7 @@ def refused(
 
 def not_composed(place: Path, name: str, word: str, *, message: str) -> None:
     before = files_below(place.parent)
-    with pytest.raises((ValueError, *sweep.CONFIGURATION_ERRORS)) as caught:
+    with pytest.raises((ValueError, *mistakes.CONFIGURATION_ERRORS)) as caught:
         sweep.compose(name, [word], folder=place, sweep=True)
     assert message in str(caught.value) and files_below(place.parent) == before
 
@@ -486,7 +487,7 @@ def test_the_canary_sings(
     write(place, said)
     monkeypatch.setattr(experiments, "check_file", lambda *_: None)
     monkeypatch.setattr(experiments, "check_values", lambda *_: None)
-    monkeypatch.setattr(sweep, "gate", lambda *_: None)
+    monkeypatch.setattr(sweep, "validate_config_security", lambda *_: None)
     monkeypatch.setattr(targets, "check_targets", lambda *_, **__: None)
     monkeypatch.setattr("clozelab.stages.subject.check_targets", lambda *_, **__: None)
     monkeypatch.setenv("CLOZELAB_SKIP_DOCTOR", "1")

@@ -78,10 +78,8 @@ def test_the_page_runs_as_it_stands(page: dict[str, Any]) -> None:
         "complete",
         "finetune",
     )
-    assert (
-        pretraining.folder.is_relative_to(page["root"])
-        and pretraining.choices["objective"] == "mlm_nsp"
-    )
+    assert pretraining.folder.is_relative_to(page["root"])
+    assert pretraining.choices["objective"] == "mlm_nsp"
     assert page["vectors"].shape == (2, 32)
     rules, config = (
         json.loads((page["encoder"] / name).read_text())
@@ -249,16 +247,13 @@ def test_what_predict_prints_and_writes(
     assert np.array_equal(np.stack(pandas.read_parquet(tmp_path / "v.parquet").embedding), vectors)
     line, _ = said(capsys, encoder, f"input={tmp_path / 'in.jsonl'}", "do=score", "--json")
     record = json.loads(line)
-    assert (record["id"], record["log_probability"]) == (7, 1) and record["prediction"][
-        "log_probability"
-    ] < 0
+    assert (record["id"], record["log_probability"]) == (7, 1)
+    assert record["prediction"]["log_probability"] < 0
     monkeypatch.setattr("sys.stdin", io.StringIO(line + "\n"))
     # what it printed, it reads
     again = json.loads(*said(capsys, encoder, "input=-", "do=score", "--json"))
-    assert (
-        again.keys() == record.keys()
-        and again["prediction"]["tokens"] == record["prediction"]["tokens"]
-    )
+    assert again.keys() == record.keys()
+    assert again["prediction"]["tokens"] == record["prediction"]["tokens"]
 
 
 def test_a_task_is_predicted_as_it_was_trained_alone(
@@ -283,15 +278,16 @@ def test_a_task_is_predicted_as_it_was_trained_alone(
     ):
         before = path.read_text()
         path.write_text(change(before))
-        assert path.read_text() != before and word in refused(capsys, run, "--test")
+        assert path.read_text() != before
+        assert word in refused(capsys, run, "--test")
         path.write_text(before)
 
 
 def test_a_line_of_text_is_one_line() -> None:
     from clozelab.modules.answers import Answer
-    from clozelab.stages.outputs import shown
+    from clozelab.stages.outputs import text_line
 
-    assert shown(Answer("New\nYork\tCity", 0.5, 0, 3, 16), None) == "New York City\t0.5000"
+    assert text_line(Answer("New\nYork\tCity", 0.5, 0, 3, 16)) == "New York City\t0.5000"
 
 
 def test_what_predict_refuses(

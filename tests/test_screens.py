@@ -14,7 +14,7 @@ import pytest
 from clozelab.checks.doctor import Fact, print_facts, print_findings
 from clozelab.checks.subject import ERROR, OK, WARNING, Finding
 from clozelab.runs.find import find
-from clozelab.runs.upkeep import ending
+from clozelab.runs.outcome import ending
 from clozelab.stages import compare, list_experiments, plan, runs, status
 from clozelab.stages.report import main as report
 from clozelab.terminal import make_console

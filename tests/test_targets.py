@@ -10,15 +10,15 @@ import torch
 from omegaconf import OmegaConf
 
 from clozelab.launch import sweep
-from clozelab.suggestions import CONF_DIR
 from clozelab.targets import (
     GIVEN_BY_STAGE,
     build,
     check_targets,
     locate,
     parameters_of,
-    take_permission,
+    parse_allow_targets,
 )
+from clozelab.text.paths import CONF_DIR
 
 GOOD = {
     "_target_": "clozelab.optim.schedule.LinearWarmupDecay",
@@ -83,7 +83,10 @@ def test_the_user_alone_allows_a_package(monkeypatch: pytest.MonkeyPatch, tmp_pa
     node = {"_target_": "mine_outside.sgd", "_partial_": True, "learning_rate": 0.5}
     with pytest.raises(ValueError, match=r"allow_targets=\[mine_outside\] on your command line"):
         check_targets({"optimizer": node})
-    assert take_permission(["a=1", "allow_targets=[mine_outside,other]", "b=2"]) == ["a=1", "b=2"]
+    assert parse_allow_targets(["a=1", "allow_targets=[mine_outside,other]", "b=2"]) == [
+        "a=1",
+        "b=2",
+    ]
     weight = torch.nn.Parameter(torch.zeros(2))
     assert build("optimizer", node)([("weight", weight)]).param_groups[0]["lr"] == 0.5
     with pytest.raises(ValueError, match="takes no such argument; did you mean 'learning_rate'"):

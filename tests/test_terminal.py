@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from clozelab.suggestions import hint, key_of, nearest
 from clozelab.terminal import Heading, fitting, make_console, make_table, parse
+from clozelab.text.did_you_mean import hint, key_of, nearest
 
 HEADINGS = [Heading("kind"), Heading("why", drop=1), Heading("path", folds=True)]
 ROW = ["leftovers", "temporary", "/" + "/".join(["folder"] * 60)]

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from clozelab.runs.find import find
-from clozelab.runs.upkeep import LEARNT_NOTHING, gain, reached
+from clozelab.runs.outcome import LEARNT_NOTHING, score_in_context, skill_score
 from microworld.world import write_world
 
 SRC = Path(__file__).parents[1] / "src"
@@ -86,7 +86,7 @@ def test_own_text_becomes_an_encoder_two_tasks_and_a_prediction(tmp_path: Path) 
     said = clozelab(tmp_path, "pretrain", *small, "objective=mlm", "steps_factor=0.3")
     assert "next: clozelab finetune" in said and LEARNT_NOTHING not in said
     (run,) = find(tmp_path / "runs").pretrain
-    assert gain(run) > 0.03 and "word frequencies give" in reached(run)
+    assert skill_score(run) > 0.03 and "word frequencies give" in score_in_context(run)
     encoder = f"encoder={run.folder / 'encoder'}"
     words = [
         "--config-dir",

@@ -66,7 +66,7 @@ def run(site: Path, cwd: Path, *commands: str) -> str:
 
 
 def test_the_wheel_is_what_runs(site: Path, tmp_path: Path) -> None:
-    code = "import clozelab.suggestions as c; print(c.CONF_DIR, c.EXPERIMENTS_DIR)"
+    code = "import clozelab.text.paths as c; print(c.CONF_DIR, c.EXPERIMENTS_DIR)"
     environment = os.environ | {"PYTHONPATH": str(site)}
     out = subprocess.run(
         [sys.executable, "-c", code],

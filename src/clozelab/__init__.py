@@ -1,12 +1,12 @@
-"""clozelab: BERT as an experiment platform. Importing this package imports nothing heavy: names
-come when asked for.
+"""clozelab: BERT as an experiment platform.
 
-docs/python.md shows how: pre-train, fine-tune and use a model in ten lines each. The verbs are
-functions here:
-`pretrain(scale="demo", objective="mlm", seed=2)` does what the command line does. Keywords are keys
-and group choices, nested ones dictionaries (`trainer={"precision": "32-true"}`); words are
-overrides as the command line has them (`"objective/input=full_sentences"`). Wrong ones raise
-ValueError.
+Importing this package imports nothing heavy: names come when asked for. docs/python.md shows how to
+pre-train, fine-tune and use a model in ten lines each.
+
+The verbs are functions here: `pretrain(scale="demo", objective="mlm", seed=2)` does what the
+command line does. Keywords are keys and group choices, nested ones dictionaries
+(`trainer={"precision": "32-true"}`); words are overrides as the command line has them
+(`"objective/input=full_sentences"`). Wrong ones raise ValueError.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningDataModule, Trainer
+    from omegaconf import DictConfig
 
     from clozelab.datamodules.corpus import CorpusDataModule
     from clozelab.datamodules.finetuning import FinetuningDataModule
@@ -55,6 +57,8 @@ _PLACES = {
     "load": "modules.predictor",
 }
 SPELT_VALUES = ("true", "false", "null", "inf", "nan")  # which Hydra would not take for text
+PLAIN_TEXT = re.compile(r"[A-Za-z_/.][\w./-]*", re.ASCII)
+"""A text that Hydra's grammar takes without quotes."""
 
 
 def __getattr__(name: str) -> Any:
@@ -64,35 +68,40 @@ def __getattr__(name: str) -> Any:
 
 
 def prepare(*words: str, **overrides: Any) -> Path:
-    """Prepare a corpus; returns its folder in the cache."""
+    """Prepare a corpus; return its folder in the cache."""
+    from clozelab.cli import job
     from clozelab.stages.prepare import find_corpus
 
-    folder: Path = _run("prepare", words, overrides, find_corpus)
-    return folder
+    with _composed("prepare", words, overrides) as cfg:
+        job("prepare", cfg)
+        folder: Any = find_corpus(cfg)  # None only where nothing is prepared
+        return folder
 
 
 def pretrain(*words: str, **overrides: Any) -> Record:
-    """Pre-train an encoder, or go on; returns the run's record (`folder`, `scores`, `facts`,
-    ...).
+    """Pre-train an encoder, or go on.
+
+    Returns the run's record (`folder`, `scores`, `facts`, ...).
     """
     return _run("pretrain", words, overrides)
 
 
 def finetune(*words: str, **overrides: Any) -> Record:
-    """Fine-tune an encoder on a task; returns the run's record."""
+    """Fine-tune an encoder on a task; return the run's record."""
     return _run("finetune", words, overrides)
 
 
 def evaluate(*words: str, **overrides: Any) -> Record:
-    """Measure an encoder or a fine-tuned model; returns the run's record."""
+    """Measure an encoder or a fine-tuned model; return the run's record."""
     return _run("evaluate", words, overrides)
 
 
 def make_report(
     name: str | Path, *words: str, report_dir: str | None = None, **overrides: Any
 ) -> Report:
-    """Judge an experiment, or make the table of a folder of runs; returns the report (`page`,
-    `folder`).
+    """Judge an experiment, or make the table of a folder of runs.
+
+    Returns the report (`page`, `folder`).
     """
     from clozelab.stages.report import make
 
@@ -102,61 +111,76 @@ def make_report(
 def compose(
     verb: str, words: Sequence[str] = (), **overrides: Any
 ) -> tuple[TrainingModule, LightningDataModule, Trainer]:
-    """Lightning's objects of a pre-training or a fine-tuning: `trainer.fit(module, datamodule)`
-    trains the plan.
+    """Return Lightning's objects of a pre-training or a fine-tuning.
 
-    Nothing is claimed or recorded; any other Trainer does as well.
+    `trainer.fit(module, datamodule)` trains the plan. Nothing is claimed or recorded; any other
+    Trainer does as well.
     """
     if verb not in ("pretrain", "finetune"):
         raise ValueError(
             f"compose makes what trains, and {verb!r} does not: choose 'pretrain' or 'finetune'"
         )
-    made: Any = _run(
-        verb,
-        tuple(words),
-        overrides,
-        lambda cfg: import_module(f"clozelab.stages.{verb}").parts(cfg),
-    )
-    return made
+    with _composed(verb, words, overrides) as cfg:
+        objects: Any = import_module(f"clozelab.stages.{verb}").training_objects(cfg)
+        return objects
 
 
-def _run(verb: str, words: tuple[str, ...], overrides: Mapping[str, Any], then: Any = None) -> Any:
+def _run(verb: str, words: Sequence[str], overrides: Mapping[str, Any]) -> Record:
     from clozelab.cli import job
-    from clozelab.launch.sweep import CONFIGURATION_ERRORS, compose, explain, hydra_config
     from clozelab.runs.record import read_record
-    from clozelab.targets import take_permission
+
+    with _composed(verb, words, overrides) as cfg:
+        job(verb, cfg)
+        record: Any = read_record(Path(cfg.run_dir))
+        return record
+
+
+@contextmanager
+def _composed(
+    verb: str, words: Sequence[str], overrides: Mapping[str, Any]
+) -> Iterator[DictConfig]:
+    """Yield a verb's configuration; ValueError for wrong words."""
+    from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain
+    from clozelab.launch.sweep import compose, hydra_config
+    from clozelab.targets import parse_allow_targets
 
     try:
-        composed = compose(verb, take_permission([*words, *_words(overrides)]))
+        composed = compose(verb, parse_allow_targets([*words, *_words(overrides)]))
     except CONFIGURATION_ERRORS as error:
         raise ValueError(explain(error, verb)) from error
     with hydra_config(composed) as cfg:
-        if then is None or verb == "prepare":
-            job(verb, cfg)
-        return then(cfg) if then else read_record(Path(cfg.run_dir))
+        yield cfg
 
 
-def _words(overrides: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """`key=value` in Hydra's grammar."""
+def _words(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield `key=value` in Hydra's grammar."""
     for key, value in overrides.items():
         if isinstance(value, Mapping):
-            yield from _words(value, f"{above}{key}.")
+            yield from _words(value, f"{prefix}{key}.")
         else:
-            yield f"{above}{key}={_said(value)}"
+            yield f"{prefix}{key}={_hydra_value(value)}"
 
 
-def _said(value: Any) -> str:
+def _hydra_value(value: Any) -> str:
+    """Write a value in Hydra's grammar."""
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_said(one)}" for key, one in value.items()) + "}"
+        items = [f"{key}:{_hydra_value(child)}" for key, child in value.items()]
+        return f"{{{','.join(items)}}}"
     if isinstance(value, list | tuple):
-        return "[" + ",".join(map(_said, value)) + "]"
-    if not isinstance(value, str | Path):
-        plain = value.item() if hasattr(value, "item") else value  # numpy's numbers
-        return repr(plain) if isinstance(plain, float) else json.dumps(plain)
-    text = str(value)
-    if re.fullmatch(r"[A-Za-z_/.][\w./-]*", text, re.ASCII) and text.lower() not in SPELT_VALUES:
+        return f"[{','.join(map(_hydra_value, value))}]"
+    if isinstance(value, str | Path):
+        return _hydra_text(str(value))
+    plain = value.item() if hasattr(value, "item") else value  # numpy's numbers
+    if isinstance(plain, float):
+        return repr(plain)
+    return json.dumps(plain)
+
+
+def _hydra_text(text: str) -> str:
+    """Write a text in Hydra's grammar, in quotes where it needs some."""
+    if PLAIN_TEXT.fullmatch(text) and text.lower() not in SPELT_VALUES:
         return text
-    # In Hydra's grammar a backslash is doubled before a quote alone.
-    return (
-        "'" + re.sub(r"(\\*)('|$)", lambda one: one[1] * 2 + one[2].replace("'", "\\'"), text) + "'"
-    )
+    # Hydra's grammar reads a backslash as itself, but before a quote, where it has to be doubled.
+    doubled = re.sub(r"(\\+)(?='|$)", lambda match: match[1] * 2, text)
+    quoted = doubled.replace("'", "\\'")
+    return f"'{quoted}'"

@@ -3,6 +3,16 @@
 A root dataclass per stage refuses a misspelt key wherever it stands. Values live in `conf/`, so
 nearly every field is MISSING here. A free-form node carries a `_target_`, which `check_targets`
 looks at. Hydra reads the types, pydantic their ranges (config.check_config).
+
+Two annotations say what a key means for runs that lie in folders:
+
+- `Meaning`: whether two runs that differ in the key are two experiments. Without one they are.
+- `Added(was=VALUE)`: what the key was before it existed. A run with this value is then the same
+  run as an older one whose record lacks the key (docs/decisions/0021). Every new key that counts
+  needs one, or all older run folders belong to another configuration.
+
+Both may also stand in a dictionary that annotates a free-form node, for arguments of its target:
+`Annotated[dict[str, Any], {"how_to_get": NEUTRAL, "window": Added(was=None)}]`.
 """
 
 from __future__ import annotations
@@ -18,14 +28,21 @@ from omegaconf import MISSING
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+TIME_LIMIT = re.compile(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)")
+"""DAYS-HOURS:MINUTES:SECONDS; days may be left out."""
+
 
 def seconds_of(time_limit: str | None) -> float:
-    """Of a time limit as Slurm writes it; without end for None. ValueError for any other text."""
+    """Return the seconds of a time limit as Slurm writes it; infinity for None.
+
+    ValueError for any other text.
+    """
     if time_limit is None:
         return math.inf
-    if (found := re.fullmatch(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)", time_limit)) is None:
+    match = TIME_LIMIT.fullmatch(time_limit)
+    if match is None:
         raise ValueError("write it as '02:30:00', with days as '1-02:30:00'")
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (int(number) for number in match.groups(default="0"))
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
@@ -40,7 +57,19 @@ class Meaning(NamedTuple):
     option: str = ""
 
 
-PROTOCOL, LAYOUT, NEUTRAL, IDENTITY = map(Meaning, ("protocol", "layout", "neutral", "identity"))
+PROTOCOL = Meaning("protocol")
+LAYOUT = Meaning("layout")
+NEUTRAL = Meaning("neutral")
+IDENTITY = Meaning("identity")
+
+
+class Added(NamedTuple):
+    """What a key was before it existed: the value with which the code does what it did then.
+
+    `was` is None, a boolean, a number or a text. A whole part that may be None is added with None.
+    """
+
+    was: bool | int | float | str | None
 
 
 def one_of(*choices: str) -> AfterValidator:
@@ -68,10 +97,9 @@ class PhaseConfig:
     steps: Count = MISSING
     global_batch_size: Count = MISSING  # sequences per optimizer step, over all devices
     micro_batch_size: Annotated[Count, LAYOUT] = MISSING  # sequences per forward and device
+    # None: the run's; the name of another one in conf/objective; or settings in which it differs
+    # from the run's
     objective: Any = None
-    """None: the run's; the name of another one in conf/objective; or settings in which it differs
-    from the run's.
-    """
 
 
 @dataclass
@@ -85,6 +113,8 @@ class ScaleSizeConfig:
 
 @dataclass
 class ScaleModelConfig(ScaleSizeConfig):
+    """An encoder's size at a scale, and what goes with it."""
+
     intermediate_size: int = MISSING
     hidden_dropout_prob: float = MISSING
     attention_probs_dropout_prob: float = MISSING
@@ -94,8 +124,9 @@ class ScaleModelConfig(ScaleSizeConfig):
 
 @dataclass
 class ModelConfig(ScaleModelConfig):
-    """Encoder shape, in Hugging Face's spelling; the vocabulary size comes from the prepared
-    corpus.
+    """An encoder's shape, in Hugging Face's spelling.
+
+    The vocabulary size comes from the prepared corpus.
     """
 
     hidden_act: str = MISSING
@@ -109,6 +140,8 @@ class ModelConfig(ScaleModelConfig):
 
 @dataclass
 class ScalePretrainConfig:
+    """The budget of pre-training, and the recipe that suits it."""
+
     phases: list[PhaseConfig] = MISSING
     position_growth: str = MISSING
     learning_rate: float = MISSING
@@ -120,21 +153,20 @@ class ScalePretrainConfig:
     validation_seq_length: int = MISSING
     checkpoint_interval_steps: int = MISSING
     fidelity: Annotated[str, one_of("released", "paper", "ours")] = MISSING
+    # of fidelity=ours: where a random second segment comes from, the whole corpus or the first
+    # one's own source
     negative_scope: Annotated[str, one_of("corpus", "source")] = MISSING
-    """Of fidelity=ours: where a random second segment comes from, the whole corpus or the first
-    one's own source.
-    """
+    # fractions of the steps after which experiments about the course of training keep the encoder
     keep_encoders: list[float] = MISSING
-    """Fractions of the steps after which experiments about the course of training keep the
-    encoder.
-    """
     seeds: str = MISSING  # comma-separated, as a Hydra sweep wants them
 
 
 @dataclass
 class ScaleFinetuneConfig:
+    """The budget of fine-tuning, and which tasks there are at a scale."""
+
+    # None, as for epochs and global_batch_size: each task keeps its own (the paper's)
     learning_rate: float | None = MISSING
-    """None, as for epochs and global_batch_size: each task keeps its own (the paper's)."""
     epochs: float | None = MISSING
     global_batch_size: int | None = MISSING
     max_train_examples: int | None = MISSING
@@ -142,16 +174,16 @@ class ScaleFinetuneConfig:
     seeds: str = MISSING
     tasks: str = MISSING  # comma-separated: the tasks an experiment is judged on at this scale
     glue_tasks: str = MISSING  # what the experiment on the whole benchmark uses at this scale
+    # benchmark -> the task that is it, or stands in for it, at this scale:
+    # `${scale.finetune.benchmarks.mnli}`
     benchmarks: dict[str, str] = MISSING
-    """Benchmark -> the task that is it, or stands in for it, at this scale:
-    `${scale.finetune.benchmarks.mnli}`.
-    """
 
 
 @dataclass
 class ScaleConfig:
-    """The budget, orthogonal to the arm: sizes and step counts that no arm may name; judged where
-    they are used.
+    """The budget, orthogonal to the arm: sizes and step counts that no arm may name.
+
+    Its values are judged where they are used.
     """
 
     name: Annotated[str, IDENTITY] = MISSING
@@ -188,6 +220,8 @@ class SizeConfig:
 
 @dataclass
 class SourceConfig:
+    """Files of text, one part of a corpus."""
+
     name: str = MISSING
     path: str = MISSING  # a file, a folder or a glob; relative paths start at data_dir
     format: Annotated[str, one_of("auto", "text", "jsonl", "csv", "tsv", "parquet", "arrow")] = (
@@ -198,16 +232,15 @@ class SourceConfig:
 
 @dataclass
 class CorpusConfig:
+    """A text to pre-train on."""
+
     name: str = MISSING
     sources: list[SourceConfig] = MISSING
+    # a node with `_target_` that writes the sources' files below data_dir first (embedded corpora)
     generator: dict[str, Any] | None = None
-    """A node with `_target_` that writes the sources' files below data_dir first (embedded
-    corpora).
-    """
+    # of each source's text, held out in stretches of some 16,000 characters; a shorter document is
+    # one stretch
     validation_fraction: Share = MISSING
-    """Of each source's text, held out in stretches of some 16,000 characters; a shorter document is
-    one stretch.
-    """
 
 
 @dataclass
@@ -223,36 +256,36 @@ class TokenizerConfig:
 
 @dataclass
 class TrainerConfig:
+    """On which devices a training runs, how exactly, and what ends it."""
+
     accelerator: Annotated[str, one_of("auto", "cpu", "gpu", "mps", "tpu"), LAYOUT] = MISSING
     devices: Annotated[Count, LAYOUT] = MISSING  # of one node
     num_nodes: Annotated[Count, LAYOUT] = MISSING
     strategy: Annotated[str, one_of("auto", "ddp", "fsdp", "xla"), LAYOUT] = MISSING
     precision: Annotated[str, one_of("auto", "bf16-mixed", "bf16-true", "32-true")] = MISSING
+    # intra-op CPU threads of one process; None: what the machine or the launcher gives
     threads: Annotated[Count | None, NEUTRAL] = MISSING
-    """Intra-op CPU threads of one process; None: what the machine or the launcher gives."""
     num_workers: Annotated[int, Field(ge=0), NEUTRAL] = MISSING
     log_interval_steps: Annotated[Count, NEUTRAL] = MISSING
     progress_bar: Annotated[bool, NEUTRAL] = MISSING
     # auto: in pre-training on a GPU
     compile: Annotated[str, one_of("auto", "true", "false"), LAYOUT] = MISSING
+    # only algorithms whose bits do not depend on timing, on a GPU too
     deterministic: Annotated[bool, LAYOUT] = MISSING
-    """Only algorithms whose bits do not depend on timing, on a GPU too."""
     tf32: bool = MISSING  # fp32 matrix products on a GPU may round their factors to 10 bits
+    # pre-training: compute activations twice instead of keeping them; less memory, a third more
+    # work
     gradient_checkpointing: Annotated[bool, NEUTRAL] = MISSING
-    """Pre-training: compute activations twice instead of keeping them; less memory, a third more
-    work.
-    """
+    # pre-training, auto: halve phases.*.micro_batch_size until a step fits; the choice is recorded
+    # and kept
     micro_batch: Annotated[str, one_of("as_configured", "auto"), NEUTRAL] = MISSING
-    """Pre-training, auto: halve phases.*.micro_batch_size until a step fits; the choice is recorded
-    and kept.
-    """
     # nothing moved: a training ends with its stacks
     hang_seconds: Annotated[Positive | None, NEUTRAL] = MISSING
     # nothing moved after a signal: it ends unsaved
     grace_seconds: Annotated[Positive | None, NEUTRAL] = MISSING
     max_time: Annotated[str | None, AfterValidator(seconds_of), NEUTRAL] = MISSING
+    # further arguments of Lightning's Trainer
     lightning: Annotated[dict[str, Any], Meaning("protocol", "trainer.lightning")] = MISSING
-    """Further arguments of Lightning's Trainer."""
 
 
 @dataclass
@@ -271,14 +304,16 @@ class StageConfig:
     # of [UNK] in a text; more is refused
     max_unknown_share: Annotated[float, Field(ge=0, le=1), NEUTRAL] = MISSING
     logger: Annotated[dict[str, Any] | None, NEUTRAL] = None
+    # of a run that other code has made. ask: a question in a terminal, else a warning, and never
+    # shared with another experiment. same_code: it is refused. any: it is taken, and shared, with a
+    # warning. never: the run that the folder holds, of whatever code, is removed and trained anew.
     reuse: Annotated[str, one_of("ask", "same_code", "any", "never"), NEUTRAL] = MISSING
-    """Of a run that other code has made. ask: a question in a terminal, else a warning, and never
-    shared with another experiment. same_code: it is refused. any: it is taken, and shared, with a
-    warning. never: the run that the folder holds, of whatever code, is removed and trained anew."""
 
 
 @dataclass
 class TrainingConfig(StageConfig):
+    """What every stage has that trains."""
+
     optimizer: dict[str, Any] = MISSING
     schedule: dict[str, Any] = MISSING
     # name -> one of Lightning's
@@ -290,29 +325,29 @@ class TrainingConfig(StageConfig):
 
 @dataclass
 class EncoderStageConfig(StageConfig):
+    """What every stage has that starts from an encoder."""
+
     row: Annotated[str, IDENTITY] = MISSING  # row of the experiment's table: an encoder and a head
+    # folder in the Hugging Face layout; what it holds is among the inputs
     encoder: Annotated[str | None, NEUTRAL] = MISSING
-    """Folder in the Hugging Face layout; what it holds is among the inputs."""
     encoder_arm: Annotated[str | None, IDENTITY] = MISSING
+    # after which fraction of its steps the arm's encoder is taken; below 1 it has to have been kept
     encoder_fraction: Annotated[float, Field(gt=0, le=1)] = MISSING
-    """After which fraction of its steps the arm's encoder is taken; below 1 it has to have been
-    kept.
-    """
     pretrain_seed: Annotated[int, Field(ge=0), IDENTITY] = MISSING
+    # random: the no-pre-training floor, of the same shape and vocabulary, with fresh weights
     initialisation: Annotated[str, one_of("pretrained", "random")] = MISSING
-    """random: the no-pre-training floor, of the same shape and vocabulary, with fresh weights."""
+    # of sentence embeddings: what a text's vector is; auto (evaluate): as they were trained, else
+    # the mean
     pooling: Annotated[str, one_of("auto", "mean", "cls"), NEUTRAL] = MISSING
-    """Of sentence embeddings: what a text's vector is; auto (evaluate): as they were trained, else
-    the mean.
-    """
+    # of pairs. auto: as many as the encoder was trained with, by its folder
+    # (tokenizer_config.json).
     token_types: Annotated[str, one_of("auto", "one", "two")] = MISSING
-    """Of pairs. auto: as many as the encoder was trained with, by its folder
-    (tokenizer_config.json).
-    """
 
 
 @dataclass
 class PrepareConfig:
+    """The stage that prepares a corpus; it makes no run."""
+
     __pydantic_config__ = ConfigDict(extra="forbid")
     data_dir: str = MISSING
     cache_dir: str = MISSING
@@ -331,14 +366,15 @@ class ObjectiveConfig:
     input: dict[str, Any] = MISSING
     token: dict[str, Any] = MISSING
     pair: dict[str, Any] | None = None
+    # static masking: the corpus is seen in so many ways before all repeats; None: every epoch is
+    # new
     dupe_factor: Count | None = MISSING
-    """Static masking: the corpus is seen in so many ways before all repeats; None: every epoch is
-    new.
-    """
 
 
 @dataclass
 class ValidationConfig:
+    """When pre-training looks at held-out text, and at how much of it."""
+
     interval_steps: Count = MISSING  # more than there are: validate once, at the end
     instances: Count = MISSING
     seq_length: Count = MISSING
@@ -346,47 +382,46 @@ class ValidationConfig:
 
 @dataclass
 class PretrainConfig(TrainingConfig):
+    """The stage that pre-trains an encoder."""
+
     arm: Annotated[str, IDENTITY] = MISSING
+    # a folder to go on from, instead of fresh weights; its shape counts, and what it holds is among
+    # the inputs
     encoder: Annotated[str | None, NEUTRAL] = MISSING
-    """A folder to go on from, instead of fresh weights; its shape counts, and what it holds is
-    among the inputs.
-    """
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     architecture: ArchitectureConfig = field(default_factory=ArchitectureConfig)
     size: Annotated[SizeConfig, NEUTRAL] = field(default_factory=SizeConfig)
+    # whose instances and masks: the released code's, the paper's text's, ours; a name for settings
+    # of `objective`
     fidelity: Annotated[str, one_of("released", "paper", "ours"), NEUTRAL] = MISSING
-    """Whose instances and masks: the released code's, the paper's text's, ours; a name for settings
-    of `objective`.
-    """
     fidelities: Annotated[dict[str, Any], NEUTRAL] = MISSING  # name -> those settings
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    # times the steps of every phase of the scale: how an arm trains for longer or shorter than
+    # others
     steps_factor: Annotated[float, Field(gt=0, allow_inf_nan=False), NEUTRAL] = MISSING
-    """Times the steps of every phase of the scale: how an arm trains for longer or shorter than
-    others.
-    """
     phases: list[PhaseConfig] = MISSING
+    # what the positions that a longer phase adds start as: their initialisation, or copies of
+    # trained ones
     position_growth: Annotated[str, one_of("none", "tile")] = MISSING
-    """What the positions that a longer phase adds start as: their initialisation, or copies of
-    trained ones.
-    """
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     checkpoint_interval_steps: Annotated[Count, NEUTRAL] = MISSING
+    # about a suddenly huge gradient; the record names the steps whose updates were left out
     spike: Annotated[str, one_of("off", "stop", "skip", "roll_back"), NEUTRAL] = MISSING
-    """About a suddenly huge gradient; the record names the steps whose updates were left out."""
+    # fractions of the steps after which the encoder is kept as well, in encoders/step-N
     keep_encoders: Annotated[list[Share], NEUTRAL] = MISSING
-    """Fractions of the steps after which the encoder is kept as well, in encoders/step-N."""
+    # a run without them is of no use here: it is neither shared nor taken for complete
     needs_kept_encoders: Annotated[bool, NEUTRAL] = MISSING
-    """A run without them is of no use here: it is neither shared nor taken for complete."""
+    # take an equal, complete run of another experiment instead of training again
     share_runs: Annotated[bool, NEUTRAL] = MISSING
-    """Take an equal, complete run of another experiment instead of training again."""
 
 
 @dataclass
 class TaskAlwaysConfig:
-    """What a task wants whatever the scale's fine-tuning recipe is; None: the scale's, the
-    row's.
+    """What a task wants whatever the scale's fine-tuning recipe is.
+
+    None: the scale's, or the row's.
     """
 
     head: str | None = None
@@ -395,7 +430,9 @@ class TaskAlwaysConfig:
     global_batch_size: int | None = None
 
 
+# test files are read only where they are to be predicted
 TEST = Meaning("protocol", "predict_test")
+# of a task's `data`, a free-form node: argument of its target -> its meaning
 PARTS_OF_DATA = {
     "how_to_get": NEUTRAL,
     "evaluation_tokens": LAYOUT,
@@ -410,16 +447,14 @@ class TaskConfig:
 
     name: Annotated[str, IDENTITY] = MISSING
     title: Annotated[str, NEUTRAL] = MISSING
+    # name of the benchmark this data set stands in for; shown in every table, never beside the
+    # paper's number
     stand_in_for: str | None = None
-    """Name of the benchmark this data set stands in for; shown in every table, never beside the
-    paper's number.
-    """
     # the key that selects the best checkpoint and stands in the table, e.g. validation/accuracy
     metric: str = MISSING
+    # where the `datasets` library finds the same data (datamodules/files.py); read only with
+    # hub=true
     hub: Annotated[dict[str, Any] | None, Meaning("protocol", "hub")] = None
-    """Where the `datasets` library finds the same data (datamodules/files.py); read only with
-    hub=true.
-    """
     module: dict[str, Any] = MISSING
     data: Annotated[dict[str, Any], PARTS_OF_DATA] = MISSING
     learning_rate: float = MISSING
@@ -430,6 +465,8 @@ class TaskConfig:
 
 @dataclass
 class FinetuneConfig(EncoderStageConfig, TrainingConfig):
+    """The stage that fine-tunes an encoder on a task."""
+
     head: Annotated[str, one_of("linear", "bilstm")] = MISSING
     task: TaskConfig = field(default_factory=TaskConfig)
     learning_rate: Annotated[Positive, IDENTITY] = MISSING
@@ -446,19 +483,20 @@ class FinetuneConfig(EncoderStageConfig, TrainingConfig):
 
 @dataclass
 class MeasureConfig:
+    """What is measured of an encoder or of a fine-tuned model."""
+
     name: Annotated[str, IDENTITY] = MISSING
     title: Annotated[str, NEUTRAL] = MISSING
     metric: str = MISSING  # the key of the main score, e.g. validation/accuracy
     # where fine-tuned models lie; None: an encoder is measured
     encoder: Annotated[str | None, NEUTRAL] = MISSING
+    # the task (a choice of conf/task) whose files, and whose scorer, are taken; None: the measure
+    # has its own
     task: Annotated[
         dict[str, Any] | None, {f"data.{key}": meaning for key, meaning in PARTS_OF_DATA.items()}
     ] = MISSING
-    """The task (a choice of conf/task) whose files, and whose scorer, are taken; None: the measure
-    has its own.
-    """
     max_train_examples: Count | None = MISSING  # of the task; what a probe is fitted to
-    # A fine-tuned model's name of a class -> what the file calls it.
+    # a fine-tuned model's name of a class -> what the file calls it
     label_names: Annotated[Any, Meaning("protocol", "measure.label_names")] = None
     module: dict[str, Any] | None = MISSING  # None: the task's
     data: Annotated[dict[str, Any] | None, PARTS_OF_DATA] = MISSING  # None: the task's
@@ -466,6 +504,8 @@ class MeasureConfig:
 
 @dataclass
 class EvaluateConfig(EncoderStageConfig):
+    """The stage that measures without training the encoder."""
+
     measure: MeasureConfig = field(default_factory=MeasureConfig)
 
 
@@ -473,44 +513,103 @@ SCHEMAS: dict[str, type] = {
     "prepare": PrepareConfig,
     "pretrain": PretrainConfig,
     "finetune": FinetuneConfig,
+    "evaluate": EvaluateConfig,
 }
-SCHEMAS["evaluate"] = EvaluateConfig
 
 
 @cache
 def meanings() -> dict[str, Meaning]:
-    """Dotted key (with `*` for a list's places) -> what it means for a run, where that is not part
-    of the protocol; any other key means what the nearest one above it does."""
-    found = (pair for schema in SCHEMAS.values() for pair in _meanings(schema))
-    return {"hydra": NEUTRAL} | {name: meaning for name, meaning in found if meaning != PROTOCOL}
+    """Return dotted key -> what it means for a run, where that is not part of the protocol.
+
+    A list's places are `*`. A key that is not here means what the nearest one above it does.
+    """
+    result = {"hydra": NEUTRAL}
+    for schema in SCHEMAS.values():
+        for key, notes in keys_of(schema):
+            meaning = _meaning_in(notes)
+            if meaning != PROTOCOL:
+                result[key] = meaning
+    return result
 
 
 @cache
 def meaning_of(name: str) -> Meaning:
-    """What a dotted key means for a run: its own meaning, or that of the nearest key above it."""
-    key = re.sub(r"\.\d+\b", ".*", name)
+    """Return what a dotted key means for a run: its own meaning, or the nearest key's above it."""
+    key = _without_places(name)
     while key and key not in meanings():
         key = key.rpartition(".")[0]
     return meanings().get(key, PROTOCOL)
 
 
-def _meanings(
-    schema: type, where: str = "", *, named_alone: bool = False
-) -> Iterator[tuple[str, Meaning]]:
-    """Every dotted key of a dataclass with its meaning, parents first. Below a neutral part only
-    what a run is named by has one: the other values are judged where they are used."""
+@cache
+def added_keys() -> dict[str, Added]:
+    """Return dotted key -> what it was before it existed, for keys that say so."""
+    result = {}
+    for schema in SCHEMAS.values():
+        for key, notes in keys_of(schema):
+            for note in notes:
+                if isinstance(note, Added):
+                    result[key] = note
+    return result
+
+
+@cache
+def added_of(name: str) -> Added | None:
+    """Return what a dotted key was before it existed; None where it does not say."""
+    return added_keys().get(_without_places(name))
+
+
+def is_as_before(name: str, value: Any) -> bool:
+    """Whether a dotted key has the value that it had before it existed."""
+    added = added_of(name)
+    return added is not None and value == added.was
+
+
+def _without_places(name: str) -> str:
+    """Return `phases.*.steps` for `phases.0.steps`."""
+    return re.sub(r"\.\d+\b", ".*", name)
+
+
+def _meaning_in(annotations: tuple[Any, ...]) -> Meaning:
+    for annotation in annotations:
+        if isinstance(annotation, Meaning):
+            return annotation
+    return PROTOCOL
+
+
+def keys_of(
+    schema: type, prefix: str = "", *, identity_only: bool = False
+) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yield every dotted key of a dataclass with its annotations, parents first.
+
+    Below a neutral part only what a run is named by is a key (`identity_only`): the other values
+    are judged where they are used.
+    """
     for name, hint in get_type_hints(schema, include_extras=True).items():
-        said = getattr(hint, "__metadata__", ())
-        meaning = next((one for one in said if isinstance(one, Meaning)), PROTOCOL)
-        if named_alone and meaning != IDENTITY:
+        annotations = getattr(hint, "__metadata__", ())
+        meaning = _meaning_in(annotations)
+        if identity_only and meaning != IDENTITY:
             continue
-        yield f"{where}{name}", meaning
-        for inner in (one for one in said if isinstance(one, dict)):
-            yield from ((f"{where}{name}.{part}", of_part) for part, of_part in inner.items())
-        kind = get_args(hint)[0] if said else hint
-        for part, below in [
-            (kind, f"{where}{name}."),
-            *((one, f"{where}{name}.*.") for one in get_args(kind)),
-        ]:
-            if is_dataclass(part) and isinstance(part, type):
-                yield from _meanings(part, below, named_alone=meaning == NEUTRAL)
+        key = f"{prefix}{name}"
+        yield key, annotations
+
+        # a free-form node: a dictionary says something of some of its keys
+        for annotation in annotations:
+            if isinstance(annotation, dict):
+                yield from ((f"{key}.{argument}", (note,)) for argument, note in annotation.items())
+
+        value_type = get_args(hint)[0] if annotations else hint
+        for schema_below, prefix_below in _schemas_in(value_type, key):
+            yield from keys_of(schema_below, prefix_below, identity_only=meaning == NEUTRAL)
+
+
+def _schemas_in(value_type: Any, key: str) -> Iterator[tuple[type, str]]:
+    """Yield the dataclass of a node (ModelConfig) or of a list's nodes (list[PhaseConfig]).
+
+    Each comes with the prefix of its keys.
+    """
+    candidates = [(value_type, f"{key}.")]
+    candidates += [(item_type, f"{key}.*.") for item_type in get_args(value_type)]
+    for candidate, prefix in candidates:
+        if isinstance(candidate, type) and is_dataclass(candidate):
+            yield candidate, prefix

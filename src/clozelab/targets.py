@@ -1,12 +1,11 @@
-"""The gate: what a configuration may name, whoever wrote its files, checked before anything is made
-of it.
+"""What a configuration may name, whoever wrote its files, checked before anything is made of it.
 
 Hydra calls whatever a `_target_` names, and its own block list misses much that runs code. So
 conf/targets.yaml lists the exact addresses of every place. The loader (launch/sweep.py) sends all
-that it composes through `gate`, the `hydra` node included, and what is made is made by `build`,
-which looks once more. What the files of an experiment may say at all is in launch/experiments.py.
-Only the user allows more: whole packages, by the word `allow_targets=[PACKAGE]` or in the
-environment.
+that it composes through `validate_config_security`, the `hydra` node included, and what is made is
+made by `build`, which looks once more. What the files of an experiment may say at all is in
+launch/experiments.py. Only the user allows more: whole packages, by the word
+`allow_targets=[PACKAGE]` or in the environment.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import importlib
 import inspect
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -24,7 +23,8 @@ from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from clozelab.schema import IDENTITY, meanings
-from clozelab.suggestions import CONF_DIR, hint, key_of
+from clozelab.text.did_you_mean import hint, key_of
+from clozelab.text.paths import CONF_DIR
 
 WITHOUT_PLACE = re.compile(
     r"^(scale\.pretrain\.)?phases\.\d+\.|(?<=^logger)\.\w+$|(?<=^callbacks)\.\w+"
@@ -34,12 +34,16 @@ callbacks.
 """
 UPWARDS = re.compile(r"^(/|~[\w.-]*(/|$))|(^|/)\.\.(/|$)")
 """Of a path that does not stay in the folder that it begins in."""
-PERMISSION, PERMITTED = "allow_targets=", "CLOZELAB_ALLOW_TARGETS"
+PERMISSION = "allow_targets="
+PERMITTED = "CLOZELAB_ALLOW_TARGETS"
+"""Environment variable of the packages that the user allows, by commas."""
 # keys whose value is called: Hydra's, and in Hydra's logging Python's
 NAMING = ("_target_", "()", "class")
+NAMING_EVERYWHERE = frozenset({"_target_", "()"})
 HYDRA_KEYS = frozenset({"_target_", "_partial_", "_recursive_", "_convert_"})
+OF_TASK_DATA = frozenset({"inputs", "plan"})
 OF_TASK_MODULE = frozenset(
-    (
+    {
         "encoder",
         "head",
         "validation",
@@ -47,55 +51,72 @@ OF_TASK_MODULE = frozenset(
         "keep_best_weights",
         "log_interval_steps",
         "optimizer_factory",
-    )
-) | {"schedule_factory", "total_steps", "gradient_clip_norm", "seed"}
+        "schedule_factory",
+        "total_steps",
+        "gradient_clip_norm",
+        "seed",
+    }
+)
+OF_ENCODER_PART = frozenset({"config"})
+OF_TRACKER = frozenset({"job"})
 GIVEN_BY_STAGE: Mapping[str, frozenset[str]] = {
     "optimizer": frozenset({"named_parameters"}),
     "schedule": frozenset({"optimizer", "total_steps"}),
-    **dict.fromkeys(("task.data", "measure.task.data"), frozenset({"inputs", "plan"})),
-    **dict.fromkeys(("task.module", "measure.task.module"), OF_TASK_MODULE),
+    "task.data": OF_TASK_DATA,
+    "measure.task.data": OF_TASK_DATA,
+    "task.module": OF_TASK_MODULE,
+    "measure.task.module": OF_TASK_MODULE,
     "measure.data": frozenset({"inputs", "is_causal"}),
     "measure.module": frozenset({"encoder", "heads", "data", "metric"}),
     "corpus.generator": frozenset({"output_dir"}),
-    **{
-        f"architecture.{part}": frozenset({"config"})
-        for part in ("positions", "block", "attention", "pooler")
-    },
-    **dict.fromkeys(("logger.tensorboard", "logger.wandb"), frozenset({"job"})),
+    "architecture.positions": OF_ENCODER_PART,
+    "architecture.block": OF_ENCODER_PART,
+    "architecture.attention": OF_ENCODER_PART,
+    "architecture.pooler": OF_ENCODER_PART,
+    "logger.tensorboard": OF_TRACKER,
+    "logger.wandb": OF_TRACKER,
 }
-"""Arguments that a stage passes itself: a value of the configuration would lose against it without
-a word.
+"""Place -> arguments that a stage passes itself.
+
+A value of the configuration would lose against it without a word.
 """
 
 
 @cache
 def allowed() -> Mapping[str, list[str]]:
-    """Place of a `_target_` -> the addresses that may stand there."""
-    found: Any = OmegaConf.to_container(OmegaConf.load(CONF_DIR / "targets.yaml"))
-    return found
+    """Return place of a `_target_` -> the addresses that may stand there."""
+    addresses: Any = OmegaConf.to_container(OmegaConf.load(CONF_DIR / "targets.yaml"))
+    return addresses
 
 
-def take_permission(words: Iterable[str]) -> list[str]:
-    """A command line without `allow_targets=[...]`, which this process and all that it starts then
-    know.
+def parse_allow_targets(words: Iterable[str]) -> list[str]:
+    """Return a command line without its `allow_targets=[...]`.
+
+    This process and all that it starts then know the packages.
     """
-    said = list(words)
-    for word in (one for one in said if one.startswith(PERMISSION)):
-        os.environ[PERMITTED] = re.sub(r"[\[\]'\"\s]", "", word.removeprefix(PERMISSION))
-    return [one for one in said if not one.startswith(PERMISSION)]
+    remaining = []
+    for word in words:
+        if word.startswith(PERMISSION):
+            packages = word.removeprefix(PERMISSION)
+            os.environ[PERMITTED] = re.sub(r"[\[\]'\"\s]", "", packages)
+        else:
+            remaining.append(word)
+    return remaining
 
 
 def is_permitted(target: Any) -> bool:
     """Whether an address lies in a package that the user has named."""
-    packages = filter(None, os.environ.get(PERMITTED, "").split(","))
-    return isinstance(target, str) and target.startswith(
-        tuple(f"{package.strip()}." for package in packages)
-    )
+    if not isinstance(target, str):
+        return False
+    packages = os.environ.get(PERMITTED, "").split(",")
+    prefixes = [f"{package.strip()}." for package in packages if package]
+    return target.startswith(tuple(prefixes))
 
 
-def gate(config: DictConfig) -> None:
-    """ValueError for a composed configuration (with its `hydra` node) that calls or writes what it
-    must not.
+def validate_config_security(config: DictConfig) -> None:
+    """Check a composed configuration (with its `hydra` node).
+
+    ValueError where it calls what it must not, or writes where it must not.
     """
     plain = resolved(config)
     check_targets(plain, signatures=False)
@@ -104,81 +125,95 @@ def gate(config: DictConfig) -> None:
             "hydra.output_subdir: leave it out; a run's folder has config.yaml, which holds no"
             " secret"
         )
-    for where in (
-        "corpus.name",
-        *(key for key, meaning in meanings().items() if meaning == IDENTITY),
-    ):
+    _check_names(plain)
+    _check_run_dir(plain)
+
+
+def _check_names(plain: Mapping[str, Any]) -> None:
+    """ValueError for a name that is part of a folder's path, and leads elsewhere."""
+    identity_keys = [key for key, meaning in meanings().items() if meaning == IDENTITY]
+    for key in ("corpus.name", *identity_keys):
+        # by its dotted key; None where this configuration has no such key
         name: Any = plain
-        for key in where.split("."):
-            name = name.get(key) if isinstance(name, dict) else None
+        for key_part in key.split("."):
+            name = name.get(key_part) if isinstance(name, dict) else None
         if UPWARDS.search(str(name)) or not str(name).isprintable():
             raise ValueError(
-                f"{where} is {name!r}: it names a folder of ours, below runs_dir; leave '..', '/',"
+                f"{key} is {name!r}: it names a folder of ours, below runs_dir; leave '..', '/',"
                 " '~', line ends out"
             )
-    run_dir, root = (
-        str(plain.get("run_dir") or "${runs_dir}/"),
-        f"{str(plain['runs_dir']).rstrip('/')}/",
-    )
-    is_said = "run_dir" in map(key_of, plain["hydra"]["overrides"]["task"])
-    if not is_said and (
-        not run_dir.startswith((root, "${runs_dir}/")) or UPWARDS.search(run_dir.removeprefix(root))
-    ):
+
+
+def _check_run_dir(plain: Mapping[str, Any]) -> None:
+    """ValueError for a run_dir that is not below runs_dir, unless the user said it."""
+    if "run_dir" in map(key_of, plain["hydra"]["overrides"]["task"]):
+        return
+    run_dir = str(plain.get("run_dir") or "${runs_dir}/")
+    runs_dir = f"{str(plain['runs_dir']).rstrip('/')}/"
+    is_below = run_dir.startswith((runs_dir, "${runs_dir}/"))
+    if not is_below or UPWARDS.search(run_dir.removeprefix(runs_dir)):
         raise ValueError(
-            f"run_dir: {run_dir!r} is not below runs_dir={root}; if you mean it, say run_dir=..."
-            " yourself"
+            f"run_dir: {run_dir!r} is not below runs_dir={runs_dir}; if you mean it, say"
+            " run_dir=... yourself"
         )
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:
-    """Plain values; a part in which something means nothing yet, or a value is missing, is as it is
-    written.
+    """Return plain values.
+
+    A part in which something means nothing yet, or a value is missing, is as it is written.
     """
     plain: Any = OmegaConf.to_container(config, resolve=False)
     for key in plain:
         with suppress(OmegaConfBaseException, ValueError, TypeError):
             value = config[key]
-            plain[key] = (
-                OmegaConf.to_container(value, resolve=True)
-                if isinstance(value, Container)
-                else value
-            )
+            if isinstance(value, Container):
+                value = OmegaConf.to_container(value, resolve=True)
+            plain[key] = value
     return plain
 
 
 def check_targets(config: DictConfig | Mapping[str, Any], *, signatures: bool = True) -> None:
-    """ValueError for a `_target_` that is none of its place's, and for a key that its target does
-    not take.
+    """ValueError for a `_target_` that is none of its place's, or a key that it does not take.
 
-    `config` may be a part, under its dotted name. Without `signatures` nothing is imported, and no
-    key looked at.
+    Args:
+        config: may be a part, under its dotted name.
+        signatures: without them nothing is imported, and no key looked at.
     """
-    for where, node in _nodes(resolved(config) if isinstance(config, DictConfig) else config, ""):
-        known = allowed().get(WITHOUT_PLACE.sub("", where), [])
-        for target in (node[key] for key in NAMING if key in node and node[key] not in known):
-            if known and is_permitted(target):
-                continue
-            why = hint(str(target), known) if known else "nothing is made here"
-            package = str(target).partition(".")[0]
-            how = (
-                f"; {PERMISSION}[{package}] on your command line allows a package of yours"
-                * bool(known)
-            )
-            raise ValueError(
-                f"{where}._target_: {target!r} is not allowed; {why} (see conf/targets.yaml{how})"
-            )
+    plain = resolved(config) if isinstance(config, DictConfig) else config
+    for place, node in _nodes(plain, ""):
+        known_targets = allowed().get(WITHOUT_PLACE.sub("", place), [])
+        for key in NAMING:
+            if key in node:
+                _check_target(place, node[key], known_targets)
         if "_args_" in node:
             raise ValueError(
-                f"{where}._args_: positional arguments are not allowed; give every argument its"
+                f"{place}._args_: positional arguments are not allowed; give every argument its"
                 " name"
             )
         if signatures:
-            _check_keys(where, node)
+            _check_keys(place, node)
+
+
+def _check_target(place: str, target: Any, known_targets: Sequence[str]) -> None:
+    # the user's packages may stand where something of ours may, and nowhere else
+    if target in known_targets or (known_targets and is_permitted(target)):
+        return
+    if not known_targets:
+        reason = "nothing is made here (see conf/targets.yaml)"
+    else:
+        package = str(target).partition(".")[0]
+        reason = (
+            f"{hint(str(target), known_targets)} (see conf/targets.yaml; {PERMISSION}[{package}] on"
+            " your command line allows a package of yours)"
+        )
+    raise ValueError(f"{place}._target_: {target!r} is not allowed; {reason}")
 
 
 def build(place: str, node: Any) -> Any:
-    """What the node of a place, or the nodes below it, name: made by Hydra, once their addresses
-    are looked at.
+    """Return what the node of a place, or the nodes below it, name.
+
+    Hydra makes it, once its addresses are looked at.
     """
     from hydra.utils import instantiate  # lazy: who reads a table of addresses does not need Hydra
 
@@ -192,57 +227,63 @@ def build(place: str, node: Any) -> Any:
     return instantiate(plain, _convert_="all")
 
 
-def _nodes(value: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _nodes(value: Any, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield every node below a value that names what is called, with its dotted key."""
     if isinstance(value, Mapping):
-        if value.keys() & NAMING[:2] or ("class" in value and where.startswith("hydra.")):
-            yield where, value
+        is_logging_class = "class" in value and place.startswith("hydra.")
+        if is_logging_class or not NAMING_EVERYWHERE.isdisjoint(value):
+            yield place, value
         for key, child in value.items():
-            yield from _nodes(child, f"{where}.{key}" if where else str(key))
+            yield from _nodes(child, f"{place}.{key}" if place else str(key))
     elif isinstance(value, list | tuple):
         for index, child in enumerate(value):
-            yield from _nodes(child, f"{where}.{index}")
+            yield from _nodes(child, f"{place}.{index}")
 
 
-def _check_keys(where: str, node: Mapping[str, Any]) -> None:
-    """Keys are the target's named parameters, and of its bases where it passes `**rest` on to
-    them.
-    """
+def _check_keys(place: str, node: Mapping[str, Any]) -> None:
+    """ValueError for a key that is no free argument of a node's target."""
     target = node["_target_"]
-    found = locate(target)
-    named = parameters_of(found)
-    taken = {*GIVEN_BY_STAGE.get(where, ()), *getattr(found, "set_by_class", ())}
-    free = [name for name in named if name not in taken]
+    function = locate(target)
+    parameters = parameters_of(function)
+    set_by_stage = GIVEN_BY_STAGE.get(place, frozenset())
+    taken = set_by_stage.union(getattr(function, "set_by_class", ()))
+    free = [name for name in parameters if name not in taken]
     for key in node:
-        if key not in HYDRA_KEYS and key not in free:
+        if key in HYDRA_KEYS or key in free:
+            continue
+        if key not in parameters:
             reason = f"{target} takes no such argument"
-            if key in named:
-                reason = (
-                    f"the {'stage' if key in GIVEN_BY_STAGE.get(where, ()) else 'module'} sets this"
-                    " itself"
-                )
-            raise ValueError(f"{where}.{key}: {reason}; {hint(str(key), free)}")
+        elif key in set_by_stage:
+            reason = "the stage sets this itself"
+        else:
+            reason = "the module sets this itself"
+        raise ValueError(f"{place}.{key}: {reason}; {hint(str(key), free)}")
 
 
 def parameters_of(target: Any) -> list[str]:
-    """Names that a function or class takes, along the bases for as long as they pass on what is
-    left over.
+    """Return the names that a function or class takes.
+
+    Those of a class's bases are among them for as long as they pass on `**rest`.
     """
     functions = [target]
+    # the constructors in the order in which they call each other
     if inspect.isclass(target):
-        functions = [
-            vars(base)["__init__"] for base in target.__mro__[:-1] if "__init__" in vars(base)
-        ]
+        classes = target.__mro__[:-1]  # without object
+        functions = [vars(base)["__init__"] for base in classes if "__init__" in vars(base)]
     names: list[str] = []
     for function in functions:
-        parameters = inspect.signature(function).parameters.values()
-        rest = [one for one in parameters if one.kind is inspect.Parameter.VAR_KEYWORD]
-        names += [one.name for one in parameters if one not in rest and one.name != "self"]
-        if not rest:
+        passes_on = False
+        for parameter in inspect.signature(function).parameters.values():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                passes_on = True
+            elif parameter.name != "self":
+                names.append(parameter.name)
+        if not passes_on:
             break
     return list(dict.fromkeys(names))
 
 
 def locate(target: str) -> Any:
-    """The class or function that a checked address names."""
+    """Return the class or function that a checked address names."""
     module, _, name = target.rpartition(".")
     return getattr(importlib.import_module(module), name)

@@ -1,15 +1,15 @@
-"""The command line of the verbs that are no Hydra applications: names, `key=value`, `--flag`,
-`--option VALUE`.
+"""The command line of the verbs that are no Hydra applications, and their tables.
 
-Tables for terminals of any width: what does not fit is left out by importance, and a pipe gets
-every column.
+A command line has names, `key=value`, `--flag` and `--option VALUE`, in any order. (argparse would
+take options for names' abbreviations, and no value that begins with a dash.) Tables are for
+terminals of any width: what does not fit is left out by importance, and a pipe gets every column.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
@@ -20,22 +20,25 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from clozelab.suggestions import CONF_DIR, fitted, hint
+from clozelab.text.did_you_mean import hint
+from clozelab.text.formatting import fitted
+from clozelab.text.paths import CONF_DIR
 
 
 @dataclass(frozen=True)
-class Words:
-    """What was said: `names` in order, `values` by key (a later one wins), `flags` without their
-    dashes.
-    """
+class ParsedArgs:
+    """A command line after its verb; of two values of a key the later one counts."""
 
-    names: list[str] = field(default_factory=list)
-    values: dict[str, str] = field(default_factory=dict)
-    flags: set[str] = field(default_factory=set)
-    options: dict[str, str] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)  # in order
+    values: dict[str, str] = field(default_factory=dict)  # by key
+    flags: set[str] = field(default_factory=set)  # without their dashes
+    options: dict[str, str] = field(default_factory=dict)  # by name, without its dashes
     words: list[str] = field(default_factory=list)  # all of it, as it was said
     # every `key=value` whose key is not the verb's own, for Hydra
     overrides: list[str] = field(default_factory=list)
+
+
+Words = ParsedArgs
 
 
 def parse(
@@ -47,75 +50,105 @@ def parse(
     flags: Sequence[str] = (),
     options: Sequence[str] = (),
     takes_overrides: bool = False,
-) -> Words:
-    """Sort the words of a command line after its verb. ValueError: a wrong one; names the nearest
-    that there is.
+) -> ParsedArgs:
+    """Sort the words of a command line after its verb.
+
+    ValueError for a wrong word; it names the nearest that there is.
 
     Args:
+        verb: for messages.
+        words: of the command line.
         names: how many words may stand without `=` and dashes: (at least, at most; None: any
-        number). keys, flags, options: of `key=value`, `--flag` and `--option VALUE`.
+            number).
+        keys: of `key=value`.
+        flags: of `--flag`.
+        options: of `--option VALUE` and `--option=VALUE`.
         takes_overrides: other keys are Hydra's rather than wrong.
     """
-    said = Words(words=[*words])
-    left = list(words)
-    while left:
-        word = left.pop(0)
+    args = ParsedArgs(words=list(words))
+    remaining = iter(words)  # an option takes the next word for its value
+    for word in remaining:
         if word.startswith("-"):
-            name, equals, value = word[2:].partition("=") if word.startswith("--") else ("", "", "")
-            if name in options:
-                if not equals and not left:
-                    raise ValueError(f"{verb}: --{name} needs a value")
-                said.options[name] = value if equals else left.pop(0)
-            elif name in flags and not equals:
-                said.flags.add(name)
-            else:
-                meant = hint(word.lstrip("-").partition("=")[0], [*flags, *options], prefix="--")
-                raise ValueError(f"{verb} has no option {word}; {meant}")
-        elif takes_overrides and word.startswith("~"):
-            said.overrides.append(word)
-        elif "=" in word and (takes_overrides or "/" not in word.partition("=")[0]):
-            key, _, value = word.partition("=")
-            if key in keys:
-                said.values[key] = value
-            elif takes_overrides:
-                said.overrides.append(word)
-            else:
-                raise ValueError(f"{verb} has no key {key!r}; {hint(key, keys)}")
+            _add_option(args, word, remaining, verb=verb, flags=flags, options=options)
+            continue
+        key, equals, value = word.partition("=")
+        if takes_overrides and word.startswith("~"):
+            args.overrides.append(word)
+        elif not equals or ("/" in key and not takes_overrides):
+            args.names.append(word)  # a path may have a sign in it
+        elif key in keys:
+            args.values[key] = value
+        elif takes_overrides:
+            args.overrides.append(word)
         else:
-            said.names.append(word)
-    least, most = names
-    if len(said.names) < least or (most is not None and len(said.names) > most):
-        wanted = (
-            f"at least {least}"
-            if most is None
-            else f"{least} to {most}"
-            if most > least
-            else str(least)
-        )
-        got = " ".join(said.names) or "none"
-        noun = "name" if wanted == "1" else "names"
-        raise ValueError(f"{verb} takes {wanted} {noun}, not {got}; see `clozelab {verb} --help`")
-    return said
+            raise ValueError(f"{verb} has no key {key!r}; {hint(key, keys)}")
+    _check_number(verb, args.names, names)
+    return args
+
+
+def _add_option(
+    args: ParsedArgs,
+    word: str,
+    remaining: Iterator[str],
+    *,
+    verb: str,
+    flags: Sequence[str],
+    options: Sequence[str],
+) -> None:
+    """Add `--flag`, `--option=VALUE`, or `--option` with the next word; ValueError for others."""
+    name, equals, value = "", "", ""
+    if word.startswith("--"):
+        name, equals, value = word.removeprefix("--").partition("=")
+    if name in options:
+        following = value if equals else next(remaining, None)
+        if following is None:
+            raise ValueError(f"{verb}: --{name} needs a value")
+        args.options[name] = following
+    elif name in flags and not equals:
+        args.flags.add(name)
+    else:
+        meant = hint(word.lstrip("-").partition("=")[0], [*flags, *options], prefix="--")
+        raise ValueError(f"{verb} has no option {word}; {meant}")
+
+
+def _check_number(verb: str, names: Sequence[str], limits: tuple[int, int | None]) -> None:
+    """ValueError where there are fewer or more names than a verb takes."""
+    least, most = limits
+    if len(names) >= least and (most is None or len(names) <= most):
+        return
+    if most is None:
+        number = f"at least {least}"
+    elif most > least:
+        number = f"{least} to {most}"
+    else:
+        number = str(least)
+    noun = "name" if number == "1" else "names"
+    given = " ".join(names) or "none"
+    raise ValueError(f"{verb} takes {number} {noun}, not {given}; see `clozelab {verb} --help`")
 
 
 def verb(
-    name: str, text: str, **taken: Any
-) -> Callable[[Callable[[Words], int]], Callable[[Sequence[str]], int]]:
-    """Make a verb of what is to be done with its words, which it parses; `taken` is what `parse` is
-    told of them.
+    name: str, text: str, **grammar: Any
+) -> Callable[[Callable[[ParsedArgs], int]], Callable[[Sequence[str]], int]]:
+    """Decorate what is to be done with the parsed words of a verb, which then takes the words.
 
-    It prints its help, `text`, where it is said alone and wants names; `clozelab VERB --help` is
-    the command line's.
+    It prints its help where it is said alone and wants names; `clozelab VERB --help` is the command
+    line's.
+
+    Args:
+        name: the verb.
+        text: its help.
+        grammar: what `parse` is told of its words.
     """
-    least = taken["names"][0]
+    least, _ = grammar["names"]
 
-    def verb_of(act: Callable[[Words], int]) -> Callable[[Sequence[str]], int]:
+    def verb_of(act: Callable[[ParsedArgs], int]) -> Callable[[Sequence[str]], int]:
         @wraps(act)
         def run(words: Sequence[str]) -> int:
             if not words and least > 0:
                 print(fitted(text))
                 return 0
-            return act(parse(name, words, **taken))
+            return act(parse(name, words, **grammar))
 
         return run
 
@@ -123,13 +156,16 @@ def verb(
 
 
 def path_of(name: str, values: Mapping[str, str]) -> str:
-    """The user's `runs_dir`, `cache_dir` or `data_dir`, else conf/paths.yaml's."""
-    return values.get(name) or str(OmegaConf.select(OmegaConf.load(CONF_DIR / "paths.yaml"), name))
+    """Return the user's `runs_dir`, `cache_dir` or `data_dir`, else that of conf/paths.yaml."""
+    given = values.get(name)
+    if given:
+        return given
+    return str(OmegaConf.select(OmegaConf.load(CONF_DIR / "paths.yaml"), name))
 
 
 # characters: no line that anybody prints is longer, so none is folded where a program reads it
 PIPE_WIDTH = 10_000
-GAP = 2
+GAP = 2  # characters between two columns
 FOLDED = 20  # characters: a column that folds is no narrower, if its text is not
 STYLES = {
     "complete": "green",
@@ -137,71 +173,87 @@ STYLES = {
     "running": "cyan",
     "interrupted": "yellow",
     "warning": "yellow",
+    "killed": "red",
+    "failed": "bold red",
+    "damaged": "bold red",
+    "error": "bold red",
 }
-STYLES |= {"killed": "red", "failed": "bold red", "damaged": "bold red", "error": "bold red"}
 
 
 @dataclass(frozen=True)
 class Heading:
-    """A column: its name, how it is set, and how soon it is left out (0: never; the highest goes
-    first).
-    """
+    """A column: its name, how it is set, and how soon it is left out."""
 
     name: str
     is_number: bool = False
-    drop: int = 0
+    drop: int = 0  # 0: never; the highest goes first
     folds: bool = False  # may break over several lines rather than push others out
 
 
 def make_console() -> Console:
-    """A console as wide as the terminal; in a pipe as wide as its longest line: one row is one line
-    there.
+    """Return a console as wide as the terminal.
+
+    In a pipe it is as wide as its longest line: one row is one line there.
     """
     is_pipe = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return Console(width=PIPE_WIDTH if is_pipe else None, highlight=False)
 
 
 def make_table(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: int) -> Table:
-    """A table of plain strings that fits in `width`; words that are a status get their colour."""
-    shown = fitting(headings, rows, width)
+    """Return a table of plain strings that fits in `width` characters.
+
+    Words that are a status get their colour.
+    """
+    columns = fitting(headings, rows, width)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP, 0, 0))
-    for index in shown:
+    for index in columns:
         heading = headings[index]
-        fit: Any = (
-            {"overflow": "fold"} if heading.folds else {"overflow": "ellipsis", "no_wrap": True}
+        table.add_column(
+            heading.name,
+            justify="right" if heading.is_number else "left",
+            overflow="fold" if heading.folds else "ellipsis",
+            no_wrap=not heading.folds,
         )
-        table.add_column(heading.name, justify="right" if heading.is_number else "left", **fit)
     for row in rows:
-        table.add_row(*(Text(row[index], style=STYLES.get(row[index], "")) for index in shown))
+        cells = [row[index] for index in columns]
+        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in cells))
     return table
 
 
 def fitting(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Indices of the columns that stand side by side in `width` characters, the less important ones
-    left out.
+    """Return the indices of the columns that stand side by side in `width` characters.
+
+    The less important ones are left out, empty ones first.
     """
     needed = []
-    for heading, *cells in zip(headings, *rows, strict=True):
-        texts = [*heading.name.split("\n"), *cells]
-        texts = (
-            [word for text in texts for word in (text[:FOLDED], *text.split())]
-            if heading.folds
-            else texts
-        )
-        needed.append(max(map(len, texts), default=0))
-    shown = list(range(len(headings)))
-    empty = [not any(row[index] for row in rows) for index in shown]
+    is_empty = []
+    for index, heading in enumerate(headings):
+        cells = [row[index] for row in rows]
+        needed.append(_needed_width(heading, cells))
+        is_empty.append(not any(cells))
+
+    columns = list(range(len(headings)))
     # rich draws a blank beside each
-    while sum(needed[index] + GAP + 1 for index in shown) - 1 > width:
-        droppable = [index for index in shown if headings[index].drop]
+    while sum(needed[index] + GAP + 1 for index in columns) - 1 > width:
+        droppable = [index for index in columns if headings[index].drop]
         if not droppable:
             break
-        shown.remove(max(droppable, key=lambda index: (empty[index], headings[index].drop)))
-    return shown
+        columns.remove(max(droppable, key=lambda index: (is_empty[index], headings[index].drop)))
+    return columns
+
+
+def _needed_width(heading: Heading, cells: Sequence[str]) -> int:
+    """Return the characters of a column's longest line; of one that folds, of its longest word."""
+    longest = 0
+    for text in [*heading.name.split("\n"), *cells]:
+        lines = [text[:FOLDED], *text.split()] if heading.folds else [text]
+        longest = max(longest, *map(len, lines))
+    return longest
 
 
 def say(console: Console, text: str, style: str = "") -> None:
-    """A line of plain text that is never wrapped in a pipe or cut: paths and commands stay
-    whole.
+    """Print a line of plain text that is never wrapped in a pipe or cut.
+
+    So paths and commands stay whole.
     """
     console.print(Text(text, style=style), soft_wrap=True)

@@ -11,7 +11,7 @@ import pytest
 
 from clozelab.corpus.files import Source, TextFile, check_head, find_files
 from clozelab.launch.sweep import compose
-from clozelab.suggestions import passes
+from clozelab.text.formatting import passes
 
 
 def test_a_path_from_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

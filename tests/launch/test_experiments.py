@@ -12,7 +12,7 @@ from tests import forked
 from clozelab.launch.experiments import ExperimentSource, inline_configs, sweeps_in, take_one_file
 from clozelab.launch.jobs import planned_jobs
 from clozelab.launch.sweep import Sweep, compose, make_loader
-from clozelab.suggestions import EXPERIMENTS_DIR
+from clozelab.text.paths import EXPERIMENTS_DIR
 
 ABLATION = """
 arms:

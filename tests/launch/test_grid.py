@@ -1,4 +1,4 @@
-"""Tests of clozelab.launch.launcher: Hydra's own sweeper, with its checks where they are needed."""
+"""Tests of clozelab.launch.sweepers: Hydra's own sweeper, with its checks where they are needed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hydra.errors import ConfigCompositionException
 from hydra.types import HydraContext
 from omegaconf import open_dict
 
-from clozelab.launch import launcher, sweep
+from clozelab.launch import plugins, sweep
 
 
 def sweeper(*words: str) -> Any:
     """The sweeper that Hydra would make for `finetune -m WORDS`, set up."""
-    launcher.register()
+    plugins.register()
     config = sweep.compose("finetune", words, sweep=True)
     loader = sweep.make_loader()
     with open_dict(config.hydra):

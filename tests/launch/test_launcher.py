@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from clozelab.launch import launcher as launching
+from clozelab.launch import process_launcher
 from clozelab.launch.jobs import PlannedJob
-from clozelab.launch.launcher import ProcessLauncher, _doubt
+from clozelab.launch.launcher import THREAD_VARIABLES, _fail_incomplete
+from clozelab.launch.process_launcher import ProcessLauncher
 from clozelab.launch.processes import Job
 
 
@@ -32,7 +33,7 @@ def test_an_exit_status_of_zero_is_not_enough(tmp_path: Path) -> None:
         }
         state |= {"inputs": {}, "watched": {}, "results_version": 0}
         (tmp_path / name / "run.json").write_text(json.dumps(state))
-    _doubt(jobs, planned)
+    _fail_incomplete(jobs, planned)
     assert [job.state for job in jobs] == ["complete", "failed", "failed", "complete"]
     assert "its run folder says running" in jobs[1].message and "says nothing" in jobs[2].message
 
@@ -46,9 +47,9 @@ def test_a_machines_threads_do_not_reach_every_job(
     """Many shells of clusters set it to all cores; four jobs at a time would take them four times
     over.
     """
-    monkeypatch.setattr(launching, "usable_cores", lambda: 16)
-    for name in launching.THREAD_VARIABLES:
+    monkeypatch.setattr(process_launcher, "usable_cores", lambda: 16)
+    for name in THREAD_VARIABLES:
         monkeypatch.setenv(name, given)
     pool = ProcessLauncher(jobs_at_once=4, grace_seconds=1.0, fork=False)
     pool.config = OmegaConf.create({"trainer": {"accelerator": "cpu"}})
-    assert pool._environment(8) == dict.fromkeys(launching.THREAD_VARIABLES, expected)
+    assert pool._environment(8) == dict.fromkeys(THREAD_VARIABLES, expected)

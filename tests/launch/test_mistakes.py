@@ -9,7 +9,7 @@ from hydra.errors import ConfigCompositionException
 from omegaconf.errors import OmegaConfBaseException
 
 from clozelab.launch import sweep
-from clozelab.launch.sweep import explain, known_keys, nearest_key
+from clozelab.launch.mistakes import explain, known_keys, nearest_key
 
 
 @pytest.mark.parametrize(

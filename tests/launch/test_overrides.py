@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from clozelab.launch import sweep
-from clozelab.launch.jobs import check_overrides, plan_job
-from clozelab.suggestions import EXPERIMENTS_DIR
+from clozelab.launch.jobs import plan_job
+from clozelab.launch.overrides import check_overrides
+from clozelab.text.paths import EXPERIMENTS_DIR
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from clozelab.launch import processes
-from clozelab.launch.processes import ForkServer, Job, ProcessPool, failure_message
+from clozelab.launch import pool as pooling
+from clozelab.launch.pool import ProcessPool
+from clozelab.launch.processes import ForkServer, Job, failure_message
 from clozelab.launch.progress import Outlook
 from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
 from clozelab.training.stopping import OUT_OF_TIME, Interrupted
@@ -87,7 +88,7 @@ def test_a_job_that_finds_its_folder_taken_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nobody here knows who holds a folder (another machine), the job itself finds out."""
-    monkeypatch.setattr(processes, "TRY_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(pooling, "TRY_AGAIN_SECONDS", 0.2)
     script = f'test -e "$DIR" || {{ mkdir "$DIR"; exit {BUSY_STATUS}; }}; echo in'
     busy = job(tmp_path, "busy", script, DIR=str(tmp_path / "tried"))
     pool([busy]).run()
@@ -177,7 +178,7 @@ def test_jobs_die_with_a_killed_parent(tmp_path: Path) -> None:
     import subprocess
 
     code = (
-        "import os, time; from clozelab.training.stopping import begin; begin();"
+        "import os, time; from clozelab.training.stopping import begin_process; begin_process();"
         " print(os.getpid()); time.sleep(60)"
     )
     script = f"""
@@ -185,7 +186,8 @@ import io, sys
 from pathlib import Path
 from rich.console import Console
 from rich.text import Text
-from clozelab.launch.processes import Job, ProcessPool
+from clozelab.launch.pool import ProcessPool
+from clozelab.launch.processes import Job
 job = Job("x", [sys.executable, "-uc", {code!r}], Path({str(tmp_path / "log")!r}))
 ProcessPool([job], at_once=1, grace_seconds=1, console=Console(file=io.StringIO())).run()
 """
@@ -298,8 +300,8 @@ def test_a_signal_to_the_whole_group_and_passed_on_lets_jobs_save(
     )
     script = (
         "import io, sys\nfrom pathlib import Path\nfrom rich.console import Console\nfrom"
-        " clozelab.launch.processes import ForkServer\nfrom clozelab.launch.processes import Job,"
-        " ProcessPool\nserver = ForkServer('slow_save', ['clozelab.launch.preloaded'], {}) if"
+        " clozelab.launch.pool import ProcessPool\nfrom clozelab.launch.processes import ForkServer,"
+        " Job\nserver = ForkServer('slow_save', ['clozelab.launch.preloaded'], {}) if"
         f" {forks} else None\njobs = [Job(n, [sys.executable, 'slow_save.py', n], Path(n + '.log'),"
         " words=[n]) for n in 'ab']\nProcessPool(jobs, at_once=2, grace_seconds=20,"
         " console=Console(file=io.StringIO()), server=server).run()\n"
@@ -406,7 +408,7 @@ def test_a_pipe_hears_of_jobs_that_run_for_long(
     for one in jobs:
         one.planned = 60.0
     place = Outlook(jobs_before=3, jobs_after=7, seconds_after=600.0)
-    ProcessPool(jobs, at_once=1, grace_seconds=1, console=Console(file=screen), place=place).run()
+    ProcessPool(jobs, at_once=1, grace_seconds=1, console=Console(file=screen), outlook=place).run()
     lines = screen.getvalue().splitlines()
     assert len(lines) >= 4
     assert re.fullmatch(
@@ -439,7 +441,7 @@ def test_the_server_knows_its_commit_before_the_first_job() -> None:
     """
     code = (
         "import clozelab.launch.preloaded; from clozelab.training.host import host_facts; "
-        "from clozelab.runs.fingerprint import code_of_results; "
+        "from clozelab.runs.code import code_of_results; "
         "assert host_facts.cache_info().currsize == code_of_results.cache_info().currsize == 1"
     )
     subprocess.run([sys.executable, "-c", code], check=True, start_new_session=True)
@@ -452,7 +454,7 @@ def test_a_forked_job_computes_with_threads_of_its_own() -> None:
     """
     code = (
         "import os, signal\n"
-        "import clozelab.launch.preloaded, clozelab.launch.clusters\n"
+        "import clozelab.launch.preloaded, clozelab.launch.plugins\n"
         "import clozelab.stages.pretrain, clozelab.stages.finetune\n"
         "import torch\n"
         "def computes(seconds):\n"

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from clozelab.launch.progress import (
-    JobState,
+    JobProgress,
     Outlook,
     Part,
     Pulse,
@@ -25,12 +25,12 @@ from clozelab.launch.progress import (
 )
 
 
-def ended(planned: float, took: float) -> JobState:
-    return JobState("ended", "done", took, planned)
+def ended(planned: float, took: float) -> JobProgress:
+    return JobProgress("ended", "done", took, planned)
 
 
-def waits(planned: float | None) -> JobState:
-    return JobState("waits", "waiting", 0.0, planned)
+def waits(planned: float | None) -> JobProgress:
+    return JobProgress("waits", "waiting", 0.0, planned)
 
 
 def test_jobs_count_by_their_planned_size_and_not_by_their_number() -> None:
@@ -38,7 +38,7 @@ def test_jobs_count_by_their_planned_size_and_not_by_their_number() -> None:
     large = [waits(300.0)] * 2
     assert seconds_left([*small, *large], 1) == pytest.approx(600.0)
     assert seconds_left([*small, *large], 2) == pytest.approx(300.0)
-    alike = [JobState("ended", "done", 10.0)] * 30 + [waits(None)] * 2
+    alike = [JobProgress("ended", "done", 10.0)] * 30 + [waits(None)] * 2
     assert seconds_left(alike, 1) == pytest.approx(20.0), (
         "without a plan they are taken to be alike"
     )
@@ -51,22 +51,26 @@ def test_what_ended_corrects_the_plan_also_of_what_comes_after() -> None:
 
 
 def test_a_job_that_says_its_step_is_left_by_that() -> None:
-    half = JobState("half", "running", 50.0, 10.0, steps=(500, 1000))
+    half = JobProgress("half", "running", 50.0, 10.0, steps=(500, 1000))
     assert seconds_left([half], 1) == pytest.approx(50.0)
-    begun = JobState("begun", "running", 8.0, 40.0, steps=(10, 1000))
+    begun = JobProgress("begun", "running", 8.0, 40.0, steps=(10, 1000))
     assert seconds_left([begun], 1) == pytest.approx(32.0), "its first steps say nothing yet"
 
 
 def test_a_job_that_is_late_makes_those_behind_it_late() -> None:
-    late = JobState("late", "running", 30.0, 10.0)
+    late = JobProgress("late", "running", 30.0, 10.0)
     assert seconds_left([late, waits(10.0)], 1) == pytest.approx(30.0)
     assert seconds_left([late], 1) is None, "nothing is promised of the last one"
-    unplanned = [JobState("ended", "done", 2.0), JobState("late", "running", 3.0), waits(None)]
+    unplanned = [
+        JobProgress("ended", "done", 2.0),
+        JobProgress("late", "running", 3.0),
+        waits(None),
+    ]
     assert seconds_left(unplanned, 1) is None
 
 
 def test_nothing_is_said_of_time_before_anything_is_known() -> None:
-    assert seconds_left([JobState("first", "running", 3.0), waits(None)], 1) is None
+    assert seconds_left([JobProgress("first", "running", 3.0), waits(None)], 1) is None
     assert seconds_left([ended(1.0, 1.0)], 1, seconds_after=7.0) == 7.0
 
 
@@ -87,8 +91,8 @@ def test_a_line_counts_the_whole_reproduction(tmp_path: Path) -> None:
         "a sweep on its own has a plan of its own"
     )
     jobs = [
-        JobState("pretrain/a", "running", 30.0, 60.0),
-        JobState("pretrain/b", "waiting", 0.0, 60.0),
+        JobProgress("pretrain/a", "running", 30.0, 60.0),
+        JobProgress("pretrain/b", "waiting", 0.0, 60.0),
     ]
     assert (
         progress_line(jobs, 1, place)
@@ -100,7 +104,7 @@ def test_a_line_counts_the_whole_reproduction(tmp_path: Path) -> None:
 
 def test_many_that_run_are_not_all_named() -> None:
     line = progress_line(
-        [JobState(f"job-{number}", "running", 1.0) for number in range(5)], 5, Outlook()
+        [JobProgress(f"job-{number}", "running", 1.0) for number in range(5)], 5, Outlook()
     )
     assert line == "0 of 5 done, 5 run (job-0 for 1 s, job-1 for 1 s, ...)"
 

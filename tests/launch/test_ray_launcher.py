@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from clozelab.launch.clusters import RayLauncher, gpus_of
+from clozelab.launch.ray_launcher import RayLauncher, gpus_of
 
 _path = Path(__file__).with_name("test_slurm_launcher.py")
 _spec = importlib.util.spec_from_file_location(_path.stem, _path)

@@ -18,8 +18,9 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from clozelab.launch import sweep
-from clozelab.launch.launcher import OptunaSweeper, SweepLauncher
+from clozelab.launch.launcher import SweepLauncher
 from clozelab.launch.processes import Job
+from clozelab.launch.sweepers import OptunaSweeper
 from clozelab.training.host import require_package
 
 try:

@@ -23,8 +23,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from clozelab.launch import sweep
-from clozelab.launch.clusters import RemoteJob, SlurmLauncher, job_resources
+from clozelab.launch.clusters import RemoteJob
 from clozelab.launch.processes import Job
+from clozelab.launch.slurm_launcher import SlurmLauncher, job_resources
 
 needs_submitit = pytest.mark.skipif(
     importlib.util.find_spec("submitit") is None, reason="the extra slurm is missing"

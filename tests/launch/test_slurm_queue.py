@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from clozelab.launch import clusters, slurm_queue
-from clozelab.launch.clusters import NO_RESULT, SlurmLauncher, SubmittedJob
+from clozelab.launch import slurm_launcher, slurm_queue
+from clozelab.launch.clusters import NO_RESULT
+from clozelab.launch.slurm_launcher import SlurmLauncher, SubmittedJob
 from clozelab.launch.slurm_queue import LOST, JobState, SlurmQueue, SlurmSilentError, ask_slurm
 
 UNKNOWN = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
@@ -152,7 +153,7 @@ def submitted(folder: Path) -> Any:
 def test_a_job_without_a_result_is_lost_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clusters, "RESULT_SECONDS", 0.1)
+    monkeypatch.setattr(slurm_launcher, "RESULT_SECONDS", 0.1)
     queue: Any = Queue()
     job = SubmittedJob(submitted(tmp_path), queue)
     for queue.now in (
@@ -180,7 +181,7 @@ def test_a_job_without_a_result_is_lost_after_a_while(
 def test_a_result_counts_whatever_slurm_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clusters, "RESULT_SECONDS", 0.0)
+    monkeypatch.setattr(slurm_launcher, "RESULT_SECONDS", 0.0)
     queue: Any = Queue()
     queue.now, queue.silent_seconds = JobState(LOST), 1e9
     job = SubmittedJob(submitted(tmp_path), queue)
@@ -190,7 +191,7 @@ def test_a_result_counts_whatever_slurm_says(
 
 def test_nobody_waits_for_a_silent_slurm_without_end(tmp_path: Path) -> None:
     queue: Any = Queue()
-    queue.silent_seconds = 3600 * clusters.SILENT_HOURS - 60
+    queue.silent_seconds = 3600 * slurm_launcher.SILENT_HOURS - 60
     job = SubmittedJob(submitted(tmp_path), queue)
     assert job.ask() is None
     queue.silent_seconds += 120
@@ -205,11 +206,11 @@ def test_an_earlier_job_is_waited_for_only_where_slurm_has_it(
     launcher.cluster, launcher.folder = "slurm", tmp_path
     note = {"job_id": "7", "tasks": 1}
     commands("echo '7|RUNNING|None'")
-    assert launcher._still_there(note).job_id == "7"
+    assert launcher._earlier_job(note).job_id == "7"
     commands(UNKNOWN)
-    assert launcher._still_there(note) is None
+    assert launcher._earlier_job(note) is None
     commands(AWAY)
     with pytest.raises(
         ValueError, match="job 7 for this folder may still run there; try again later"
     ):
-        launcher._still_there(note)
+        launcher._earlier_job(note)

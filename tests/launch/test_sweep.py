@@ -15,16 +15,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from clozelab.launch import experiments
 from clozelab.launch.jobs import plan_job
-from clozelab.launch.sweep import (
-    CONFIGURATION_ERRORS,
-    Sweep,
-    compose,
-    hydra_config,
-    make_loader,
-    without_hydra,
-)
-from clozelab.runs.fingerprint import canonical
-from clozelab.suggestions import CONF_DIR, EXPERIMENTS_DIR
+from clozelab.launch.mistakes import CONFIGURATION_ERRORS
+from clozelab.launch.sweep import Sweep, compose, hydra_config, make_loader, without_hydra
+from clozelab.runs.identity import canonical
+from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
 
 
 def opened(experiment: str, name: str, *words: str) -> Sweep:

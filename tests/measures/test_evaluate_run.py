@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
+from tests.results.words import role_of
 
+from clozelab.analysis.hypotheses import place_claim
+from clozelab.results.experiment import load_experiment
+from clozelab.results.table import build_table
 from clozelab.runs.find import find
-from clozelab.verdicts.experiment import load_experiment
-from clozelab.verdicts.links import find_cases
-from clozelab.verdicts.table import build_table
 
 PAIRS = ["measure=minimal_pairs", "measure.data.files=pairs.jsonl", "measure.name=my_pairs"]
 EMPTY = "measure.data.sources=[{name: a, path: empty.txt}]"
@@ -214,7 +215,7 @@ def test_its_runs_are_a_column_of_ours(world: Path, evaluate: Callable[..., Path
             evaluate(*PAIRS, *words, name=f"runs/{row}/{seed}")
     table = build_table(experiment, find(world / "runs"))
     (column,) = table.with_results
-    assert (column.heading, column.role, column.is_paper, column.unit) == (
+    assert (column.heading, role_of(column), column.is_paper, column.unit) == (
         "My pairs",
         "",
         False,
@@ -222,13 +223,13 @@ def test_its_runs_are_a_column_of_ours(world: Path, evaluate: Callable[..., Path
     )
     (world / "mine/paper.yaml").write_text(f"source: a paper{PAPER}")
     (beside,) = build_table(load_experiment(world / "mine"), find(world / "runs")).with_results
-    assert beside.role == "ours, not in the paper"
+    assert role_of(beside) == "ours, not in the paper"
     cell = table.cells["mlm", column.key]
     assert sorted(cell.scores) == [(1, 1), (2, 1)] and not cell.missing
     on_pairs, on_all = experiment.claims
-    assert [case.judged_on for case in find_cases(on_pairs, table)] == ["My pairs"]
+    assert [case.judged_on for case in place_claim(on_pairs, table)] == ["My pairs"]
     # the paper's columns alone
-    assert [case.judged_on for case in find_cases(on_all, table)] == ["0 of 1 columns"]
+    assert [case.judged_on for case in place_claim(on_all, table)] == ["0 of 1 columns"]
 
 
 @pytest.mark.parametrize(

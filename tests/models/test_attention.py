@@ -13,7 +13,7 @@ from clozelab.models import attention as module
 from clozelab.models.attention import (
     CAUSAL,
     FULL,
-    Context,
+    AttentionInputs,
     Mask,
     attention,
     attention_of,
@@ -168,7 +168,7 @@ def test_the_cpus_own_attention_equals_the_reference(layout, mask, real_rows):
     where = dense_rows(layout, num_heads=3, dtype=qkv.dtype, device=qkv.device, mask=mask)
     assert where is not None and has_fast_path(qkv, 0.0)
     rows = real_rows(layout)
-    out = attention_of(qkv, Context(where, mask, None), dropout_prob=0.0, training=True)
+    out = attention_of(qkv, AttentionInputs(where, mask, None), dropout_prob=0.0, training=True)
     expected = reference_attention(*copy.unbind(1), layout, mask=mask)
     torch.testing.assert_close(out[rows], expected[rows], atol=1e-6, rtol=0)
     weights = torch.randn(len(rows), 3, 5)
@@ -188,7 +188,7 @@ def test_the_cpus_own_attention_drops_as_the_plain_operations_do(dtype, monkeypa
         where = dense_rows(layout, num_heads=2, dtype=dtype, device=qkv.device, mask=FULL)
         monkeypatch.setattr(module, "has_fast_path", lambda *_, is_fast=is_fast: is_fast)
         torch.manual_seed(1)
-        out = attention_of(qkv, Context(where, FULL, None), dropout_prob=0.4, training=True)
+        out = attention_of(qkv, AttentionInputs(where, FULL, None), dropout_prob=0.4, training=True)
         out.float().square().sum().backward()
         results.append((out.detach(), qkv.grad))
     tolerance = (

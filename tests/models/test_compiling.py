@@ -59,7 +59,8 @@ def test_names_stay_and_numbers_too(tiny_config, stream):
 
 
 def test_layers_share_a_compilation_and_other_lengths_ask_for_none(tiny_config, stream):
-    encoder, backend = _encoder(tiny_config, num_hidden_layers=3), Counter()
+    encoder = _encoder(tiny_config, num_hidden_layers=3)
+    backend = Counter()
     compile_encoder(encoder, dynamic=False, backend=backend)
     with torch.no_grad():
         encoder(**stream([SLOTS, 4, 3], SLOTS))
@@ -72,7 +73,8 @@ def test_layers_share_a_compilation_and_other_lengths_ask_for_none(tiny_config, 
 
 
 def test_evaluation_may_stay_uncompiled(tiny_config, stream):
-    encoder, backend = _encoder(tiny_config), Counter()
+    encoder = _encoder(tiny_config)
+    backend = Counter()
     compile_encoder(encoder, dynamic=False, backend=backend)
     with torch.no_grad(), uncompiled():
         encoder(**stream([SLOTS] * 2, SLOTS))

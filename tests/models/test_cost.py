@@ -17,7 +17,7 @@ from clozelab.models.cost import (
     training_flops_per_token,
 )
 from clozelab.models.encoder import Encoder
-from clozelab.models.families.electra import narrower
+from clozelab.models.families.electra import generator_config
 from clozelab.models.layout import Layout
 
 BASE = EncoderConfig(30522, 768, 12, 12, 3072, "gelu", 0.1, 0.1, 512, 2, 0.02, 1e-12, "normal")
@@ -68,7 +68,8 @@ def sized(**changes: Any) -> EncoderConfig:
 
 def closed_form(config: EncoderConfig, seq_length: int, predicted_fraction: float) -> float:
     """BERT's, for layers of any width: 3 (L (8 H^2 + 4 H I + 4 S H) + f (2 H^2 + 2 H V))."""
-    hidden, vocab = config.hidden_size, config.vocab_size
+    hidden = config.hidden_size
+    vocab = config.vocab_size
     layer = 8 * hidden**2 + 4 * hidden * config.intermediate_size + 4 * seq_length * hidden
     return 3.0 * (
         config.num_hidden_layers * layer + predicted_fraction * (2 * hidden**2 + 2 * hidden * vocab)
@@ -132,7 +133,8 @@ def test_bert_equals_its_closed_form_to_the_digit(seq_length, fraction):
 
 
 def test_published_points_of_the_closed_form():
-    base, large = BASE, sized(**_shape(24, 1024))
+    base = BASE
+    large = sized(**_shape(24, 1024))
     for config, seq_length, flops in (
         (base, 128, 0.545e9),
         (base, 512, 0.588e9),
@@ -162,7 +164,9 @@ def test_equals_torchs_counter_of_a_real_forward(parts):
     config = sized(
         **{**_shape(4, 48, 3), **parts, "vocab_size": 101, "embedding_size": 20 if parts else 0}
     )
-    encoder, seq_length, predicted = Encoder(config).eval(), 30, 6
+    encoder = Encoder(config).eval()
+    seq_length = 30
+    predicted = 6
     heads = {kind: config.family.head(kind, encoder).eval() for kind in ("lm", "rtd")}
     ids = torch.arange(seq_length)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -181,7 +185,8 @@ def test_shared_layers_work_as_often_and_windows_less():
     assert training_flops_per_token(sized(num_hidden_groups=1), 128, 0.0) == closed_form(
         BASE, 128, 0.0
     )
-    local, hidden = sized(**WINDOW), BASE.hidden_size
+    local = sized(**WINDOW)
+    hidden = BASE.hidden_size
     # Layers 0, 3, 6 and 9 see all 512 tokens, the other eight 33 of them.
     saved = 3 * 8 * 4 * hidden * (512 - 33)
     assert training_flops_per_token(local, 512, 0.15) == closed_form(BASE, 512, 0.15) - saved
@@ -197,7 +202,7 @@ def test_a_generator_is_counted_with_its_discriminator():
     config = sized(**{**ELECTRA, **_shape(3, 64, 4), "vocab_size": 500})
     with torch.device("meta"):
         discriminator = Encoder(config)
-        generator = Encoder(narrower(config, "1/4"), embeddings=discriminator.embeddings)
+        generator = Encoder(generator_config(config, "1/4"), embeddings=discriminator.embeddings)
         models = {}
         for name, encoder, kind in (
             ("encoder", discriminator, "rtd"),
@@ -205,7 +210,8 @@ def test_a_generator_is_counted_with_its_discriminator():
         ):
             heads = nn.ModuleDict({kind: config.family.head(kind, encoder)})
             models[name] = nn.Module()
-            models[name].encoder, models[name].heads = encoder, heads
+            models[name].encoder = encoder
+            models[name].heads = heads
     found = training_flops_per_token(generator.config, 128, 0.15) + training_flops_per_token(
         config, 128, 0.0, ("rtd",)
     )
@@ -229,8 +235,6 @@ def test_trained_parameters_of_bert_base_without_its_memory():
     with torch.device("meta"):
         encoder = Encoder(BASE)
         model = nn.Module()
-        model.encoder, model.heads = (
-            encoder,
-            nn.ModuleDict({k: BASE.family.head(k, encoder) for k in ("lm", "nsp")}),
-        )
+        model.encoder = encoder
+        model.heads = nn.ModuleDict({k: BASE.family.head(k, encoder) for k in ("lm", "nsp")})
     assert trained_parameters({"encoder": model}) == 110_106_428  # transformers' BertForPreTraining

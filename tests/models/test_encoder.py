@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from clozelab.models import encoder as encoder_module
-from clozelab.models.encoder import Encoder, few_shapes
+from clozelab.models.encoder import Encoder, round_up_to_bucket
 
 LENGTHS = [7, 12, 3, 12]
 
@@ -41,7 +41,8 @@ def test_rectangle_and_ragged_agree_forward_and_backward(tiny_config, stream, re
 
 @pytest.mark.parametrize("row_slots", [None, 14])
 def test_causal_encoder_sees_no_right_context_and_the_other_does(tiny_config, stream, row_slots):
-    changed_row, sequence_start = 4, 0
+    changed_row = 4
+    sequence_start = 0
     for is_causal in (True, False):
         encoder = Encoder(tiny_config(is_causal=is_causal), torch.Generator().manual_seed(0))
         arguments = stream(LENGTHS, row_slots)
@@ -58,11 +59,13 @@ def test_causal_encoder_sees_no_right_context_and_the_other_does(tiny_config, st
 
 
 def test_rounding_a_ragged_stream_up_changes_nothing(tiny_config, stream, monkeypatch):
-    encoder, arguments = Encoder(tiny_config(), torch.Generator().manual_seed(0)), stream(LENGTHS)
-    results, sizes = [], []
+    encoder = Encoder(tiny_config(), torch.Generator().manual_seed(0))
+    arguments = stream(LENGTHS)
+    results = []
+    sizes = []
     encoder.layer[0].register_forward_hook(lambda module, inputs, output: sizes.append(len(output)))
-    for rounded in (lambda slots: slots, few_shapes, lambda slots: slots + 100):
-        monkeypatch.setattr(encoder_module, "few_shapes", rounded)
+    for rounded in (lambda slots: slots, round_up_to_bucket, lambda slots: slots + 100):
+        monkeypatch.setattr(encoder_module, "round_up_to_bucket", rounded)
         encoder.zero_grad()
         output = encoder(**arguments, output_hidden_states=True)
         (output.sequence_output.square().sum() + output.hidden_states[1].sum()).backward()
@@ -80,10 +83,10 @@ def test_rounding_a_ragged_stream_up_changes_nothing(tiny_config, stream, monkey
 
 def test_few_shapes_adds_little_and_leaves_few():
     sizes = range(64, 4096)
-    assert max(few_shapes(size) / size for size in sizes) <= 1.125
-    assert sum(few_shapes(size) / size - 1 for size in sizes) / len(sizes) < 0.03
-    assert len({few_shapes(size) for size in sizes}) <= 6 * 16
-    assert all(few_shapes(size) >= size for size in range(1, 64))
+    assert max(round_up_to_bucket(size) / size for size in sizes) <= 1.125
+    assert sum(round_up_to_bucket(size) / size - 1 for size in sizes) / len(sizes) < 0.03
+    assert len({round_up_to_bucket(size) for size in sizes}) <= 6 * 16
+    assert all(round_up_to_bucket(size) >= size for size in range(1, 64))
 
 
 def test_sequences_do_not_see_padding(tiny_config, stream, real_rows):
@@ -184,7 +187,8 @@ def test_bf16_autocast_stays_close(tiny_config, stream):
     not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this processor has no bf16 products"
 )
 def test_a_bias_added_in_the_product_gives_the_same_bits(tiny_config, stream, monkeypatch):
-    encoder, arguments = Encoder(tiny_config()).eval(), stream(LENGTHS)
+    encoder = Encoder(tiny_config()).eval()
+    arguments = stream(LENGTHS)
 
     def states() -> torch.Tensor:
         with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):

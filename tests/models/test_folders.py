@@ -236,8 +236,10 @@ def test_an_untied_vocabulary_projection_stays_apart_and_a_tied_one_is_shared(
     head = encoder.config.family.head("lm", encoder)
     _save(tmp_path / "e", encoder, lm=head)
     (tmp_path / "e" / "checksums.json").unlink()
-    path, name = tmp_path / "e" / "model.safetensors", "cls.predictions.decoder.weight"
-    tensors, words = safetensors.torch.load_file(path), encoder.embeddings.word_embeddings.weight
+    path = tmp_path / "e" / "model.safetensors"
+    name = "cls.predictions.decoder.weight"
+    tensors = safetensors.torch.load_file(path)
+    words = encoder.embeddings.word_embeddings.weight
     assert name not in tensors and read_config_dict(tmp_path / "e")["tie_word_embeddings"]
     fresh = MaskedLMHead(encoder.config, words)
     safetensors.torch.save_file(tensors | {name: words.detach().clone()}, path)
@@ -318,7 +320,8 @@ def test_shards_are_read_and_a_missing_one_is_named(folder, kind):
         if kind == "safetensors"
         else ("pytorch_model", torch.save)
     )
-    names, shards = sorted(tensors), [f"{stem}-0000{i}-of-00002.{kind}" for i in (1, 2)]
+    names = sorted(tensors)
+    shards = [f"{stem}-0000{i}-of-00002.{kind}" for i in (1, 2)]
     for number, shard in enumerate(shards):
         save({name: tensors[name] for name in names[number::2]}, path / shard)
     index = path / f"{stem}.{kind}.index.json"

@@ -14,7 +14,8 @@ from clozelab.models.heads import LinearHead, MaskedLMHead, SequenceClassificati
 def test_masked_lm_loss_equals_cross_entropy_of_its_logits(tiny_config):
     encoder = Encoder(tiny_config())
     head = MaskedLMHead(encoder.config, encoder.embeddings.word_embeddings.weight)
-    hidden, labels = torch.randn(17, 24), torch.randint(0, 97, (17,))
+    hidden = torch.randn(17, 24)
+    labels = torch.randint(0, 97, (17,))
     loss = head.loss(hidden, labels)
     logits = head(hidden)
     torch.testing.assert_close(

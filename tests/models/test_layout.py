@@ -55,7 +55,8 @@ def test_padding_and_back_is_the_identity_on_tokens(layout, group_size, real_row
 
 
 def test_slots_after_the_last_sequence_hold_nothing_and_widths_are_rounded():
-    layout, extra = Layout.ragged([3, 7, 1, 7, 4]), 5
+    layout = Layout.ragged([3, 7, 1, 7, 4])
+    extra = 5
     x = torch.randn(layout.num_slots + extra, 2, requires_grad=True)
     groups = layout.padded_groups(2, len(x), width_multiple=4)
     assert [rows.row_slots for _, rows in groups.groups] == [4, 8, 8]
@@ -73,7 +74,7 @@ def test_a_group_grows_by_sequences_of_its_width_alone():
         (rows.row_slots, rows.lengths_list)
         for _, rows in layout.padded_groups(2, width_multiple=8, **options).groups
     ]
-    assert widths(most=4) == [(8, [1, 5, 6, 7]), (8, [8, 8, 8]), (16, [9, 16, 16])]
+    assert widths(largest_group=4) == [(8, [1, 5, 6, 7]), (8, [8, 8, 8]), (16, [9, 16, 16])]
     assert [width for width, _ in widths()] == [8, 8, 8, 16, 16]
 
 

@@ -57,7 +57,8 @@ def test_autocast_is_as_close_to_fp32_as_plain_autocast():
     exact, _ = _plain(*leaves, labels)
     exact_grads = torch.autograd.grad(exact, leaves)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        ours, plain = linear_cross_entropy(*leaves, labels).loss_sum, _plain(*leaves, labels)[0]
+        ours = linear_cross_entropy(*leaves, labels).loss_sum
+        plain = _plain(*leaves, labels)[0]
     assert ours.dtype == torch.float32
     assert abs(ours - exact) < 2 * abs(plain - exact) + 0.05
     for mine, theirs, want in zip(
@@ -73,10 +74,13 @@ def test_autocast_is_as_close_to_fp32_as_plain_autocast():
 @pytest.mark.parametrize("on_cpu", [True, False], ids=["cpu", "as on another device"])
 def test_ties_count_as_argmax_does(on_cpu, monkeypatch):
     monkeypatch.setattr(module, "_on_cpu", lambda x: on_cpu)
-    hidden, weight, bias = torch.zeros(40, 4), torch.zeros(9, 4), torch.zeros(9)
+    hidden = torch.zeros(40, 4)
+    weight = torch.zeros(9, 4)
+    bias = torch.zeros(9)
     labels = torch.arange(40) % 9
     assert linear_cross_entropy(hidden, weight, bias, labels).num_correct == (labels == 0).sum()
-    bias[3], bias[5] = 1.0, 1.0
+    bias[3] = 1.0
+    bias[5] = 1.0
     assert linear_cross_entropy(hidden, weight, bias, labels).num_correct == (labels == 3).sum()
 
 
@@ -96,7 +100,7 @@ def test_no_gradient_work_where_nobody_asks(monkeypatch):
     calls: list = []
     with torch.no_grad():
         linear_cross_entropy(*leaves, labels)
-    assert not any(any(sums.wanted) for sums in calls)
+    assert not any(any(sums.needed) for sums in calls)
     frozen = [leaf.detach() for leaf in leaves]
     assert not linear_cross_entropy(*frozen, labels).loss_sum.requires_grad
 
@@ -159,5 +163,6 @@ def test_hopeless_labels_have_their_whole_loss(gap, on_cpu, dtype, monkeypatch):
 
 
 def test_a_loss_that_is_no_number_stays_none():
-    hidden, weight = torch.tensor([[torch.inf]]), torch.tensor([[1.0], [-1.0]])
+    hidden = torch.tensor([[torch.inf]])
+    weight = torch.tensor([[1.0], [-1.0]])
     assert linear_cross_entropy(hidden, weight, torch.zeros(2), torch.tensor([1])).loss_sum.isnan()

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clozelab.models.config import EncoderConfig, Part, family_of
+from clozelab.models.config import EncoderConfig, ModuleSpec, family_of
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder, read_config_dict, save_encoder_folder
 
 LENGTHS = [7, 12, 3, 12]
-E, B, A = "clozelab.models.embeddings", "clozelab.models.encoder", "clozelab.models.attention"
+E = "clozelab.models.embeddings"
+B = "clozelab.models.encoder"
+A = "clozelab.models.attention"
 PARTS: dict[str, dict[str, Any]] = {
     "rotary": {"positions": {"_target_": f"{E}.RotaryPositions", "base": 100.0}},
     "sinusoidal": {"positions": {"_target_": f"{E}.SinusoidalPositions"}},
@@ -51,8 +53,11 @@ def plain(encoder: Encoder, ids: Tensor, types: Tensor) -> list[Tensor]:
     """Hidden states [S, H] of one sequence, from the same weights: loops, and angles from complex
     numbers.
     """
-    config, weights = encoder.config, dict(encoder.named_parameters())
-    size, heads, dim = len(ids), config.num_attention_heads, config.head_dim
+    config = encoder.config
+    weights = dict(encoder.named_parameters())
+    size = len(ids)
+    heads = config.num_attention_heads
+    dim = config.head_dim
     kind = config.positions.target.rpartition(".")[2]
 
     def dense(x: Tensor, name: str) -> Tensor:
@@ -75,19 +80,20 @@ def plain(encoder: Encoder, ids: Tensor, types: Tensor) -> list[Tensor]:
         x = x + weights["embeddings.position_embeddings.weight"][:size]
     if kind == "SinusoidalPositions":
         width = config.embedding_size
-        angle = [[p / 10_000 ** (2 * (i // 2) / width) for i in range(width)] for p in range(size)]
-        wave = [
-            [(torch.tensor(a).cos() if i % 2 else torch.tensor(a).sin()) for i, a in enumerate(row)]
-            for row in angle
-        ]
-        x = x + torch.tensor(wave) * config.initializer_range * 2**0.5
+        wave = torch.zeros(size, width)
+        for position in range(size):
+            for number in range(width):
+                angle = torch.tensor(position / 10_000 ** (2 * (number // 2) / width))
+                wave[position, number] = angle.cos() if number % 2 else angle.sin()
+        x = x + wave * config.initializer_range * 2**0.5
     x = norm(x, "embeddings.LayerNorm")
     if config.has_projection:
         x = dense(x, "embeddings_project")
     states = [x]
     for number in range(config.num_hidden_layers):
         layer = f"layer.{number * config.num_hidden_groups // config.num_hidden_layers}"
-        is_pre, gated = "PreNorm" in config.block.target, ("gated", True) in config.block.options
+        is_pre = "PreNorm" in config.block.target
+        gated = ("gated", True) in config.block.options
         start = norm(x, f"{layer}.attention_norm") if is_pre else x
         q, k, v = (
             dense(start, f"{layer}.attention.qkv").view(size, 3, heads, dim).permute(1, 2, 0, 3)
@@ -218,4 +224,4 @@ def test_impossible_parts(tiny_config, changes, word):
 def test_an_unknown_family_lists_the_known():
     with pytest.raises(ValueError, match="albert, bert, electra, roberta"):
         family_of("gpt2")
-    assert Part.of({"_target_": f"{B}.PostNorm"}, "x") == Part(f"{B}.PostNorm")
+    assert ModuleSpec.of({"_target_": f"{B}.PostNorm"}, "x") == ModuleSpec(f"{B}.PostNorm")

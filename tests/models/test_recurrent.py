@@ -57,7 +57,8 @@ def test_equals_torch_per_sequence(layout, num_layers):
 
 def test_under_autocast_it_stays_fp32():
     layout = Layout.ragged(LENGTHS)
-    module, x = BiLSTM(6, 4, 1, dropout_prob=0.0), torch.randn(layout.num_slots, 6)
+    module = BiLSTM(6, 4, 1, dropout_prob=0.0)
+    x = torch.randn(layout.num_slots, 6)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = module(x.bfloat16(), layout)
     assert out.dtype == torch.float32
@@ -66,7 +67,8 @@ def test_under_autocast_it_stays_fp32():
 
 def test_dropout_between_layers_only_in_training():
     layout = Layout.ragged(LENGTHS)
-    module, x = BiLSTM(6, 4, 2, dropout_prob=0.5), torch.randn(layout.num_slots, 6)
+    module = BiLSTM(6, 4, 2, dropout_prob=0.5)
+    x = torch.randn(layout.num_slots, 6)
     assert not torch.equal(module(x, layout), module(x, layout))
     module.eval()
     assert torch.equal(module(x, layout), module(x, layout))

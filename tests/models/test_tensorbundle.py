@@ -55,7 +55,8 @@ def write_bundle(
     shards = [bytearray() for _ in range(num_shards)]
     entries = [(b"", field(1, num_shards) + field(2, 0) + field(3, field(1, 1)))]
     for number, (name, array) in enumerate(sorted(arrays.items())):
-        content, shard = array.tobytes(), number % num_shards
+        content = array.tobytes()
+        shard = number % num_shards
         kind = {"float32": 1, "int64": 9}[array.dtype.name]
         shape = b"".join(field(2, field(1, size)) for size in array.shape)
         entry = field(1, kind) + field(2, shape) + field(3, shard) + field(4, len(shards[shard]))
@@ -66,7 +67,8 @@ def write_bundle(
         prefix.with_name(f"{prefix.name}.data-{number:05d}-of-{num_shards:05d}").write_bytes(
             bytes(shard)
         )
-    table, handles = bytearray(), []
+    table = bytearray()
+    handles = []
     for start in range(0, len(entries), 10):
         some = entries[start : start + 10]
         handles.append((some[-1][0], append_block(table, some, restart_interval)))
@@ -80,7 +82,9 @@ def append_block(
     table: bytearray, entries: list[tuple[bytes, bytes]], restart_interval: int
 ) -> bytes:
     """Adds a block with its trailer; returns its handle."""
-    block, restarts, last = bytearray(), [0], b""
+    block = bytearray()
+    restarts = [0]
+    last = b""
     for number, (key, value) in enumerate(entries):
         shared = 0
         if number % restart_interval:
@@ -174,7 +178,8 @@ def test_a_folder_of_google_is_a_model(google):
         and model.tokenizer.lowercase
     )
     assert torch.equal(model.heads["nsp"].weight, heads["nsp"].weight)
-    mine, read = encoder.state_dict(), load_encoder(folder).state_dict()
+    mine = encoder.state_dict()
+    read = load_encoder(folder).state_dict()
     assert all(torch.equal(read[name], mine[name]) for name in mine)
 
 

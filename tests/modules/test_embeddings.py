@@ -101,8 +101,9 @@ def test_loss_and_gradients_are_sentence_transformers(
             features, torch.tensor([4.5, 0.0, 3.2, 5.0]) / 5
         )
     expected.backward()
-    (found := module.loss(module.train().logits(batch), batch) / 4).backward()
-    assert abs(float(found.detach() - expected.detach())) <= 1e-5
+    ours = module.loss(module.train().logits(batch), batch) / 4
+    ours.backward()
+    assert abs(float(ours.detach() - expected.detach())) <= 1e-5
     gradients = dict(theirs[0].auto_model.named_parameters())
     layer = module.encoder.layer[1].attention.qkv.weight.grad
     parts = [

@@ -18,7 +18,8 @@ from clozelab.datamodules.tags import TaggedSequences, TaggedSplit
 from clozelab.models.heads import FEATURES, feature_layers
 from clozelab.modules.tags import FeatureBased
 
-LAYERS, HIDDEN = 4, 32
+LAYERS = 4
+HIDDEN = 32
 
 
 @pytest.fixture(scope="module")

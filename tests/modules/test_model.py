@@ -45,7 +45,8 @@ def write(tmp_path, tiny_config):
 
 
 def test_labels_task_and_length_come_back(write):
-    labels, made = ("no", "perhaps", "yes"), {"trained_seq_lengths": [16, 48], "task": "rte"}
+    labels = ("no", "perhaps", "yes")
+    made = {"trained_seq_lengths": [16, 48], "task": "rte"}
     folder, _, heads = write(
         "classification", labels=labels, max_length=48, extra_config={"clozelab": made}
     )
@@ -157,15 +158,18 @@ def test_what_cannot_be_read_is_explained(write, kinds, config, word):
 
 def test_a_bilstm_and_a_mix_of_layers_come_back(write):
     """No library knows their model_type; here their sizes are those of their tensors."""
-    mix, lstm = FeatureMix("weighted_sum_all", 2, 24), BiLSTM(24, 10, 2, 0.1)
+    mix = FeatureMix("weighted_sum_all", 2, 24)
+    lstm = BiLSTM(24, 10, 2, 0.1)
     torch.nn.init.normal_(mix.layer_weights)
-    between, made = {"bilstm": lstm, "feature_mix": mix}, {"features": "weighted_sum_all"}
+    between = {"bilstm": lstm, "feature_mix": mix}
+    made = {"features": "weighted_sum_all"}
     folder, _, heads = write(
         "tags", between=between, input_size=20, labels="abc", extra_config={"clozelab": made}
     )
     assert read_config_dict(folder)["model_type"] == "clozelab_bert"
     model = read_model(folder)
-    x, layout = torch.randn(7, 2, 24), Layout.ragged([3, 4])
+    x = torch.randn(7, 2, 24)
+    layout = Layout.ragged([3, 4])
     with torch.no_grad():
         expected = heads["tags"].eval()(lstm.eval()(mix(x), layout))
         found = model.heads["tags"](model.heads["bilstm"](model.heads["feature_mix"](x), layout))

@@ -16,7 +16,10 @@ from clozelab.datamodules.finetuning import make_batch
 from clozelab.datamodules.labelled import LabelledSplit
 from clozelab.modules.classification import MultipleChoice
 
-CLS, SEP, MARK, K = 2, 3, 5, 3
+CLS = 2
+SEP = 3
+MARK = 5
+K = 3
 
 
 @pytest.fixture(scope="module")

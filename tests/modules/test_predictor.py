@@ -86,15 +86,15 @@ def model(
         )
         encoder = Encoder(config)
         between = {"bilstm": BiLSTM(24, 7, 1, 0.0)} if has_bilstm else {}
-        size, family = 14 if has_bilstm else None, config.family
+        size = 14 if has_bilstm else None
+        family = config.family
         heads = {
             kind: family.head(kind, encoder, num_labels=len(labels), input_size=size)
             for kind in kinds
         }
-        for parameter in (
-            p for head in heads.values() for name, p in head.named_parameters() if name == "bias"
-        ):
-            torch.nn.init.normal_(parameter)
+        for head in heads.values():
+            if hasattr(head, "bias"):
+                torch.nn.init.normal_(head.bias)
         folder = tmp_path_factory.mktemp("model") / "m"
         write_model(folder, encoder, heads | between, TOKENIZER, labels=labels, **more)
         return clozelab.load(folder, device="cpu", precision="32-true"), folder
@@ -125,26 +125,30 @@ def test_masks_are_filled_as_by_transformers(model: Any) -> None:
     ours, folder = model("lm", "nsp")
     texts = ["the [MASK] sat on the [MASK].", "[MASK]", "ann[MASK] ran"]
     reference, tokenizer = theirs(folder, "ForMaskedLM")
-    for text, filled in zip(texts, ours.fill_mask(texts, top_k=3), strict=True):
+    results = ours.fill_mask(texts, top_k=3)
+    for text, filled in zip(texts, results, strict=True):
         ids = tokenizer(text, return_tensors="pt")
-        logits = reference(**ids).logits[0][ids["input_ids"][0] == tokenizer.mask_token_id]
-        top = logits.softmax(1).topk(3)
-        assert [[token.id for token in mask] for mask in filled.masks] == top.indices.tolist()
-        assert close([[token.probability for token in mask] for mask in filled.masks], top.values)
-        assert (
-            filled.masks[0][0].token == tokenizer.decode(top.indices[0, :1]) and filled.text == text
-        )
-    one = ours.fill_mask(texts[0], top_k=3)
-    assert [[token.id for token in mask] for mask in one.masks] == [
-        [token["id"] for token in mask]
-        for mask in ours.fill_mask(texts, top_k=3)[0].to_dict()["masks"]
-    ]
+        is_mask = ids["input_ids"][0] == tokenizer.mask_token_id
+        top = reference(**ids).logits[0][is_mask].softmax(1).topk(3)  # [masks, 3]
+        assert filled.text == text
+        assert filled.masks[0][0].token == tokenizer.decode(top.indices[0, :1])
+        for mask, values, indices in zip(filled.masks, top.values, top.indices, strict=True):
+            assert [token.id for token in mask] == indices.tolist()
+            assert close([token.probability for token in mask], values)
+    # A text by itself gets the answer that it has in a list, also as plain values.
+    single = ours.fill_mask(texts[0], top_k=3)
+    for mask, plain in zip(single.masks, results[0].to_dict()["masks"], strict=True):
+        assert [token.id for token in mask] == [token["id"] for token in plain]
+
+
+@torch.inference_mode()
+def test_the_next_sentence_is_told_as_by_transformers(model: Any) -> None:
+    ours, folder = model("lm", "nsp")
     pairs, tokenizer = theirs(folder, "ForNextSentencePrediction")
-    for (first, second), said in zip(PAIRS, ours.next_sentence(PAIRS), strict=True):
-        share = pairs(**tokenizer(first, second, return_tensors="pt")).logits.softmax(1)[0, 0]
-        assert close(said.probabilities["next"], share) and said.label == (
-            "next" if share > 0.5 else "other"
-        )
+    for (first, second), answer in zip(PAIRS, ours.next_sentence(PAIRS), strict=True):
+        probability = pairs(**tokenizer(first, second, return_tensors="pt")).logits.softmax(1)[0, 0]
+        assert close(answer.probabilities["next"], probability)
+        assert answer.label == ("next" if probability > 0.5 else "other")
 
 
 @torch.inference_mode()
@@ -152,20 +156,13 @@ def test_classes_are_transformers_for_texts_and_pairs(model: Any) -> None:
     ours, folder = model("classification", labels=("no", "yes", "perhaps"))
     reference, tokenizer = theirs(folder, "ForSequenceClassification")
     for texts in (TEXTS, PAIRS):
-        expected = [
-            reference(
-                **tokenizer(*(text if isinstance(text, tuple) else [text]), return_tensors="pt")
-            ).logits
-            for text in texts
-        ]
-        found = ours.classify(texts)
-        assert close(
-            [[*one.probabilities.values()] for one in found], torch.cat(expected).softmax(1)
-        )
-        assert [one.label for one in found] == [
-            reference.config.id2label[int(one.argmax())] for one in expected
-        ]
-        assert found[0].probability == max(found[0].probabilities.values())
+        results = ours.classify(texts)
+        for text, result in zip(texts, results, strict=True):
+            both = text if isinstance(text, tuple) else (text,)
+            logits = reference(**tokenizer(*both, return_tensors="pt")).logits
+            assert close(list(result.probabilities.values()), logits.softmax(1)[0])
+            assert result.label == reference.config.id2label[int(logits.argmax())]
+        assert results[0].probability == max(results[0].probabilities.values())
     regression, folder = model("classification", labels=("LABEL_0",), is_regression=True)
     reference, tokenizer = theirs(folder, "ForSequenceClassification")
     assert close(
@@ -218,7 +215,8 @@ def test_tags_entities_and_their_places(model: Any) -> None:
 def test_entities_are_merged_from_their_tags() -> None:
     from clozelab.modules.answers import Span, entities_of
 
-    text, tags = "Ann Lee saw Oslo", ["B-PER", "I-PER", "O", "I-LOC"]
+    text = "Ann Lee saw Oslo"
+    tags = ["B-PER", "I-PER", "O", "I-LOC"]
     places = [(0, 3), (4, 7), (8, 11), (12, 16)]
     words = [
         Span(text[a:b], a, b, tag, p)
@@ -241,13 +239,16 @@ def test_an_answer_is_the_best_span_of_all_passages(model: Any) -> None:
     }
     ours, folder = model("spans", labels=(), extra_config={"clozelab": {"answers": rules}})
     reference, tokenizer = theirs(folder, "ForQuestionAnswering")
-    question, passages = "who sat?", ["The cat  sat on the red mat.", "ann ran", "Green dogs ran."]
-    spans, nulls = [], []
+    question = "who sat?"
+    passages = ["The cat  sat on the red mat.", "ann ran", "Green dogs ran."]
+    spans = []
+    nulls = []
     for number, passage in enumerate(passages):
         ids = tokenizer(question, passage, return_tensors="pt", return_offsets_mapping=True)
         places = ids.pop("offset_mapping")[0].tolist()
         output = reference(**ids)
-        starts, ends = output.start_logits[0], output.end_logits[0]
+        starts = output.start_logits[0]
+        ends = output.end_logits[0]
         nulls.append(float(starts[0] + ends[0]))
         inside = [i for i, kind in enumerate(ids.sequence_ids()) if kind == 1]
         for i in inside:
@@ -304,7 +305,8 @@ def test_scores_are_the_chain_rule_and_the_pseudo_log_likelihood(model: Any) -> 
     ours, folder = model("lm")
     reference, tokenizer = theirs(folder, "ForMaskedLM")
     for text, scored in zip(TEXTS, ours.score(TEXTS), strict=True):
-        ids, expected = tokenizer(text, return_tensors="pt")["input_ids"], []
+        ids = tokenizer(text, return_tensors="pt")["input_ids"]
+        expected = []
         for place in range(1, ids.shape[1] - 1):
             hidden = ids.clone()
             hidden[0, place] = tokenizer.mask_token_id
@@ -514,10 +516,10 @@ def test_a_model_of_pairs_wants_pairs(model: Any) -> None:
 
 
 def test_marks_belong_to_their_words() -> None:
-    from clozelab.modules.predictor import _word_spans
+    from clozelab.modules.token_heads import word_spans
 
     text = "Cafe\u0301s, हिन्दी m² \U0001f469\u200d\U0001f469 می\u200cخواهم\ufeff \x07don't \ud800"
-    words = [text[a:b] for a, b in _word_spans(text)]
+    words = [text[a:b] for a, b in word_spans(text)]
     expected = [
         "Cafe\u0301s",
         ",",

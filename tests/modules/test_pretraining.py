@@ -35,7 +35,11 @@ from clozelab.training.stopping import Watch
 from clozelab.training.tracking import MetricsCsv
 from clozelab.training.trainer import build_trainer, choose_hardware, stage_callbacks
 
-VOCAB, HIDDEN, ROWS, SLOTS, TOTAL = 23, 8, 6, 7, 8
+VOCAB = 23
+HIDDEN = 8
+ROWS = 6
+SLOTS = 7
+TOTAL = 8
 CONFIG = EncoderConfig(
     **{
         **TINY,
@@ -51,7 +55,8 @@ class ToyEncoder(nn.Module):
     def __init__(self, dropout: float) -> None:
         super().__init__()
         self.config = CONFIG
-        self.embed, self.dropout = nn.Embedding(VOCAB, HIDDEN), nn.Dropout(dropout)
+        self.embed = nn.Embedding(VOCAB, HIDDEN)
+        self.dropout = nn.Dropout(dropout)
         self.pooler = nn.Linear(HIDDEN, HIDDEN)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
@@ -78,9 +83,11 @@ class ToyObjective:
         )
 
     def terms(self, models: Any, batch: dict[str, Any]) -> list[LossTerm]:
-        encoder, heads = models["encoder"].encoder, models["encoder"].heads
+        encoder = models["encoder"].encoder
+        heads = models["encoder"].heads
         hidden = encoder(batch["input_ids"])
-        rows, labels = batch["prediction_positions"], batch["prediction_labels"]
+        rows = batch["prediction_positions"]
+        labels = batch["prediction_labels"]
         pooled = encoder.pooler(hidden[batch["layout"].first_rows])
         terms = []
         for part, logits, target in (
@@ -140,13 +147,11 @@ class ToyRun:
         bad_step: int = -1,
         **kwargs: Any,
     ):
-        self.folder, self.micro, self.dropout, self.seed, self.bad_step = (
-            folder,
-            micro,
-            dropout,
-            seed,
-            bad_step,
-        )
+        self.folder = folder
+        self.micro = micro
+        self.dropout = dropout
+        self.seed = seed
+        self.bad_step = bad_step
         self.options = {
             "interval": 100,
             "log": 1,
@@ -232,7 +237,8 @@ class StopAfter(Callback):
     """Sends a real signal to this process in the middle of a step."""
 
     def __init__(self, step: int, number: int = signal.SIGTERM) -> None:
-        self.step, self.number = step, number
+        self.step = step
+        self.number = number
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
         if trainer.global_step + 1 == self.step:
@@ -256,7 +262,8 @@ def test_loss_is_normalised_by_the_whole_global_batch(tmp_path: Path) -> None:
         for a, b in zip(weights(modules[0]), weights(module), strict=True):
             torch.testing.assert_close(a, b, atol=2e-6, rtol=0)
     torch.manual_seed(0)
-    encoder, objective = ToyEncoder(0.0), ToyObjective()
+    encoder = ToyEncoder(0.0)
+    objective = ToyObjective()
     models = build_models(encoder, [objective])
     token, pair = objective.terms(models, collate(global_batch(0)))
     expected = token.loss_sum / token.count + 0.5 * pair.loss_sum / pair.count
@@ -272,7 +279,8 @@ def test_a_whole_run_equals_a_plain_loop(tmp_path: Path) -> None:
     run = ToyRun(tmp_path, micro=2, dropout=0.0, warmup=0.25, clip=0.05)
     ours = run.fit()
     torch.manual_seed(0)
-    encoder, objective = ToyEncoder(0.0), ToyObjective()
+    encoder = ToyEncoder(0.0)
+    objective = ToyObjective()
     models = nn.ModuleDict(build_models(encoder, [objective]))
     model = nn.ModuleDict({"models": models})
     matrices, vectors = (
@@ -353,7 +361,8 @@ def test_ctrl_c_and_other_signals_save_and_stop_too(tmp_path: Path, name: str) -
 
 
 def test_a_run_whose_time_is_over_saves_and_goes_on_with_the_same_bits(tmp_path: Path) -> None:
-    whole, parts = ToyRun(tmp_path / "whole"), ToyRun(tmp_path / "parts", max_seconds=0.0)
+    whole = ToyRun(tmp_path / "whole")
+    parts = ToyRun(tmp_path / "parts", max_seconds=0.0)
     whole.fit()
     for step in range(1, TOTAL):
         with pytest.raises(
@@ -375,7 +384,8 @@ def test_each_part_of_a_step_and_of_a_validation_is_a_beat(tmp_path: Path) -> No
 
 class CrashAt(Callback):
     def __init__(self, step: int, in_validation: bool) -> None:
-        self.step, self.in_validation = step, in_validation
+        self.step = step
+        self.in_validation = in_validation
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
         if not self.in_validation and trainer.global_step == self.step:
@@ -414,7 +424,8 @@ def test_finished_checkpoint_trains_no_further(tmp_path: Path) -> None:
 
 
 def test_averages_between_log_points(tmp_path: Path) -> None:
-    each, some = ToyRun(tmp_path / "1", log=1), ToyRun(tmp_path / "4", log=4)
+    each = ToyRun(tmp_path / "1", log=1)
+    some = ToyRun(tmp_path / "4", log=4)
     each.fit()
     some.fit()
     every = {(step, key): float(value) for step, key, value in each.rows()}
@@ -495,7 +506,8 @@ class PoisonWeights(Callback):
     """Behind the update of a step, where no loss tells it any more."""
 
     def __init__(self, step: int, value: float) -> None:
-        self.step, self.value = step, value
+        self.step = step
+        self.value = value
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, *_: Any) -> None:
         if trainer.global_step == self.step:
@@ -564,7 +576,8 @@ class Spike(Callback):
     """A loss times `factor` in one step's batch."""
 
     def __init__(self, step: int, factor: float = 1000.0) -> None:
-        self.step, self.factor = step, factor
+        self.step = step
+        self.factor = factor
 
     def on_train_batch_start(self, trainer: Trainer, module: Any, *_: Any) -> None:
         module.model.objectives[0].factor = (
@@ -606,7 +619,8 @@ def test_a_skipped_spike_is_a_step_without_an_update(
     module = run.fit(Spike(5, factor))
     assert module.facts()["steps_left_out"] == [5] and run.trainer.global_step == TOTAL
     torch.manual_seed(0)
-    encoder, objective = ToyEncoder(0.0), ToyObjective()
+    encoder = ToyEncoder(0.0)
+    objective = ToyObjective()
     models = nn.ModuleDict(build_models(encoder, [objective]))
     matrices, vectors = (
         [p for p in models.parameters() if (p.ndim > 1) == wanted] for wanted in (True, False)
@@ -662,7 +676,8 @@ def test_a_stopped_run_meets_its_spike_like_an_undisturbed_one(
 ) -> None:
     """What was seen before the stop decides behind it."""
     options = {"log": 3, "interval": 2, "spike": action}
-    whole, parts = ToyRun(tmp_path / "whole", **options), ToyRun(tmp_path / "parts", **options)
+    whole = ToyRun(tmp_path / "whole", **options)
+    parts = ToyRun(tmp_path / "parts", **options)
     whole.fit(Spike(5))
     with pytest.raises(TrainingInterruptedError):
         parts.fit(Spike(5), StopAfter(stop))
@@ -673,7 +688,8 @@ def test_a_stopped_run_meets_its_spike_like_an_undisturbed_one(
 
 
 def test_a_run_can_stop_after_a_step(tmp_path: Path) -> None:
-    run, whole = ToyRun(tmp_path / "run", stop_after=3), ToyRun(tmp_path / "whole")
+    run = ToyRun(tmp_path / "run", stop_after=3)
+    whole = ToyRun(tmp_path / "whole")
     with pytest.raises(TrainingInterruptedError) as caught:
         run.fit()
     assert caught.value.step == 3

@@ -18,7 +18,9 @@ from clozelab.datamodules.finetuning import make_batch
 from clozelab.datamodules.labelled import LabelledSplit
 from clozelab.modules.classification import SequenceClassification
 
-VOCAB_SIZE, CLS, SEP = 40, 2, 3
+VOCAB_SIZE = 40
+CLS = 2
+SEP = 3
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +176,8 @@ def test_nearly_one_answer_is_recognised(
     make: Any, split: LabelledSplit, others: int, is_collapsed: bool
 ) -> None:
     """Of 64 examples with three classes, 61 are 95 %."""
-    module, logits = make(), torch.zeros(64, 3)
+    module = make()
+    logits = torch.zeros(64, 3)
     logits[:, 2] = 1.0
     logits[:others, 0] = 2.0
     found = module.evaluate([module.outputs(logits, {"example_index": torch.arange(64)})])

@@ -73,8 +73,10 @@ def released_candidates(
     windows: SquadFeatures, window: int, start: Any, end: Any, settings: NBestSettings
 ) -> set[Any]:
     """The loop of the released write_predictions."""
-    low, high = windows.sequences.offsets[window], windows.sequences.offsets[window + 1]
-    length, begin = high - low, windows.passage_starts[window]
+    low = windows.sequences.offsets[window]
+    high = windows.sequences.offsets[window + 1]
+    length = high - low
+    begin = windows.passage_starts[window]
     best = [
         sorted(range(length), key=lambda i, x=x: -x[low + i])[: settings.n_best_size]
         for x in (start, end)
@@ -111,7 +113,8 @@ def test_text_is_cut_from_the_original_characters(
     start, end = np.zeros((2, len(windows.sequences.input_ids)), dtype=np.float32)
     # "Blue-green" is three tokens; lower case and spaces must not come back from them.
     for window in range(len(windows.question)):
-        low, begin = windows.sequences.offsets[window], windows.passage_starts[window]
+        low = windows.sequences.offsets[window]
+        begin = windows.passage_starts[window]
         spans = windows.passage_spans[windows.window_starts[window] :]
         for place in range(begin, windows.sequences.lengths[window] - 1):
             if spans[place - begin, 0] == SENTENCE.find("Blue"):
@@ -119,7 +122,8 @@ def test_text_is_cut_from_the_original_characters(
             if spans[place - begin, 1] == SENTENCE.find("green") + 5:
                 end[low + place] = 9
     answers = predict_answers(windows, asked, start, end, NBestSettings(20, 4))
-    predictions, nbest = answers.texts, answers.nbest
+    predictions = answers.texts
+    nbest = answers.nbest
     assert not answers.null_odds
     assert predictions == {"q": "Blue-green"}
     assert 5 < len(nbest["q"]) <= 20
@@ -178,7 +182,8 @@ def test_gold_spans_of_real_data_score_nearly_everything(shared_dir: Path) -> No
     tokenizer = WordPieceTokenizer.from_vocab(
         shared_dir / "data/vocab/bert-base-uncased-vocab.txt", lowercase=True
     )
-    path, settings = shared_dir / "data/squad/dev-v1.1.json", WindowSettings(384, 128, 64)
+    path = shared_dir / "data/squad/dev-v1.1.json"
+    settings = WindowSettings(384, 128, 64)
     asked = read_squad(path, for_training=False)
     asked = asked.select(subset(len(asked), 1500))
     windows, _ = build_features(asked, tokenizer, settings)
@@ -262,7 +267,8 @@ def targets(split: SquadSplit) -> dict[str, Any]:
 def test_overfits(make: Any, split: SquadSplit, is_causal: bool, head: str) -> None:
     module = make(is_causal, head)
     optimizer = torch.optim.Adam(module.parameters(), 2e-3)
-    rows, every = split.features.sequences, np.arange(len(split.features.question))
+    rows = split.features.sequences
+    every = np.arange(len(split.features.question))
     for _ in range(100):
         batch = make_batch(rows, every, targets(split))
         loss = module.loss(module.logits(batch), batch) / len(every)
@@ -286,7 +292,8 @@ def test_loss_is_each_windows_own_softmax(make: Any, split: SquadSplit) -> None:
     module = make()
     batch = make_batch(split.features.sequences, np.array([3, 0, 7]), targets(split))
     logits = torch.randn(batch["layout"].num_tokens, 2)
-    expected, start = 0.0, 0
+    expected = 0.0
+    start = 0
     for row, length in enumerate(batch["layout"].lengths_list):
         own = logits[start : start + length]
         for side, name in enumerate(("start_positions", "end_positions")):

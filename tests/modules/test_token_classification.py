@@ -17,7 +17,9 @@ from clozelab.datamodules.tags import TaggedSequences, TaggedSplit
 from clozelab.modules.tags import TokenClassification
 
 NAMES = ["O", "B-X", "I-X"]
-CLS, SEP, OPEN = 2, 3, 5
+CLS = 2
+SEP = 3
+OPEN = 5
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +29,10 @@ def split() -> TaggedSplit:
     Every row has a neighbour's marker on both sides that must not be scored.
     """
     rng = np.random.default_rng(0)
-    rows, positions, labels, counts = [], [], [], []
+    rows = []
+    positions = []
+    labels = []
+    counts = []
     for _ in range(40):
         words = [
             [int(t) for t in rng.integers(10, 40, rng.integers(1, 3))]
@@ -37,7 +42,8 @@ def split() -> TaggedSplit:
         words[place] = [OPEN]
         tags = [0] * len(words)
         tags[place + 1 : place + 3] = [1, 2]
-        ids, at = [CLS, 11, OPEN], []
+        ids = [CLS, 11, OPEN]
+        at = []
         for word in words:
             at.append(len(ids))
             ids += word

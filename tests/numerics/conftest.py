@@ -61,13 +61,12 @@ def _token_batch(lengths: list[int], kind: str, vocab_size: int, seed: int = 0) 
     positions = slots.expand_as(ids)
     padded = {"input_ids": ids, "token_type_ids": types.long(), "position_ids": positions}
     if kind == "rectangle":
-        layout, stream = (
-            Layout.rectangle(lengths, width),
-            {name: x.flatten() for name, x in padded.items()},
-        )
+        layout = Layout.rectangle(lengths, width)
+        stream = {name: x.flatten() for name, x in padded.items()}
         rows = real.flatten().nonzero().squeeze(1)
     else:
-        layout, stream = Layout.ragged(lengths), {name: x[real] for name, x in padded.items()}
+        layout = Layout.ragged(lengths)
+        stream = {name: x[real] for name, x in padded.items()}
         rows = torch.arange(layout.num_slots)
     return TokenBatch(ids, types.long(), real.long(), layout, rows, stream)
 

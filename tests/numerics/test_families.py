@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.models.config import EncoderConfig, Part, family_of
+from clozelab.models.config import EncoderConfig, ModuleSpec, family_of
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import load_encoder, load_head, read_config_dict, save_encoder_folder
 from clozelab.models.heads import BiLSTM
@@ -129,9 +129,12 @@ def batches(name: str, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], Te
     """Their padded batch, our stream, our rows that hold tokens, and bool [B, S] where theirs
     does.
     """
-    generator, width = torch.Generator().manual_seed(1), max(LENGTHS)
-    slots, lengths = torch.arange(width), torch.tensor(LENGTHS)[:, None]
-    real, pad = slots < lengths, FAMILIES[name].get("pad_token_id", 0)
+    generator = torch.Generator().manual_seed(1)
+    width = max(LENGTHS)
+    slots = torch.arange(width)
+    lengths = torch.tensor(LENGTHS)[:, None]
+    real = slots < lengths
+    pad = FAMILIES[name].get("pad_token_id", 0)
     ids = torch.where(real, torch.randint(2, VOCAB, real.shape, generator=generator), pad)
     types = ((slots > lengths // 2) & real).long()
     padded = {"input_ids": ids, "token_type_ids": types, "position_ids": slots.expand_as(ids)}
@@ -182,16 +185,15 @@ def test_every_layer_and_its_gradient(name, shape, kind, pair, hf_gradients):
         == len(theirs.hidden_states)
         == SHAPES[shape]["num_hidden_layers"] + 1
     )
-    loss_ours, loss_theirs = torch.zeros(()), torch.zeros(())
+    loss_ours = torch.zeros(())
+    loss_theirs = torch.zeros(())
     for index, (mine, other) in enumerate(
         zip(ours.hidden_states, theirs.hidden_states, strict=True)
     ):
         assert_equal(mine[rows], other[real], f"hidden state {index}")
         weight = torch.randn(mine[rows].shape, generator=torch.Generator().manual_seed(index))
-        loss_ours, loss_theirs = (
-            loss_ours + (mine[rows] * weight).mean(),
-            loss_theirs + (other[real] * weight).mean(),
-        )
+        loss_ours = loss_ours + (mine[rows] * weight).mean()
+        loss_theirs = loss_theirs + (other[real] * weight).mean()
     pooled = both.encoder.pool(ours.sequence_output, stream["layout"])
     expected = theirs.last_hidden_state[:, 0] if name == "electra" else theirs.pooler_output
     assert_equal(pooled, expected, "pooled output")
@@ -202,7 +204,8 @@ def test_every_layer_and_its_gradient(name, shape, kind, pair, hf_gradients):
 
 def outputs(both: Pair, stream: dict[str, Any], rows: Tensor) -> list[Tensor]:
     """What each head says, of real tokens or of sequences."""
-    states, layout = both.encoder(**stream).sequence_output, stream["layout"]
+    states = both.encoder(**stream).sequence_output
+    layout = stream["layout"]
     found = []
     for kind, head in both.heads.items():
         of_sequences = kind in ("nsp", "sop", "classification", "choices")
@@ -233,7 +236,8 @@ def their_outputs(both: Pair, suffix: str, batch: dict[str, Tensor], real: Tenso
 def test_every_head_and_its_gradient(name, suffix, kind, pair, hf_gradients):
     both = pair(name, suffix)
     batch, stream, rows, real = batches(name, kind)
-    ours, theirs = outputs(both, stream, rows), their_outputs(both, suffix, batch, real)
+    ours = outputs(both, stream, rows)
+    theirs = their_outputs(both, suffix, batch, real)
     assert len(ours) == len(both.heads) == len(theirs) > 0
     for mine, other, head in zip(ours, theirs, both.heads, strict=True):
         assert_equal(mine, other, head)
@@ -260,7 +264,8 @@ def test_there_and_back(name, suffix, tied, pair, tmp_path):
     both = pair(name, suffix, tie_word_embeddings=tied)
     for file, content in TOKENIZER.files().items():
         (tmp_path / "theirs" / file).write_bytes(content)
-    read, title = read_model(tmp_path / "theirs"), name.capitalize()
+    read = read_model(tmp_path / "theirs")
+    title = name.capitalize()
     kinds = {"nsp"} if suffix == "ForNextSentencePrediction" else set(both.heads)
     assert set(read.heads) == kinds and set(read.untrained) <= {"pooler"}
     assert read.architecture == title + suffix == both.theirs.config.architectures[0]
@@ -334,11 +339,10 @@ def test_automodel_finds_every_tensor_and_no_other(name, pair, tmp_path):
 def test_a_permuted_layer_is_seen(name, pair, tmp_path):
     """The comparison notices: the first two layers (ALBERT's groups) change places in the file."""
     both = pair(name)
-    family, path = both.encoder.config.family, tmp_path / "theirs" / "model.safetensors"
-    first, second = (
-        (family.prefix.removesuffix("."), family.layer_prefix.format(0)),
-        family.layer_prefix.format(1),
-    )
+    family = both.encoder.config.family
+    path = tmp_path / "theirs" / "model.safetensors"
+    first = (family.prefix.removesuffix("."), family.layer_prefix.format(0))
+    second = family.layer_prefix.format(1)
     tensors = safetensors.torch.load_file(path)
     swapped = {}
     for key, value in tensors.items():
@@ -356,7 +360,7 @@ def test_a_missing_position_offset_is_seen(pair):
     batch, stream, rows, real = batches("roberta", "ragged")
     plain: EncoderConfig = replace(
         both.encoder.config,
-        positions=Part("clozelab.models.embeddings.LearnedPositions"),
+        positions=ModuleSpec("clozelab.models.embeddings.LearnedPositions"),
         max_position_embeddings=42,
     )
     wrong = Encoder(plain)
@@ -369,11 +373,11 @@ def test_a_generator_with_its_discriminators_embeddings(pair, tmp_path):
     """Two encoders share one Embeddings; each folder is whole, and transformers' generator is the
     same.
     """
-    from clozelab.models.families.electra import narrower
+    from clozelab.models.families.electra import generator_config
 
     both = pair("electra", "ForPreTraining", "head dim 16, tanh gelu")
     generator = Encoder(
-        narrower(both.encoder.config, "1/2"), embeddings=both.encoder.embeddings
+        generator_config(both.encoder.config, "1/2"), embeddings=both.encoder.embeddings
     ).eval()
     assert generator.config.hidden_size == 16 and generator.config.embedding_size == 12
     assert (
@@ -444,7 +448,8 @@ def test_elsewhere_a_folder_says_the_same_or_is_refused(
     have 88.4 %.
     """
     encoder, heads = ours(name, kinds, is_causal)
-    written, title = read_config_dict(tmp_path / "ours"), name.capitalize()
+    written = read_config_dict(tmp_path / "ours")
+    title = name.capitalize()
     batch, stream, rows, real = batches(name, "ragged")
     with torch.no_grad():
         own = outputs(Pair(nn.Module(), encoder, heads), stream, rows)

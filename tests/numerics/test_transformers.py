@@ -105,18 +105,18 @@ def test_encoder(shape, is_causal, lengths, kind, tmp_path, token_batch, hf_grad
     batch = token_batch(LENGTHS[lengths], kind, VOCAB)
     theirs = model(**batch.hf, output_hidden_states=True)
     ours = encoder(**batch.ours, output_hidden_states=True)
-    rows, real = batch.stream_rows, batch.real
+    rows = batch.stream_rows
+    real = batch.real
     assert len(ours.hidden_states) == len(theirs.hidden_states)
-    loss_ours, loss_theirs = torch.zeros(()), torch.zeros(())
+    loss_ours = torch.zeros(())
+    loss_theirs = torch.zeros(())
     for index, (mine, other) in enumerate(
         zip(ours.hidden_states, theirs.hidden_states, strict=True)
     ):
         _assert_equal(mine[rows], other[real], f"hidden state {index}")
         weight = torch.randn(mine[rows].shape, generator=torch.Generator().manual_seed(index))
-        loss_ours, loss_theirs = (
-            loss_ours + (mine[rows] * weight).mean(),
-            loss_theirs + (other[real] * weight).mean(),
-        )
+        loss_ours = loss_ours + (mine[rows] * weight).mean()
+        loss_theirs = loss_theirs + (other[real] * weight).mean()
     last = theirs.last_hidden_state
     pooled_theirs = theirs.pooler_output
     if is_causal:

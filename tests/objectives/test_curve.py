@@ -21,7 +21,11 @@ from clozelab.models.folders import to_hf_tensors
 from clozelab.objectives.objective import Objective, build_models, to_torch
 from clozelab.optim.adamw import build_adamw
 
-VOCAB, SLOTS, BATCH, RATE, WARM_UP_STEPS = 60, 32, 16, 2e-3, 100
+VOCAB = 60
+SLOTS = 32
+BATCH = 16
+RATE = 2e-3
+WARM_UP_STEPS = 100
 ADAM = {"betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.01}
 
 
@@ -66,7 +70,8 @@ def curves(
         for decays in (True, False)
     ]
     other = torch.optim.AdamW(groups, lr=RATE, betas=ADAM["betas"], eps=ADAM["eps"])  # type: ignore[arg-type]
-    instances, losses = objective.bind(text, ids, SLOTS), []
+    instances = objective.bind(text, ids, SLOTS)
+    losses = []
     for step in range(steps):
         epoch, index = instance_indices(
             1, len(instances), np.arange(step * BATCH, (step + 1) * BATCH)

@@ -26,7 +26,8 @@ def test_each_real_token_but_the_last_predicts_its_successor(
     rows = input_format.bind(shards, ids, 48).pack(1, 0, np.arange(20))
     assert (rows.lengths < 48).any()  # short rows with padding are in the test
     batch = LTR.arrays(rows, ids, 1, 0)
-    expected_rows, expected_labels = [], []
+    expected_rows = []
+    expected_labels = []
     for number, length in enumerate(rows.lengths):
         for slot in range(48 * number, 48 * number + length - 1):
             expected_rows.append(slot)

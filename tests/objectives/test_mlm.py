@@ -48,10 +48,8 @@ def test_a_prediction_does_not_see_its_own_token(
 
     The negative control leaves the original in place: then the hidden state must change.
     """
-    objective, encoder = (
-        Objective(input=PAIRS, token=make_mlm(*fractions), pair=None),
-        make_encoder(False),
-    )
+    objective = Objective(input=PAIRS, token=make_mlm(*fractions), pair=None)
+    encoder = make_encoder(False)
     instances = objective.bind(shards, ids, 48)
     rows = instances.pack(1, 0, np.array([3]))
     batch = objective.arrays(instances, 1, 0, np.array([3]))
@@ -81,7 +79,8 @@ def test_loss_is_the_sum_over_predicted_positions(
     make_mlm: Callable[..., MaskedLanguageModel],
     make_encoder: Callable[..., Encoder],
 ) -> None:
-    token, encoder = make_mlm(), make_encoder(False)
+    token = make_mlm()
+    encoder = make_encoder(False)
     objective = Objective(input=PAIRS, token=token, pair=None)
     batch = to_torch(objective.arrays(objective.bind(shards, ids, 48), 1, 0, np.arange(6)))
     models = build_models(encoder, [objective])

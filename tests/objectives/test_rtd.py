@@ -29,7 +29,8 @@ from clozelab.objectives.objective import (
 )
 from clozelab.objectives.rtd import ReplacedTokenDetection
 
-SLOTS, NUM = 32, 7
+SLOTS = 32
+NUM = 7
 
 
 @pytest.fixture
@@ -155,7 +156,8 @@ def test_losses_and_gradients_are_those_of_a_plain_electra(
 def test_embeddings_are_one_and_their_gradient_is_the_sum(
     objective: Objective, models: dict[str, EncoderWithHeads], batch: dict[str, Any]
 ) -> None:
-    generator, encoder = models["generator"].encoder, models["encoder"].encoder
+    generator = models["generator"].encoder
+    encoder = models["encoder"].encoder
     assert generator.embeddings is encoder.embeddings
     words = encoder.embeddings.word_embeddings.weight
     assert models["generator"].heads["lm"].word_embedding_weight is words
@@ -171,7 +173,8 @@ def test_embeddings_are_one_and_their_gradient_is_the_sum(
         ).backward()
         return words.grad.clone()
 
-    one, other = gradient("mlm"), gradient("rtd")
+    one = gradient("mlm")
+    other = gradient("rtd")
     assert one.abs().sum() > 0 and other.abs().sum() > 0
     torch.testing.assert_close(gradient("mlm", "rtd"), one + other, atol=1e-4, rtol=1e-4)
 
@@ -179,7 +182,8 @@ def test_embeddings_are_one_and_their_gradient_is_the_sum(
 def test_what_is_drawn_and_reported(
     objective: Objective, models: dict[str, EncoderWithHeads], batch: dict[str, Any]
 ) -> None:
-    token, torch_batch = objective.token, to_torch(batch)
+    token = objective.token
+    torch_batch = to_torch(batch)
     hidden = token.generate(models, torch_batch)
     torch.manual_seed(5)
     filled, is_new = token.replace(models["generator"], hidden, torch_batch)
@@ -192,7 +196,8 @@ def test_what_is_drawn_and_reported(
     assert set(is_new.nonzero()[:, 0].tolist()) <= set(batch["prediction_positions"].tolist())
     torch.manual_seed(5)
     term = objective.terms(models, torch_batch)[1]
-    replaced, trivial = term.figures["rtd_replaced"], term.figures["rtd_trivial_accuracy"]
+    replaced = term.figures["rtd_replaced"]
+    trivial = term.figures["rtd_trivial_accuracy"]
     assert (
         int(replaced[0]) == int(is_new.sum())
         and int(replaced[0] + trivial[0]) == term.count == trivial[1]
@@ -211,7 +216,8 @@ def test_padded_predictions_change_nothing(
     """A number of predictions raised for accelerators: the same text is read, where the same words
     are drawn.
     """
-    plain, padded = to_torch(batch), to_torch(pad_predictions(batch, 64))
+    plain = to_torch(batch)
+    padded = to_torch(pad_predictions(batch, 64))
     assert objective.counts(padded) == objective.counts(plain)
     token = objective.token
     chosen = torch.arange(len(plain["prediction_labels"])) + 5
@@ -220,7 +226,8 @@ def test_padded_predictions_change_nothing(
             [chosen, chosen.new_full((len(hidden) - len(chosen),), 9)]
         )
         filled, _ = token.replace(models["generator"], token.generate(models, one), one)
-        one["filled"], one["terms"] = filled, objective.terms(models, one)
+        one["filled"] = filled
+        one["terms"] = objective.terms(models, one)
     assert torch.equal(plain["filled"], padded["filled"])
     for mine, other in zip(plain["terms"], padded["terms"], strict=True):
         torch.testing.assert_close(mine.loss_sum, other.loss_sum, atol=1e-4, rtol=1e-5)
@@ -233,7 +240,8 @@ def test_both_models_are_counted(objective: Objective, models: dict[str, Encoder
     """
     from torch.utils.flop_counter import FlopCounterMode
 
-    config, generator = models["encoder"].encoder.config, models["generator"].encoder.config
+    config = models["encoder"].encoder.config
+    generator = models["generator"].encoder.config
     with FlopCounterMode(display=False) as counter:
         for part, kind, positions in (("generator", "lm", 5), ("encoder", "rtd", SLOTS)):
             stream = torch.zeros(SLOTS, dtype=torch.int64)

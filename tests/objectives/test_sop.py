@@ -30,13 +30,19 @@ def test_pairs_are_whole_sentences_in_either_order(
     index = np.arange(len(instances))
     text = instances.pack(1, 2, index)
     packed, label = SOP.arrange(text, 1, 2)
-    tokens, starts = shards.tokens[:].tolist(), set(shards.sentence_offsets.tolist())
+    tokens = shards.tokens[:].tolist()
+    starts = set(shards.sentence_offsets.tolist())
     documents = shards.sentence_offsets[shards.document_offsets]
-    seen, a_length, b_length = packed.input_ids.reshape(-1, 40), text.a_length, text.b_length
+    seen = packed.input_ids.reshape(-1, 40)
+    a_length = text.a_length
+    b_length = text.b_length
     for number in index:
-        length, a, b = packed.lengths[number], a_length[number], b_length[number]
+        length = packed.lengths[number]
+        a = a_length[number]
+        b = b_length[number]
         row = text.input_ids.reshape(-1, 40)[number, :length].tolist()
-        first, second = row[1 : a + 1], row[a + 1 + separators : length - 1]
+        first = row[1 : a + 1]
+        second = row[a + 1 + separators : length - 1]
         assert (len(first), len(second)) == (a, b) and length == 2 + separators + a + b <= 40
         (place,) = [at for at in range(len(tokens)) if tokens[at : at + a + b] == first + second]
         assert {place, place + a, place + a + b} <= starts
@@ -73,7 +79,8 @@ def test_neither_segment_is_the_longer_one(ids: SpecialIds) -> None:
     second on average.
     """
     rng = np.random.default_rng(0)
-    sizes, lengths = np.full(3000, 9), rng.geometric(0.12, 27_000)
+    sizes = np.full(3000, 9)
+    lengths = rng.geometric(0.12, 27_000)
     shards = TokenShards(
         tokens=np.ones(lengths.sum(), dtype=np.uint16),
         sentence_offsets=np.append(0, np.cumsum(lengths)),
@@ -86,10 +93,8 @@ def test_neither_segment_is_the_longer_one(ids: SpecialIds) -> None:
     )
     instances = SentencePairs().bind(shards, ids, 32)
     packed = instances.pack(1, 0, np.arange(len(instances)))
-    more, by_walk = (
-        packed.a_length - packed.b_length,
-        np.flatnonzero(np.diff(instances._first) < 0)[0] + 1,
-    )
+    more = packed.a_length - packed.b_length
+    by_walk = np.flatnonzero(np.diff(instances._first) < 0)[0] + 1
     # Each walk alone puts the longer sentences at its beginning.
     assert more[:by_walk].mean() > 1 and more[by_walk:].mean() < -1
     assert abs(more.mean()) < 4.5 * more.std() / len(more) ** 0.5

@@ -82,7 +82,8 @@ def test_terms_add_up_over_micro_batches(
                 total[term.name] = tuple(a + b for a, b in zip(old, new, strict=True))
         return total
 
-    whole, cut = sums(np.arange(12)), sums(np.arange(5), np.arange(5, 12))
+    whole = sums(np.arange(12))
+    cut = sums(np.arange(5), np.arange(5, 12))
     for name in ("mlm", "nsp"):
         assert whole[name][0] == pytest.approx(cut[name][0], rel=1e-5)
         assert whole[name][1:] == cut[name][1:]
@@ -105,10 +106,8 @@ def test_pair_terms_by_source(
     expected = dict.fromkeys((0, 1), (0, 0))
     for number in range(12):
         alone = to_torch(mlm_nsp.arrays(mlm_nsp.bind(shards, ids, 32), 1, 0, np.array([number])))
-        label, is_right = (
-            int(alone["next_sentence_label"]),
-            int(mlm_nsp.terms(models, alone)[1].num_correct),
-        )
+        label = int(alone["next_sentence_label"])
+        is_right = int(mlm_nsp.terms(models, alone)[1].num_correct)
         if alone["source"] == alone["b_source"]:
             expected[label] = (expected[label][0] + is_right, expected[label][1] + 1)
     found = [terms[1].figures[f"nsp_one_source/{kind}"] for kind in ("next", "random")]
@@ -134,15 +133,14 @@ def test_held_out_losses_by_source_and_separators_apart(
     ids = replace(ids, has_token_types=has_token_types)
     token = LeftToRight(weight=1.0) if is_causal else make_mlm()
     objective = Objective(input=SegmentPairs(0.5, "corpus"), token=token, pair=None)
-    models, instances = (
-        build_models(make_encoder(is_causal), [objective]),
-        objective.bind(shards, ids, 32),
-    )
+    models = build_models(make_encoder(is_causal), [objective])
+    instances = objective.bind(shards, ids, 32)
     batch = to_torch(objective.arrays(instances, 1, 0, np.arange(12)))
     (plain,) = objective.terms(models, batch)
     validation = {**batch, "source_names": ("wiki", "books"), "sep_id": ids.sep}
     (term,) = objective.terms(models, validation)
-    logits, labels = token.predictions(models, batch)["encoder"], batch["prediction_labels"]
+    logits = token.predictions(models, batch)["encoder"]
+    labels = batch["prediction_labels"]
     each = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
     is_sep = labels == ids.sep
     assert bool(is_sep.any()) == is_causal
@@ -156,10 +154,8 @@ def test_held_out_losses_by_source_and_separators_apart(
         float(plain.loss_sum), rel=1e-5
     )
     packed = instances.pack(1, 0, np.arange(12))
-    slot, instance = (
-        batch["prediction_positions"].numpy() % 32,
-        batch["prediction_positions"].numpy() // 32,
-    )
+    slot = batch["prediction_positions"].numpy() % 32
+    instance = batch["prediction_positions"].numpy() // 32
     assert packed.a_length is not None and packed.source is not None and packed.b_source is not None
     source = np.where(
         slot >= packed.a_length[instance] + 2, packed.b_source[instance], packed.source[instance]

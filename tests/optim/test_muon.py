@@ -15,7 +15,9 @@ from clozelab.models.encoder import Encoder
 from clozelab.optim import muon
 from clozelab.optim.muon import FUSED, Muon, newton_schulz
 
-RATE, DECAY, MOMENTUM = 0.02, 0.1, 0.95
+RATE = 0.02
+DECAY = 0.1
+MOMENTUM = 0.95
 SHAPES = {"square": (24, 24), "wide": (16, 64), "a little wide": (16, 24)}
 
 
@@ -23,7 +25,9 @@ def by_singular_values(matrix: np.ndarray) -> np.ndarray:
     """What the iterations do, said of singular values: the odd polynomial five times, on S divided
     by its norm.
     """
-    a, b, c = 3.4445, -4.7750, 2.0315
+    a = 3.4445
+    b = -4.7750
+    c = 2.0315
     u, s, vt = np.linalg.svd(matrix.astype(np.float64), full_matrices=False)
     s = s / np.sqrt((s**2).sum())
     for _ in range(5):

@@ -204,7 +204,8 @@ def test_muon_against_another_library_and_over_a_checkpoint(
     theirs = library.Muon(groups, adamw_betas=SETTINGS["betas"], adamw_eps=SETTINGS["eps"])
     for step in range(6):
         if step == 3:  # another process goes on from a checkpoint, at another rate
-            saved, ours = ours.state_dict(), make()
+            saved = ours.state_dict()
+            ours = make()
             ours.load_state_dict(copy.deepcopy(saved))
             for group in [*ours.param_groups, *theirs.param_groups]:
                 group["lr"] *= 0.5
@@ -288,7 +289,8 @@ def rates(
 
 
 def test_paper_settings() -> None:
-    total, warmup = 1_000_000, 10_000
+    total = 1_000_000
+    warmup = 10_000
     for step, expected in [
         (0, 0.0),
         (5_000, 0.5),
@@ -313,7 +315,8 @@ def test_state_restores_the_rate() -> None:
     for _ in range(4):
         optimizer.step()
         schedule.step()
-    state, state_of_optimizer = schedule.state_dict(), optimizer.state_dict()
+    state = schedule.state_dict()
+    state_of_optimizer = optimizer.state_dict()
     fresh = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     resumed = LinearWarmupDecay(fresh, total_steps=10, warmup_fraction=0.2)
     fresh.load_state_dict(state_of_optimizer)
@@ -344,5 +347,5 @@ def test_the_scale_says_whether_muon_takes_the_matrices(words: list[str], takes:
     with hydra_config(compose("pretrain", words)) as plain:
         optimizer = build("optimizer", plain.optimizer)
         named = [(f"encoder.layer.0.{name}", p) for name, p in model().named_parameters()]
-        parts = getattr(optimizer(named), "parts", [optimizer(named)])
+        parts = getattr(optimizer(named), "optimizers", [optimizer(named)])
     assert [type(part).__name__ for part in parts] == ["AdamW", *["Muon"] * takes]

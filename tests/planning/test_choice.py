@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clozelab.analysis.verdicts import Verdict
 from clozelab.planning.choice import Choice, Question, Spread, ask, choices, spreads_of
 from clozelab.planning.jobs import Speed
 from clozelab.planning.starts import usual_starts
+from clozelab.results.experiment import find_experiment, load_experiment, read_yaml
+from clozelab.results.table import build_table
 from clozelab.runs.find import find
 from clozelab.stages.plan import main
-from clozelab.suggestions import CONF_DIR
-from clozelab.verdicts.experiment import find_experiment, load_experiment, read_yaml
-from clozelab.verdicts.judging import FAILS, HOLDS
-from clozelab.verdicts.table import build_table
+from clozelab.text.paths import CONF_DIR
 
 FILE = importlib.util.spec_from_file_location(
     "looks", Path(__file__).parents[2] / "benchmarks" / "looks.py"
@@ -58,7 +58,7 @@ def test_power_is_as_planned(
             + 0.9 * draw.normal(size=(claims, seeds, 4)).sum(axis=2) / 2.0
         )
         decided = [
-            one.verdict in (HOLDS, FAILS)
+            one.verdict in (Verdict.HOLDS, Verdict.CONTRADICTED)
             for one in simulation.judged(experiment, difference + noise, seeds)
         ]
         found.append(float(all(decided[:primary])) if primary else float(np.mean(decided)))

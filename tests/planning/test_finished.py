@@ -11,12 +11,12 @@ from omegaconf import OmegaConf
 
 from clozelab.planning.cost import Costing
 from clozelab.planning.steps import Step, make_steps
+from clozelab.results.experiment import find_experiment
 from clozelab.runs.find import find
-from clozelab.runs.fingerprint import RESULTS_VERSIONS, canonical
+from clozelab.runs.identity import RESULTS_VERSIONS, canonical
 from clozelab.stages.plan import sums
 from clozelab.stages.subject import Corpora, analyse
 from clozelab.training.host import host_facts
-from clozelab.verdicts.experiment import find_experiment
 
 FOLDER = find_experiment("table5_pretraining_tasks")
 WORDS = ["scale=demo", "finetune.task=mrpc", "finetune.row=mlm,ltr", "finetune.seed=1"]

@@ -38,10 +38,10 @@ from clozelab.planning.jobs import (
 from clozelab.planning.starts import Starts, constants, usual_starts
 from clozelab.planning.steps import make_steps
 from clozelab.planning.timing import measured_speeds, pretraining_ticks
+from clozelab.results.experiment import find_experiment
 from clozelab.stages.plan import main, parse_budget, warnings
 from clozelab.stages.subject import Corpora, analyse, read_preview
 from clozelab.training.trainer import choose_hardware
-from clozelab.verdicts.experiment import find_experiment
 
 FOLDER = find_experiment("table5_pretraining_tasks")
 
@@ -269,7 +269,7 @@ def test_a_shape_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_costs_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clozelab.launch.launcher.usable_cores", lambda: 2)
+    monkeypatch.setattr("clozelab.launch.process_launcher.usable_cores", lambda: 2)
     Worker(monkeypatch)
     two_tasks = "finetune.task=mrpc,squad_v1"
     steps = make_steps(

@@ -9,7 +9,7 @@ import pytest
 from clozelab.launch import sweep
 from clozelab.launch.jobs import planned_jobs
 from clozelab.planning.steps import make_steps
-from clozelab.suggestions import EXPERIMENTS_DIR
+from clozelab.text.paths import EXPERIMENTS_DIR
 
 TABLE5 = EXPERIMENTS_DIR / "table5_pretraining_tasks"
 

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
+from clozelab.analysis import verdicts
 from clozelab.cli import main
+from clozelab.results.experiment import load_experiment
+from clozelab.results.table import build_table
 from clozelab.runs.find import Runs
 from clozelab.runs.record import Record, Score
-from clozelab.verdicts import judging
-from clozelab.verdicts.experiment import load_experiment
-from clozelab.verdicts.table import build_table
 
 WORLD = {
     "corpus": "microworld",
@@ -325,12 +325,12 @@ def judge(
         {
             "id": one.claim.id,
             "data": one.column.key if one.column else None,
-            "verdict": one.verdict,
+            "verdict": str(one.verdict),
             "difference": one.difference.mean if one.difference else None,
             "interval": [one.difference.low, one.difference.high] if one.difference else None,
-            "p": one.p,
-            "corrected": one.corrected,
+            "p": one.p_value,
+            "corrected": one.corrected_p,
             "decisive_seeds": one.decisive_seeds,
         }
-        for one in judging.judge(table)
+        for one in verdicts.judge(table)
     ]

@@ -16,8 +16,8 @@ import pytest
 
 from clozelab.cli import main
 from clozelab.report import render
+from clozelab.results.experiment import load_experiment
 from clozelab.stages.archive import unpack
-from clozelab.verdicts.experiment import load_experiment
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "docs" / "results"
 FROZEN = sorted(Path(__file__).with_name("packs").glob("*.csv"))

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from clozelab.analysis.scores import DataColumn, Origin
 from clozelab.report.plots import (
     LEAST_PERCENT,
     _draw_column,
@@ -22,10 +23,10 @@ from clozelab.report.plots import (
     within_percent,
 )
 from clozelab.report.render import write_report
+from clozelab.report.summaries import encoder_sizes, rows_by_size
+from clozelab.results.experiment import find_experiment, load_experiment
+from clozelab.results.table import build_table
 from clozelab.runs.find import find
-from clozelab.verdicts.accounts import encoder_sizes, rows_by_size
-from clozelab.verdicts.experiment import find_experiment, load_experiment
-from clozelab.verdicts.table import DataColumn, build_table
 
 TABLE_5 = "table5_pretraining_tasks"
 MEANS = {
@@ -69,7 +70,7 @@ def test_same_data_same_bytes(make_runs: Callable[..., Path]) -> None:
 def test_the_line_is_that_of_the_best_trivial_rule(
     majority: Any, baseline: Any, expected: float | None
 ) -> None:
-    column = DataColumn("x", "x", "m", None, False, majority=majority, baseline=baseline)
+    column = DataColumn("x", "x", "m", None, Origin.OTHER, majority=majority, baseline=baseline)
     assert column.trivial == expected
     table = SimpleNamespace(cells={}, experiment=SimpleNamespace(rows=()))
     with look("light"):

@@ -14,11 +14,15 @@ from omegaconf import OmegaConf
 
 from clozelab.planning.steps import Step, make_steps
 from clozelab.report import registration
-from clozelab.report.registration import REGISTRATION_FILE, read_registration, said_of
+from clozelab.report.registration import (
+    REGISTRATION_FILE,
+    read_registration,
+    registration_summary,
+)
+from clozelab.results.experiment import load_experiment
 from clozelab.runs.find import find
-from clozelab.runs.fingerprint import RESULTS_VERSIONS, canonical
+from clozelab.runs.identity import RESULTS_VERSIONS, canonical
 from clozelab.stages.register import main as verb
-from clozelab.verdicts.experiment import load_experiment
 
 SAID = {
     "columns": ["mrpc"],
@@ -80,7 +84,7 @@ def write(step: Step, job: tuple[str, ...], started: str) -> None:
 
 
 def said(folder: Path) -> str:
-    return said_of(load_experiment(folder), find(root(folder)))
+    return registration_summary(load_experiment(folder), find(root(folder)))
 
 
 def test_a_registration_before_the_first_run(

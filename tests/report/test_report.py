@@ -17,13 +17,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from clozelab.report.plots import known_heights, spread
 from clozelab.report.render import Report, write_report
+from clozelab.report.tables import CellView
+from clozelab.report.training_plots import known_heights, spread
+from clozelab.report.wording import verdict_label
+from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.runs.find import find
 from clozelab.stages.report import main as report_verb
 from clozelab.stages.report import print_page
-from clozelab.suggestions import duration, rough, signed
-from clozelab.verdicts.experiment import find_experiment, load_experiment
+from clozelab.text.formatting import duration, rough, signed
 
 EVERY = ("mrpc", "snli_95k", "qnli_derived", "squad_v1")
 ROWS = ("mlm_nsp", "mlm", "ltr", "ltr_bilstm", "random", "random_bilstm")
@@ -69,7 +71,7 @@ def test_files(make_runs: Callable[..., Path], writers: Any) -> None:
     assert names == {"report.md", "report.html", "results.csv", "claims.csv"} | plots
     with (report.folder / "claims.csv").open(newline="") as file:
         claims = list(csv.DictReader(file))
-    assert [one["verdict"] for one in claims] == [one.word for one in report.judgements]
+    assert [one["verdict"] for one in claims] == [verdict_label(one) for one in report.judgements]
     for text in (texts(report)["report.md"], texts(report)["report.html"]):
         assert "Ablation over the pre-training tasks" in text
         assert "Does next-sentence prediction help" in text  # the README's question
@@ -211,11 +213,12 @@ def test_no_text_is_html(make_runs: Callable[..., Path], writers: Any) -> None:
 @pytest.mark.usefixtures("without_plots")
 def test_marks_lie_on_the_axis(make_runs: Callable[..., Path]) -> None:
     page = written(full(make_runs, pretrain_seeds=(1, 2))).page
-    marks = [one["marks"] for one in page["judgements"]]
-    assert all(0.0 <= value <= 100.0 for one in marks for value in one.values())
-    assert all(one["low"] <= one["ours"] <= one["high"] for one in marks if "low" in one)
+    marks = [one.figures.marks for one in page.judged.claims]
+    values = [value for one in marks for value in vars(one).values() if value is not None]
+    assert values and all(0.0 <= value <= 100.0 for value in values)
+    assert all(one.low <= one.ours <= one.high for one in marks if one.low is not None)
     # The paper's difference on MNLI is not drawn over ours on a stand-in for it.
-    shown = {one["judged_on"]: "paper" in one["marks"] for one in page["judgements"]}
+    shown = {one.judged_on: one.figures.marks.paper is not None for one in page.judged.claims}
     assert shown["MRPC"] and not shown["SNLI-95k"]
 
 
@@ -288,7 +291,7 @@ def test_known_bounds_and_distances(make_runs: Callable[..., Path], writers: Any
 @pytest.mark.usefixtures("without_plots")
 def test_real_corpora_have_no_bound(make_runs: Callable[..., Path]) -> None:
     report = written(make_runs({("mlm", "mrpc"): 70.0}))
-    assert not report.page["bounds"] and "no model below" not in texts(report)["report.md"]
+    assert not report.page.bounds and "no model below" not in texts(report)["report.md"]
     assert (
         "| arm | encoder | held-out loss | without context | token accuracy | NSP accuracy |"
         in texts(report)["report.md"]
@@ -309,17 +312,17 @@ def test_surface_baselines_are_a_row_and_no_claim(
         writers.finetune(root, "ltr", "mrpc", (seed, 1), 60.0, baselines=known)
         writers.finetune(root, "ltr", "squad_v1", (seed, 1), 60.0, baselines=spans)
     report = written(root)
-    group = report.page["groups"][0]
+    group = report.page.table.groups[0]
     found = dict(
-        zip([heading["name"] for heading in group["headings"]], group["surface"], strict=True)
+        zip([heading.name for heading in group.headings], group.surface.cells, strict=True)
     )
-    assert found["MRPC"] == {"mean": "75.2", "note": "bag of words"}
-    assert found["SQuAD F1"] == {"mean": "68.8", "note": "longest overlap"}
-    assert found["QNLI"] == {"mean": "\u2013", "note": ""}
+    assert found["MRPC"] == CellView("75.2", note="bag of words")
+    assert found["SQuAD F1"] == CellView("68.8", note="longest overlap")
+    assert found["QNLI"] == CellView("\u2013")
     pages = texts(report)
     assert re.search(r"\| surface baseline \|.* 75\.2 \(bag of words\) \|", pages["report.md"])
     assert "<th>surface baseline</th>" in pages["report.html"]
-    assert not any("surface" in one["compared"] for one in report.page["judgements"])
+    assert not any("surface" in one.compared for one in report.page.judged.claims)
     console = Console(width=120, file=io.StringIO())
     print_page(report.page, console)
     assert re.search(r"surface baseline .*75\.2", console.file.getvalue())
@@ -333,17 +336,17 @@ def test_only_the_exception_is_noted(make_runs: Callable[..., Path], writers: An
     writers.finetune(root, "random", "mrpc", (1, 1), 68.4, collapsed=True, majority_baseline=0.684)
     writers.finetune(root, "random", "mrpc", (1, 2), 66.0, majority_baseline=0.684)
     report = written(root)
-    group = report.page["groups"][0]
-    column = [heading["name"] for heading in group["headings"]].index("MRPC")
-    notes = {row["label"]: row["cells"][column]["note"] for row in group["rows"]}
-    assert notes["No NSP"] == "" and group["rows"][0]["cells"][column]["mean"] == "missing"
+    group = report.page.table.groups[0]
+    column = [heading.name for heading in group.headings].index("MRPC")
+    notes = {row.label: row.cells[column].note for row in group.rows}
+    assert notes["No NSP"] == "" and group.rows[0].cells[column].mean == "missing"
     assert (
         notes["No pre-training"] == "2 of 4 runs; fine-tuning seeds only; 1 collapsed, 66.0 without"
     )
-    assert group["majority"][column] == "68.4"
+    assert group.majority.cells[column].mean == "68.4"
     assert (
         "No pre-training on MRPC (pre-training/fine-tuning seed 2/1, 2/2)"
-        in report.page["problems"]["Missing"]
+        in report.page.problems["Missing"]
     )
 
 
@@ -354,7 +357,7 @@ def test_what_pretraining_has_not_learnt_is_said(make_runs: Callable[..., Path])
         pretrain_seeds=(1, 2),
         finetune_seeds=(1,),
     )
-    assert "Not learnt" not in written(root).page["problems"]
+    assert "Not learnt" not in written(root).page.problems
     told = {"nsp_accuracy": 0.7, "nsp_source_rule": 0.769, "nsp_accuracy_one_source": 0.554}
     pairs = {f"validation/{key}": value for key, value in told.items()}
     for arm, facts in (("mlm_nsp", pairs), ("mlm", {"validation/loss": 6.1})):
@@ -369,17 +372,17 @@ def test_what_pretraining_has_not_learnt_is_said(make_runs: Callable[..., Path])
         path.write_text(
             json.dumps(state | {"facts": state["facts"] | {"validation/rtd_loss": 0.2}})
         )
-    assert len(written(root).page["problems"]["Not learnt"]) == 1
-    said, plateau = page["problems"]["Not learnt"]
+    assert len(written(root).page.problems["Not learnt"]) == 1
+    said, plateau = page.problems["Not learnt"]
     assert said.startswith(
         "Next-sentence prediction tells, of held-out pairs of 64 tokens: MLM & NSP (mlm_nsp) 70.0%"
         " (the sources alone tell 76.9%; inside one source 55.4% of those)"
     )
-    of_nsp, of_mlm = ({*one["claims"]} for one in page["unlearnt"])
+    of_nsp, of_mlm = ({*one.claims} for one in page.overview.unlearnt)
     assert "dropping NSP costs MNLI" in of_nsp and "left-to-right costs MRPC" not in of_nsp
     assert {"dropping NSP costs MNLI", "left-to-right costs MRPC"} <= of_mlm
-    (arm,) = (one for one in page["arms"] if "mlm_nsp" in one["label"])
-    assert (arm["nsp"], arm["nsp_rule"], arm["nsp_inside"]) == ("70.0%", "76.9%", "55.4%")
+    (arm,) = (one for one in page.arms if "mlm_nsp" in one.label)
+    assert (arm.nsp, arm.nsp_rule, arm.nsp_inside) == ("70.0%", "76.9%", "55.4%")
     assert "| 70.0% | 76.9% | 55.4% |" in texts(written(root))["report.md"]
     assert (
         plateau.startswith("No NSP (mlm): a held-out loss of 6.10 nats")
@@ -417,7 +420,7 @@ def test_learnt_is_above_the_sources_and_inside_one(
         )
         state["facts"] |= {} if inside is None else {"validation/nsp_accuracy_one_source": inside}
         path.write_text(json.dumps(state))
-    assert ("Not learnt" not in written(root).page["problems"]) == is_learnt
+    assert ("Not learnt" not in written(root).page.problems) == is_learnt
 
 
 @pytest.mark.usefixtures("without_plots")
@@ -435,8 +438,8 @@ def test_copying_is_no_context(
         state["config"]["objective"] = {"token": {"random_fraction": 0.1, "same_fraction": 0.1}}
         path.write_text(json.dumps(state))
     page = written(root).page
-    assert ("Not learnt" not in page["problems"]) == is_learnt
-    assert [one["without_context"] for one in page["arms"] if "mlm)" in one["label"]] == ["5.580"]
+    assert ("Not learnt" not in page.problems) == is_learnt
+    assert [one.without_context for one in page.arms if "mlm)" in one.label] == ["5.580"]
 
 
 @pytest.mark.usefixtures("without_plots")
@@ -487,13 +490,13 @@ def test_terminal_keeps_numbers_whole(make_runs: Callable[..., Path], width: int
     print_page(page, console)
     printed = console.file.getvalue()
     assert max(map(len, printed.split("\n"))) <= width
-    for group in page["groups"]:
-        for cell in (cell for row in group["rows"] for cell in row["cells"]):
-            assert f"{cell['mean']} {cell['half']}".rstrip() in printed or cell["mean"] == "missing"
+    for group in page.table.groups:
+        for cell in (cell for row in group.rows for cell in row.cells):
+            assert cell.ours in printed or cell.mean == "missing"
     printed = printed.replace("\N{NO-BREAK SPACE}", " ")
-    assert all(one["interval"] in printed for one in page["judgements"])
+    assert all(one.figures.interval in printed for one in page.judged.claims)
     assert (
-        all(one["claimed"].split()[0] in ("the", "claimed:") for one in page["judgements"])
+        all(one.claimed.split()[0] in ("the", "claimed:") for one in page.judged.claims)
         and "the paper" in printed
     )
 
@@ -504,7 +507,7 @@ def test_intervals_over_two_seeds_explain_their_size(
     make_runs: Callable[..., Path], seeds: tuple[int, ...], warns: bool
 ) -> None:
     page = written(make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=seeds)).page
-    assert ("12.7 standard errors" in page["interval"]) is warns
+    assert ("12.7 standard errors" in page.table.interval) is warns
 
 
 @pytest.mark.usefixtures("without_plots")
@@ -513,7 +516,7 @@ def test_the_commands_are_those_that_the_runs_recorded(make_runs: Callable[..., 
         make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1, 2))
     )
     place = "--config-dir 'an experiment' --config-name"
-    assert [value for key, value in report.page["provenance"] if key == "Command"] == [
+    assert [value for key, value in report.page.provenance if key == "Command"] == [
         f"clozelab pretrain {place} sweep_pretrain -m scale=demo seed=1,2",
         f"clozelab finetune {place} sweep_finetune -m scale=demo seed=1,2",
     ]
@@ -547,10 +550,10 @@ def test_unequal_runs_and_directions_of_stand_ins(make_runs: Callable[..., Path]
         "fine-tuning runs on mrpc differ in epochs: 9 (1 runs, e.g. ltr seed 1/1), none (11 runs,"
         " e.g. ltr seed 1/2)" in text
     )
-    claims = {one["text"]: one for one in report.page["judgements"]}
+    claims = {one.text: one for one in report.page.judged.claims}
     # The paper's size is about QNLI; derived QNLI speaks for the direction alone.
-    assert claims["dropping NSP costs QNLI"]["paper"] == "lower"
-    assert claims["left-to-right costs MRPC"]["paper"].endswith("9.0")
+    assert claims["dropping NSP costs QNLI"].figures.paper == "lower"
+    assert claims["left-to-right costs MRPC"].figures.paper.endswith("9.0")
 
 
 @pytest.mark.usefixtures("without_plots")
@@ -558,7 +561,7 @@ def test_the_correction_is_said(make_runs: Callable[..., Path]) -> None:
     report = written(full(make_runs))
     pages = texts(report)
     assert "nothing is corrected" not in pages["report.md"] + pages["report.html"]
-    tested = {one["corrected"] for one in report.page["judgements"]} - {""}
+    tested = {one.figures.corrected for one in report.page.judged.claims} - {""}
     assert tested and all(p.startswith("p ") for p in tested)
     for text in (pages["report.md"], pages["report.html"]):
         assert (
@@ -571,7 +574,8 @@ def test_the_correction_is_said(make_runs: Callable[..., Path]) -> None:
             and "tested together" not in text
         )
     assert all(
-        one["p"].replace("<", "&lt;") in pages["report.html"] for one in report.page["judgements"]
+        one.figures.p.replace("<", "&lt;") in pages["report.html"]
+        for one in report.page.judged.claims
     )
 
 
@@ -582,14 +586,14 @@ def test_a_collapsed_cell_has_no_interval(make_runs: Callable[..., Path], writer
         for seeds in ((first, second) for first in (1, 2, 3) for second in (1, 2)):
             writers.finetune(root, row, "mrpc", seeds, 68.4, collapsed=True)
     report = written(root)
-    group = report.page["groups"][0]
-    column = [heading["name"] for heading in group["headings"]].index("MRPC")
-    cells = {row["label"]: row["cells"][column] for row in group["rows"]}
-    assert (cells["No pre-training"]["mean"], cells["No pre-training"]["half"]) == (
+    group = report.page.table.groups[0]
+    column = [heading.name for heading in group.headings].index("MRPC")
+    cells = {row.label: row.cells[column] for row in group.rows}
+    assert (cells["No pre-training"].mean, cells["No pre-training"].half) == (
         "68.4",
         "collapsed",
     )
-    assert cells["No NSP"]["half"].startswith("± ")
+    assert cells["No NSP"].half.startswith("± ")
     text = texts(report)["report.md"]
     assert "| 68.4 collapsed (every run) |" in text and "± 0.0" not in text
     assert text.count("give one answer to (nearly) every example") == 4

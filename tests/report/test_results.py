@@ -14,17 +14,19 @@ from typing import Any
 
 import pytest
 
-from clozelab.report.render import RESULT_FIELDS, write_results
+from clozelab.analysis.scores import Cell, DataColumn
+from clozelab.report.render import write_results
+from clozelab.report.results_csv import RESULT_FIELDS
+from clozelab.results.experiment import find_experiment, load_experiment
+from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
-from clozelab.verdicts.experiment import find_experiment, load_experiment
-from clozelab.verdicts.table import Cell, DataColumn, Table, build_table
 
 Line = Mapping[str, str]
 Scores = dict[tuple[str, str], float]
 """(pre-training seed, fine-tuning seed) -> score."""
 
 
-def written(root: Path, name: str) -> tuple[Table, list[Line]]:
+def written(root: Path, name: str) -> tuple[ResultTable, list[Line]]:
     table = build_table(load_experiment(find_experiment(name)), find(root))
     write_results(root / "results.csv", table, "demo")
     with (root / "results.csv").open(newline="") as file:
@@ -55,7 +57,9 @@ def mean_over_seeds(scores: Scores) -> float:
     return fmean(fmean(scores[seeds] for seeds in inside) for _, inside in by_seed)
 
 
-def rebuilt(lines: list[Line], table: Table, row: str, column: DataColumn, cell: Cell) -> Scores:
+def rebuilt(
+    lines: list[Line], table: ResultTable, row: str, column: DataColumn, cell: Cell
+) -> Scores:
     if column.is_pretraining:
         arm = next(one.arm for one in table.experiment.rows if one.name == row)
         return scores_of(lines, stage="pretrain", arm=str(arm), metric=column.metric)
@@ -68,7 +72,7 @@ def rebuilt(lines: list[Line], table: Table, row: str, column: DataColumn, cell:
     return averaged([averaged(group) for group in groups])
 
 
-def check_every_cell(table: Table, lines: list[Line]) -> list[str]:
+def check_every_cell(table: ResultTable, lines: list[Line]) -> list[str]:
     """Returns the headings of the columns that were checked."""
     for column in table.with_results:
         for row in table.experiment.rows:

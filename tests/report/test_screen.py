@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from clozelab.report.render import Report, write_report
-from clozelab.verdicts.experiment import find_experiment, load_experiment
+from clozelab.results.experiment import find_experiment, load_experiment
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None
@@ -181,10 +181,8 @@ def test_two_seeds_show_their_values_and_a_size_is_ours(
     make_runs: Callable[..., Path], writers: Any
 ) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
-    (cell,) = (
-        row["cells"] for row in written(root).page["groups"][0]["rows"] if row["name"] == "mlm"
-    )
-    half = next(one["half"] for one in cell if one["seeds"])
+    (cell,) = (row.cells for row in written(root).page.table.groups[0].rows if row.name == "mlm")
+    half = next(one.half for one in cell if one.seeds)
     assert re.fullmatch(r"\((\d\d\.\d), (\d\d\.\d)\)", half) and "\u00b1" not in half
     sizes = root.parent.parent / "table6_model_size" / "demo"
     shapes = {"depth_quarter": (3, 64), "base": (8, 128), "deep_wide": (8, 128)}
@@ -195,7 +193,7 @@ def test_two_seeds_show_their_values_and_a_size_is_ours(
                 sizes, arm, seed, model=shape, known={"validation/perplexity": 9.0 + seed}
             )
     report = written(sizes, "table6_model_size")
-    labels = {row["name"]: row["label"] for row in report.page["groups"][-1]["rows"]}
+    labels = {row.name: row.label for row in report.page.table.groups[-1].rows}
     assert labels["depth_quarter"] == "L=3, H=64, A=2" and labels["base"] == "L=8, H=128, A=2"
     assert labels["deep_wide"] == "L=8, H=128, A=2 (L=24, H=1024, A=16)", (
         "two rows of one size stay apart"

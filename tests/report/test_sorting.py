@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from clozelab.report.render import write_report
-from clozelab.verdicts.experiment import find_experiment, load_experiment
+from clozelab.results.experiment import find_experiment, load_experiment
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None

@@ -156,8 +156,10 @@ def test_a_sweep_and_a_report_in_wandb(
             ("", "x", "holds"),
         ]
         judged = [
-            SimpleNamespace(claim=SimpleNamespace(id=id), judged_on=on, word=word)
-            for id, on, word in claims
+            SimpleNamespace(
+                claim=SimpleNamespace(id=id), judged_on=on, verdict=verdict, is_exploratory=False
+            )
+            for id, on, verdict in claims
         ]
         report: Any = SimpleNamespace(folder=tmp_path / "report", judgements=judged)
         track_report(config, report, experiment="e", scale="demo")

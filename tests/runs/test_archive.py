@@ -19,11 +19,11 @@ from tests.runs.archives import MEANS, NAME, contents, edit, on_machines, rewrit
 
 from clozelab.corpus.files import digest
 from clozelab.report import render
+from clozelab.results.experiment import load_experiment
 from clozelab.runs.find import find
-from clozelab.runs.fingerprint import RESULTS_VERSIONS, identity_of
+from clozelab.runs.identity import RESULTS_VERSIONS, identity_of
 from clozelab.stages.archive import MANIFEST, RUNS
-from clozelab.suggestions import EXPERIMENTS_DIR
-from clozelab.verdicts.experiment import load_experiment
+from clozelab.text.paths import EXPERIMENTS_DIR
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 PAIR: list[Path] = []
@@ -64,7 +64,7 @@ def test_ten_seeds_cut_in_five_make_the_joint_report(
         in say(["pool", *packs, f"runs_dir={tmp_path / 'pooled'}"], capsys)[1]
     )
     assert contents(tmp_path / "pooled") == before
-    monkeypatch.setattr("clozelab.verdicts.accounts.datetime", Noon)
+    monkeypatch.setattr("clozelab.report.summaries.datetime", Noon)
     reports = []
     for root in (joint, tmp_path / "pooled" / NAME / "demo"):
         render.write_report(

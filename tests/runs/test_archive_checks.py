@@ -17,10 +17,11 @@ from tests.runs.archives import NAME, edit, rewritten, say
 
 from clozelab.corpus.files import digest
 from clozelab.report import render
-from clozelab.runs.fingerprint import encoder_fingerprint, identity_of
+from clozelab.results.experiment import load_experiment
+from clozelab.runs.identity import identity_of
+from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.stages.archive import RUNS
-from clozelab.suggestions import EXPERIMENTS_DIR
-from clozelab.verdicts.experiment import load_experiment
+from clozelab.text.paths import EXPERIMENTS_DIR
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 EXAMPLES = 1000

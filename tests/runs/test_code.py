@@ -19,14 +19,14 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.launch.jobs import job_status
-from clozelab.runs import fingerprint
-from clozelab.runs.find import find_equal_run, is_done
-from clozelab.runs.fingerprint import code_hash, code_of, code_of_results
+from clozelab.runs import code as code_module
+from clozelab.runs.code import code_hash, code_of, code_of_results
 from clozelab.runs.record import read_record
+from clozelab.runs.reuse import find_equal_run, is_done
 from clozelab.runs.store import Run, RunConflictError, accept_other_code, share_equal_run
 from clozelab.stages import reproduce
 
-PACKAGE = Path(fingerprint.__file__).resolve().parents[1]
+PACKAGE = Path(code_module.__file__).resolve().parents[1]
 TARGETS: dict[str, Any] = {
     "objective": {
         "token": {"_target_": "clozelab.objectives.mlm.MaskedLanguageModel"},
@@ -63,9 +63,9 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
         file.write_bytes(new.encode())
         known = dict(code_of_results())
         if module in known:
-            known[module] = fingerprint._said_and_imported(file)
+            known[module] = code_module._hash_and_imports(file)
         with monkeypatch.context() as patch:
-            patch.setattr(fingerprint, "code_of_results", lambda: known)
+            patch.setattr(code_module, "code_of_results", lambda: known)
             after = code_hash("pretrain", PRETRAINING), code_hash("finetune", FINETUNING)
         return before[0] != after[0], before[1] != after[1]
 
@@ -87,12 +87,12 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
         ("models.layers", True, True),
         ("optim.adamw", True, True),
         ("training.checkpoints", True, True),
-        ("stages.building", True, True),
+        ("stages.factory", True, True),
         ("stages.pretrain", True, False),
         ("metrics.glue", False, True),
         ("training.tracking", False, False),
         ("report.page", False, False),
-        ("verdicts.judging", False, False),
+        ("analysis.verdicts", False, False),
         ("runs.store", False, False),
         ("launch.launcher", False, False),
     ],
@@ -140,8 +140,8 @@ def test_an_installed_copy_is_the_same_code(
 ) -> None:
     here = code_hash("pretrain", PRETRAINING)
     copy = shutil.copytree(PACKAGE, tmp_path / "site-packages" / "clozelab")
-    monkeypatch.setattr(fingerprint, "__file__", str(copy / "runs" / "fingerprint.py"))
-    monkeypatch.setattr(fingerprint, "code_of_results", code_of_results.__wrapped__)
+    monkeypatch.setattr(code_module, "__file__", str(copy / "runs" / "code.py"))
+    monkeypatch.setattr(code_module, "code_of_results", code_of_results.__wrapped__)
     assert code_hash("pretrain", PRETRAINING) == here
     mlm = copy / "objectives" / "mlm.py"
     mlm.write_text(mlm.read_text() + "\nNEW = 1\n")
@@ -192,7 +192,7 @@ def other_mlm(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         changed = known | {
             "objectives.mlm": ("masks half of the tokens", known["objectives.mlm"][1])
         }
-        monkeypatch.setattr(fingerprint, "code_of_results", lambda: changed)
+        monkeypatch.setattr(code_module, "code_of_results", lambda: changed)
 
     return change
 

@@ -16,14 +16,15 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.launch.jobs import PlannedJob, job_status, with_own_folders
-from clozelab.launch.launcher import _doubt
+from clozelab.launch.launcher import _fail_incomplete
 from clozelab.launch.processes import Job
-from clozelab.runs.find import find, is_done
+from clozelab.report.summaries import problems
+from clozelab.results.experiment import load_experiment
+from clozelab.results.table import build_table
+from clozelab.runs.find import find
 from clozelab.runs.record import COPY_FILE, RUN_FILE, Score, read_record
+from clozelab.runs.reuse import is_done
 from clozelab.runs.store import Run
-from clozelab.verdicts.accounts import problems
-from clozelab.verdicts.experiment import load_experiment
-from clozelab.verdicts.table import build_table
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -160,7 +161,7 @@ def test_a_record_without_a_copy_fails_its_own_job_alone(tmp_path: Path) -> None
     ):
         claim(configs[0])
     jobs = [Job(config.run_dir, [], tmp_path / "log", state="complete") for config in configs[:2]]
-    _doubt(jobs, planned[:2])
+    _fail_incomplete(jobs, planned[:2])
     assert [job.state for job in jobs] == ["failed", "complete"] and "run.json is damaged" in jobs[
         0
     ].message

@@ -14,19 +14,20 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from clozelab.launch import launcher as launching
-from clozelab.launch.launcher import ProcessLauncher
+from clozelab.launch.process_launcher import ProcessLauncher
 from clozelab.launch.processes import Job
+from clozelab.results.experiment import find_experiment, own_experiments
 from clozelab.runs.find import find
-from clozelab.runs.fingerprint import require_encoder
+from clozelab.runs.inputs import require_encoder
+from clozelab.runs.outcome import ending, results, score_in_context
+from clozelab.runs.progress import write_launch
 from clozelab.runs.record import JobName
-from clozelab.runs.upkeep import ending, reached, results, write_launch
 from clozelab.stages.compare import main as compare
 from clozelab.stages.list_experiments import main as list_all
 from clozelab.stages.runs import main as runs_verb
 from clozelab.stages.status import main as status_verb
-from clozelab.suggestions import EXPERIMENTS_DIR
+from clozelab.text.paths import EXPERIMENTS_DIR
 from clozelab.training.callbacks import in_one_line
-from clozelab.verdicts.experiment import find_experiment, own_experiments
 
 NOTHING = "learnt nothing: 6.36 nats, word frequencies give 6.32"
 
@@ -51,19 +52,20 @@ def test_a_run_says_what_it_reached_and_what_comes_next(root: Path) -> None:
         next(run for run in runs.pretrain if run.name == arm) for arm in ("mlm", "ltr")
     )
     assert (
-        reached(nothing) == NOTHING and reached(learnt) == "4.40 nats, word frequencies give 6.32"
+        score_in_context(nothing) == NOTHING
+        and score_in_context(learnt) == "4.40 nats, word frequencies give 6.32"
     )
     told = {"validation/rtd_accuracy": 0.931, "validation/rtd_trivial_accuracy": 0.894}
     nothing.facts |= told  # the loss is the generator's: the encoder that is kept has another task
     assert (
-        reached(nothing)
+        score_in_context(nothing)
         == "93.1% of tokens rightly told as replaced or not, one answer gives 89.4%"
     )
     nothing.facts |= {"validation/rtd_accuracy": 0.8945}
-    assert reached(nothing).startswith("learnt nothing: 89.")
+    assert score_in_context(nothing).startswith("learnt nothing: 89.")
     # nothing was replaced
     nothing.facts |= {"validation/rtd_accuracy": 1.0, "validation/rtd_trivial_accuracy": 1.0}
-    assert reached(nothing).startswith("learnt nothing: 100.0% of tokens")
+    assert score_in_context(nothing).startswith("learnt nothing: 100.0% of tokens")
     for key in told:
         del nothing.facts[key]
     folder = nothing.folder.resolve() / "encoder"
@@ -78,12 +80,14 @@ def test_a_run_says_what_it_reached_and_what_comes_next(root: Path) -> None:
         f'from Python: clozelab.load("{folder}")',
     ]
     first, second = runs.finetune
-    assert "most frequent label 68.4, behind the bag of words 72.3" in reached(
+    assert "most frequent label 68.4, behind the bag of words 72.3" in score_in_context(
         second
-    ) and "collapsed" not in reached(second)
-    assert reached(first).endswith("collapsed: one answer to everything")
+    ) and "collapsed" not in score_in_context(second)
+    assert score_in_context(first).endswith("collapsed: one answer to everything")
     behind = "a method without context does better: train longer, or give more examples"
-    assert ending(second) == [f"MRPC: 70.4; {reached(second)}", behind], "no model was kept to load"
+    assert ending(second) == [f"MRPC: 70.4; {score_in_context(second)}", behind], (
+        "no model was kept to load"
+    )
     (second.folder / "model").mkdir()
     assert ending(second)[2:] == [
         f"next: clozelab predict {second.folder.resolve()} text=...",
@@ -107,7 +111,7 @@ def test_a_sweep_ends_with_its_table(
     pool.verb, pool.sweep_dir = verb, root / "launcher"
     folders = [run.folder for run in find(root).runs if run.stage == verb]
     jobs = [Job(one.name, [], one / "log", folder=str(one), state="complete") for one in folders]
-    pool._show_results(
+    pool._print_scores(
         [*jobs, Job("open", [], root / "log", folder=str(root / "open"), state="failed")],
         Console(width=100),
     )

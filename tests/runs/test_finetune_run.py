@@ -28,8 +28,8 @@ from clozelab.corpus.generated import MANIFEST
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules import files
 from clozelab.modules.finetuning import FineTuning
-from clozelab.runs import fingerprint
-from clozelab.runs.fingerprint import code_of_results
+from clozelab.runs import code, inputs
+from clozelab.runs.code import code_of_results
 from clozelab.runs.store import RunConflictError
 from clozelab.stages.archive import run_files
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
@@ -198,9 +198,10 @@ def test_what_other_code_has_put_into_the_cache_is_not_taken(
         used("a"),
         code_of_results() | {module: ("other", code_of_results()[module][1])},
     )
-    monkeypatch.setattr(fingerprint, "code_of_results", lambda: changed)
+    monkeypatch.setattr(code, "code_of_results", lambda: changed)
     after = used("b")
-    assert after and (after == before if is_taken else not after & before)
+    assert after
+    assert after == before if is_taken else not after & before
 
 
 def test_same_seed_is_bitwise_equal_and_another_is_not(finetune: Any, whole: Any) -> None:
@@ -283,9 +284,8 @@ def test_stopped_run_goes_on_where_it_was(
         stopped = finetune(*words, name="stopped")
     assert steps == list(range(step + 1, read(undisturbed, "scores.json")["total_steps"] + 1))
     assert everything(stopped) == everything(undisturbed)
-    assert (
-        not (stopped / "checkpoints").exists() and read(stopped, "run.json")["status"] == "complete"
-    )
+    assert not (stopped / "checkpoints").exists()
+    assert read(stopped, "run.json")["status"] == "complete"
     assert (undisturbed / "model").is_dir() == ("keep_model=false" not in words)
     if step == 7:
         one, two = (folder / "model/model.safetensors" for folder in (stopped, undisturbed))
@@ -312,7 +312,8 @@ def test_killed_run_goes_on_from_its_last_checkpoint(
     with monkeypatch.context() as patch:
         steps = counted(patch)
         killed = finetune(name="killed")
-    assert steps == list(range(21, 41)) and everything(killed) == everything(undisturbed)
+    assert steps == list(range(21, 41))
+    assert everything(killed) == everything(undisturbed)
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over(
@@ -333,7 +334,8 @@ def test_a_damaged_newest_checkpoint_is_passed_over(
     with monkeypatch.context() as patch:
         steps = counted(patch)
         stopped = finetune(name="stopped")
-    assert steps == list(range(21, 41)) and everything(stopped) == everything(undisturbed)
+    assert steps == list(range(21, 41))
+    assert everything(stopped) == everything(undisturbed)
     assert (
         f"going on after step 20 of 40, from {last.with_name('previous.ckpt')}"
         in (stopped / "log.txt").read_text()
@@ -363,7 +365,8 @@ def test_weights_that_are_no_numbers_are_not_saved(
             finetune("trainer.log_interval_steps=100", name="poisoned")
     steps = counted(monkeypatch)
     poisoned_run = finetune("trainer.log_interval_steps=100", name="poisoned")
-    assert steps[0] == 5 and read(poisoned_run, "scores.json") == read(undisturbed, "scores.json")
+    assert steps[0] == 5
+    assert read(poisoned_run, "scores.json") == read(undisturbed, "scores.json")
 
 
 def test_short_runs_write_no_checkpoint(finetune: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,17 +419,19 @@ def test_random_initialisation_ignores_the_weights(
     finetune: Any, save_encoder: Any, tmp_path: Path
 ) -> None:
     save_encoder(tmp_path / "other", TOKENIZER, seed=5, **SHAPE)
-    one = finetune("initialisation=random", "epochs=0.2", name="a")
-    two = finetune("initialisation=random", "epochs=0.2", f"encoder={tmp_path / 'other'}", name="b")
+    first = finetune("initialisation=random", "epochs=0.2", name="a")
+    second = finetune(
+        "initialisation=random", "epochs=0.2", f"encoder={tmp_path / 'other'}", name="b"
+    )
     loaded = finetune("epochs=0.2", name="c")
-    assert predictions(one) == predictions(two)
-    assert predictions(one) != predictions(loaded)
+    assert predictions(first) == predictions(second)
+    assert predictions(first) != predictions(loaded)
 
 
 def test_saved_model_predicts_the_same_in_transformers(whole: Any) -> None:
     transformers = pytest.importorskip("transformers")
     folder = whole()
-    assert read(folder, "run.json")["facts"]["model"] == fingerprint.encoder_fingerprint(
+    assert read(folder, "run.json")["facts"]["model"] == inputs.encoder_fingerprint(
         folder / "model"
     )
     # what a pack takes
@@ -470,13 +475,13 @@ def test_text_of_unknown_words_is_refused_before_the_first_step(
     for name in ("train", "dev"):
         rows = [f"{'жук ' * 12}{(GOOD if i % 2 else BAD)[i % 3]}\t{i % 2}" for i in range(60)]
         path.with_name(f"{name}.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
-    words = [f"data_dir={tmp_path / 'data'}", "epochs=0.2"]
+    overrides = [f"data_dir={tmp_path / 'data'}", "epochs=0.2"]
     with pytest.raises(
         ValueError, match=r"92\.3% of the tokens of task sst2, training file, are \[UNK\]"
     ):
-        finetune(*words)
+        finetune(*overrides)
     assert not (tmp_path / "run").exists()
-    facts = read(finetune(*words, "max_unknown_share=0.95"), "run.json")["facts"]["data"]
+    facts = read(finetune(*overrides, "max_unknown_share=0.95"), "run.json")["facts"]["data"]
     assert facts["unknown_shares"] == {"training": 0.9231, "validation": 0.9231}
 
 
@@ -625,9 +630,9 @@ def test_questions_without_answer(finetune: Any, world: Path) -> None:
             paragraphs.append({"context": f"The film {word} the film", "qas": qas})
         content = {"version": "v2.0", "data": [{"title": "t", "paragraphs": paragraphs}]}
         (world / f"data/squad/{name}-v2.0.json").write_text(json.dumps(content))
-    words = ["task=squad_v2", "epochs=8", "global_batch_size=8", "evaluations_per_epoch=1"]
+    overrides = ["task=squad_v2", "epochs=8", "global_batch_size=8", "evaluations_per_epoch=1"]
     folder = finetune(
-        *words, "predict_test=true", "+task.data.test_files={again: squad/dev-v2.0.json}"
+        *overrides, "predict_test=true", "+task.data.test_files={again: squad/dev-v2.0.json}"
     )
     assert read(folder, "test_predictions/again.json") == read(folder, "predictions.json")
     assert read(folder, "test_predictions/again_null_odds.json") == pytest.approx(
@@ -641,7 +646,7 @@ def test_questions_without_answer(finetune: Any, world: Path) -> None:
     threshold = scores["scores"]["validation/threshold"]
     assert all((texts[key] == "") == (odds[key] > threshold) for key in texts)
     assert len(texts) == 24 == len(read(folder, "nbest_predictions.json"))
-    extra = finetune(*words, "task.data.train_extra=[squad/dev-v2.0.json]", name="extra")
+    extra = finetune(*overrides, "task.data.train_extra=[squad/dev-v2.0.json]", name="extra")
     steps = [read(path, "scores.json")["total_steps"] for path in (folder, extra)]
     assert steps[1] == steps[0] + 3
 
@@ -682,15 +687,15 @@ def test_two_processes_equal_one(
     Also where one process goes on, between two log points, with what two have begun.
     """
     save_encoder(tmp_path / "encoder", TOKENIZER, **(SHAPE | NO_DROPOUT))
-    words = [
+    overrides = [
         f"encoder={tmp_path / 'encoder'}",
         "row=x",
         "global_batch_size=9",
         "epochs=1",
         "trainer.threads=1",
     ]
-    one = finetune(*words, name="one")
-    settings = yaml.safe_load((one / "config.yaml").read_text())
+    single = finetune(*overrides, name="one")
+    settings = yaml.safe_load((single / "config.yaml").read_text())
     paths = [f"{key}={settings[key]}" for key in ("data_dir", "cache_dir")]
     hardware = [
         "trainer=ddp",
@@ -705,7 +710,7 @@ def test_two_processes_equal_one(
             "clozelab",
             "finetune",
             "task=sst2",
-            *words,
+            *overrides,
             *paths,
             *hardware,
             "evaluations_per_epoch=2",
@@ -722,14 +727,13 @@ def test_two_processes_equal_one(
     )
     assert done.returncode == (143 if stop else 0), done.stderr
     if stop:
-        finetune(*words, name="two")
-    expected, found = losses(one), losses(tmp_path / "two")
+        finetune(*overrides, name="two")
+    expected, found = losses(single), losses(tmp_path / "two")
     assert [entry[:2] for entry in found] == [entry[:2] for entry in expected]
     assert np.allclose([float(e[2]) for e in found], [float(e[2]) for e in expected], atol=1e-5)
-    for first, second in zip(predictions(one), predictions(tmp_path / "two"), strict=True):
-        assert first["id"] == second["id"] and np.allclose(
-            first["logits"], second["logits"], atol=1e-4
-        )
+    for first, second in zip(predictions(single), predictions(tmp_path / "two"), strict=True):
+        assert first["id"] == second["id"]
+        assert np.allclose(first["logits"], second["logits"], atol=1e-4)
 
 
 def test_windows_read_what_truncation_loses(finetune: Any, world: Path) -> None:
@@ -749,7 +753,7 @@ def test_windows_read_what_truncation_loses(finetune: Any, world: Path) -> None:
         "task.data.train_file=glue/SST-2/long-train.tsv",
         "task.data.validation_file=glue/SST-2/long-dev.tsv",
     ]
-    words = [
+    overrides = [
         *files,
         "task.data.max_seq_length=16",
         "evaluations_per_epoch=1",
@@ -757,11 +761,11 @@ def test_windows_read_what_truncation_loses(finetune: Any, world: Path) -> None:
         "learning_rate=5e-3",
     ]
     windows = finetune(
-        *words, "task.data.long_documents=windows", "task.data.window_stride=10", name="windows"
+        *overrides, "task.data.long_documents=windows", "task.data.window_stride=10", name="windows"
     )
     assert read(windows, "scores.json")["scores"]["validation/accuracy"] > 0.9
     assert len(predictions(windows)) == 40 == read(windows, "scores.json")["num_examples"]
-    truncated = finetune(*words, name="truncated")
+    truncated = finetune(*overrides, name="truncated")
     assert read(truncated, "scores.json")["scores"]["validation/accuracy"] < 0.75
     assert (
         read(truncated, "run.json")["facts"]["data"]["validation_counts"]["truncated_sequences"]
@@ -789,7 +793,8 @@ def test_data_by_hub_name(finetune: Any, world: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("datasets.load_dataset", load)
     folder = finetune("hub=true", "epochs=0.5", "predict_test=true")
     state = read(folder, "run.json")
-    assert state["facts"]["data"]["train_examples"] == 32 and len(predictions(folder)) == 12
+    assert state["facts"]["data"]["train_examples"] == 32
+    assert len(predictions(folder)) == 12
     assert len((folder / "test_predictions/SST-2.tsv").read_text().splitlines()) == 4
     assert state["config"]["task"]["hub"]["revision"].startswith("bcdcba79")
     plain = finetune("epochs=0.5", "task.hub.revision=null", name="files")

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from clozelab.runs.cleanup import delete, find_garbage
 from clozelab.runs.find import find
-from clozelab.runs.upkeep import delete, find_garbage
 from clozelab.stages.gc import main
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists who holds a lock")

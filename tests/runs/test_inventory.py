@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from clozelab.runs.cleanup import held
 from clozelab.runs.find import find, select
+from clozelab.runs.progress import elapsed, read_progress, sweep_state
 from clozelab.runs.record import JobName
-from clozelab.runs.upkeep import elapsed, held, read_progress, sweep_state
 from clozelab.stages.runs import main as runs_verb
 from clozelab.stages.status import main as status_verb
 from clozelab.training.host import holder

@@ -24,11 +24,12 @@ from typing import Any
 
 import pytest
 
+from clozelab.analysis.schema import Row
 from clozelab.report.render import write_results
+from clozelab.results.experiment import Experiment
+from clozelab.results.table import build_table
 from clozelab.runs.find import find
 from clozelab.training.host import holder, holders
-from clozelab.verdicts.experiment import Experiment, Row
-from clozelab.verdicts.table import build_table
 
 pytestmark = [
     pytest.mark.slow,

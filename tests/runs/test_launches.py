@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from clozelab.cli import main as clozelab
-from clozelab.launch.processes import ProcessPool
+from clozelab.launch.pool import ProcessPool
+from clozelab.runs.cleanup import find_garbage
 from clozelab.runs.find import find
+from clozelab.runs.progress import LAUNCH_FILE, SweepState, read_launches, write_launch
 from clozelab.runs.record import JobName
-from clozelab.runs.upkeep import LAUNCH_FILE, SweepState, find_garbage, read_launches, write_launch
 from clozelab.stages import reproduce
 from clozelab.stages.status import ExperimentStatus, experiment_statuses
 from clozelab.stages.status import main as status_verb

@@ -37,7 +37,7 @@ from clozelab.datamodules.corpus import VALIDATION_SEED
 from clozelab.models.folders import load_encoder
 from clozelab.modules.model import open_tokenizer
 from clozelab.stages import pretrain
-from clozelab.stages.building import build_objectives
+from clozelab.stages.factory import build_objectives
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 from clozelab.training.checkpoints import load_file as load_checkpoint
 
@@ -203,7 +203,8 @@ def test_encoder_folder_loads_in_transformers(whole_run: Path) -> None:
     model, report = transformers.BertForPreTraining.from_pretrained(
         whole_run / "encoder", output_loading_info=True
     )
-    assert not report["missing_keys"] and not report["unexpected_keys"]
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
     assert model.config.vocab_size <= 150
 
 
@@ -232,11 +233,11 @@ def test_bf16_run_stopped_at_the_change_of_phase_ends_with_the_same_bits(
         "the weights themselves stay fp32"
     )
     assert any(not torch.equal(ours[name], exact[name]) for name in exact)
-    one, two = (
+    resumed, whole = (
         {row[:2]: float(row[2]) for row in rows(folder)} for folder in (tmp_path / "run", whole_run)
     )
     for step in (1, 2, 3):
-        assert one[step, "train/loss"] == pytest.approx(two[step, "train/loss"], abs=0.02)
+        assert resumed[step, "train/loss"] == pytest.approx(whole[step, "train/loss"], abs=0.02)
 
 
 def stop_in(step: int) -> Any:
@@ -295,7 +296,8 @@ def test_a_run_passes_over_a_damaged_newest_checkpoint_and_ends_with_the_same_bi
     run_here(workplace, run_dir)
     said = (run_dir / "log.txt").read_text()
     assert f"going on after step 6 of 10, from {run_dir / 'checkpoints' / 'previous.ckpt'}" in said
-    assert f"{run_dir / 'checkpoints' / 'last.ckpt'}" in said and "it is passed over" in said
+    assert f"{run_dir / 'checkpoints' / 'last.ckpt'}" in said
+    assert "it is passed over" in said
     assert rows(run_dir) == rows(whole_run)
     ours, theirs = tensors(run_dir), tensors(whole_run)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -397,7 +399,8 @@ def test_a_damaged_corpus_is_named_before_the_first_step(
     else:
         run_here(workplace, tmp_path / "run", cache_dir=cache)
         path = vocabulary.parent if what == "other vocabulary" else tokens
-        assert f"{path}" in caplog.text and "preparing it again" in caplog.text
+        assert f"{path}" in caplog.text
+        assert "preparing it again" in caplog.text
     assert tokens.read_bytes() == content
     assert state(tmp_path / "run")["inputs"] == state(whole_run)["inputs"]
 
@@ -449,25 +452,22 @@ def test_an_arm_of_other_steps_is_the_run_with_those_steps(workplace: Path, tmp_
     """From the scale's phases and a factor: schedule, kept encoders and the record count the steps
     that are taken.
     """
-    said, factor = tmp_path / "said", tmp_path / "factor"
+    explicit, factor = tmp_path / "said", tmp_path / "factor"
     keep = {"keep_encoders": "[0.5]"}
-    run_here(workplace, said, phases=PHASES.replace("steps: 5", "steps: 2"), **keep)
+    run_here(workplace, explicit, phases=PHASES.replace("steps: 5", "steps: 2"), **keep)
     words = [
         word for word in overrides(workplace, factor, **keep) if not word.startswith("phases=")
     ]
     pretrain.main(
         composed("pretrain", [*words, f"scale.pretrain.phases={PHASES}", "steps_factor=0.4"])
     )
-    assert state(factor)["fingerprint"] == state(said)["fingerprint"]
+    assert state(factor)["fingerprint"] == state(explicit)["fingerprint"]
     assert [phase["steps"] for phase in state(factor)["config"]["phases"]] == [2, 2]
-    assert (
-        state(factor)["facts"]["steps"] == 4
-        and (factor / "encoders" / "step-2" / "config.json").is_file()
-    )
-    ours, theirs = tensors(factor), tensors(said)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs) and rows(factor) == rows(
-        said
-    )
+    assert state(factor)["facts"]["steps"] == 4
+    assert (factor / "encoders" / "step-2" / "config.json").is_file()
+    ours, theirs = tensors(factor), tensors(explicit)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert rows(factor) == rows(explicit)
 
 
 def test_ltr_encoder_remembers_its_mask(workplace: Path, tmp_path: Path) -> None:
@@ -490,10 +490,8 @@ def test_an_encoder_that_never_saw_a_second_segment_says_so(
     run_here(workplace, tmp_path / "run", **changes)
     encoder = tmp_path / "run" / "encoder"
     assert open_tokenizer(encoder).has_token_types == (layout == "segment_pairs")
-    assert (
-        open_tokenizer(encoder, "two").has_token_types
-        and not open_tokenizer(encoder, "one").has_token_types
-    )
+    assert open_tokenizer(encoder, "two").has_token_types
+    assert not open_tokenizer(encoder, "one").has_token_types
     # What an earlier run has trained stays trained.
     run_here(
         workplace,
@@ -625,20 +623,21 @@ def test_two_killed_processes_go_on(workplace: Path, tmp_path: Path, strategy: s
     done = forked.run(
         command(workplace, run_dir, **changes), env=environment(), capture_output=True, timeout=300
     )
-    assert done.returncode == 0 and state(run_dir)["status"] == "complete"
+    assert done.returncode == 0
+    assert state(run_dir)["status"] == "complete"
     whole = command(workplace, tmp_path / "whole", **changes)
     assert (
         subprocess.run(whole, env=environment(), capture_output=True, timeout=300).returncode == 0
     )
-    ours, theirs = (
+    losses, whole_losses = (
         {step: value for step, key, value in rows(one) if key == "train/loss"}
         for one in (run_dir, tmp_path / "whole")
     )
-    assert list(ours) == list(theirs) == list(range(1, 251))
-    assert list(ours.values()) == pytest.approx(list(theirs.values()), abs=1e-5)
-    mine, others = tensors(run_dir), tensors(tmp_path / "whole")
-    for name in others:
-        torch.testing.assert_close(mine[name], others[name], atol=1e-5, rtol=0)
+    assert list(losses) == list(whole_losses) == list(range(1, 251))
+    assert list(losses.values()) == pytest.approx(list(whole_losses.values()), abs=1e-5)
+    weights, whole_weights = tensors(run_dir), tensors(tmp_path / "whole")
+    for name in whole_weights:
+        torch.testing.assert_close(weights[name], whole_weights[name], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("strategy", ["", pytest.param("fsdp", marks=pytest.mark.slow)])
@@ -669,20 +668,21 @@ def test_a_checkpoint_becomes_a_folder_by_one_command(
     assert main(["export", str(run_dir)]) == 0
     saved = load_checkpoint(run_dir / "checkpoints" / "last.ckpt")
     folder = run_dir / "encoders" / f"step-{saved['global_step']}"
-    assert capsys.readouterr().out.splitlines()[-1] == str(folder) and saved["global_step"] == 7
+    assert capsys.readouterr().out.splitlines()[-1] == str(folder)
+    assert saved["global_step"] == 7
     prefix = "model.models.encoder.encoder."
-    theirs = {
+    saved_tensors = {
         name.removeprefix(prefix): value
         for name, value in saved["state_dict"].items()
         if name.startswith(prefix)
     }
-    ours = load_encoder(folder).state_dict()
-    assert ours.keys() == theirs.keys() and all(
-        torch.equal(ours[name], theirs[name]) for name in ours
-    )
+    exported = load_encoder(folder).state_dict()
+    assert exported.keys() == saved_tensors.keys()
+    assert all(torch.equal(exported[name], saved_tensors[name]) for name in exported)
     transformers = pytest.importorskip("transformers")
     _, info = transformers.AutoModel.from_pretrained(folder, output_loading_info=True)
-    assert not info["missing_keys"] and not info["mismatched_keys"]
+    assert not info["missing_keys"]
+    assert not info["mismatched_keys"]
     done = forked.run(words, timeout=300, **options)
     assert done.returncode == 0 and state(run_dir)["status"] == "complete", done.stderr[-3000:]
     assert main(["export", str(run_dir), f"to={tmp_path / 'last'}", "checkpoint=true"]) == 0
@@ -690,11 +690,12 @@ def test_a_checkpoint_becomes_a_folder_by_one_command(
         assert (tmp_path / "last" / name).read_bytes() == (
             run_dir / "encoder" / name
         ).read_bytes(), name
-    config, own = (
+    config, own_config = (
         json.loads((place / "config.json").read_text())
         for place in (tmp_path / "last", run_dir / "encoder")
     )
-    assert config["clozelab"].pop("step") == steps and config == own
+    assert config["clozelab"].pop("step") == steps
+    assert config == own_config
     checkpoints = run_dir / "checkpoints"
     cut(checkpoints / "last.ckpt")
     assert main(["export", str(run_dir), f"to={tmp_path / 'earlier'}", "checkpoint=true"]) == 0
@@ -707,10 +708,8 @@ def test_a_checkpoint_becomes_a_folder_by_one_command(
     (run_dir / "run.json").write_text(
         json.dumps(state(run_dir) | {"inputs": {"corpus": "of other text"}})
     )
-    assert (
-        main(["export", str(run_dir), f"to={tmp_path / 'other'}", "checkpoint=true"]) == 1
-        and not (tmp_path / "other").exists()
-    )
+    assert main(["export", str(run_dir), f"to={tmp_path / 'other'}", "checkpoint=true"]) == 1
+    assert not (tmp_path / "other").exists()
     assert "was trained on another corpus than is here now" in capsys.readouterr().err
 
 
@@ -760,17 +759,15 @@ def test_one_process_goes_on_as_two(workplace: Path, tmp_path: Path) -> None:
     two = command(workplace, run_dir, **{"trainer": "ddp", "trainer.accelerator": "cpu"}, **still)
     done = forked.run(two, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert (
-        "goes on in another layout" in done.stderr
-        and "trainer.devices was 1 and is 2" in done.stderr
-    )
+    assert "goes on in another layout" in done.stderr
+    assert "trainer.devices was 1 and is 2" in done.stderr
     assert [one["trainer.devices"] for one in state(run_dir)["facts"]["earlier_layouts"]] == [1]
     run_here(workplace, tmp_path / "whole", **still)
     assert_near(run_dir, tmp_path / "whole")
-    ours, theirs = (
+    checkpoint, whole_checkpoint = (
         load_checkpoint(one / "checkpoints/last.ckpt") for one in (run_dir, tmp_path / "whole")
     )
-    assert ours["state_dict"].keys() == theirs["state_dict"].keys(), (
+    assert checkpoint["state_dict"].keys() == whole_checkpoint["state_dict"].keys(), (
         "one process can read what two have written"
     )
 
@@ -805,10 +802,8 @@ def test_a_run_goes_on_with_other_devices(workplace: Path, tmp_path: Path, strat
         )
         done = forked.run(words, env=environment(), capture_output=True, text=True, timeout=300)
         assert done.returncode == (143 if stop else 0), done.stderr[-3000:]
-    assert (
-        "goes on in another layout" in done.stderr
-        and "trainer.devices was 1 and is 2" in done.stderr
-    )
+    assert "goes on in another layout" in done.stderr
+    assert "trainer.devices was 1 and is 2" in done.stderr
     assert [one["trainer.devices"] for one in state(run_dir)["facts"]["earlier_layouts"]] == [2, 1]
     run_here(workplace, tmp_path / "whole", **still)
     assert_near(run_dir, tmp_path / "whole")
@@ -865,7 +860,8 @@ def test_a_rank_ends_with_the_first(workplace: Path, tmp_path: Path) -> None:
     first = subprocess.Popen(command(workplace, tmp_path / "run", **changes), env=environment())
     deadline = time.monotonic() + 300
     while (rank := second_rank(first)) is None:
-        assert first.poll() is None and time.monotonic() < deadline
+        assert first.poll() is None
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     first.kill()
     first.wait()
@@ -919,9 +915,9 @@ def test_a_compiled_run_learns_the_same(workplace: Path, whole_run: Path, tmp_pa
     """
     run_here(workplace, tmp_path / "run", **{"trainer.compile": True})
     assert state(tmp_path / "run")["facts"]["compiled"] is True
-    ours, theirs = (
+    compiled, eager = (
         {row[:2]: float(row[2]) for row in rows(folder)} for folder in (tmp_path / "run", whole_run)
     )
     for step in range(1, 11):
-        assert ours[step, "train/loss"] == pytest.approx(theirs[step, "train/loss"], abs=0.1)
+        assert compiled[step, "train/loss"] == pytest.approx(eager[step, "train/loss"], abs=0.1)
     assert tensors(tmp_path / "run").keys() == tensors(whole_run).keys()

@@ -11,16 +11,11 @@ from omegaconf import OmegaConf
 
 from clozelab.launch import sweep
 from clozelab.report.tracked import tracked_config
-from clozelab.runs.fingerprint import (
-    HIDDEN,
-    canonical,
-    flatten,
-    redacted,
-    redacted_words,
-    watched_files,
-)
+from clozelab.runs.identity import canonical, flatten
+from clozelab.runs.inputs import watched_files
+from clozelab.runs.redaction import HIDDEN, redacted, redacted_words
 from clozelab.runs.store import Run
-from clozelab.suggestions import EXPERIMENTS_DIR
+from clozelab.text.paths import EXPERIMENTS_DIR
 
 WANDB_KEY = "0123456789abcdef" * 2 + "01234567"
 

@@ -34,7 +34,7 @@ from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
 from clozelab.objectives.objective import Objective
-from clozelab.runs.fingerprint import RESULTS_VERSIONS
+from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.stages import finetune as stage
 from clozelab.stages import pretrain
 
@@ -145,7 +145,7 @@ SCORE_TOLERANCE = 1e-3
 no other score.
 """
 CHANGED = (
-    "results have changed: raise RESULTS_VERSIONS in runs/fingerprint.py (and pin the new values"
+    "results have changed: raise RESULTS_VERSIONS in runs/identity.py (and pin the new values"
     " here), or find out why. Now: "
 )
 MLM = MaskedLanguageModel(

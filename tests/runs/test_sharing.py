@@ -12,8 +12,9 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.launch.jobs import job_status
-from clozelab.runs.find import (
-    find,
+from clozelab.runs.find import find
+from clozelab.runs.record import Record, read_record
+from clozelab.runs.reuse import (
     find_equal_run,
     is_done,
     kept_steps,
@@ -21,7 +22,6 @@ from clozelab.runs.find import (
     require_kept_encoders,
     shared_run_is_there,
 )
-from clozelab.runs.record import Record, read_record
 from clozelab.runs.store import Run, share_equal_run
 
 INPUTS = {"corpus": "c" * 64}

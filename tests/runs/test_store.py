@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from clozelab.runs.find import is_done
-from clozelab.runs.fingerprint import RESULTS_VERSIONS, canonical, encoder_fingerprint
+from clozelab.runs.identity import RESULTS_VERSIONS, canonical
+from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import read_record
+from clozelab.runs.reuse import is_done
 from clozelab.runs.store import Run, RunBusyError, RunConflictError
 from clozelab.training.host import process_rank
 from clozelab.training.stopping import Interrupted
@@ -222,7 +223,7 @@ def test_a_full_disk_at_the_end_does_not_hide_what_it_broke(
         raise OSError(28, "No space left on device")
 
     with pytest.raises(ValueError, match="the checkpoint is not saved"), claim(tmp_path):
-        monkeypatch.setattr("clozelab.runs.store.ledger.write_record", full)
+        monkeypatch.setattr("clozelab.runs.store.write_record", full)
         raise ValueError("the checkpoint is not saved")
 
 

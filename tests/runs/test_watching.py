@@ -13,9 +13,9 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.corpus.files import Source, find_files
-from clozelab.runs import fingerprint as watching
-from clozelab.runs.find import is_done
-from clozelab.runs.fingerprint import UNWATCHED, watched_files
+from clozelab.runs import inputs as watching
+from clozelab.runs.inputs import UNWATCHED, watched_files
+from clozelab.runs.reuse import is_done
 from clozelab.runs.store import Run
 
 

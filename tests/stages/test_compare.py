@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from clozelab.results.answers import paired_test
 from clozelab.stages.compare import differences, final_scores, held_out_figures, main, open_run
-from clozelab.verdicts.examples import paired_test
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from clozelab.stages import reproduce
 from clozelab.stages.plan import doctor
 from clozelab.stages.prepare import find_corpus, prepared_corpus
 from clozelab.stages.subject import gather, gather_sweep
-from clozelab.suggestions import EXPERIMENTS_DIR
+from clozelab.text.paths import EXPERIMENTS_DIR
 
 EXPERIMENT = EXPERIMENTS_DIR / "table5_pretraining_tasks"
 WORLD = [

@@ -61,16 +61,17 @@ def test_attention_is_transformers(model: Any, tmp_path: Path) -> None:
     assert np.array_equal(ours.attention(texts[0]), ours.attention(texts)[0])
     causal, _ = model("lm", is_causal=True)
     maps = causal.attention("a b c d")
-    assert np.triu(maps, 1).max() == 0 and np.abs(maps.sum(-1) - 1).max() < 1e-5
+    assert np.triu(maps, 1).max() == 0
+    assert np.abs(maps.sum(-1) - 1).max() < 1e-5
     (tmp_path / "in.txt").write_text("a b\nc d e\n")
     words = [f"input={tmp_path / 'in.txt'}", "do=attention", "precision=32-true", "device=cpu"]
     assert main(["predict", str(folder), *words, f"output={tmp_path / 'maps.npz'}"]) == 0
     kept = np.load(tmp_path / "maps.npz")
     low = clozelab.load(folder, device="cpu", precision="bf16-mixed").attention("c d e")
-    assert low.dtype == np.float32 and np.abs(low - kept["text_2"]).max() < 0.1
-    assert [*kept] == ["text_1", "text_2"] and np.array_equal(
-        kept["text_2"], ours.attention(["a b", "c d e"])[1]
-    )
+    assert low.dtype == np.float32
+    assert np.abs(low - kept["text_2"]).max() < 0.1
+    assert [*kept] == ["text_1", "text_2"]
+    assert np.array_equal(kept["text_2"], ours.attention(["a b", "c d e"])[1])
 
 
 @pytest.mark.parametrize("act", ["classify", "fill", "answer"])
@@ -79,26 +80,30 @@ def test_the_shares_are_complete(model: Any, act: str) -> None:
     text: Any = {"classify": "a b c d e", "fill": "a b [MASK] d", "answer": ("a b", "c d e f g")}[
         act
     ]
-    found = attribute(ours, act, text, steps=256)
-    gain = found.logit - found.without
-    assert abs(gain) > 0.1 and abs(found.gap) < 0.01 * abs(gain)
-    assert abs(attribute(ours, act, text, steps=1).gap) > 10 * abs(found.gap), (
+    attribution = attribute(ours, act, text, steps=256)
+    gain = attribution.logit - attribution.without
+    assert abs(gain) > 0.1
+    assert abs(attribution.gap) < 0.01 * abs(gain)
+    assert abs(attribute(ours, act, text, steps=1).gap) > 10 * abs(attribution.gap), (
         "one point is no integral"
     )
-    assert found.shares[0] == found.shares[-1] == 0.0 and found.tokens[0] == "[CLS]"
+    assert attribution.shares[0] == attribution.shares[-1] == 0.0
+    assert attribution.tokens[0] == "[CLS]"
     if act == "classify":
-        assert found.answer == ours.classify(text).label
+        assert attribution.answer == ours.classify(text).label
         worst = min(LABELS, key=ours.classify(text).probabilities.__getitem__)
-        assert attribute(ours, act, text, target=worst).logit < found.logit
+        assert attribute(ours, act, text, target=worst).logit < attribution.logit
     if act == "fill":
-        assert found.answer == ours.fill_mask(text).masks[0][0].token and found.shares[3] == 0.0
+        assert attribution.answer == ours.fill_mask(text).masks[0][0].token
+        assert attribution.shares[3] == 0.0
     if act == "answer":
         with pytest.raises(ValueError, match="target=c: this model gives a span"):
             attribute(ours, act, text, target="c")
-        assert found.answer == ours.answer(*text, null_answer=False).text
+        assert attribution.answer == ours.answer(*text, null_answer=False).text
         rules = {"with_unanswerable": True, "threshold": -1e9, "max_answer_length": 1}
         ours.model.config["clozelab"] = {"answers": rules}
-        assert ours.answer(*text).text == "" and attribute(ours, act, text).answer == "no answer"
+        assert ours.answer(*text).text == ""
+        assert attribute(ours, act, text).answer == "no answer"
         rules["threshold"] = 1e9
         assert ours.answer(*text).text == attribute(ours, act, text).answer, "one token at most"
 
@@ -106,7 +111,7 @@ def test_the_shares_are_complete(model: Any, act: str) -> None:
 def test_the_shares_are_those_of_an_independent_sum(model: Any) -> None:
     transformers = pytest.importorskip("transformers")
     ours, folder = model("classification")
-    found = attribute(ours, "classify", "a b c d", target="yes", steps=128)
+    attribution = attribute(ours, "classify", "a b c d", target="yes", steps=128)
     reference = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     ids = tokenizer("a b c d", return_tensors="pt")["input_ids"]
@@ -119,7 +124,7 @@ def test_the_shares_are_those_of_an_independent_sum(model: Any) -> None:
         reference(inputs_embeds=here).logits[:, 1].sum().backward()
         total += here.grad.sum(0, keepdim=True) / points
     expected = (total * (end - start)).sum(-1)[0]
-    assert np.abs(np.array(found.shares) - expected.numpy()).max() < 1e-3
+    assert np.abs(np.array(attribution.shares) - expected.numpy()).max() < 1e-3
 
 
 def test_the_page_and_the_picture(model: Any, tmp_path: Path, capsys: Any) -> None:
@@ -128,11 +133,14 @@ def test_the_page_and_the_picture(model: Any, tmp_path: Path, capsys: Any) -> No
     for out in (page, picture):
         words = ["text=a < b > c", f"out={out}", "layers=1,2", "heads=1", "steps=8", "device=cpu"]
         assert main(["explain", str(folder), *words]) == 0
-    shown = page.read_text(encoding="utf-8")
-    assert picture.read_bytes().startswith(b"\x89PNG") and "layer 1 head 1, layer 2 head 1" in shown
-    assert "&lt;<small>" in shown and "m&lt;x&gt;" in shown and "m<x>" not in shown
-    assert not re.search(r'(src|href)="(?!data:)|<script|https?:', shown), "nothing is fetched"
-    assert len(re.findall('class="token"', shown)) == 7
+    html = page.read_text(encoding="utf-8")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "layer 1 head 1, layer 2 head 1" in html
+    assert "&lt;<small>" in html
+    assert "m&lt;x&gt;" in html
+    assert "m<x>" not in html
+    assert not re.search(r'(src|href)="(?!data:)|<script|https?:', html), "nothing is fetched"
+    assert len(re.findall('class="token"', html)) == 7
     plain, _ = model()
     assert main(["explain", str(plain.model.folder), "text=a b", f"out={page}", "device=cpu"]) == 0
     assert "no trained head" in page.read_text(encoding="utf-8")
@@ -150,6 +158,5 @@ def test_the_page_and_the_picture(model: Any, tmp_path: Path, capsys: Any) -> No
             "target=maybe: this model knows no, yes, perhaps",
         ),
     ):
-        assert main(["explain", str(folder), *words]) == 1 and said in " ".join(
-            capsys.readouterr().err.split()
-        )
+        assert main(["explain", str(folder), *words]) == 1
+        assert said in " ".join(capsys.readouterr().err.split())

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.results.words import cell_note
 
+from clozelab.results.experiment import find_experiment, load_experiment
+from clozelab.results.table import build_table
 from clozelab.runs.find import find
 from clozelab.stages.explain_cell import find_columns, runs_of_cell
 from clozelab.stages.explain_cell import main as explain_cell
-from clozelab.verdicts.experiment import find_experiment, load_experiment
-from clozelab.verdicts.table import build_table
 
 EXPERIMENT = load_experiment(find_experiment("table5_pretraining_tasks"))
 
@@ -69,7 +70,7 @@ def test_an_equal_score_at_another_rate_does_not_count(tmp_path: Path, writers: 
     writers.finetune(tmp_path, "large", "rte", (1, 1), 70.0, config={"learning_rate": 5e-5})
     table = build_table(glue, find(tmp_path))
     (column,) = find_columns(table, "RTE")
-    assert table.cells["given", column.key].note.startswith("learning rate 2e-05")
+    assert cell_note(table.cells["given", column.key]).startswith("learning rate 2e-05")
     notes = {
         run.record.folder.parent.name: run.note
         for run in runs_of_cell(table, "given", column)

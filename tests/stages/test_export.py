@@ -20,7 +20,7 @@ from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
 from clozelab.modules.model import Model, read_model, write_model
-from clozelab.stages.export import without_path
+from clozelab.stages.model_card import without_path
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_letters], lowercase=False)
 LABELS = ("no", "perhaps", "yes")
@@ -73,18 +73,17 @@ def test_a_run_becomes_a_model_of_transformers_with_a_card(
         out, output_loading_info=True
     )
     assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    assert [loaded.config.id2label[i] for i in range(3)] == list(
-        LABELS
-    ) and loaded.config.finetuning_task == "mnli"
+    assert [loaded.config.id2label[i] for i in range(3)] == list(LABELS)
+    assert loaded.config.finetuning_task == "mnli"
     assert transformers.AutoTokenizer.from_pretrained(out).model_max_length == 20
-    theirs = transformers.pipeline("text-classification", model=str(out))("a b c", top_k=None)
+    predictions = transformers.pipeline("text-classification", model=str(out))("a b c", top_k=None)
     model = read_model(out)
     ids = torch.tensor([2, *model.tokenizer.encode_flat(["a b c"])[0], 3])
     layout, positions = Layout.ragged([len(ids)]), torch.arange(len(ids))
     with torch.no_grad():
         states = model.encoder(ids, torch.zeros_like(ids), positions, layout).sequence_output
         probs = model.heads["classification"](model.encoder.pool(states, layout)).softmax(-1)[0]
-    assert {one["label"]: one["score"] for one in theirs} == pytest.approx(
+    assert {one["label"]: one["score"] for one in predictions} == pytest.approx(
         dict(zip(LABELS, probs.tolist(), strict=True)), abs=1e-5
     )
     card = (out / "README.md").read_text()
@@ -114,10 +113,8 @@ def test_a_head_without_weights_is_not_made_up(tmp_path, tiny_config, capsys):
     }
     (folder / "config.json").write_text(json.dumps(config))
     assert main(["export", str(folder), f"to={tmp_path / 'out'}"]) == 1
-    assert (
-        "has no weights for its spans head" in capsys.readouterr().err
-        and not (tmp_path / "out").exists()
-    )
+    assert "has no weights for its spans head" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
     assert main(["export", str(folder), f"to={tmp_path / 'out'}", "head=false"]) == 0
     written = read_model(tmp_path / "out")
     assert (written.architecture, written.task, written.untrained) == ("BertModel", None, ())
@@ -155,7 +152,8 @@ def test_mistakes_are_one_sentence(tmp_path, tiny_config, monkeypatch, capsys, w
     (tmp_path / "full" / "thesis.tex").touch()
     (write_folder(tmp_path / "edited", tiny_config) / "README.md").touch()
     assert main(["export", *words]) == 1
-    assert word in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert word in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_encoder_of_a_masked_model_has_no_pooler_made_up(tmp_path, tiny_config):
@@ -181,15 +179,15 @@ def test_a_card_names_no_place_of_this_machine():
         "hydra.searchpath=[file:///home/me]",
         "seed=1",
     ]
-    said = [
+    expected = [
         "pretrain",
         "--config-dir",
         "FOLDER",
         "encoder=ENCODER",
         "objective/input=full_sentences",
     ]
-    said += ["+a.data_dir=DATA_DIR", "runs_dir=runs/x", "hydra.searchpath=SEARCHPATH", "seed=1"]
-    assert [without_path(word) for word in words] == said
+    expected += ["+a.data_dir=DATA_DIR", "runs_dir=runs/x", "hydra.searchpath=SEARCHPATH", "seed=1"]
+    assert [without_path(word) for word in words] == expected
 
 
 def test_push_says_what_it_would_do_and_does_it_when_told(
@@ -207,20 +205,18 @@ def test_push_says_what_it_would_do_and_does_it_when_told(
             return "https://hub/commit"
 
     monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
-    words = [
+    command = [
         "export",
         str(write_folder(tmp_path / "m", tiny_config, "lm")),
         f"to={tmp_path / 'out'}",
         "push=me/mine",
     ]
-    assert main(words) == 0
-    said = capsys.readouterr().out
-    assert (
-        "would create the private repository me/mine" in said
-        and "model.safetensors  " in said
-        and not done
-    )
-    assert main([*words, "yes=true"]) == 0
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert "would create the private repository me/mine" in printed
+    assert "model.safetensors  " in printed
+    assert not done
+    assert main([*command, "yes=true"]) == 0
     assert done == [("create", "me/mine", "True"), ("upload", "me/mine", str(tmp_path / "out"))]
     assert "https://hub/commit" in capsys.readouterr().out
 
@@ -280,24 +276,25 @@ def test_onnx_gives_the_outputs_of_the_model(tmp_path, tiny_config, shape):
     """On a batch of another size and length than the three that the export itself looks at."""
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    from clozelab.modules.onnx import rows, stream_outputs
+    from clozelab.modules.onnx import random_rows, stream_outputs
 
     kinds, changes = SHAPES[shape]
     folder, out = write_folder(tmp_path / "m", tiny_config, *kinds, **changes), tmp_path / "out"
     assert main(["export", str(folder), f"to={out}", "format=onnx"]) == 0
     model, content = read_model(folder), (out / "onnx" / "model.onnx").read_bytes()
-    batch = rows(model, lengths := [11, 2, 17, 17, 6, 1], seed=9)
+    lengths = [11, 2, 17, 17, 6, 1]
+    batch = random_rows(model, lengths, seed=9)
     session = onnxruntime.InferenceSession(content)
-    theirs = session.run(None, {name: value.numpy() for name, value in batch.items()})
-    names, real = (
+    outputs = session.run(None, {name: value.numpy() for name, value in batch.items()})
+    names, is_token = (
         [one.name for one in session.get_outputs()],
         batch["attention_mask"].bool().numpy(),
     )
     with torch.no_grad():
-        ours = stream_outputs(model, batch, lengths)
-    for name, other in zip(names, theirs, strict=True):
-        other = other[real] if len(ours[name]) == sum(lengths) else other
-        assert np.abs(ours[name].numpy() - other).max() <= 1e-4, name
+        expected = stream_outputs(model, batch, lengths)
+    for name, output in zip(names, outputs, strict=True):
+        output = output[is_token] if len(expected[name]) == sum(lengths) else output
+        assert np.abs(expected[name].numpy() - output).max() <= 1e-4, name
     assert len(names) == 1 + len(kinds) + ("spans" in kinds) + (shape in ("bert", "albert")), names
 
 
@@ -421,6 +418,8 @@ def test_every_damage_is_one_clear_sentence(sound, tmp_path, monkeypatch, capsys
     shutil.copytree(sound, tmp_path / "m")
     damage(tmp_path / "m")
     assert main(["export", "m", "to=out"]) == 1
-    said = capsys.readouterr().err
-    assert word in said and "Traceback" not in said and len(said.splitlines()) == 2, said
+    message = capsys.readouterr().err
+    assert word in message and "Traceback" not in message and len(message.splitlines()) == 2, (
+        message
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["m"], "nothing is written, and no canary"

@@ -62,10 +62,8 @@ def test_answers_stand_beside_the_given_columns(
 ) -> None:
     status, out, err = predict("input=rows.csv", "text=review", "output=out.csv")
     assert (status, out) == (0, "")
-    assert (
-        "2 of 4 texts were not answered: rows.csv:4 is empty" in err
-        and "rows.csv:5 has no token but [UNK]" in err
-    )
+    assert "2 of 4 texts were not answered: rows.csv:4 is empty" in err
+    assert "rows.csv:5 has no token but [UNK]" in err
     given = list(csv.reader(io.StringIO(ROWS)))
     header, *rows = csv.reader(io.StringIO((tmp_path / "out.csv").read_text()))
     assert header == [
@@ -82,13 +80,16 @@ def test_answers_stand_beside_the_given_columns(
     assert [float(rows[number][5]) for number in READABLE] == pytest.approx(
         [one.probability for one in expected]
     )
-    assert rows[1][4:8] == [""] * 4 and "is empty" in rows[1][8] and rows[0][8] == ""
+    assert rows[1][4:8] == [""] * 4
+    assert "is empty" in rows[1][8]
+    assert rows[0][8] == ""
     assert predict("input=rows.csv", "text=review")[1] == (tmp_path / "out.csv").read_text(), (
         "also to a pipe"
     )
     # What was written is read again, and its own columns are replaced.
     status, out, err = predict("input=out.csv", "text=review")
-    assert out == (tmp_path / "out.csv").read_text() and "error is replaced by the answers'" in err
+    assert out == (tmp_path / "out.csv").read_text()
+    assert "error is replaced by the answers'" in err
 
 
 def test_parquet_keeps_its_types(predict: Any, tmp_path: Path) -> None:
@@ -103,18 +104,16 @@ def test_parquet_keeps_its_types(predict: Any, tmp_path: Path) -> None:
     )
     frame.to_parquet(tmp_path / "in.parquet")
     assert predict("input=in.parquet", "output=out.parquet")[0] == 0
-    found = pandas.read_parquet(tmp_path / "out.parquet")
-    pandas.testing.assert_frame_equal(found[frame.columns], frame)
-    assert (
-        found.prediction.notna().tolist() == [True, False, True]
-        and "cell is empty" in found.error[1]
-    )
+    table = pandas.read_parquet(tmp_path / "out.parquet")
+    pandas.testing.assert_frame_equal(table[frame.columns], frame)
+    assert table.prediction.notna().tolist() == [True, False, True]
+    assert "cell is empty" in table.error[1]
     _, out, _ = predict("input=in.parquet", "--json")
     first, second, _ = map(json.loads, out.splitlines())
-    assert first["when"].startswith("2020-01-01") and first["prediction"]["label"] in ("no", "yes")
-    assert (second["text"], second["prediction"]) == (None, None) and "cell is empty" in second[
-        "error"
-    ]
+    assert first["when"].startswith("2020-01-01")
+    assert first["prediction"]["label"] in ("no", "yes")
+    assert (second["text"], second["prediction"]) == (None, None)
+    assert "cell is empty" in second["error"]
 
 
 def test_embeddings_of_rows(predict: Any, predictor: Any, tmp_path: Path) -> None:
@@ -128,9 +127,8 @@ def test_embeddings_of_rows(predict: Any, predictor: Any, tmp_path: Path) -> Non
     assert np.load(tmp_path / "v.npy").shape == (3, 24)
     assert predict("input=rows.csv", "text=review", "do=embed", "output=v.parquet")[0] == 0
     table = pandas.read_parquet(tmp_path / "v.parquet")
-    assert table.id.tolist() == ["007", "8", "9", "10"] and table.embedding.isna().tolist() == [
-        False
-    ] * 2 + [
+    assert table.id.tolist() == ["007", "8", "9", "10"]
+    assert table.embedding.isna().tolist() == [False] * 2 + [
         True,
         False,
     ]
@@ -138,11 +136,9 @@ def test_embeddings_of_rows(predict: Any, predictor: Any, tmp_path: Path) -> Non
 
 def test_columns_are_named_or_found(predict: Any, tmp_path: Path) -> None:
     status, _, err = predict("input=rows.csv")
-    assert (
-        status == 1
-        and "rows.csv has the columns 'id', 'review', 'stars', 'day'" in err
-        and "text=COLUMN" in err
-    )
+    assert status == 1
+    assert "rows.csv has the columns 'id', 'review', 'stars', 'day'" in err
+    assert "text=COLUMN" in err
     assert "no column 'reviw'; did you mean 'review'" in predict("input=rows.csv", "text=reviw")[2]
     assert (
         "say text=FIRST,day for the texts of two columns"
@@ -150,10 +146,12 @@ def test_columns_are_named_or_found(predict: Any, tmp_path: Path) -> None:
     )
     (tmp_path / "pairs.tsv").write_text("premise\thypothesis\tlabel\na b\tc\t0\nd\te\t1\n")
     status, out, err = predict("input=pairs.tsv")
-    assert status == 0 and "pairs.tsv: text=premise,hypothesis" in err
+    assert status == 0
+    assert "pairs.tsv: text=premise,hypothesis" in err
     assert out.splitlines()[0].split("\t")[:4] == ["premise", "hypothesis", "label", "prediction"]
     turned = predict("input=pairs.tsv", "text=hypothesis,premise")[1]
-    assert turned.splitlines()[0] == out.splitlines()[0] and turned != out
+    assert turned.splitlines()[0] == out.splitlines()[0]
+    assert turned != out
     (tmp_path / "one.jsonl").write_text('{"text": "a", "sentence2": "b"}\n')
     assert (
         "did you mean 'pair'? Call it so, or say text=text,sentence2"
@@ -168,23 +166,23 @@ def test_one_odd_line_keeps_its_place(predict: Any, tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_bytes(b"a b\n\n\xe9\n" + b"a " * 100 + b"\nc\n")
     status, out, err = predict("input=lines.txt")
     lines = out.splitlines()
-    assert (
-        status == 0
-        and len(lines) == 5
-        and "3 of 5 texts were not answered: lines.txt:2 is empty" in err
-    )
-    assert (
-        lines[1].startswith("(not answered: it is empty")
-        and "not UTF-8" in lines[2]
-        and "102 tokens" in lines[3]
-    )
+    assert status == 0
+    assert len(lines) == 5
+    assert "3 of 5 texts were not answered: lines.txt:2 is empty" in err
+    assert lines[1].startswith("(not answered: it is empty")
+    assert "not UTF-8" in lines[2]
+    assert "102 tokens" in lines[3]
     assert [lines[0], lines[4]] == [predict(f"text={text}")[1].strip() for text in ("a b", "c")]
     assert predict("input=lines.txt", "empty=skip")[1].splitlines() == [lines[0], *lines[2:]]
     status, out, err = predict("input=lines.txt", "errors=raise", "output=out.txt")
-    assert status == 1 and "lines.txt:3 is not UTF-8" in err and not (tmp_path / "out.txt").exists()
+    assert status == 1
+    assert "lines.txt:3 is not UTF-8" in err
+    assert not (tmp_path / "out.txt").exists()
     (tmp_path / "none.txt").write_text("\U0001f600\n\n")
     status, _, err = predict("input=none.txt", "output=out.txt")
-    assert status == 1 and "none.txt:1 has no token" in err and not (tmp_path / "out.txt").exists()
+    assert status == 1
+    assert "none.txt:1 has no token" in err
+    assert not (tmp_path / "out.txt").exists()
     assert "errors=skip: choose one of mark, raise" in predict("input=lines.txt", "errors=skip")[2]
 
 

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from omegaconf.errors import InterpolationResolutionError
 
+from clozelab.analysis.scores import DataColumn
+from clozelab.analysis.statistics import estimate
+from clozelab.analysis.verdicts import Judgement, Verdict
 from clozelab.launch.jobs import PlannedJob
-from clozelab.metrics.statistics import estimate
 from clozelab.planning.steps import Step
+from clozelab.report import summaries
+from clozelab.results.experiment import Experiment, load_experiment
 from clozelab.stages import reproduce
 from clozelab.stages.plan import doctor
-from clozelab.verdicts import accounts
-from clozelab.verdicts.experiment import Experiment, load_experiment
-from clozelab.verdicts.judging import HOLDS, INCONCLUSIVE, Judgement
-from clozelab.verdicts.table import DataColumn
 
 STEPS = [
     Step("prepare", "prepare", None, ()),
@@ -127,10 +127,10 @@ def test_the_next_seed_goes_to_the_claim_that_is_nearest(
     folder = ruled(tmp_path / "mine")
     experiment, rounds = load_experiment(folder), []
     script = [
-        [(0, 3, INCONCLUSIVE), (1, 3, INCONCLUSIVE), (2, 3, INCONCLUSIVE)],
-        [(0, 4, HOLDS), (1, 3, INCONCLUSIVE), (2, 4, INCONCLUSIVE, 0.1)],
-        [(0, 4, HOLDS), (1, 3, INCONCLUSIVE, 0.1), (2, 5, INCONCLUSIVE)],
-        [(0, 4, HOLDS), (1, 4, INCONCLUSIVE, None), (2, 5, INCONCLUSIVE)],
+        [(0, 3, Verdict.INCONCLUSIVE), (1, 3, Verdict.INCONCLUSIVE), (2, 3, Verdict.INCONCLUSIVE)],
+        [(0, 4, Verdict.HOLDS), (1, 3, Verdict.INCONCLUSIVE), (2, 4, Verdict.INCONCLUSIVE, 0.1)],
+        [(0, 4, Verdict.HOLDS), (1, 3, Verdict.INCONCLUSIVE, 0.1), (2, 5, Verdict.INCONCLUSIVE)],
+        [(0, 4, Verdict.HOLDS), (1, 4, Verdict.INCONCLUSIVE, None), (2, 5, Verdict.INCONCLUSIVE)],
     ]
 
     def run_round(
@@ -142,7 +142,7 @@ def test_the_next_seed_goes_to_the_claim_that_is_nearest(
         )
 
     monkeypatch.setattr(reproduce, "run_round", run_round)
-    monkeypatch.setattr(accounts, "seed_seconds", lambda *_: None)
+    monkeypatch.setattr(summaries, "seed_seconds", lambda *_: None)
     monkeypatch.setattr(reproduce, "make_steps", lambda *_: STEPS)
     assert reproduce.main([str(folder), "until=decided", "scale=demo"]) == 0
     first, fourth = ["scale=demo", "seeds=1,2,3"], ["scale=demo", "pretrain.seed=4"]
@@ -184,7 +184,7 @@ def test_a_budget_begins_no_seed_that_it_cannot_pay(
         rounds.append(1)
         clock[0] += 300.0 if len(rounds) == 1 else 100.0
         return 0, SimpleNamespace(
-            judgements=[judgement(experiment, 0, 2 + len(rounds), INCONCLUSIVE)], table=None
+            judgements=[judgement(experiment, 0, 2 + len(rounds), Verdict.INCONCLUSIVE)], table=None
         )
 
     monkeypatch.setattr(reproduce, "run_round", run_round)
@@ -198,7 +198,7 @@ def test_a_budget_begins_no_seed_that_it_cannot_pay(
         ("2h", 7000.0, 1),
     ):
         rounds.clear()
-        monkeypatch.setattr(accounts, "seed_seconds", lambda *_, before=before: before or None)
+        monkeypatch.setattr(summaries, "seed_seconds", lambda *_, before=before: before or None)
         assert reproduce.main([str(folder), "until=decided", f"budget={budget}"]) == 0
         assert len(rounds) == wanted, budget
 
@@ -246,7 +246,7 @@ def test_a_claim_about_two_columns_gets_its_seed_on_both(
     }
     folder = ruled(tmp_path / "mine", columns=["mrpc", measure], claims=[claim])
     experiment = load_experiment(folder)
-    found = judgement(experiment, 0, 3, INCONCLUSIVE)
+    found = judgement(experiment, 0, 3, Verdict.INCONCLUSIVE)
     assert reproduce.next_seed(found, experiment) == ["seeds=4", "pretrain.arm=b,a", "row=b,a"]
     stages = []
 
@@ -255,7 +255,7 @@ def test_a_claim_about_two_columns_gets_its_seed_on_both(
         return 0, SimpleNamespace(judgements=[found], table=None)
 
     monkeypatch.setattr(reproduce, "run_round", run_round)
-    monkeypatch.setattr(accounts, "seed_seconds", lambda *_: None)
+    monkeypatch.setattr(summaries, "seed_seconds", lambda *_: None)
     with pytest.raises(ValueError, match="a seed more gave 't' none: seeds=4"):
         reproduce.main([str(folder), "until=decided", "scale=demo"])
     assert stages == [["prepare", "pretrain", "finetune", "evaluate"]] * 2, "and not for ever"
@@ -281,7 +281,7 @@ def test_a_claim_on_a_measure_gets_its_seed_without_fine_tuning(tmp_path: Path) 
         ruled(tmp_path / "mine", columns=["mrpc", measure], claims=[claim])
     )
     column = DataColumn("x", "x", "m", experiment.columns[1], False, tasks=("blimp",))
-    found = replace(judgement(experiment, 0, 3, INCONCLUSIVE), column=column)
+    found = replace(judgement(experiment, 0, 3, Verdict.INCONCLUSIVE), column=column)
     assert reproduce.next_seed(found, experiment) == [
         *("pretrain.seed=4", "pretrain.arm=b,a"),
         *("evaluate.pretrain_seed=4", "evaluate.measured=b,a", "evaluate.measure=blimp"),
@@ -292,6 +292,6 @@ def test_a_claim_on_a_measure_gets_its_seed_without_fine_tuning(tmp_path: Path) 
 def test_rows_at_unequal_seeds_get_the_one_that_is_lacking(tmp_path: Path) -> None:
     """The row with fewest seeds would else stay behind for good."""
     experiment = load_experiment(ruled(tmp_path / "mine"))
-    found = judgement(experiment, 0, 3, INCONCLUSIVE)
+    found = judgement(experiment, 0, 3, Verdict.INCONCLUSIVE)
     seeds = {"b a": "1 2 3 4/1 2", "b random": "1 2 3/1 2"}
     assert reproduce.next_seed(replace(found, seeds=seeds), experiment)[0] == "pretrain.seed=4"

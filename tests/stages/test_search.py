@@ -70,7 +70,8 @@ def test_a_run_is_scored_and_used_with_the_pooling_of_its_training(
 ) -> None:
     run, common = trained["run"], trained["common"]
     model = clozelab.load(run.folder, precision="32-true")
-    assert model.model.task == "embedding" and model.model.config["clozelab"]["pooling"] == "cls"
+    assert model.model.task == "embedding"
+    assert model.model.config["clozelab"]["pooling"] == "cls"
     texts = ["a b c", "x y"]
     assert np.array_equal(model.embed(texts), model.embed(texts, pooling="cls"))
     assert np.abs(model.embed(texts) - model.embed(texts, pooling="mean")).max() > 1e-3
@@ -90,20 +91,20 @@ def test_a_run_is_scored_and_used_with_the_pooling_of_its_training(
     mean, cls = (
         clozelab.evaluate(row=one, pooling=one, **untrained).values for one in ("mean", "cls")
     )
-    assert cls["validation/spearman"] < run.values["validation/spearman"] - 5 and mean != cls
+    assert cls["validation/spearman"] < run.values["validation/spearman"] - 5
+    assert mean != cls
     predicted = [
         json.loads(line) for line in (run.folder / "predictions.jsonl").read_text().splitlines()
     ]
-    assert (
-        min(one["prediction"] for one in predicted) >= -5
-        and max(one["prediction"] for one in predicted) <= 5.001
-    )
+    assert min(one["prediction"] for one in predicted) >= -5
+    assert max(one["prediction"] for one in predicted) <= 5.001
     assert (
         main(["export", str(run.folder), f"to={tmp_path / 'st'}", "format=sentence_transformers"])
         == 0
     )
     pooling = json.loads((tmp_path / "st/1_Pooling/config.json").read_text())
-    assert pooling["pooling_mode_cls_token"] and not pooling["pooling_mode_mean_tokens"]
+    assert pooling["pooling_mode_cls_token"]
+    assert not pooling["pooling_mode_mean_tokens"]
     assert "pooling" in clozelab.load(tmp_path / "st").model.config["clozelab"], (
         "it is remembered there, too"
     )
@@ -134,15 +135,16 @@ def test_classes_are_told_from_two_embeddings_also_of_a_test_file(trained: Any) 
         **common,
     )
     assert main(["predict", str(run.folder), "--test"]) == 0
-    said = [
+    test_predictions = [
         line.split("\t")[1]
         for line in (run.folder / "test_predictions/RTE.tsv").read_text().splitlines()[1:]
     ]
-    kept = [
+    validation_predictions = [
         json.loads(line)["prediction"]
         for line in (run.folder / "predictions.jsonl").read_text().splitlines()
     ]
-    assert said == kept and len(said) == 32
+    assert test_predictions == validation_predictions
+    assert len(test_predictions) == 32
     config = json.loads((run.folder / "model/config.json").read_text())
     assert (config["architectures"], config["clozelab"]["pooling"]) == (["BertModel"], "mean")
     transformers = pytest.importorskip("transformers")
@@ -173,30 +175,38 @@ def test_search_embeds_once_and_refuses_another_models(
         return status, out.splitlines(), " ".join(err.split())
 
     status, lines, _ = search(run, "top_k=2")
-    assert status == 0 and len(lines) == 2 and lines[0] == "1.0000\t1\ta b c d e"
+    assert status == 0
+    assert len(lines) == 2
+    assert lines[0] == "1.0000\t1\ta b c d e"
     kept = np.load(f"{file}.npy")
     model = clozelab.load(run, precision="32-true")
     assert np.abs(kept - model.embed(file.read_text().splitlines())).max() <= 1e-6
     cosine = kept[0] @ kept[2] / np.linalg.norm(kept[0]) / np.linalg.norm(kept[2])
     stamp = Path(f"{file}.npy").stat().st_mtime_ns
-    found = [json.loads(line) for line in search(run, "--json")[1]]
+    hits = [json.loads(line) for line in search(run, "--json")[1]]
     assert Path(f"{file}.npy").stat().st_mtime_ns == stamp, "embedded once"
-    assert next(one for one in found if one["line"] == 3)["cosine"] == pytest.approx(
+    assert next(one for one in hits if one["line"] == 3)["cosine"] == pytest.approx(
         cosine, abs=1e-4
     )
-    for status, _, said in (search(trained["root"] / "encoder"), search(run, "pooling=mean")):
-        assert status == 1 and "holds embeddings of another" in said and "output=" in said
+    for status, _, message in (search(trained["root"] / "encoder"), search(run, "pooling=mean")):
+        assert status == 1
+        assert "holds embeddings of another" in message
+        assert "output=" in message
     file.write_text("v w x y z\na b c d e\n", encoding="utf-8")
-    status, lines, said = search(run)
-    assert status == 0 and lines[0].startswith("1.0000\t2\t") and "embedded again" in said
+    status, lines, message = search(run)
+    assert status == 0
+    assert lines[0].startswith("1.0000\t2\t")
+    assert "embedded again" in message
     # Killed between the two writes: what is there is not taken.
     about = json.loads(Path(f"{file}.npy.json").read_text())
     Path(f"{file}.npy.json").write_text(json.dumps(about | {"sha256": ""}))
     assert search(run)[1] == lines
     np.save(tmp_path / "mine.npy", kept)
-    status, _, said = search(run, f"output={tmp_path / 'mine.npy'}")
-    assert status == 1 and "nothing of search's beside it" in said
-    assert search(run, "top_k=0")[0] == 1 and main(["search", str(run), "query=a"]) == 1
+    status, _, message = search(run, f"output={tmp_path / 'mine.npy'}")
+    assert status == 1
+    assert "nothing of search's beside it" in message
+    assert search(run, "top_k=0")[0] == 1
+    assert main(["search", str(run), "query=a"]) == 1
 
 
 def test_any_text_file_is_searched(trained: Any, tmp_path: Path, capsys: Any) -> None:
@@ -210,10 +220,13 @@ def test_any_text_file_is_searched(trained: Any, tmp_path: Path, capsys: Any) ->
     assert main(["search", *words, f"in={file}", "top_k=9"]) == 0
     out, err = capsys.readouterr()
     lines = [int(line.split("\t")[1]) for line in out.splitlines()]
-    assert lines[0] == 1 and sorted(lines) == [1, 3, 6]
-    assert "1 of 6 texts were not answered: " in err and "README.md:4 has no token but [UNK]" in err
+    assert lines[0] == 1
+    assert sorted(lines) == [1, 3, 6]
+    assert "1 of 6 texts were not answered: " in err
+    assert "README.md:4 has no token but [UNK]" in err
     kept = np.load(f"{file}.npy")
-    assert np.isnan(kept[3]).all() and np.isfinite(kept[[0, 1, 2, 4, 5]]).all()
+    assert np.isnan(kept[3]).all()
+    assert np.isfinite(kept[[0, 1, 2, 4, 5]]).all()
     assert (
         main(["search", *words, f"in={file}", "errors=raise", f"output={tmp_path / 'v.npy'}"]) == 1
     )
@@ -249,9 +262,11 @@ def test_a_line_is_shown_with_its_own_number_and_a_file_of_weights_is_a_model(
         )
         return status, capsys.readouterr()
 
-    status, said = search(folder / "model.safetensors")
-    assert status == 0, said.err
-    best, worse = map(json.loads, said.out.splitlines())
-    assert (best["line"], worse["line"], best["cosine"]) == (2, 1, 1.0) and worse["cosine"] < 1.0
-    status, said = search(folder / "other.safetensors")
-    assert status == 1 and "embeddings of another model" in " ".join(said.err.split())
+    status, captured = search(folder / "model.safetensors")
+    assert status == 0, captured.err
+    best, worse = map(json.loads, captured.out.splitlines())
+    assert (best["line"], worse["line"], best["cosine"]) == (2, 1, 1.0)
+    assert worse["cosine"] < 1.0
+    status, captured = search(folder / "other.safetensors")
+    assert status == 1
+    assert "embeddings of another model" in " ".join(captured.err.split())

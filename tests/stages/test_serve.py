@@ -21,7 +21,7 @@ from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.encoder import Encoder
 from clozelab.modules.model import write_model
 from clozelab.stages import serve
-from clozelab.stages.serve import MAX_WAITING, app_of
+from clozelab.stages.serve import MAX_WAITING, build_app
 
 testing = pytest.importorskip("starlette.testclient", reason="needs pip install 'clozelab[serve]'")
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
@@ -45,21 +45,22 @@ def predictor(tiny_config: Any, tmp_path_factory: pytest.TempPathFactory) -> Any
 @pytest.fixture
 def client(predictor: Any) -> Iterator[Any]:
     with testing.TestClient(
-        app_of(predictor, max_bytes=2000), raise_server_exceptions=False
+        build_app(predictor, max_bytes=2000), raise_server_exceptions=False
     ) as client:
         yield client
 
 
 def test_it_answers_as_predict(client: Any, predictor: Any) -> None:
-    one = client.post("/predict", json={"text": "a b c"})
-    assert one.status_code == 200 and one.json() == {
-        "predictions": [predictor.classify("a b c").to_dict()]
-    }
+    response = client.post("/predict", json={"text": "a b c"})
+    assert response.status_code == 200
+    assert response.json() == {"predictions": [predictor.classify("a b c").to_dict()]}
     records = [{"text": "a b", "pair": "c"}, {"text": "x", "pair": "y z"}]
     several = client.post("/predict", json={"do": "classify", "records": records}).json()[
         "predictions"
     ]
-    assert several == [one.to_dict() for one in predictor.classify([("a b", "c"), ("x", "y z")])]
+    assert several == [
+        answer.to_dict() for answer in predictor.classify([("a b", "c"), ("x", "y z")])
+    ]
     vectors = client.post("/predict", json={"do": "embed", "pooling": "cls", "text": "q r"}).json()[
         "predictions"
     ]
@@ -100,7 +101,8 @@ def test_it_answers_as_predict(client: Any, predictor: Any) -> None:
 )
 def test_what_is_wrong_is_said_in_json(client: Any, body: str, status: int, said: str) -> None:
     answer = client.post("/predict", content=body)
-    assert answer.status_code == status and said in answer.json()["error"]
+    assert answer.status_code == status
+    assert said in answer.json()["error"]
 
 
 def test_an_odd_record_takes_no_other_along(client: Any, predictor: Any) -> None:
@@ -112,7 +114,8 @@ def test_an_odd_record_takes_no_other_along(client: Any, predictor: Any) -> None
         one.label for one in predictor.classify(["a b", "c"])
     ]
     for found, word in zip(odd, ("is empty", "has no 'text'", "has 102 tokens"), strict=True):
-        assert found.keys() == {"error"} and word in found["error"]
+        assert found.keys() == {"error"}
+        assert word in found["error"]
     vectors = client.post("/predict", json={"do": "embed", "records": [{"text": ""}]}).json()[
         "predictions"
     ]
@@ -122,7 +125,8 @@ def test_an_odd_record_takes_no_other_along(client: Any, predictor: Any) -> None
 def test_other_places_are_errors_in_json(
     client: Any, predictor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert client.get("/nothing").status_code == 404 and "error" in client.get("/nothing").json()
+    assert client.get("/nothing").status_code == 404
+    assert "error" in client.get("/nothing").json()
     assert client.get("/predict").status_code == 405
 
     def break_down(batches: Any) -> Any:
@@ -130,7 +134,8 @@ def test_other_places_are_errors_in_json(
 
     monkeypatch.setattr(predictor, "progress", break_down)
     broken = client.post("/predict", json={"text": "a"})
-    assert broken.status_code == 500 and broken.json() == {"error": "RuntimeError in the model"}
+    assert broken.status_code == 500
+    assert broken.json() == {"error": "RuntimeError in the model"}
     monkeypatch.undo()
     assert client.post("/predict", json={"text": "a"}).status_code == 200, "and it goes on"
 
@@ -155,11 +160,11 @@ def test_a_crowd_is_answered_together_and_each_hears_of_its_own_mistake(
             first = pool.submit(ask, "x")
             while not sizes:
                 time.sleep(0.01)
-            others = [pool.submit(ask, text) for text in texts]
+            pending = [pool.submit(ask, text) for text in texts]
             while client.get("/health").json()["waiting"] < len(texts):
                 time.sleep(0.01)
             gate.set()
-            return [one.result() for one in (first, *others)]
+            return [one.result() for one in (first, *pending)]
 
     monkeypatch.setattr(predictor, "progress", hold)
     texts = ["a b", "c", "d e f"] * 3
@@ -174,7 +179,8 @@ def test_a_crowd_is_answered_together_and_each_hears_of_its_own_mistake(
     answers = crowd(["a", "", "b"])
     assert [one.status_code for one in answers] == [200, 200, 400, 200]
     assert "record 1 is empty" in answers[2].json()["error"]
-    assert len(crowd(["a"] * 5)) == 6 and MAX_WAITING >= 64
+    assert len(crowd(["a"] * 5)) == 6
+    assert MAX_WAITING >= 64
 
 
 def test_who_comes_when_too_many_wait_is_told_so(
@@ -184,17 +190,15 @@ def test_who_comes_when_too_many_wait_is_told_so(
     monkeypatch.setattr(predictor, "progress", lambda batches: gate.wait(30) and batches)
     monkeypatch.setattr(serve, "MAX_WAITING", 2)
     with (
-        testing.TestClient(app_of(predictor, max_bytes=2000)) as client,
+        testing.TestClient(build_app(predictor, max_bytes=2000)) as client,
         ThreadPoolExecutor(8) as pool,
     ):
-        asked = [pool.submit(client.post, "/predict", json={"text": "a"}) for _ in range(6)]
-        refused = next(iter(as_completed(asked))).result()
-        assert (
-            refused.status_code == 503
-            and refused.json()["error"] == "2 requests wait already; ask again later"
-        )
+        pending = [pool.submit(client.post, "/predict", json={"text": "a"}) for _ in range(6)]
+        refused = next(iter(as_completed(pending))).result()
+        assert refused.status_code == 503
+        assert refused.json()["error"] == "2 requests wait already; ask again later"
         gate.set()
-        answers = [one.result().status_code for one in asked]
+        answers = [one.result().status_code for one in pending]
     assert set(answers) == {200, 503} and answers.count(200) >= 2, "those that waited are answered"
 
 
@@ -202,26 +206,21 @@ def test_words_that_it_does_not_take(
     predictor: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Path(predictor.model.folder)
-    for words, said in (
+    for words, message in (
         (["port=0"], "port=0"),
         (["port=x"], "port=x"),
         (["max_bytes=-1"], "max_bytes=-1"),
     ):
-        assert (
-            main(["serve", str(folder), *words]) == 1
-            and f"{said}: give a whole number" in capsys.readouterr().err
-        )
+        assert main(["serve", str(folder), *words]) == 1
+        assert f"{message}: give a whole number" in capsys.readouterr().err
     asked: dict[str, Any] = {}
     monkeypatch.setattr("uvicorn.run", lambda app, **options: asked.update(options))
     assert main(["serve", str(folder), "device=cpu"]) == 0
     assert (asked["host"], asked["port"]) == ("127.0.0.1", 8000), "this machine alone"
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: (_ for _ in ()).throw(SystemExit(143)))
     capsys.readouterr()
-    assert (
-        main(["serve", str(folder), "device=cpu"]) == 0 and "goes on" not in capsys.readouterr().err
-    )
+    assert main(["serve", str(folder), "device=cpu"]) == 0
+    assert "goes on" not in capsys.readouterr().err
     monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
-    assert (
-        main(["serve", str(folder)]) == 1
-        and "pip install 'clozelab[serve]'" in capsys.readouterr().err
-    )
+    assert main(["serve", str(folder)]) == 1
+    assert "pip install 'clozelab[serve]'" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clozelab.metrics.glue import TEST_SETS, placeholder
-from clozelab.stages.predict import submit as main
+from clozelab.stages.submit import main
 
 
 def run(folder: Path, test_set: str, score: float, answer: str | None = None, **about: str) -> Path:

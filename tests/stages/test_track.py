@@ -12,7 +12,7 @@ import pytest
 from lightning.pytorch.loggers import Logger
 
 from clozelab.runs.record import Record
-from clozelab.stages import building, track
+from clozelab.stages import factory, track
 from clozelab.terminal import make_console
 from clozelab.training.background import Numbers, note_unsent, unsent
 from clozelab.training.tracking import MetricsCsv
@@ -75,15 +75,13 @@ def record(tmp_path: Path) -> Record:
 @pytest.fixture
 def tracker(monkeypatch: pytest.MonkeyPatch) -> Tracker:
     @contextmanager
-    def said_again(record: Record, more: Sequence[str]) -> Any:
+    def recompose_config(record: Record, more: Sequence[str]) -> Any:
         assert more == ["logger=mine"]
         yield SimpleNamespace()
 
     made = Tracker()
-    monkeypatch.setattr(building, "said_again", said_again)
-    monkeypatch.setattr(
-        building, "build_trackers", lambda cfg, job: {"mine": made, "csv": object()}
-    )
+    monkeypatch.setattr(factory, "recompose_config", recompose_config)
+    monkeypatch.setattr(factory, "build_trackers", lambda cfg, job: {"mine": made, "csv": object()})
     job = SimpleNamespace(config={"seed": 1})
     monkeypatch.setattr("clozelab.report.tracked.job_of_record", lambda cfg, record: job)
     return made

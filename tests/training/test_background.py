@@ -24,11 +24,15 @@ from clozelab.training.background import UNSENT_FILE, BackgroundLogger, unsent
 class Tracker(Logger):
     """Notes what it is told; `act` runs before, and may fail or wait."""
 
-    name, version = "mine", ""
+    name = "mine"
+    version = ""
 
     def __init__(self, act: Callable[[], object] = lambda: None) -> None:
         super().__init__()
-        self.act, self.steps, self.ends, self.parameters = act, [], [], {}
+        self.act = act
+        self.steps = []
+        self.ends = []
+        self.parameters = {}
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
         self.act()
@@ -78,7 +82,8 @@ def test_several_numbers_go_at_once_where_a_tracker_takes_them(tmp_path: Path) -
             self.act()
             self.steps.append([call.step for call in calls])
 
-    entered, go_on = threading.Event(), threading.Event()
+    entered = threading.Event()
+    go_on = threading.Event()
     tracker = Bundled(act=lambda: (entered.set(), go_on.wait(20)))
     logger = BackgroundLogger(tracker, "mine", tmp_path)
     logger.log_metrics({"loss": 1.0}, 0)
@@ -95,7 +100,8 @@ def test_a_call_that_never_returns_holds_up_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "SILENT_SECONDS", 0.05)
-    entered, never = threading.Event(), threading.Event()
+    entered = threading.Event()
+    never = threading.Event()
     logger = BackgroundLogger(Tracker(act=lambda: (entered.set(), never.wait())), "mine", tmp_path)
     log_steps(logger, range(1, 3))
     assert entered.wait(20)

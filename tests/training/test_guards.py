@@ -26,7 +26,7 @@ FIRST: Any = SimpleNamespace(is_global_zero=True)
 def fed(action: str, norms: Any, start: int = 1) -> SpikeWatch:
     watch = SpikeWatch(action)
     for step, norm in enumerate(norms, start):
-        watch.leaves_out(FIRST, step, torch.tensor(float(norm)), looks=True)
+        watch.should_skip(FIRST, step, torch.tensor(float(norm)), reads_norm=True)
     return watch
 
 
@@ -67,13 +67,13 @@ def test_norms_are_judged_alike_however_late_they_are_read_and_over_a_stop() -> 
     norms = [*usual(70), 500.0, *usual(70, seed=2)]
     late = SpikeWatch("roll_back")
     for step, norm in enumerate(norms, 1):
-        late.leaves_out(FIRST, step, torch.tensor(float(norm)), looks=step % 50 == 0)
+        late.should_skip(FIRST, step, torch.tensor(float(norm)), reads_norm=step % 50 == 0)
     assert late.spike is not None and late.spike[0] == 71
     first = fed("skip", norms[:65])
     second = SpikeWatch("skip")
     second.load(first.state())
     for step, norm in enumerate(norms[65:], 66):
-        second.leaves_out(FIRST, step, torch.tensor(float(norm)), looks=False)
+        second.should_skip(FIRST, step, torch.tensor(float(norm)), reads_norm=False)
     assert second.left_out == [71] and second.state() == fed("skip", norms).state()
     assert len(second.state()["logs"]) == WINDOW
 

@@ -82,7 +82,8 @@ def test_the_callback_grows_before_the_first_longer_step_and_at_no_other(
         model=SimpleNamespace(encoder=SimpleNamespace(embeddings=embeddings))
     )
     weight = embeddings.position_embeddings.weight
-    averaged, average = deepcopy(module), WeightAveraging()
+    averaged = deepcopy(module)
+    average = WeightAveraging()
     average._average_model = SimpleNamespace(module=averaged)  # type: ignore[assignment]
     grown = []
     for step in range(7):

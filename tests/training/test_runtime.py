@@ -12,7 +12,7 @@ from torch import nn
 
 from clozelab import processor
 from clozelab.training import runtime
-from clozelab.training.checkpoints import mix, seed_forward
+from clozelab.training.checkpoints import hash_combine, seed_forward
 from clozelab.training.runtime import largest_that_fits, try_step
 
 
@@ -75,7 +75,9 @@ def test_seeds_are_a_function_of_the_place() -> None:
     assert torch.equal(draw(1, 2, 3, 4), draw(1, 2, 3, 4))
     places = [(1, 2, 3, 4), (2, 2, 3, 4), (1, 3, 3, 4), (1, 2, 4, 4), (1, 2, 3, 5), (2, 1, 3, 4)]
     assert len({tuple(draw(*place).tolist()) for place in places}) == len(places)
-    assert len({mix(1, step, 0, micro) for step in range(500) for micro in range(4)}) == 2000
+    assert (
+        len({hash_combine(1, step, 0, micro) for step in range(500) for micro in range(4)}) == 2000
+    )
 
 
 def test_allocator_is_tuned_without_torch() -> None:
@@ -117,7 +119,8 @@ def test_a_trial_changes_nothing():
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.linear, self.seen = nn.Linear(3, 2), 0
+            self.linear = nn.Linear(3, 2)
+            self.seen = 0
 
         def forward(self, batch):
             self.seen += len(batch["x"])

@@ -293,7 +293,8 @@ def test_a_training_in_which_nothing_moves_says_so_once(
     """Long before it is ended; between trainings nothing has to move."""
     monkeypatch.setattr(stopping, "TICK_SECONDS", 0.01)
     monkeypatch.setattr(stopping, "NOTICE_SECONDS", 0.05)
-    watch, log = Watch(hang_seconds=900.0), tmp_path / "log.txt"
+    watch = Watch(hang_seconds=900.0)
+    log = tmp_path / "log.txt"
     with watch.on(log, lambda *_: None):
         time.sleep(0.2)
         assert not log.exists()

@@ -238,7 +238,8 @@ def test_deterministic_mode_is_torchs() -> None:
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-OURS, OTHERS = "a" * 64, "b" * 64
+OURS = "a" * 64
+OTHERS = "b" * 64
 
 
 def fit(checkpoint: Path, fingerprint: str, steps: int) -> int:

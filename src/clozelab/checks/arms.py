@@ -6,7 +6,7 @@ Bounds are binomial at 4.5 standard deviations: a sound recipe is outside once i
 What a prediction can see is tried out: change the text somewhere and look which outputs change. The
 arm's own objective runs on a few instances through fresh models of its shape (small ones of that
 kind where it is large), in fp32 on the CPU, without dropout, with large weights: every dependence
-is far above rounding. `Objective.allowed` says what may be.
+is far above rounding. `Objective.visibility` says what may be.
 
 Letters: T slots in the stream, B instances, P predictions, H hidden size.
 """
@@ -39,7 +39,13 @@ from clozelab.corpus.random import instance_indices
 from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
-from clozelab.objectives.objective import Arrays, EncoderWithHeads, Sight, build_models, to_torch
+from clozelab.objectives.objective import (
+    Arrays,
+    EncoderWithHeads,
+    VisibilitySpec,
+    build_models,
+    to_torch,
+)
 from clozelab.planning.jobs import Arm
 
 MAX_WARMUP_FRACTION = 0.3
@@ -420,7 +426,7 @@ def check_visibility(arm: Arm) -> Iterator[Finding]:
     torch.set_num_threads(1)
     try:
         probe = Probe.of(arm)
-        for sight in arm.objective.allowed(probe.packed, arm.corpus.ids, PROBE_SEED, 0):
+        for sight in arm.objective.visibility(probe.packed, arm.corpus.ids, PROBE_SEED, 0):
             yield check_context(probe, sight, f"{arm.name}, {sight.term}")
             yield check_own_label(probe, sight, f"{arm.name}, {sight.term}")
         yield check_neighbours(probe)
@@ -428,7 +434,7 @@ def check_visibility(arm: Arm) -> Iterator[Finding]:
         torch.set_num_threads(threads)
 
 
-def check_context(probe: Probe, sight: Sight, name: str) -> Finding:
+def check_context(probe: Probe, sight: VisibilitySpec, name: str) -> Finding:
     """Change everything right of an instance's middle, then everything left of it."""
     packed, arrays = probe.packed, probe.arrays()
     is_left = packed.position_ids <= np.repeat(packed.lengths // 2, packed.width)
@@ -473,7 +479,7 @@ def check_context(probe: Probe, sight: Sight, name: str) -> Finding:
     )
 
 
-def check_own_label(probe: Probe, sight: Sight, name: str) -> Finding:
+def check_own_label(probe: Probe, sight: VisibilitySpec, name: str) -> Finding:
     """Change a predicted token in the text: its prediction may change only where the objective
     leaves it visible.
     """
@@ -482,7 +488,7 @@ def check_own_label(probe: Probe, sight: Sight, name: str) -> Finding:
     if not len(labels) or not np.array_equal(text[np.minimum(sight.about, len(text) - 1)], labels):
         what = f"{name}: predicts {'other tokens than the text has' if len(labels) else 'no token'}"
         remedy = (
-            "look at the objective's arrays() and allowed(): a label is the text's token at its"
+            "look at the objective's arrays() and visibility(): a label is the text's token at its"
             " slot `about`"
         )
         return Finding("own label", ERROR, what, share(0, len(labels)), remedy)

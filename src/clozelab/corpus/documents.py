@@ -1,5 +1,4 @@
-"""Documents of a corpus: cleaning, sentence splitting, duplicates, and the side of the
-train/validation split.
+"""Documents of a corpus: cleaning, sentences, duplicates, and the train/validation split.
 
 Unusual: everything here is a pure function of the files, streamed document by document, and is run
 twice: once to survey, once to write. Memory does not grow with the corpus but for 20 bytes a
@@ -36,29 +35,42 @@ MAX_DOCUMENT_CHARACTERS = 4_000_000
 STRETCH_CHARACTERS = 16_000
 
 _TAG_NAMES = (
-    "a|abbr|b|big|blockquote|br|center|cite|code|dd|del|dfn|div|dl|dt|em|font|gallery|h[1-6]|hr|i|id|imagemap|includeonly|ins|kbd|"
-    "li|math|noinclude|nowiki|ol|onlyinclude|p|poem|pre|q|rb|ref|rp|rt|ruby|s|score|small|span|strike|strong|sub|sup|table|tbody|"
-    "td|th|tr|tt|u|ul|var"
+    "a|abbr|b|big|blockquote|br|center|cite|code|dd|del|dfn|div|dl|dt|em|font|gallery|h[1-6]|hr|i"
+    "|id|imagemap|includeonly|ins|kbd|li|math|noinclude|nowiki|ol|onlyinclude|p|poem|pre|q|rb|ref"
+    "|rp|rt|ruby|s|score|small|span|strike|strong|sub|sup|table|tbody|td|th|tr|tt|u|ul|var"
 )
+_ATTRIBUTE_VALUE = "\"[^\"<>]{0,300}\"|'[^'<>]{0,300}'|[^\\s<>\"']{1,300}"
 # Known names with well-formed attributes only: "a<b and c>d" is mathematics.
 _TAG = re.compile(
-    rf"<!--[^<>]{{0,1000}}-->|</?(?:{_TAG_NAMES})(?:\s+[\w:-]{{1,40}}\s*=\s*(?:\"[^\"<>]{{0,300}}\"|'[^'<>]{{0,300}}'|[^\s<>\"']{{1,300}}))*\s*/?>",
+    r"<!--[^<>]{0,1000}-->"
+    rf"|</?(?:{_TAG_NAMES})(?:\s+[\w:-]{{1,40}}\s*=\s*(?:{_ATTRIBUTE_VALUE}))*\s*/?>",
     re.IGNORECASE,
 )
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#x[0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});")
 _INVISIBLE = re.compile(
-    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\ufffd\ud800-\udfff]"
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\ufffd"
+    "\ud800-\udfff]"
 )
 _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{1,3})(?=\S)([^*_\n]{1,400})(?<=\S)\1(?![\w*])")
-_CLEANING: Sequence[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]]] = (
-    ("&", _ENTITY, lambda found: html.unescape(found[0])),
+_LINE_END = re.compile("[\x0b\x0c\x1c-\x1f\x85\u2028\u2029]")
+_HEADING = re.compile(r"^[ \t]*#{1,6}[ \t]+", re.MULTILINE)
+
+
+def _unescape(match: re.Match[str]) -> str:
+    return html.unescape(match[0])
+
+
+Replacement = str | Callable[[re.Match[str]], str]
+Rule = tuple[str, re.Pattern[str], Replacement]
+# In this order: characters without which there is nothing to do, what becomes what.
+_CLEANING: Sequence[Rule] = (
+    ("&", _ENTITY, _unescape),
     ("", _INVISIBLE, ""),
-    ("", re.compile("[\x0b\x0c\x1c-\x1f\x85\u2028\u2029]"), "\n"),
+    ("", _LINE_END, "\n"),
     ("<", _TAG, " "),
-    ("#", re.compile(r"^[ \t]*#{1,6}[ \t]+", re.MULTILINE), ""),
+    ("#", _HEADING, ""),
     ("*_", _EMPHASIS, r"\2"),
 )
-"""In this order: characters without which there is nothing to do, what becomes what."""
 _QUOTES = str.maketrans('"“”„«»‘', " " * 7)
 _WORD = re.compile(r"[^\W_]")
 
@@ -79,18 +91,22 @@ def read_documents(
     counts: CorpusCounts,
     advance: Advance = ignore,
 ) -> Iterator[Document]:
-    """Cleaned documents of all files in order, each text once; `counts` grows; `advance` is told of
-    bytes read.
+    """Cleaned documents of all files in order, each text once.
 
-    ValueError for a binary or damaged file, and where more than 1 % of all rows are unusable."""
+    `counts` grows; `advance` is told of bytes read. ValueError for a binary or damaged file, and
+    where more than 1 % of all rows are unusable.
+    """
     seen = SeenHashes()
     for file in files:
-        rows = texts_of(file, counts, advance)
-        split: Callable[[str], list[str]] = split_paragraph
+        texts = texts_of(file, counts, advance)
+        split_line: Callable[[str], list[str]] = split_paragraph
         if file.has_lines:
-            rows, split = _paragraphs(rows), _whole_line
-        for text in rows:
-            sentences = [sentence for line in clean(text) for sentence in split(line)]
+            texts = _paragraphs(texts)
+            split_line = _whole_line
+        for text in texts:
+            sentences: list[str] = []
+            for line in clean(text):
+                sentences += split_line(line)
             document = Document(file.source, sentences, hash_of("\n".join(sentences)))
             if not sentences:
                 counts.dropped["empty document"] += 1
@@ -108,12 +124,12 @@ def _refuse_many_bad(counts: CorpusCounts) -> None:
     num_bad = counts.bad.total()
     if num_bad <= max(1, MAX_BAD_FRACTION * counts.rows):
         return
-    said = (
+    problem = (
         f"{num_bad} of {counts.rows} rows cannot be read, more than {MAX_BAD_FRACTION:.0%}; the"
         " first ones:"
     )
-    look = "check the encoding (UTF-8), the format and the text_field of this source"
-    raise ValueError("\n  ".join([said, *counts.first_bad[:5]]) + f"\n{look}")
+    advice = "check the encoding (UTF-8), the format and the text_field of this source"
+    raise ValueError("\n  ".join([problem, *counts.first_bad[:5]]) + f"\n{advice}")
 
 
 def _paragraphs(rows: Iterable[str]) -> Iterator[str]:
@@ -123,14 +139,17 @@ def _paragraphs(rows: Iterable[str]) -> Iterator[str]:
     for line in chain(rows, [""]):
         if lines and (not line or size + len(line) > MAX_DOCUMENT_CHARACTERS):
             yield "\n".join(lines)
-            lines, size = [], 0
+            lines = []
+            size = 0
         if line:
             lines.append(line)
             size += len(line)
 
 
 def hash_of(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+    """64 bits that name a text."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
 
 
 def clean(text: str) -> list[str]:
@@ -142,23 +161,25 @@ def clean(text: str) -> list[str]:
 
 
 def split_paragraph(paragraph: str) -> list[str]:
-    """Sentences of one paragraph, each with a word in it and at most MAX_SENTENCE_CHARACTERS
-    long.
+    """Sentences of one paragraph.
+
+    Each has a word in it, and is at most MAX_SENTENCE_CHARACTERS long.
     """
     sentences = []
     for piece in _cut(paragraph, MAX_PIECE_CHARACTERS, ". "):
         for sentence in sentencex.segment(LANGUAGE, piece):
-            parts = (
-                [sentence] if len(sentence) <= LONG_SENTENCE_CHARACTERS else _split_quoted(sentence)
-            )
-            for part in parts:
-                sentences.extend(_whole_line(part))
+            if len(sentence) <= LONG_SENTENCE_CHARACTERS:
+                sentences += _whole_line(sentence)
+                continue
+            for quoted in _split_quoted(sentence):
+                sentences += _whole_line(quoted)
     return [sentence for sentence in sentences if _WORD.search(sentence)]
 
 
 def _split_quoted(sentence: str) -> Iterator[str]:
-    """Sentences inside a quoted speech: boundaries are found without the marks, the parts keep
-    them.
+    """Sentences inside a quoted speech.
+
+    Boundaries are found without the quotation marks, and the parts keep them.
     """
     start = 0
     for masked in sentencex.segment(LANGUAGE, sentence.translate(_QUOTES)):
@@ -176,21 +197,29 @@ def _whole_line(line: str) -> list[str]:
 
 def _cut(text: str, size: int, boundary: str) -> list[str]:
     """Parts of at most `size` characters that end at a boundary, else at a space, else anywhere."""
-    parts, start = [], 0
+    pieces = []
+    start = 0
     while len(text) - start > size:
-        # A boundary in the second half only: parts stay large, so the work stays proportional to
+        # A boundary in the second half only: pieces stay large, so the work stays proportional to
         # the text.
-        end = text.rfind(boundary, start + size // 2, start + size)
-        end = end if end >= 0 else text.rfind(" ", start + size // 2, start + size)
-        end = end + 1 if end >= 0 else start + size
-        parts.append(text[start:end].strip())
+        earliest = start + size // 2
+        latest = start + size
+        last = text.rfind(boundary, earliest, latest)
+        if last < 0:
+            last = text.rfind(" ", earliest, latest)
+        end = latest
+        if last >= 0:
+            end = last + 1
+        pieces.append(text[start:end].strip())
         start = end
-    return [*parts, text[start:].strip()]
+    pieces.append(text[start:].strip())
+    return pieces
 
 
 class SeenHashes:
-    """A set of 64-bit hashes in 8 bytes each: a sorted array, and a small set that is merged into
-    it when full.
+    """A set of 64-bit hashes in 8 bytes each.
+
+    It is a sorted array, and a small set that is merged into it when full.
     """
 
     RECENT = 2**16
@@ -201,10 +230,10 @@ class SeenHashes:
 
     def add(self, value: int) -> bool:
         """Whether the value is new."""
+        if value in self._recent:
+            return False
         place = bisect_left(self._sorted, value)
-        if value in self._recent or (
-            place < len(self._sorted) and int(self._sorted[place]) == value
-        ):
+        if place < len(self._sorted) and int(self._sorted[place]) == value:
             return False
         self._recent.add(value)
         if len(self._recent) >= self.RECENT:
@@ -214,8 +243,9 @@ class SeenHashes:
 
 
 class TextSample:
-    """A bounded sample in no order: blocks of sentences whose hash is below a threshold, which
-    halves at need.
+    """A bounded sample of text, in no order.
+
+    It is the blocks of sentences whose hash is below a threshold, which halves at need.
     """
 
     BLOCK_SENTENCES = 32
@@ -231,15 +261,13 @@ class TextSample:
     def add(self, document: Document) -> None:
         for start in range(0, len(document.sentences), self.BLOCK_SENTENCES):
             block = "\n".join(document.sentences[start : start + self.BLOCK_SENTENCES])
-            place = hash_of(f"{self.SALT}{block}")
-            if place < self.threshold:
-                self._blocks.append((place, block))
+            block_hash = hash_of(f"{self.SALT}{block}")
+            if block_hash < self.threshold:
+                self._blocks.append((block_hash, block))
                 self._characters += len(block)
         while self._characters > self.max_characters:
             self.threshold //= 2
-            self._blocks = [
-                (place, block) for place, block in self._blocks if place < self.threshold
-            ]
+            self._blocks = [entry for entry in self._blocks if entry[0] < self.threshold]
             self._characters = sum(len(block) for _, block in self._blocks)
 
     def texts(self) -> list[str]:
@@ -247,26 +275,33 @@ class TextSample:
 
 
 def stretches(sentences: Sequence[str]) -> list[tuple[int, int, int]]:
-    """(end, characters, hash) of a document's stretches: as few and as even ones as
-    STRETCH_CHARACTERS allow.
+    """(end, characters, hash) of a document's stretches.
+
+    They are as few and as even ones as STRETCH_CHARACTERS allow; `end` numbers sentences.
     """
     ends = np.cumsum([len(sentence) for sentence in sentences])
-    number = (ends - 1) * -(-ends[-1] // STRETCH_CHARACTERS) // ends[-1]
-    cuts = [*(np.flatnonzero(np.diff(number)) + 1).tolist(), len(sentences)]
-    return [
-        (
-            end,
-            int(ends[end - 1] - (ends[first - 1] if first else 0)),
-            hash_of("\n".join(sentences[first:end])),
-        )
-        for first, end in pairwise([0, *cuts])
-    ]
+    num_characters = ends[-1]
+    num_stretches = -(-num_characters // STRETCH_CHARACTERS)
+    # A sentence belongs to the stretch that its last character lies in: lengths [6, 4, 9, 1] and
+    # two stretches have the numbers [0, 0, 1, 1].
+    number = (ends - 1) * num_stretches // num_characters
+    cuts = (np.flatnonzero(np.diff(number)) + 1).tolist()
+    result = []
+    characters_before = 0
+    for first, end in pairwise([0, *cuts, len(sentences)]):
+        characters = int(ends[end - 1]) - characters_before
+        result.append((end, characters, hash_of("\n".join(sentences[first:end]))))
+        characters_before += characters
+    return result
 
 
 class SplitRule:
-    """Stretch of text -> train or validation: of every source those of lowest hash, up to a share
-    of its characters. So no source or long document has more than its share, and a short one lies
-    on one side as a whole."""
+    """Which side of the split a stretch of text is on.
+
+    Validation gets those of the lowest hash of every source, up to a share of its characters. So no
+    source or long document has more than its share, and a short document lies on one side as a
+    whole.
+    """
 
     def __init__(self, validation_fraction: float) -> None:
         self.validation_fraction = validation_fraction
@@ -285,24 +320,29 @@ class SplitRule:
         return sum(len(np.unique(hashes)) for hashes, _ in self._seen.values())
 
     def settle(self) -> None:
-        """Call after every document was observed: how far each source's share reaches, at least to
-        one stretch. A source of a single stretch is trained on, unless all are."""
-        all_alone = True
+        """Find how far each source's share reaches, after every document was observed.
+
+        It reaches to one stretch at least. A source of a single stretch is trained on, unless all
+        are.
+        """
+        all_single = True
         for source, (hashes, sizes) in self._seen.items():
-            found, which = np.unique(hashes, return_inverse=True)
-            weights = np.bincount(which, sizes)
+            distinct, inverse = np.unique(hashes, return_inverse=True)
+            # By ascending hash: a stretch is held out whose middle lies inside the share.
+            weights = np.bincount(inverse, sizes)
             middles = np.cumsum(weights) - weights / 2
-            number = max(1, int(np.searchsorted(middles, self.validation_fraction * weights.sum())))
-            self._limits[source] = int(found[min(number, len(found) - 1)])
-            all_alone &= len(found) == 1
-        if all_alone:
+            share = self.validation_fraction * weights.sum()
+            num_held_out = max(1, int(np.searchsorted(middles, share)))
+            self._limits[source] = int(distinct[min(num_held_out, len(distinct) - 1)])
+            all_single &= len(distinct) == 1
+        if all_single:
             self._limits[min(self._limits, key=self._limits.__getitem__)] = 2**64
         self._seen = {}
 
     def held_out(self, document: Document) -> list[bool]:
-        """Of each sentence."""
-        sides, first = list[bool](), 0
-        for end, _, stretch in stretches(document.sentences):
-            sides += [stretch < self._limits[document.source]] * (end - first)
-            first = end
+        """Whether each sentence is held out."""
+        limit = self._limits[document.source]
+        sides: list[bool] = []
+        for end, _, stretch_hash in stretches(document.sentences):
+            sides += [stretch_hash < limit] * (end - len(sides))
         return sides

@@ -10,6 +10,7 @@ them. A folder's own tokenizer.json (folder_tokenizer.py) runs as it is.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import logging
 import re
@@ -31,24 +32,27 @@ CACHED_CHARACTERS = 4_000_000
 TEXTS_PER_BATCH = 8192
 WORDS_PER_CALL = 512
 # a vocabulary made for a text leaves far less than 1 % unknown
-MAX_UNKNOWN_SHARE, WARNED_UNKNOWN_SHARE = 0.5, 0.01
+MAX_UNKNOWN_SHARE = 0.5
+WARNED_UNKNOWN_SHARE = 0.01
 log = logging.getLogger(__name__)
 
 
 def refuse_unknown(text: str, unknown: float, max_unknown_share: float = MAX_UNKNOWN_SHARE) -> None:
-    """Warn of a text whose share `unknown` of [UNK] is not small; ValueError where it is above the
-    limit.
+    """Warn of a text whose share `unknown` of [UNK] is not small.
+
+    ValueError where it is above the limit.
     """
-    fits = "does the vocabulary fit its language and case, and has it spaces between its words?"
-    said = f"{unknown:.1%} of the tokens of {text} are [UNK]: {fits}"
+    message = (
+        f"{unknown:.1%} of the tokens of {text} are [UNK]: does the vocabulary fit its language and"
+        " case, and has it spaces between its words?"
+    )
     if unknown > max_unknown_share:
-        limit = (
-            f"more than max_unknown_share={max_unknown_share:g} is refused; a larger share lets it"
-            " pass"
+        raise ValueError(
+            f"{message} Take text or a vocabulary that fit each other (more than"
+            f" max_unknown_share={max_unknown_share:g} is refused; a larger share lets it pass)"
         )
-        raise ValueError(f"{said} Take text or a vocabulary that fit each other ({limit})")
     if unknown > WARNED_UNKNOWN_SHARE:
-        log.warning(said)
+        log.warning(message)
 
 
 class WordCache:
@@ -58,18 +62,23 @@ class WordCache:
     """
 
     def __init__(self, library: Library, end: str) -> None:
-        self._library, self._end = library, end
+        self._library = library
+        self._end = end
         self._ids: dict[str, bytes] = {}  # int32 ids of each word
         self._characters = 0
 
     def encode(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of all words one after the other, int32 [T], and the number of ids of each text,
-        int64 [texts]."""
+        """Ids of all words one after the other, int32 [T], and of each text how many, int64 [N].
+
+        The end of a text has the id -1 meanwhile: ids [5, 7, -1, 6, -1] are two texts of 2 and 1.
+        """
         if self._characters > CACHED_CHARACTERS:
-            self._ids, self._characters = {}, 0
+            self._ids = {}
+            self._characters = 0
         self._ids[self._end] = np.int32(-1).tobytes()
         self._learn(list(set(words).difference(self._ids)))
-        ids = np.frombuffer(bytearray().join(map(self._ids.__getitem__, words)), dtype=np.int32)
+        data = bytearray().join(map(self._ids.__getitem__, words))
+        ids = np.frombuffer(data, dtype=np.int32)
         lengths = np.diff(np.flatnonzero(ids < 0), prepend=-1) - 1
         return ids[ids >= 0], lengths
 
@@ -83,16 +92,18 @@ class WordCache:
         )
         for call, encoding in zip(calls, encodings, strict=True):
             data = np.array(encoding.ids, dtype=np.int32).tobytes()
-            counts = np.bincount(np.array(encoding.word_ids, dtype=np.int64), minlength=len(call))
-            ends = (4 * np.cumsum(counts)).tolist()
+            word_ids = np.array(encoding.word_ids, dtype=np.int64)
+            counts = np.bincount(word_ids, minlength=len(call))
+            ends = (4 * np.cumsum(counts)).tolist()  # an int32 has four bytes
             for word, start, end in zip(call, [0, *ends], ends, strict=False):
                 self._ids[word] = data[start:end]
         self._characters += sum(map(len, missing))
 
 
 class Tokenizer(ABC):
-    """A vocabulary and the rules of one kind. Ids never include special tokens unless the caller
-    adds them.
+    """A vocabulary and the rules of one kind.
+
+    Ids never include special tokens unless the caller adds them.
     """
 
     kind: str  # wordpiece, byte_bpe; of a folder's own tokenizer.json also metaspace and other
@@ -108,13 +119,13 @@ class Tokenizer(ABC):
     _end_of_text: str
 
     def __init__(self, vocabulary: Sequence[str], *, lowercase: bool) -> None:
-        self.vocabulary, self.vocab_size, self.lowercase = (
-            tuple(vocabulary),
-            len(vocabulary),
-            lowercase,
-        )
-        self._ids = ids = {token: index for index, token in enumerate(vocabulary)}
-        if missing := [token for token in self.special_tokens if token not in ids]:
+        self.vocabulary = tuple(vocabulary)
+        self.vocab_size = len(vocabulary)
+        self.lowercase = lowercase
+        ids = {token: index for index, token in enumerate(vocabulary)}
+        self._ids = ids
+        missing = [token for token in self.special_tokens if token not in ids]
+        if missing:
             raise ValueError(
                 f"the vocabulary of {len(vocabulary)} entries lacks {', '.join(missing)}"
             )
@@ -131,23 +142,24 @@ class Tokenizer(ABC):
         self.added_tokens: tuple[str, ...] = ()  # that text is searched for before anything else
         # ids that masking never draws as a random token, ascending
         self.undrawn_ids: tuple[int, ...] = ()
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
-            ids[name] for name in self.special_tokens
-        )
+        pad, unk, cls, sep, mask = self.special_tokens
+        self.pad_id = ids[pad]
+        self.unk_id = ids[unk]
+        self.cls_id = ids[cls]
+        self.sep_id = ids[sep]
+        self.mask_id = ids[mask]
         self._library = self._rules()
         self._cache = WordCache(self._library, self._end_of_text)
 
     @property
     def fingerprint(self) -> str:
         """sha256 over vocabulary and rules: equal fingerprints give equal ids."""
-        said = json.dumps(self._identity(), ensure_ascii=False)
-        return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
+        identity = json.dumps(self._identity(), ensure_ascii=False)
+        return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()
 
     @abstractmethod
     def files(self) -> dict[str, bytes]:
-        """The files by which `transformers` loads this tokenizer
-        (`AutoTokenizer.from_pretrained(folder)`).
-        """
+        """The files by which `AutoTokenizer.from_pretrained(folder)` loads this tokenizer."""
 
     @abstractmethod
     def _identity(self) -> list[Any]:
@@ -166,13 +178,14 @@ class Tokenizer(ABC):
         return self._library, [SURROGATES.sub("\ufffd", text) for text in texts]
 
     def with_token_types(self, number: str) -> Self:
-        """The same for pairs of `one` token type, or of `two` where its kind has them; `auto`:
-        itself.
+        """The same for pairs of `one` token type, or of `two` where its kind has them.
+
+        `auto` leaves it as it is.
         """
-        other = copy(self)
+        tokenizer = copy(self)
         if number != "auto":
-            other.has_token_types = number == "two" and self.can_have_token_types
-        return other
+            tokenizer.has_token_types = number == "two" and self.can_have_token_types
+        return tokenizer
 
     @property
     def mask_token(self) -> str:
@@ -187,17 +200,16 @@ class Tokenizer(ABC):
         return np.array([bool(self.continuing.match(token)) for token in self.vocabulary])
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of all texts one after the other, int32 [T], and each text's number of ids, int64
-        [len(texts)].
-        """
-        batches = [
-            self._encode(texts[i : i + TEXTS_PER_BATCH])
-            for i in range(0, len(texts), TEXTS_PER_BATCH)
-        ]
-        if not batches:
+        """Ids of all texts one after the other, int32 [T], and of each text how many, int64 [N]."""
+        if not len(texts):
             return np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
-        ids, lengths = zip(*batches, strict=True)
-        return np.concatenate(ids), np.concatenate(lengths)
+        all_ids = []
+        all_lengths = []
+        for start in range(0, len(texts), TEXTS_PER_BATCH):
+            ids, lengths = self._encode(texts[start : start + TEXTS_PER_BATCH])
+            all_ids.append(ids)
+            all_lengths.append(lengths)
+        return np.concatenate(all_ids), np.concatenate(all_lengths)
 
     def encode_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `encode_flat`, of the words of running text, each by itself."""
@@ -206,13 +218,15 @@ class Tokenizer(ABC):
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text, int32 [n]."""
         ids, lengths = self.encode_flat(texts)
-        return np.split(ids, np.cumsum(lengths)[:-1]) if len(texts) else []
+        if not len(texts):
+            return []
+        return np.split(ids, np.cumsum(lengths)[:-1])
 
     def encode_masked(self, texts: Sequence[str]) -> list[np.ndarray]:
         """As `encode_batch`, of texts in which the mask token is the mask."""
         # RoBERTa's takes the blanks before it along.
         split = [re.sub(r"\s+<mask>", "<mask>", text).split(self.mask_token) for text in texts]
-        encoded = iter(self.encode_batch([piece for pieces in split for piece in pieces]))
+        encoded = iter(self.encode_batch(list(itertools.chain.from_iterable(split))))
         mask = np.array([self.mask_id], dtype=np.int32)
         rows = []
         for pieces in split:
@@ -223,23 +237,23 @@ class Tokenizer(ABC):
         return rows
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Ids int32 [n] of each text and their character ranges in it, int64 [n, 2] (start, end),
-        without spaces.
+        """Ids int32 [n] of each text, and their character ranges in it, int64 [n, 2].
+
+        A range is (start, end), without spaces.
         """
         library, cleaned = self._aligned(texts)
-        return [
-            (
-                np.array(encoding.ids, dtype=np.int32),
-                np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2),
-            )
-            for encoding in library.encode_batch(cleaned, add_special_tokens=False)
-        ]
+        pairs = []
+        for encoding in library.encode_batch(cleaned, add_special_tokens=False):
+            ids = np.array(encoding.ids, dtype=np.int32)
+            offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+            pairs.append((ids, offsets))
+        return pairs
 
     def word_numbers(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The word that each id of a text belongs to, int64 [n]; punctuation is a word."""
         library, cleaned = self._aligned(texts)
-        found = library.encode_batch(cleaned, add_special_tokens=False)
-        return [np.array(encoding.word_ids, dtype=np.int64) for encoding in found]
+        encodings = library.encode_batch(cleaned, add_special_tokens=False)
+        return [np.array(encoding.word_ids, dtype=np.int64) for encoding in encodings]
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The text of some ids; of byte-level BPE the very text that was encoded."""
@@ -258,15 +272,16 @@ class Tokenizer(ABC):
 
     def _exported(self, library: Library, processor: Any, **config: Any) -> dict[str, bytes]:
         """tokenizer.json, which knows the special tokens, and tokenizer_config.json."""
-        added = [
+        added = []
+        for token in sorted(self.special_tokens, key=self._ids.__getitem__):
             # RoBERTa's <mask> takes the space before it along.
-            AddedToken(token, special=True, normalized=False, lstrip=token == "<mask>")
-            for token in sorted(self.special_tokens, key=self._ids.__getitem__)
-        ]
+            takes_space = token == "<mask>"
+            added.append(AddedToken(token, special=True, normalized=False, lstrip=takes_space))
         library.add_special_tokens(added)
         library.post_processor = processor
-        kinds = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-        config |= {"model_max_length": 512} | dict(zip(kinds, self.special_tokens, strict=True))
+        config["model_max_length"] = 512
+        roles = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+        config |= dict(zip(roles, self.special_tokens, strict=True))
         return {
             "tokenizer.json": (library.to_str(pretty=True) + "\n").encode(),
             "tokenizer_config.json": (json.dumps(config, indent=2) + "\n").encode(),

@@ -3,7 +3,8 @@
 A row is one sentence (or the blank between documents) of a text file, one JSON object of a jsonl
 file, one row of a table (csv, tsv, Parquet, Arrow). All but the last two may be packed
 (corpus/lines.py). A row that cannot be used is counted by reason and skipped; too many end the run.
-NUL characters are removed and counted, as BERT's cleaning does."""
+NUL characters are removed and counted, as BERT's cleaning does.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ HEAD_BYTES = 4096  # by which JSON is known
 JSON_BEGINNING = re.compile(rb'(\xef\xbb\xbf)?\s*(\{\s*"[^"\n]*"\s*:|\[\s*\{\s*")')
 JSON_ARRAY = re.compile(rb"(\xef\xbb\xbf)?\s*\[")
 # a table's beginning; a beginning of fewer rows says nothing about a file
-HEAD_ROWS, MIN_HEAD_ROWS = 1000, 10
+HEAD_ROWS = 1000
+MIN_HEAD_ROWS = 10
 NUL_REMOVED = "NUL character"
 
 HOW_TO_GET = (
@@ -88,9 +90,11 @@ def file_facts(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, put in its place in one rename at the end, so that a reader never sees half
-    of it.
+    """A file to write, put in its place in one rename at the end.
+
+    So a reader never sees half of it.
     """
+    # of this process alone: two may write the same file
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -120,8 +124,10 @@ class Source:
 
 @dataclass(frozen=True)
 class TextFile:
-    """One file of the source of this number, named without the machine's path; `format` is none of
-    "auto"."""
+    """One file of the source of this number, named without the machine's path.
+
+    Its `format` is never "auto".
+    """
 
     path: Path
     name: str
@@ -141,8 +147,11 @@ class TextFile:
 
 @dataclass
 class CorpusCounts:
-    """What a pass over a corpus met: `bad` rows and `dropped` documents by reason, the first bad
-    rows by place, and what was `removed` from texts that are used."""
+    """What a pass over a corpus met.
+
+    There are `bad` rows and `dropped` documents by reason, the first bad rows by place, and what
+    was `removed` from texts that are used.
+    """
 
     rows: int = 0
     bad: Counter[str] = field(default_factory=Counter)
@@ -163,19 +172,20 @@ def find_files(source: Source, index: int, data_dir: Path) -> list[TextFile]:
     """Files of one source in the order of their names.
 
     ValueError where there are none, and for a table that does not say which of its columns is the
-    text."""
+    text.
+    """
     paths, num_left_out = matching_files(source.path, data_dir)
-    place = _place(source.path, data_dir)
+    location = _resolve(source.path, data_dir)
     if num_left_out:
         log.warning(
             "%s: %d files are left out: no texts by their suffix, or tables beside texts (a glob as"
             " path names them)",
-            place,
+            location,
             num_left_out,
         )
     if not paths:
         raise ValueError(
-            f"source {source.name}: no text files at {place.absolute()}, nor from"
+            f"source {source.name}: no text files at {location.absolute()}, nor from"
             f" here\n{HOW_TO_GET}"
         )
     if source.format not in CORPUS_FORMATS:
@@ -187,9 +197,10 @@ def find_files(source: Source, index: int, data_dir: Path) -> list[TextFile]:
 
 
 def _text_file(source: Source, index: int, name: str, path: Path) -> TextFile:
-    """With its format, and of a table its column of texts."""
+    """A file with its format, and of a table with its column of texts."""
     file_format = source.format
     if file_format == "auto":
+        # by the suffix; what has none that is known is text
         file_format = table_format(path) or "text"
         if file_format == "text":
             _refuse_json(path, index)
@@ -203,14 +214,16 @@ def _text_file(source: Source, index: int, name: str, path: Path) -> TextFile:
 
 
 def _refuse_json(path: Path, index: int) -> None:
-    """ValueError for objects of JSON under a name that says text: their brackets and keys would be
-    trained on.
+    """ValueError for objects of JSON under a name that says text.
+
+    Their brackets and keys would be trained on.
     """
     try:
         with path.open("rb") as raw:
             beginning = next(chunks_of(path, raw), b"")[:HEAD_BYTES]
     except (OSError, ValueError):
         return  # who reads it says what is wrong
+    # {"text": ... or [{"...: no sentence of a text begins so
     if JSON_BEGINNING.match(beginning):
         key = f"corpus.sources.{index}.format"
         raise ValueError(
@@ -220,69 +233,84 @@ def _refuse_json(path: Path, index: int) -> None:
 
 
 def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path], int]:
-    """Names (below a folder the relative path) and paths of a file, a folder's texts or a glob's
-    files, none of them opened; and how many files of a folder are no texts by their suffix."""
-    place = _place(pattern, data_dir)
-    if place.is_file():
-        return {place.name: place}, 0
-    if place.is_dir():
-        return _files_below(place)
-    base = Path(place.anchor if Path(pattern).expanduser().is_absolute() else data_dir).expanduser()
+    """Names and paths of a file, a folder's texts or a glob's files; none of them is opened.
+
+    Below a folder the name is the relative path. The number is how many files of a folder are no
+    texts by their suffix.
+    """
+    location = _resolve(pattern, data_dir)
+    if location.is_file():
+        return {location.name: location}, 0
+    if location.is_dir():
+        return _files_below(location)
+    # A glob is looked for below data_dir, or below the root of an absolute path.
+    base = Path(data_dir).expanduser()
+    if Path(pattern).expanduser().is_absolute():
+        base = Path(location.anchor)
     files = list[Path]()
-    for path in base.glob(str(place.relative_to(base))):
+    for path in base.glob(str(location.relative_to(base))):
         if path.is_file():
             files.append(path)
         else:
             _warn_of_broken_link(path)
-    unique = len({path.name for path in files}) == len(files)
+    names = {path.name for path in files}
+    if len(names) == len(files):
+        return {path.name: path for path in files}, 0
     # Where folders hold files of one name, the folders tell them apart.
-    return {path.name if unique else path.relative_to(base).as_posix(): path for path in files}, 0
+    return {path.relative_to(base).as_posix(): path for path in files}, 0
 
 
 def _files_below(folder: Path) -> tuple[dict[str, Path], int]:
-    """The texts of a folder, or its tables where it has no texts; and how many other files it
-    has."""
+    """The texts of a folder, or its tables where it has no texts.
+
+    The number is how many other files it has.
+    """
     seen = dict[str, Path]()
     for path in _walk(folder):
         if path.is_file():
             seen[path.relative_to(folder).as_posix()] = path
         else:
             _warn_of_broken_link(path)
-    texts = {
-        name: path
-        for name, path in seen.items()
-        if file_suffix(path) in (*JSONL_SUFFIXES, *TEXT_SUFFIXES)
-    }
-    tables = {name: path for name, path in seen.items() if table_format(path) in CORPUS_TABLES}
+    texts = dict[str, Path]()
+    tables = dict[str, Path]()
+    for name, path in seen.items():
+        if file_suffix(path) in (*JSONL_SUFFIXES, *TEXT_SUFFIXES):
+            texts[name] = path
+        if table_format(path) in CORPUS_TABLES:
+            tables[name] = path
     # A table beside texts says something about them. But a LICENSE beside Parquet files is no text
     # of theirs.
     has_named_texts = any(file_suffix(path) for path in texts.values())
     has_columnar = any(table_format(path) in COLUMNAR for path in tables.values())
-    chosen = texts
     if not texts or (has_columnar and not has_named_texts):
-        chosen = tables
-    return chosen, len(seen) - len(chosen)
+        return tables, len(seen) - len(tables)
+    return texts, len(seen) - len(texts)
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """All files below a folder, links into other folders followed, each folder once; nothing that
-    is hidden.
+    """All files below a folder, but nothing that is hidden.
 
-    ValueError for a folder that one may not look into: its texts would be lost without a word."""
+    Links into other folders are followed, each folder once. ValueError for a folder that one may
+    not look into: its texts would be lost without a word.
+    """
     top = folder.resolve()
     visited = {top}
-    for here, folders, names in os.walk(folder, onerror=_refuse_forbidden, followlinks=True):
-        folders[:] = [
-            name
-            for name in sorted(folders)
-            if not name.startswith(".") and _is_new(Path(here, name), top, visited)
-        ]
-        yield from (Path(here, name) for name in names if not name.startswith("."))
+    for parent, folders, names in os.walk(folder, onerror=_refuse_forbidden, followlinks=True):
+        # os.walk goes on into what is left in the list of folders.
+        to_visit = []
+        for name in sorted(folders):
+            if not name.startswith(".") and _is_new(Path(parent, name), top, visited):
+                to_visit.append(name)
+        folders[:] = to_visit
+        for name in names:
+            if not name.startswith("."):
+                yield Path(parent, name)
 
 
 def _is_new(folder: Path, top: Path, visited: set[Path]) -> bool:
-    """Whether nobody has been there; a link to a folder below `top` is not followed, for that has
-    its own name.
+    """Whether nobody has been there.
+
+    A link to a folder below `top` is not followed, for that has its own name.
     """
     real = folder.resolve()
     if real in visited or (folder.is_symlink() and real.is_relative_to(top)):
@@ -300,27 +328,28 @@ def _refuse_forbidden(error: OSError) -> None:
 
 @cache
 def _warn_of_broken_link(path: Path) -> None:
-    """Once for each: a folder is looked into by planning, by the pre-flight and by the
-    preparation.
-    """
+    """Once for each: planning, the pre-flight and the preparation all look into a folder."""
     if path.is_symlink() and not path.exists():
         log.warning(
             "%s is a link to nothing (%s): what it stood for is left out", path, path.readlink()
         )
 
 
-def _place(pattern: str, data_dir: str | Path) -> Path:
+def _resolve(pattern: str, data_dir: str | Path) -> Path:
     """Below `data_dir`; where nothing is there, from the folder that one stands in."""
-    place, here = (
-        Path(data_dir).expanduser() / Path(pattern).expanduser(),
-        Path(pattern).expanduser(),
-    )
-    return here if here.exists() and not place.exists() else place
+    from_here = Path(pattern).expanduser()
+    from_data_dir = Path(data_dir).expanduser() / from_here
+    if from_here.exists() and not from_data_dir.exists():
+        return from_here
+    return from_data_dir
 
 
 def check_head(file: TextFile) -> None:
-    """ValueError for a binary or damaged file, and where most rows of its beginning are
-    unusable."""
+    """ValueError for a binary or damaged file.
+
+    The same where most rows of its beginning are unusable.
+    """
+    # The beginning is read as the whole file will be; its counts are for this check alone.
     counts = CorpusCounts()
     num_usable = sum(bool(text) for text in _head_rows(file, counts))
     num_bad = counts.bad.total()
@@ -328,14 +357,11 @@ def check_head(file: TextFile) -> None:
     if num_rows < MIN_HEAD_ROWS or num_bad <= num_usable:
         return
     reasons = ", ".join(f"{number} x {reason}" for reason, number in counts.bad.most_common())
-    shown = (
-        f"{num_bad} of its first {num_rows} rows cannot be read ({reasons}; first:"
-        f" {counts.first_bad[0]})"
+    raise ValueError(
+        f"{file.path}: {num_bad} of its first {num_rows} rows cannot be read ({reasons}; first:"
+        f" {counts.first_bad[0]}); check the encoding (UTF-8), the format ({file.format}) and the"
+        " text_field of this source, or leave the file out"
     )
-    look = (
-        f"check the encoding (UTF-8), the format ({file.format}) and the text_field of this source"
-    )
-    raise ValueError(f"{file.path}: {shown}; {look}, or leave the file out")
 
 
 def _head_rows(file: TextFile, counts: CorpusCounts) -> Iterator[str]:
@@ -358,7 +384,8 @@ def texts_of(file: TextFile, counts: CorpusCounts, advance: Advance = ignore) ->
     """Texts of all usable rows of a file, in order; of a text file its lines, "" between documents.
 
     `counts` grows by what was met; `advance` is told the bytes that were read from disk. ValueError
-    for a binary or damaged file."""
+    for a binary or damaged file.
+    """
     if file.is_table:
         rows = open_table(file.path, file.format).rows([file.text_field], advance)
         yield from _usable_cells(rows, file, counts)
@@ -368,10 +395,10 @@ def texts_of(file: TextFile, counts: CorpusCounts, advance: Advance = ignore) ->
 
 
 def usable_rows(lines: Iterable[bytes], file: TextFile, counts: CorpusCounts) -> Iterator[str]:
-    """Texts of the lines that have one (of text the line, "" between documents); others are
-    counted.
+    """Texts of the lines that have one; others are counted.
 
-    A blank line of jsonl is no row."""
+    A line of text is one itself, "" between documents. A blank line of jsonl is no row.
+    """
     for number, line in enumerate(lines, start=1):
         if file.format == "jsonl" and not line.strip():
             continue

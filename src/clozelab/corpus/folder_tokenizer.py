@@ -7,7 +7,8 @@ warning.
 
 Words are remembered (encoding.WordCache) where the rules let each be encoded by itself: where text
 is cut at spaces before anything else, and for RoBERTa's rules. Texts of other tokenizers go to the
-library whole, three times as slowly."""
+library whole, three times as slowly.
+"""
 
 from __future__ import annotations
 
@@ -49,13 +50,11 @@ PROBES = ("a", "the", "0", ".")  # some text with a token, to see what stands ar
 # of tokenizer.json: decide ids
 SECTIONS = ("added_tokens", "normalizer", "pre_tokenizer", "post_processor", "model")
 KEPT_KEYS = (  # of tokenizer_config.json, in an export
-    *(
-        "additional_special_tokens",
-        "clean_up_tokenization_spaces",
-        "padding_side",
-        "truncation_side",
-    ),
-    *("split_special_tokens",),
+    "additional_special_tokens",
+    "clean_up_tokenization_spaces",
+    "padding_side",
+    "truncation_side",
+    "split_special_tokens",
 )
 LOCAL_NORMALIZERS = frozenset(  # normalise two words as they do each by itself
     (
@@ -82,8 +81,10 @@ PIECE_SPLITTERS = SPACE_SPLITTERS | {
 
 _WORD = re.compile("[^ \t\n\r]+")
 _SAFE_SPACE = re.compile(r"(?<=[!-~\w])[ \t\n\r]+(?=[!-~\w])")
-"""Between two plain characters: a mark behind a space makes one cluster with it, which a character
-map may look up."""
+"""Between two plain characters.
+
+A mark behind a space makes one cluster with it, which a character map may look up.
+"""
 _BYTE_CHUNK = re.compile(" ?[^ ]+")
 # no cut before each space: byte-level BPE looks at runs of them
 _ODD_SPACE = r"[^\S ]|\u180e|\s\s|\s$"
@@ -93,28 +94,31 @@ class FolderTokenizer(Tokenizer):
     """The tokenizer of a tokenizer.json.
 
     Args:
-        place: the file, for messages.
+        path: the file, for messages.
         rules: its content, `settled`.
         config: tokenizer_config.json's content (`read_config`).
         released: the fingerprint of the tokenizer of tokenizers.py with the same vocabulary and
-        rules, if there is one;
-            a corpus or an encoder may have been made with that.
+            rules, if there is one; a corpus or an encoder may have been made with that.
 
     ValueError for a file that the library cannot read, and for a template that is not one token,
-    text, one token."""
+    text, one token.
+    """
 
     smallest = 0
     _end_of_text = ""  # a word has at least one character
 
     def __init__(
         self,
-        place: Path,
+        path: Path,
         rules: Mapping[str, Any],
         config: Mapping[str, Any],
         released: str | None = None,
     ) -> None:
-        self.place, self.released, self._config = place, released, dict(config)
+        self.path = path
+        self.released = released
+        self._config = dict(config)
         self._json = dict(rules)
+        # In this order: each step asks the library, or what the steps before it have set.
         self._library = self._open(self._json)
         self._set_vocabulary()
         self._set_roles()
@@ -128,41 +132,40 @@ class FolderTokenizer(Tokenizer):
     def __getattr__(self, name: str) -> Any:
         """A special token that is missing is missed where it is needed."""
         if name in MISSING:
-            raise ValueError(f"{self.place.parent}: its tokenizer has no {MISSING[name]}")
+            raise ValueError(f"{self.path.parent}: its tokenizer has no {MISSING[name]}")
         if name == "pair_separators":
-            raise ValueError(f"{self.place}: {self._no_pairs}")
+            raise ValueError(f"{self.path}: {self._no_pairs}")
         raise AttributeError(name)
 
     # What it is made of
 
     def _open(self, rules: Mapping[str, Any]) -> Library:
-        library = open_library(self.place, rules)
+        library = open_library(self.path, rules)
         library.encode_special_tokens = bool(self._config.get("split_special_tokens"))
         return library
 
     def _set_vocabulary(self) -> None:
         ids = self._library.get_vocab(with_added_tokens=True)
         if not ids:
-            raise ValueError(f"{self.place} has an empty vocabulary")
+            raise ValueError(f"{self.path} has an empty vocabulary")
         self.vocab_size = max(ids.values()) + 1
         names = {index: token for token, index in ids.items()}
         # Ids without a token (some files have holes) get a name that no text has.
-        self.vocabulary = tuple(
-            names.get(index, f"[no token {index}]") for index in range(self.vocab_size)
-        )
+        vocabulary = [names.get(index, f"[no token {index}]") for index in range(self.vocab_size)]
+        self.vocabulary = tuple(vocabulary)
         self._ids = ids
         added = self._library.get_added_tokens_decoder()
         self._added = {int(index): token for index, token in added.items()}
         self.added_tokens = tuple(token.content for token in self._added.values())
         self.undrawn_ids = ()
         if self._json["model"].get("type") != "WordPiece":  # BERT's may draw every id
-            self.undrawn_ids = tuple(
-                sorted(index for index, token in self._added.items() if token.special),
-            )
+            special = [index for index, token in self._added.items() if token.special]
+            self.undrawn_ids = tuple(sorted(special))
 
     def _set_roles(self) -> None:
         """Names of the special tokens, and ids of those that text cannot do without."""
         roles = {role: self._role(role) for role in ROLES}
+        # The model's own unknown token counts, not what the configuration calls so.
         roles["unk"] = _unknown_token(self._json["model"]) or roles["unk"]
         if roles["unk"] not in self._ids:
             roles["unk"] = ""
@@ -180,47 +183,58 @@ class FolderTokenizer(Tokenizer):
             self.mask_id = self._ids[roles["mask"]]
 
     def _role(self, role: str) -> str:
-        """The token of a role: as tokenizer_config.json says, else by its usual name; "" where
-        there is none."""
+        """The token of a role: as tokenizer_config.json says, else by its usual name.
+
+        It is "" where there is none.
+        """
         name = _content(self._config.get(f"{role}_token"))
         if name:
             if name in self._ids:
                 return name
             return ""
-        return next((usual for usual in USUAL_NAMES[role] if usual in self.added_tokens), "")
+        for usual in USUAL_NAMES[role]:
+            if usual in self.added_tokens:
+                return usual
+        return ""
 
     def _set_template(self) -> None:
-        """What stands around a text and between the texts of a pair, asked of the library by an
-        example."""
-        probe = next(
-            (text for text in PROBES if self._library.encode(text, add_special_tokens=False).ids),
-            None,
-        )
+        """What stands around a text and between the texts of a pair, by the library's example."""
+        probe = self._probe()
         if probe is None:
             raise ValueError(
-                f"{self.place} gives no tokens for {', '.join(PROBES)}: it is not one for text",
+                f"{self.path} gives no tokens for {', '.join(PROBES)}: it is not one for text",
             )
         single = self._library.encode(probe)
-        before, _, behind = _around(single, 1)
+        before, _, behind = _special_tokens_around(single, 1)
         if len(before) != 1 or len(behind) != 1:
-            shown = " ".join(single.tokens)
+            example = " ".join(single.tokens)
             raise ValueError(
-                f"{self.place}: its template makes {shown!r} of {probe!r}; an encoder here needs"
+                f"{self.path}: its template makes {example!r} of {probe!r}; an encoder here needs"
                 " one token before a text and one behind it, as in '[CLS] a [SEP]'"
                 " (post_processor)"
             )
-        self.cls_id, self.sep_id = before[0], behind[0]
+        self.cls_id = before[0]
+        self.sep_id = behind[0]
         self.can_have_token_types = self._set_pair_template(probe)
+        # an encoder may be trained without types though its template has them
         names = self._config.get("model_input_names")
         self.has_token_types = self.can_have_token_types and (
             names is None or "token_type_ids" in names
         )
 
+    def _probe(self) -> str | None:
+        """A text with a token."""
+        for text in PROBES:
+            if self._library.encode(text, add_special_tokens=False).ids:
+                return text
+        return None
+
     def _set_pair_template(self, probe: str) -> bool:
         """Whether the second text of a pair has token type 1."""
         pair = self._library.encode(probe, probe)
-        before, between, behind = _around(pair, 2)
+        before, between, behind = _special_tokens_around(pair, 2)
         types = np.array(pair.type_ids)
+        # from the second text's first token to the end
         is_second = np.cumsum([owner == 1 for owner in pair.sequence_ids]) > 0
         has_types = bool(types.any())
         is_usual = before == [self.cls_id] and behind == [self.sep_id] and bool(between)
@@ -228,17 +242,18 @@ class FolderTokenizer(Tokenizer):
         if is_usual and np.array_equal(types, is_second * int(has_types)):
             self.pair_separators = len(between)
             return has_types
-        shown, numbers = " ".join(pair.tokens), " ".join(map(str, pair.type_ids))
+        example = " ".join(pair.tokens)
+        numbers = " ".join(map(str, pair.type_ids))
         self._no_pairs = (
-            f"its template makes {shown!r} of a pair, with token types {numbers}; pairs can be read"
-            " as '[CLS] a [SEP] b [SEP]' alone, with type 1 or 0 from b on"
+            f"its template makes {example!r} of a pair, with token types {numbers}; pairs can be"
+            " read as '[CLS] a [SEP] b [SEP]' alone, with type 1 or 0 from b on"
         )
         return False
 
     def _set_words(self) -> None:
         """How a text is cut into what can be encoded by itself, if it can be."""
-        self._cut, self._whole = _cutting(self._json, self.added_tokens)
-        word_rules, cached_rules = self._json, self._json
+        self._cut, self._whole = _word_splitter(self._json, self.added_tokens)
+        word_rules = cached_rules = self._json
         if self.kind == "byte_bpe":
             # Words of running text have their space; what is cut out of a text brings its own.
             word_rules = _with_prefix_space(self._json, True)
@@ -249,43 +264,42 @@ class FolderTokenizer(Tokenizer):
         if cached_rules != word_rules:
             self._cache = WordCache(self._open(cached_rules), self._end_of_text)
         if self._cut is None:
-            log.info("%s: texts are encoded whole, without a cache over words", self.place)
+            log.info("%s: texts are encoded whole, without a cache over words", self.path)
 
     # Text to ids
 
     def encode_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         cleaned = [SURROGATES.sub("\ufffd", word) for word in words]
-        listed: list[str] = []
+        words_and_ends: list[str] = []
         for word in cleaned:
             if word:
-                listed.append(word)
-            listed.append(self._end_of_text)
-        return self._word_cache.encode(listed)
+                words_and_ends.append(word)
+            words_and_ends.append(self._end_of_text)
+        return self._word_cache.encode(words_and_ends)
 
     def encode_masked(self, texts: Sequence[str]) -> list[np.ndarray]:
         return self.encode_batch(texts)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        pairs = super().encode_with_offsets(texts)
-        return [
-            (ids, _without_spaces(text, offsets))
-            for text, (ids, offsets) in zip(texts, pairs, strict=True)
-        ]
+        encoded = super().encode_with_offsets(texts)
+        pairs = []
+        for text, (ids, offsets) in zip(texts, encoded, strict=True):
+            pairs.append((ids, _without_spaces(text, offsets)))
+        return pairs
 
     def _encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `encode_flat`, of one batch: by words where that is possible."""
         texts = [SURROGATES.sub("\ufffd", text) for text in texts]
         plain = [index for index, text in enumerate(texts) if self._is_plain(text)]
-        by_words = self._cache.encode(self._words([texts[index] for index in plain]))
+        plain_ids, plain_lengths = self._cache.encode(
+            self._words([texts[index] for index in plain])
+        )
         if len(plain) == len(texts):
-            return by_words
+            return plain_ids, plain_lengths
         # The others go to the library as they are, and each text back to its place.
         pieces: list[np.ndarray] = [np.empty(0, dtype=np.int32)] * len(texts)
-        for index, ids in zip(
-            plain,
-            np.split(by_words[0], np.cumsum(by_words[1])[:-1]),
-            strict=False,
-        ):
+        ids_of_plain = np.split(plain_ids, np.cumsum(plain_lengths)[:-1])
+        for index, ids in zip(plain, ids_of_plain, strict=False):
             pieces[index] = ids
         whole = sorted(set(range(len(texts))).difference(plain))
         encodings = self._library.encode_batch_fast(
@@ -308,7 +322,8 @@ class FolderTokenizer(Tokenizer):
         for text in texts:
             if self._spaced and text and text[0] != " ":
                 text = f" {text}"
-            words += self._cut(text) if self._cut is not None else ()
+            if self._cut is not None:
+                words += self._cut(text)
             words.append(self._end_of_text)
         return words
 
@@ -317,7 +332,7 @@ class FolderTokenizer(Tokenizer):
     @property
     def mask_token(self) -> str:
         if not self.special_tokens[-1]:
-            raise ValueError(f"{self.place.parent}: its tokenizer has no {MISSING['mask_id']}")
+            raise ValueError(f"{self.path.parent}: its tokenizer has no {MISSING['mask_id']}")
         return self.special_tokens[-1]
 
     def has_mask(self, text: str) -> bool:
@@ -353,8 +368,16 @@ class FolderTokenizer(Tokenizer):
         return self._fingerprint
 
     def files(self) -> dict[str, bytes]:
-        """tokenizer.json as it is, and a tokenizer_config.json by which `AutoTokenizer` takes it as
-        it is."""
+        """tokenizer.json as it is, and a tokenizer_config.json for `AutoTokenizer`.
+
+        By the latter AutoTokenizer takes the former as it is.
+        """
+        return {
+            "tokenizer.json": _json_bytes(self._json),
+            "tokenizer_config.json": _json_bytes(self._exported_config()),
+        }
+
+    def _exported_config(self) -> dict[str, Any]:
         config: dict[str, Any] = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": 512,
@@ -374,15 +397,8 @@ class FolderTokenizer(Tokenizer):
         # Other programs and classes ask for these.
         normalizer = self._json.get("normalizer") or {}
         if normalizer.get("type") == "BertNormalizer":
-            config |= {theirs: normalizer[ours] for theirs, ours in BERT_RULES.items()}
-        return {
-            "tokenizer.json": (
-                (json.dumps(self._json, indent=2, ensure_ascii=False) + "\n").encode()
-            ),
-            "tokenizer_config.json": (
-                (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
-            ),
-        }
+            config |= {key: normalizer[rule] for key, rule in BERT_RULES.items()}
+        return config
 
     def _identity(self) -> list[Any]:
         sections = {name: self._json.get(name) for name in SECTIONS}
@@ -393,6 +409,11 @@ class FolderTokenizer(Tokenizer):
 
 
 # tokenizer.json and what stands beside it
+
+
+def _json_bytes(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
+
 
 BERT_RULES = {  # tokenizer_config.json -> the same in tokenizer.json's BertNormalizer
     "do_lower_case": "lowercase",
@@ -405,8 +426,10 @@ ADDED_TOKENS = "added_tokens.json"
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json, with the content of the files that older versions of transformers
-    wrote beside it."""
+    """tokenizer_config.json, with the content of older files beside it.
+
+    Older versions of transformers wrote these.
+    """
     config = json_or_empty(folder / "tokenizer_config.json")
     if "added_tokens_decoder" not in config:
         config |= json_or_empty(folder / "special_tokens_map.json")
@@ -414,79 +437,88 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def settled(place: Path, rules: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def settled(path: Path, rules: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """tokenizer.json's content with what AutoTokenizer takes from tokenizer_config.json instead.
 
     These are: rules of a BertNormalizer, a ByteLevel's add_prefix_space, further added tokens and
     their flags, and a template where tokenizer.json has none. A class of transformers that takes
-    tokenizer.json as it is has only the added tokens."""
-    _check(place, rules)
+    tokenizer.json as it is has only the added tokens.
+    """
+    _check(path, rules)
     settled = {**rules}
     if not str(config.get("tokenizer_class", "")).startswith(GENERIC_CLASSES):
-        _settle_normalizer(place, settled, config)
-        _settle_prefix_space(place, settled, config)
+        _settle_normalizer(path, settled, config)
+        _settle_prefix_space(path, settled, config)
         _settle_template(settled, config)
-    return _with_added_tokens(place, settled, config)
+    return _with_added_tokens(path, settled, config)
 
 
-def _check(place: Path, rules: Mapping[str, Any]) -> None:
+def _check(path: Path, rules: Mapping[str, Any]) -> None:
     model = rules.get("model")
     if not isinstance(model, dict) or not model.get("vocab"):
         raise ValueError(
-            f"{place} is no tokenizer of the tokenizers library: it has no model with a vocabulary",
+            f"{path} is no tokenizer of the tokenizers library: it has no model with a vocabulary",
         )
     if model.get("dropout"):
         raise ValueError(
-            f"{place}: its model has dropout {model['dropout']}, so a text would have other ids"
+            f"{path}: its model has dropout {model['dropout']}, so a text would have other ids"
             " each time; set it to null"
         )
 
 
-def _settle_normalizer(place: Path, settled: dict[str, Any], config: Mapping[str, Any]) -> None:
+def _settle_normalizer(path: Path, settled: dict[str, Any], config: Mapping[str, Any]) -> None:
     normalizer = settled.get("normalizer") or {}
     if normalizer.get("type") != "BertNormalizer":
         return
     normalizer = {**dict.fromkeys(BERT_RULES.values()), **normalizer}
     changed = {**normalizer}
-    for theirs, ours in BERT_RULES.items():
-        if theirs in config:
-            changed[ours] = config[theirs]
+    for key, rule in BERT_RULES.items():
+        if key in config:
+            changed[rule] = config[key]
     # null strips accents where text is lower-cased
-    meant = [{**one, "strip_accents": _strips(one)} for one in (normalizer, changed)]
-    for theirs, ours in BERT_RULES.items():
-        if meant[0][ours] != meant[1][ours]:
-            before, now = json.dumps(normalizer[ours]), json.dumps(changed[ours])
+    effect_before = {**normalizer, "strip_accents": _strips(normalizer)}
+    effect_after = {**changed, "strip_accents": _strips(changed)}
+    for key, rule in BERT_RULES.items():
+        if effect_before[rule] != effect_after[rule]:
             log.warning(
                 "%s says %s=%s and tokenizer_config.json %s=%s, which counts, as in AutoTokenizer;"
                 " put right the one that is wrong",
-                *(place, ours, before, theirs, now),
+                path,
+                rule,
+                json.dumps(normalizer[rule]),
+                key,
+                json.dumps(changed[rule]),
             )
-    if meant[0] != meant[1]:
+    if effect_before != effect_after:
         settled["normalizer"] = changed
 
 
 def _strips(normalizer: Mapping[str, Any]) -> bool:
     strips = normalizer.get("strip_accents")
-    return bool(normalizer.get("lowercase") if strips is None else strips)
+    if strips is None:
+        strips = normalizer.get("lowercase")
+    return bool(strips)
 
 
-def _settle_prefix_space(place: Path, settled: dict[str, Any], config: Mapping[str, Any]) -> None:
-    splitter, said = settled.get("pre_tokenizer") or {}, config.get("add_prefix_space")
-    if (
-        splitter.get("type") != "ByteLevel"
-        or said is None
-        or bool(said) == splitter.get("add_prefix_space", True)
-    ):
+def _settle_prefix_space(path: Path, settled: dict[str, Any], config: Mapping[str, Any]) -> None:
+    splitter = settled.get("pre_tokenizer") or {}
+    if splitter.get("type") != "ByteLevel" or config.get("add_prefix_space") is None:
+        return
+    value_in_file = splitter.get("add_prefix_space", True)
+    value = bool(config["add_prefix_space"])
+    if value == value_in_file:
         return
     log.warning(
         "%s says add_prefix_space=%s and tokenizer_config.json %s, which counts, as in"
         " AutoTokenizer; put right the one that is wrong",
-        *(place, json.dumps(splitter.get("add_prefix_space", True)), json.dumps(bool(said))),
+        path,
+        json.dumps(value_in_file),
+        json.dumps(value),
     )
-    settled["pre_tokenizer"] = {**splitter, "add_prefix_space": bool(said)}
+    settled["pre_tokenizer"] = {**splitter, "add_prefix_space": value}
     processor = settled.get("post_processor") or {}
     if "add_prefix_space" in processor:
-        settled["post_processor"] = {**processor, "add_prefix_space": bool(said)}
+        settled["post_processor"] = {**processor, "add_prefix_space": value}
 
 
 def _settle_template(settled: dict[str, Any], config: Mapping[str, Any]) -> None:
@@ -494,29 +526,38 @@ def _settle_template(settled: dict[str, Any], config: Mapping[str, Any]) -> None
     processor = settled.get("post_processor") or {}
     if processor.get("type") not in (None, "ByteLevel"):
         return
-    ids = {
-        **_model_ids(settled["model"]),
-        **{one["content"]: one["id"] for one in settled.get("added_tokens", ())},
-    }
-    names = {}
-    for role in ("cls", "sep"):
-        usual = next((name for name in USUAL_NAMES[role] if name in ids), "")
-        names[role] = _content(config.get(f"{role}_token"))
-        if not names[role]:
-            names[role] = usual
-    cls, sep = names["cls"], names["sep"]
+    ids = _model_ids(settled["model"])
+    for token in settled.get("added_tokens", ()):
+        ids[token["content"]] = token["id"]
+    cls = _template_token("cls", ids, config)
+    sep = _template_token("sep", ids, config)
     if cls not in ids or sep not in ids:
         return
     if processor:
-        own = {"sep": [sep, ids[sep]], "cls": [cls, ids[cls]]}
-        settled["post_processor"] = {**processor, **own, "type": "RobertaProcessing"}
-        settled["post_processor"].pop("use_regex", None)
+        roberta = {**processor, "sep": [sep, ids[sep]], "cls": [cls, ids[cls]]}
+        roberta["type"] = "RobertaProcessing"
+        roberta.pop("use_regex", None)
+        settled["post_processor"] = roberta
         return
     first = [_special(cls, 0), {"Sequence": {"id": "A", "type_id": 0}}, _special(sep, 0)]
     second = [{"Sequence": {"id": "B", "type_id": 1}}, _special(sep, 1)]
-    known = {name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in (cls, sep)}
-    template = {"single": first, "pair": [*first, *second], "special_tokens": known}
-    settled["post_processor"] = {"type": "TemplateProcessing", **template}
+    special_tokens = {}
+    for name in (cls, sep):
+        special_tokens[name] = {"id": name, "ids": [ids[name]], "tokens": [name]}
+    settled["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": first,
+        "pair": [*first, *second],
+        "special_tokens": special_tokens,
+    }
+
+
+def _template_token(role: str, ids: Mapping[str, int], config: Mapping[str, Any]) -> str:
+    """The token of a role by tokenizer_config.json, else the usual one that there is."""
+    name = _content(config.get(f"{role}_token"))
+    if name:
+        return name
+    return next((usual for usual in USUAL_NAMES[role] if usual in ids), "")
 
 
 def _special(name: str, type_id: int) -> dict[str, Any]:
@@ -532,42 +573,45 @@ def _model_ids(model: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _with_added_tokens(
-    place: Path,
+    path: Path,
     settled: dict[str, Any],
     config: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """With the tokens, and the flags, that AutoTokenizer adds by tokenizer_config.json."""
-    library = open_library(place, settled)
-    known = {repr(token) for token in library.get_added_tokens_decoder().values()}
+    """The rules with the tokens and flags that AutoTokenizer adds by tokenizer_config.json."""
+    library = open_library(path, settled)
+    # A token with other flags counts as another one.
+    present = {repr(token) for token in library.get_added_tokens_decoder().values()}
     names = {token.content for token in library.get_added_tokens_decoder().values()}
     vocabulary = library.get_vocab(with_added_tokens=True)
-    wanted: list[AddedToken] = []
-    listed = config.get("added_tokens_decoder") or {}
-    for _, flags in sorted(listed.items(), key=lambda item: int(item[0])):
+    to_add: list[AddedToken] = []
+
+    def add(token: AddedToken) -> None:
+        to_add.append(token)
+        names.add(token.content)
+
+    by_id = config.get("added_tokens_decoder") or {}
+    for _, flags in sorted(by_id.items(), key=lambda item: int(item[0])):
         token = _added_token(flags)
-        if repr(token) not in known:
-            wanted.append(token)
-            names.add(token.content)
+        if repr(token) not in present:
+            add(token)
     # Special tokens by their part; one that the vocabulary lacks would be an id without an
     # embedding.
     for role in (*ROLES, "bos", "eos"):
         value = config.get(f"{role}_token")
         if _content(value) in vocabulary and _content(value) not in names:
-            wanted.append(_added_token(value, special=True))
-            names.add(_content(value))
+            add(_added_token(value, special=True))
+    extra = _extra_tokens(config)
     older = config.get(ADDED_TOKENS) or {}
     for content in sorted(older, key=older.__getitem__):
         if content not in names:
-            is_special = content in map(_content, _extra_tokens(config))
-            wanted.append(AddedToken(content, normalized=not is_special, special=is_special))
-            names.add(content)
-    for value in _extra_tokens(config):
+            is_special = content in map(_content, extra)
+            add(AddedToken(content, normalized=not is_special, special=is_special))
+    for value in extra:
         if _content(value) not in names:
-            wanted.append(_added_token(value, special=True))
-            names.add(_content(value))
-    if not wanted:
+            add(_added_token(value, special=True))
+    if not to_add:
         return settled
-    library.add_tokens(wanted)
+    library.add_tokens(to_add)
     return {**settled, "added_tokens": json.loads(library.to_str())["added_tokens"]}
 
 
@@ -597,12 +641,12 @@ def _content(value: Any) -> str:
     return ""
 
 
-def open_library(place: Path, rules: Mapping[str, Any]) -> Library:
+def open_library(path: Path, rules: Mapping[str, Any]) -> Library:
     """The library's tokenizer, which neither cuts nor pads."""
     try:
         library = Library.from_str(json.dumps(rules))
     except Exception as error:  # the library's own is a bare one
-        raise ValueError(f"{place} cannot be read by the tokenizers library: {error}") from None
+        raise ValueError(f"{path} cannot be read by the tokenizers library: {error}") from None
     library.no_truncation()
     library.no_padding()
     return library
@@ -625,8 +669,8 @@ def _parts(node: Mapping[str, Any] | None, inner: str) -> list[Mapping[str, Any]
 
 def _kind(rules: Mapping[str, Any]) -> str:
     """How an entry says that it begins a word, as Tokenizer.kind."""
-    model, splitters = rules["model"], _parts(rules.get("pre_tokenizer"), "pretokenizers")
-    types = {part["type"] for part in splitters}
+    model = rules["model"]
+    types = {part["type"] for part in _parts(rules.get("pre_tokenizer"), "pretokenizers")}
     if model.get("type") == "WordPiece" and model.get("continuing_subword_prefix") == "##":
         return "wordpiece"
     if "ByteLevel" in types:
@@ -645,16 +689,19 @@ def _unknown_token(model: Mapping[str, Any]) -> str:
     return model.get("unk_token") or ""
 
 
-def _cutting(
+def _word_splitter(
     rules: Mapping[str, Any], added: Sequence[str]
 ) -> tuple[Callable[[str], list[str]] | None, re.Pattern[str] | None]:
-    """How a text is cut into what can be encoded by itself (None: it cannot be), and what no such
-    text has."""
+    """How a text is cut into what can be encoded by itself (None: it cannot be).
+
+    The pattern is what no such text has.
+    """
     normalizers = _parts(rules.get("normalizer"), "normalizers")
     splitters = _parts(rules.get("pre_tokenizer"), "pretokenizers")
     if _is_local(normalizers) and _cuts_at_spaces(splitters) and not any(map(_has_space, added)):
-        has_map = any(part["type"] == "Precompiled" for part in normalizers)
-        return (_safe_pieces if has_map else _WORD.findall), None
+        if any(part["type"] == "Precompiled" for part in normalizers):
+            return _safe_pieces, None
+        return _WORD.findall, None
     if not _is_robertas(rules, normalizers, splitters):
         return None, None
     return _BYTE_CHUNK.findall, re.compile("|".join([_ODD_SPACE, *map(re.escape, added)]))
@@ -693,12 +740,11 @@ def _is_robertas(
     splitters: Sequence[Mapping[str, Any]],
 ) -> bool:
     """Whether a word can be encoded with the space before it, in a text without added tokens."""
-    types = [part["type"] for part in splitters]
-    if (
-        rules["model"].get("type") != "BPE"
-        or types != ["ByteLevel"]
-        or not splitters[0].get("use_regex", True)
-    ):
+    if rules["model"].get("type") != "BPE":
+        return False
+    if [part["type"] for part in splitters] != ["ByteLevel"]:
+        return False
+    if not splitters[0].get("use_regex", True):
         return False
     if normalizers and any(token["normalized"] for token in rules.get("added_tokens", ())):
         return False  # they are looked for in normalised text
@@ -717,11 +763,11 @@ def _with_prefix_space(rules: Mapping[str, Any], value: bool) -> dict[str, Any]:
     return dict(rules)
 
 
-def _around(encoding: Any, number: int) -> tuple[list[int], list[int], list[int]]:
+def _special_tokens_around(encoding: Any, number: int) -> tuple[list[int], list[int], list[int]]:
     """Special tokens before the first text, between the texts, and behind the last of `number`."""
     owners = encoding.sequence_ids
-    first = [place for place, owner in enumerate(owners) if owner == 0]
-    last = [place for place, owner in enumerate(owners) if owner == number - 1]
+    first = [index for index, owner in enumerate(owners) if owner == 0]
+    last = [index for index, owner in enumerate(owners) if owner == number - 1]
     between = []
     if number > 1:
         between = encoding.ids[first[-1] + 1 : last[0]]
@@ -735,5 +781,6 @@ def _without_spaces(text: str, offsets: np.ndarray) -> np.ndarray:
         piece = text[start:end]
         if piece and (piece[0].isspace() or piece[-1].isspace()):
             start += len(piece) - len(piece.lstrip())
-            trimmed[number] = start, max(start, end - (len(piece) - len(piece.rstrip())))
+            end -= len(piece) - len(piece.rstrip())
+            trimmed[number] = start, max(start, end)
     return trimmed

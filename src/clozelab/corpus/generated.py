@@ -1,5 +1,6 @@
-"""What a generator says of the files that it wrote: `generated.json` in `data_dir`, which any
-generator may leave.
+"""What a generator says of the files that it wrote: `generated.json` in `data_dir`.
+
+Any generator may leave one.
 
     {"generator": "microworld",
      "sha256": {"glue/RTE/dev.tsv": "9f86d0...", ...},
@@ -7,13 +8,13 @@ generator may leave.
        {"reader": "left_to_right", "view": "its document from the beginning",
         "nats_per_word": 1.08, "standard_error": 0.01},
        {"reader": "masked", "view": "the unmasked words of 62 on end",
-        "nats_per_word": 0.53, "standard_error": 0.05, "hidden_fraction": 0.135, "max_seq_length":
-        64}]}
+        "nats_per_word": 0.53, "standard_error": 0.05, "hidden_fraction": 0.135,
+        "max_seq_length": 64}]}
 
 `known_loss` lists losses that no model can beat on average, the tightest first. `view` says what
 the reader of that bound sees. A masked bound holds for models that hide at least `hidden_fraction`
-of the words, in instances of at most
-`max_seq_length` tokens (any length where it is missing). Other keys are the generator's own.
+of the words, in instances of at most `max_seq_length` tokens (any length where it is missing).
+Other keys are the generator's own.
 """
 
 from __future__ import annotations
@@ -37,15 +38,19 @@ BASELINES_FILE = "baselines.json"
 def generator_of(
     data_dir: str | Path, paths: Iterable[Path] = (), checksums: Iterable[str] = ()
 ) -> str | None:
-    """The generator that wrote any of these files (or lost ones of these checksums), by `data_dir`;
-    None: real ones.
+    """The generator that wrote any of these files, or lost ones of these `checksums`.
+
+    `data_dir` holds what it says; None for real files.
     """
     manifest = _manifest(data_dir)
-    known = set(manifest["sha256"].values())
-    is_known = known and (
-        any(file_sha256(path) in known for path in paths) or not known.isdisjoint(checksums)
-    )
-    return manifest["generator"] if is_known else None
+    generated = set(manifest["sha256"].values())
+    if not generated:
+        return None
+    if any(file_sha256(path) in generated for path in paths):
+        return manifest["generator"]
+    if not generated.isdisjoint(checksums):
+        return manifest["generator"]
+    return None
 
 
 def known_loss(
@@ -66,29 +71,37 @@ def known_loss(
     in view (None: every next token). Returns nats (a predicted token), standard_error, reader and
     view.
     """
-    if tokenizer.kind != "wordpiece":
+    if tokenizer.kind != "wordpiece" or not len(labels):
         return None
-    pieces = np.isin(
-        labels, [index for index, text in enumerate(tokenizer.vocabulary) if text.startswith("##")]
-    )
-    if (
-        not len(labels)
-        or (labels == tokenizer.unk_id).any()
-        or (masking is not None and pieces.any())
-    ):
+    if (labels == tokenizer.unk_id).any():
         return None
-    reader, share, hidden = "left_to_right", 1.0 - float(pieces.mean()), 1.0
-    if masking is not None:
-        reader, share = "masked", 1.0 - masking[1]
-        hidden = masking[0] * share + 1e-9
+    later_pieces = [
+        index for index, text in enumerate(tokenizer.vocabulary) if text.startswith("##")
+    ]
+    is_later_piece = np.isin(labels, later_pieces)
+    if masking is None:
+        # Of the tokens, as many as there are words cost what the manifest says of words.
+        reader = "left_to_right"
+        share = 1.0 - float(is_later_piece.mean())
+        hidden = 1.0
+    else:
+        if is_later_piece.any():
+            return None
+        # A token that stays in view costs nothing.
+        predicted, in_view = masking
+        reader = "masked"
+        share = 1.0 - in_view
+        hidden = predicted * share + 1e-9
     for bound in _manifest(data_dir)["known_loss"]:
-        holds = (
-            bound.get("hidden_fraction", 0.0) <= hidden
-            and bound.get("max_seq_length", seq_length) >= seq_length
-        )
-        if bound["reader"] == reader and holds:
-            nats, error = (share * bound[key] for key in ("nats_per_word", "standard_error"))
-            return {"nats": nats, "standard_error": error, "reader": reader, "view": bound["view"]}
+        is_hidden_enough = bound.get("hidden_fraction", 0.0) <= hidden
+        is_short_enough = seq_length <= bound.get("max_seq_length", seq_length)
+        if bound["reader"] == reader and is_hidden_enough and is_short_enough:
+            return {
+                "nats": share * bound["nats_per_word"],
+                "standard_error": share * bound["standard_error"],
+                "reader": reader,
+                "view": bound["view"],
+            }
     return None
 
 
@@ -98,10 +111,11 @@ def _manifest(data_dir: str | Path) -> dict[str, Any]:
     if not path.is_file():
         return {"generator": None, "sha256": {}, "known_loss": []}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        manifest = json.loads(path.read_text(encoding="utf-8"))
         return {
-            key: kind(found[key])
-            for key, kind in (("generator", str), ("sha256", dict), ("known_loss", list))
+            "generator": str(manifest["generator"]),
+            "sha256": dict(manifest["sha256"]),
+            "known_loss": list(manifest["known_loss"]),
         }
     except (ValueError, KeyError, TypeError) as problem:
         raise ValueError(

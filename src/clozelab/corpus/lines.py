@@ -1,7 +1,8 @@
 """Lines of text files, plain or packed: gzip, Zstandard, xz and bzip2, in constant memory.
 
 A packed file that is cut off or damaged is an error, never a shorter text. A binary file is known
-by its first bytes; a stray NUL in a text is no sign of one, and who reads the lines removes it."""
+by its first bytes; a stray NUL in a text is no sign of one, and who reads the lines removes it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ log = logging.getLogger(__name__)
 COMPRESSIONS = (".gz", ".zst", ".xz", ".bz2")
 CHUNK_BYTES = 2**20
 # a packed file may become so many times larger, or so large
-MAX_EXPANSION, MIN_BOMB_BYTES = (200, 2**24)
+MAX_EXPANSION = 200
+MIN_BOMB_BYTES = 2**24
 SNIFFED_BYTES = 8192  # by which a binary file is known
 MAX_NUL_FRACTION = 0.01  # of the sniffed bytes; a single NUL is always forgiven
 # that no text has; NUL is counted apart
@@ -31,7 +33,8 @@ CONTROLS = bytes(sorted({*range(1, 9), *range(14, 27), *range(28, 32), 127}))
 NUL = b"\0"
 SURROGATES = re.compile("[\ud800-\udfff]")  # halves of a character, which no file of UTF-8 can hold
 ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")  # how JSON may write one, or two that are a character
-ESCAPED_BYTES, SURROGATE_BYTE = re.compile(ESCAPED.pattern.encode()), b"\xed"
+ESCAPED_BYTES = re.compile(ESCAPED.pattern.encode())
+SURROGATE_BYTE = b"\xed"
 Advance = Callable[[int], object]  # told how many bytes of the file on disk were read
 
 
@@ -49,7 +52,8 @@ class CountedFile:
     """A file on disk that tells `advance` of every byte which is read from it."""
 
     def __init__(self, raw: Readable, advance: Advance) -> None:
-        self._raw, self._advance = raw, advance
+        self._raw = raw
+        self._advance = advance
 
     def read(self, size: int = -1) -> bytes:
         data = self._raw.read(size)
@@ -67,10 +71,13 @@ def file_suffix(path: Path) -> str:
 
 
 def lines_of(path: Path, raw: Readable) -> Iterator[bytes]:
-    """Lines of a file whatever its compression, without line ends; ValueError for a binary or
-    damaged one."""
+    """Lines of a file whatever its compression, without line ends.
+
+    ValueError for a binary or damaged file.
+    """
     unfinished: list[bytes] = []
     for chunk in chunks_of(path, raw):
+        # The first piece of a chunk ends the line that the last chunk left unfinished.
         head, *lines = chunk.split(b"\n")
         unfinished.append(head)
         if lines:  # joined once per line, so a line of many chunks costs its length, not its square
@@ -83,11 +90,11 @@ def lines_of(path: Path, raw: Readable) -> Iterator[bytes]:
 
 
 def text_lines(path: Path, advance: Advance = ignore) -> Iterator[tuple[int, str | None]]:
-    """(line number from 1, text without line end); None for a line that is not UTF-8. Drops empty
-    lines at the end.
+    """(line number from 1, text without line end); None for a line that is not UTF-8.
 
-    A byte order mark, CRLF line ends and NUL characters are taken off (a warning counts the last);
-    a packed file is unpacked on the way."""
+    Empty lines at the end are dropped. A byte order mark, CRLF line ends and NUL characters are
+    taken off (a warning counts the last); a packed file is unpacked on the way.
+    """
     empty = num_nuls = 0
     with path.open("rb") as file:
         for number, raw in enumerate(lines_of(path, CountedFile(file, advance)), start=1):
@@ -100,7 +107,9 @@ def text_lines(path: Path, advance: Advance = ignore) -> Iterator[tuple[int, str
             if not raw:
                 empty += 1
                 continue
-            yield from ((skipped, "") for skipped in range(number - empty, number))
+            # Empty lines are kept once it is known that they are not the last ones.
+            for skipped in range(number - empty, number):
+                yield skipped, ""
             empty = 0
             try:
                 yield number, raw.decode("utf-8")
@@ -110,8 +119,7 @@ def text_lines(path: Path, advance: Advance = ignore) -> Iterator[tuple[int, str
 
 
 def is_decoded(text: str) -> bool:
-    """Whether no byte of it stands as a surrogate (errors="surrogateescape"), because it was not
-    UTF-8."""
+    """Whether all of it was UTF-8: no byte stands as a surrogate (errors="surrogateescape")."""
     return text.isascii() or not any("\udc80" <= character <= "\udcff" for character in text)
 
 
@@ -135,7 +143,8 @@ def parse_json(text: str | bytes) -> Any:
 def whole_characters(value: Any) -> Any:
     """The same with U+FFFD for each half of a character, in lists and dictionaries too.
 
-    Nobody could write such a text down again: not to a file, a terminal or a network."""
+    Nobody could write such a text down again: not to a file, a terminal or a network.
+    """
     if isinstance(value, str):
         return SURROGATES.sub("\ufffd", value)
     if isinstance(value, list):
@@ -155,8 +164,11 @@ def refuse_carriage_returns(place: Path | str, beginning: bytes) -> None:
 
 
 def chunks_of(path: Path, raw: Readable) -> Iterator[bytes]:
-    """Unpacked bytes of a file, a chunk at a time; ValueError for a binary or damaged one, and for
-    a bomb."""
+    """Unpacked bytes of a file, a chunk at a time.
+
+    ValueError for a binary or damaged file, and for a bomb.
+    """
+    # a small file that unpacks to a large one is a bomb
     limit = max(MIN_BOMB_BYTES, MAX_EXPANSION * path.stat().st_size)
     size = 0
     try:
@@ -177,11 +189,14 @@ def chunks_of(path: Path, raw: Readable) -> Iterator[bytes]:
 
 
 def is_binary(head: bytes) -> bool:
-    """Whether the first bytes of a file hold NULs as no text does: many, or beside what is no UTF-8
-    text."""
+    """Whether the first bytes of a file hold NULs as no text does.
+
+    They are many, or stand beside what is no UTF-8 text.
+    """
     num_nuls = head.count(NUL)
     if not num_nuls:
         return False
+    # UTF-16 has a NUL in every other byte.
     if num_nuls > max(1, MAX_NUL_FRACTION * len(head)):
         return True
     text = head.replace(NUL, b"")
@@ -208,17 +223,23 @@ def _unpacked(suffix: str, raw: Readable) -> Iterator[bytes]:
 
 
 def _zstd_chunks(raw: Readable) -> Iterator[bytes]:
-    """Decompressed chunks of all frames. The library's own reader ends a cut-off file in silence;
-    this does not."""
+    """Decompressed chunks of all frames.
+
+    The library's own reader ends a cut-off file in silence; this does not.
+    """
     decompressor = zstandard.ZstdDecompressor(max_window_size=2**31)
-    frame, text = None, b""
+    frame = None
+    text = b""
     while data := raw.read(CHUNK_BYTES // 256):  # 4 KiB unpack to 128 MiB at most
+        # Behind a frame's end another one may begin.
         while data:
-            frame = frame or decompressor.decompressobj()
+            if frame is None:
+                frame = decompressor.decompressobj()
             text += frame.decompress(data)
             data = b""
             if frame.eof:
-                data, frame = frame.unused_data, None
+                data = frame.unused_data
+                frame = None
         if len(text) >= CHUNK_BYTES // 8:
             yield text
             text = b""

@@ -1,11 +1,10 @@
-"""Pre-training instances as one stream of tokens, and which of them the masked language model
-predicts.
+"""Pre-training instances as one stream of tokens, and which of them a masked model predicts.
 
 A batch is a rectangle of B instances with S slots each, T = B * S; real tokens come first. P
 positions are predicted.
 
 Masking: each instance gets exactly `Masking.number` predicted positions, drawn without replacement
-from all slots but [CLS], [SEP] and padding: the slots with the smallest random keys
+from all slots but [CLS], [SEP] and padding: the slots with the smallest random priorities
 (`choose_spans`: whole words and spans). What happens to a chosen position is drawn for each by
 itself, or once a span. The random replacement of WordPiece comes from the whole vocabulary list,
 special tokens included, as in the released code (the paper does not say); it can therefore be the
@@ -36,8 +35,9 @@ _NEVER = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """What building and masking instances need of a tokenizer, whose attributes of these names say
-    what they mean.
+    """What building and masking instances need of a tokenizer.
+
+    The tokenizer's attributes of these names say what they mean.
     """
 
     cls: int
@@ -48,20 +48,27 @@ class SpecialIds:
     pair_separators: int = 1
     has_token_types: bool = True
     undrawn: tuple[int, ...] = ()  # `undrawn_ids`
-    # [V]; None: every token is a word
+    # [V] whether an entry goes on with a word; None: every token is a word
     continues: BoolArray | None = field(default=None, compare=False, repr=False)
     knows_words: bool = True  # False: `continues` cannot be known
 
     @classmethod
     def of(cls, tokenizer: Any) -> SpecialIds:
-        ids = {name: getattr(tokenizer, f"{name}_id") for name in ("cls", "sep", "pad", "mask")}
-        rules = {
-            name: getattr(tokenizer, name)
-            for name in ("vocab_size", "pair_separators", "has_token_types")
-        }
         continues = tokenizer.continues()
-        known = {"continues": continues, "knows_words": continues is not None}
-        return cls(**ids, **rules, undrawn=tokenizer.undrawn_ids, **known)
+        knows_words = continues is not None
+        undrawn = tokenizer.undrawn_ids
+        return cls(
+            cls=tokenizer.cls_id,
+            sep=tokenizer.sep_id,
+            pad=tokenizer.pad_id,
+            mask=tokenizer.mask_id,
+            vocab_size=tokenizer.vocab_size,
+            pair_separators=tokenizer.pair_separators,
+            has_token_types=tokenizer.has_token_types,
+            undrawn=undrawn,
+            continues=continues,
+            knows_words=knows_words,
+        )
 
 
 @dataclass(frozen=True)
@@ -92,9 +99,9 @@ class PackedInstances:
     @property
     def one_source(self) -> BoolArray | None:
         """[B] whether both segments are of one source; None where they always are."""
-        return (
-            None if self.source is None or self.b_source is None else self.source == self.b_source
-        )
+        if self.source is None or self.b_source is None:
+            return None
+        return self.source == self.b_source
 
     @property
     def is_real(self) -> BoolArray:
@@ -115,18 +122,25 @@ class Spans:
 def pack_pairs(
     tokens: TokenStream, spans: Spans, ids: SpecialIds, width: int, names: I64
 ) -> PackedInstances:
-    """[CLS] A [SEP] B [SEP] [PAD]..., or <s> A </s></s> B </s>, in `width` slots each, where they
-    fit.
+    """[CLS] A [SEP] B [SEP] [PAD]..., or <s> A </s></s> B </s>, in `width` slots each.
+
+    They have to fit. With A of 2 tokens, B of 1 and one separator:
+
+        slot         0     1  2  3     4  5     6
+        token        [CLS] a  a  [SEP] b  [SEP] [PAD]
+        first_sep 3, b_slot 4, last_sep 5
     """
-    slot = np.arange(width)[None, :]
+    slot = np.arange(width)[None, :]  # [1, S], against [B, 1] of the instances
     first_sep = spans.a_length[:, None] + 1
     b_slot = first_sep + ids.pair_separators
     last_sep = b_slot + spans.b_length[:, None]
-    in_b, is_pad = slot >= b_slot, slot > last_sep
+    in_b = slot >= b_slot
+    is_pad = slot > last_sep
     is_sep = (slot == last_sep) | ((slot >= first_sep) & ~in_b)
-    positions = slot + np.where(in_b, spans.b_start[:, None] - b_slot, spans.a_start[:, None] - 1)
+    # From a slot to the place in the token store: A begins at slot 1, B at `b_slot`.
+    shift = np.where(in_b, spans.b_start[:, None] - b_slot, spans.a_start[:, None] - 1)
     token_type_ids = (in_b & ~is_pad & ids.has_token_types).astype(np.int64)
-    packed = _rectangle(tokens, positions, is_sep, is_pad, token_type_ids, ids, names)
+    packed = _rectangle(tokens, slot + shift, is_sep, is_pad, token_type_ids, ids, names)
     return replace(packed, a_length=spans.a_length, b_length=spans.b_length)
 
 
@@ -143,9 +157,14 @@ def pack_windows(
 
     `start` [B] and `length` [B] count text tokens only; `separators` = (instance [X], text offset
     [X]) puts one extra [SEP] before the text token with that offset in its instance, ascending in
-    each. length + separators <= width - 2.
+    each. length + separators <= width - 2. With 3 tokens and a separator before offset 1:
+
+        slot        0     1  2     3  4  5
+        token       [CLS] a  [SEP] b  c  [SEP]
+        inserted    0     0  1     0  0  0
     """
     sep_instance, sep_offset = separators
+    # number of each separator inside its instance: it stands behind as many others
     sep_number = np.arange(len(sep_instance)) - np.searchsorted(sep_instance, sep_instance)
     inserted = np.zeros((len(start), width), dtype=np.int64)
     inserted[sep_instance, 1 + sep_offset + sep_number] = 1
@@ -153,14 +172,16 @@ def pack_windows(
     last_sep = (length + inserted.sum(1) + 1)[:, None]
     positions = start[:, None] + slot - 1 - np.cumsum(inserted, axis=1)
     is_sep = (inserted > 0) | (slot == last_sep)
-    return _rectangle(
-        tokens, positions, is_sep, slot > last_sep, np.zeros_like(positions), ids, names
-    )
+    is_pad = slot > last_sep
+    token_type_ids = np.zeros_like(positions)
+    return _rectangle(tokens, positions, is_sep, is_pad, token_type_ids, ids, names)
 
 
 def column_of(epoch: Epoch) -> Epoch:
-    """As it broadcasts against [B, ...]."""
-    return epoch if isinstance(epoch, int) else epoch[:, None]
+    """The epoch as it broadcasts against [B, ...]."""
+    if isinstance(epoch, int):
+        return epoch
+    return epoch[:, None]
 
 
 def _rectangle(
@@ -168,25 +189,30 @@ def _rectangle(
     positions: I64,
     is_sep: BoolArray,
     is_pad: BoolArray,
-    types: I64,
+    token_type_ids: I64,
     ids: SpecialIds,
     names: I64,
 ) -> PackedInstances:
-    """One gather for the whole batch, all [B, S]; special slots read a neighbouring token first, to
-    be overwritten.
+    """The batch whose slots have these places in the token store; all [B, S].
+
+    It is one gather for the whole batch: special slots read a neighbouring token first, to be
+    overwritten.
     """
-    input_ids = tokens.take(np.clip(positions, 0, len(tokens) - 1, out=positions))
+    np.clip(positions, 0, len(tokens) - 1, out=positions)
+    input_ids = tokens.take(positions)
     input_ids[is_pad] = ids.pad
     input_ids[is_sep] = ids.sep
     input_ids[:, 0] = ids.cls
     special = is_pad | is_sep
     special[:, 0] = True
-    number, width = input_ids.shape
+    num_instances, width = input_ids.shape
+    position_ids = np.tile(np.arange(width), num_instances)
+    lengths = width - is_pad.sum(1)
     return PackedInstances(
         input_ids=input_ids.reshape(-1),
-        token_type_ids=types.reshape(-1),
-        position_ids=np.tile(np.arange(width), number),
-        lengths=width - is_pad.sum(1),
+        token_type_ids=token_type_ids.reshape(-1),
+        position_ids=position_ids,
+        lengths=lengths,
         width=width,
         names=np.asarray(names).astype(np.uint64),
         special=special.reshape(-1),
@@ -195,8 +221,9 @@ def _rectangle(
 
 @dataclass
 class Masking:
-    """How many positions are predicted, which, and what the encoder sees there; the three fractions
-    sum to 1.
+    """How many positions are predicted, which, and what the encoder sees there.
+
+    The three fractions are of the predicted positions, and sum to 1.
     """
 
     predict_prob: float
@@ -216,105 +243,125 @@ class Masking:
         if not 0.0 < self.predict_prob <= 1.0:
             raise ValueError(f"predict_prob is {self.predict_prob}; it must lie in (0, 1].")
         if min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6:
-            said = (
+            raise ValueError(
                 f"mask_fraction, random_fraction and same_fraction are {fractions}, sum"
-                f" {sum(fractions):g}"
+                f" {sum(fractions):g}; they must not be negative and must sum to 1."
             )
-            raise ValueError(f"{said}; they must not be negative and must sum to 1.")
-        if (
-            min(self.max_predictions_fraction, sum(self.span_weights)) <= 0
-            or min(self.span_weights) < 0
-        ):
-            said = (
+        has_weights = sum(self.span_weights) > 0 and min(self.span_weights) >= 0
+        if self.max_predictions_fraction <= 0 or not has_weights:
+            raise ValueError(
                 f"max_predictions_fraction is {self.max_predictions_fraction}, span_weights"
-                f" {self.span_weights}"
+                f" {self.span_weights}: give a share above 0, and a number for each length from 1"
+                " on, such as [1.0] or [6, 3, 2]."
             )
-            wanted = (
-                "a share above 0, and a number for each length from 1 on, such as [1.0] or [6,"
-                " 3, 2]"
-            )
-            raise ValueError(f"{said}: give {wanted}.")
 
     def number(self, lengths: I64, candidates: I64, width: int) -> I64:
-        """Predictions of instances [B] of so many tokens, of which so many may be predicted, in
-        `width` slots.
+        """How many positions are predicted in each instance [B].
+
+        `lengths` [B] are its tokens, `candidates` [B] those that may be predicted, `width` its
+        slots.
         """
-        wanted = np.rint(
-            self.predict_prob * (lengths if self.count_specials else candidates)
-        ).astype(np.int64)
-        return np.minimum(
-            candidates,
-            np.maximum(1, np.minimum(wanted, int(self.max_predictions_fraction * width))),
-        )
+        base = lengths if self.count_specials else candidates
+        wanted = np.rint(self.predict_prob * base).astype(np.int64)
+        largest = int(self.max_predictions_fraction * width)
+        at_least_one = np.maximum(1, np.minimum(wanted, largest))
+        return np.minimum(candidates, at_least_one)
 
     def apply(
         self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch
     ) -> tuple[I64, I64, I64]:
-        """Returns (input_ids [T] as the encoder sees them, prediction_positions [P] ascending,
-        labels [P]).
+        """Choose what is predicted, and hide it.
+
+        Returns (input_ids [T] as the encoder sees them, prediction_positions [P] ascending, labels
+        [P]).
         """
-        num_special = packed.special.reshape(-1, packed.width).sum(1)
-        number = self.number(packed.lengths, packed.width - num_special, packed.width)
         if self.whole_words and not ids.knows_words:
             raise ValueError(
                 "whole_words=true needs a tokenizer whose entries say which of them go on with a"
                 " word, and this one's do not: take whole_words=false"
             )
+        num_special = packed.special.reshape(-1, packed.width).sum(1)
+        number = self.number(packed.lengths, packed.width - num_special, packed.width)
         if self.whole_words or len(self.span_weights) > 1:
             begins = begin_words(packed, ids.continues if self.whole_words else None)
             position, first = choose_spans(packed, number, begins, self.span_weights, seed, epoch)
         else:
-            position = first = choose_positions(packed, number, seed, epoch)
+            position = choose_positions(packed, number, seed, epoch)
+            first = position  # a position is a span of its own
         labels = packed.input_ids[position]
-        instance = position // packed.width
-        draw = (seed, epoch if isinstance(epoch, int) else epoch[instance])
-        slot = packed.position_ids[position]
-        decides = packed.position_ids[first] if self.one_action_a_span else slot
-        action = uniform01(*draw, "mask action", packed.names[instance], decides)
-        drawn = integers(
-            *draw,
-            "mask token",
-            packed.names[instance],
-            slot,
-            high=ids.vocab_size - len(ids.undrawn),
-        )
-        for index in ids.undrawn:
-            drawn += drawn >= index
-        seen = np.where(action < self.mask_fraction, ids.mask, drawn)
-        seen = np.where(action < self.mask_fraction + self.random_fraction, seen, labels)
+        replacement = self._replacements(packed, ids, position, first, seed, epoch)
         input_ids = packed.input_ids.copy()
-        input_ids[position] = seen
+        input_ids[position] = replacement
         return input_ids, position, labels
+
+    def _replacements(
+        self,
+        packed: PackedInstances,
+        ids: SpecialIds,
+        position: I64,
+        first: I64,
+        seed: int,
+        epoch: Epoch,
+    ) -> I64:
+        """What the encoder sees at each `position` [P]; `first` [P]: where its span begins."""
+        instance = position // packed.width
+        name = packed.names[instance]
+        slot = packed.position_ids[position]
+        if not isinstance(epoch, int):
+            epoch = epoch[instance]
+        # With one action a span, all positions of a span ask for the draw of its first slot.
+        action_slot = slot
+        if self.one_action_a_span:
+            action_slot = packed.position_ids[first]
+        action = uniform01(seed, epoch, "mask action", name, action_slot)
+        # A random token: the `undrawn` ids are skipped, in ascending order.
+        num_drawn = ids.vocab_size - len(ids.undrawn)
+        random_token = integers(seed, epoch, "mask token", name, slot, high=num_drawn)
+        for index in ids.undrawn:
+            random_token += random_token >= index
+        # [0, mask) -> [MASK]; [mask, mask + random) -> a random token; else the token itself
+        seen = np.where(action < self.mask_fraction, ids.mask, random_token)
+        is_hidden = action < self.mask_fraction + self.random_fraction
+        return np.where(is_hidden, seen, packed.input_ids[position])
 
 
 def choose_positions(packed: PackedInstances, number: I64, seed: int, epoch: Epoch) -> I64:
-    """Stream positions to predict, ascending, `number` [B] of each instance; [P]."""
-    keys, special = _keys(packed, seed, epoch), packed.special.reshape(-1, packed.width)
-    keys[special] = _NEVER
-    threshold = np.sort(keys, axis=1)[np.arange(len(keys)), np.maximum(number - 1, 0)]
-    return np.flatnonzero((keys <= threshold[:, None]) & ~special)
+    """Stream positions to predict [P], ascending; `number` [B] of each instance."""
+    priorities = _slot_priorities(packed, seed, epoch)
+    special = packed.special.reshape(-1, packed.width)
+    priorities[special] = _NEVER
+    # The slots of an instance up to its `number`-th smallest priority; none is twice there.
+    rows = np.arange(len(priorities))
+    threshold = np.sort(priorities, axis=1)[rows, np.maximum(number - 1, 0)]
+    return np.flatnonzero((priorities <= threshold[:, None]) & ~special)
 
 
-def _keys(packed: PackedInstances, seed: int, epoch: Epoch) -> NDArray[np.uint64]:
-    """The order in which slots are chosen [B, S]; the slot in the low bits, so that no two of an
-    instance are equal.
+def _slot_priorities(packed: PackedInstances, seed: int, epoch: Epoch) -> NDArray[np.uint64]:
+    """The order in which slots are chosen [B, S]: smaller ones first.
+
+    The slot stands in the low bits, so that no two of an instance are equal.
     """
     slot = np.arange(packed.width, dtype=np.uint64)
-    keys = uniform_u64(
+    priorities = uniform_u64(
         seed, column_of(epoch), "mask position", packed.names[:, None], slot[None, :]
     )
-    keys &= ~np.uint64((1 << _SLOT_BITS) - 1)
-    keys |= slot
-    return keys
+    priorities &= ~np.uint64((1 << _SLOT_BITS) - 1)
+    priorities |= slot
+    return priorities
 
 
 def begin_words(packed: PackedInstances, continues: BoolArray | None) -> BoolArray:
-    """[B, S] where words begin. As in the released code, a B that begins inside a word goes on with
-    A's last one.
+    """[B, S] where words begin; without `continues`, every token is a word.
+
+    As in the released code, a B that begins inside a word goes on with A's last one.
     """
-    text = ~packed.special.reshape(-1, packed.width)
-    goes_on = False if continues is None else continues[packed.input_ids].reshape(text.shape)
-    return text & ~(goes_on & (np.cumsum(text, axis=1) > 1))
+    is_text = ~packed.special.reshape(-1, packed.width)
+    if continues is None:
+        return is_text
+    goes_on = continues[packed.input_ids].reshape(is_text.shape)
+    # The first token of a text begins a word, whatever it is.
+    is_first = np.cumsum(is_text, axis=1) <= 1
+    return is_text & (~goes_on | is_first)
 
 
 def choose_spans(
@@ -325,46 +372,91 @@ def choose_spans(
     seed: int,
     epoch: Epoch,
 ) -> tuple[I64, I64]:
-    """Stream positions to predict, ascending, at most `number` [B] of each instance, and where
-    their spans begin; [P].
+    """Stream positions to predict [P], ascending, and where their spans begin [P].
 
-    Words are tried in the order of their keys. A span has as many as are drawn, or ends before one
-    that is taken, too long, or behind a separator. If not even its first word fits, the next is
-    tried, as in the released code."""
-    rows, slots, most = (
-        np.arange(len(begins))[:, None],
-        np.arange(packed.width)[None, :],
-        len(weights),
-    )
-    text, word = ~packed.special.reshape(begins.shape), np.cumsum(begins, axis=1) - 1
-    first, span = np.full((2, len(begins), packed.width + most), -1)  # by word
-    first[np.nonzero(begins)[0], word[begins]] = np.nonzero(begins)[1]
-    size = np.bincount((rows * first.shape[1] + word)[text], minlength=first.size).reshape(
-        first.shape
-    )
-    drawn = uniform01(seed, column_of(epoch), "mask span", packed.names[:, None], slots)
-    reach = 1 + np.searchsorted(np.cumsum(weights[:-1]) / sum(weights), drawn, side="right")
-    order = np.argsort(np.where(begins, _keys(packed, seed, epoch), _NEVER), axis=1)
-    left, words = number.copy(), begins.sum(1)
-    for turn in range(int(words.max(initial=0))):
-        if not len(row := np.flatnonzero((left > 0) & (turn < words))):
+    There are at most `number` [B] positions of each instance. Words are tried in the order of their
+    priorities. A span has as many words as are drawn, or ends before one that is taken, too long,
+    or behind a separator. If not even its first word fits, the next is tried, as in the released
+    code.
+    """
+    rows = np.arange(len(begins))[:, None]
+    slots = np.arange(packed.width)[None, :]
+    words = _Words.of(packed, begins, len(weights))
+    # [B, S] how many words a span that begins at a slot is to have
+    draw = uniform01(seed, column_of(epoch), "mask span", packed.names[:, None], slots)
+    cumulative = np.cumsum(weights[:-1]) / sum(weights)
+    span_lengths = 1 + np.searchsorted(cumulative, draw, side="right")
+    # [B, S] slots at which words begin, in the order in which they are tried
+    priorities = np.where(begins, _slot_priorities(packed, seed, epoch), _NEVER)
+    order = np.argsort(priorities, axis=1)
+    span = _grow_spans(words, order, begins.sum(1), span_lengths, number)
+    # From words to slots.
+    span_of_slot = np.where(words.is_text, span[rows, words.number], -1)
+    position = np.flatnonzero(span_of_slot >= 0)
+    first = (rows * packed.width + span_of_slot).reshape(-1)[position]
+    return position, first
+
+
+def _grow_spans(words: _Words, order: I64, num_words: I64, span_lengths: I64, number: I64) -> I64:
+    """[B, words] the slot at which the span begins that has taken each word; -1: none has.
+
+    `order` [B, S] are the slots to begin at, the first `num_words` [B] of each instance;
+    `span_lengths` [B, S] the words of a span; `number` [B] the most tokens that may be taken.
+    """
+    span = np.full(words.first.shape, -1)
+    left = number.copy()
+    for turn in range(int(num_words.max(initial=0))):
+        # One turn: every instance with predictions left tries its next word as a span's first.
+        row = np.flatnonzero((left > 0) & (turn < num_words))
+        if not len(row):
             break
         slot = order[row, turn]
-        at, grows = word[row, slot], np.ones(len(row), dtype=bool)
-        for step in range(most):
-            taken, joins = (
-                span[row, at] >= 0,
-                first[row, at] == first[row, at - 1] + size[row, at - 1],
-            )
-            grows &= (
-                (step < reach[row, slot])
-                & ~taken
-                & (joins | (step == 0))
-                & (size[row, at] <= left[row])
-            )
-            span[row[grows], at[grows]] = slot[grows]
-            left[row[grows]] -= size[row[grows], at[grows]]
-            at = at + 1
-    begun = np.where(text, span[rows, word], -1)
-    position = np.flatnonzero(begun >= 0)
-    return position, (rows * packed.width + begun).reshape(-1)[position]
+        word = words.number[row, slot]
+        length = span_lengths[row, slot]
+        grows = np.ones(len(row), dtype=bool)
+        for step in range(int(length.max())):
+            grows &= step < length
+            grows &= span[row, word] < 0
+            grows &= words.size[row, word] <= left[row]
+            if step > 0:
+                grows &= words.joins_previous(row, word)
+            span[row[grows], word[grows]] = slot[grows]
+            left[row[grows]] -= words.size[row[grows], word[grows]]
+            word = word + 1
+    return span
+
+
+@dataclass(frozen=True)
+class _Words:
+    """The words of a batch's instances, numbered in each instance from 0.
+
+    slot      0     1  2     3    4
+    token     [CLS] un ##fit cats [SEP]
+    number          0  0     1
+    first     1 3         size    2 1
+    """
+
+    is_text: BoolArray  # [B, S]
+    number: I64  # [B, S] of each slot's word
+    # [B, words] the slot at which each word begins; -1 where there is no such word
+    first: I64
+    size: I64  # [B, words] in tokens
+
+    @classmethod
+    def of(cls, packed: PackedInstances, begins: BoolArray, longest_span: int) -> _Words:
+        is_text = ~packed.special.reshape(begins.shape)
+        number = np.cumsum(begins, axis=1) - 1
+        # There are at most as many words as slots; a span may ask for some behind the last word.
+        num_columns = packed.width + longest_span
+        first = np.full((len(begins), num_columns), -1)
+        row, slot = np.nonzero(begins)
+        first[row, number[begins]] = slot
+        # Count the tokens of (instance, word), as one flat number each.
+        flat = np.arange(len(begins))[:, None] * num_columns + number
+        size = np.bincount(flat[is_text], minlength=first.size).reshape(first.shape)
+        return cls(is_text, number, first, size)
+
+    def joins_previous(self, row: I64, word: I64) -> BoolArray:
+        """Whether words begin where the one before them ends: no separator stands between."""
+        previous_end = self.first[row, word - 1] + self.size[row, word - 1]
+        return self.first[row, word] == previous_end

@@ -1,5 +1,4 @@
-"""Corpus preparation as one plain function: text files to a prepared corpus folder in the
-content-addressed cache.
+"""Corpus preparation as one plain function: text files to a folder in the cache.
 
 Two passes over the files: a survey (counts, the sample that the vocabulary is learnt from, the
 split), then tokens to shards. The folder is named by what decides its content (the files'
@@ -13,7 +12,8 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -78,16 +78,30 @@ MAX_MEAN_WORD_CHARACTERS = 30  # of the word that a character is in; English has
 MAX_MEAN_SENTENCE_CHARACTERS = 300
 
 
-def prepare_corpus(*, max_unknown_share: float = MAX_UNKNOWN_SHARE, **arguments: Any) -> Path:
-    """Prepares a corpus unless the cache has it, and returns its folder,
-    `cache_dir/corpora/<name>-<hash>`.
+@dataclass(frozen=True)
+class _Plan:
+    """Where a corpus goes, and what decides it."""
 
-    `arguments` are those of `_plan`. ValueError: no files, a binary or damaged file, too many
-    unusable rows, too little text to hold some out, text without spaces for WordPiece, a vocabulary
-    that leaves more of the text unknown than `max_unknown_share`, a cache not writable."""
-    folder, settings, files, given = _plan(**arguments)
+    name: str
+    folder: Path
+    settings: dict[str, Any]  # what the folder's name is a hash of
+    files: list[TextFile]
+    tokenizer: TokenizerSettings
+    given_tokenizer: Tokenizer | None  # of a vocabulary that is not to be learnt
+
+
+def prepare_corpus(*, max_unknown_share: float = MAX_UNKNOWN_SHARE, **arguments: Any) -> Path:
+    """Prepare a corpus unless the cache has it, and return its folder.
+
+    It is `cache_dir/corpora/<name>-<hash>`; `arguments` are those of `_plan`. ValueError: no files,
+    a binary or damaged file, too many unusable rows, too little text to hold some out, text without
+    spaces for WordPiece, a vocabulary that leaves more of the text unknown than
+    `max_unknown_share`, a cache not writable.
+    """
+    plan = _plan(**arguments)
+    folder = plan.folder
     if not folder.exists():
-        _check_beginning(files, arguments["tokenizer"], given, max_unknown_share)
+        _check_beginning(plan, max_unknown_share)
     # One process at a time per folder; the others wait and then find it prepared.
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     try:
@@ -97,12 +111,9 @@ def prepare_corpus(*, max_unknown_share: float = MAX_UNKNOWN_SHARE, **arguments:
         log.info("another process is preparing %s; waiting for it", folder)
         lock.acquire()
     except OSError as error:
-        places = (
-            "set cache_dir, or the environment variable CLOZELAB_CACHE, to a folder that can be"
-            " written"
-        )
         raise ValueError(
-            f"cannot write below {folder.parent} ({error.strerror}): {places}"
+            f"cannot write below {folder.parent} ({error.strerror}): set cache_dir, or the"
+            " environment variable CLOZELAB_CACHE, to a folder that can be written"
         ) from error
     try:
         if folder.exists():
@@ -114,18 +125,21 @@ def prepare_corpus(*, max_unknown_share: float = MAX_UNKNOWN_SHARE, **arguments:
         temporary = folder.with_name(f".{folder.name}.tmp")
         # what a killed run left; the lock says nobody else writes it
         shutil.rmtree(temporary, ignore_errors=True)
-        _write_corpus(temporary, settings, files, given, arguments["name"], arguments["tokenizer"])
+        _write_corpus(temporary, plan)
         return temporary.rename(folder)
     finally:
         lock.release()
 
 
 def find_prepared_corpus(**arguments: Any) -> Path | None:
-    """Where `prepare_corpus` put its folder, if it did; writes nothing. ValueError as there for
-    files and settings.
+    """Where `prepare_corpus` put its folder, if it did; writes nothing.
+
+    ValueError as there for files and settings.
     """
-    folder = _plan(**arguments)[0]
-    return folder if folder.exists() else None
+    folder = _plan(**arguments).folder
+    if not folder.exists():
+        return None
+    return folder
 
 
 def _plan(
@@ -135,12 +149,10 @@ def _plan(
     cache_dir: str | Path,
     tokenizer: TokenizerSettings,
     validation_fraction: float,
-) -> tuple[Path, dict[str, Any], list[TextFile], Tokenizer | None]:
-    """Where a corpus goes, what decides it, its files, and the tokenizer of a vocabulary that is
-    not to be learnt.
+) -> _Plan:
+    """Relative paths of sources start at data_dir.
 
-    Relative paths of sources start at data_dir. `validation_fraction` is of every source's text, in
-    stretches by hash.
+    `validation_fraction` is of every source's text, in stretches by hash.
     """
     if not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
         raise ValueError(
@@ -149,125 +161,155 @@ def _plan(
     names = [source.name for source in sources]
     if not 1 <= len(set(names)) == len(names) <= 255:
         raise ValueError(f"corpus {name} needs 1 to 255 sources with different names, not {names}")
-    files = [
-        file
-        for index, source in enumerate(sources)
-        for file in find_files(source, index, Path(data_dir))
-    ]
+    files: list[TextFile] = []
+    for index, source in enumerate(sources):
+        files += find_files(source, index, Path(data_dir))
     for file in files:
         check_head(file)
-    given = tokenizer.given(data_dir)
-    read: list[dict[str, Any]] = [
-        {"name": source.name, "text_field": source.text_field, "files": []} for source in sources
-    ]
-    for file in files:
-        facts = {"name": file.name, **file_facts(file.path), "format": file.format}
-        if file.is_table:
-            facts["column"] = file.text_field
-        read[file.source]["files"].append(facts)
+    given_tokenizer = tokenizer.given(data_dir)
     settings = {
         "preparation_version": PREPARATION_VERSION,
         "format_version": FORMAT_VERSION,
-        "sources": read,
-        "tokenizer": tokenizer.identity(given),
+        "sources": _source_facts(sources, files),
+        "tokenizer": tokenizer.identity(given_tokenizer),
         "validation_fraction": validation_fraction,
     }
     folder = Path(cache_dir).expanduser() / "corpora" / f"{name}-{digest(settings)[:12]}"
-    return folder, settings, files, given
+    return _Plan(name, folder, settings, files, tokenizer, given_tokenizer)
 
 
-def _write_corpus(
-    folder: Path,
-    settings: dict[str, Any],
-    files: list[TextFile],
-    given: Tokenizer | None,
-    name: str,
-    wanted: TokenizerSettings,
-) -> None:
-    split = SplitRule(settings["validation_fraction"])
-    counts, sample = _survey(files, split, learn=given is None)
-    tokenizer = given or wanted.learn(sample)
+def _source_facts(sources: Sequence[Source], files: Sequence[TextFile]) -> list[dict[str, Any]]:
+    """What a manifest says of each source: its name, its field of text, and its files."""
+    facts: list[dict[str, Any]] = []
+    for source in sources:
+        facts.append({"name": source.name, "text_field": source.text_field, "files": []})
+    for file in files:
+        entry = {"name": file.name, **file_facts(file.path), "format": file.format}
+        if file.is_table:
+            entry["column"] = file.text_field
+        facts[file.source]["files"].append(entry)
+    return facts
+
+
+def _write_corpus(folder: Path, plan: _Plan) -> None:
+    split = SplitRule(plan.settings["validation_fraction"])
+    counts, sample = _survey(plan.files, split, learn=plan.given_tokenizer is None)
+    tokenizer = plan.given_tokenizer or plan.tokenizer.learn(sample)
     (folder / "tokenizer").mkdir(parents=True)
     for file_name, content in tokenizer.files().items():
         (folder / "tokenizer" / file_name).write_bytes(content)
     written = CorpusCounts()
-    names = [source["name"] for source in settings["sources"]]
-    writers = {
-        side: ShardWriter(folder / side, vocab_size=tokenizer.vocab_size, source_names=names)
-        for side in SPLITS
-    }
-    with writers["train"], writers["validation"]:
-        for batch in _batches(_read(files, written, "tokenising"), BATCH_CHARACTERS):
-            _write_batch(batch, tokenizer, split, writers, written)
+    writers = _write_shards(folder, plan, tokenizer, split, written)
+    # The second pass has to meet what the first one counted.
     if (written.documents, written.characters) != (counts.documents, counts.characters):
         raise ValueError(
-            f"the text of corpus {name} changed while it was read; run the prepare stage again"
+            f"the text of corpus {plan.name} changed while it was read; run the prepare stage again"
         )
     for side, writer in writers.items():
         if not writer.num_tokens:
-            raise ValueError(f"corpus {name} is too small: its {side} documents hold no tokens")
-    tokens = sum(writer.num_tokens for writer in writers.values())
-    unknown = (
-        sum(int(writer.token_counts[tokenizer.unk_id]) for writer in writers.values()) / tokens
-    )
-    facts = {side: writer.facts for side, writer in writers.items()}
-    checksums = {
-        f"{side}/{file}": entry for side in SPLITS for file, entry in facts[side]["files"].items()
-    }
-    for path in [folder / side / SHARDS_FILE for side in SPLITS] + sorted(
-        (folder / "tokenizer").iterdir()
-    ):
+            raise ValueError(
+                f"corpus {plan.name} is too small: its {side} documents hold no tokens"
+            )
+    manifest = _manifest_of(folder, plan, tokenizer, writers, written)
+    text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+    (folder / MANIFEST_FILE).write_text(text, encoding="utf-8")
+
+
+def _write_shards(
+    folder: Path, plan: _Plan, tokenizer: Tokenizer, split: SplitRule, written: CorpusCounts
+) -> dict[str, ShardWriter]:
+    """Tokenise all files into the shards of both sides; `written` counts what went into them."""
+    names = [source["name"] for source in plan.settings["sources"]]
+    writers: dict[str, ShardWriter] = {}
+    for side in SPLITS:
+        writers[side] = ShardWriter(
+            folder / side, vocab_size=tokenizer.vocab_size, source_names=names
+        )
+    with writers["train"], writers["validation"]:
+        for batch in _batches(_read(plan.files, written, "tokenising"), BATCH_CHARACTERS):
+            _write_batch(batch, tokenizer, split, writers, written)
+    return writers
+
+
+def _manifest_of(
+    folder: Path,
+    plan: _Plan,
+    tokenizer: Tokenizer,
+    writers: Mapping[str, ShardWriter],
+    written: CorpusCounts,
+) -> dict[str, Any]:
+    """How the corpus came about, and the checksums of its files."""
+    num_tokens = sum(writer.num_tokens for writer in writers.values())
+    num_unknown = sum(int(writer.token_counts[tokenizer.unk_id]) for writer in writers.values())
+    # The shards' files have been summed while they were written; the others are read now.
+    checksums: dict[str, Any] = {}
+    splits: dict[str, dict[str, Any]] = {}
+    for side in SPLITS:
+        facts = dict(writers[side].facts)
+        for file, entry in facts.pop("files").items():
+            checksums[f"{side}/{file}"] = entry
+        splits[side] = facts
+    others = [folder / side / SHARDS_FILE for side in SPLITS]
+    others += sorted((folder / "tokenizer").iterdir())
+    for path in others:
         checksums[path.relative_to(folder).as_posix()] = file_facts(path)
-    manifest = {
+    manifest: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
-        "name": name,
-        "settings": settings,
+        "name": plan.name,
+        "settings": plan.settings,
         "versions": {package: version(package) for package in ("tokenizers", "sentencex")},
+    }
+    manifest |= {
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "vocab_size": tokenizer.vocab_size,
-        "unknown_fraction": unknown,
+        "unknown_fraction": num_unknown / num_tokens,
         "counts": {
-            what: getattr(written, what)
-            for what in ("rows", "documents", "sentences", "characters")
+            "rows": written.rows,
+            "documents": written.documents,
+            "sentences": written.sentences,
+            "characters": written.characters,
         },
+    }
+    manifest |= {
         "skipped": written.skipped,
         "first_unusable_rows": written.first_bad,
-        "splits": {
-            side: {key: value for key, value in facts[side].items() if key != "files"}
-            for side in SPLITS
-        },
-        "unigram_entropy": facts["train"]["unigram_entropy"],
+        "splits": splits,
+        "unigram_entropy": splits["train"]["unigram_entropy"],
         "files": checksums,
         "fingerprint": digest(checksums),
     }
     if written.removed:
         manifest["removed"] = dict(written.removed)
-    (folder / MANIFEST_FILE).write_text(
-        json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    return manifest
 
 
-def _check_beginning(
-    files: Sequence[TextFile],
-    wanted: TokenizerSettings,
-    given: Tokenizer | None,
-    max_unknown_share: float,
-) -> None:
-    """ValueError where the text's beginning cannot be read in words, or a given vocabulary does not
-    know most of it."""
-    beginning = next(_batches(read_documents(files, CorpusCounts()), FIT_CHARACTERS), [])
-    sentences = [sentence for document in beginning for sentence in document.sentences]
-    if wanted.kind == WordPieceTokenizer.kind:
-        check_spaces(sentences, wanted.lowercase, max_unknown_share)
+def _check_beginning(plan: _Plan, max_unknown_share: float) -> None:
+    """ValueError where the text's beginning is not for this tokenizer.
+
+    It cannot be read in words, or a given vocabulary does not know most of it.
+    """
+    documents = read_documents(plan.files, CorpusCounts())
+    # some pages are enough to see that a vocabulary does not fit
+    sentences = _sentences_of(next(_batches(documents, FIT_CHARACTERS), []))
+    if plan.tokenizer.kind == WordPieceTokenizer.kind:
+        check_spaces(sentences, plan.tokenizer.lowercase, max_unknown_share)
+    given = plan.given_tokenizer
     if given is None:
         return
     ids, _ = given.encode_flat(sentences)
     if len(ids):
-        beginning_of = (
+        where = (
             "the corpus's beginning, by tokenizer.vocab_file and"
             f" tokenizer.lowercase={given.lowercase},"
         )
-        refuse_unknown(beginning_of, float((ids == given.unk_id).mean()), max_unknown_share)
+        refuse_unknown(where, float((ids == given.unk_id).mean()), max_unknown_share)
+
+
+def _sentences_of(documents: Iterable[Document]) -> list[str]:
+    sentences: list[str] = []
+    for document in documents:
+        sentences += document.sentences
+    return sentences
 
 
 def check_spaces(
@@ -275,11 +317,11 @@ def check_spaces(
     lowercase: bool,
     max_unknown_share: float = MAX_UNKNOWN_SHARE,
 ) -> None:
-    """ValueError where most of a text stands in words that are longer than WordPiece reads; a
-    warning for long words.
+    """ValueError where most of a text stands in words that are longer than WordPiece reads.
 
-    Words are WordPiece's own: Chinese characters and punctuation stand alone, so such text needs no
-    spaces."""
+    Long words get a warning. Words are WordPiece's own: Chinese characters and punctuation stand
+    alone, so such text needs no spaces.
+    """
     normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     splitter = pre_tokenizers.BertPreTokenizer()
     lengths = list[int]()
@@ -310,8 +352,9 @@ def check_spaces(
 def _survey(
     files: Sequence[TextFile], split: SplitRule, learn: bool
 ) -> tuple[CorpusCounts, list[str]]:
-    """Counts, and text to learn a vocabulary from (none unless `learn`); settles the split and logs
-    what was met.
+    """Counts, and text to learn a vocabulary from (none unless `learn`).
+
+    Settles the split, and logs what was met.
     """
     counts = CorpusCounts()
     sample = TextSample(VOCABULARY_SAMPLE_CHARACTERS)
@@ -319,9 +362,15 @@ def _survey(
         split.observe(document)
         if learn:
             sample.add(document)
+    # one document of several stretches can be divided
     if counts.documents < 2 and split.num_stretches < 2:
         _refuse_small(counts)
     split.settle()
+    _log_counts(counts)
+    return counts, sample.texts()
+
+
+def _log_counts(counts: CorpusCounts) -> None:
     log.info(
         "%d documents, %d sentences, %d characters",
         counts.documents,
@@ -341,14 +390,13 @@ def _survey(
             " paragraphs",
             counts.characters / counts.sentences,
         )
-    return counts, sample.texts()
 
 
 def _refuse_small(counts: CorpusCounts) -> NoReturn:
-    met = {"rows": counts.rows, **counts.skipped, "characters": counts.characters}
-    shown = ", ".join(f"{key}: {number}" for key, number in met.items())
+    numbers = {"rows": counts.rows, **counts.skipped, "characters": counts.characters}
+    listed = ", ".join(f"{key}: {number}" for key, number in numbers.items())
     raise ValueError(
-        f"the corpus has {counts.documents} usable documents ({shown}); at least 2 are needed, one"
+        f"the corpus has {counts.documents} usable documents ({listed}); at least 2 are needed, one"
         f" on each side of the train/validation split, or one of more than {STRETCH_CHARACTERS}"
         " characters, of which a stretch is held out. In a text file, a blank line separates"
         " documents"
@@ -363,7 +411,8 @@ def _batches(documents: Iterable[Document], num_characters: int) -> Iterator[lis
         size += document.num_characters
         if size >= num_characters:
             yield batch
-            batch, size = [], 0
+            batch = []
+            size = 0
     if batch:
         yield batch
 
@@ -375,41 +424,57 @@ def _write_batch(
     writers: dict[str, ShardWriter],
     counts: CorpusCounts,
 ) -> None:
-    """What is held out of a document leaves several: the text before it, the stretch itself, the
-    text behind it.
+    """Tokenise a batch, and add its two sides to their writers.
+
+    What is held out of a document leaves several: the text before it, the stretch itself, the text
+    behind it. A part is a run of sentences of one document and one side:
+
+        document_of     0 0 0 0 1 1
+        is_held_out     - - + - - -
+        first           0   2 3 4      parts of 2, 1, 1 and 2 sentences
     """
-    ids, lengths = tokenizer.encode_flat(
-        [sentence for document in batch for sentence in document.sentences]
-    )
+    ids, lengths = tokenizer.encode_flat(_sentences_of(batch))
     document_of = np.repeat(np.arange(len(batch)), [len(document.sentences) for document in batch])
-    is_held_out = np.array([side for document in batch for side in split.held_out(document)])
-    kept = lengths > 0
-    counts.dropped["sentence without tokens"] += int((~kept).sum())
-    lengths, document_of, is_held_out = lengths[kept], document_of[kept], is_held_out[kept]
-    part = 2 * document_of + is_held_out
-    first = np.flatnonzero(np.diff(part, prepend=-1))
-    sentences, origins = np.diff(np.append(first, len(part))), document_of[first]
-    sources = np.array([document.source for document in batch])[origins]
-    for writer, chosen in zip(writers.values(), (~is_held_out, is_held_out), strict=True):
-        parts = chosen[first]
-        numbers = counts.documents - len(batch) + origins[parts]
+    sides: list[bool] = []
+    for document in batch:
+        sides += split.held_out(document)
+    is_held_out = np.array(sides)
+    has_tokens = lengths > 0
+    counts.dropped["sentence without tokens"] += int((~has_tokens).sum())
+    lengths = lengths[has_tokens]
+    document_of = document_of[has_tokens]
+    is_held_out = is_held_out[has_tokens]
+    first = np.flatnonzero(np.diff(2 * document_of + is_held_out, prepend=-1))
+    num_sentences = np.diff(np.append(first, len(document_of)))
+    document_of_part = document_of[first]
+    sources = np.array([document.source for document in batch])[document_of_part]
+    # Documents are numbered over the whole corpus: `counts` has this batch already.
+    origins = counts.documents - len(batch) + document_of_part
+    for side, writer in writers.items():
+        is_here = ~is_held_out
+        if side == "validation":
+            is_here = is_held_out
+        in_side = is_here[first]
         writer.add(
-            ids[np.repeat(chosen, lengths)],
-            lengths[chosen],
-            sentences[parts],
-            sources[parts],
-            numbers,
+            ids[np.repeat(is_here, lengths)],
+            lengths[is_here],
+            num_sentences[in_side],
+            sources[in_side],
+            origins[in_side],
         )
 
 
 def _read(files: Sequence[TextFile], counts: CorpusCounts, description: str) -> Iterator[Document]:
     """The documents, with a progress bar over the bytes on disk."""
-    columns = (
+    progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
     )
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
-        task = progress.add_task(description, total=sum(file.path.stat().st_size for file in files))
+    num_bytes = sum(file.path.stat().st_size for file in files)
+    with progress:
+        task = progress.add_task(description, total=num_bytes)
         yield from read_documents(files, counts, partial(progress.advance, task))

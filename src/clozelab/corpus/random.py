@@ -1,10 +1,10 @@
-"""Counter-based random numbers, and the order of an epoch: every draw is a pure function of (seed,
-epoch, stream, ...).
+"""Counter-based random numbers, and the order of an epoch.
 
-Unusual: there is no state. An instance's randomness depends on its name alone, so resuming, worker
-count, batch size and world size change nothing. A batch takes a handful of array operations: the
-finaliser of splitmix64 (Steele, Lea, Flood 2014) once per coordinate. `epoch` may be an array as
-long as `index`, for a batch that straddles two epochs.
+Every draw is a pure function of (seed, epoch, stream, ...). Unusual: there is no state. An
+instance's randomness depends on its name alone, so resuming, worker count, batch size and world
+size change nothing. A batch takes a handful of array operations: the finaliser of splitmix64
+(Steele, Lea, Flood 2014) once per coordinate. `epoch` may be an array as long as `index`, for a
+batch that straddles two epochs.
 
 The order of an epoch is not stored either. A keyed Feistel network over Z_a x Z_b with a * b just
 above the size (Black and Rogaway 2002, "generalized Feistel") permutes the instances; the few
@@ -16,7 +16,7 @@ that runs over the end of an epoch goes on in the next one.
 from __future__ import annotations
 
 import hashlib
-from functools import lru_cache, reduce
+from functools import lru_cache
 from math import isqrt
 
 import numpy as np
@@ -52,6 +52,7 @@ def _as_u64(value: Ints) -> U64:
 
 def _step(state: U64, coordinate: Ints) -> U64:
     """Mixes one more coordinate into the state; broadcasts; always returns a fresh array."""
+    # splitmix64: a multiple of the golden ratio for each coordinate, then mixed
     counter = _as_u64(coordinate) + np.uint64(1)
     counter *= np.uint64(_GOLDEN)
     return _mix(state + counter)
@@ -71,24 +72,31 @@ def derive_seed(seed: int, name: str | int) -> int:
 
 
 def uniform_u64(seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints = 0) -> U64:
-    """64 random bits for each (epoch, index, sub), which broadcast against each other; never a 0-d
-    array.
+    """64 random bits for each (epoch, index, sub), which broadcast against each other.
+
+    The result is never a 0-d array.
     """
-    return reduce(_step, (epoch, index, sub), _as_u64(_stream_key(int(seed), stream)))
+    state = _as_u64(_stream_key(int(seed), stream))
+    for coordinate in (epoch, index, sub):
+        state = _step(state, coordinate)
+    return state
 
 
 def uniform01(
     seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints = 0
 ) -> NDArray[np.float64]:
     """Uniform in [0, 1), 53 random bits."""
-    return (uniform_u64(seed, epoch, stream, index, sub) >> np.uint64(11)) * np.float64(2.0**-53)
+    # a float64 has 53 bits of mantissa
+    bits = uniform_u64(seed, epoch, stream, index, sub) >> np.uint64(11)
+    return bits * np.float64(2.0**-53)
 
 
 def integers(
     seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints = 0, *, high: Ints
 ) -> NDArray[np.int64]:
-    """Uniform integers in [0, high), int64; `high` broadcasts and is at least 1. The bias is below
-    high / 2**53.
+    """Uniform integers in [0, high), int64; `high` broadcasts and is at least 1.
+
+    The bias is below high / 2**53.
     """
     return (uniform01(seed, epoch, stream, index, sub) * np.asarray(high)).astype(np.int64)
 
@@ -96,38 +104,46 @@ def integers(
 def _feistel(
     states: list[U64], value: NDArray[np.int64], size_a: int, size_b: int
 ) -> NDArray[np.int64]:
+    """Permutes value in [0, size_a * size_b): each round adds a hash of one half to the other."""
     left, right = np.divmod(value, size_b)
     for number, state in enumerate(states):
         if number % 2:
-            left = (left + (_step(state, right) % np.uint64(size_a)).astype(np.int64)) % size_a
+            shift = _step(state, right) % np.uint64(size_a)
+            left = (left + shift.astype(np.int64)) % size_a
         else:
-            right = (right + (_step(state, left) % np.uint64(size_b)).astype(np.int64)) % size_b
+            shift = _step(state, left) % np.uint64(size_b)
+            right = (right + shift.astype(np.int64)) % size_b
     return left * size_b + right
 
 
 def permute(
     seed: int, epoch: int | NDArray[np.int64], position: NDArray[np.int64], size: int
 ) -> NDArray[np.int64]:
-    """Position in the epoch's order -> instance index; for each epoch a permutation of [0,
-    size).
+    """Position in the epoch's order -> instance index.
+
+    For each epoch it is a permutation of [0, size).
     """
+    # The rectangle a * b that holds `size`, nearly a square.
     size_a = isqrt(size - 1) + 1
     size_b = -(-size // size_a)
-    keys = (_stream_key(int(seed), f"permutation {number}") for number in range(_ROUNDS))
-    states = [np.broadcast_to(_step(_as_u64(key), epoch), position.shape) for key in keys]
+    states = []
+    for number in range(_ROUNDS):
+        key = _stream_key(int(seed), f"permutation {number}")
+        states.append(np.broadcast_to(_step(_as_u64(key), epoch), position.shape))
     value = _feistel(states, np.asarray(position, dtype=np.int64), size_a, size_b)
+    # Values outside walk on along their cycle, which leads inside at last.
     while (outside := np.flatnonzero(value >= size)).size:
-        value[outside] = _feistel(
-            [state[outside] for state in states], value[outside], size_a, size_b
-        )
+        outside_states = [state[outside] for state in states]
+        value[outside] = _feistel(outside_states, value[outside], size_a, size_b)
     return value
 
 
 def instance_indices(
     seed: int, size: int, position: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions counted over all epochs -> (epoch, instance index), shaped like `position`;
-    ValueError for none.
+    """Positions counted over all epochs -> (epoch, instance index), shaped like `position`.
+
+    ValueError where there are no instances.
     """
     if size < 1:
         raise ValueError(

@@ -3,13 +3,14 @@
     file = open_rows("reviews.csv")
     file.columns                        # ["id", "review", "stars"]
     for row in file.rows():
-        row.place, row.record           # "reviews.csv:2", {"id": "7", "review": "a film, to
-        remember", "stars": "4"}
+        row.place                       # "reviews.csv:2"
+        row.record                      # {"id": "7", "review": "a film, to remember", "stars": "4"}
 
 Tables (corpus/tables.py) are known by the file's name. Of any other file a line is a text, or two
 between a tab; where its first line is a JSON object, all lines are. A row that is damaged keeps its
 place and says what is wrong with it, so that it takes no other one along. What spoils a whole file
-is a ValueError before the first row is given out."""
+is a ValueError before the first row is given out.
+"""
 
 from __future__ import annotations
 
@@ -71,8 +72,10 @@ class RowFile:
 
 
 def open_rows(name: str, form: str = "auto") -> RowFile:
-    """Opens a file, or what is piped in (`-`). ValueError: there is none, no row is in it, or it is
-    damaged."""
+    """Open a file, or what is piped in (`-`).
+
+    ValueError where there is none, no row is in it, or it is damaged.
+    """
     if form not in ("auto", *FORMATS):
         raise ValueError(f"format={form}: choose auto, {', '.join(FORMATS)}")
     if name == "-":
@@ -82,13 +85,12 @@ def open_rows(name: str, form: str = "auto") -> RowFile:
         raise ValueError(f"input={name}: there is no such file")
     if form == "auto" and path.suffix.lower() == ".json":
         return _open_json(path)
+    known_form: str | None = form
     if form == "auto":
-        chosen = table_format(path)
-    else:
-        chosen = form
-    if chosen is None or chosen in ("lines", "jsonl"):
-        return _open_lines(name, lambda: text_lines(path), chosen)
-    return _open_table(path, chosen)
+        known_form = table_format(path)
+    if known_form is None or known_form in ("lines", "jsonl"):
+        return _open_lines(name, lambda: text_lines(path), known_form)
+    return _open_table(path, known_form)
 
 
 # Lines
@@ -109,8 +111,10 @@ def _open_piped(form: str) -> RowFile:
 
 
 def _split(text: str) -> list[tuple[int, str | None]]:
-    """Numbered lines; at line feeds alone, for other characters that end a line elsewhere may stand
-    in a text."""
+    """Numbered lines; they end at line feeds alone.
+
+    Other characters that end a line elsewhere may stand in a text.
+    """
     if not text:
         return []
     lines: list[tuple[int, str | None]] = []
@@ -133,10 +137,9 @@ def _open_lines(name: str, lines: Lines, form: str | None) -> RowFile:
     if form == "jsonl":
         return RowFile(name, form, _first_keys(name, lines), _rows=lambda: _json_rows(name, lines))
     has_pairs = _has_pairs(name, lines)
+    columns = ["text"]
     if has_pairs:
         columns = ["text", "pair"]
-    else:
-        columns = ["text"]
     return RowFile(name, form, columns, _rows=lambda: _text_rows(name, lines, has_pairs))
 
 
@@ -151,8 +154,11 @@ def _first_keys(name: str, lines: Lines) -> list[str]:
 
 
 def _has_pairs(name: str, lines: Lines) -> bool:
-    """Whether most lines are two texts between a tab; in other files a tab is a blank. ValueError
-    for a table."""
+    """Whether most lines are two texts between a tab; in other files a tab is a blank.
+
+    ValueError for a table.
+    """
+    # All lines are looked at: the first ones may be the exception.
     total = pairs = wide = 0
     for _, line in lines():
         if line is None or not line.strip():
@@ -202,6 +208,7 @@ def _json_rows(name: str, lines: Lines) -> Iterator[Row]:
 
 def _open_json(path: Path) -> RowFile:
     """A list of objects, as `json` writes it; or an object a line under this name."""
+    # A JSON list cannot be read line by line.
     lines = list(text_lines(path))
     if any(line is None for _, line in lines):
         raise ValueError(f"{path} is not UTF-8 text")
@@ -228,11 +235,14 @@ def _open_json(path: Path) -> RowFile:
 
 
 def _open_table(path: Path, form: str) -> RowFile:
-    delimiter, is_quoted = ",", form == "csv"
+    delimiter = ","
+    is_quoted = False
     if form == "csv":
         delimiter = _delimiter_of(path)
+        is_quoted = True
     elif form == "tsv":
-        delimiter, is_quoted = "\t", _is_quoted(path)
+        delimiter = TAB
+        is_quoted = _is_quoted(path)
     table = open_table(path, "csv" if is_quoted else form, delimiter=delimiter)
     table.refuse_twins(table.columns)
     if form not in COLUMNAR and not any(True for _ in table.rows()):
@@ -253,6 +263,7 @@ def _table_rows(path: Path, table: Table) -> Iterator[Row]:
     for number, record in table.rows():
         place = f"{path}:{number}"
         if isinstance(record, str):
+            # A damaged row keeps its cells as far as they stand there.
             cells = dict[str, Any].fromkeys(table.columns)
             if isinstance(record, DamagedRow):
                 cells |= record.cells
@@ -262,8 +273,7 @@ def _table_rows(path: Path, table: Table) -> Iterator[Row]:
 
 
 def _read_through(table: Table) -> None:
-    """An open quotation mark is found now, rather than after hours of work on what stands before
-    it."""
+    """Find an open quotation mark now, rather than after hours of work on what stands before it."""
     for _ in table.rows():
         pass
 
@@ -275,12 +285,12 @@ def _delimiter_of(path: Path) -> str:
 
 
 def _is_quoted(path: Path) -> bool:
-    """Whether a tsv file was written by a csv writer, so that quotation marks enclose cells with
-    tabs and line breaks.
+    """Whether a tsv file was written by a csv writer.
 
-    It was, where such a writer makes the very same file of what it reads there. Benchmarks have
-    quotation marks that are characters like any other, and most have some that no writer would have
-    left so."""
+    Then quotation marks enclose cells with tabs and line breaks. It was, where such a writer makes
+    the very same file of what it reads there. Benchmarks have quotation marks that are characters
+    like any other, and most have some that no writer would have left so.
+    """
     raw = [line for _, line in text_lines(path)]
     if None in raw or not any('"' in (line or "") for line in raw):
         return False
@@ -289,6 +299,7 @@ def _is_quoted(path: Path) -> bool:
         rows = list(csv.reader(io.StringIO(text, newline=""), delimiter="\t", strict=True))
     except csv.Error:
         return False
+    # Quotation marks where they are needed, or around every cell.
     for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL):
         buffer = io.StringIO(newline="")
         csv.writer(buffer, delimiter="\t", lineterminator="\n", quoting=quoting).writerows(rows)

@@ -1,17 +1,16 @@
-"""Token shards on disk: writer, memory-mapped reader, and the prepared corpus folder: two of them
-and a tokenizer.
+"""Token shards on disk: writer, memory-mapped reader, and the prepared corpus folder.
 
-A split is a handful of raw little-endian arrays, so a batch is one fancy-indexing call on a memory
-map.
+The folder holds two splits and a tokenizer. A split is a handful of raw little-endian arrays, so a
+batch is one fancy-indexing call on a memory map.
 
     train/tokens-00000.bin ...   uint16 (uint32 from 65,537 ids on), rolled at a document boundary
-    above a size
+                                 above a size
     train/sentence_offsets.bin   int64[num_sentences + 1], token positions over all token files
-    together
+                                 together
     train/document_offsets.bin   int64[num_documents + 1], sentence indices
     train/document_source.bin    uint8[num_documents], index into source_names
-    train/document_origin.bin    int64[num_documents], number of the whole document that each is, or
-    is a part of
+    train/document_origin.bin    int64[num_documents], number of the whole document that each is,
+                                 or is a part of
     train/shards.json            counts and checksums of the above
 
 Special tokens are never stored: whoever builds an instance adds them.
@@ -23,7 +22,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -40,7 +39,9 @@ AGAIN = "delete the prepared corpus folder and run the prepare stage again"
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
-    return np.dtype("<u2") if vocab_size <= 2**16 else np.dtype("<u4")
+    if vocab_size <= 2**16:
+        return np.dtype("<u2")
+    return np.dtype("<u4")
 
 
 class TokenStream:
@@ -59,29 +60,32 @@ class TokenStream:
         return self.take(np.arange(start, stop, step, dtype=np.int64))
 
     def blocks(self, size: int, overlap: int = 0) -> Iterator[tuple[int, np.ndarray]]:
-        """(first position, ids as stored) of stretches of at most `size` + `overlap` tokens, none
-        over a file's end.
+        """(first position, ids as stored) of stretches of at most `size` + `overlap` tokens.
+
+        None goes over a file's end.
         """
         for file, end in zip(self._files, self._ends.tolist(), strict=True):
             for start in range(0, len(file), size):
                 yield end - len(file) + start, file[start : start + size + overlap]
 
     def take(self, positions: np.ndarray) -> np.ndarray:
-        """Ids at token positions of any shape, int64 of the same shape; IndexError outside [0,
-        len).
+        """Ids at token positions of any shape, int64 of the same shape.
+
+        IndexError outside [0, len).
         """
         positions = np.asarray(positions, dtype=np.int64)
         if positions.size and (positions.min() < 0 or positions.max() >= len(self)):
             raise IndexError(f"token position outside 0..{len(self) - 1}")
         if len(self._files) == 1:
             return self._files[0][positions].astype(np.int64)
-        ids, which = (
-            np.empty(positions.shape, dtype=np.int64),
-            np.searchsorted(self._ends, positions, side="right"),
-        )
-        for index in np.unique(which):
-            here, file = which == index, self._files[index]
-            ids[here] = file[positions[here] - (self._ends[index] - len(file))]
+        # One gather from each file; its tokens begin where the file before it ends.
+        ids = np.empty(positions.shape, dtype=np.int64)
+        file_of = np.searchsorted(self._ends, positions, side="right")
+        for index in np.unique(file_of):
+            is_here = file_of == index
+            file = self._files[index]
+            begin = self._ends[index] - len(file)
+            ids[is_here] = file[positions[is_here] - begin]
         return ids
 
 
@@ -114,25 +118,30 @@ class TokenShards:
 
     @classmethod
     def open(cls, folder: str | Path) -> TokenShards:
-        """Maps a split's files; ValueError where one is missing or has another size than
-        `shards.json` says.
+        """Map a split's files.
+
+        ValueError where one is missing or has another size than `shards.json` says.
         """
         folder = Path(folder)
+        # Files are found by what shards.json lists, and their sizes are compared there.
         facts = _read_facts(folder / SHARDS_FILE)
         dtype = token_dtype(facts["vocab_size"])
-        tokens = [
-            _map(folder / name, dtype)
-            for name in sorted(facts["files"])
-            if name.startswith("tokens-")
-        ]
+        names = sorted(name for name in facts["files"] if name.startswith("tokens-"))
+        tokens = TokenStream([_map(folder / name, dtype) for name in names])
+        sentence_offsets = _map(folder / "sentence_offsets.bin", "<i8")
+        document_offsets = _map(folder / "document_offsets.bin", "<i8")
+        document_source = _map(folder / "document_source.bin", "u1")
+        document_origin = _map(folder / "document_origin.bin", "<i8")
         return cls(
-            tokens=TokenStream(tokens),
-            sentence_offsets=_map(folder / "sentence_offsets.bin", "<i8"),
-            document_offsets=_map(folder / "document_offsets.bin", "<i8"),
-            document_source=_map(folder / "document_source.bin", "u1"),
-            document_origin=_map(folder / "document_origin.bin", "<i8"),
+            tokens=tokens,
+            sentence_offsets=sentence_offsets,
+            document_offsets=document_offsets,
+            document_source=document_source,
+            document_origin=document_origin,
             source_names=tuple(facts["source_names"]),
-            **{name: facts[name] for name in ("vocab_size", "unigram_entropy", "fingerprint")},
+            vocab_size=facts["vocab_size"],
+            unigram_entropy=facts["unigram_entropy"],
+            fingerprint=facts["fingerprint"],
         )
 
 
@@ -144,8 +153,9 @@ def _map(path: Path, dtype: np.dtype[Any] | str) -> np.ndarray:
 
 
 def _read_facts(path: Path) -> dict[str, Any]:
-    """A JSON file that names the files of its folder; ValueError where it is unusable or one of
-    them is not whole.
+    """A JSON file that names the files of its folder.
+
+    ValueError where it is unusable, or one of them is not whole.
     """
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
@@ -159,15 +169,18 @@ def _read_facts(path: Path) -> dict[str, Any]:
         file = path.parent / name
         if not file.is_file():
             raise ValueError(f"{file} is missing; {AGAIN}")
-        if (actual := file.stat().st_size) != entry["size"]:
+        actual = file.stat().st_size
+        if actual != entry["size"]:
             raise ValueError(f"{file} has {actual} bytes instead of {entry['size']}; {AGAIN}")
     return facts
 
 
 class ShardWriter:
-    """Streams documents into a split's files, in memory of one batch and a counter for each entry
-    of the vocabulary; on a clean exit of the context `shards.json` gets `facts`, without which a
-    folder does not open."""
+    """Streams documents into a split's files.
+
+    It needs the memory of one batch, and a counter for each entry of the vocabulary. On a clean
+    exit of the context `shards.json` gets `facts`, without which a folder does not open.
+    """
 
     def __init__(
         self,
@@ -178,23 +191,25 @@ class ShardWriter:
         max_shard_tokens: int = MAX_SHARD_TOKENS,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.vocab_size, self.source_names = folder, vocab_size, list(source_names)
+        self.folder = folder
+        self.vocab_size = vocab_size
+        self.source_names = list(source_names)
         self.max_shard_tokens = max_shard_tokens
         self.num_tokens = self.num_sentences = self.num_documents = 0
         self.token_counts = np.zeros(vocab_size, dtype=np.int64)
         self.facts: dict[str, Any] = {}
         self._dtype = token_dtype(vocab_size)
-        names = (
-            "tokens-00000",
-            "sentence_offsets",
-            "document_offsets",
-            "document_source",
-            "document_origin",
-        )
-        tokens, *self._others = ((folder / f"{name}.bin").open("wb") for name in names)
-        self._tokens = [tokens]
-        for file in self._others[:2]:
-            file.write(np.zeros(1, dtype="<i8").tobytes())
+        self._tokens = [self._create("tokens-00000")]
+        self._sentence_offsets = self._create("sentence_offsets")
+        self._document_offsets = self._create("document_offsets")
+        self._document_source = self._create("document_source")
+        self._document_origin = self._create("document_origin")
+        # Offsets begin with a zero.
+        for file in (self._sentence_offsets, self._document_offsets):
+            _append(file, np.zeros(1), "<i8")
+
+    def _create(self, name: str) -> BinaryIO:
+        return (self.folder / f"{name}.bin").open("wb")
 
     def add(
         self,
@@ -204,25 +219,29 @@ class ShardWriter:
         sources: np.ndarray,
         origins: np.ndarray,
     ) -> None:
-        """Appends D documents of S sentences: token ids, tokens per sentence [S], sentences per
-        document [D], indices into source_names [D] and numbers of the whole documents [D]; no
-        length is 0."""
+        """Append D documents of S sentences; no length is 0.
+
+        Args:
+            ids: their tokens.
+            sentences: [S] tokens of each sentence.
+            documents: [D] sentences of each document.
+            sources: [D] indices into source_names.
+            origins: [D] numbers of the whole documents.
+        """
         assert len(ids) == sentences.sum() and len(sentences) == documents.sum()
         assert len(documents) == len(sources) == len(origins)
+        # an id beyond the vocabulary would make the counts longer
         counts = np.bincount(ids, minlength=self.vocab_size)
         assert len(counts) == self.vocab_size, "token id outside the vocabulary"
         self.token_counts += counts
+        # A new file begins between two calls, so between two documents.
         if self._tokens[-1].tell() >= self.max_shard_tokens * self._dtype.itemsize:
-            self._tokens.append((self.folder / f"tokens-{len(self._tokens):05d}.bin").open("wb"))
-        arrays: tuple[tuple[np.ndarray, Any], ...] = (
-            (ids, self._dtype),
-            (self.num_tokens + np.cumsum(sentences), "<i8"),
-            (self.num_sentences + np.cumsum(documents), "<i8"),
-            (sources, "u1"),
-            (origins, "<i8"),
-        )
-        for file, (values, dtype) in zip((self._tokens[-1], *self._others), arrays, strict=True):
-            file.write(values.astype(dtype).tobytes())
+            self._tokens.append(self._create(f"tokens-{len(self._tokens):05d}"))
+        _append(self._tokens[-1], ids, self._dtype)
+        _append(self._sentence_offsets, self.num_tokens + np.cumsum(sentences), "<i8")
+        _append(self._document_offsets, self.num_sentences + np.cumsum(documents), "<i8")
+        _append(self._document_source, sources, "u1")
+        _append(self._document_origin, origins, "<i8")
         self.num_tokens += len(ids)
         self.num_sentences += len(sentences)
         self.num_documents += len(documents)
@@ -230,26 +249,36 @@ class ShardWriter:
     def __enter__(self) -> ShardWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         files = {}
-        for file in (*self._tokens, *self._others):
+        for file in (
+            *self._tokens,
+            self._sentence_offsets,
+            self._document_offsets,
+            self._document_source,
+            self._document_origin,
+        ):
             file.close()
-            files[Path(file.name).name] = file_facts(Path(file.name))
+            path = Path(file.name)
+            files[path.name] = file_facts(path)
+        fingerprint = digest([self.vocab_size, files])
         self.facts = {
             "vocab_size": self.vocab_size,
             "source_names": self.source_names,
-            **{
-                name: getattr(self, name)
-                for name in ("num_tokens", "num_sentences", "num_documents")
-            },
+            "num_tokens": self.num_tokens,
+            "num_sentences": self.num_sentences,
+            "num_documents": self.num_documents,
             "unigram_entropy": unigram_entropy(self.token_counts),
             "files": files,
-            "fingerprint": digest([self.vocab_size, files]),
+            "fingerprint": fingerprint,
         }
-        if kind is None:
-            (self.folder / SHARDS_FILE).write_text(
-                json.dumps(self.facts, indent=2) + "\n", encoding="utf-8"
-            )
+        if error is None:
+            text = json.dumps(self.facts, indent=2) + "\n"
+            (self.folder / SHARDS_FILE).write_text(text, encoding="utf-8")
+
+
+def _append(file: BinaryIO, values: np.ndarray, dtype: np.dtype[Any] | str) -> None:
+    file.write(values.astype(dtype).tobytes())
 
 
 def unigram_entropy(counts: np.ndarray) -> float:
@@ -259,9 +288,11 @@ def unigram_entropy(counts: np.ndarray) -> float:
 
 
 def unigram_loss(shards: TokenShards, labels: np.ndarray) -> float:
-    """Nats a label [P] by the frequencies of a split's tokens alone; what it has never counts half
-    a time.
+    """Nats a label [P] by the frequencies of a split's tokens alone.
+
+    A token that the split does not have counts half a time.
     """
+    # half a count for every entry, so that no loss is infinite
     counts = np.full(shards.vocab_size, 0.5)
     for _, block in shards.tokens.blocks(1 << 20):
         counts += np.bincount(block, minlength=shards.vocab_size)
@@ -270,8 +301,9 @@ def unigram_loss(shards: TokenShards, labels: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class PreparedCorpus:
-    """A prepared corpus folder: tokenizer and two splits, with the manifest of how they came
-    about.
+    """A prepared corpus folder: a tokenizer and two splits.
+
+    The manifest says how they came about.
     """
 
     folder: Path
@@ -282,32 +314,34 @@ class PreparedCorpus:
 
     @property
     def fingerprint(self) -> str:
-        """sha256 over the checksums of every file: what the content is, whatever it was made
-        from.
+        """sha256 over the checksums of every file.
+
+        It names what the content is, whatever it was made from.
         """
         return self.manifest["fingerprint"]
 
     @classmethod
     def open(cls, folder: str | Path, verify: str = "sizes") -> PreparedCorpus:
-        """Sizes are compared always, checksums with `verify="full"`. ValueError for a missing,
-        changed or damaged file, and where tokenizer and shards do not belong together."""
+        """Open a folder; sizes are compared always, checksums with `verify="full"`.
+
+        ValueError for a missing, changed or damaged file, and where tokenizer and shards do not
+        belong together.
+        """
         folder = Path(folder)
         manifest = _read_facts(folder / MANIFEST_FILE)
         if manifest.get("format_version") != FORMAT_VERSION:
-            found = (
+            raise ValueError(
                 f"{folder} has format {manifest.get('format_version')}, this version reads"
-                f" {FORMAT_VERSION}"
+                f" {FORMAT_VERSION}; {AGAIN}"
             )
-            raise ValueError(f"{found}; {AGAIN}")
         for name, entry in manifest["files"].items():
             if verify == "full" and file_sha256(folder / name) != entry["sha256"]:
                 raise ValueError(f"{folder / name} has changed since it was written; {AGAIN}")
         tokenizer = read_tokenizer(folder / "tokenizer")
-        train, validation = (TokenShards.open(folder / split) for split in SPLITS)
-        if (
-            tokenizer.fingerprint != manifest["tokenizer_fingerprint"]
-            or tokenizer.vocab_size != train.vocab_size
-        ):
+        train = TokenShards.open(folder / "train")
+        validation = TokenShards.open(folder / "validation")
+        is_same_vocabulary = tokenizer.fingerprint == manifest["tokenizer_fingerprint"]
+        if not is_same_vocabulary or tokenizer.vocab_size != train.vocab_size:
             raise ValueError(
                 f"the vocabulary in {folder}/tokenizer is not the one the shards were made with;"
                 f" {AGAIN}"

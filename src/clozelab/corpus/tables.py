@@ -1,11 +1,12 @@
-"""Rows of tables on disk, streamed in constant memory: csv, tsv, jsonl, Parquet and Arrow, as
-pandas and `datasets` write them.
+"""Rows of tables on disk, streamed in constant memory.
+
+They are csv, tsv, jsonl, Parquet and Arrow, as pandas and `datasets` write them.
 
     table = open_table(path)            # the format by the file's name, or the one that is given
     table.columns                       # ["id", "text", "label"]
     for number, row in table.rows(["text", "label"]):
         ...                             # {"text": "...", "label": 1}; a damaged row is a text that
-        says what is wrong
+                                        # says what is wrong
 
 tsv: tabs alone, a quotation mark is a character like any other (GLUE). csv: quoted where needed,
 between commas, or between tabs in a file called .tsv. jsonl: an object a line. csv, tsv and jsonl
@@ -48,7 +49,8 @@ log = logging.getLogger(__name__)
 TABLE_FORMATS = ("tsv", "csv", "jsonl", "parquet", "arrow")
 TAB = "\t"
 # of a tsv file, from which a csv writer may have made it
-MIN_QUOTED_ROWS, MIN_QUOTED_FRACTION = 2, 0.05
+MIN_QUOTED_ROWS = 2
+MIN_QUOTED_FRACTION = 0.05
 COLUMNAR = ("parquet", "arrow")  # binary: their rows have numbers, not lines
 FORMAT_BY_SUFFIX = {
     ".csv": "csv",
@@ -64,8 +66,10 @@ BATCH_ROWS = 64  # of Parquet and Arrow, held at a time: a row may be a book
 BUFFER_BYTES = 2**20
 SAMPLED_ROWS = 100  # by which a column of text is known
 # of a column; longer "names" are the first row of a file without any
-MAX_NAME_WORDS, MAX_NAME_CHARACTERS = (4, 60)
-ARROW_FILE, ARROW_STREAM_END = b"ARROW1", b"\xff\xff\xff\xff\0\0\0\0"
+MAX_NAME_WORDS = 4
+MAX_NAME_CHARACTERS = 60
+ARROW_FILE = b"ARROW1"
+ARROW_STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 DEFAULT_TEXT_COLUMN = "text"
 SET_CSV = (
     "set its format to csv (of a task task.data.file_format=csv, of a corpus"
@@ -78,11 +82,11 @@ Row = tuple[int, Record]
 
 
 class DamagedRow(str):
-    """What is wrong with a row of too few or too many cells; `cells` are those that stand there, by
-    column.
+    """What is wrong with a row of too few or too many cells.
 
-    What stands behind the last column is a part of the last cell, so that nothing of the row is
-    lost."""
+    `cells` are those that stand there, by column. What stands behind the last column is a part of
+    the last cell, so that nothing of the row is lost.
+    """
 
     cells: dict[str, str]
 
@@ -105,9 +109,8 @@ class Table:
     # of Parquet and Arrow: columns that hold no text
     other_types: dict[str, str] = field(default_factory=dict)
     num_rows: int | None = None  # where the file says it
-    class_names: dict[str, list[str]] = field(
-        default_factory=dict
-    )  # of Parquet and Arrow: what a column's 0, 1, ... mean
+    # of Parquet and Arrow: what a column's 0, 1, ... mean
+    class_names: dict[str, list[str]] = field(default_factory=dict)
     _rows: Callable[[list[str] | None, Advance], Iterator[Row]] = lambda *_: iter(())
 
     def rows(
@@ -118,8 +121,11 @@ class Table:
         """(number, record) of each row, from the first one on; ValueError for a damaged file.
 
         Of Parquet and Arrow only `columns` are read (None: all). `advance` is told how many bytes
-        were read."""
-        return self._rows(None if columns is None else list(columns), advance)
+        were read.
+        """
+        if columns is not None:
+            columns = list(columns)
+        return self._rows(columns, advance)
 
     def refuse_twins(self, names: Iterable[str]) -> None:
         """ValueError where one of these is the name of two columns."""
@@ -141,12 +147,13 @@ def open_table(
     required: Sequence[str] = (),
     delimiter: str | None = None,
 ) -> Table:
-    """Opens a table and reads its columns' names. `auto`: by the file's name, tsv where that says
-    nothing.
+    """Open a table and read its columns' names.
 
-    `header` names the columns of a tsv or csv file whose first line does not name all of
-    `required`. ValueError for an unknown format, an empty or binary file, and one that is not of
-    its format. `delimiter`: between cells of csv; None: a comma, or a tab in a file called .tsv."""
+    The format `auto` goes by the file's name, and is tsv where that says nothing. `header` names
+    the columns of a tsv or csv file whose first line does not name all of `required`. `delimiter`
+    stands between cells of csv; None: a comma, or a tab in a file called .tsv. ValueError for an
+    unknown format, an empty or binary file, and one that is not of its format.
+    """
     if file_format not in ("auto", *TABLE_FORMATS):
         raise ValueError(
             f"file_format={file_format!r} is unknown; known: auto, {', '.join(TABLE_FORMATS)}",
@@ -160,7 +167,9 @@ def open_table(
     if file_format == "tsv":
         delimiter = TAB
     elif delimiter is None:
-        delimiter = TAB if file_suffix(path) == ".tsv" else ","
+        delimiter = ","
+        if file_suffix(path) == ".tsv":
+            delimiter = TAB
     return _open_delimited(path, file_format, header, required, delimiter)
 
 
@@ -174,17 +183,7 @@ def _open_delimited(
     required: Sequence[str],
     delimiter: str,
 ) -> Table:
-    number, names = next(_fields_of(path, file_format, ignore, delimiter), (0, None))
-    if number == 0:
-        raise ValueError(f"{path} is empty; expected a header line")
-    has_header = header is None or (names is not None and set(required) <= set(names))
-    if has_header:
-        columns = names
-    else:
-        columns = list(header or ())
-    if columns is None:
-        raise ValueError(f"{path}:{number}: the header is not UTF-8 text")
-
+    columns, has_header = _header_of(path, file_format, header, required, delimiter)
     is_plain = file_format == "tsv"
     if is_plain and has_header and all(map(_is_quoted, columns)):
         raise ValueError(
@@ -197,7 +196,8 @@ def _open_delimited(
         num_rows = num_quoted = 0
         for number, fields in islice(lines, int(has_header), None):
             num_rows += 1
-            num_quoted += is_plain and any(map(_is_quoted, fields or ()))
+            if is_plain and any(map(_is_quoted, fields or ())):
+                num_quoted += 1
             yield number, _delimited_record(columns, fields, delimiter)
         if num_quoted >= max(MIN_QUOTED_ROWS, MIN_QUOTED_FRACTION * num_rows):
             _warn_of_quotes(path, num_quoted, num_rows)
@@ -205,9 +205,33 @@ def _open_delimited(
     return Table(path, file_format, columns, _rows=rows)
 
 
+def _header_of(
+    path: Path,
+    file_format: str,
+    header: Sequence[str] | None,
+    required: Sequence[str],
+    delimiter: str,
+) -> tuple[list[str], bool]:
+    """The names of the columns, and whether they stand in the first line.
+
+    A given `header` counts where the first line does not name all of `required`.
+    """
+    number, names = next(_fields_of(path, file_format, ignore, delimiter), (0, None))
+    if number == 0:
+        raise ValueError(f"{path} is empty; expected a header line")
+    if header is not None and (names is None or not set(required) <= set(names)):
+        return list(header), False
+    if names is None:
+        raise ValueError(f"{path}:{number}: the header is not UTF-8 text")
+    return names, True
+
+
 def _is_quoted(cell: str) -> bool:
     """Whether it looks as a csv writer leaves it: between quotation marks, those inside doubled."""
-    return len(cell) > 1 and cell[0] == cell[-1] == '"' and '"' not in cell[1:-1].replace('""', "")
+    if len(cell) < 2 or cell[0] != '"' or cell[-1] != '"':
+        return False
+    inside = cell[1:-1]
+    return '"' not in inside.replace('""', "")
 
 
 @cache
@@ -215,8 +239,11 @@ def _warn_of_quotes(path: Path, num_quoted: int, num_rows: int) -> None:
     """Once for a file, however often it is read."""
     log.warning(
         "%s: %d of %d rows have a cell between quotation marks, and these are read as characters of"
-        " it; %s",
-        *(path, num_quoted, num_rows, f"if a csv writer put them there, {SET_CSV}"),
+        " it; if a csv writer put them there, %s",
+        path,
+        num_quoted,
+        num_rows,
+        SET_CSV,
     )
 
 
@@ -228,7 +255,10 @@ def _fields_of(
         yield from _csv_fields(path, advance, delimiter)
         return
     for number, line in text_lines(path, advance):
-        yield number, None if line is None else line.split("\t")
+        if line is None:
+            yield number, None
+        else:
+            yield number, line.split(TAB)
 
 
 def _csv_fields(
@@ -237,6 +267,7 @@ def _csv_fields(
     delimiter: str,
 ) -> Iterator[tuple[int, list[str] | None]]:
     """A quoted field may hold line breaks, so the csv module reads the file, not single lines."""
+    # the limit is the whole process's, and is only ever raised
     csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL_CHARACTERS))
     with path.open("rb") as file:
         reader = csv.reader(
@@ -246,25 +277,29 @@ def _csv_fields(
         )
         try:
             for fields in reader:
-                if fields:  # a blank line is no row
-                    yield reader.line_num, fields if all(map(is_decoded, fields)) else None
+                if not fields:  # a blank line is no row
+                    continue
+                if all(map(is_decoded, fields)):
+                    yield reader.line_num, fields
+                else:
+                    yield reader.line_num, None
         except csv.Error as problem:
             raise ValueError(f"{path}:{reader.line_num}: not a CSV file: {problem}") from problem
 
 
 def _csv_lines(path: Path, raw: CountedFile) -> Iterator[str]:
-    """Lines with their ends; bytes that are not UTF-8 become surrogates, so that only their row is
-    lost."""
+    """Lines with their ends.
+
+    Bytes that are not UTF-8 become surrogates, so that only their row is lost.
+    """
     num_nuls = 0
     for number, line in enumerate(lines_of(path, raw)):
         if number == 0:
-            plain = line.removeprefix(codecs.BOM_UTF8)
-        else:
-            plain = line
-        if NUL in plain:
-            num_nuls += plain.count(NUL)
-            plain = plain.replace(NUL, b"")
-        yield plain.decode("utf-8", "surrogateescape") + "\n"
+            line = line.removeprefix(codecs.BOM_UTF8)
+        if NUL in line:
+            num_nuls += line.count(NUL)
+            line = line.replace(NUL, b"")
+        yield line.decode("utf-8", "surrogateescape") + "\n"
     warn_of_nuls(path, num_nuls)
 
 
@@ -319,38 +354,43 @@ def _open_columnar(path: Path, file_format: str) -> Table:
     other_types = {column.name: str(column.type) for column in schema if not _is_text(column.type)}
 
     def rows(columns: list[str] | None, advance: Advance) -> Iterator[Row]:
-        number = told = 0
+        number = num_bytes = 0
         size = path.stat().st_size
         for batch in _batches(path, file_format, columns):
             for record in batch.to_pylist():
                 number += 1
                 yield number, record
             # How far it is, by rows: the order of the bytes on disk is the format's own affair.
-            reached = size * number // max(number, num_rows or 1)
-            advance(reached - told)
-            told = reached
+            num_bytes_now = size * number // max(number, num_rows or 1)
+            advance(num_bytes_now - num_bytes)
+            num_bytes = num_bytes_now
 
     return Table(
-        path, file_format, list(schema.names), other_types, num_rows, _class_names(schema), rows
+        path,
+        file_format,
+        columns=list(schema.names),
+        other_types=other_types,
+        num_rows=num_rows,
+        class_names=_class_names(schema),
+        _rows=rows,
     )
 
 
 def _class_names(schema: Any) -> dict[str, list[str]]:
-    """Column -> the names of its numbers, as the datasets library notes them in a schema's
-    metadata.
+    """Column -> the names of its numbers.
+
+    The datasets library notes them in a schema's metadata.
     """
     try:
-        noted = json.loads((schema.metadata or {})[b"huggingface"])
-        features = dict(noted["info"]["features"])
+        metadata = json.loads((schema.metadata or {})[b"huggingface"])
+        features = dict(metadata["info"]["features"])
     except (KeyError, TypeError, ValueError):
         return {}
     names: dict[str, list[str]] = {}
     for column, feature in features.items():
-        if (
-            isinstance(feature, dict)
-            and feature.get("_type") == CLASS_LABEL
-            and isinstance(feature.get("names"), list)
-        ):
+        if not isinstance(feature, dict) or feature.get("_type") != CLASS_LABEL:
+            continue
+        if isinstance(feature.get("names"), list):
             names[column] = [str(name) for name in feature["names"]]
     return names
 
@@ -389,19 +429,16 @@ def _batches(path: Path, file_format: str, columns: list[str] | None) -> Iterato
             return
         with pyarrow.memory_map(str(path)) as source, _arrow_reader(source) as reader:
             for batch in _arrow_batches(reader):
-                if columns is None:
-                    chosen = batch
-                else:
-                    chosen = batch.select(columns)
-                for start in range(0, len(chosen), BATCH_ROWS):
-                    yield chosen.slice(start, BATCH_ROWS)
+                if columns is not None:
+                    batch = batch.select(columns)
+                for start in range(0, len(batch), BATCH_ROWS):
+                    yield batch.slice(start, BATCH_ROWS)
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(_unreadable(path, file_format, error)) from error
 
 
 def _arrow_reader(source: Any) -> Any:
-    """Of Arrow's two layouts the one that it is: a file (feather), or a stream (as `datasets`
-    caches it)."""
+    """A reader of Arrow's two layouts: a file (feather), or a stream (as `datasets` caches it)."""
     from pyarrow import ipc
 
     is_file = source.read(len(ARROW_FILE)) == ARROW_FILE
@@ -423,12 +460,13 @@ def _arrow_batches(reader: Any) -> Iterator[Any]:
         yield from reader
 
 
-def _is_text(kind: Any) -> bool:
+def _is_text(column_type: Any) -> bool:
     from pyarrow import types
 
-    if types.is_dictionary(kind):
-        kind = kind.value_type
-    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    if types.is_dictionary(column_type):
+        column_type = column_type.value_type
+    is_any_string = types.is_string(column_type) or types.is_large_string(column_type)
+    return is_any_string or types.is_string_view(column_type)
 
 
 def _unreadable(path: Path, file_format: str, error: Exception) -> str:
@@ -445,24 +483,26 @@ def _unreadable(path: Path, file_format: str, error: Exception) -> str:
 
 def find_text_column(
     table: Table,
-    wanted: str = DEFAULT_TEXT_COLUMN,
+    name: str = DEFAULT_TEXT_COLUMN,
     key: str = "text_field",
 ) -> str:
-    """The column `wanted`; where none is called DEFAULT_TEXT_COLUMN, the only one that looks like
-    text.
+    """The column `name`, or the only one that looks like text.
 
-    ValueError lists the columns where the wanted one is missing or no text, and where several may
-    be it. `key` is the setting that names the column."""
+    The latter counts where no column is called DEFAULT_TEXT_COLUMN and none is named. ValueError
+    lists the columns where the name one is missing or no text, and where several may be it. `key`
+    is the setting that names the column.
+    """
     columns = table.columns
-    table.refuse_twins([wanted])
-    if wanted in columns:
-        _refuse_other_than_text(table, wanted, key)
-        return wanted
+    table.refuse_twins([name])
+    if name in columns:
+        _refuse_other_than_text(table, name, key)
+        return name
     listed = ", ".join(map(repr, columns))
-    if wanted != DEFAULT_TEXT_COLUMN:
+    if name != DEFAULT_TEXT_COLUMN:
         raise ValueError(
-            f"{table.path} has no column {wanted!r}; its columns are {listed}: name one by {key}",
+            f"{table.path} has no column {name!r}; its columns are {listed}: name one by {key}",
         )
+    # No column is called "text": a name has to be found, so there must be a header.
     _refuse_missing_header(table)
     plausible = _plausible_columns(table)
     if len(plausible) != 1:
@@ -490,19 +530,20 @@ def _refuse_missing_header(table: Table) -> None:
     """Of csv and tsv: a first line that is a row of data names no columns."""
     for name in table.columns:
         if len(name) > MAX_NAME_CHARACTERS or len(name.split()) > MAX_NAME_WORDS:
-            if len(name) <= MAX_NAME_CHARACTERS:
-                shown = name
-            else:
-                shown = f"{name[:MAX_NAME_CHARACTERS]}..."
+            example = name
+            if len(name) > MAX_NAME_CHARACTERS:
+                example = f"{name[:MAX_NAME_CHARACTERS]}..."
             raise ValueError(
-                f"{table.path}: its first line names no columns ({shown!r}): put a header line"
+                f"{table.path}: its first line names no columns ({example!r}): put a header line"
                 " above it"
             )
 
 
 def _plausible_columns(table: Table) -> list[str]:
-    """The only column with text in it; of several, those whose cells are mostly more than a
-    word."""
+    """The only column with text in it.
+
+    Of several, those whose cells are mostly more than a word.
+    """
     candidates = [name for name in table.columns if name not in table.other_types]
     texts = dict[str, list[str]]()
     for name, values in _sampled(table, candidates).items():
@@ -510,9 +551,12 @@ def _plausible_columns(table: Table) -> list[str]:
             texts[name] = values
     if len(texts) == 1:
         return list(texts)
-    return [
-        name for name, values in texts.items() if 2 * sum(map(_has_words, values)) > len(values)
-    ]
+    plausible = []
+    for name, values in texts.items():
+        num_with_words = sum(map(_has_words, values))
+        if 2 * num_with_words > len(values):
+            plausible.append(name)
+    return plausible
 
 
 def _sampled(table: Table, columns: list[str]) -> dict[str, list[str]]:

@@ -1,8 +1,8 @@
-"""The two kinds of tokenizers, WordPiece and byte-level BPE: learning a vocabulary, and text to ids
-as released.
+"""The two kinds of tokenizers, WordPiece and byte-level BPE.
 
-These are for prepared corpora, and for folders without a tokenizer.json; other folders have rules
-of their own (folder_tokenizer.py). `read_tokenizer` tells which it is.
+Here a vocabulary is learnt, and text becomes ids as released. These are for prepared corpora, and
+for folders without a tokenizer.json; other folders have rules of their own (folder_tokenizer.py).
+`read_tokenizer` tells which it is.
 
 Unusual: training is deterministic. The library numbers WordPiece's `##x` characters in hash-map
 order and breaks ties between merges by those numbers; here every character gets its number first
@@ -14,6 +14,7 @@ tables (2017), and private-use characters, which the library removes.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import re
@@ -50,8 +51,9 @@ MAX_WORD_CHARACTERS = 200  # a longer word is [UNK], as in BERT's released code
 CHARACTER_COVERAGE = 0.9999
 
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")
-"""BERT's cleaning removes them, but Python's split() takes some for spaces, and the library refuses
-surrogates.
+"""BERT's cleaning removes them.
+
+But Python's split() takes some for spaces, and the library refuses surrogates.
 """
 _CHUNK = re.compile(" ?[^ ]+")
 # no cut before each space: byte-level BPE looks at runs of them
@@ -71,14 +73,14 @@ class WordPieceTokenizer(Tokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool) -> WordPieceTokenizer:
-        """Learns at most `vocab_size` entries from texts in memory; ValueError where the characters
-        alone are more.
+        """Learn at most `vocab_size` entries from texts in memory.
+
+        ValueError where the characters alone are more.
         """
         texts = [_CONTROLS.sub("", text) for text in texts]
         alphabet = _alphabet(texts, lowercase, vocab_size)
-        library = _wordpiece(
-            {token: index for index, token in enumerate(SPECIAL_TOKENS)}, lowercase
-        )
+        special_ids = {token: index for index, token in enumerate(SPECIAL_TOKENS)}
+        library = _wordpiece(special_ids, lowercase)
         characters = [token for token in alphabet if len(token) == 1]
         trainer = WordPieceTrainer(
             vocab_size=vocab_size,
@@ -94,15 +96,13 @@ class WordPieceTokenizer(Tokenizer):
 
     @classmethod
     def from_vocab(cls, path: str | Path, lowercase: bool) -> WordPieceTokenizer:
-        """Reads a `vocab.txt` (one entry a line, the id is the line number); ValueError where it is
-        not one.
+        """Read a `vocab.txt` (one entry a line, the id is the line number).
+
+        ValueError where it is not one.
         """
         # Only "\n" ends an entry: vocabularies hold other line separators as entries.
-        lines = (
-            read_text(Path(path), "one entry a line, as in BERT's vocab.txt")
-            .removesuffix("\n")
-            .split("\n")
-        )
+        text = read_text(Path(path), "one entry a line, as in BERT's vocab.txt")
+        lines = text.removesuffix("\n").split("\n")
         try:
             return cls([line.strip() for line in lines], lowercase=lowercase)
         except ValueError as error:
@@ -110,47 +110,45 @@ class WordPieceTokenizer(Tokenizer):
 
     @classmethod
     def of_rules(cls, rules: Mapping[str, Any]) -> WordPieceTokenizer | None:
-        """The one with the vocabulary and the rules of a tokenizer.json; None where those are not
-        BERT's."""
-        model, normalizer, splitter = (
-            rules.get(key) or {} for key in ("model", "normalizer", "pre_tokenizer")
-        )
+        """The one with the vocabulary and the rules of a tokenizer.json.
+
+        None where those are not BERT's.
+        """
+        model = rules.get("model") or {}
+        normalizer = rules.get("normalizer") or {}
+        splitter = rules.get("pre_tokenizer") or {}
         if model.get("type") != "WordPiece" or model.get("continuing_subword_prefix") != "##":
             return None
         if normalizer.get("type") != "BertNormalizer" or splitter.get("type") != "BertPreTokenizer":
             return None
-        lowercase, strips = normalizer.get("lowercase"), normalizer.get("strip_accents")
-        if (
-            lowercase is None
-            or not normalizer.get("clean_text")
-            or not normalizer.get("handle_chinese_chars")
-        ):
+        lowercase = normalizer.get("lowercase")
+        strips = normalizer.get("strip_accents")
+        if not normalizer.get("clean_text") or not normalizer.get("handle_chinese_chars"):
+            return None
+        if lowercase is None:
             return None
         if strips is not None and strips != lowercase:
             return None
-        return _or_none(cls, _listed(model["vocab"]), lowercase=lowercase)
+        return _or_none(cls, _entries_by_id(model["vocab"]), lowercase=lowercase)
 
     def files(self) -> dict[str, bytes]:
+        second_type = 1 if self.has_token_types else 0
         processor = processors.TemplateProcessing(
             single="[CLS]:0 $A:0 [SEP]:0",
-            pair="[CLS]:0 $A:0 [SEP]:0 $B:{0} [SEP]:{0}".format(int(self.has_token_types)),
+            pair=f"[CLS]:0 $A:0 [SEP]:0 $B:{second_type} [SEP]:{second_type}",
             special_tokens=[("[CLS]", self.cls_id), ("[SEP]", self.sep_id)],
         )
-        rules: dict[str, Any] = {
+        config: dict[str, Any] = {
+            "tokenizer_class": "BertTokenizer",
             "do_lower_case": self.lowercase,
             "strip_accents": None,
             "tokenize_chinese_chars": True,
         }
-        rules |= (
-            {} if self.has_token_types else {"model_input_names": ["input_ids", "attention_mask"]}
-        )
-        exported = self._exported(
-            self._rules(), processor, tokenizer_class="BertTokenizer", **rules
-        )
-        return {
-            "vocab.txt": "".join(f"{token}\n" for token in self.vocabulary).encode(),
-            **exported,
-        }
+        if not self.has_token_types:
+            config["model_input_names"] = ["input_ids", "attention_mask"]
+        vocabulary = "".join(f"{token}\n" for token in self.vocabulary)
+        exported = self._exported(self._rules(), processor, **config)
+        return {"vocab.txt": vocabulary.encode(), **exported}
 
     def _identity(self) -> list[Any]:
         return [self.vocabulary, self.lowercase, MAX_WORD_CHARACTERS]
@@ -159,13 +157,15 @@ class WordPieceTokenizer(Tokenizer):
         return _wordpiece(self._ids, self.lowercase)
 
     def _aligned(self, texts: Sequence[str]) -> tuple[Library, list[str]]:
-        return super()._aligned([_final_sigma(text) if self.lowercase else text for text in texts])
+        if self.lowercase:
+            texts = [_final_sigma(text) for text in texts]
+        return super()._aligned(texts)
 
     def _words(self, texts: Sequence[str]) -> list[str]:
-        together = "".join(texts)
-        if _CONTROLS.search(together):
+        joined = "".join(texts)
+        if _CONTROLS.search(joined):
             texts = [_CONTROLS.sub("", text) for text in texts]
-        if self.lowercase and "Σ" in together:
+        if self.lowercase and "Σ" in joined:
             texts = [_final_sigma(text) for text in texts]
         # One split and one join for the whole batch.
         return f" {self._end_of_text} ".join([*texts, ""]).split()
@@ -183,55 +183,72 @@ def _wordpiece(ids: dict[str, int], lowercase: bool) -> Library:
 
 
 def _final_sigma(text: str) -> str:
-    """Capital sigma that ends a word to its final form, as Python's lower() in the released code;
-    same length.
+    """Turn a capital sigma that ends a word into its final form.
+
+    Python's lower() does so in the released code. The text keeps its length.
     """
     if "Σ" not in text:
         return text
     # "İ" alone grows when lower-cased; as "I" it is still a cased letter, which is all that counts
     # here. What BERT's cleaning removes must not end a word: a zero-width space does not.
     lowered = _CONTROLS.sub("\u200b", text.replace("İ", "I")).lower()
-    return "".join(
-        "ς" if char == "Σ" and low == "ς" else char for char, low in zip(text, lowered, strict=True)
-    )
+    characters = list(text)
+    for place, (character, low) in enumerate(zip(text, lowered, strict=True)):
+        if character == "Σ" and low == "ς":
+            characters[place] = "ς"
+    return "".join(characters)
 
 
 def _alphabet(texts: Sequence[str], lowercase: bool, vocab_size: int) -> list[str]:
-    """Single characters and their `##` forms that a vocabulary learnt from `texts` starts with, in
-    code-point order.
+    """Single characters and their `##` forms that a vocabulary starts with, in code-point order.
+
+    ValueError where they are more than the vocabulary is to have.
     """
+    rules = _wordpiece({"[UNK]": 0}, lowercase)
+    counts = _character_counts(texts, rules)
+    ranked = sorted(counts, key=lambda character: (-counts[character], character))
+    covered = np.cumsum([counts[character] for character in ranked]) / max(1, counts.total())
+    kept = ranked[: int(np.searchsorted(covered, CHARACTER_COVERAGE)) + 1]
+    # At most half of the entries are single characters; plain ASCII is worth its few entries
+    # however rare.
+    ascii_characters = {character for character in counts if character.isascii()}
+    kept = sorted({*kept[: vocab_size // 4], *ascii_characters})
+    # A character that BERT makes a word by itself has no `##` form: punctuation, and Chinese ones.
+    alphabet = list(kept)
+    for character in kept:
+        is_word = len(rules.pre_tokenizer.pre_tokenize_str("a" + character)) != 1
+        if not is_word and " " not in rules.normalizer.normalize_str(character):
+            alphabet.append(f"##{character}")
+    needed = len(SPECIAL_TOKENS) + len(alphabet)
+    if needed > vocab_size:
+        raise ValueError(
+            f"vocab_size {vocab_size} is below the {needed} entries that special tokens and single"
+            " characters of this text need; raise it"
+        )
+    return alphabet
+
+
+def _character_counts(texts: Sequence[str], rules: Library) -> Counter[str]:
+    """How often each character stands in what BERT's normalisation makes of the texts."""
+    # Characters are counted as written, and each kind is normalised once.
     raw = np.zeros(0x110000, dtype=np.int64)
     for start in range(0, len(texts), TEXTS_PER_BATCH):
         block = "".join(texts[start : start + TEXTS_PER_BATCH])
         codes = np.frombuffer(block.encode("utf-32-le"), dtype="<u4").astype(np.int64)
         raw += np.bincount(codes, minlength=len(raw))
-    rules = _wordpiece({"[UNK]": 0}, lowercase)
-    counts: Counter[str] = Counter()  # of what BERT's normalisation makes of each character
+    counts: Counter[str] = Counter()
     for code in np.flatnonzero(raw):
-        for char in "".join(rules.normalizer.normalize_str(chr(code)).split()):
-            counts[char] += int(raw[code])
-    ranked = sorted(counts, key=lambda char: (-counts[char], char))
-    covered = np.cumsum([counts[char] for char in ranked]) / max(1, counts.total())
-    kept = ranked[: int(np.searchsorted(covered, CHARACTER_COVERAGE)) + 1]
-    # At most half of the entries are single characters; plain ASCII is worth its few entries
-    # however rare.
-    kept = sorted({*kept[: vocab_size // 4], *(char for char in counts if char.isascii())})
-    # A character that BERT makes a word by itself has no `##` form: punctuation, and Chinese ones.
-    inside = [char for char in kept if len(rules.pre_tokenizer.pre_tokenize_str("a" + char)) == 1]
-    inside = [char for char in inside if " " not in rules.normalizer.normalize_str(char)]
-    alphabet = [*kept, *(f"##{char}" for char in inside)]
-    if (needed := len(SPECIAL_TOKENS) + len(alphabet)) > vocab_size:
-        what = "special tokens and single characters of this text"
-        raise ValueError(
-            f"vocab_size {vocab_size} is below the {needed} entries that {what} need; raise it"
-        )
-    return alphabet
+        for character in "".join(rules.normalizer.normalize_str(chr(code)).split()):
+            counts[character] += int(raw[code])
+    return counts
 
 
 class ByteBpeTokenizer(Tokenizer):
-    """RoBERTa's rules and special ids: every text has ids, and the ids give the text back. A word
-    is written with the space before it; `add_prefix_space` gives the first word of a text one, too,
-    as RoBERTa's release does not."""
+    """RoBERTa's rules and special ids: every text has ids, and the ids give the text back.
+
+    A word is written with the space before it; `add_prefix_space` gives the first word of a text
+    one, too, as RoBERTa's release does not.
+    """
 
     kind = "byte_bpe"
     special_tokens = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
@@ -249,10 +266,8 @@ class ByteBpeTokenizer(Tokenizer):
         lowercase: bool,
         add_prefix_space: bool,
     ) -> None:
-        self.merges, self.add_prefix_space = (
-            [(first, second) for first, second in merges],
-            add_prefix_space,
-        )
+        self.merges = [(first, second) for first, second in merges]
+        self.add_prefix_space = add_prefix_space
         super().__init__(vocabulary, lowercase=lowercase)
         self.undrawn_ids = tuple(sorted(self._ids[token] for token in self.special_tokens))
 
@@ -260,8 +275,9 @@ class ByteBpeTokenizer(Tokenizer):
     def train(
         cls, texts: Iterable[str], vocab_size: int, lowercase: bool, add_prefix_space: bool
     ) -> ByteBpeTokenizer:
-        """Learns at most `vocab_size` entries, from each line by itself; the same texts give the
-        same ones.
+        """Learn at most `vocab_size` entries, from each line by itself.
+
+        The same texts give the same entries.
         """
         pad, unknown, begin, separator, mask = cls.special_tokens
         library = _byte_bpe(models.BPE(), lowercase, add_prefix_space)
@@ -272,58 +288,62 @@ class ByteBpeTokenizer(Tokenizer):
             special_tokens=[begin, pad, separator, unknown],
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         )
-        lines = (SURROGATES.sub("\ufffd", line) for text in texts for line in text.split("\n"))
-        library.train_from_iterator(lines, trainer)
-        learnt = json.loads(library.to_str())["model"]
-        vocabulary = [*sorted(learnt["vocab"], key=learnt["vocab"].__getitem__), mask]
+        lines = itertools.chain.from_iterable(text.split("\n") for text in texts)
+        library.train_from_iterator((SURROGATES.sub("\ufffd", line) for line in lines), trainer)
+        model = json.loads(library.to_str())["model"]
+        ids = model["vocab"]
+        vocabulary = [*sorted(ids, key=ids.__getitem__), mask]
         return cls(
-            vocabulary, learnt["merges"], lowercase=lowercase, add_prefix_space=add_prefix_space
+            vocabulary, model["merges"], lowercase=lowercase, add_prefix_space=add_prefix_space
         )
 
     @classmethod
     def from_vocab(
         cls, path: str | Path, lowercase: bool, add_prefix_space: bool
     ) -> ByteBpeTokenizer:
-        """Reads a folder's `vocab.json` (entry to id) and `merges.txt`; ValueError where they are
-        not such files.
+        """Read a folder's `vocab.json` (entry to id) and `merges.txt`.
+
+        ValueError where they are not such files.
         """
-        folder = Path(path) if Path(path).is_dir() else Path(path).parent
+        folder = Path(path)
+        if not folder.is_dir():
+            folder = folder.parent
         entries = json.loads(
             read_text(folder / "vocab.json", "entries and their ids, as in RoBERTa's vocab.json")
         )
-        lines = read_text(
-            folder / "merges.txt", "two pieces a line, as in RoBERTa's merges.txt"
-        ).split("\n")
-        merges = [line.split(" ") for line in lines if line and not line.startswith("#version")]
+        text = read_text(folder / "merges.txt", "two pieces a line, as in RoBERTa's merges.txt")
+        merges = []
+        for line in text.split("\n"):
+            if line and not line.startswith("#version"):
+                merges.append(line.split(" "))
         return cls._checked(folder, entries, merges, lowercase, add_prefix_space)
 
     @classmethod
     def of_rules(cls, rules: Mapping[str, Any]) -> ByteBpeTokenizer | None:
-        """The one with the vocabulary and the rules of a tokenizer.json; None where those are not
-        RoBERTa's."""
-        model, normalizer, splitter = (
-            rules.get(key) or {} for key in ("model", "normalizer", "pre_tokenizer")
-        )
-        if (
-            model.get("type") != "BPE"
-            or splitter.get("type") != "ByteLevel"
-            or not splitter.get("use_regex", True)
-        ):
+        """The one with the vocabulary and the rules of a tokenizer.json.
+
+        None where those are not RoBERTa's.
+        """
+        model = rules.get("model") or {}
+        normalizer = rules.get("normalizer") or {}
+        splitter = rules.get("pre_tokenizer") or {}
+        if model.get("type") != "BPE" or splitter.get("type") != "ByteLevel":
+            return None
+        if not splitter.get("use_regex", True):
             return None
         if normalizer.get("type") not in (None, "Lowercase"):
             return None
-        merges = [
-            tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair)
-            for pair in model["merges"]
-        ]
-        prefix = splitter.get("add_prefix_space", True)
-        vocabulary = _listed(model["vocab"])
+        merges = []
+        for pair in model["merges"]:
+            # Older versions of the library write "a b" for ["a", "b"].
+            pieces = pair.split(" ") if isinstance(pair, str) else pair
+            merges.append(tuple(pieces))
         return _or_none(
             cls,
-            vocabulary,
+            _entries_by_id(model["vocab"]),
             merges,
             lowercase=bool(normalizer),
-            add_prefix_space=prefix,
+            add_prefix_space=splitter.get("add_prefix_space", True),
         )
 
     @classmethod
@@ -351,14 +371,21 @@ class ByteBpeTokenizer(Tokenizer):
         processor = processors.RobertaProcessing(
             ("</s>", self.sep_id), ("<s>", self.cls_id), add_prefix_space=prefix
         )
-        rules = {"add_prefix_space": prefix, "bos_token": "<s>", "eos_token": "</s>"}
-        # transformers' own class builds its rules anew, without a normaliser.
-        name = "PreTrainedTokenizerFast" if self.lowercase else "RobertaTokenizer"
+        name = "RobertaTokenizer"
+        if self.lowercase:
+            # transformers' own class builds its rules anew, without a normaliser.
+            name = "PreTrainedTokenizerFast"
+        config = {
+            "tokenizer_class": name,
+            "add_prefix_space": prefix,
+            "bos_token": "<s>",
+            "eos_token": "</s>",
+        }
         merges = "".join(f"{first} {second}\n" for first, second in self.merges)
         return {
             "vocab.json": (json.dumps(self._ids, ensure_ascii=False) + "\n").encode(),
             "merges.txt": f"#version: 0.2\n{merges}".encode(),
-            **self._exported(self._rules(prefix), processor, tokenizer_class=name, **rules),
+            **self._exported(self._rules(prefix), processor, **config),
         }
 
     def encode_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -371,13 +398,19 @@ class ByteBpeTokenizer(Tokenizer):
         return _byte_bpe(models.BPE(self._ids, self.merges), self.lowercase, add_prefix_space)
 
     def _aligned(self, texts: Sequence[str]) -> tuple[Library, list[str]]:
-        return self._rules(self.add_prefix_space), super()._aligned(texts)[1]
+        _, cleaned = super()._aligned(texts)
+        return self._rules(self.add_prefix_space), cleaned
 
     def _words(self, texts: Sequence[str]) -> list[str]:
         words: list[str] = []
         for text in texts:
-            text = SURROGATES.sub("\ufffd", _spaced(text) if self.add_prefix_space else text)
-            words += [text] if text and _ODD_SPACE.search(text) else _CHUNK.findall(text)
+            if self.add_prefix_space:
+                text = _spaced(text)
+            text = SURROGATES.sub("\ufffd", text)
+            if _ODD_SPACE.search(text):
+                words.append(text)
+            else:
+                words += _CHUNK.findall(text)
             words.append(self._end_of_text)
         return words
 
@@ -385,7 +418,8 @@ class ByteBpeTokenizer(Tokenizer):
 def _byte_bpe(model: models.BPE, lowercase: bool, add_prefix_space: bool) -> Library:
     """RoBERTa's rules in the library's terms."""
     library = Library(model)
-    library.normalizer = normalizers.Lowercase() if lowercase else None
+    if lowercase:
+        library.normalizer = normalizers.Lowercase()
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     library.post_processor = processors.ByteLevel(
         trim_offsets=True, add_prefix_space=add_prefix_space
@@ -395,24 +429,32 @@ def _byte_bpe(model: models.BPE, lowercase: bool, add_prefix_space: bool) -> Lib
 
 
 def _spaced(text: str) -> str:
-    return f" {text}" if text and text[0] != " " else text
+    if text and text[0] != " ":
+        return f" {text}"
+    return text
 
 
-KINDS: Mapping[str, Any] = {one.kind: one for one in (WordPieceTokenizer, ByteBpeTokenizer)}
+KINDS: Mapping[str, Any] = {
+    WordPieceTokenizer.kind: WordPieceTokenizer,
+    ByteBpeTokenizer.kind: ByteBpeTokenizer,
+}
 
 
 @dataclass(frozen=True)
 class TokenizerSettings:
-    """What a corpus's tokenizer is to be; the keys of conf/tokenizer. `kind` is wordpiece or
-    byte_bpe.
+    """What a corpus's tokenizer is to be; the keys of conf/tokenizer.
+
+    `kind` is wordpiece or byte_bpe.
     """
 
     kind: str
     vocab_size: int
     lowercase: bool
     vocab_file: str | None = None
-    """Instead of learning one: a vocab.txt, byte_bpe's folder (vocab.json, merges.txt), or any
-    tokenizer.json."""
+    """Instead of learning one.
+
+    It is a vocab.txt, byte_bpe's folder (vocab.json, merges.txt), or any tokenizer.json.
+    """
     add_prefix_space: bool | None = None  # of byte_bpe alone
 
     def __post_init__(self) -> None:
@@ -423,22 +465,23 @@ class TokenizerSettings:
             )
         least = KINDS[self.kind].smallest
         if self.vocab_file is None and self.vocab_size < least:
-            needs = f"{self.kind} needs {least} for special tokens and single characters"
-            wanted = "give the number of entries to learn, some thousands"
-            raise ValueError(f"tokenizer.vocab_size is {self.vocab_size}: {needs}; {wanted}")
+            raise ValueError(
+                f"tokenizer.vocab_size is {self.vocab_size}: {self.kind} needs {least} for special"
+                " tokens and single characters; give the number of entries to learn, some thousands"
+            )
 
     @property
     def _rules(self) -> dict[str, bool]:
-        prefix = (
-            {} if self.add_prefix_space is None else {"add_prefix_space": self.add_prefix_space}
-        )
-        return {"lowercase": self.lowercase, **prefix}
+        rules = {"lowercase": self.lowercase}
+        if self.add_prefix_space is not None:
+            rules["add_prefix_space"] = self.add_prefix_space
+        return rules
 
     def given(self, data_dir: str | Path) -> Tokenizer | None:
-        """The tokenizer of `vocab_file`, a path that starts at data_dir; None where one is to be
-        learnt.
+        """The tokenizer of `vocab_file`, whose path starts at data_dir.
 
-        A tokenizer.json is taken as it is. ValueError where `lowercase` is not what it does.
+        None where one is to be learnt. A tokenizer.json is taken as it is. ValueError where
+        `lowercase` is not what it does.
         """
         if self.vocab_file is None:
             return None
@@ -451,43 +494,46 @@ class TokenizerSettings:
                 f"vocabulary file {path} does not exist; expected a tokenizer of the tokenizers"
                 " library"
             )
-        own = read_tokenizer(path.parent)
-        if own.lowercase != self.lowercase:
-            does = "keeps capital letters"
-            if own.lowercase:
-                does = "lower-cases text"
+        tokenizer = read_tokenizer(path.parent)
+        if tokenizer.lowercase != self.lowercase:
+            behaviour = "keeps capital letters"
+            if tokenizer.lowercase:
+                behaviour = "lower-cases text"
             raise ValueError(
-                f"tokenizer.lowercase={json.dumps(self.lowercase)}, and {path} {does}: "
-                f"say tokenizer.lowercase={json.dumps(own.lowercase)}"
+                f"tokenizer.lowercase={json.dumps(self.lowercase)}, and {path} {behaviour}: "
+                f"say tokenizer.lowercase={json.dumps(tokenizer.lowercase)}"
             )
-        return own
+        return tokenizer
 
     def learn(self, texts: Iterable[str]) -> Tokenizer:
         # the longest silence of a preparation
         log.info("learning a vocabulary of %d entries", self.vocab_size)
-        learnt: Tokenizer = KINDS[self.kind].train(texts, self.vocab_size, **self._rules)
-        if (size := learnt.vocab_size) < self.vocab_size:
+        tokenizer: Tokenizer = KINDS[self.kind].train(texts, self.vocab_size, **self._rules)
+        if tokenizer.vocab_size < self.vocab_size:
             log.warning(
                 "the text gives a vocabulary of %d entries, %d were asked for",
-                size,
+                tokenizer.vocab_size,
                 self.vocab_size,
             )
-        return learnt
+        return tokenizer
 
     def identity(self, given: Tokenizer | None) -> dict[str, Any]:
         """What decides the ids, wherever the file lies."""
-        size, vocabulary = (
-            (given.vocab_size, given.fingerprint) if given else (self.vocab_size, None)
-        )
+        size = self.vocab_size
+        vocabulary = None
+        if given:
+            size = given.vocab_size
+            vocabulary = given.fingerprint
         return {"kind": self.kind, "vocab_size": size, "vocabulary": vocabulary, **self._rules}
 
 
 def read_tokenizer(folder: str | Path) -> Tokenizer:
     """The tokenizer of a model's folder; ValueError where there is none that can be read.
 
-    By `tokenizer.json` as it is, unless one of the two kinds here wrote it. Without that file by
-    `vocab.txt`, or `vocab.json` and `merges.txt`, with BERT's or RoBERTa's rules and what
-    tokenizer_config.json says."""
+    It is read from `tokenizer.json` as it is, unless one of the two kinds here wrote it. Without
+    that file it is read from `vocab.txt`, or `vocab.json` and `merges.txt`, with BERT's or
+    RoBERTa's rules and what tokenizer_config.json says.
+    """
     folder = Path(folder)
     if (folder / TOKENIZER_FILE).is_file():
         return _of_tokenizer_json(folder)
@@ -501,75 +547,78 @@ def read_tokenizer(folder: str | Path) -> Tokenizer:
             config.get("add_prefix_space", False),
         )
         return _with_more_tokens(folder, tokenizer, config)
-    told = ""
-    if models_of := sorted(folder.glob("*.model")):
-        told = (
-            f"; of {models_of[0].name} transformers makes one:"
+    advice = ""
+    sentencepiece_files = sorted(folder.glob("*.model"))
+    if sentencepiece_files:
+        advice = (
+            f"; of {sentencepiece_files[0].name} transformers makes one:"
             " AutoTokenizer.from_pretrained(F).save_pretrained(F)"
         )
     raise ValueError(
         f"{folder} holds no tokenizer: expected tokenizer.json, vocab.txt, or vocab.json with"
-        f" merges.txt{told}"
+        f" merges.txt{advice}"
     )
 
 
 def _of_tokenizer_json(folder: Path) -> Tokenizer:
-    place, config = folder / TOKENIZER_FILE, read_config(folder)
-    content = json_or_empty(place)
-    rules = settled(place, content, config)
+    path = folder / TOKENIZER_FILE
+    config = read_config(folder)
+    content = json_or_empty(path)
+    rules = settled(path, content, config)
     _compare_vocabularies(folder, rules["model"])
     released = WordPieceTokenizer.of_rules(rules) or ByteBpeTokenizer.of_rules(rules)
-    if released is not None and _wrote(released, place, rules):
+    if released is None:
+        return FolderTokenizer(path, rules, config)
+    if _is_writer_of(released, path, rules):
         return released.with_token_types(_number_of_types(config))
-    return FolderTokenizer(place, rules, config, released.fingerprint if released else None)
+    return FolderTokenizer(path, rules, config, released.fingerprint)
 
 
 def _of_vocab_txt(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
-    """BERT's rules, or those with what tokenizer_config.json says of accents and Chinese
-    characters."""
+    """BERT's rules, with what tokenizer_config.json says of accents and Chinese characters."""
     lowercase = config.get("do_lower_case")
     if lowercase is None and (folder / "bert_config.json").is_file():
         # Google's folders do not say it; a vocabulary of lower-cased text has no capital letter.
-        entries = read_text(folder / "vocab.txt", "one entry a line, as in BERT's vocab.txt").split(
-            "\n",
-        )
-        lowercase = not any(
-            entry != entry.lower() for entry in entries if not entry.startswith("[")
-        )
+        text = read_text(folder / "vocab.txt", "one entry a line, as in BERT's vocab.txt")
+        entries = [entry for entry in text.split("\n") if not entry.startswith("[")]
+        lowercase = all(entry == entry.lower() for entry in entries)
     if lowercase is None:
-        told = "put do_lower_case into tokenizer_config.json"
-        raise ValueError(f"{folder} does not say whether its vocabulary is lower-cased: {told}")
+        raise ValueError(
+            f"{folder} does not say whether its vocabulary is lower-cased: put do_lower_case into"
+            " tokenizer_config.json"
+        )
     plain = WordPieceTokenizer.from_vocab(folder / "vocab.txt", bool(lowercase))
     plain = plain.with_token_types(_number_of_types(config))
     return _with_more_tokens(folder, plain, config)
 
 
 def _with_more_tokens(folder: Path, plain: Tokenizer, config: Mapping[str, Any]) -> Tokenizer:
-    """A tokenizer of a vocabulary alone; as AutoTokenizer makes it where there are added tokens or
-    other rules."""
-    place = folder / TOKENIZER_FILE  # which is not there
+    """A tokenizer of a vocabulary alone.
+
+    Where there are added tokens or other rules, it is as AutoTokenizer makes it.
+    """
+    path = folder / TOKENIZER_FILE  # which is not there
     written = json.loads(plain.files()[TOKENIZER_FILE])
-    rules = settled(place, {**written, **_said_rules(written, config)}, config)
+    rules = settled(path, {**written, **_configured_rules(written, config)}, config)
     before = {token["content"] for token in written["added_tokens"]}
     after = {token["content"] for token in rules["added_tokens"]}
     if before == after and rules["normalizer"] == written["normalizer"]:
         return plain
     if rules["model"]["type"] == "WordPiece":
         rules["model"] = {**rules["model"], "max_input_chars_per_word": 100}  # theirs
-    return FolderTokenizer(place, rules, config, plain.fingerprint)
+    return FolderTokenizer(path, rules, config, plain.fingerprint)
 
 
-def _said_rules(written: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def _configured_rules(written: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """BERT's normaliser with the rules that tokenizer_config.json names and BERT does not have."""
     normalizer = written["normalizer"] or {}
     if normalizer.get("type") != "BertNormalizer":
         return {}
-    said = {
-        ours: config[theirs]
-        for theirs, ours in BERT_RULES.items()
-        if config.get(theirs) is not None
-    }
-    return {"normalizer": {**normalizer, **said}}
+    rules = dict(normalizer)
+    for key, rule in BERT_RULES.items():
+        if config.get(key) is not None:
+            rules[rule] = config[key]
+    return {"normalizer": rules}
 
 
 def _number_of_types(config: Mapping[str, Any]) -> str:
@@ -579,32 +628,34 @@ def _number_of_types(config: Mapping[str, Any]) -> str:
     return "one"
 
 
-def _wrote(released: Tokenizer, place: Path, rules: Mapping[str, Any]) -> bool:
+def _is_writer_of(released: Tokenizer, path: Path, rules: Mapping[str, Any]) -> bool:
     """Whether this very tokenizer wrote the file: then text never turns into a special token."""
     # transformers' tokenizers differ in these at the least, and the comparison of the whole takes a
     # while.
     model = rules["model"]
-    if (
-        model["type"] == "WordPiece"
-        and model.get("max_input_chars_per_word") != MAX_WORD_CHARACTERS
-    ):
+    if model["type"] == "WordPiece":
+        if model.get("max_input_chars_per_word") != MAX_WORD_CHARACTERS:
+            return False
+    elif model["type"] == "BPE" and model.get("end_of_word_suffix") is not None:
         return False
-    if model["type"] == "BPE" and model.get("end_of_word_suffix") is not None:
-        return False
-    wrote = [
-        json.loads(released.with_token_types(number).files()[TOKENIZER_FILE])
-        for number in ("two", "one")
-    ]
-    if rules in wrote:
+    written = []
+    for number in ("two", "one"):
+        files = released.with_token_types(number).files()
+        written.append(json.loads(files[TOKENIZER_FILE]))
+    if rules in written:
         return True
     # An older version of the library may have spelt it otherwise.
-    return json.loads(open_library(place, rules).to_str()) in wrote
+    return json.loads(open_library(path, rules).to_str()) in written
 
 
 def _compare_vocabularies(folder: Path, model: Mapping[str, Any]) -> None:
-    """ValueError where a vocabulary beside tokenizer.json gives an id to another entry: which one
-    was trained?"""
-    path = folder / ("vocab.txt" if model.get("type") == "WordPiece" else "vocab.json")
+    """ValueError where a vocabulary beside tokenizer.json gives an id to another entry.
+
+    Nobody could tell which of them was trained.
+    """
+    path = folder / "vocab.json"
+    if model.get("type") == "WordPiece":
+        path = folder / "vocab.txt"
     if not path.is_file() or not isinstance(model["vocab"], dict):
         return
     if path.suffix == ".json":
@@ -624,7 +675,7 @@ def _compare_vocabularies(folder: Path, model: Mapping[str, Any]) -> None:
             )
 
 
-def _listed(ids: Mapping[str, int]) -> list[str] | None:
+def _entries_by_id(ids: Mapping[str, int]) -> list[str] | None:
     """Entries by their ids, if those are 0, 1, 2, ..."""
     entries = sorted(ids, key=ids.__getitem__)
     if [ids[entry] for entry in entries] == list(range(len(entries))):
@@ -632,11 +683,11 @@ def _listed(ids: Mapping[str, int]) -> list[str] | None:
     return None
 
 
-def _or_none(kind: Any, vocabulary: list[str] | None, *rules: Any, **more: Any) -> Any:
-    """A tokenizer of this kind, or None where its vocabulary is not one."""
+def _or_none(cls: Any, vocabulary: list[str] | None, *merges: Any, **rules: Any) -> Any:
+    """A tokenizer of this class, or None where its vocabulary is not one."""
     if vocabulary is None:
         return None
     try:
-        return kind(vocabulary, *rules, **more)
+        return cls(vocabulary, *merges, **rules)
     except Exception:  # the library's own is a bare one
         return None

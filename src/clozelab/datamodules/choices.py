@@ -1,18 +1,21 @@
-"""Multiple choice: a context and a few endings of which one is right, from SWAG's CSV files and
-others of that kind.
+"""Multiple choice: a context and a few endings of which one is right.
 
-SWAG is true CSV: fields with commas stand in quotes. Other sets (CODAH) are tab-separated without
-quoting, like GLUE. Each choice becomes a sequence `[CLS] context [SEP] start ending [SEP]`, where
-the start is the beginning of the second sentence that all endings share (SWAG's `sent2`), if there
-is one. An example is as many sequences as it has endings.
+The files are SWAG's CSV files and others of that kind. SWAG is true CSV: fields with commas stand
+in quotes. Other sets (CODAH) are tab-separated without quoting, like GLUE.
+
+Each choice becomes a sequence `[CLS] context [SEP] start ending [SEP]`, where the start is the
+beginning of the second sentence that all endings share (SWAG's `sent2`), if there is one. An
+example is as many sequences as it has endings.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,30 +60,40 @@ class ChoiceFormat:
         return [str(number) for number in range(len(self.ending_columns))]
 
     def read(self, path: Path, has_labels: bool = True) -> TextExamples:
-        """One file: texts are the context and its endings, each with the start; otherwise as
-        TableFormat.read.
+        """Read one file as TableFormat.read does.
+
+        The texts of an example are the context and its endings, each with the start before it.
         """
-        starts = [self.start_column] if self.start_column else []
-        columns, first = [self.context_column, *starts, *self.ending_columns], 1 + len(starts)
+        start_columns = [self.start_column] if self.start_column else []
+        columns = [self.context_column, *start_columns, *self.ending_columns]
         table = TableFormat(columns, self.label_column, None, self.columns, self.file_format)
-        found = table.read(path, has_labels, names=self.label_names)
-        found.texts = [
-            (texts[0], *(" ".join([*texts[1:first], ending]).strip() for ending in texts[first:]))
-            for texts in found.texts
-        ]
-        return found
+        examples = table.read(path, has_labels, names=self.label_names)
+        # cells: context, [start], ending, ending, ... -> context, start + ending, ...
+        first_ending = 1 + len(start_columns)
+        texts: list[tuple[str, ...]] = []
+        for cells in examples.texts:
+            choices = []
+            for ending in cells[first_ending:]:
+                choices.append(" ".join([*cells[1:first_ending], ending]).strip())
+            texts.append((cells[0], *choices))
+        examples.texts = texts
+        return examples
 
 
-def fold_of(context: str, number: int) -> int:
-    """Into which of `number` folds a context falls, by its text: equal contexts are always on the
-    same side.
+def fold_of(context: str, num_folds: int) -> int:
+    """Into which of `num_folds` folds a context falls.
+
+    Its text decides: equal contexts are always on the same side.
     """
-    return int.from_bytes(hashlib.sha256(context.encode()).digest()[:8]) % number
+    # not `hash`, which is another one in every process
+    digest = hashlib.sha256(context.encode()).digest()
+    return int.from_bytes(digest[:8]) % num_folds
 
 
 class ChoiceDataModule(FinetuningDataModule):
-    """A context and its endings; the batch size counts examples. Args: as
-    conf/task/format/swag.yaml says of each.
+    """A context and its endings; the batch size counts examples.
+
+    Args: as conf/task/format/swag.yaml says of each.
     """
 
     def __init__(
@@ -98,13 +111,17 @@ class ChoiceDataModule(FinetuningDataModule):
         **common: Any,
     ) -> None:
         super().__init__(**common)
-        names = columns and list(columns)
+        if columns:
+            columns = list(columns)
         self.layout = ChoiceFormat(
-            context_column, start_column, list(ending_columns), label_column, names, file_format
+            context_column, start_column, list(ending_columns), label_column, columns, file_format
         )
         self.published_train_examples = published_train_examples
-        self.folds, self.held_out_fold = folds, held_out_fold
-        if (folds, held_out_fold) != (None, None) and held_out_fold not in range(folds or 0):
+        self.folds = folds
+        self.held_out_fold = held_out_fold
+        # One of the two settings alone is a mistake, too.
+        has_folds = folds is not None or held_out_fold is not None
+        if has_folds and held_out_fold not in range(folds or 0):
             raise ValueError(
                 f"held_out_fold={held_out_fold} is not one of folds={folds} (counted from 0)"
             )
@@ -117,17 +134,20 @@ class ChoiceDataModule(FinetuningDataModule):
         self.train = self._load(self.train_path, "training", self.plan.max_train_examples)
         warn_of_lacking_classes(self.train_path, self.train.labels, self.train.label_names)
         self.validation = self._load(self.validation_path, "validation")
-        self.train_sequences, self.train_targets = (
-            self._grouped(self.train),
-            {"labels": self.train.labels},
-        )
+        self.train_sequences = self._grouped(self.train)
+        self.train_targets = {"labels": self.train.labels}
         self.validation_sequences = self._grouped(self.validation)
-        found, published = self.train.num_available, self.published_train_examples
-        if published not in (None, found):
+        available = self.train.num_available
+        published = self.published_train_examples
+        # Sets with these columns are many: a warning where the size tells them apart.
+        if published is not None and available != published:
             log.warning(
                 "%s has %d examples, %s's own has %d: another set in the same columns? Give it a"
                 " task of its own name",
-                *(self.train_path, found, self.inputs.name, published),
+                self.train_path,
+                available,
+                self.inputs.name,
+                published,
             )
 
     def read_test(self, path: Path) -> tuple[Sequences, LabelledSplit]:
@@ -139,71 +159,92 @@ class ChoiceDataModule(FinetuningDataModule):
         return GroupedSequences(split.sequences, len(self.layout.ending_columns))
 
     def _read(self, path: Path, role: str) -> TextExamples:
-        """What of a file is for training, validation or test: there are folds where one file is
-        both of the first.
+        """The examples of a file that are for training, validation or test.
+
+        With folds one file is both of the first, and a context's fold says for which it is.
         """
-        found = self.layout.read(path, has_labels=role != "test")
+        examples = self.layout.read(path, has_labels=role != "test")
+        # Without folds each role has a file of its own, and a test file is never divided.
         if self.folds is None or role == "test":
-            return found
-        held_out = [
-            fold_of(context, self.folds) == self.held_out_fold for context, *_ in found.texts
-        ]
-        found = found.select(
-            [i for i, is_out in enumerate(held_out) if is_out == (role == "validation")]
-        )
-        if not len(found):
+            return examples
+        selection = []
+        for number, (context, *_) in enumerate(examples.texts):
+            is_held_out = fold_of(context, self.folds) == self.held_out_fold
+            if is_held_out == (role == "validation"):
+                selection.append(number)
+        if not selection:
             raise ValueError(
                 f"{path}: no example is for {role} of folds={self.folds}; take fewer, or a larger"
                 " file"
             )
-        return found
+        return examples.select(selection)
 
     def _load(self, path: Path, role: str, max_examples: int | None = None) -> LabelledSplit:
-        """One split: an example is as many sequences as it has endings; its class is an ending's
-        number.
-        """
-
-        def build() -> tuple[Arrays, Facts]:
-            examples = self._read(path, role)
-            chosen = examples.limited(max_examples)
-            first = [context for context, *endings in chosen.texts for _ in endings]
-            second = [ending for _, *endings in chosen.texts for ending in endings]
-            sequences = encode_examples(
-                self.inputs.tokenizer, first, second, max_seq_length=self.max_seq_length
-            )
-            arrays = {
-                "ids": np.array(chosen.ids),
-                "labels": chosen.label_values(self.layout.label_names),
-            }
-            empty = sum(not text.strip() for texts in chosen.texts for text in texts)
-            facts = {"num_available": len(examples), "num_bad_rows": examples.num_bad_rows}
-            return arrays | sequences.arrays(), facts | {
-                "counts": sequences.cut_counts() | {"empty_texts": empty}
-            }
-
+        """One split; the class of an example is its right ending's number."""
+        settings = self.reading | {"role": role, "max_examples": max_examples}
         arrays, facts, _ = self.cached(
-            path, self.reading | {"role": role, "max_examples": max_examples}, build
+            path, settings, partial(self._encode, path, role, max_examples)
         )
-        kept = TokenSequences.of(arrays), arrays["ids"], arrays["labels"], self.layout.label_names
-        return LabelledSplit(*kept, **facts)
+        return LabelledSplit(
+            sequences=TokenSequences.of(arrays),
+            ids=arrays["ids"],
+            labels=arrays["labels"],
+            label_names=self.layout.label_names,
+            **facts,
+        )
+
+    def _encode(self, path: Path, role: str, max_examples: int | None) -> tuple[Arrays, Facts]:
+        """What the cache holds of one split."""
+        examples = self._read(path, role)
+        selected = examples.limited(max_examples)
+        # (context, a, b), (other, c, d): context context other other | a b c d
+        contexts: list[str] = []
+        endings: list[str] = []
+        for context, *choices in selected.texts:
+            contexts += [context] * len(choices)
+            endings += choices
+        sequences = encode_examples(
+            self.inputs.tokenizer, contexts, endings, max_seq_length=self.max_seq_length
+        )
+        arrays: Arrays = {
+            "ids": np.array(selected.ids),
+            "labels": selected.label_values(self.layout.label_names),
+        }
+        texts = itertools.chain.from_iterable(selected.texts)
+        counts = sequences.cut_counts()
+        counts["empty_texts"] = sum(not text.strip() for text in texts)
+        facts: Facts = {
+            "num_available": len(examples),
+            "num_bad_rows": examples.num_bad_rows,
+            "counts": counts,
+        }
+        return arrays | sequences.arrays(), facts
 
     def compute_baselines(self) -> Scores:
         """Bag of words: the ending that looks most like a right one."""
         train = self._read(self.train_path, "training").limited(self.plan.max_train_examples)
-        asked = self._read(self.validation_path, "validation")
-        pairs, asked_pairs = (
-            [(context, endings) for context, *endings in one.texts] for one in (train, asked)
-        )
-        labels, truth = (one.label_values(self.layout.label_names) for one in (train, asked))
-        return {BAG: glue.score(["accuracy"], guess_choices(pairs, labels, asked_pairs), truth)}
+        validation = self._read(self.validation_path, "validation")
+        names = self.layout.label_names
+        guesses = guess_choices(_choices(train), train.label_values(names), _choices(validation))
+        return {BAG: glue.score(["accuracy"], guesses, validation.label_values(names))}
 
     def preview(self) -> TaskPreview:
-        splits = []
-        for path, role in ((self.train_path, "training"), (self.validation_path, "validation")):
-            found = self._read(path, role)
-            endings = [ending for _, *endings in found.texts for ending in endings]
-            texts = {"context": [context for context, *_ in found.texts], "ending": endings}
-            splits.append(
-                Preview(texts, found.labels, len(found), {"damaged rows": found.num_bad_rows})
-            )
-        return TaskPreview(splits[0], splits[1], self.layout.label_names)
+        train = self._preview(self.train_path, "training")
+        validation = self._preview(self.validation_path, "validation")
+        return TaskPreview(train, validation, self.layout.label_names)
+
+    def _preview(self, path: Path, role: str) -> Preview:
+        examples = self._read(path, role)
+        contexts: list[str] = []
+        endings: list[str] = []
+        for context, *choices in examples.texts:
+            contexts.append(context)
+            endings += choices
+        texts = {"context": contexts, "ending": endings}
+        counts = {"damaged rows": examples.num_bad_rows}
+        return Preview(texts, examples.labels, len(examples), counts)
+
+
+def _choices(examples: TextExamples) -> list[tuple[str, list[str]]]:
+    """(context, endings) of each example."""
+    return [(context, endings) for context, *endings in examples.texts]

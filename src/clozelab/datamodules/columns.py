@@ -1,20 +1,23 @@
-"""Which columns of a table, or keys of a record, are read: named by the caller, or found by their
-names.
+"""Which columns of a table, or keys of a record, are read.
 
-    choose_columns(["id", "sentence1", "sentence2"], "classify")    {"text": "sentence1", "pair":
-    "sentence2"}
-    choose_columns(["id", "review"], "classify", named=["review"])  {"text": "review"}
+They are named by the caller, or found by their names.
+
+    choose_columns(["id", "sentence1", "sentence2"], "classify")
+        {"text": "sentence1", "pair": "sentence2"}
+    choose_columns(["id", "review"], "classify", named=["review"])
+        {"text": "review"}
 
 A role is what a text is for: `text` and `pair`, the `question` before a passage, the `words` of a
 tagger, `passages`. A second text under a name that nobody knows is refused, for a model that is not
-shown it answers something else."""
+shown it answers something else.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from clozelab.suggestions import hint, nearest
+from clozelab.text.did_you_mean import hint, nearest
 
 ROLES = ("text", "pair", "question", "words", "passages")
 LISTS = ("words", "passages")  # roles whose value is a list of texts
@@ -28,21 +31,26 @@ ROLES_OF = {
 """Act -> the roles that it reads; of any other act text and pair."""
 FIRST_NAMES = ("text", "sentence")
 SECOND_NAMES = (
-    *(
-        "sentence2",
-        "sentence_2",
-        "sentence_b",
-        "text2",
-        "text_2",
-        "text_b",
-        "text_pair",
-        "question2",
-    ),
-    *("second", "second_text", "hypothesis"),
+    "sentence2",
+    "sentence_2",
+    "sentence_b",
+    "text2",
+    "text_2",
+    "text_b",
+    "text_pair",
+    "question2",
+    "second",
+    "second_text",
+    "hypothesis",
 )
 PAIRED_NAMES = (
-    *(("sentence1", "sentence2"), ("text1", "text2"), ("text_a", "text_b"), ("text", "text_pair")),
-    *(("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence")),
+    ("sentence1", "sentence2"),
+    ("text1", "text2"),
+    ("text_a", "text_b"),
+    ("text", "text_pair"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("question", "sentence"),
 )
 ANSWERED_NAMES = (("question", "context"), ("question", "passage"))
 ALIKE = 0.8  # of 1: a name so much like a role's is a slip of the pen
@@ -70,44 +78,51 @@ def choose_columns(
     act: str,
     *,
     named: Sequence[str] = (),
-    place: str = "the table",
+    where: str = "the table",
     say: Callable[[Sequence[str]], str] = say_on_command_line,
 ) -> dict[str, str]:
     """Role -> column of what an act reads.
 
     `named` are the caller's: one column, or the two of pairs. ValueError where a named one is
     missing, where none can be told to be the text, and where a column looks like a second text that
-    would not be read."""
+    would not be read.
+    """
+    # The caller has the first word.
     if named:
-        _refuse_missing(columns, named, place)
-        return _by_order(named, act, place)
-    chosen = {role: role for role in named_roles(columns, act)}
-    if is_enough(chosen, act):
-        refuse_unread(columns, chosen, act, place, say)
-        return chosen
+        _refuse_missing(columns, named, where)
+        return _by_order(named, act, where)
+    # Columns that are called as the roles are.
+    column_of = {role: role for role in named_roles(columns, act)}
+    if is_enough(column_of, act):
+        refuse_unread(columns, column_of, act, where, say)
+        return column_of
+    # The usual names of pairs, then of single texts, or the only column.
     pair = _known_pair(columns, act)
     if pair is not None:
-        return _by_order(pair, act, place)
+        return _by_order(pair, act, where)
     single = _known_single(columns)
     if single is None or act in ("answer", "next"):
-        wanted = "nobody can tell which is the text"
+        problem = "nobody can tell which is the text"
         if act in ("answer", "next"):
-            wanted = "two columns are read"
+            problem = "two columns are read"
         listed = ", ".join(map(repr, columns))
         raise ValueError(
-            f"{place} has the columns {listed}, and {wanted}: say {say(['COLUMN'])}, "
+            f"{where} has the columns {listed}, and {problem}: say {say(['COLUMN'])}, "
             f"or {say(['FIRST', 'SECOND'])} for two texts"
         )
-    chosen = {"text": single}
-    refuse_unread(columns, chosen, act, place, say)
-    return chosen
+    column_of = {"text": single}
+    refuse_unread(columns, column_of, act, where, say)
+    return column_of
 
 
 def named_roles(columns: Iterable[str], act: str) -> list[str]:
-    """The roles of an act that columns are called by; of a question's passage there is one name at
-    a time."""
+    """The roles of an act that columns are called by.
+
+    Of a question's passage there is one name at a time.
+    """
     names = list(columns)
     roles = [role for role in roles_of(act) if role in names]
+    # beside a question, `pair` would be a second name of its passage
     if act == "answer" and "question" in roles:
         roles = [role for role in roles if role != "pair"]
     return roles
@@ -128,47 +143,51 @@ def is_enough(chosen: Iterable[str], act: str) -> bool:
 
 def refuse_unread(
     columns: Iterable[str],
-    chosen: Mapping[str, str],
+    column_of: Mapping[str, str],
     act: str,
-    place: str,
+    where: str,
     say: Callable[[Sequence[str]], str] = say_on_command_line,
 ) -> None:
-    """ValueError for a column that looks like a text of the example and is not among the chosen
-    ones."""
-    read = list(chosen.values())
+    """ValueError for a column that looks like a text of the example and is not read.
+
+    `column_of` has the column of each role that is.
+    """
+    read = list(column_of.values())
     for name in columns:
         if name in read:
             continue
         role = _meant_role(name)
         if role is None:
             continue
-        if role != name and role in roles_of(act) and role not in chosen:
+        # "txt" in place of "text": nobody else has this role, so it is a slip of the pen
+        if role != name and role in roles_of(act) and role not in column_of:
             raise ValueError(
-                f"{place} has {name!r}, which nothing reads: did you mean {role!r}? Call it so, "
+                f"{where} has {name!r}, which nothing reads: did you mean {role!r}? Call it so, "
                 f"or say {say([*read, name])}; {say(read)} leaves it out"
             )
         raise ValueError(
-            f"{place} has {name!r}, which do={act} does not read: {say(read)} leaves it out",
+            f"{where} has {name!r}, which do={act} does not read: {say(read)} leaves it out",
         )
 
 
-def refuse_unknown_keys(record: Mapping[str, object], act: str, place: str) -> None:
-    """ValueError for a key of a request that nothing reads; in a request there are no columns
-    beside the texts."""
+def refuse_unknown_keys(record: Mapping[str, object], act: str, where: str) -> None:
+    """ValueError for a key of a request that nothing reads.
+
+    In a request there are no columns beside the texts.
+    """
     roles = roles_of(act)
     for name in record:
         if name in roles:
             continue
         if name in ROLES:
             raise ValueError(
-                f"{place} has {name!r}, which do={act} does not read; it reads {', '.join(roles)}",
+                f"{where} has {name!r}, which do={act} does not read; it reads {', '.join(roles)}",
             )
+        advice = hint(name, roles)
         role = _meant_role(name)
         if role in roles:
             advice = f"did you mean {role!r}?"
-        else:
-            advice = hint(name, roles)
-        raise ValueError(f"{place} has {name!r}, which nothing reads; {advice}")
+        raise ValueError(f"{where} has {name!r}, which nothing reads; {advice}")
 
 
 @lru_cache(maxsize=4096)  # objects of a file have the same few keys, row after row
@@ -180,39 +199,39 @@ def _meant_role(name: str) -> str | None:
     return nearest(word, [role for role in ROLES if role != "text"], cutoff=ALIKE)
 
 
-def _refuse_missing(columns: Sequence[str], named: Sequence[str], place: str) -> None:
+def _refuse_missing(columns: Sequence[str], named: Sequence[str], where: str) -> None:
     for name in named:
         if name not in columns:
-            raise ValueError(f"{place} has no column {name!r}; {hint(name, columns)}")
+            raise ValueError(f"{where} has no column {name!r}; {hint(name, columns)}")
         if columns.count(name) > 1:
-            raise ValueError(f"{place} has two columns {name!r}; rename one")
+            raise ValueError(f"{where} has two columns {name!r}; rename one")
 
 
-def _by_order(names: Sequence[str], act: str, place: str) -> dict[str, str]:
+def _by_order(names: Sequence[str], act: str, where: str) -> dict[str, str]:
     """Roles of one column, or of two: a text and its pair, a question and its passage."""
     if len(names) > 2:
         raise ValueError(
-            f"{place}: {len(names)} columns are named; a text is one column, a pair is two",
+            f"{where}: {len(names)} columns are named; a text is one column, a pair is two",
         )
     if len(names) == 2 and act in SINGLE:
         raise ValueError(
-            f"{place}: do={act} takes single texts, and {' and '.join(names)} are a pair",
+            f"{where}: do={act} takes single texts, and {' and '.join(names)} are a pair",
         )
+    roles = ("text", "pair")
     if act == "answer" and len(names) == 2:
         roles = ("question", "text")
-    else:
-        roles = ("text", "pair")
     return dict(zip(roles, names, strict=False))
 
 
 def _known_pair(columns: Sequence[str], act: str) -> tuple[str, str] | None:
     if act in SINGLE:
         return None
+    # "Sentence1" is found as "sentence1", and keeps its spelling.
     by_word = {name.casefold(): name for name in columns}
-    known: Sequence[tuple[str, str]] = PAIRED_NAMES
+    usual_pairs: Sequence[tuple[str, str]] = PAIRED_NAMES
     if act == "answer":
-        known = ANSWERED_NAMES
-    for first, second in known:
+        usual_pairs = ANSWERED_NAMES
+    for first, second in usual_pairs:
         if first in by_word and second in by_word:
             return by_word[first], by_word[second]
     return None

@@ -8,6 +8,7 @@ workers only cut the same batch differently.
 from __future__ import annotations
 
 import logging
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -23,7 +24,7 @@ from clozelab.corpus.instances import InputFormat, Instances, source_rule
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.random import derive_seed, instance_indices, uniform_u64
 from clozelab.objectives.objective import Objective, TorchBatch, pad_predictions, to_torch
-from clozelab.training.runtime import Anew, batch_loader, device_type, place_of
+from clozelab.training.runtime import ReiterableLoader, batch_loader, device_type, loader_position
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +60,9 @@ class BoundPhase:
 
 
 class StepStream(IterableDataset[list[TorchBatch]]):
-    """Optimizer steps from `start_step` on for one rank, each a list of micro-batches; worker w of
-    W has each W-th.
+    """Optimizer steps from `start_step` on for one rank, each a list of micro-batches.
+
+    Worker w of W makes every W-th step.
     """
 
     def __init__(
@@ -71,75 +73,85 @@ class StepStream(IterableDataset[list[TorchBatch]]):
         world_size: int,
         predictions_multiple: int = 1,
     ) -> None:
-        self.phases, self.start_step, self.predictions_multiple = (
-            list(phases),
-            start_step,
-            predictions_multiple,
-        )
-        self.rank, self.world_size = rank, world_size
+        self.phases = list(phases)
+        self.start_step = start_step
+        self.rank = rank
+        self.world_size = world_size
+        self.predictions_multiple = predictions_multiple
 
     def __iter__(self) -> Iterator[list[TorchBatch]]:
+        total_steps = sum(bound.phase.steps for bound in self.phases)
         worker = get_worker_info()
-        offset, stride = (worker.id, worker.num_workers) if worker is not None else (0, 1)
-        for step in range(
-            self.start_step + offset, sum(bound.phase.steps for bound in self.phases), stride
-        ):
+        offset = 0
+        stride = 1
+        if worker is not None:
+            offset = worker.id
+            stride = worker.num_workers
+        for step in range(self.start_step + offset, total_steps, stride):
             yield self.micro_batches(step)
 
     def micro_batches(self, step: int) -> list[TorchBatch]:
-        """This rank's part of one optimizer step; the last micro-batch is smaller where the sizes
-        do not divide.
+        """This rank's part of one optimizer step.
+
+        The last micro-batch is smaller where the sizes do not divide.
         """
         bound = next(bound for bound in reversed(self.phases) if bound.first_step <= step)
         phase = bound.phase
         share = phase.global_batch_size // self.world_size
         if share * self.world_size != phase.global_batch_size:
-            said = (
-                f"a global batch of {phase.global_batch_size} does not divide over"
-                f" {self.world_size} devices"
-            )
             raise ValueError(
-                f"{said}: choose phases.{bound.number}.global_batch_size or the devices to match"
+                f"a global batch of {phase.global_batch_size} does not divide over"
+                f" {self.world_size} devices: choose phases.{bound.number}.global_batch_size or the"
+                " devices to match"
             )
-        positions = (
-            (step - bound.first_step) * phase.global_batch_size
-            + self.rank * share
-            + np.arange(share)
-        )
+        # Instances are counted over the whole phase; rank r has the r-th share of a step's.
+        first = (step - bound.first_step) * phase.global_batch_size + self.rank * share
+        positions = first + np.arange(share)
         epoch, index = instance_indices(bound.seed, len(bound.instances), positions)
-        micros = []
+        batches = []
         for low in range(0, len(index), phase.micro_batch_size):
             part = slice(low, low + phase.micro_batch_size)
-            # One number where all instances are of one epoch, which is nearly always and cheaper.
-            one = int(epoch[part][0]) if (epoch[part] == epoch[part][0]).all() else epoch[part]
-            batch = bound.objective.arrays(bound.instances, bound.seed, one, index[part])
-            if self.predictions_multiple > 1:
-                batch = pad_predictions(batch, self.predictions_multiple)
-            contents = contents_of(batch, epoch[part], index[part])
-            micros.append(to_torch(batch | {"phase": bound.number, "contents": contents}))
-        return micros
+            batches.append(self._micro_batch(bound, epoch[part], index[part]))
+        return batches
+
+    def _micro_batch(
+        self, bound: BoundPhase, epoch: NDArray[np.int64], index: NDArray[np.int64]
+    ) -> TorchBatch:
+        # One number where all instances are of one epoch, which is nearly always and cheaper.
+        epoch_or_epochs: int | NDArray[np.int64] = epoch
+        if (epoch == epoch[0]).all():
+            epoch_or_epochs = int(epoch[0])
+        batch = bound.objective.arrays(bound.instances, bound.seed, epoch_or_epochs, index)
+        if self.predictions_multiple > 1:
+            batch = pad_predictions(batch, self.predictions_multiple)
+        contents = contents_of(batch, epoch, index)
+        return to_torch(batch | {"phase": bound.number, "contents": contents})
 
 
 def contents_of(
     batch: Mapping[str, Any], epoch: NDArray[np.int64], index: NDArray[np.int64]
 ) -> int:
-    """40 bits of which instances a batch holds and of their tokens as the encoder sees them, for
-    `note_batch`.
+    """40 bits of which instances a batch holds and of their tokens, for `update_batch_digest`.
 
-    The sum of its instances' own, so that a step has the same however it is cut: sums of some
-    thousands stay exact."""
+    The tokens are those that the encoder sees. It is the sum of its instances' own, so that a step
+    has the same however it is cut: sums of some thousands stay exact.
+    """
+    # A random number a slot weighs the tokens, and padding counts nothing: [instances, width].
     slots = np.arange(batch["width"])
-    tokens = batch["input_ids"].reshape(len(index), -1).astype(np.uint64) * uniform_u64(
-        0, 0, "contents", slots
-    )
-    tokens = np.where(slots < batch["lengths"][:, None], tokens, np.uint64(0)).sum(axis=1)
-    return int((uniform_u64(0, epoch, "contents", index, tokens) >> np.uint64(24)).sum()) % 2**40
+    weights = uniform_u64(0, 0, "contents", slots)
+    tokens = batch["input_ids"].reshape(len(index), -1).astype(np.uint64)
+    is_token = slots < batch["lengths"][:, None]
+    token_sums = np.where(is_token, tokens * weights, np.uint64(0)).sum(axis=1)
+    # The upper 40 bits of a hash of each instance's epoch, number and tokens.
+    instances = uniform_u64(0, epoch, "contents", index, token_sums) >> np.uint64(24)
+    return int(instances.sum()) % 2**40
 
 
 @dataclass(eq=False)
 class ValidationStream(IterableDataset[TorchBatch]):
-    """The fixed held-out instances, epoch 0, one batch at a time; every rank has the same number of
-    batches.
+    """The fixed held-out instances, epoch 0, one batch at a time.
+
+    Every rank has the same number of batches.
     """
 
     # with the indices of each batch
@@ -152,49 +164,53 @@ class ValidationStream(IterableDataset[TorchBatch]):
         objective, instances, batches = self.phases[number]
         for index in batches:
             batch = objective.arrays(instances, VALIDATION_SEED, 0, index)
-            yield to_torch(
-                batch
-                | {
-                    "phase": number,
-                    "source_names": self.source_names,
-                    "sep_id": instances.ids.sep,
-                }
-            )
+            facts = {
+                "phase": number,
+                "source_names": self.source_names,
+                "sep_id": instances.ids.sep,
+            }
+            yield to_torch(batch | facts)
 
 
-def _look_at_pairs(instances: Instances, where: str) -> None:
-    """Logs what the sources tell of the labels; warns where random next segments are too rare or
-    too far away.
+def _check_pairs(instances: Instances, where: str) -> None:
+    """Log what the sources tell of the labels.
+
+    Warns where random next segments are too rare, or too far away.
     """
     if skipped := getattr(instances, "num_skipped_documents", 0):
         log.info(
             "%s: %d documents of a single sentence make no pair and are left out", where, skipped
         )
     count = min(len(instances), SAMPLED_INSTANCES)
-    packed = instances.pack(0, 0, instance_indices(0, len(instances), np.arange(count))[1])
-    if packed.next_sentence_label is not None and packed.one_source is not None:
-        rule = source_rule(packed.next_sentence_label, packed.one_source)
-        log.info(
-            "%s: whether both segments are of one source tells %.1f %% of the pairs",
-            where,
-            100 * rule,
-        )
-    if lonely := getattr(instances, "lonely_sources", ()):
-        said = (
+    _, sample = instance_indices(0, len(instances), np.arange(count))
+    packed = instances.pack(0, 0, sample)
+    num_random = 0
+    if packed.next_sentence_label is not None:
+        num_random = int(packed.next_sentence_label.sum())
+        if packed.one_source is not None:
+            log.info(
+                "%s: whether both segments are of one source tells %.1f %% of the pairs",
+                where,
+                100 * source_rule(packed.next_sentence_label, packed.one_source),
+            )
+    if sources := getattr(instances, "single_document_sources", ()):
+        log.warning(
             "%s: source %s has a single document to make pairs of, so their random next segments"
-            " are other sources'"
+            " are other sources'",
+            where,
+            ", ".join(sources),
         )
-        log.warning(said, where, ", ".join(lonely))
-    wanted = packed.num_fallbacks + (
-        0 if packed.next_sentence_label is None else int(packed.next_sentence_label.sum())
-    )
-    if packed.num_fallbacks > MAX_FALLBACK_FRACTION * wanted:
+    # Pairs that should get a random next segment, whether they find one or not.
+    num_negatives = packed.num_fallbacks + num_random
+    if packed.num_fallbacks > MAX_FALLBACK_FRACTION * num_negatives:
         log.warning(
             "%s: %d of %d sampled pairs that should get a random next segment find none in another"
             " document and stay 'is next', so the document tells the label and next-sentence"
             " accuracy will flatter the model: add documents, or cut very long ones (in a text"
             " file, a blank line separates documents)",
-            *(where, packed.num_fallbacks, wanted),
+            where,
+            packed.num_fallbacks,
+            num_negatives,
         )
 
 
@@ -203,12 +219,12 @@ class CorpusDataModule(LightningDataModule):
 
     Args:
         prepared_corpus: tokenizer, train and validation shards (PreparedCorpus).
-        objectives: one a phase, often the same; they make the batches. Validation takes that of the
-        phase it falls in.
+        objectives: one a phase, often the same; they make the batches. Validation takes that of
+            the phase it falls in.
         phases: mappings with seq_length, steps, global_batch_size, micro_batch_size, in order.
         seed: of order, pairs and masks in training.
         validation_instances: held-out ones, of validation_seq_length; fewer where the split has
-        fewer.
+            fewer.
         num_workers: processes that make training batches; 0 is best on a CPU. Changes no batch.
 
     Rank, world size and the first step come from the trainer; without one they are 0, 1 and 0.
@@ -226,14 +242,16 @@ class CorpusDataModule(LightningDataModule):
         num_workers: int,
     ) -> None:
         super().__init__()
-        self.corpus, self.objectives = prepared_corpus, list(objectives)
-        names = [one.name for one in fields(Phase)]  # a configuration may say more of a phase
-        self.phases = [Phase(**{name: phase[name] for name in names}) for phase in phases]
-        self.seed, self.num_workers = seed, num_workers
-        self.validation_instances, self.validation_seq_length = (
-            validation_instances,
-            validation_seq_length,
-        )
+        self.corpus = prepared_corpus
+        self.objectives = list(objectives)
+        names = [field.name for field in fields(Phase)]  # a configuration may say more of a phase
+        self.phases = []
+        for phase in phases:
+            self.phases.append(Phase(**{name: phase[name] for name in names}))
+        self.seed = seed
+        self.num_workers = num_workers
+        self.validation_instances = validation_instances
+        self.validation_seq_length = validation_seq_length
         self._bound: dict[tuple[str, int, InputFormat], Instances] = {}
 
     @property
@@ -246,8 +264,9 @@ class CorpusDataModule(LightningDataModule):
         return [0, *accumulate(phase.steps for phase in self.phases)][:-1]
 
     def setup(self, stage: str) -> None:  # noqa: ARG002
-        """Finds all instances now: errors come before training starts, and forked workers share
-        them.
+        """Find all instances now.
+
+        So errors come before training starts, and forked workers share the instances.
         """
         for objective, phase in zip(self.objectives, self.phases, strict=True):
             self.instances("train", phase.seq_length, objective)
@@ -256,37 +275,40 @@ class CorpusDataModule(LightningDataModule):
     def instances(
         self, split: str, seq_length: int, objective: Objective | None = None
     ) -> Instances:
-        """Of a split at a length, by the last phase's objective or another; found once for each
-        input format.
+        """The instances of a split at a length, found once for each input format.
+
+        The objective is the last phase's, or another.
         """
-        objective = objective or self.objectives[-1]
+        if objective is None:
+            objective = self.objectives[-1]
         key = (split, seq_length, objective.input)
         if key not in self._bound:
+            shards = getattr(self.corpus, split)
+            special_ids = SpecialIds.of(self.corpus.tokenizer)
             try:
-                found = objective.bind(
-                    getattr(self.corpus, split), SpecialIds.of(self.corpus.tokenizer), seq_length
-                )
+                instances = objective.bind(shards, special_ids, seq_length)
             except ValueError as error:
                 raise ValueError(
                     f"The {split} split at seq_length {seq_length}: {error}"
                 ) from error
-            log.info("%s split at seq_length %d: %d instances", split, seq_length, len(found))
+            log.info("%s split at seq_length %d: %d instances", split, seq_length, len(instances))
             if objective.pair is not None:
-                _look_at_pairs(found, f"{split} split at seq_length {seq_length}")
-            self._bound[key] = found
+                _check_pairs(instances, f"{split} split at seq_length {seq_length}")
+            self._bound[key] = instances
         return self._bound[key]
 
     def train_stream(self, start_step: int, rank: int, world_size: int) -> StepStream:
         """The steps of one rank from `start_step` on."""
-        bound = []
+        phases = []
         for number, (phase, objective) in enumerate(zip(self.phases, self.objectives, strict=True)):
             instances = self.instances("train", phase.seq_length, objective)
             seed = derive_seed(self.seed, f"phase {number}")
-            bound.append(
-                BoundPhase(number, phase, objective, self.first_steps[number], instances, seed)
-            )
-        multiple = 1 if device_type(self.trainer) == "cpu" else ACCELERATOR_PREDICTIONS_MULTIPLE
-        return StepStream(bound, start_step, rank, world_size, multiple)
+            first_step = self.first_steps[number]
+            phases.append(BoundPhase(number, phase, objective, first_step, instances, seed))
+        multiple = ACCELERATOR_PREDICTIONS_MULTIPLE
+        if device_type(self.trainer) == "cpu":
+            multiple = 1
+        return StepStream(phases, start_step, rank, world_size, multiple)
 
     def validation_stream(self, rank: int, world_size: int) -> ValidationStream:
         """One rank's share of the held-out instances; none twice."""
@@ -298,24 +320,25 @@ class CorpusDataModule(LightningDataModule):
             instances = self.instances("validation", self.validation_seq_length, objective)
             count = min(self.validation_instances, len(instances))
             if count < world_size:
-                said = f"The validation split has {count} instances for {world_size} devices"
                 raise ValueError(
-                    f"{said}: raise validation.instances or corpus.validation_fraction."
+                    f"The validation split has {count} instances for {world_size} devices: raise"
+                    " validation.instances or corpus.validation_fraction."
                 )
             _, index = instance_indices(VALIDATION_SEED, len(instances), np.arange(count))
-            rounds = max(1, min(-(-count // (batch_size * world_size)), count // world_size))
-            phases.append(
-                (objective, instances, np.array_split(index, rounds * world_size)[rank::world_size])
-            )
+            # As few rounds of a batch on every rank as hold all, and no batch without an instance.
+            rounds = math.ceil(count / (batch_size * world_size))
+            rounds = max(1, min(rounds, count // world_size))
+            batches = np.array_split(index, rounds * world_size)
+            phases.append((objective, instances, batches[rank::world_size]))
         return ValidationStream(phases, self._current_phase, self.corpus.validation.source_names)
 
     def held_out_labels(self) -> NDArray[np.int64]:
-        """What the held-out loss is over [P]: the tokens that all instances ask for, by the last
-        phase's objective.
+        """What the held-out loss is over [P].
+
+        It is the tokens that all instances ask for, by the last phase's objective.
         """
-        labels = np.concatenate(
-            [batch["prediction_labels"].numpy() for batch in self.validation_stream(0, 1)]
-        )
+        batches = self.validation_stream(0, 1)
+        labels = np.concatenate([batch["prediction_labels"].numpy() for batch in batches])
         return labels[labels != self.corpus.tokenizer.sep_id]
 
     def _current_phase(self) -> int:
@@ -330,14 +353,16 @@ class CorpusDataModule(LightningDataModule):
         return [self.total_steps]
 
     def train_dataloader(self) -> Any:
-        """This rank's optimizer steps from the trainer's step on; ahead of their use where the
-        device is a GPU.
+        """This rank's optimizer steps from the trainer's step on.
+
+        They are made ahead of their use where the device is a GPU.
         """
-        return Anew(
-            lambda: batch_loader(
-                self.train_stream(*place_of(self.trainer)), self.num_workers, self.trainer
-            )
-        )
+        return ReiterableLoader(self._train_loader)
+
+    def _train_loader(self) -> Any:
+        stream = self.train_stream(*loader_position(self.trainer))
+        return batch_loader(stream, self.num_workers, self.trainer)
 
     def val_dataloader(self) -> Any:
-        return batch_loader(self.validation_stream(*place_of(self.trainer)[1:]))
+        _, rank, world_size = loader_position(self.trainer)
+        return batch_loader(self.validation_stream(rank, world_size))

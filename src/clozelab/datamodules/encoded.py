@@ -1,8 +1,7 @@
-"""A caller's texts as sequences for a model that answers; what it cannot read is left out, each
-with its reason.
+"""A caller's texts as sequences for a model that answers.
 
-Nothing is cut: a text longer than the model reads is one that it cannot read, unless it is read in
-windows.
+What it cannot read is left out, each with its reason. Nothing is cut: a text longer than the model
+reads is one that it cannot read, unless it is read in windows.
 
 Letters: N texts, R readable ones, W windows of them.
 """
@@ -56,6 +55,7 @@ def encode_texts(
             f"stride={stride}: give 1 to {max_length - 2} tokens, which is what this model reads at"
             " once"
         )
+    # Every text is unreadable for a reason, or goes on to be a sequence.
     encoded = _encode_sides(texts, tokenizer, has_masks)
     reasons: list[str | None] = []
     readable: list[Sides] = []
@@ -64,6 +64,7 @@ def encode_texts(
             reasons.append(text.reason)
             continue
         reason = _unread(sides, tokenizer, reads_empty, has_masks)
+        # A single text is never too long where it is read in windows.
         is_windowed = stride is not None and len(sides) == 1
         if reason is None and not is_windowed:
             reason = _too_long(sides, tokenizer, max_length)
@@ -75,14 +76,13 @@ def encode_texts(
 
 def unread_reason(ids: Int32s, tokenizer: Tokenizer, name: str = "") -> str | None:
     """Why nothing can be said of a text with these tokens: it has none, or unknown ones alone.
-    `name`: which side."""
-    part = "is"
-    if name:
-        part = f"its {name} text is"
+
+    `name` is the side of a pair that it is.
+    """
     if not len(ids):
         if not name:
-            return f"{part} empty: there is nothing to read"
-        return f"is not whole: {part} empty"
+            return "is empty: there is nothing to read"
+        return f"is not whole: its {name} text is empty"
     if (ids == tokenizer.unk_id).all():
         unknown = tokenizer.special_tokens[1]
         where = ""
@@ -98,21 +98,24 @@ def unread_reason(ids: Int32s, tokenizer: Tokenizer, name: str = "") -> str | No
 def _unread(sides: Sides, tokenizer: Tokenizer, reads_empty: bool, has_masks: bool) -> str | None:
     if has_masks:
         return None  # a mask alone is a question
-    for name, ids in zip(SIDES, sides, strict=False):
+    for side, ids in zip(SIDES, sides, strict=False):
+        # such a text is its special tokens alone
         if reads_empty and not len(ids):
             continue
-        reason = unread_reason(ids, tokenizer, name if len(sides) > 1 else "")
+        name = ""
+        if len(sides) > 1:
+            name = side
+        reason = unread_reason(ids, tokenizer, name)
         if reason is not None:
             return reason
     return None
 
 
 def _too_long(sides: Sides, tokenizer: Tokenizer, max_length: int) -> str | None:
-    if len(sides) == 1:
-        number_of_separators = 1
-    else:
-        number_of_separators = 1 + tokenizer.pair_separators
-    length = 1 + sum(map(len, sides)) + number_of_separators
+    num_special = 2  # [CLS] and the last [SEP]
+    if len(sides) == 2:
+        num_special += tokenizer.pair_separators
+    length = num_special + sum(map(len, sides))
     if length <= max_length:
         return None
     return (
@@ -123,14 +126,16 @@ def _too_long(sides: Sides, tokenizer: Tokenizer, max_length: int) -> str | None
 
 def _encode_sides(texts: Sequence[Any], tokenizer: Tokenizer, has_masks: bool) -> list[Sides]:
     """The ids of each text, of each side of a pair; none of what is unreadable."""
+    # All sides are encoded at once; then each text takes as many of the encoded as it has sides.
     flat: list[str] = []
     for text in texts:
-        flat += _parts_of(text)
-    ids = iter(tokenizer.encode_masked(flat) if has_masks else tokenizer.encode_batch(flat))
-    return [tuple(islice(ids, len(_parts_of(text)))) for text in texts]
+        flat += _sides_of(text)
+    encode = tokenizer.encode_masked if has_masks else tokenizer.encode_batch
+    ids = iter(encode(flat))
+    return [tuple(islice(ids, len(_sides_of(text)))) for text in texts]
 
 
-def _parts_of(text: Any) -> list[str]:
+def _sides_of(text: Any) -> list[str]:
     if isinstance(text, Unreadable):
         return []
     if isinstance(text, str):
@@ -146,24 +151,23 @@ def _assembled(
     stride: int | None,
 ) -> Encoded:
     if not readable:
-        nothing = np.zeros(0, dtype=np.int32)
-        return Encoded(
-            TokenSequences(nothing, np.zeros(1, dtype=np.int64), nothing),
-            examples.offsets_of([]),
-            reasons,
-        )
+        empty = np.zeros(0, dtype=np.int32)
+        # arrays without an element: there is nothing to concatenate
+        no_sequences = TokenSequences(empty, np.zeros(1, dtype=np.int64), empty)
+        return Encoded(no_sequences, examples.offsets_of([]), reasons)
+    # Texts of one call are all pairs, or all single ones.
+    one_window_each = np.arange(len(readable) + 1)
     if len(readable[0]) == 2:
         firsts, seconds = zip(*readable, strict=True)
-        sequences = examples.assemble(tokenizer, firsts, seconds)
-        return Encoded(sequences, np.arange(len(readable) + 1), reasons)
+        return Encoded(examples.assemble(tokenizer, firsts, seconds), one_window_each, reasons)
     singles = [sides[0] for sides in readable]
     if stride is None:
-        return Encoded(examples.assemble(tokenizer, singles), np.arange(len(readable) + 1), reasons)
-    pieces: list[Int32s] = []
-    counts = []
+        return Encoded(examples.assemble(tokenizer, singles), one_window_each, reasons)
+    windows: list[Int32s] = []
+    num_windows = []
     for ids in singles:
-        ranges = examples.window_ranges(len(ids), max_length - 2, stride)
-        windows = [ids[start : start + length] for start, length in ranges]
-        pieces += windows if windows else [ids]  # an empty text is one window
-        counts.append(max(1, len(windows)))
-    return Encoded(examples.assemble(tokenizer, pieces), examples.offsets_of(counts), reasons)
+        text_windows = examples.cut_windows(ids, max_length - 2, stride)
+        windows += text_windows
+        num_windows.append(len(text_windows))
+    sequences = examples.assemble(tokenizer, windows)
+    return Encoded(sequences, examples.offsets_of(num_windows), reasons)

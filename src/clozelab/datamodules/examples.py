@@ -1,9 +1,13 @@
-"""Tokenised examples as flat arrays: built once, stored in the cache, gathered into packed batches
-without padding.
+"""Tokenised examples as flat arrays.
+
+They are built once, stored in the cache, and gathered into packed batches without padding.
 
 A sequence is one model input with its special tokens: `[CLS] first [SEP]`, `[CLS] first [SEP]
 second [SEP]`, or what the tokenizer has instead. All lie behind each other in one array, so that a
-batch of any of them is one gather.
+batch of any of them is one gather:
+
+    input_ids    [CLS] a b [SEP] [CLS] c [SEP] [CLS] d e f [SEP]
+    offsets      0               4             7                 12
 
 Unusual: training batches hold examples of similar length, which on a CPU is worth a factor of two
 to three; the price is that they are not uniform draws.
@@ -30,8 +34,9 @@ POOL_BATCHES = 50  # what is shuffled, sorted by length, cut into batches and sh
 
 
 class Sequences(ABC):
-    """What batches are made of: N examples, each of one sequence or of several that belong
-    together.
+    """What batches are made of.
+
+    It is N examples, each of one sequence or of several that belong together.
     """
 
     def __len__(self) -> int:
@@ -49,8 +54,9 @@ class Sequences(ABC):
 
     @abstractmethod
     def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
-        """The examples at `index` [B] as a batch's arrays; `lengths` are those of the stream's
-        sequences.
+        """The examples at `index` [B] as a batch's arrays.
+
+        `lengths` are those of the stream's sequences.
         """
 
 
@@ -73,7 +79,9 @@ class TokenSequences(Sequences):
         return cls(arrays["input_ids"], arrays["offsets"], arrays["second_starts"])
 
     def cut_counts(self) -> dict[str, int]:
-        cut = np.zeros(0) if self.cut_tokens is None else self.cut_tokens
+        if self.cut_tokens is None:
+            return {"truncated_sequences": 0, "truncated_tokens": 0}
+        cut = self.cut_tokens
         return {"truncated_sequences": int((cut > 0).sum()), "truncated_tokens": int(cut.sum())}
 
     @property
@@ -81,16 +89,16 @@ class TokenSequences(Sequences):
         return np.diff(self.offsets)
 
     def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
-        """The sequences at `index` [B] behind each other: input_ids, token_type_ids, position_ids
-        [T], lengths [B].
+        """The sequences at `index` [B] behind each other.
+
+        The arrays are input_ids, token_type_ids and position_ids [T], and lengths [B].
         """
         lengths = self.offsets[index + 1] - self.offsets[index]
         position_ids, flat = ragged_positions(self.offsets[index], lengths)
+        is_second = position_ids >= np.repeat(self.second_starts[index], lengths)
         return {
             "input_ids": self.input_ids[flat].astype(np.int64),
-            "token_type_ids": (
-                (position_ids >= np.repeat(self.second_starts[index], lengths)).astype(np.int64)
-            ),
+            "token_type_ids": is_second.astype(np.int64),
             "position_ids": position_ids,
             "lengths": lengths,
         }
@@ -98,8 +106,9 @@ class TokenSequences(Sequences):
 
 @dataclass(frozen=True)
 class GroupedSequences(Sequences):
-    """Examples of `group_size` sequences each, such as one a choice: neighbours in the same
-    batch.
+    """Examples of `group_size` sequences each, such as one a choice.
+
+    The sequences of an example are neighbours in one batch.
     """
 
     sequences: TokenSequences  # [N * group_size]
@@ -110,36 +119,44 @@ class GroupedSequences(Sequences):
         return self.sequences.lengths.reshape(-1, self.group_size).sum(axis=1)
 
     def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
-        return self.sequences.gather(
-            (index[:, None] * self.group_size + np.arange(self.group_size)).reshape(-1)
-        )
+        # examples [3, 0] of two sequences each are sequences [6, 7, 0, 1]
+        members = index[:, None] * self.group_size + np.arange(self.group_size)
+        return self.sequences.gather(members.reshape(-1))
 
 
 def subset(num_examples: int, max_examples: int | None) -> list[int]:
-    """File positions of the examples to use: all, or a pseudo-random choice that every arm and
-    every seed shares.
+    """File positions of the examples to use, in file order.
 
-    They are in file order; a smaller limit chooses a part of what a larger one does."""
+    They are all, or a pseudo-random choice that every arm and every seed shares. A smaller limit
+    chooses a part of what a larger one does.
+    """
     if max_examples is None or max_examples >= num_examples:
         return list(range(num_examples))
+    # the examples of the smallest draws: seed 0 for all
     draws = uniform_u64(0, 0, "task-subset", np.arange(num_examples))
-    return sorted(np.argsort(draws, kind="stable")[:max_examples].tolist())
+    smallest = np.argsort(draws, kind="stable")[:max_examples]
+    return sorted(smallest.tolist())
 
 
 def ragged_positions(starts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
-    """(position inside its own range, position in the flat array) of all elements of the ranges
-    start..start+length.
+    """The elements of all ranges start..start+length, one range behind the other.
+
+    The first array is each element's position inside its own range, the second its position in the
+    flat array. For starts [4, 9] and lengths [3, 2]:
+
+        inside    0 1 2 0 1
+        flat      4 5 6 9 10
     """
     ends = np.cumsum(lengths)
-    inside = np.arange(ends[-1] if len(ends) else 0, dtype=np.int64) - np.repeat(
-        ends - lengths, lengths
-    )
+    total = ends[-1] if len(ends) else 0
+    inside = np.arange(total, dtype=np.int64) - np.repeat(ends - lengths, lengths)
     return inside, inside + np.repeat(starts, lengths)
 
 
 def offsets_of(lengths: Sequence[int] | Ints) -> Ints:
-    """[N + 1]: where each of N pieces begins when they lie behind each other, and where the last
-    one ends.
+    """Where each of N pieces begins when they lie behind each other [N + 1].
+
+    The last offset is where the last piece ends: lengths [3, 2] have the offsets [0, 3, 5].
     """
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
@@ -150,13 +167,19 @@ def concatenate(pieces: Sequence[Int32s]) -> tuple[Int32s, Ints]:
     return flat.astype(np.int32, copy=False), offsets_of([len(piece) for piece in pieces])
 
 
-def join_sequences(parts: Sequence[TokenSequences]) -> TokenSequences:
-    """The sequences of all parts behind each other."""
-    offsets = offsets_of(np.concatenate([part.lengths for part in parts]))
-    input_ids = np.concatenate([part.input_ids for part in parts])
-    return TokenSequences(
-        input_ids, offsets, np.concatenate([part.second_starts for part in parts])
-    )
+def boundary_tokens(tokenizer: Tokenizer) -> tuple[Int32s, Int32s]:
+    """[CLS] and [SEP], each as an array of one."""
+    cls = np.array([tokenizer.cls_id], dtype=np.int32)
+    sep = np.array([tokenizer.sep_id], dtype=np.int32)
+    return cls, sep
+
+
+def join_sequences(splits: Sequence[TokenSequences]) -> TokenSequences:
+    """The sequences of all splits behind each other."""
+    offsets = offsets_of(np.concatenate([split.lengths for split in splits]))
+    input_ids = np.concatenate([split.input_ids for split in splits])
+    second_starts = np.concatenate([split.second_starts for split in splits])
+    return TokenSequences(input_ids, offsets, second_starts)
 
 
 def encode_examples(
@@ -166,10 +189,13 @@ def encode_examples(
     *,
     max_seq_length: int,
 ) -> TokenSequences:
-    """Sequences of texts or pairs, at most `max_seq_length` long; a pair's longer text is cut
-    first, at its end.
+    """Sequences of texts or pairs, at most `max_seq_length` long.
+
+    A pair's longer text is cut first, at its end.
     """
-    budget = max_seq_length - 2 - (0 if second is None else tokenizer.pair_separators)
+    budget = max_seq_length - 2  # beside [CLS] and the last [SEP]
+    if second is not None:
+        budget -= tokenizer.pair_separators
     if budget < 2:
         raise ValueError(
             f"max_seq_length={max_seq_length} leaves no room for text beside the special tokens"
@@ -178,7 +204,9 @@ def encode_examples(
     if second is None:
         cut = [max(0, len(a) - budget) for a in ids]
         return assemble(tokenizer, [a[:budget] for a in ids], None, cut)
-    firsts, seconds, cut = [], [], []
+    firsts: list[Int32s] = []
+    seconds: list[Int32s] = []
+    cut = []
     for a, b in zip(ids, tokenizer.encode_batch(list(second)), strict=True):
         keep_a, keep_b = longest_first(len(a), len(b), budget)
         firsts.append(a[:keep_a])
@@ -188,39 +216,55 @@ def encode_examples(
 
 
 def longest_first(first: int, second: int, budget: int) -> tuple[int, int]:
-    """Lengths after taking tokens from the longer text, one by one, until both fit; of equals the
-    second loses.
+    """Lengths after taking tokens from the longer text, one by one, until both fit.
+
+    Of texts of equal length the second loses: 5 and 9 tokens in a budget of 8 become 4 and 4.
     """
     if first + second <= budget:
         return first, second
+    # The first keeps half, rounded up, or what the second does not need.
     kept = min(first, max(budget - budget // 2, budget - second))
     return kept, budget - kept
 
 
 def window_ranges(num_tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
     """(first token, number of tokens) of each window over a text; none for an empty one."""
+    if not num_tokens:
+        return []
     step = min(room, stride)
-    starts = range(0, max(1, num_tokens - room + step), step) if num_tokens else ()
+    # The last window is the first one that reaches the text's end.
+    starts = range(0, max(1, num_tokens - room + step), step)
     return [(start, min(room, num_tokens - start)) for start in starts]
 
 
 def encode_windows(
     tokenizer: Tokenizer, texts: Sequence[str], *, max_seq_length: int, stride: int
 ) -> tuple[TokenSequences, Ints]:
-    """Windows of texts of any length, `stride` tokens apart, and where each text's begin [N + 1];
-    none is left out.
+    """Windows of texts of any length, `stride` tokens apart; no text is left out.
+
+    The second array is where each text's windows begin [N + 1].
     """
     room = max_seq_length - 2
     if not 1 <= stride <= room:
-        held = f"sequences of {max_seq_length} hold {room} beside the special tokens"
-        usual = f"give 1 to {max(1, room)} (half of a sequence is usual)"
-        raise ValueError(f"window_stride={stride} tokens: {held}, so {usual}")
-    pieces, counts = [], []
+        raise ValueError(
+            f"window_stride={stride} tokens: sequences of {max_seq_length} hold {room} beside the"
+            f" special tokens, so give 1 to {max(1, room)} (half of a sequence is usual)"
+        )
+    windows: list[Int32s] = []
+    num_windows = []
     for ids in tokenizer.encode_batch(list(texts)):
-        ranges = window_ranges(len(ids), room, stride) or [(0, 0)]
-        pieces += [ids[start : start + length] for start, length in ranges]
-        counts.append(len(ranges))
-    return assemble(tokenizer, pieces, None, [0] * len(pieces)), offsets_of(counts)
+        text_windows = cut_windows(ids, room, stride)
+        windows += text_windows
+        num_windows.append(len(text_windows))
+    return assemble(tokenizer, windows, None, [0] * len(windows)), offsets_of(num_windows)
+
+
+def cut_windows(ids: Int32s, room: int, stride: int) -> list[Int32s]:
+    """The windows over a text's tokens; an empty text is one empty window."""
+    ranges = window_ranges(len(ids), room, stride)
+    if not ranges:
+        return [ids]
+    return [ids[start : start + length] for start, length in ranges]
 
 
 def assemble(
@@ -229,56 +273,62 @@ def assemble(
     second: Sequence[Int32s] | None = None,
     cut: Sequence[int] = (),
 ) -> TokenSequences:
-    """Sequences of texts or pairs that are tokens already; `cut`: how many each has lost, or
-    nothing.
+    """Sequences of texts or pairs that are tokens already.
+
+    `cut` is how many tokens each has lost, or nothing.
     """
-    cls, sep = (np.array([token], dtype=np.int32) for token in (tokenizer.cls_id, tokenizer.sep_id))
+    cls, sep = boundary_tokens(tokenizer)
     if second is None:
         sequences = [np.concatenate([cls, ids, sep]) for ids in first]
     else:
         middle = np.repeat(sep, tokenizer.pair_separators)
-        sequences = [
-            np.concatenate([cls, a, middle, b, sep]) for a, b in zip(first, second, strict=True)
-        ]
-    has_types = second is not None and tokenizer.has_token_types
-    if has_types:
+        sequences = []
+        for a, b in zip(first, second, strict=True):
+            sequences.append(np.concatenate([cls, a, middle, b, sep]))
+    # Without token types the second text begins behind the sequence: it has no token of type 1.
+    starts = [len(sequence) for sequence in sequences]
+    if second is not None and tokenizer.has_token_types:
         starts = [1 + len(a) + tokenizer.pair_separators for a in first]
-    else:
-        starts = [len(sequence) for sequence in sequences]
     input_ids, offsets = concatenate(sequences)
-    return TokenSequences(
-        input_ids, offsets, *(np.array(one, dtype=np.int32) for one in (starts, cut))
-    )
+    second_starts = np.array(starts, dtype=np.int32)
+    return TokenSequences(input_ids, offsets, second_starts, np.array(cut, dtype=np.int32))
 
 
 def bucketed_batches(lengths: Ints, *, batch_size: int, seed: int, epoch: int) -> list[Ints]:
-    """All N examples once, in batches of `batch_size` (one is smaller where it does not divide N),
-    shuffled.
+    """All N examples once, shuffled, in batches of `batch_size`.
+
+    One batch is smaller where the size does not divide N. A pool of examples is sorted by length
+    and cut into batches, so that a batch is of similar lengths; then the batches are shuffled.
     """
-    number, pool = len(lengths), POOL_BATCHES * batch_size
-    order = np.argsort(
-        uniform_u64(seed, epoch, "finetune-examples", np.arange(number)), kind="stable"
-    )
+    num_examples = len(lengths)
+    pool_size = POOL_BATCHES * batch_size
+    draws = uniform_u64(seed, epoch, "finetune-examples", np.arange(num_examples))
+    order = np.argsort(draws, kind="stable")
     batches: list[Ints] = []
-    for chunk in (order[i : i + pool] for i in range(0, number, pool)):
-        by_length = chunk[np.argsort(lengths[chunk], kind="stable")]
-        batches += [by_length[i : i + batch_size] for i in range(0, len(chunk), batch_size)]
-    shuffled = np.argsort(
-        uniform_u64(seed, epoch, "finetune-batches", np.arange(len(batches))), kind="stable"
-    )
-    return [batches[i] for i in shuffled]
+    for pool_start in range(0, num_examples, pool_size):
+        pool = order[pool_start : pool_start + pool_size]
+        by_length = pool[np.argsort(lengths[pool], kind="stable")]
+        for start in range(0, len(pool), batch_size):
+            batches.append(by_length[start : start + batch_size])
+    draws = uniform_u64(seed, epoch, "finetune-batches", np.arange(len(batches)))
+    return [batches[number] for number in np.argsort(draws, kind="stable")]
 
 
 def token_budget_batches(lengths: Ints, max_tokens: int) -> list[Ints]:
-    """All examples once, longest first, in batches of at most `max_tokens` tokens (a longer example
-    has its own).
+    """All examples once, longest first, in batches of at most `max_tokens` tokens.
+
+    An example of more tokens is a batch of its own.
     """
+    if not len(lengths):
+        return []
     order = np.argsort(-lengths, kind="stable")
     batches: list[Ints] = []
-    start, total = 0, 0
+    start = total = 0
     for position, length in enumerate(lengths[order].tolist()):
         if position > start and total + length > max_tokens:
             batches.append(order[start:position])
-            start, total = position, 0
+            start = position
+            total = 0
         total += length
-    return [*batches, order[start:]] if len(order) else batches
+    batches.append(order[start:])
+    return batches

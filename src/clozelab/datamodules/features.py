@@ -51,7 +51,7 @@ class FeatureSequences(Sequences):
     def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
         """`features` [U, C, H], and `labels` and `word_index` (place in the split) [U]."""
         lengths = self.lengths[index]
-        words = ragged_positions(self.sentence_offsets[index], lengths)[1]
+        _, words = ragged_positions(self.sentence_offsets[index], lengths)
         features = np.stack([layer[words] for layer in self.layers], axis=1)
         return {
             "features": features,
@@ -62,8 +62,9 @@ class FeatureSequences(Sequences):
 
 
 class FeatureDataModule(TagDataModule):
-    """Words with tags, each as the layers of a frozen encoder that `features` (of models/heads.py)
-    chooses to read.
+    """Words with tags, each as some layers of a frozen encoder.
+
+    `features` (of models/heads.py) says which layers.
     """
 
     def __init__(self, *, features: str, **tagging: Any) -> None:
@@ -82,20 +83,27 @@ class FeatureDataModule(TagDataModule):
         self.validation_sequences = self._features(self.validation, load)
 
     def read_test(self, path: Path) -> tuple[Sequences, TaggedSplit]:
-        split = super().read_test(path)[1]
+        _, split = super().read_test(path)
         return self._features(split, self.source.load), split
 
     def _features(self, split: TaggedSplit, load: Callable[[], Encoder]) -> FeatureSequences:
-        # a split's is of the code, too
+        # a split's key is of the code, too
         key = content_key({"sequences": split.key, "encoder": self.source.fingerprint})
         folder = self.inputs.cache_dir / "features" / f"{self.inputs.name}-{key}"
-        where = self.source.device, self.evaluation_tokens
-        facts = cached_folder(
-            folder, lambda target: write_features(target, split.sequences, load(), *where)
-        )
-        chosen = feature_layers(self.features, facts["num_hidden_layers"])
-        layers = [np.load(folder / f"layer_{number:02d}.npy", mmap_mode="r") for number in chosen]
+
+        def write(target: Path) -> Facts:
+            return write_features(
+                target, split.sequences, load(), self.source.device, self.evaluation_tokens
+            )
+
+        facts = cached_folder(folder, write)
+        numbers = feature_layers(self.features, facts["num_hidden_layers"])
+        layers = [np.load(_layer_path(folder, number), mmap_mode="r") for number in numbers]
         return FeatureSequences(layers, split.sentence_offsets, split.labels)
+
+
+def _layer_path(folder: Path, number: int) -> Path:
+    return folder / f"layer_{number:02d}.npy"
 
 
 @torch.inference_mode()
@@ -106,35 +114,43 @@ def write_features(
     device: torch.device,
     max_tokens: int,
 ) -> Facts:
-    """One pass of `encoder`: layer_00.npy ... layer_LL.npy, [W, H] each, in fp32 whatever precision
-    training has.
+    """One pass of `encoder`: layer_00.npy ... layer_LL.npy, [W, H] each.
+
+    They are fp32 whatever precision training has.
     """
+    # Without dropout: a feature is the same for every run that reads it.
     encoder = encoder.to(device).eval()
-    number, shape = (
-        encoder.config.num_hidden_layers,
-        (len(sequences.labels), encoder.config.hidden_size),
-    )
-    paths = [folder / f"layer_{layer:02d}.npy" for layer in range(number + 1)]
-    files = [open_memmap(path, mode="w+", dtype=np.float32, shape=shape) for path in paths]
+    num_layers = encoder.config.num_hidden_layers
+    num_words = len(sequences.labels)
+    # One file a layer; 00 is what the embeddings give.
+    shape = (num_words, encoder.config.hidden_size)
+    files = []
+    for number in range(num_layers + 1):
+        path = _layer_path(folder, number)
+        files.append(open_memmap(path, mode="w+", dtype=np.float32, shape=shape))
     batches = token_budget_batches(sequences.lengths, max_tokens)
     log.info(
         "computing features of %d words in %d sequences, %d batches",
-        shape[0],
+        num_words,
         len(sequences),
         len(batches),
     )
     with torch.autocast(device.type, enabled=False):
         for index in batches:
             batch = make_batch(sequences, index, {})
-            ids = (
-                batch[name].to(device) for name in ("input_ids", "token_type_ids", "position_ids")
+            output = encoder(
+                batch["input_ids"].to(device),
+                batch["token_type_ids"].to(device),
+                batch["position_ids"].to(device),
+                batch["layout"].to(device),
+                output_hidden_states=True,
             )
-            hidden_states = encoder(
-                *ids, batch["layout"].to(device), output_hidden_states=True
-            ).hidden_states
-            words, word_slots = batch["word_index"].numpy(), batch["word_slots"].to(device)
-            for file, hidden in zip(files, hidden_states, strict=True):
+            # The states of the words' first sub-tokens, to the words' places in the split.
+            words = batch["word_index"].numpy()
+            word_slots = batch["word_slots"].to(device)
+            for file, hidden in zip(files, output.hidden_states, strict=True):
                 file[words] = hidden.index_select(0, word_slots).float().cpu().numpy()
+    # what the memory maps hold goes to the disk, before the folder gets its name
     for file in files:
         file.flush()
-    return {"num_hidden_layers": number}
+    return {"num_hidden_layers": num_layers}

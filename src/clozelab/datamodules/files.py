@@ -1,9 +1,8 @@
-"""Where a task's data comes from: files below data_dir, or the hub; what they hold, and what the
-cache keeps of them.
+"""Where a task's data comes from, and what the cache keeps of it.
 
-A data set on the Hugging Face hub is fetched at a pinned commit and written out once as official
-files, so that both ways give the same examples; row numbers stand where the originals number their
-rows.
+It comes from files below data_dir, or from the hub. A data set on the Hugging Face hub is fetched
+at a pinned commit and written out once as official files, so that both ways give the same examples;
+row numbers stand where the originals number their rows.
 
 A cache folder is named by what decides its content. It holds files and `meta.json` with their
 checksums and the facts that came with them, and is whole or absent. One that does not match its
@@ -19,10 +18,11 @@ import logging
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +47,9 @@ Scores = dict[str, dict[str, float]]  # baseline -> score's name -> value
 
 @dataclass(frozen=True)
 class Preview:
-    """One split. `texts`: part (sentence1, question, ...) -> the distinct or aligned texts of that
-    part.
-    """
+    """One split as written."""
 
+    # part of an example (sentence1, question, ...) -> the distinct or aligned texts of that part
     texts: Mapping[str, Sequence[str]]
     labels: Sequence[str] | None  # one an example, as written; None where the target is no label
     num_examples: int
@@ -69,8 +68,9 @@ class TaskPreview:
 
 
 def require_file(data_dir: str | Path, relative: str, how_to_get: str) -> Path:
-    """`data_dir/relative`, or a ValueError that names the file, the expected layout and where it
-    comes from.
+    """`data_dir/relative`.
+
+    The ValueError names the missing file, the expected layout and where the file comes from.
     """
     path = Path(data_dir) / relative
     if path.is_file():
@@ -83,13 +83,15 @@ def require_file(data_dir: str | Path, relative: str, how_to_get: str) -> Path:
 
 
 def refuse_wrong_file(path: Path, bad: Sequence[str], num_rows: int, expected: str) -> None:
-    """ValueError for a file without rows, or with more damaged ones than are dirt; `bad` says where
-    and what.
+    """ValueError for a file without rows, or with more damaged ones than are dirt.
+
+    `bad` says of each damaged row where it is and what is wrong ("FILE:LINE: problem").
     """
     if num_rows == 0:
         raise ValueError(f"{path} has no examples")
-    has_lines = path.suffix not in COMPRESSIONS and table_format(path) not in COLUMNAR
-    if bad and has_lines and not path.read_bytes().endswith(b"\n"):
+    # A file that ends without a line feed, in its last damaged row, was cut off.
+    is_plain_text = path.suffix not in COMPRESSIONS and table_format(path) not in COLUMNAR
+    if bad and is_plain_text and not path.read_bytes().endswith(b"\n"):
         *_, (number, _) = text_lines(path)
         if bad[-1].startswith(f"{path}:{number}: "):
             raise ValueError(
@@ -104,19 +106,20 @@ def refuse_wrong_file(path: Path, bad: Sequence[str], num_rows: int, expected: s
 
 
 def baselines_of(data_dir: str | Path, path: Path) -> Scores:
-    """As `baselines.json` beside a validation file says; empty where none is there. ValueError for
-    something else.
+    """What `baselines.json` beside a validation file says; empty where none is there.
 
-    A generator's list says nothing of a real file that has taken the generated one's place."""
+    ValueError for something else. A generator's list says nothing of a real file that has taken the
+    generated one's place.
+    """
     listed = path.with_name(BASELINES_FILE)
     if not listed.is_file() or generator_of(data_dir, [listed]) != generator_of(data_dir, [path]):
         return {}
     try:
-        found = json.loads(listed.read_text(encoding="utf-8")).get(path.name, {})
-        return {
-            name: {metric: float(value) for metric, value in scores.items()}
-            for name, scores in found.items()
-        }
+        content = json.loads(listed.read_text(encoding="utf-8"))
+        baselines: Scores = {}
+        for name, scores in content.get(path.name, {}).items():
+            baselines[name] = {metric: float(value) for metric, value in scores.items()}
+        return baselines
     except (ValueError, TypeError, AttributeError) as problem:
         shape = json.dumps({path.name: {"name of a baseline": {"accuracy": 0.5}}})
         raise ValueError(
@@ -126,7 +129,8 @@ def baselines_of(data_dir: str | Path, path: Path) -> Scores:
 
 def fingerprint_of(parts: Mapping[str, Any]) -> str:
     """sha256 of plain values, whatever their order."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=list).encode()).hexdigest()
+    text = json.dumps(parts, sort_keys=True, default=list)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def content_key(parts: Mapping[str, Any]) -> str:
@@ -135,15 +139,17 @@ def content_key(parts: Mapping[str, Any]) -> str:
 
 
 def used_folders() -> list[str]:
-    """Names of the cache folders that this process has asked for: what a run's record may say it
-    refers to.
+    """Names of the cache folders that this process has asked for.
+
+    A run's record may say that it refers to them.
     """
     return sorted(_used)
 
 
 def cached_arrays(folder: Path, build: Callable[[], tuple[Arrays, Facts]]) -> tuple[Arrays, Facts]:
-    """The arrays and facts stored in `folder`, built and stored first where they are missing or
-    damaged.
+    """The arrays and facts stored in `folder`.
+
+    They are built and stored first where they are missing or damaged.
     """
     built: Arrays = {}
 
@@ -155,34 +161,35 @@ def cached_arrays(folder: Path, build: Callable[[], tuple[Arrays, Facts]]) -> tu
         return facts
 
     facts = cached_folder(folder, write)
-    return (
-        built or {path.stem: np.load(path, allow_pickle=False) for path in folder.glob("*.npy")},
-        facts,
-    )
+    # What was just built need not be read again.
+    if built:
+        return built, facts
+    arrays = {path.stem: np.load(path, allow_pickle=False) for path in folder.glob("*.npy")}
+    return arrays, facts
 
 
 def cached_folder(folder: Path, write: Callable[[Path], Facts]) -> Facts:
-    """The facts of `folder`, whose files are then whole; where it is missing or damaged, `write`
-    fills an empty one.
+    """The facts of `folder`, whose files are then whole.
+
+    Where it is missing or damaged, `write` fills an empty one.
     """
     _used.add(f"{folder.parent.name}/{folder.name}")
-    if (facts := _checked_facts(folder)) is not None:
+    facts = _checked_facts(folder)
+    if facts is not None:
         return facts
     with one_at_a_time(folder.parent):
-        if (facts := _checked_facts(folder)) is not None:
+        # Another process may have written it while this one waited.
+        facts = _checked_facts(folder)
+        if facts is not None:
             return facts
         if folder.is_dir():
             log.warning("cached task data in %s is damaged; building it anew", folder)
             shutil.rmtree(folder, ignore_errors=True)
+        # A folder is whole or absent: it is filled under another name, and renamed when complete.
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
             facts = write(temporary)
-            files = sorted(path for path in temporary.rglob("*") if path.is_file())
-            checksums = {
-                path.relative_to(temporary).as_posix(): file_sha256(path) for path in files
-            }
-            meta = json.dumps({"checksums": checksums, "facts": facts}, indent=1, sort_keys=True)
-            (temporary / "meta.json").write_text(meta, encoding="utf-8")
+            _write_meta(temporary, facts)
             temporary.chmod(0o755)  # mkdtemp makes it private, a cache may be shared
             temporary.rename(folder)
             return facts
@@ -190,11 +197,18 @@ def cached_folder(folder: Path, write: Callable[[Path], Facts]) -> Facts:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def _write_meta(folder: Path, facts: Facts) -> None:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    checksums = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
+    meta = json.dumps({"checksums": checksums, "facts": facts}, indent=1, sort_keys=True)
+    (folder / "meta.json").write_text(meta, encoding="utf-8")
+
+
 @contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Holds back other processes that want to write there: who waits finds the work of the first
-    one done.
+    """Hold back other processes that want to write there.
 
+    Who waits finds the work of the first one done.
     The lock ends with the process that holds it; one that hangs is waited for, and that is said.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -214,10 +228,10 @@ def _checked_facts(folder: Path) -> Facts | None:
     """None where the folder is missing or does not match its checksums."""
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        whole = all(
-            file_sha256(folder / name) == checksum for name, checksum in meta["checksums"].items()
-        )
-        return meta["facts"] if whole else None
+        for name, checksum in meta["checksums"].items():
+            if file_sha256(folder / name) != checksum:
+                return None
+        return meta["facts"]
     except (OSError, ValueError, KeyError):
         return None
 
@@ -227,8 +241,9 @@ HUB_VERSION = 2  # raised when this code writes other files from the same rows o
 
 @dataclass(frozen=True)
 class HubSource:
-    """Where a task's files come from; conf/task/format/glue.yaml says what each key of `hub`
-    means.
+    """Where a task's files come from.
+
+    conf/task/format/glue.yaml says what each key of `hub` means.
     """
 
     name: str
@@ -244,33 +259,32 @@ class HubSource:
 
     @classmethod
     def of(cls, task: Mapping[str, Any]) -> HubSource:
-        """From a task's configuration, whose `hub.splits` says of its data's files (`train_file`,
-        `test_files.NAME`) which split each is. ValueError where there is none, a key is unknown or
-        missing, or the revision no commit."""
+        """From a task's configuration.
+
+        Its `hub.splits` says of its data's files (`train_file`, `test_files.NAME`) which split each
+        is. ValueError where there is no hub, a key is unknown or missing, or the revision is no
+        commit.
+        """
         if not task.get("hub"):
             raise ValueError(
                 f"task {task['name']!r} has no source on the hub; set hub=false, and data_dir to"
                 " its files"
             )
-        settings, files = {**task["hub"]}, dict[str, str]()
-        for setting, split in settings.pop("splits", {}).items():
-            key, _, name = setting.partition(".")
-            file = task["data"].get(key)
-            file = file.get(name) if isinstance(file, Mapping) else file
-            files |= {} if file is None else {file: split}
-        known = {one.name for one in fields(cls)} - {"files"}
-        if odd := ", ".join(sorted(set(settings) ^ known)):
+        settings = dict(task["hub"])
+        files = _split_of_files(settings.pop("splits", {}), task["data"])
+        # Every key but `files` has to be there, and no other.
+        keys = {field.name for field in fields(cls)} - {"files"}
+        odd = ", ".join(sorted(set(settings) ^ keys))
+        if odd:
             raise ValueError(
-                f"task.hub: {odd} unknown or missing; it takes splits, {', '.join(sorted(known))}"
+                f"task.hub: {odd} unknown or missing; it takes splits, {', '.join(sorted(keys))}"
             )
         source = cls(files=files, **settings)
+        # a branch or a tag may move, and with it the data
         if source.revision is None or not re.fullmatch(r"[0-9a-f]{40}", source.revision):
-            wanted = (
-                "give one (40 hex digits; its page on the hub lists them), since a branch or a tag"
-                " may move"
-            )
             raise ValueError(
-                f"task.hub.revision={source.revision!r} is no commit of {source.name}: {wanted}"
+                f"task.hub.revision={source.revision!r} is no commit of {source.name}: give one (40"
+                " hex digits; its page on the hub lists them), since a branch or a tag may move"
             )
         if source.format not in ("tsv", "csv", "squad"):
             raise ValueError(
@@ -279,29 +293,31 @@ class HubSource:
         return source
 
 
+def _split_of_files(splits: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, str]:
+    """File -> its split on the hub; a file that the task does not name is not fetched.
+
+    `splits` has keys of the task's data: `train_file`, or `test_files.NAME`.
+    """
+    files: dict[str, str] = {}
+    for setting, split in splits.items():
+        key, _, name = setting.partition(".")
+        file = data.get(key)
+        if isinstance(file, Mapping):
+            file = file.get(name)
+        if file is not None:
+            files[file] = split
+    return files
+
+
 def hub_files(source: HubSource, cache_dir: Path) -> Path:
-    """A data_dir with the source's files; ValueError where the hub cannot be reached, or has no
-    such rows.
+    """A data_dir with the source's files.
+
+    ValueError where the hub cannot be reached, or has no such rows.
     """
 
     def write(target: Path) -> Facts:
-        for file, place in source.files.items():
-            config, _, split = place.rpartition("/")
-            rows, path = _fetch(source, config or source.config, split), target / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                (_write_squad if source.format == "squad" else _write_table)(
-                    path, rows, source, split
-                )
-            except (KeyError, IndexError, TypeError) as problem:
-                odd = (
-                    f"the rows are not as expected ({problem!r}); another revision has other"
-                    " columns"
-                )
-                raise ValueError(f"{source.name} at {source.revision}, {place}: {odd}") from problem
-            log.info(
-                "%s %s at %s: %d rows as %s", source.name, place, source.revision, len(rows), file
-            )
+        for file, split in source.files.items():
+            _write_hub_file(source, split, file, target)
         return {}
 
     key = content_key({"version": HUB_VERSION, **asdict(source)})
@@ -310,72 +326,117 @@ def hub_files(source: HubSource, cache_dir: Path) -> Path:
     return folder
 
 
+def _write_hub_file(source: HubSource, config_and_split: str, file: str, folder: Path) -> None:
+    config, _, split = config_and_split.rpartition("/")
+    rows = _fetch(source, config or source.config, split)
+    path = folder / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if source.format == "squad":
+            _write_squad(path, rows, source)
+        else:
+            _write_table(path, rows, source, split)
+    except (KeyError, IndexError, TypeError) as problem:
+        raise ValueError(
+            f"{source.name} at {source.revision}, {config_and_split}: the rows are not as expected"
+            f" ({problem!r}); another revision has other columns"
+        ) from problem
+    log.info(
+        "%s %s at %s: %d rows as %s",
+        source.name,
+        config_and_split,
+        source.revision,
+        len(rows),
+        file,
+    )
+
+
 def _fetch(source: HubSource, config: str | None, split: str) -> Any:
     import datasets  # takes a second: only who asks for the hub pays
 
     try:
         return datasets.load_dataset(source.name, config, split=split, revision=source.revision)
-    except (
-        Exception
-    ) as problem:  # a foreign library's, of many kinds: no network, no such split, a damaged cache
-        which = (
+    # A foreign library's errors are of many kinds: no network, no such split, a damaged cache.
+    except Exception as problem:
+        first_line, *_ = str(problem).split("\n")
+        raise ValueError(
             f"{source.name} ({config or 'its only configuration'}, {split}) at revision"
-            f" {source.revision}"
-        )
-        why = f"{type(problem).__name__}: {str(problem).partition(chr(10))[0]}"
-        instead = "without a network, set hub=false and give the task's files (data_dir)"
-        raise ValueError(f"{which} is not to be had from the hub: {why}\n  {instead}") from problem
+            f" {source.revision} is not to be had from the hub: {type(problem).__name__}:"
+            f" {first_line}\n  without a network, set hub=false and give the task's files"
+            " (data_dir)"
+        ) from problem
 
 
 def _write_table(path: Path, rows: Any, source: HubSource, split: str) -> None:
-    """TSV is not CSV: what would break a field becomes a space there, as it has none in the
-    originals.
-    """
+    """Write rows as TSV or CSV, with the columns of the official files."""
     is_test = split.startswith("test")
     frame = rows.to_pandas()[list(source.columns)].rename(columns=dict(source.columns)).astype(str)
+    # A test split has no labels, whatever the hub has put there.
     if is_test and source.label_column in frame:
         frame = frame.drop(columns=source.label_column)
     elif source.labels is not None and not is_test:
-        classes = frame[source.label_column].astype(int)
-        # SNLI has -1: no gold label
-        if odd := [one for one in classes if not 0 <= one < len(source.labels)]:
-            raise ValueError(
-                f"{path.name}: {len(odd)} rows have a class such as {odd[0]}, outside of"
-                f" {source.labels}"
-            )
-        frame[source.label_column] = [source.labels[one] for one in classes]
+        numbers = frame[source.label_column].astype(int)
+        frame[source.label_column] = _class_names(numbers, source.labels, path)
     if source.index_column is not None:
         frame.insert(0, source.index_column, range(len(frame)))
-    if headerless := None if is_test else source.headerless:
-        frame = frame.reindex(columns=headerless, fill_value="")
-    how: dict[str, Any] = {}
-    if source.format == "tsv":
-        whole = frame.replace(r"[\t\r\n]+", " ", regex=True)
-        if changed := int((whole != frame).any(axis=1).sum()):
-            log.warning(
-                "%s: tabs or line breaks inside the texts of %d rows became spaces",
-                path.name,
-                changed,
-            )
-        frame, how = whole, {"sep": "\t", "quoting": csv.QUOTE_NONE}
-    frame.to_csv(path, index=False, header=not headerless, lineterminator="\n", **how)
+    # CoLA and others have a file without a header, of more columns than the hub has.
+    has_header = is_test or not source.headerless
+    if not has_header:
+        frame = frame.reindex(columns=source.headerless, fill_value="")
+    if source.format == "csv":
+        frame.to_csv(path, index=False, header=has_header, lineterminator="\n")
+        return
+    # TSV is not CSV: what would break a field becomes a space, as the originals have none.
+    mended = frame.replace(r"[\t\r\n]+", " ", regex=True)
+    num_changed = int((mended != frame).any(axis=1).sum())
+    if num_changed:
+        log.warning(
+            "%s: tabs or line breaks inside the texts of %d rows became spaces",
+            path.name,
+            num_changed,
+        )
+    mended.to_csv(
+        path,
+        index=False,
+        header=has_header,
+        lineterminator="\n",
+        sep="\t",
+        quoting=csv.QUOTE_NONE,
+    )
 
 
-def _write_squad(path: Path, rows: Any, source: HubSource, _: str) -> None:
-    """Rows of questions become articles of passages again; neighbours with the same passage share
-    it.
-    """
+def _class_names(numbers: Iterable[int], labels: Sequence[str], path: Path) -> list[str]:
+    """The names of numbered classes; ValueError for a number without one."""
+    numbers = list(numbers)
+    # SNLI has -1: no gold label
+    odd = [number for number in numbers if not 0 <= number < len(labels)]
+    if odd:
+        raise ValueError(
+            f"{path.name}: {len(odd)} rows have a class such as {odd[0]}, outside of {labels}"
+        )
+    return [labels[number] for number in numbers]
+
+
+def _write_squad(path: Path, rows: Any, source: HubSource) -> None:
+    """Turn rows of questions into articles of passages again; neighbours share a passage."""
     articles = []
-    for title, of_title in groupby(rows, key=lambda row: row["title"]):
+    # `datasets` has one row a question, with its title and its passage in it.
+    for title, rows_of_title in groupby(rows, key=itemgetter("title")):
         paragraphs = []
-        for context, of_context in groupby(of_title, key=lambda row: row["context"]):
-            questions = []
-            for row in of_context:
-                pairs = zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True)
-                answers = [{"text": text, "answer_start": start} for text, start in pairs]
-                asked = {"id": row["id"], "question": row["question"]}
-                questions.append(asked | {"answers": answers, "is_impossible": not answers})
+        for context, rows_of_context in groupby(rows_of_title, key=itemgetter("context")):
+            questions = [_squad_question(row) for row in rows_of_context]
             paragraphs.append({"context": context, "qas": questions})
         articles.append({"title": title, "paragraphs": paragraphs})
     content = {"version": f"{source.name} {source.revision}", "data": articles}
     path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+
+
+def _squad_question(row: Mapping[str, Any]) -> dict[str, Any]:
+    pairs = zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True)
+    answers = [{"text": text, "answer_start": start} for text, start in pairs]
+    return {
+        "id": row["id"],
+        "question": row["question"],
+        "answers": answers,
+        "is_impossible": not answers,
+    }

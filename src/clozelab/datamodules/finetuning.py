@@ -1,16 +1,19 @@
-"""What the data modules of all fine-tuning tasks share: how long training is, and packed batches
-without padding.
+"""What the data modules of all fine-tuning tasks share.
 
-One Lightning epoch is the stretch between two evaluations, so that these fall on exact steps, the
-last one included. A batch is a dictionary: input_ids, token_type_ids, position_ids int64[T],
-layout, the task's targets and `example_index` [B]; in training also global_examples, global_targets
-and global_tokens, its size over all ranks (targets: the predictions that the loss is a mean of),
-`contents`, and local_weight, 0.0 on a rank that got no example of it.
+It is how long training is, what the cache keeps, and packed batches without padding. One Lightning
+epoch is the stretch between two evaluations, so that these fall on exact steps, the last one
+included.
+
+A batch is a dictionary: input_ids, token_type_ids, position_ids int64[T], layout, the task's
+targets and `example_index` [B]. In training it has also `contents` (a digest of its examples), its
+size over all ranks (global_examples, global_targets and global_tokens; targets are the predictions
+that the loss is a mean of), and local_weight, 0.0 on a rank that got no example of it.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +36,7 @@ from clozelab.datamodules.examples import Ints, Sequences, bucketed_batches, tok
 from clozelab.datamodules.files import Arrays, Facts, Scores, TaskPreview, fingerprint_of
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
-from clozelab.training.runtime import Anew, batch_loader, place_of
+from clozelab.training.runtime import ReiterableLoader, batch_loader, loader_position
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +53,9 @@ CUTS = {  # counts of a split that mean lost text, in words
 
 @dataclass(frozen=True)
 class EncoderSource:
-    """An encoder for a data module that computes features with it; loaded only where they are not
-    in the cache.
+    """An encoder for a data module that computes features with it.
+
+    It is loaded only where the features are not in the cache.
     """
 
     fingerprint: str  # names the weights: another fingerprint, other features
@@ -61,8 +65,9 @@ class EncoderSource:
 
 @dataclass(frozen=True)
 class TaskInputs:
-    """What a task's data is made from beside its settings; the encoder takes sequences of up to
-    `max_positions`.
+    """What a task's data is made from beside its settings.
+
+    The encoder takes sequences of up to `max_positions`.
     """
 
     name: str
@@ -72,7 +77,7 @@ class TaskInputs:
     max_positions: int
     encoder: EncoderSource | None = None  # only what computes features needs it
     max_unknown_share: float = MAX_UNKNOWN_SHARE  # of [UNK] in a split
-    # hash of the code that reads it: what other code has put into the cache is not found
+    # hash of the code that reads it: what other code has put into the cache is built anew
     code: str = ""
     # of a fine-tuned model: its classes, whatever the files have
     label_names: Sequence[str] | None = None
@@ -95,8 +100,8 @@ class FinetuningDataModule(LightningDataModule):
     """Base of one data module a benchmark format; a subclass reads its splits.
 
     Files are named below data_dir; `how_to_get` is said where one is missing. `test_files` (name ->
-    file) are read only to be predicted. `max_seq_length` is cut to what the encoder takes;
-    evaluation batches to `evaluation_tokens`.
+    file) are read only to be predicted. `max_seq_length` is cut to what the encoder takes,
+    evaluation batches are cut to `evaluation_tokens`.
     """
 
     train: Any  # the training split, of the same kind as `validation`
@@ -118,14 +123,14 @@ class FinetuningDataModule(LightningDataModule):
         evaluation_tokens: int,
     ) -> None:
         super().__init__()
-        self.inputs, self.plan = inputs, plan
+        self.inputs = inputs
+        self.plan = plan
         self.require = partial(files.require_file, inputs.data_dir, how_to_get=how_to_get)
         self.max_seq_length = min(max_seq_length, inputs.max_positions)
-        self.evaluation_tokens, self.test_files = evaluation_tokens, dict(test_files or {})
-        self.train_path, self.validation_path = (
-            self.require(train_file),
-            self.require(validation_file),
-        )
+        self.evaluation_tokens = evaluation_tokens
+        self.test_files = dict(test_files or {})
+        self.train_path = self.require(train_file)
+        self.validation_path = self.require(validation_file)
         self.unknown_shares: dict[str, float] = {}  # of [UNK] in the splits that were read
 
     @property
@@ -136,12 +141,14 @@ class FinetuningDataModule(LightningDataModule):
     @property
     def tokenization(self) -> dict[str, Any]:
         """What the encoder adds: the other part of what the sequences are made from."""
-        types = {} if self.inputs.tokenizer.has_token_types else {"token_types": 1}
-        return {
-            "tokenizer": self.inputs.tokenizer.fingerprint,
+        tokenizer = self.inputs.tokenizer
+        tokenization: dict[str, Any] = {
+            "tokenizer": tokenizer.fingerprint,
             "max_seq_length": self.max_seq_length,
-            **types,
         }
+        if not tokenizer.has_token_types:
+            tokenization["token_types"] = 1
+        return tokenization
 
     @cached_property
     def fingerprint(self) -> str:
@@ -150,78 +157,96 @@ class FinetuningDataModule(LightningDataModule):
 
     @cached_property
     def source_fingerprint(self) -> str:
-        """Names the files' content and how it is read: where it is equal, runs of different
-        encoders are comparable.
+        """Names the files' content and how it is read.
+
+        Where it is equal, runs of different encoders are comparable.
         """
-        found = [file_sha256(path) for path in (self.train_path, self.validation_path)]
-        return fingerprint_of({"files": found, **self.reading})
+        checksums = [file_sha256(path) for path in (self.train_path, self.validation_path)]
+        return fingerprint_of({"files": checksums, **self.reading})
 
     @cached_property
     def synthetic(self) -> str | None:
-        """Name of the generator that wrote these files in a real benchmark's format; None for real
-        ones.
+        """Name of the generator that wrote these files in a real benchmark's format.
+
+        It is None for real ones.
         """
         return generator_of(self.inputs.data_dir, (self.train_path, self.validation_path))
 
     @cached_property
     def baselines(self) -> Scores:
-        """What simple methods score on the validation split: as a list beside it says, else learnt
-        and computed.
-        """
-        if listed := files.baselines_of(self.inputs.data_dir, self.validation_path):
-            return listed
-        made_from = {"code": self.inputs.code, "sources": self.source_fingerprint}
-        key = files.content_key(made_from | {"max_examples": self.plan.max_train_examples})
-        folder = self.inputs.cache_dir / "baselines" / f"{self.inputs.name}-{key}"
+        """What simple methods score on the validation split.
 
-        return files.cached_folder(folder, lambda _: {"scores": self.compute_baselines()})["scores"]
+        A list beside it says so; else they learn from the training examples and are scored.
+        """
+        listed = files.baselines_of(self.inputs.data_dir, self.validation_path)
+        if listed:
+            return listed
+        # Another code, other files or another number of examples: another key.
+        content = {
+            "code": self.inputs.code,
+            "sources": self.source_fingerprint,
+            "max_examples": self.plan.max_train_examples,
+        }
+        key = files.content_key(content)
+        folder = self.inputs.cache_dir / "baselines" / f"{self.inputs.name}-{key}"
+        facts = files.cached_folder(folder, lambda _: {"scores": self.compute_baselines()})
+        return facts["scores"]
 
     @abstractmethod
     def compute_baselines(self) -> Scores:
-        """The same, from the training examples that the plan allows; `setup` has run before, so the
-        files are sound.
+        """The same, from the training examples that the plan allows.
+
+        `setup` has run before, so the files are sound.
         """
 
     @property
     def facts(self) -> dict[str, Any]:
         """Counts worth keeping with a run: examples, skipped rows, cut lengths."""
-        found = {
+        num_token_types = 1
+        if self.inputs.tokenizer.has_token_types:
+            num_token_types = 2
+        num_bad_rows = sum(split.num_bad_rows for *_, split in self.splits())
+        facts: dict[str, Any] = {
             "max_seq_length": self.max_seq_length,
             "train_examples_available": self.train.num_available,
+            "unknown_shares": self.unknown_shares,
+            "token_types": num_token_types,
+            "bad_rows": num_bad_rows,
         }
-        found["unknown_shares"], found["token_types"] = (
-            self.unknown_shares,
-            1 + self.inputs.tokenizer.has_token_types,
-        )
-        found["bad_rows"] = sum(split.num_bad_rows for *_, split in self.splits())
         for name, split in (("train", self.train), ("validation", self.validation)):
-            found |= {f"{name}_examples": len(split), f"{name}_counts": split.counts}
-        return found
+            facts[f"{name}_examples"] = len(split)
+            facts[f"{name}_counts"] = split.counts
+        return facts
 
     def setup(self, stage: str | None = None) -> None:  # noqa: ARG002
         """Read and tokenise both splits; does nothing the second time."""
-        if not hasattr(self, "train"):
-            self.read_splits()
-            for name, path, split in self.splits():
-                if split.num_bad_rows:  # a score is over the others
-                    log.warning(
-                        "%s: %d damaged row(s) of %s left out",
-                        self.inputs.name,
-                        split.num_bad_rows,
-                        path,
-                    )
-                self._say_what_is_lost(name, split)
-            said = "%s: %d training and %d validation examples, cut at %d tokens"
-            log.info(
-                said, self.inputs.name, len(self.train), len(self.validation), self.max_seq_length
-            )
+        if hasattr(self, "train"):
+            return
+        self.read_splits()
+        for name, path, split in self.splits():
+            if split.num_bad_rows:  # a score is over the others
+                log.warning(
+                    "%s: %d damaged row(s) of %s left out",
+                    self.inputs.name,
+                    split.num_bad_rows,
+                    path,
+                )
+            self._warn_of_lost_text(name, split)
+        log.info(
+            "%s: %d training and %d validation examples, cut at %d tokens",
+            self.inputs.name,
+            len(self.train),
+            len(self.validation),
+            self.max_seq_length,
+        )
 
     @abstractmethod
     def read_splits(self) -> None:
         """Fill `train`, `validation`, their sequences and targets.
 
         A split has a length, `num_available` (before it was cut), `num_bad_rows` and `counts` of
-        what is unusual."""
+        what is unusual.
+        """
 
     def splits(self) -> list[tuple[str, Path, Any]]:
         return [
@@ -232,18 +257,15 @@ class FinetuningDataModule(LightningDataModule):
     def cached(
         self, path: Path, settings: Mapping[str, Any], build: Callable[[], tuple[Arrays, Facts]]
     ) -> tuple[Arrays, Facts, str]:
-        """Arrays and facts of one file, built once, and their key: of the file, `tokenization` and
-        `settings`.
+        """Arrays and facts of one file, built once, and the key that they are stored under.
+
+        The key is of the file, `tokenization` and `settings`.
         """
-        key = files.content_key(
-            {"code": self.inputs.code, "file": file_sha256(path), **self.tokenization, **settings}
-        )
-        return (
-            *files.cached_arrays(
-                self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}", build
-            ),
-            key,
-        )
+        content = {"code": self.inputs.code, "file": file_sha256(path)}
+        key = files.content_key({**content, **self.tokenization, **settings})
+        folder = self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}"
+        arrays, facts = files.cached_arrays(folder, build)
+        return arrays, facts, key
 
     @abstractmethod
     def preview(self) -> TaskPreview:
@@ -251,31 +273,31 @@ class FinetuningDataModule(LightningDataModule):
 
     @property
     def num_first_sequences(self) -> int:
-        """Leading sequences of `train_sequences` that training goes through once before it starts
-        on the others.
-        """
+        """How many leading `train_sequences` training goes through once, before all others."""
         return 0
 
     @property
     def first_steps(self) -> int:
         """Optimizer steps that go through the first sequences."""
-        return -(-self.num_first_sequences // self.plan.global_batch_size)
+        return math.ceil(self.num_first_sequences / self.plan.global_batch_size)
 
     @property
     def steps_per_epoch(self) -> int:
-        return -(
-            -(len(self.train_sequences) - self.num_first_sequences) // self.plan.global_batch_size
-        )
+        # the last batch of an epoch may be smaller
+        num_sequences = len(self.train_sequences) - self.num_first_sequences
+        return math.ceil(num_sequences / self.plan.global_batch_size)
 
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole training."""
         return self.first_steps + max(1, round(self.steps_per_epoch * self.plan.epochs))
 
-    def place_of(self, step: int) -> tuple[int, int, slice]:
-        """(epoch, batch of it, sequences it goes through) of an optimizer step; the first sequences
-        are epoch -1.
+    def loader_position(self, step: int) -> tuple[int, int, slice]:
+        """(epoch, batch of it, sequences that the epoch goes through) of an optimizer step.
+
+        The first sequences are epoch -1.
         """
+        # The first sequences are gone through once, in an epoch of their own.
         if step < self.first_steps:
             return -1, step, slice(0, self.num_first_sequences)
         epoch, position = divmod(step - self.first_steps, self.steps_per_epoch)
@@ -283,83 +305,86 @@ class FinetuningDataModule(LightningDataModule):
 
     @property
     def evaluation_steps(self) -> list[int]:
-        """Optimizer steps after which validation runs: evenly inside an epoch, and after the last
-        step.
+        """Optimizer steps after which validation runs.
+
+        They are spread evenly inside an epoch, and the last step is always one.
         """
-        number, first, steps = (
-            self.plan.evaluations_per_epoch,
-            self.first_steps,
-            self.steps_per_epoch,
-        )
-        marks = {
-            first + round(k * steps / number)
-            for k in range(1, round(self.plan.epochs * number) + 2)
-        }
-        return sorted(
-            {step for step in marks if first < step < self.total_steps} | {self.total_steps}
-        )
+        # Rounded marks, so that N evaluations an epoch fall on whole steps whatever its length.
+        per_epoch = self.plan.evaluations_per_epoch
+        steps = {self.total_steps}
+        for number in range(1, round(self.plan.epochs * per_epoch) + 2):
+            step = self.first_steps + round(number * self.steps_per_epoch / per_epoch)
+            if self.first_steps < step < self.total_steps:
+                steps.add(step)
+        return sorted(steps)
 
     def require_test_files(self) -> str:
         """Fingerprint of the test files; ValueError where the task has none or one is missing."""
-        return fingerprint_of(
-            {name: file_sha256(path) for name, path in self._test_paths().items()}
-        )
+        paths = self._test_paths()
+        return fingerprint_of({name: file_sha256(path) for name, path in paths.items()})
 
     def load_test(self) -> dict[str, tuple[Sequences, Any]]:
         """The test sets by name, as `read_test` gives them; a damaged row is an error here."""
-        found = {name: self.read_test(path) for name, path in self._test_paths().items()}
-        for name, (_, split) in found.items():
-            self._say_what_is_lost(name, split)
+        test_sets = {name: self.read_test(path) for name, path in self._test_paths().items()}
+        # Every row of a test file wants a prediction, so a damaged one is no dirt here.
+        for name, (_, split) in test_sets.items():
+            self._warn_of_lost_text(name, split)
             if split.num_bad_rows:
-                wanted = (
-                    "predictions must be made for every row of a test file, so take an undamaged"
-                    " copy"
-                )
                 raise ValueError(
-                    f"{self.test_files[name]}: {split.num_bad_rows} damaged rows; {wanted}"
+                    f"{self.test_files[name]}: {split.num_bad_rows} damaged rows; predictions must"
+                    " be made for every row of a test file, so take an undamaged copy"
                 )
-        return found
+        return test_sets
 
     @abstractmethod
     def read_test(self, path: Path) -> tuple[Sequences, Any]:
-        """One test file, after `setup`: its sequences for batches, and the split as the task's
-        module wants it.
+        """One test file, after `setup`.
+
+        Its sequences are for batches, its split is as the task's module wants it.
         """
 
-    def _say_what_is_lost(self, name: str, split: Any) -> None:
-        """Warn of text that did not fit into the sequences of a split, or is [UNK] there;
-        ValueError for too much.
+    def _warn_of_lost_text(self, name: str, split: Any) -> None:
+        """Warn of text of a split that did not fit, or that is [UNK].
+
+        ValueError where too much is [UNK].
         """
-        if lost := [
-            f"{split.counts[key]} {text}" for key, text in CUTS.items() if split.counts.get(key)
-        ]:
+        lost = []
+        for key, text in CUTS.items():
+            if split.counts.get(key):
+                lost.append(f"{split.counts[key]} {text}")
+        if lost:
             message = ", ".join(lost).format(max_seq_length=self.max_seq_length)
             log.warning("%s, %s: %s", self.inputs.name, name, message)
-        sequences, tokenizer = getattr(split, "features", split).sequences, self.inputs.tokenizer
-        sampled = np.linspace(0, len(sequences) - 1, min(len(sequences), SAMPLED_SEQUENCES)).astype(
-            np.int64
-        )
-        ids = sequences.gather(sampled)["input_ids"]
-        unknown = (ids == tokenizer.unk_id).sum() / max(
-            1, (~np.isin(ids, (tokenizer.cls_id, tokenizer.sep_id))).sum()
-        )
-        self.unknown_shares[name] = round(float(unknown), 4)
+        # A split of questions has its sequences in its features.
+        sequences = getattr(split, "features", split).sequences
+        share = self._unknown_share(sequences)
+        self.unknown_shares[name] = round(share, 4)
         refuse_unknown(
-            f"task {self.inputs.name}, {name} file,", float(unknown), self.inputs.max_unknown_share
+            f"task {self.inputs.name}, {name} file,", share, self.inputs.max_unknown_share
         )
+
+    def _unknown_share(self, sequences: Sequences) -> float:
+        """Share of [UNK] among the tokens that are not special, of evenly spread sequences."""
+        tokenizer = self.inputs.tokenizer
+        num_sampled = min(len(sequences), SAMPLED_SEQUENCES)
+        sampled = np.linspace(0, len(sequences) - 1, num_sampled).astype(np.int64)
+        ids = sequences.gather(sampled)["input_ids"]
+        is_special = np.isin(ids, (tokenizer.cls_id, tokenizer.sep_id))
+        return float((ids == tokenizer.unk_id).sum() / max(1, (~is_special).sum()))
 
     def _test_paths(self) -> dict[str, Path]:
         if not self.test_files:
-            wanted = "name them (+task.data.test_files.NAME=FILE), or leave predict_test=false"
-            raise ValueError(f"task {self.inputs.name!r} has no test files to predict; {wanted}")
+            raise ValueError(
+                f"task {self.inputs.name!r} has no test files to predict; name them"
+                " (+task.data.test_files.NAME=FILE), or leave predict_test=false"
+            )
         return {name: self.require(file) for name, file in self.test_files.items()}
 
     def evaluation_loader(self, sequences: Sequences) -> DataLoader[Batch]:
         """All sequences once, in large batches of similar length; the same on every rank."""
         batches: Any = token_budget_batches(sequences.lengths, self.evaluation_tokens)
-        return DataLoader(
-            batches, batch_size=None, collate_fn=partial(make_batch, sequences, targets={})
-        )
+        collate = partial(make_batch, sequences, targets={})
+        return DataLoader(batches, batch_size=None, collate_fn=collate)
 
     @property
     def epoch_ends(self) -> list[int]:
@@ -368,76 +393,92 @@ class FinetuningDataModule(LightningDataModule):
 
     def train_dataloader(self) -> Any:
         """Batches from the trainer's step to the next evaluation."""
-        return Anew(self._stretch)
+        return ReiterableLoader(self._loader_to_next_evaluation)
 
-    def _stretch(self) -> Any:
-        step, rank, world = place_of(self.trainer)
-        stop = next((mark for mark in self.evaluation_steps if mark > step), step)
-        return batch_loader(
-            TrainingBatches(self, range(step, stop), rank, world),
-            self.plan.num_workers,
-            self.trainer,
-        )
+    def _loader_to_next_evaluation(self) -> Any:
+        step, rank, world_size = loader_position(self.trainer)
+        later_evaluations = (mark for mark in self.evaluation_steps if mark > step)
+        stop = next(later_evaluations, step)
+        batches = TrainingBatches(self, range(step, stop), rank, world_size)
+        return batch_loader(batches, self.plan.num_workers, self.trainer)
 
     def val_dataloader(self) -> Any:
+        # one loader for all passes: its batches never change
         loader = self.evaluation_loader(self.validation_sequences)
-        return Anew(lambda: loader)
+        return ReiterableLoader(lambda: loader)
 
 
 class TrainingBatches(IterableDataset[Batch]):
-    """This rank's part of some optimizer steps' batches, each a pure function of (seed, step, rank,
-    world size).
+    """This rank's part of some optimizer steps' batches.
+
+    Each is a pure function of (seed, step, rank, world size).
     """
 
     def __init__(
         self, data: FinetuningDataModule, steps: range, rank: int, world_size: int
     ) -> None:
-        self.sequences, self.targets, self.plan = (
-            data.train_sequences,
-            data.train_targets,
-            data.plan,
-        )
-        self.places = [data.place_of(step) for step in steps]
-        self.rank, self.world_size = rank, world_size
+        self.sequences = data.train_sequences
+        self.targets = data.train_targets
+        self.plan = data.plan
+        self.places = [data.loader_position(step) for step in steps]
+        self.rank = rank
+        self.world_size = world_size
 
     def __iter__(self) -> Iterator[Batch]:
+        # Worker w of W makes every W-th batch.
         worker = get_worker_info()
-        first, stride = (worker.id, worker.num_workers) if worker else (0, 1)
+        first = 0
+        stride = 1
+        if worker:
+            first = worker.id
+            stride = worker.num_workers
         batches: list[Ints] = []
-        current = -2
+        batches_epoch: int | None = None
         for epoch, position, sequences in self.places[first::stride]:
-            if epoch != current:
-                size, seed, lengths = (
-                    self.plan.global_batch_size,
-                    self.plan.seed,
-                    self.sequences.lengths[sequences],
-                )
-                # The sequences that come first share the first epoch's number: they are other
-                # sequences.
-                batches = bucketed_batches(lengths, batch_size=size, seed=seed, epoch=max(0, epoch))
-                current = epoch
-            index = batches[position] + sequences.start
-            contents = uniform_u64(
-                self.plan.seed, epoch + 1, "contents", index, self.sequences.lengths[index]
-            )
-            # A rank without an example of its own computes on one, with a weight of nothing.
-            mine = index[self.rank :: self.world_size]
-            batch = make_batch(self.sequences, mine if len(mine) else index[:1], self.targets)
-            yield batch | {
-                "contents": int(contents.sum()),
-                "global_examples": len(index),
-                "global_targets": int(self.sequences.num_targets[index].sum()),
-                "global_tokens": int(self.sequences.lengths[index].sum()),
-                "local_weight": float(len(mine) > 0),
-            }
+            if epoch != batches_epoch:
+                batches = self._batches_of(epoch, sequences)
+                batches_epoch = epoch
+            yield self._local_batch(epoch, batches[position] + sequences.start)
+
+    def _batches_of(self, epoch: int, sequences: slice) -> list[Ints]:
+        """An epoch's batches; the sequences are numbered from the slice's beginning."""
+        # The sequences that come first (epoch -1) share the first epoch's number: they are other
+        # sequences.
+        return bucketed_batches(
+            self.sequences.lengths[sequences],
+            batch_size=self.plan.global_batch_size,
+            seed=self.plan.seed,
+            epoch=max(0, epoch),
+        )
+
+    def _local_batch(self, epoch: int, index: Ints) -> Batch:
+        """This rank's examples of the global batch at `index`."""
+        lengths = self.sequences.lengths[index]
+        contents = uniform_u64(self.plan.seed, epoch + 1, "contents", index, lengths)
+        local_index = index[self.rank :: self.world_size]
+        has_examples = len(local_index) > 0
+        # A rank without an example computes on another's, with a weight of nothing.
+        if not has_examples:
+            local_index = index[:1]
+        batch = make_batch(self.sequences, local_index, self.targets)
+        return batch | {
+            "contents": int(contents.sum()),
+            "global_examples": len(index),
+            "global_targets": int(self.sequences.num_targets[index].sum()),
+            "global_tokens": int(lengths.sum()),
+            "local_weight": float(has_examples),
+        }
 
 
 def make_batch(sequences: Sequences, index: Ints, targets: Mapping[str, Ints]) -> Batch:
     """The sequences at `index` as a torch batch, with their part of each target [N]."""
     arrays = sequences.gather(index)
+    # The lengths become the layout, which attention asks for; all else is a tensor.
     layout = Layout.ragged(arrays.pop("lengths"))
-    arrays |= {name: values[index] for name, values in targets.items()} | {"example_index": index}
-    tensors = {
-        name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()
-    }
-    return tensors | {"layout": layout}
+    arrays |= {name: values[index] for name, values in targets.items()}
+    arrays["example_index"] = index
+    batch: Batch = {}
+    for name, array in arrays.items():
+        batch[name] = torch.from_numpy(np.ascontiguousarray(array))
+    batch["layout"] = layout
+    return batch

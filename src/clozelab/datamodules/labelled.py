@@ -1,19 +1,23 @@
-"""Labelled texts and pairs from tables: the official GLUE files, and anybody's tsv, csv, jsonl,
-Parquet or Arrow.
+"""Labelled texts and pairs from tables.
 
-A task is a YAML.
+Tables are the official GLUE files, and anybody's tsv, csv, jsonl, Parquet or Arrow. A task is a
+YAML.
 
 GLUE's format is tab-separated but not CSV: a quotation mark is a character like any other. Some
 files begin with a byte order mark, some end their lines with CRLF, CoLA has no header, test files
 have no labels. A rare damaged row is skipped and counted. A label outside the list is never
 skipped: it means that the list or the column is wrong.
+
+Letters: N examples, W windows of them, K classes.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +63,9 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class TextExamples:
-    """Labelled texts of a table, in file order: of each example its text, its pair, or a context
-    and its endings.
+    """Labelled texts of a table, in file order.
+
+    The texts of an example are its text, its pair, or a context and its endings.
     """
 
     ids: list[str] = field(default_factory=list)
@@ -72,17 +77,20 @@ class TextExamples:
         return len(self.ids)
 
     def select(self, index: Sequence[int]) -> TextExamples:
-        labels = None if self.labels is None else [self.labels[i] for i in index]
-        return TextExamples(
-            [self.ids[i] for i in index], [self.texts[i] for i in index], labels, self.num_bad_rows
-        )
+        labels = None
+        if self.labels is not None:
+            labels = [self.labels[i] for i in index]
+        ids = [self.ids[i] for i in index]
+        texts = [self.texts[i] for i in index]
+        return TextExamples(ids, texts, labels, self.num_bad_rows)
 
     def limited(self, most: int | None) -> TextExamples:
         return self.select(subset(len(self), most))
 
     def label_values(self, names: Sequence[str]) -> NDArray[Any]:
-        """[N]: indices into `names`, or the numbers themselves where there are none; -1 for a file
-        without labels.
+        """[N]: indices into `names`, or the numbers themselves where there are no names.
+
+        It is -1 for a file without labels.
         """
         if self.labels is None:
             return np.full(len(self), -1, dtype=np.int64)
@@ -94,13 +102,14 @@ class TextExamples:
 
 @dataclass(frozen=True)
 class TableFormat:
-    """Where a task's texts and labels stand in a table; columns are found by name, in any order,
-    among any others.
+    """Where a task's texts and labels stand in a table.
 
-    tsv: tabs alone, a quotation mark is a character like any other (GLUE). csv: quoted where
-    needed. jsonl: an object a line. parquet, arrow: as pandas and `datasets` write them. auto: by
-    the file's name. A number or a truth stands as JSON writes it; null and NaN are missing; a list
-    is neither a text nor a label."""
+    Columns are found by name, in any order, among any others. Of the file formats, tsv has tabs
+    alone, and a quotation mark is a character like any other (GLUE); csv is quoted where needed;
+    jsonl has an object a line; parquet and arrow are as pandas and `datasets` write them; auto goes
+    by the file's name. A number or a truth stands as JSON writes it. Null and NaN are missing. A
+    list is neither a text nor a label.
+    """
 
     text_columns: Sequence[str]
     label_column: str
@@ -118,7 +127,7 @@ class TableFormat:
         expected: str = ANY,
         listed: Sequence[str] = (),
     ) -> TextExamples:
-        """Read one file; of a test file without its labels, whether it `has_labels` or not.
+        """Read one file, with its labels where `has_labels`: a test file may lack them.
 
         The labels are `expected` to be CLASSES, NUMBERS or ANY names; `names`: those that there
         are; `listed`: some that are labels beside others. A wrong label is never skipped. The
@@ -129,91 +138,104 @@ class TableFormat:
         damaged rows.
         """
         table = open_table(path, self.file_format, header=self.columns, required=self.text_columns)
-        wanted, id_column = self._wanted_columns(table, has_labels)
-        labels = LabelColumn(path, names, expected, listed=listed)
+        columns, id_column = self._columns_to_read(table, has_labels)
+        label_column = LabelColumn(path, names, expected, listed=listed)
         class_names = self._class_names(table, listed if names is None else names, expected)
-        examples = TextExamples(labels=[] if has_labels else None)
-        bad: list[str] = []
+        examples = TextExamples()
+        labels: list[str] = []
+        damaged: list[str] = []
         num_rows = 0
-        for row, (number, record) in enumerate(table.rows(wanted)):
+        for row, (line, record) in enumerate(table.rows(columns)):
             num_rows += 1
             cells = self._cells_of(record, id_column)
             if isinstance(cells, str):
-                bad.append(f"{path}:{number}: {cells}")
+                damaged.append(f"{path}:{line}: {cells}")
                 continue
-            if examples.labels is not None and not isinstance(record, str):
+            if has_labels and not isinstance(record, str):
                 label = record.get(self.label_column)
                 if class_names:
                     label = _named_class(label, class_names)
-                examples.labels.append(labels.add(number, label))
+                labels.append(label_column.add(line, label))
             name, texts = cells
             examples.ids.append(str(row) if name is None else name)
             examples.texts.append(texts)
         # A label column that is no column of labels, before the rows that are damaged beside it.
-        labels.refuse()
-        refuse_wrong_file(path, bad, num_rows, f"the columns {table.columns}")
-        examples.num_bad_rows = len(bad)
+        label_column.refuse()
+        refuse_wrong_file(path, damaged, num_rows, f"the columns {table.columns}")
+        if has_labels:
+            examples.labels = labels
+        examples.num_bad_rows = len(damaged)
         return examples
 
-    def _class_names(self, table: Table, known: Sequence[str], expected: str) -> list[str]:
-        """The names of the label column's numbers; none where numbers are wanted, or the known
-        classes are others.
+    def _class_names(self, table: Table, listed: Sequence[str], expected: str) -> list[str]:
+        """The names of the label column's numbers, where the file says them.
+
+        There are none where numbers are expected, or where the listed classes are others.
         """
         names = table.class_names.get(self.label_column, [])
-        if expected == NUMBERS or (known and not set(names) <= set(known)):
+        if expected == NUMBERS:
+            return []
+        if listed and not set(names) <= set(listed):
             return []
         return names
 
-    def _wanted_columns(self, table: Table, has_labels: bool) -> tuple[list[str], str | None]:
-        """The columns to read, and the one with names; ValueError for one that is missing or stands
-        there twice."""
-        wanted = list(self.text_columns)
+    def _columns_to_read(self, table: Table, has_labels: bool) -> tuple[list[str], str | None]:
+        """All columns to read, and the one with ids.
+
+        ValueError for one that is missing or stands there twice.
+        """
+        columns = list(self.text_columns)
         if has_labels:
-            wanted.append(self.label_column)
-        missing = [name for name in wanted if name not in table.columns]
+            columns.append(self.label_column)
+        missing = [name for name in columns if name not in table.columns]
         if missing:
-            only = ""
+            advice = ""
             if missing == [self.label_column]:
-                only = " (a test file without labels can only be predicted)"
-            named = ", ".join(map(repr, missing))
+                advice = " (a test file without labels can only be predicted)"
+            listed = ", ".join(map(repr, missing))
             raise ValueError(
-                f"{table.path} has no column {named}; its columns are {table.columns}{only}",
+                f"{table.path} has no column {listed}; its columns are {table.columns}{advice}",
             )
         id_column = self.id_column
         if id_column is not None and id_column not in table.columns:
+            # Ids are worth having, but no reason to refuse a file.
             log.warning("%s has no column %r: its rows are numbered from 0", table.path, id_column)
             id_column = None
         if id_column is not None:
-            wanted.append(id_column)
-        table.refuse_twins(wanted)
-        return list(dict.fromkeys(wanted)), id_column
+            columns.append(id_column)
+        table.refuse_twins(columns)
+        return list(dict.fromkeys(columns)), id_column
 
     def _cells_of(
         self,
         record: Record,
         id_column: str | None,
     ) -> tuple[str | None, tuple[str, ...]] | str:
-        """A row's name and texts; of a damaged one, what is wrong with it."""
+        """A row's id and texts; of a damaged row, what is wrong with it."""
         if isinstance(record, str):
             return record
-        names = list(self.text_columns)
+        columns = list(self.text_columns)
         if id_column is not None:
-            names.append(id_column)
-        cells = dict[str, str]()
-        lacking = [name for name in names if is_missing(record.get(name))]
+            columns.append(id_column)
+        lacking = [name for name in columns if is_missing(record.get(name))]
         if lacking:
             return f"no value of {', '.join(lacking)}"
-        for name in names:
+        cells = dict[str, str]()
+        for name in columns:
             try:
                 cells[name] = cell_text(record[name])
             except ValueError as problem:
                 return f"{name} is {problem}, and a text was expected"
-        return cells.get(id_column or ""), tuple(cells[name] for name in self.text_columns)
+        texts = tuple(cells[name] for name in self.text_columns)
+        if id_column is None:
+            return None, texts
+        return cells[id_column], texts
 
 
 def _named_class(value: Any, names: Sequence[str]) -> Any:
-    """The name of a class's number; None for -1, by which the datasets library means that a row has
-    no label.
+    """The name of a class's number.
+
+    None for -1, by which the datasets library means that a row has no label.
     """
     if isinstance(value, int) and 0 <= value < len(names):
         return names[value]
@@ -255,30 +277,30 @@ class LabelledSplit:
     @property
     def input_labels(self) -> NDArray[Any]:
         """[num_inputs]: a window has the label of its text."""
-        return (
-            self.labels
-            if self.window_offsets is None
-            else np.repeat(self.labels, np.diff(self.window_offsets))
-        )
+        if self.window_offsets is None:
+            return self.labels
+        return np.repeat(self.labels, np.diff(self.window_offsets))
 
     def pool(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """[num_inputs, K] -> [N, K]."""
+        """Pool the logits of each example's windows: [num_inputs, K] -> [N, K]."""
         if self.window_offsets is None:
             return logits
+        # `reduceat` reduces from each start to the next one: starts [0, 3] of five windows give
+        # rows 0 to 2 and rows 3 to 4.
         starts = self.window_offsets[:-1]
         if self.pooling == "max":
             return np.maximum.reduceat(logits, starts, axis=0)
-        return (
-            np.add.reduceat(logits, starts, axis=0) / np.diff(self.window_offsets)[:, None]
-        ).astype(np.float32)
+        sums = np.add.reduceat(logits, starts, axis=0)
+        num_windows = np.diff(self.window_offsets)[:, None]
+        return (sums / num_windows).astype(np.float32)
 
 
 class LabelledDataModule(FinetuningDataModule):
-    """Single texts or pairs with a class or a number each. Args: as conf/task/format/labelled.yaml
-    says of each.
+    """Single texts or pairs with a class or a number each.
 
     Windows of a long text are training examples with its label; their logits are pooled into one
-    prediction."""
+    prediction. Args: as conf/task/format/labelled.yaml says of each.
+    """
 
     def __init__(
         self,
@@ -299,37 +321,24 @@ class LabelledDataModule(FinetuningDataModule):
         **common: Any,
     ) -> None:
         super().__init__(**common)
-        self.layout = TableFormat(
-            list(text_columns), label_column, id_column, columns and list(columns), file_format
-        )
+        text_columns = list(text_columns)
+        if columns:
+            columns = list(columns)
+        self.layout = TableFormat(text_columns, label_column, id_column, columns, file_format)
         self.test_layout = replace(self.layout, id_column=test_id_column)
-        labels = (
-            labels if self.inputs.label_names is None or numeric_labels else self.inputs.label_names
-        )
-        self.labels = [str(label) for label in labels] if labels is not None else None
+        # The classes of a fine-tuned model go before those of the configuration.
+        if self.inputs.label_names is not None and not numeric_labels:
+            labels = self.inputs.label_names
+        self.labels: list[str] | None = None
+        if labels is not None:
+            self.labels = [str(label) for label in labels]
         self.numeric_labels = numeric_labels
-        if len(text_columns) not in (1, 2):
-            raise ValueError(f"text_columns must name one or two columns, not {list(text_columns)}")
-        if self.labels is not None and len(set(self.labels)) < len(self.labels):
-            raise ValueError(f"task.data.labels names a label twice: {self.labels}")
-        if pairs not in ("joint", "apart") or (pairs == "apart" and len(text_columns) != 2):
-            raise ValueError(
-                f"pairs={pairs!r} of the columns {list(text_columns)}: joint, or of two columns"
-                " apart"
-            )
+        _check_columns_and_labels(text_columns, self.labels, pairs)
         self.pairs = pairs
-        if long_documents not in ("truncate", "windows"):
-            raise ValueError(
-                f"long_documents={long_documents!r} is unknown; known: truncate, windows"
-            )
-        if window_pooling not in ("mean", "max"):
-            raise ValueError(f"window_pooling={window_pooling!r} is unknown; known: mean, max")
-        self.windows = (window_stride, window_pooling) if long_documents == "windows" else None
-        if self.windows and len(text_columns) != 1:
-            raise ValueError(
-                "long_documents=windows is for single texts; this task has pairs,"
-                f" {list(text_columns)}"
-            )
+        self.window_stride: int | None = None
+        if _reads_windows(long_documents, window_pooling, text_columns):
+            self.window_stride = window_stride
+        self.window_pooling = window_pooling
         self.extra_paths = {
             name: self.require(file) for name, file in (extra_validation_files or {}).items()
         }
@@ -345,30 +354,35 @@ class LabelledDataModule(FinetuningDataModule):
     def reading(self) -> dict[str, Any]:
         extra = {name: file_sha256(path) for name, path in self.extra_paths.items()}
         layout = [asdict(self.layout), self.labels, self.numeric_labels]
-        return {"layout": layout, "extra_validation": extra, "windows": self.windows}
+        windows = None
+        if self.window_stride is not None:
+            windows = (self.window_stride, self.window_pooling)
+        return {"layout": layout, "extra_validation": extra, "windows": windows}
 
     @property
     def tokenization(self) -> dict[str, Any]:
-        return super().tokenization | ({"pairs": self.pairs} if self.pairs != "joint" else {})
+        tokenization = super().tokenization
+        # Joint pairs have no key: older fingerprints knew nothing else.
+        if self.pairs != "joint":
+            tokenization["pairs"] = self.pairs
+        return tokenization
 
     def read_splits(self) -> None:
         self.train = self._load(
             self.train_path, self.labels, self.plan.max_train_examples, is_training=True
         )
-        self._look_at_classes()
-        extra = {
-            name: self._load(path, self.train.label_names, None)
-            for name, path in self.extra_paths.items()
-        }
-        self.validation = replace(
-            self._load(self.validation_path, self.train.label_names, None), extra=extra
-        )
+        self._check_classes()
+        names = self.train.label_names
+        extra = {name: self._load(path, names, None) for name, path in self.extra_paths.items()}
+        validation = self._load(self.validation_path, names, None)
+        self.validation = replace(validation, extra=extra)
         self.train_targets = {"labels": self.train.input_labels}
-        self.train_sequences = self._inputs(self.train.sequences)
-        joined = join_sequences([one.sequences for one in (self.validation, *extra.values())])
-        self.validation_sequences = self._inputs(joined)
+        self.train_sequences = self._grouped(self.train.sequences)
+        validation_splits = [self.validation, *extra.values()]
+        joined = join_sequences([split.sequences for split in validation_splits])
+        self.validation_sequences = self._grouped(joined)
 
-    def _look_at_classes(self) -> None:
+    def _check_classes(self) -> None:
         """ValueError for a training file of one class; a warning for classes without an example."""
         if self.numeric_labels:
             if len(self.train) > 1 and np.ptp(self.train.labels) == 0:
@@ -377,7 +391,7 @@ class LabelledDataModule(FinetuningDataModule):
                 )
             return
         refuse_one_class(self.train_path, self.train.label_names, "task.data.label_column")
-        # else the classes are a model's, and the file may lack some
+        # A fine-tuned model brings its classes, and the file may lack some of those.
         if self.inputs.label_names is None:
             warn_of_lacking_classes(self.train_path, self.train.labels, self.train.label_names)
 
@@ -385,6 +399,7 @@ class LabelledDataModule(FinetuningDataModule):
         """ValueError, with file and line, for a number beyond `number_range` (least, largest)."""
         if number_range is None or not self.numeric_labels:
             return
+        # An error names the line, which only reading the file again can tell.
         least, largest = number_range
         for _, path, split in self.splits():
             if len(split) and not least <= split.labels.min() <= split.labels.max() <= largest:
@@ -406,17 +421,21 @@ class LabelledDataModule(FinetuningDataModule):
                     "(task.module.number_range): mend it, or widen the range"
                 )
 
-    def _inputs(self, sequences: TokenSequences) -> Sequences:
+    def _grouped(self, sequences: TokenSequences) -> Sequences:
         """An example is one sequence, or the two of a pair that are read apart."""
-        return GroupedSequences(sequences, 2) if self.pairs == "apart" else sequences
+        if self.pairs == "apart":
+            return GroupedSequences(sequences, 2)
+        return sequences
 
     def splits(self) -> list[tuple[str, Path, Any]]:
-        extra = self.validation.extra.items()
-        return super().splits() + [(name, self.extra_paths[name], split) for name, split in extra]
+        extra = [
+            (name, self.extra_paths[name], split) for name, split in self.validation.extra.items()
+        ]
+        return super().splits() + extra
 
     def read_test(self, path: Path) -> tuple[Sequences, LabelledSplit]:
         split = self._load(path, self.train.label_names, None, has_labels=False)
-        return self._inputs(split.sequences), split
+        return self._grouped(split.sequences), split
 
     def _load(
         self,
@@ -427,124 +446,192 @@ class LabelledDataModule(FinetuningDataModule):
         *,
         is_training: bool = False,
     ) -> LabelledSplit:
-        """One split. `names` None: the sorted labels of the file. ValueError where two rows to
-        predict have one id.
+        """One split. `names` None: the sorted labels of the file.
+
+        ValueError where two rows to predict have one id.
         """
-
-        def build() -> tuple[Arrays, Facts]:
-            examples = self._read(path, names, has_labels)
-            known = [] if self.numeric_labels else list(names or sorted(set(examples.labels or [])))
-            chosen = examples.limited(max_examples)
-            texts = [list(part) for part in zip(*chosen.texts, strict=True)]
-            values = chosen.label_values(known)
-            values = values.astype(np.float32) if values.dtype.kind == "f" else values
-            arrays: Arrays = {"ids": np.array(chosen.ids, dtype=np.str_), "labels": values}
-            tokenizer, length = self.inputs.tokenizer, self.max_seq_length
-            counts = {"empty_texts": sum(not text.strip() for part in texts for text in part)}
-            if self.windows is None:
-                parts = (
-                    [[text for pair in chosen.texts for text in pair]]
-                    if self.pairs == "apart"
-                    else texts
-                )
-                sequences = encode_examples(tokenizer, *parts, max_seq_length=length)
-            else:
-                stride, _ = self.windows
-                sequences, offsets = encode_windows(
-                    tokenizer, texts[0], max_seq_length=length, stride=stride
-                )
-                counts["windows"] = len(sequences)
-                arrays["window_offsets"] = offsets
-            facts = {
-                "label_names": known,
-                "num_available": len(examples),
-                "num_bad_rows": examples.num_bad_rows,
-            }
-            return arrays | sequences.arrays(), facts | {"counts": sequences.cut_counts() | counts}
-
         layout = asdict(self.layout if has_labels else self.test_layout)
+        # An empty list of names stays one, and a list is what JSON writes of any sequence.
+        listed_names = names and list(names)
         settings = {
-            "layout": [layout, self.numeric_labels, names and list(names), has_labels],
+            "layout": [layout, self.numeric_labels, listed_names, has_labels],
             "max_examples": max_examples,
-            "window_stride": self.windows and self.windows[0],
+            "window_stride": self.window_stride,
         }
-        arrays, facts, _ = self.cached(path, settings, build)
-        # an oversampled training file has rows twice, and no prediction carries their names
+        encode = partial(self._encode, path, names, max_examples, has_labels)
+        arrays, facts, _ = self.cached(path, settings, encode)
+        # An oversampled training file has rows twice, and no prediction carries their names.
         if not is_training:
             _refuse_ids_twice(path, arrays["ids"], layout["id_column"])
-        kept = TokenSequences.of(arrays), arrays["ids"], arrays["labels"]
-        _, pooling = self.windows or (0, "mean")
+        pooling = "mean"
+        if self.window_stride is not None:
+            pooling = self.window_pooling
         return LabelledSplit(
-            *kept, **facts, window_offsets=arrays.get("window_offsets"), pooling=pooling
+            sequences=TokenSequences.of(arrays),
+            ids=arrays["ids"],
+            labels=arrays["labels"],
+            window_offsets=arrays.get("window_offsets"),
+            pooling=pooling,
+            **facts,
         )
+
+    def _encode(
+        self,
+        path: Path,
+        names: Sequence[str] | None,
+        max_examples: int | None,
+        has_labels: bool,
+    ) -> tuple[Arrays, Facts]:
+        """What the cache holds of one split."""
+        examples = self._read(path, names, has_labels)
+        label_names: list[str] = []
+        if not self.numeric_labels:
+            label_names = list(names or sorted(set(examples.labels or [])))
+        selected = examples.limited(max_examples)
+        labels = selected.label_values(label_names)
+        if labels.dtype.kind == "f":
+            labels = labels.astype(np.float32)
+        arrays: Arrays = {"ids": np.array(selected.ids, dtype=np.str_), "labels": labels}
+        all_texts = list(itertools.chain.from_iterable(selected.texts))
+        counts = {"empty_texts": sum(not text.strip() for text in all_texts)}
+        tokenizer = self.inputs.tokenizer
+        if self.window_stride is not None:
+            sequences, offsets = encode_windows(
+                tokenizer,
+                all_texts,
+                max_seq_length=self.max_seq_length,
+                stride=self.window_stride,
+            )
+            counts["windows"] = len(sequences)
+            arrays["window_offsets"] = offsets
+        else:
+            # [(a, b), (c, d)]: two sequences "a" and "b" of a pair that is read apart, one
+            # sequence "a [SEP] b" of another
+            if self.pairs == "apart":
+                columns = [all_texts]
+            else:
+                columns = [list(column) for column in zip(*selected.texts, strict=True)]
+            sequences = encode_examples(tokenizer, *columns, max_seq_length=self.max_seq_length)
+        facts: Facts = {
+            "label_names": label_names,
+            "num_available": len(examples),
+            "num_bad_rows": examples.num_bad_rows,
+            "counts": sequences.cut_counts() | counts,
+        }
+        return arrays | sequences.arrays(), facts
 
     def _read(
         self, path: Path, names: Sequence[str] | None = None, has_labels: bool = True
     ) -> TextExamples:
-        """Of any label unless `names` are given: which of them belong there is for a preview's
-        reader to say.
+        """The examples of a file, of any label unless `names` are given.
+
+        Which of them belong there is for a preview's reader to say.
         """
         layout = self.layout if has_labels else self.test_layout
         if self.numeric_labels:
-            expected = NUMBERS
-        else:
-            expected = CLASSES
-        if names is None and self.labels is not None and not self.numeric_labels:
+            return layout.read(path, has_labels, names=names, expected=NUMBERS)
+        expected = CLASSES
+        if names is None and self.labels is not None:
             expected = ANY  # the classes are named: the file's own set is not what is trained on
-        listed = [] if self.numeric_labels else self.labels
-        return layout.read(path, has_labels, names=names, expected=expected, listed=listed or ())
+        return layout.read(
+            path, has_labels, names=names, expected=expected, listed=self.labels or ()
+        )
 
     def compute_baselines(self) -> Scores:
         """Bag of words."""
         names = self.train.label_names
         train = self._read(self.train_path, names or None).limited(self.plan.max_train_examples)
-        paths = {
-            "": self.validation_path,
-            **{f"{name}_": path for name, path in self.extra_paths.items()},
-        }
-        asked = {name: self._read(path, names or None) for name, path in paths.items()}
-        learnt, labels = _pairs(train), train.label_values(names)
-        texts = [pair for examples in asked.values() for pair in _pairs(examples)]
+        # Prefix of a score's name -> the validation set that it is of.
+        paths = {"": self.validation_path}
+        paths |= {f"{name}_": path for name, path in self.extra_paths.items()}
+        validation = {prefix: self._read(path, names or None) for prefix, path in paths.items()}
+        train_pairs = _pairs(train)
+        labels = train.label_values(names)
+        validation_pairs: list[tuple[str, str]] = []
+        for examples in validation.values():
+            validation_pairs += _pairs(examples)
+        # All sets are guessed at once, behind each other: the words are learnt once.
         guesses: NDArray[Any]
         if names:
-            metrics = ["accuracy", "f1", "matthews"] if len(names) == 2 else ["accuracy"]
-            guesses = guess_classes(learnt, labels, texts, len(names))
+            metrics = ["accuracy"]
+            if len(names) == 2:
+                metrics = ["accuracy", "f1", "matthews"]
+            guesses = guess_classes(train_pairs, labels, validation_pairs, len(names))
         else:
             metrics = ["spearman", "pearson"]
-            guesses = guess_numbers(learnt, labels, texts)
+            guesses = guess_numbers(train_pairs, labels, validation_pairs)
         scores: dict[str, float] = {}
-        for prefix, examples in asked.items():
-            mine, guesses = guesses[: len(examples)], guesses[len(examples) :]
-            found = glue.score(metrics, mine, examples.label_values(names))
-            scores |= {f"{prefix}{name}": value for name, value in found.items()}
+        start = 0
+        for prefix, examples in validation.items():
+            end = start + len(examples)
+            set_scores = glue.score(metrics, guesses[start:end], examples.label_values(names))
+            scores |= {f"{prefix}{name}": value for name, value in set_scores.items()}
+            start = end
         return {BAG: scores}
 
     def preview(self) -> TaskPreview:
-        train, validation = self._preview(self.train_path), self._preview(self.validation_path)
-        names = None if self.numeric_labels else self.labels or sorted(set(train.labels or ()))
+        train = self._preview(self.train_path)
+        validation = self._preview(self.validation_path)
+        names: Sequence[str] | None = None
+        if not self.numeric_labels:
+            names = self.labels or sorted(set(train.labels or ()))
         return TaskPreview(
             train, validation, names, is_regression=self.numeric_labels, aligned=True
         )
 
     def _preview(self, path: Path) -> Preview:
-        found = self._read(path)
-        texts = dict(zip(self.layout.text_columns, zip(*found.texts, strict=True), strict=True))
-        return Preview(texts, found.labels, len(found), {"damaged rows": found.num_bad_rows})
+        examples = self._read(path)
+        columns = zip(*examples.texts, strict=True)
+        texts = dict(zip(self.layout.text_columns, columns, strict=True))
+        counts = {"damaged rows": examples.num_bad_rows}
+        return Preview(texts, examples.labels, len(examples), counts)
+
+
+def _check_columns_and_labels(
+    text_columns: Sequence[str], labels: Sequence[str] | None, pairs: str
+) -> None:
+    if len(text_columns) not in (1, 2):
+        raise ValueError(f"text_columns must name one or two columns, not {list(text_columns)}")
+    if labels is not None and len(set(labels)) < len(labels):
+        raise ValueError(f"task.data.labels names a label twice: {labels}")
+    if pairs not in ("joint", "apart") or (pairs == "apart" and len(text_columns) != 2):
+        raise ValueError(
+            f"pairs={pairs!r} of the columns {list(text_columns)}: joint, or of two columns apart"
+        )
+
+
+def _reads_windows(long_documents: str, window_pooling: str, text_columns: Sequence[str]) -> bool:
+    """Whether long texts are read in windows; ValueError for settings that do not exist."""
+    if long_documents not in ("truncate", "windows"):
+        raise ValueError(f"long_documents={long_documents!r} is unknown; known: truncate, windows")
+    if window_pooling not in ("mean", "max"):
+        raise ValueError(f"window_pooling={window_pooling!r} is unknown; known: mean, max")
+    if long_documents == "windows" and len(text_columns) != 1:
+        raise ValueError(
+            f"long_documents=windows is for single texts; this task has pairs, {list(text_columns)}"
+        )
+    return long_documents == "windows"
 
 
 def _refuse_ids_twice(path: Path, ids: NDArray[np.str_], column: str | None) -> None:
     """ValueError where two rows have one id, so that nobody could tell whose a prediction is."""
-    names, first, counts = np.unique(ids, return_index=True, return_counts=True)
-    twice = np.flatnonzero(counts > 1)
-    if not len(twice):
+    distinct, first_rows, counts = np.unique(ids, return_index=True, return_counts=True)
+    repeated = np.flatnonzero(counts > 1)
+    if not len(repeated):
         return
-    example = names[twice[first[twice].argmin()]]
+    # `distinct` is sorted; the example is the one that comes first in the file
+    example = distinct[repeated[first_rows[repeated].argmin()]]
     raise ValueError(
-        f"{path}: {len(twice)} ids of the column {column!r} stand there twice, the first"
+        f"{path}: {len(repeated)} ids of the column {column!r} stand there twice, the first"
         f" {str(example)!r}, so that predictions would share them; make them unique, or number the"
         " rows (task.data.id_column=null)"
     )
 
 
 def _pairs(examples: TextExamples) -> list[tuple[str, str]]:
-    return [(texts[0], texts[1] if len(texts) == 2 else "") for texts in examples.texts]
+    """The texts as pairs, whose second side is empty for single texts."""
+    pairs = []
+    for texts in examples.texts:
+        second = texts[1] if len(texts) == 2 else ""
+        pairs.append((texts[0], second))
+    return pairs

@@ -1,8 +1,7 @@
-"""What a label is, and what is none: the labels of one file are collected, and refused together
-with their lines.
+"""What a label is, and what is none.
 
-A label is a text, a number or a truth. A list, a dictionary, an empty cell and NaN are none, and no
-row is skipped for
+The labels of one file are collected, and refused together with their lines. A label is a text, a
+number or a truth. A list, a dictionary, an empty cell and NaN are none, and no row is skipped for
 them: they mean that the column is wrong, or that somebody's export lost something. Of a file whose
 classes nobody named, the whole set is looked at as well: two labels that differ by spaces alone are
 no two classes.
@@ -22,7 +21,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from clozelab.metrics import glue
-from clozelab.suggestions import shortened
+from clozelab.text.formatting import shortened
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +31,12 @@ SHOWN_CHARACTERS = 40  # of a wrong value
 NOT_A_LABEL = ("nan", "NaN", "NAN", "<NA>", "NaT")
 MAYBE_MISSING = ("None", "null", "NULL", "N/A", "NA", "n/a")  # these may be names, too
 # so many examples, of which so many have a class of their own
-MANY_CLASSES_FROM, MANY_CLASSES_FRACTION = (20, 0.5)
-CLASSES, NUMBERS, ANY = "classes", "numbers", "any"  # what a column of labels is expected to hold
+MANY_CLASSES_FROM = 20
+MANY_CLASSES_FRACTION = 0.5
+# what a column of labels is expected to hold
+CLASSES = "classes"
+NUMBERS = "numbers"
+ANY = "any"
 # what to do, in messages: where classes are listed, and which key names their column
 LABEL_WORDS = (
     "task.data.labels lists the classes if they are meant so",
@@ -70,8 +73,10 @@ def is_missing(value: Any) -> bool:
 
 
 def cell_text(value: Any) -> str:
-    """A cell as text: a number or a truth as JSON writes it, a date as ISO does. ValueError for a
-    list or the like."""
+    """A cell as text: a number or a truth as JSON writes it, a date as ISO does.
+
+    ValueError for a list or the like.
+    """
     if isinstance(value, str):
         return value
     if isinstance(value, bool | int | float):
@@ -96,7 +101,7 @@ class LabelColumn:
         path: where they stand, for messages.
         names: the classes that there are; None: those of the file.
         listed: classes that a configuration lists: labels whatever they look like, beside any
-        others.
+            others.
         expected: CLASSES | NUMBERS | ANY (names of any kind, such as groups).
         is_tag: they are tags of words, for messages.
     """
@@ -110,14 +115,15 @@ class LabelColumn:
         listed: Sequence[str] = (),
         is_tag: bool = False,
     ) -> None:
-        self.path, self.expected = path, expected
+        self.path = path
+        self.expected = expected
+        self.noun = "label"
+        self.advice, self.column_key = LABEL_WORDS
         if is_tag:
-            self.kind, self.words = ("tag", TAG_WORDS)
-        else:
-            self.kind, self.words = ("label", LABEL_WORDS)
-        if expected == NUMBERS or names is None:
-            self.names = None
-        else:
+            self.noun = "tag"
+            self.advice, self.column_key = TAG_WORDS
+        self.names: list[str] | None = None
+        if expected != NUMBERS and names is not None:
             self.names = list(names)
         self.listed = frozenset(listed)
         self._problems: dict[tuple[str, str], Places] = {}  # (what is wrong, what to do) -> where
@@ -125,6 +131,7 @@ class LabelColumn:
 
     def add(self, line: int, value: Any) -> str:
         """The label of this line as text, whatever it is."""
+        # Nearly every label was seen and found right before.
         if isinstance(value, str) and value in self._seen:
             self._seen[value].add(line)
             return value
@@ -137,62 +144,66 @@ class LabelColumn:
 
     def _read(self, value: Any) -> tuple[str, str, str]:
         """(label, what is wrong with it, what to do)."""
-        one_each = f"give each row one {self.kind}, or leave the row out"
+        one_each = f"give each row one {self.noun}, or leave the row out"
+        label = ""
         try:
-            if is_missing(value):
-                label = ""
-            else:
+            if not is_missing(value):
                 label = cell_text(value)
         except ValueError as problem:
             return "", f"is {problem}, not one text or number", one_each
+        # What is listed is a label whatever it looks like: an empty text, or "NaN".
         if label in self.listed or (self.names is not None and label in self.names):
             return label, "", ""
         if not label.strip():
             return label, "is empty", one_each
         if self.names is not None:
-            hint = _near(label, self.names)
+            hint = _spelling_hint(label, self.names)
             return label, f"{label!r} is not one of the known labels {self.names}{hint}", ""
         if self.expected == NUMBERS and not glue.is_number(label):
             return label, f"{label!r} is not a number; this task predicts one", ""
+        # of ANY kind, such as groups, it may be a name
         if self.expected == CLASSES and label in NOT_A_LABEL:
             return (
                 label,
                 f"{label!r} is how a missing value is written",
-                f"{one_each}; {self.words[0]}",
+                f"{one_each}; {self.advice}",
             )
         return label, "", ""
 
     def refuse(self) -> None:
-        """ValueError names the first wrong label's line, and counts the others of its kind; warns
-        of odd classes."""
+        """ValueError names the first wrong label's line, and counts the others of its kind.
+
+        Warns of odd classes.
+        """
         if self._problems:
-            (problem, advice), places = next(iter(self._problems.items()))
-            others = sum(one.count for one in self._problems.values()) - places.count
-            counted = ""
-            if places.count > 1:
-                counted = f" ({places})"
-            more = ""
-            if others:
-                more = f"; {others} rows have other wrong {self.kind}s"
-            ending = ""
-            if advice:
-                ending = f": {advice}"
-            raise ValueError(
-                f"{self.path}:{places.lines[0]}: {self.kind} {problem}{counted}{more}{ending}",
-            )
+            raise ValueError(self._describe_problems())
         if self.names is not None or self.expected == NUMBERS:
             return
-        where = f"{self.path}, {self.kind}s"
-        instead, column_key = self.words
-        refuse_twins(where, self._seen, instead)
+        # Nobody has named the classes of this file, so the whole set is looked at.
+        where = f"{self.path}, {self.noun}s"
+        refuse_twins(where, self._seen, self.advice)
         if self.expected == CLASSES:
-            if self.kind == "label":
-                refuse_numbers(where, self._seen, instead)
-            refuse_many(where, self._seen, f"is {column_key} the right one? {instead}")
+            if self.noun == "label":
+                refuse_numbers(where, self._seen, self.advice)
+            refuse_many(where, self._seen, f"is {self.column_key} the right one? {self.advice}")
             warn_of_odd_classes(where, self._seen)
 
+    def _describe_problems(self) -> str:
+        (problem, advice), places = next(iter(self._problems.items()))
+        message = f"{self.path}:{places.lines[0]}: {self.noun} {problem}"
+        if places.count > 1:
+            message += f" ({places})"
+        # The first problem is described, the others are counted.
+        num_wrong = sum(wrong.count for wrong in self._problems.values())
+        num_others = num_wrong - places.count
+        if num_others:
+            message += f"; {num_others} rows have other wrong {self.noun}s"
+        if advice:
+            message += f": {advice}"
+        return message
 
-def _near(label: str, names: Sequence[str]) -> str:
+
+def _spelling_hint(label: str, names: Sequence[str]) -> str:
     """A hint where a known label differs by spaces, or by case alone."""
     for name in names:
         if _without_spaces(name) == _without_spaces(label):
@@ -203,8 +214,10 @@ def _near(label: str, names: Sequence[str]) -> str:
 
 
 def refuse_twins(where: str, seen: Mapping[str, Places], instead: str) -> None:
-    """ValueError where two labels are one but for spaces. `seen`: label -> its lines; `instead`:
-    what else to do."""
+    """ValueError where two labels are one but for spaces.
+
+    `seen` has the lines of each label; `instead` is what else to do.
+    """
     for first, second in _twins(seen, _without_spaces):
         raise ValueError(
             f"{where}: {first!r} ({seen[first]}) and {second!r} ({seen[second]}) "
@@ -213,10 +226,13 @@ def refuse_twins(where: str, seen: Mapping[str, Places], instead: str) -> None:
 
 
 def refuse_numbers(where: str, seen: Mapping[str, Places], instead: str) -> None:
-    """ValueError where labels are numbers to be predicted, not classes; and where two are the same
-    number."""
+    """ValueError where labels are numbers to be predicted, not classes.
+
+    The same where two labels are the same number.
+    """
     for label, places in seen.items():
         number = _number(label)
+        # "0.5" is no class; "1" and "1.0" are one, as the twins below show
         if number is not None and not number.is_integer():
             raise ValueError(
                 f"{where}: {label!r} ({places}) is a number with a fraction: "
@@ -230,8 +246,11 @@ def refuse_numbers(where: str, seen: Mapping[str, Places], instead: str) -> None
 
 
 def refuse_many(where: str, seen: Mapping[str, Places], advice: str) -> None:
-    """ValueError where about every example has a class of its own: a text, a date, a number, its
-    name."""
+    """ValueError where about every example has a class of its own.
+
+    Such a column holds a text, a date, a number, or the example's name.
+    """
+    # of a small file every class may be rare
     num_examples = sum(places.count for places in seen.values())
     if num_examples >= MANY_CLASSES_FROM and len(seen) > MANY_CLASSES_FRACTION * num_examples:
         example = shortened(repr(next(iter(seen))), SHOWN_CHARACTERS)
@@ -242,8 +261,9 @@ def refuse_many(where: str, seen: Mapping[str, Places], advice: str) -> None:
 
 
 def refuse_one_class(path: Path, names: Sequence[str], key: str) -> None:
-    """ValueError where a training file has one class: nothing can be learnt from it. `key` names
-    its column.
+    """ValueError where a training file has one class: nothing can be learnt from it.
+
+    `key` names its column.
     """
     if len(names) == 1:
         raise ValueError(
@@ -257,11 +277,11 @@ def warn_of_lacking_classes(path: Path, labels: NDArray[Any], names: Sequence[st
     present = set(labels.tolist())
     lacking = [name for number, name in enumerate(names) if number not in present]
     if lacking:
-        shown = ", ".join(map(repr, lacking[:SHOWN_LINES]))
+        listed = ", ".join(map(repr, lacking[:SHOWN_LINES]))
         if len(lacking) > SHOWN_LINES:
-            shown += ", ..."
+            listed += ", ..."
         log.warning(
-            "%s has no example of %d of %d classes: %s", path, len(lacking), len(names), shown
+            "%s has no example of %d of %d classes: %s", path, len(lacking), len(names), listed
         )
 
 
@@ -272,7 +292,12 @@ def warn_of_odd_classes(where: str, seen: Mapping[str, Places]) -> None:
         log.warning(
             "%s: %d pairs differ by case alone, and each is two classes; the first: %r (%s) and %r"
             " (%s)",
-            *(where, len(pairs), first, seen[first], second, seen[second]),
+            where,
+            len(pairs),
+            first,
+            seen[first],
+            second,
+            seen[second],
         )
     for label in MAYBE_MISSING:
         if label in seen:

@@ -1,15 +1,18 @@
-"""Texts whose tokens a frozen model is to predict, and what its log-probabilities say: minimal
-pairs of sentences.
+"""Texts whose tokens a frozen model is to predict, and what its log-probabilities say.
 
-A text's score is the sum of its tokens' log-probabilities, without [CLS] and [SEP]. From left to
-right that is the chain rule, in one pass. A masked model reads the text once for each token, with
-that token hidden: the pseudo-log- likelihood of Salazar et al. (2020). With `masking: word` the
-later pieces of the token's word are hidden as well (Kauf and Ivanova 2023), which no longer give a
-rare word's first piece away.
+Here are the questions, and minimal pairs of sentences. A text's score is the sum of its tokens'
+log-probabilities, without [CLS] and [SEP]. From left to right that is the chain rule, in one pass.
+A masked model reads the text once for each token, with that token hidden: the pseudo-log-likelihood
+of Salazar et al. (2020). With `masking: word` the later pieces of the token's word are hidden as
+well (Kauf and Ivanova 2023), which no longer give a rare word's first piece away.
 
 A question is one reading of a text: some tokens are hidden, and some are asked for. Questions of
 all texts are packed into streams without padding, longest first, so that neighbours are equally
 long.
+
+    text         [CLS] cats sleep [SEP]
+    question 0   [CLS] [MASK] sleep [SEP]    asked: token 1
+    question 1   [CLS] cats [MASK] [SEP]     asked: token 2
 
 Letters: N questions, B questions of a batch, P tokens that are asked for.
 """
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,40 +54,44 @@ Tokens = tuple[Ints, Ints]
 
 @dataclass(frozen=True)
 class Questions(Sequences):
-    """Sequences with some tokens hidden, and what is asked of each: tokens, their places and the
-    texts they are of.
-    """
+    """Sequences with some tokens hidden, and which tokens are asked for."""
 
     sequences: TokenSequences  # [N]
     offsets: Ints  # [N + 1]: what number i is asked begins at offsets[i]
     positions: Ints  # [P] of the state that predicts
-    ids: Ints  # [P]
-    text: Ints  # [P]
+    ids: Ints  # [P] the tokens that are asked for
+    text: Ints  # [P] number of the text that each is of
 
     @property
     def lengths(self) -> Ints:
         return self.sequences.lengths
 
     def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
-        """Also `prediction_positions` (slots whose states predict), `prediction_labels` and
-        `prediction_index` [P].
+        """The batch's arrays, and three of the tokens that are asked for [P].
+
+        `prediction_positions` are the slots whose states predict; `prediction_labels` the tokens;
+        `prediction_index` their place among all that are asked for.
         """
-        arrays, counts = self.sequences.gather(index), np.diff(self.offsets)[index]
-        numbers = ragged_positions(self.offsets[index], counts)[1]
-        slots = (
-            np.repeat(np.cumsum(arrays["lengths"]) - arrays["lengths"], counts)
-            + self.positions[numbers]
-        )
+        arrays = self.sequences.gather(index)
+        counts = np.diff(self.offsets)[index]
+        _, numbers = ragged_positions(self.offsets[index], counts)
+        # lengths [3, 4, 2] -> sequences start at slots [0, 3, 7]
+        starts = np.cumsum(arrays["lengths"]) - arrays["lengths"]
         return arrays | {
-            "prediction_positions": slots,
+            "prediction_positions": np.repeat(starts, counts) + self.positions[numbers],
             "prediction_labels": self.ids[numbers],
             "prediction_index": numbers,
         }
 
 
 def token_ranges(starts: Ints, lengths: Ints) -> Tokens:
-    """A range of tokens of each sequence."""
-    return np.repeat(np.arange(len(starts)), lengths), ragged_positions(starts, lengths)[1]
+    """A range of tokens of each sequence.
+
+    Starts [1, 4] and lengths [2, 1] are sequences [0, 0, 1] and positions [1, 2, 4].
+    """
+    sequence = np.repeat(np.arange(len(starts)), lengths)
+    _, position = ragged_positions(starts, lengths)
+    return sequence, position
 
 
 def inner_tokens(texts: TokenSequences) -> Tokens:
@@ -95,23 +102,33 @@ def inner_tokens(texts: TokenSequences) -> Tokens:
 def ask(
     texts: TokenSequences,
     text: Ints,
-    asked: Tokens,
+    targets: Tokens,
     hidden: Tokens | None,
     *,
     mask_id: int,
     is_causal: bool,
 ) -> Questions:
-    """Questions about texts[text[i]]: tokens that are asked for and, in a masked model, tokens that
-    are hidden.
+    """Questions about texts[text[i]]: which tokens are asked for, and which are hidden.
+
+    `targets` and `hidden` number the questions, and positions in their text.
     """
-    read = texts.gather(text)
-    ids, offsets = read["input_ids"], offsets_of(read["lengths"])
-    answers = ids[offsets[asked[0]] + asked[1]]
+    readings = texts.gather(text)
+    ids = readings["input_ids"]
+    offsets = offsets_of(readings["lengths"])
+    question, position = targets
+    # The answers are taken before any token is hidden.
+    answers = ids[offsets[question] + position]
     if hidden is not None:
-        ids[offsets[hidden[0]] + hidden[1]] = mask_id
-    sequences = TokenSequences(ids.astype(np.int32), offsets, read["lengths"].astype(np.int32))
-    counts = np.bincount(asked[0], minlength=len(text))
-    return Questions(sequences, offsets_of(counts), asked[1] - is_causal, answers, text[asked[0]])
+        hidden_question, hidden_position = hidden
+        ids[offsets[hidden_question] + hidden_position] = mask_id
+    # Token type 1 begins behind the sequence: all of a text is type 0.
+    second_starts = readings["lengths"].astype(np.int32)
+    sequences = TokenSequences(ids.astype(np.int32), offsets, second_starts)
+    num_asked = np.bincount(question, minlength=len(text))
+    # A causal encoder predicts a token from the state before it.
+    if is_causal:
+        position = position - 1
+    return Questions(sequences, offsets_of(num_asked), position, answers, text[question])
 
 
 class MeasureDataModule(LightningDataModule):
@@ -125,11 +142,15 @@ class MeasureDataModule(LightningDataModule):
         self, *, inputs: TaskInputs, is_causal: bool, evaluation_tokens: int, max_seq_length: int
     ) -> None:
         super().__init__()
-        self.inputs, self.is_causal, self.evaluation_tokens = inputs, is_causal, evaluation_tokens
+        self.inputs = inputs
+        self.is_causal = is_causal
+        self.evaluation_tokens = evaluation_tokens
         self.max_seq_length = min(max_seq_length, inputs.max_positions)
         if self.max_seq_length < SHORTEST:
-            least = f"a text has {SHORTEST} tokens or more"
-            raise ValueError(f"measure.data.max_seq_length={max_seq_length}: {least}")
+            raise ValueError(
+                f"measure.data.max_seq_length={max_seq_length}: a text has {SHORTEST} tokens or"
+                " more"
+            )
         self.facts = {"max_seq_length": self.max_seq_length}
 
     @property
@@ -143,8 +164,9 @@ class MeasureDataModule(LightningDataModule):
 
 
 class ScoringDataModule(MeasureDataModule):
-    """Base of one data module a measure of tokens: it makes the questions, and turns the answers
-    into scores.
+    """Base of one data module a measure of tokens.
+
+    It makes the questions, and turns the answers into scores.
     """
 
     questions: Questions
@@ -155,11 +177,11 @@ class ScoringDataModule(MeasureDataModule):
 
     @abstractmethod
     def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], Records]:
-        """Scores (shares of one) and a record for each example, from what was said of each token
-        that was asked for.
+        """Scores (shares of one) and a record for each example.
 
-        `log_probs` [P]; `credit` [P]: 1 where the token is the most probable one, shared among
-        equals."""
+        They come from the answer to each token that was asked for: its `log_probs` [P], and its
+        `credit` [P], 1 where the token is the most probable one, shared among equals.
+        """
 
     def setup(self, stage: str | None = None) -> None:  # noqa: ARG002
         self.questions = self.make_questions()
@@ -167,13 +189,13 @@ class ScoringDataModule(MeasureDataModule):
         refuse_unknown(f"measure {self.inputs.name}", float(unknown), self.inputs.max_unknown_share)
 
     def ask(
-        self, texts: TokenSequences, text: Ints, asked: Tokens, hidden: Tokens | None = None
+        self, texts: TokenSequences, text: Ints, targets: Tokens, hidden: Tokens | None = None
     ) -> Questions:
-        """As below, of this encoder."""
+        """As the function `ask`, of this encoder."""
         return ask(
             texts,
             text,
-            asked,
+            targets,
             hidden,
             mask_id=self.inputs.tokenizer.mask_id,
             is_causal=self.is_causal,
@@ -182,12 +204,11 @@ class ScoringDataModule(MeasureDataModule):
 
 class MinimalPairs(ScoringDataModule):
     """Pairs of an acceptable and an unacceptable sentence: which of the two is more probable?
-    BLiMP's format.
 
     A pair is won (1), lost (0) or tied (1/2). The score is the mean over the groups of pairs
-    (paradigms), each of equal weight. Groups most of whose pairs have the same words in another
-    order are scored apart as well: no count of words can tell their sentences apart. Args: as
-    conf/measure/minimal_pairs.yaml says of each.
+    (BLiMP's paradigms), each of equal weight. Groups most of whose pairs have the same words in
+    another order are scored apart as well: no count of words can tell their sentences apart. Args:
+    as conf/measure/minimal_pairs.yaml says of each.
     """
 
     def __init__(
@@ -203,24 +224,50 @@ class MinimalPairs(ScoringDataModule):
         super().__init__(**common)
         if masking not in ("token", "word"):
             raise ValueError(f"measure.data.masking={masking!r} is unknown; known: token, word")
-        self.masking, self.max_pairs = masking, max_pairs
+        self.masking = masking
+        self.max_pairs = max_pairs
+        self.has_groups = columns["group"] is not None
         texts = [name for name in (columns["good"], columns["bad"], columns["field"]) if name]
-        self.layout, self.has_groups = (
-            TableFormat(texts, columns["group"] or ""),
-            columns["group"] is not None,
-        )
-        found, _ = matching_files(files, self.inputs.data_dir)
-        self.paths = [path for _, path in sorted(found.items())]
+        self.layout = TableFormat(texts, columns["group"] or "")
+        by_name, _ = matching_files(files, self.inputs.data_dir)
+        self.paths = [path for _, path in sorted(by_name.items())]
         if not self.paths:
-            said = f"no files of minimal pairs at {(self.inputs.data_dir / files).absolute()}"
-            how = f"how to get them: {' '.join(how_to_get.split())}"
-            raise ValueError(f"{said} (data_dir, or measure.data.files, is wrong)\n  {how}")
+            raise ValueError(
+                f"no files of minimal pairs at {(self.inputs.data_dir / files).absolute()}"
+                " (data_dir, or measure.data.files, is wrong)\n  how to get them:"
+                f" {' '.join(how_to_get.split())}"
+            )
         self.content = [file_sha256(path) for path in self.paths]
         self.synthetic = generator_of(self.inputs.data_dir, self.paths)
 
     def make_questions(self) -> Questions:
+        rows, groups = self._read_pairs()
+        self.pairs = self._pair_table(rows, groups)
+        # All good sentences, then all bad ones.
+        sentences = [row[0] for row in rows] + [row[1] for row in rows]
+        texts = self._encode(sentences)
+        # To an uncased encoder "Who" and "who" are one text; its two scores are rounded differently
+        # in two batches.
+        ids = np.split(texts.input_ids, texts.offsets[1:-1])
+        both = zip(ids[: len(rows)], ids[len(rows) :], strict=True)
+        self.pairs["same"] = [np.array_equal(good, bad) for good, bad in both]
+        text, position = inner_tokens(texts)
+        if self.is_causal:
+            return self.ask(texts, np.arange(len(texts)), (text, position))
+        # A masked model reads a text once for each of its tokens.
+        num_hidden = np.ones_like(position)
+        if self.masking == "word":
+            num_hidden = self._pieces_to_word_end(sentences, text)
+        targets = (np.arange(len(text)), position)
+        return self.ask(texts, text, targets, token_ranges(position, num_hidden))
+
+    def _read_pairs(self) -> tuple[list[tuple[str, ...]], list[str]]:
+        """(good, bad) or (good, bad, field) of each pair, and the name of each one's group."""
+        rows: list[tuple[str, ...]] = []
+        groups: list[str] = []
+        self.facts["bad_rows"] = 0
         try:
-            read = [
+            tables = [
                 self.layout.read(path, self.has_groups).limited(self.max_pairs)
                 for path in self.paths
             ]
@@ -228,87 +275,90 @@ class MinimalPairs(ScoringDataModule):
             raise ValueError(
                 f"{error}; measure.data.columns says which columns are read, null which are not"
             ) from error
-        pairs = [pair for one in read for pair in one.texts]
-        self.facts["bad_rows"] = sum(one.num_bad_rows for one in read)
-        for path, one in zip(self.paths, read, strict=True):
-            if one.num_bad_rows:  # a score is over the others
+        for path, table in zip(self.paths, tables, strict=True):
+            self.facts["bad_rows"] += table.num_bad_rows
+            if table.num_bad_rows:  # a score is over the others
                 log.warning(
-                    "%s: %d damaged row(s) of %s left out", self.inputs.name, one.num_bad_rows, path
+                    "%s: %d damaged row(s) of %s left out",
+                    self.inputs.name,
+                    table.num_bad_rows,
+                    path,
                 )
-        groups = [
-            one.labels or [path.stem] * len(one.texts)
-            for path, one in zip(self.paths, read, strict=True)
-        ]
-        self.pairs = pandas.DataFrame({"group": [group for one in groups for group in one]})
-        # A field's name is part of a score's: BLiMP writes one as syntax/semantics.
-        self.pairs["field"] = [
-            field[0].replace("/", "_") if field else "" for _, _, *field in pairs
-        ]
-        if mixed := [
-            group for group, fields in self.pairs.groupby("group").field if fields.nunique() > 1
-        ]:
+            rows += table.texts
+            groups += table.labels or [path.stem] * len(table)
+        return rows, groups
+
+    def _pair_table(
+        self, rows: Sequence[tuple[str, ...]], groups: Sequence[str]
+    ) -> pandas.DataFrame:
+        """The group and the field of each pair, and whether both sentences have the same words."""
+        table = pandas.DataFrame({"group": groups})
+        field_names = []
+        is_permuted = []
+        for good, bad, *field in rows:
+            # A field's name is part of a score's: BLiMP writes one as syntax/semantics.
+            field_names.append(field[0].replace("/", "_") if field else "")
+            is_permuted.append(sorted(words_of(good)) == sorted(words_of(bad)))
+        table["field"] = field_names
+        table["permuted"] = is_permuted
+        for group, fields in table.groupby("group").field:
+            if fields.nunique() > 1:
+                raise ValueError(
+                    f"measure {self.inputs.name}: the pairs of {group} are of two fields; a group"
+                    " has one"
+                )
+        return table
+
+    def _encode(self, sentences: Sequence[str]) -> TokenSequences:
+        """The sentences' tokens; ValueError for one that is too long or empty."""
+        texts = encode_examples(
+            self.inputs.tokenizer, sentences, max_seq_length=self.max_seq_length
+        )
+        num_cut = texts.cut_counts()["truncated_sequences"]
+        if num_cut:
             raise ValueError(
-                f"measure {self.inputs.name}: the pairs of {mixed[0]} are of two fields; a group"
-                " has one"
-            )
-        self.pairs["permuted"] = [
-            sorted(words_of(good)) == sorted(words_of(bad)) for good, bad, *_ in pairs
-        ]
-        # all good ones, then all bad ones
-        written = [pair[side] for side in (0, 1) for pair in pairs]
-        texts = encode_examples(self.inputs.tokenizer, written, max_seq_length=self.max_seq_length)
-        if cut := texts.cut_counts()["truncated_sequences"]:
-            said = (
-                f"{cut} sentences are longer than the {self.max_seq_length} tokens that this"
-                " encoder reads"
-            )
-            raise ValueError(
-                f"{said}, and a part of one has no score: leave them out, or take a longer encoder"
+                f"{num_cut} sentences are longer than the {self.max_seq_length} tokens that this"
+                " encoder reads, and a part of one has no score: leave them out, or take a longer"
+                " encoder"
             )
         if (texts.lengths == 2).any():
             raise ValueError(
                 f"measure {self.inputs.name}: a sentence without a word has no score; leave its"
                 " pair out"
             )
-        good, bad = (
-            (ids := np.split(texts.input_ids, texts.offsets[1:-1]))[: len(pairs)],
-            ids[len(pairs) :],
-        )
-        # To an uncased encoder "Who" and "who" are one text; its two scores are rounded differently
-        # in two batches.
-        self.pairs["same"] = [np.array_equal(*pair) for pair in zip(good, bad, strict=True)]
-        text, position = inner_tokens(texts)
-        if self.is_causal:
-            return self.ask(texts, np.arange(len(texts)), (text, position))
-        hidden = np.ones_like(position)
-        if self.masking == "word":  # all pieces from this one to the word's last
-            words, place = (
-                np.concatenate(self.inputs.tokenizer.word_numbers(written)),
-                np.arange(len(text)),
-            )
-            last = np.flatnonzero(np.append((np.diff(words) != 0) | (np.diff(text) != 0), True))
-            hidden = last[np.searchsorted(last, place)] - place + 1
-        return self.ask(
-            texts, text, (np.arange(len(text)), position), token_ranges(position, hidden)
-        )
+        return texts
 
-    def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], Records]:  # noqa: ARG002
-        good, bad = np.bincount(self.questions.text, log_probs, 2 * len(self.pairs)).reshape(2, -1)
+    def _pieces_to_word_end(self, sentences: Sequence[str], text: Ints) -> Ints:
+        """How many pieces of its word each token and those behind it are; `text` numbers its text.
+
+        token    un ##want ##ed cats
+        word     0  0      0    1
+        pieces   3  2      1    1
+        """
+        word = np.concatenate(self.inputs.tokenizer.word_numbers(sentences))
+        is_last = np.append((np.diff(word) != 0) | (np.diff(text) != 0), True)
+        last = np.flatnonzero(is_last)
+        place = np.arange(len(text))
+        return last[np.searchsorted(last, place)] - place + 1
+
+    def score(
+        self,
+        log_probs: Floats,
+        credit: Floats,  # noqa: ARG002
+    ) -> tuple[dict[str, float], Records]:
+        sums = np.bincount(self.questions.text, log_probs, 2 * len(self.pairs))
+        good, bad = sums.reshape(2, -1)
         won = np.where(self.pairs.same | (good == bad), 0.5, good > bad)
         rows = self.pairs.assign(won=won, good=good.round(5), bad=bad.round(5))
         rows["id"] = rows.group + "/" + rows.groupby("group").cumcount().astype(str)
         groups = rows.groupby("group").agg({"won": "mean", "field": "first", "permuted": "mean"})
-        found = {
-            "accuracy/": groups.won,
-            "accuracy_of_field/": groups[groups.field != ""].groupby("field").won.mean(),
-            "accuracy_of_": (
-                groups.won.groupby(np.where(groups.permuted > 0.5, "permutations", "others")).mean()
-            ),
-        }
         scores = {"accuracy": float(groups.won.mean())}
-        scores |= {
-            f"{prefix}{name}": float(share)
-            for prefix, one in found.items()
-            for name, share in one.items()
-        }
+        for group, share in groups.won.items():
+            scores[f"accuracy/{group}"] = float(share)
+        for field, share in groups[groups.field != ""].groupby("field").won.mean().items():
+            scores[f"accuracy_of_field/{field}"] = float(share)
+        # Permutations: most pairs of such a group have the same words in another order.
+        names = np.where(groups.permuted > 0.5, "permutations", "others")
+        for name, share in groups.won.groupby(names).mean().items():
+            scores[f"accuracy_of_{name}"] = float(share)
         return scores, rows[["id", "won", "good", "bad"]].to_dict("records")

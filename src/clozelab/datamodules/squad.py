@@ -1,17 +1,19 @@
-"""Span extraction data, SQuAD 1.1 and 2.0: official articles, or rows of the `datasets` library
-(jsonl, Parquet).
+"""Span extraction data: SQuAD 1.1 and 2.0.
 
-A training example is one window of a passage.
+Files are the official articles, or rows of the `datasets` library (jsonl, Parquet). A training
+example is one window of a passage.
 
 Unusual: an `answer_start` that does not point at its text is repaired to the nearest place where
-the text stands; where there is none, a training question is skipped and counted, one asked for
-scoring is not: the scorer compares texts.
+the text stands. Where there is none, a training question is skipped and counted; one asked for
+scoring is not, since the scorer compares texts.
 
 A sequence is `[CLS] question [SEP] window of the passage [SEP]`, windows overlapping by a stride.
 Follows the released run_squad.py (windows, max-context, answers outside a window point at [CLS])
 with one difference: tokens carry their place in the original characters, so no text has to be
-re-aligned: where `get_final_text` gives up and returns whole words, offsets still give the exact
-characters. Letters: W windows, T tokens of all windows.
+re-aligned. Where `get_final_text` gives up and returns whole words, offsets still give the exact
+characters.
+
+Letters: Q questions, W windows, T tokens of all windows, S tokens of all passages.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,7 @@ from clozelab.datamodules.examples import (
     Ints,
     Sequences,
     TokenSequences,
+    boundary_tokens,
     concatenate,
     join_sequences,
     offsets_of,
@@ -56,8 +59,10 @@ MAX_UNUSABLE_FRACTION = 0.1
 
 @dataclass(frozen=True)
 class SquadQuestion:
-    """`answers` are the gold texts, `answer_start` the first one's place in the passage (-1: none
-    that can be used).
+    """One question with its gold answers.
+
+    `answers` are their texts, `answer_start` is the first one's place in the passage (-1: none that
+    can be used).
     """
 
     id: str
@@ -79,24 +84,27 @@ class SquadExamples:
         return len(self.questions)
 
     def select(self, index: Sequence[int]) -> SquadExamples:
-        return SquadExamples(self.passages, [self.questions[i] for i in index], self.counts)
+        questions = [self.questions[i] for i in index]
+        return SquadExamples(self.passages, questions, self.counts)
 
 
 def read_squad(
     path: Path, *, for_training: bool, with_unanswerable: bool = False, needs_answers: bool = True
 ) -> SquadExamples:
-    """Read one file: the official articles (.json), or a question a row as `datasets` writes it
-    (jsonl, Parquet, ...).
+    """Read one file: the official articles (.json), or a question a row (jsonl, Parquet, ...).
 
     `for_training` skips (and counts) what cannot be learned from, and a question's exact repeat.
     `with_unanswerable` (2.0): a question without an answer is an example, too. Without
     `needs_answers` a file may lack them, as a test file does. ValueError names the file for broken
-    JSON, a missing key, a duplicate question id, or no usable question."""
+    JSON, a missing key, a duplicate question id, or no usable question.
+    """
     examples = SquadExamples()
     seen: dict[str, Any] = {}
-    for passage, question in _questions(path, examples):
-        identifier, text = _value(path, question, "id"), examples.passages[passage]
-        if for_training and seen.get(identifier) == (text, question):
+    for passage, record in _questions(path, examples):
+        identifier = _value(path, record, "id")
+        text = examples.passages[passage]
+        # An oversampled training file repeats questions; two of one id are a mistake.
+        if for_training and seen.get(identifier) == (text, record):
             examples.counts["question_repeated"] += 1
             continue
         if identifier in seen:
@@ -104,20 +112,15 @@ def read_squad(
                 f"{path}: the question id {identifier!r} occurs twice; scores would count one of"
                 " them"
             )
-        seen[identifier] = text, question
-        golds, given = _answers_of(path, question, needs_answers)
-        start = -1
-        if golds:
-            start = locate_answer(text, golds[0], given)
-            examples.counts["answer_offset_repaired"] += start not in (-1, given)
-            examples.counts["answer_not_in_passage"] += start == -1
-        else:
-            examples.counts["question_without_answer"] += 1
-        if not for_training or start >= 0 or (with_unanswerable and not golds):
-            asked = SquadQuestion(
-                identifier, _value(path, question, "question"), passage, golds, start
-            )
-            examples.questions.append(asked)
+        seen[identifier] = (text, record)
+        answers, given_start = _answers_of(path, record, needs_answers)
+        start = _counted_start(text, answers, given_start, examples.counts)
+        # Training learns from questions whose answer has a place, and in 2.0 from those without.
+        is_unanswerable = with_unanswerable and not answers
+        if for_training and start < 0 and not is_unanswerable:
+            continue
+        question = _value(path, record, "question")
+        examples.questions.append(SquadQuestion(identifier, question, passage, answers, start))
     if not examples.questions:
         raise ValueError(
             f"{path} has no usable question (skipped: {dict(examples.counts) or 'none'})"
@@ -125,13 +128,28 @@ def read_squad(
     return examples
 
 
+def _counted_start(
+    passage: str, answers: Sequence[str], given_start: int, counts: Counter[str]
+) -> int:
+    """Where the first answer stands in the passage (-1: nowhere); counts what is unusual."""
+    if not answers:
+        counts["question_without_answer"] += 1
+        return -1
+    start = locate_answer(passage, answers[0], given_start)
+    counts["answer_offset_repaired"] += start not in (-1, given_start)
+    counts["answer_not_in_passage"] += start == -1
+    return start
+
+
 def _answers_of(
     path: Path,
     question: dict[str, Any],
     needs_answers: bool,
 ) -> tuple[tuple[str, ...], int]:
-    """The gold texts, and where the file says that the first one begins; ValueError for what is no
-    list of answers."""
+    """The gold texts, and where the file says that the first one begins.
+
+    ValueError for what is no list of answers.
+    """
     where = f"{path}: question {question['id']!r}"
     answers = question.get("answers")
     if answers is None:
@@ -147,8 +165,8 @@ def _answers_of(
             f"{where}: answers are {str(answers)[:80]!r}, expected a list, or lists of text and"
             " answer_start"
         )
-    golds = tuple(_value(path, answer, "text") for answer in answers)
-    if not golds:
+    texts = tuple(_value(path, answer, "text") for answer in answers)
+    if not texts:
         return (), -1
     if question.get("is_impossible") is True:
         raise ValueError(
@@ -157,24 +175,25 @@ def _answers_of(
     start = answers[0].get("answer_start")
     if not isinstance(start, int) or isinstance(start, bool):
         raise ValueError(f"{where}: answer_start is {start!r}, expected a number")
-    return golds, start
+    return texts, start
 
 
 def _answer_list(where: str, answers: dict[str, Any]) -> list[dict[str, Any]]:
     """From lists of texts and of starts, as `datasets` has them, to a list of answers."""
-    texts, starts = answers.get("text"), answers.get("answer_start")
+    texts = answers.get("text")
+    starts = answers.get("answer_start")
     if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
         raise ValueError(
             f"{where}: answers need two equally long lists, text and answer_start, not"
             f" {str(answers)[:80]}"
         )
-    return [
-        {"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)
-    ]
+    pairs = zip(texts, starts, strict=True)
+    return [{"text": text, "answer_start": start} for text, start in pairs]
 
 
 def _questions(path: Path, examples: SquadExamples) -> Iterator[tuple[int, dict[str, Any]]]:
     """(number of its passage, question) in file order; passages are put into `examples`."""
+    # A file of rows by its name, then by its content: articles are one JSON object.
     if table_format(path) is not None:
         yield from _questions_of_rows(path, _rows_of(open_table(path)), examples)
         return
@@ -199,8 +218,10 @@ def _questions(path: Path, examples: SquadExamples) -> Iterator[tuple[int, dict[
 
 
 def _is_jsonl(path: Path) -> bool:
-    """Whether the first line is an object by itself: `datasets` gives its jsonl any name, .json
-    most often."""
+    """Whether the first line is an object by itself.
+
+    `datasets` gives its jsonl any name, .json most often.
+    """
     _, line = next(text_lines(path), (0, None))
     if line is None:
         return False
@@ -234,11 +255,12 @@ def _add_passage(path: Path, node: Any, examples: SquadExamples) -> None:
     examples.counts["empty_passage"] += not passage.strip()
 
 
-def _value(path: Path, node: Any, key: str, kind: type = str) -> Any:
-    if isinstance(node, dict) and isinstance(node.get(key), kind):
+def _value(path: Path, node: Any, key: str, expected: type = str) -> Any:
+    """The value of a key; ValueError where it is missing, or no text (or list)."""
+    if isinstance(node, dict) and isinstance(node.get(key), expected):
         return node[key]
     name = "text"
-    if kind is list:
+    if expected is list:
         name = "list"
     raise ValueError(
         f"{path} is not in the SQuAD format: expected a {name} {key!r} in {str(node)[:80]!r}",
@@ -246,20 +268,25 @@ def _value(path: Path, node: Any, key: str, kind: type = str) -> Any:
 
 
 def locate_answer(passage: str, text: str, start: int) -> int:
-    """Where `text` stands in the passage: `start` if it is right, else the nearest occurrence, else
-    -1.
+    """Where `text` stands in the passage.
+
+    It is `start` if that is right, else the nearest occurrence, else -1.
     """
-    places, found = [], passage.find(text) if text else -1
-    while found >= 0:
-        places.append(found)
-        found = passage.find(text, found + 1)
-    return min(places, key=lambda place: abs(place - start), default=-1)
+    if not text:
+        return -1
+    occurrences = []
+    place = passage.find(text)
+    while place >= 0:
+        occurrences.append(place)
+        place = passage.find(text, place + 1)
+    return min(occurrences, key=lambda occurrence: abs(occurrence - start), default=-1)
 
 
 @dataclass(frozen=True)
 class WindowSettings:
-    """Lengths in tokens: of a whole sequence, of the step between windows, of the question (cut at
-    its end).
+    """Lengths in tokens: of a whole sequence, of the step between windows, of the question.
+
+    A longer question is cut at its end.
     """
 
     max_seq_length: int
@@ -268,17 +295,17 @@ class WindowSettings:
 
     @classmethod
     def fitted(cls, max_seq_length: int, doc_stride: int, max_query_length: int) -> WindowSettings:
-        """At least half a sequence is passage, and windows step by half a one at most; ValueError
-        where none fits.
+        """Settings that fit: half a sequence or more is passage, and windows step by half at most.
+
+        ValueError where none fits.
         """
         half = max_seq_length // 2
         if half < 4:
-            why = "half of one has to hold three special tokens and a part of the question"
-            longer = (
-                "take an encoder trained on longer sequences, or a larger task.data.max_seq_length"
+            raise ValueError(
+                f"sequences of {max_seq_length} tokens are too short for questions on a passage:"
+                " half of one has to hold three special tokens and a part of the question; take an"
+                " encoder trained on longer sequences, or a larger task.data.max_seq_length"
             )
-            said = f"sequences of {max_seq_length} tokens are too short for questions on a passage"
-            raise ValueError(f"{said}: {why}; {longer}")
         if min(doc_stride, max_query_length) < 1:
             raise ValueError(
                 f"doc_stride={doc_stride} and max_query_length={max_query_length}: give at least 1"
@@ -289,9 +316,7 @@ class WindowSettings:
 
 @dataclass(frozen=True)
 class SquadFeatures:
-    """One sequence a window. Positions are inside the sequence; `passage_spans` [.., 2] are
-    character ranges.
-    """
+    """One sequence a window; positions are inside the sequence."""
 
     sequences: TokenSequences
     question: Int32s  # [W] index of the question in the examples
@@ -301,98 +326,142 @@ class SquadFeatures:
     start_positions: Int32s
     end_positions: Int32s
     max_context: NDArray[np.bool_]  # [T] true for the passage tokens that have no better window
-    passage_spans: Int32s
-    passage_offsets: Ints
+    passage_spans: Int32s  # [S, 2] range of characters of each passage token
+    passage_offsets: Ints  # [passages + 1] where each passage's tokens begin in `passage_spans`
 
     def to_arrays(self) -> Arrays:
-        return {
-            name: value for name, value in vars(self).items() if name != "sequences"
-        } | self.sequences.arrays()
+        columns = {name: value for name, value in vars(self).items() if name != "sequences"}
+        return columns | self.sequences.arrays()
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> SquadFeatures:
-        own = {name: arrays[name] for name in cls.__dataclass_fields__ if name != "sequences"}
-        return cls(sequences=TokenSequences.of(arrays), **own)
+        columns = {name: arrays[name] for name in cls.__dataclass_fields__ if name != "sequences"}
+        return cls(sequences=TokenSequences.of(arrays), **columns)
+
+
+# A passage's tokens, and each one's range of characters [tokens, 2].
+EncodedPassage = tuple[Int32s, Ints]
+
+
+@dataclass
+class _WindowBuilder:
+    """Collects the windows of question after question."""
+
+    tokenizer: Tokenizer
+    settings: WindowSettings
+    sequences: list[Int32s] = field(default_factory=list)
+    # One row a window: question, passage_starts, window_starts, start_positions, end_positions.
+    rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    max_context: list[NDArray[np.bool_]] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def add(
+        self, index: int, question: SquadQuestion, query: Int32s, encoded: EncodedPassage
+    ) -> None:
+        """All windows of question number `index`; `query` are its tokens."""
+        passage, spans = encoded
+        length = len(question.answers[0]) if question.answers else 0
+        first, last = answer_tokens(spans, question.answer_start, question.answer_start + length)
+        # Everything before the passage: [CLS] question [SEP], or what the tokenizer has instead.
+        cls, sep = boundary_tokens(self.tokenizer)
+        separators = np.repeat(sep, self.tokenizer.pair_separators)
+        head = np.concatenate([cls, query[: self.settings.max_query_length], separators])
+        room = self.settings.max_seq_length - len(head) - 1
+        ranges = window_ranges(len(passage), room, self.settings.doc_stride)
+        all_flags = max_context_flags(ranges, len(passage))
+        for (start, num_tokens), flags in zip(ranges, all_flags, strict=True):
+            window = passage[start : start + num_tokens]
+            self.sequences.append(np.concatenate([head, window, sep]))
+            is_special = np.zeros(len(head), dtype=np.bool_)
+            self.max_context.append(np.concatenate([is_special, flags, [False]]))
+            # An answer that is not all inside this window is learned as [CLS], position 0.
+            start_position = end_position = 0
+            is_inside = start <= first and last < start + num_tokens
+            if is_inside:
+                start_position = first + len(head) - start
+                end_position = last + len(head) - start
+            self.rows.append((index, len(head), start, start_position, end_position))
+            self.counts["windows_without_answer"] += not is_inside
+        self.counts["windows"] += len(ranges)
+        self.counts["question_of_empty_passage"] += not ranges
+        self.counts["answer_without_tokens"] += bool(question.answers) and first < 0
+        self.counts["questions_cut"] += len(query) > self.settings.max_query_length
 
 
 def build_features(
     examples: SquadExamples, tokenizer: Tokenizer, settings: WindowSettings
 ) -> tuple[SquadFeatures, Counter[str]]:
-    """Windows of all questions in order, and counts: windows, windows_without_answer,
-    answer_without_tokens, ...
-    """
+    """The windows of all questions in order, and counts of what is unusual about them."""
+    # Each passage is encoded once, however many questions it has.
     used = sorted({question.passage for question in examples.questions})
-    encoded = dict(
-        zip(used, tokenizer.encode_with_offsets([examples.passages[i] for i in used]), strict=True)
-    )
+    passages = tokenizer.encode_with_offsets([examples.passages[number] for number in used])
+    encoded = dict(zip(used, passages, strict=True))
     queries = tokenizer.encode_batch([question.text for question in examples.questions])
-    cls, sep = (np.array([token], dtype=np.int32) for token in (tokenizer.cls_id, tokenizer.sep_id))
-    sequences, columns, counts = [], [], Counter[str]()
-    all_flags: list[NDArray[np.bool_]] = [np.zeros(0, dtype=np.bool_)]
+    builder = _WindowBuilder(tokenizer, settings)
     for index, (question, query) in enumerate(zip(examples.questions, queries, strict=True)):
-        passage, spans = encoded[question.passage]
-        length = len(question.answers[0]) if question.answers else 0
-        answer = answer_tokens(spans, question.answer_start, question.answer_start + length)
-        head = np.concatenate(
-            [cls, query[: settings.max_query_length], np.repeat(sep, tokenizer.pair_separators)]
-        )
-        ranges = window_ranges(
-            len(passage), settings.max_seq_length - len(head) - 1, settings.doc_stride
-        )
-        for (start, length), flags in zip(
-            ranges, max_context_flags(ranges, len(passage)), strict=True
-        ):
-            sequences.append(np.concatenate([head, passage[start : start + length], sep]))
-            all_flags.append(np.concatenate([np.zeros(len(head), dtype=np.bool_), flags, [False]]))
-            inside = start <= answer[0] and answer[1] < start + length
-            shift = len(head) - start
-            first, last = (answer[0] + shift, answer[1] + shift) if inside else (0, 0)
-            columns.append((index, len(head), start, first, last))
-            counts["windows_without_answer"] += not inside
-        counts["windows"] += len(ranges)
-        counts["question_of_empty_passage"] += not ranges
-        counts["answer_without_tokens"] += bool(question.answers) and answer[0] < 0
-        counts["questions_cut"] += len(query) > settings.max_query_length
-    input_ids, offsets = concatenate(sequences)
-    owners, passage_starts, window_starts, starts, ends = (
-        np.array(columns, dtype=np.int32).reshape(-1, 5).T.copy()
-    )
-    second_starts = (
-        passage_starts if tokenizer.has_token_types else np.diff(offsets).astype(np.int32)
-    )
+        builder.add(index, question, query, encoded[question.passage])
+
+    input_ids, offsets = concatenate(builder.sequences)
+    # Rows of five become five contiguous columns; the shape holds for no window, too.
+    columns = np.array(builder.rows, dtype=np.int32).reshape(-1, 5).T.copy()
+    question_index, passage_starts, window_starts, start_positions, end_positions = columns
+    second_starts = np.diff(offsets).astype(np.int32)
+    if tokenizer.has_token_types:
+        second_starts = passage_starts
+    # Passages without a question have no tokens here. The empty arrays serve where there is none.
+    all_spans = [np.zeros((0, 2))] + [spans for _, spans in passages]
+    passage_lengths = np.zeros(len(examples.passages), dtype=np.int64)
+    for number, (tokens, _) in encoded.items():
+        passage_lengths[number] = len(tokens)
+    no_flags = np.zeros(0, dtype=np.bool_)
+    max_context = np.concatenate([no_flags, *builder.max_context])
+    passage_spans = np.concatenate(all_spans).astype(np.int32)
+    sequences = TokenSequences(input_ids, offsets, second_starts)
     features = SquadFeatures(
-        TokenSequences(input_ids, offsets, second_starts),
-        *(owners, passage_starts, window_starts, starts, ends),
-        np.concatenate(all_flags),
-        np.concatenate([np.zeros((0, 2)), *(encoded[i][1] for i in used)]).astype(np.int32),
-        offsets_of(
-            [len(encoded[i][0]) if i in encoded else 0 for i in range(len(examples.passages))]
-        ),
+        sequences=sequences,
+        question=question_index,
+        passage_starts=passage_starts,
+        window_starts=window_starts,
+        start_positions=start_positions,
+        end_positions=end_positions,
+        max_context=max_context,
+        passage_spans=passage_spans,
+        passage_offsets=offsets_of(passage_lengths),
     )
-    return features, counts
+    return features, builder.counts
 
 
 def answer_tokens(spans: NDArray[np.integer], start: int, end: int) -> tuple[int, int]:
-    """First and last token that overlap the characters start..end; (-1, -1) where none does or
-    there is no answer.
+    """The first and last token that overlap the characters start..end.
+
+    They are (-1, -1) where none does, or where there is no answer. `spans` [tokens, 2].
     """
     if start < 0 or not len(spans):
         return -1, -1
+    # Both columns rise: the first token that ends behind `start`, the last that begins before `end`
     first = int(np.searchsorted(spans[:, 1], start, side="right"))
     last = int(np.searchsorted(spans[:, 0], end, side="left")) - 1
-    return (first, last) if first <= last else (-1, -1)
+    if first > last:
+        return -1, -1
+    return first, last
 
 
 def max_context_flags(ranges: list[tuple[int, int]], num_tokens: int) -> list[NDArray[np.bool_]]:
-    """For each window, which of its tokens have their largest context there, as released (the first
-    wins a tie).
+    """For each window, which of its tokens have their largest context there.
+
+    As released: context is the smaller number of tokens on either side, and a hundredth of the
+    window's length; the first window wins a tie.
     """
     if len(ranges) <= 1:
         return [np.ones(num_tokens, dtype=np.bool_)] * len(ranges)
+    # [windows, tokens]; windows of 4 with step 2 over 6 tokens, without the hundredths:
+    #     0  1  1  0 -1 -1
+    #    -1 -1  0  1  1  0    best: 0 0 0 1 1 1
     context = np.full((len(ranges), num_tokens), -1.0)
     for window, (start, length) in enumerate(ranges):
-        inside = np.arange(length)
-        context[window, start : start + length] = np.minimum(inside, inside[::-1]) + 0.01 * length
+        position = np.arange(length)
+        smaller_side = np.minimum(position, position[::-1])
+        context[window, start : start + length] = smaller_side + 0.01 * length
     best = context.argmax(axis=0)
     return [best[start : start + length] == window for window, (start, length) in enumerate(ranges)]
 
@@ -413,11 +482,11 @@ class SquadSplit:
 
 
 class SquadDataModule(FinetuningDataModule):
-    """Questions and passages, as conf/task/squad_v1.yaml says; `max_train_examples` counts
-    questions, a batch windows.
+    """Questions and passages, as conf/task/squad_v1.yaml says.
 
-    A question without an answer is learned as the span [CLS]..[CLS]; the schedule of rates covers
-    `train_extra` too."""
+    `max_train_examples` counts questions, a batch counts windows. A question without an answer is
+    learned as the span [CLS]..[CLS]. The schedule of rates covers `train_extra` too.
+    """
 
     def __init__(
         self,
@@ -430,17 +499,17 @@ class SquadDataModule(FinetuningDataModule):
     ) -> None:
         super().__init__(**common)
         self.settings = WindowSettings.fitted(self.max_seq_length, doc_stride, max_query_length)
+        # A short encoder reads shorter questions than the configuration says: not in silence.
         if self.settings != WindowSettings(self.max_seq_length, doc_stride, max_query_length):
             log.warning(
                 "%s: sequences of %d tokens: questions are cut at %d tokens (not %d), windows step"
                 " by %d (not %d)",
-                *(
-                    self.inputs.name,
-                    self.max_seq_length,
-                    self.settings.max_query_length,
-                    max_query_length,
-                ),
-                *(self.settings.doc_stride, doc_stride),
+                self.inputs.name,
+                self.max_seq_length,
+                self.settings.max_query_length,
+                max_query_length,
+                self.settings.doc_stride,
+                doc_stride,
             )
         self.extra_paths = [self.require(file) for file in train_extra]
         self.with_unanswerable = with_unanswerable
@@ -455,15 +524,18 @@ class SquadDataModule(FinetuningDataModule):
         return super().tokenization | {"settings": asdict(self.settings)}
 
     def read_splits(self) -> None:
-        largest = self.plan.max_train_examples
-        self.train = self._load(self.train_path, True, largest)
+        max_examples = self.plan.max_train_examples
+        self.train = self._load(self.train_path, True, max_examples)
         self.validation = self._load(self.validation_path, False, None)
-        self.extra = [self._load(path, True, largest) for path in self.extra_paths]
-        parts = [split.features for split in (*self.extra, self.train)]
-        self.train_sequences = join_sequences([features.sequences for features in parts])
+        self.extra = [self._load(path, True, max_examples) for path in self.extra_paths]
+        # The windows of `train_extra` come first: see `num_first_sequences`.
+        features = [split.features for split in (*self.extra, self.train)]
+        self.train_sequences = join_sequences([windows.sequences for windows in features])
+        starts = np.concatenate([windows.start_positions for windows in features])
+        ends = np.concatenate([windows.end_positions for windows in features])
         self.train_targets = {
-            name: np.concatenate([getattr(features, name) for features in parts]).astype("int64")
-            for name in ("start_positions", "end_positions")
+            "start_positions": starts.astype("int64"),
+            "end_positions": ends.astype("int64"),
         }
         self.validation_sequences = self.validation.features.sequences
 
@@ -479,84 +551,96 @@ class SquadDataModule(FinetuningDataModule):
     def _load(
         self, path: Path, for_training: bool, max_examples: int | None, is_test: bool = False
     ) -> SquadSplit:
-        """One split; its texts only where they are scored or predicted, when the file may come
-        without answers.
+        """One split; its texts only where they are scored or predicted.
+
+        A test file may come without answers.
         """
-
-        @cache
-        def read() -> tuple[SquadExamples, int]:
-            found = read_squad(
-                path,
-                for_training=for_training,
-                with_unanswerable=self.with_unanswerable,
-                needs_answers=not is_test,
-            )
-            unanswerable = 0 if self.with_unanswerable else found.counts["question_without_answer"]
-            unusable = unanswerable + found.counts["answer_not_in_passage"]
-            if not is_test and unusable > MAX_UNUSABLE_FRACTION * (len(found) + unusable):
-                needed = "this task needs SQuAD 1.1, where every question has one"
-                wanted = "another data set?" if self.with_unanswerable else needed
-                said = (
-                    f"{unusable} questions have no answer inside their passage"
-                    f" ({dict(found.counts)})"
-                )
-                raise ValueError(f"{path}: {said}; {wanted}")
-            return found.select(subset(len(found), max_examples)), len(found)
-
-        def build() -> tuple[Arrays, Facts]:
-            examples, available = read()
-            features, counts = build_features(examples, self.inputs.tokenizer, self.settings)
-            total = dict(Counter(examples.counts) + counts)
-            return features.to_arrays(), {
-                "num_questions": len(examples),
-                "num_available": available,
-                "counts": total,
-            }
-
+        # The file is read at most once: for what is not in the cache, and for its texts.
+        read = cache(partial(self._read, path, for_training, max_examples, is_test))
         settings = {
             "for_training": for_training,
             "max_examples": max_examples,
             "squad_2": self.with_unanswerable,
         }
-        arrays, facts, _ = self.cached(path, settings, build)
-        return SquadSplit(
-            SquadFeatures.from_arrays(arrays),
-            SquadExamples() if for_training else read()[0],
-            **facts,
+        arrays, facts, _ = self.cached(path, settings, lambda: self._encode(*read()))
+        examples = SquadExamples()
+        if not for_training:
+            examples, _ = read()
+        return SquadSplit(SquadFeatures.from_arrays(arrays), examples, **facts)
+
+    def _read(
+        self, path: Path, for_training: bool, max_examples: int | None, is_test: bool
+    ) -> tuple[SquadExamples, int]:
+        """The examples of a file, cut to `max_examples`, and how many there are in it.
+
+        ValueError where so many questions cannot be used that it is another data set.
+        """
+        examples = read_squad(
+            path,
+            for_training=for_training,
+            with_unanswerable=self.with_unanswerable,
+            needs_answers=not is_test,
         )
+        # 1.1 has an answer to every question; in 2.0 those without are meant.
+        unusable = examples.counts["answer_not_in_passage"]
+        advice = "another data set?"
+        if not self.with_unanswerable:
+            unusable += examples.counts["question_without_answer"]
+            advice = "this task needs SQuAD 1.1, where every question has one"
+        if not is_test and unusable > MAX_UNUSABLE_FRACTION * (len(examples) + unusable):
+            raise ValueError(
+                f"{path}: {unusable} questions have no answer inside their passage"
+                f" ({dict(examples.counts)}); {advice}"
+            )
+        return examples.select(subset(len(examples), max_examples)), len(examples)
+
+    def _encode(self, examples: SquadExamples, num_available: int) -> tuple[Arrays, Facts]:
+        """What the cache holds of one split."""
+        features, counts = build_features(examples, self.inputs.tokenizer, self.settings)
+        facts: Facts = {
+            "num_questions": len(examples),
+            "num_available": num_available,
+            "counts": dict(Counter(examples.counts) + counts),
+        }
+        return features.to_arrays(), facts
 
     def compute_baselines(self) -> Scores:
-        """Longest overlap; a question for which no phrase is known gets no answer, in 2.0 as
-        well.
+        """Longest overlap.
+
+        A question for which no phrase is known gets no answer, in 2.0 as well.
         """
-        learnt: list[SquadQuestion] = []
+        train: list[SquadQuestion] = []
         for path in (*self.extra_paths, self.train_path):
-            part = read_squad(path, for_training=True, with_unanswerable=self.with_unanswerable)
-            learnt += part.select(subset(len(part), self.plan.max_train_examples)).questions
-        guesser = PhraseGuesser([one.text for one in learnt], [one.answers for one in learnt])
-        found = self.validation.examples
-        guesses = {
-            one.id: guesser.guess(found.passages[one.passage], one.text) for one in found.questions
-        }
-        golds = {one.id: one.answers for one in found.questions}
-        scores = score_v2(golds, guesses) if self.with_unanswerable else score_v1(golds, guesses)
-        return {
-            OVERLAP: {
-                name: scores[name] for name in ("exact", "exact_match", "f1") if name in scores
-            }
-        }
+            examples = read_squad(path, for_training=True, with_unanswerable=self.with_unanswerable)
+            selection = subset(len(examples), self.plan.max_train_examples)
+            train += examples.select(selection).questions
+        guesser = PhraseGuesser(
+            [question.text for question in train], [question.answers for question in train]
+        )
+        validation = self.validation.examples
+        guesses: dict[str, str] = {}
+        golds: dict[str, tuple[str, ...]] = {}
+        for question in validation.questions:
+            passage = validation.passages[question.passage]
+            guesses[question.id] = guesser.guess(passage, question.text)
+            golds[question.id] = question.answers
+        score = score_v2 if self.with_unanswerable else score_v1
+        scores = score(golds, guesses)
+        reported = [name for name in ("exact", "exact_match", "f1") if name in scores]
+        return {OVERLAP: {name: scores[name] for name in reported}}
 
     def preview(self) -> TaskPreview:
-        train, validation = self._preview(self.train_path), self._preview(self.validation_path)
+        train = self._preview(self.train_path)
+        validation = self._preview(self.validation_path)
         return TaskPreview(train, validation, None, expects_unanswerable=self.with_unanswerable)
 
     def _preview(self, path: Path) -> Preview:
-        found = read_squad(path, for_training=False, with_unanswerable=self.with_unanswerable)
+        examples = read_squad(path, for_training=False, with_unanswerable=self.with_unanswerable)
         texts = {
-            "question": [question.text for question in found.questions],
-            "passage": found.passages,
+            "question": [question.text for question in examples.questions],
+            "passage": examples.passages,
         }
-        return Preview(texts, None, len(found), dict(found.counts))
+        return Preview(texts, None, len(examples), dict(examples.counts))
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -1,15 +1,18 @@
-"""Tagging data (entities, chunks, parts of speech): CoNLL column files, and Universal Dependencies'
-conllu.
+"""Tagging data (entities, chunks, parts of speech).
 
-A column file has one word a line, its columns between tabs (then nothing else separates) or blanks,
-a blank line (or one of blanks, WNUT-17) between sentences and, where the set has documents, a
-`-DOCSTART-` line before each. In conllu
-`# newdoc` begins a document. A sentence with a damaged line is left out and counted.
+Files are CoNLL column files, or Universal Dependencies' conllu. A column file has one word a line.
+Its columns stand between tabs (then nothing else separates) or between blanks. A blank line (or one
+of blanks, WNUT-17) ends a sentence. A set with documents has a `-DOCSTART-` line before each; in
+conllu `# newdoc` begins a document. A sentence with a damaged line is left out and counted.
 
 The first sub-token of a word stands for it. A sequence is a sentence or, with document context, a
 window: the sentence in the middle, and as many whole words of its document on both sides as fit.
 Only the middle's words are scored, so that every word is scored exactly once; a sentence longer
 than a sequence becomes several, and none is lost.
+
+    document    [Rare words .] [EU rejects German call .] [Peter left .]
+    sequence    [CLS] words . [EU rejects German call .] Peter left [SEP]
+    scored                     ^  ^       ^      ^    ^
 
 Letters: N sequences, S sentences, W scored words in file order; B sequences, T tokens and U scored
 words of a batch.
@@ -23,6 +26,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +36,10 @@ from numpy.typing import NDArray
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.baselines import TAGS, Ints, most_frequent_tags
 from clozelab.datamodules.examples import (
+    Int32s,
     Sequences,
     TokenSequences,
+    boundary_tokens,
     concatenate,
     offsets_of,
     ragged_positions,
@@ -93,29 +99,32 @@ class ColumnFormat:
             return None
         return tag
 
+    def has_tags(self, width: int) -> bool:
+        """Whether lines of `width` columns hold a tag beside the word."""
+        return width >= 2 and -width <= self.tag_column < width
+
     def starts_document(self, line: str) -> bool:
         if self.is_conllu:
             return re.match(r"#\s*newdoc\b", line) is not None
         return line.split(maxsplit=1)[:1] == [DOCUMENT_START]
 
     def is_comment(self, line: str) -> bool:
-        """conllu's comments, multiword ranges and empty nodes; a column file has none of them: `#`
-        is a word there.
+        """Whether it is a comment, a multiword range or an empty node of conllu.
+
+        A column file has none of them: `#` is a word there.
         """
-        return self.is_conllu and (
-            line.startswith("#") or re.match(r"\d+[-.]\d+\t", line) is not None
-        )
+        if not self.is_conllu:
+            return False
+        return line.startswith("#") or re.match(r"\d+[-.]\d+\t", line) is not None
 
 
 @dataclass
 class TaggedSentences:
-    """Sentences in file order. `tags` is None for a file without them; `documents` [S] numbers each
-    one's document.
-    """
+    """Sentences in file order; `tags` is None for a file without them."""
 
     words: list[list[str]] = field(default_factory=list)
     tags: list[list[str]] | None = None
-    documents: list[int] = field(default_factory=list)
+    documents: list[int] = field(default_factory=list)  # [S] number of each sentence's document
     lines: list[int] = field(default_factory=list)  # [S] line of each sentence's first word
     # False: the file marks no documents, and every sentence is one of its own
     has_documents: bool = False
@@ -123,6 +132,16 @@ class TaggedSentences:
 
     def __len__(self) -> int:
         return len(self.words)
+
+    def add(self, words: list[str], tags: list[str] | None, document: int, line: int) -> None:
+        """Add a sentence; one without tags (None) leaves the whole file without them."""
+        self.words.append(words)
+        self.documents.append(document)
+        self.lines.append(line)
+        if tags is None:
+            self.tags = None
+        elif self.tags is not None:
+            self.tags.append(tags)
 
 
 def read_conll(
@@ -132,50 +151,71 @@ def read_conll(
     require_tags: bool,
     expected: str = ANY,
 ) -> TaggedSentences:
-    """Read one file; without `require_tags` its lines may hold only the word. The tags are
-    `expected` to be ANY, or CLASSES, of which more is known (labels.py).
+    """Read one file; without `require_tags` its lines may hold only the word.
 
-    ValueError names the file and line for a missing tag column, a tag that is none, no sentences,
-    or too many damaged ones."""
+    The tags are `expected` to be ANY, or CLASSES, of which more is known (labels.py). ValueError
+    names the file and line for a missing tag column, a tag that is none, no sentences, or too many
+    damaged ones.
+    """
     sentences = TaggedSentences(tags=[])
-    found = LabelColumn(path, None, expected, is_tag=True)
+    # Where tags are not required they are taken as they are.
+    tag_labels: LabelColumn | None = None
+    if require_tags:
+        tag_labels = LabelColumn(path, None, expected, is_tag=True)
+    # Conllu has ten columns, another file as many as its first undamaged sentence.
     width: int | None = None
-    bad: list[str] = []
-    num_seen = document = 0
-    for starts_document, block in _blocks(path, layout):
-        sentences.has_documents |= starts_document
-        document += starts_document or not sentences.has_documents
-        if not block:
+    if layout.is_conllu:
+        width = CONLLU_COLUMNS
+    damaged: list[str] = []
+    num_sentences = 0
+    for document, block in _numbered_blocks(path, layout, sentences):
+        num_sentences += 1
+        first_line, first_fields = block[0]
+        expected_width = len(first_fields) if width is None else width
+        damage = _damage(block, expected_width)
+        if damage:
+            damaged.append(f"{path}:{damage}")
             continue
-        num_seen += 1
-        if width is None and layout.is_conllu:
-            width = CONLLU_COLUMNS
-        problem = _damage(block, width or len(block[0][1]))
-        if problem:
-            bad.append(f"{path}:{problem}")
-            continue
-        width, line = len(block[0][1]), block[0][0]
-        has_tags = width >= 2 and -width <= layout.tag_column < width  # beside the word's column
-        if require_tags and not has_tags:
-            where = f"{width} columns, but the tag is looked for in tag_column={layout.tag_column}"
+        width = expected_width
+        tags: list[str] | None = None
+        if layout.has_tags(width):
+            tags = _tags_of(block, layout, tag_labels)
+        elif require_tags:
             raise ValueError(
-                f"{path}:{line}: {where} (a test file without tags can only be predicted)"
+                f"{path}:{first_line}: {width} columns, but the tag is looked for in "
+                f"tag_column={layout.tag_column} (a test file without tags can only be predicted)"
             )
-        sentences.words.append([fields[layout.word_column] for _, fields in block])
-        sentences.documents.append(document)
-        sentences.lines.append(line)
-        if not has_tags:
-            sentences.tags = None
-        elif require_tags and sentences.tags is not None:
-            sentences.tags.append(
-                [found.add(number, layout.tag_of(fields)) for number, fields in block],
-            )
-        elif sentences.tags is not None:
-            sentences.tags.append([fields[layout.tag_column] for _, fields in block])
-    found.refuse()
-    refuse_wrong_file(path, bad, num_seen, "one word a line with the same number of columns")
-    sentences.counts["damaged_sentences"] = len(bad)
+        words = [fields[layout.word_column] for _, fields in block]
+        sentences.add(words, tags, document, first_line)
+    if tag_labels is not None:
+        tag_labels.refuse()
+    refuse_wrong_file(
+        path, damaged, num_sentences, "one word a line with the same number of columns"
+    )
+    sentences.counts["damaged_sentences"] = len(damaged)
     return sentences
+
+
+def _numbered_blocks(
+    path: Path, layout: ColumnFormat, sentences: TaggedSentences
+) -> Iterator[tuple[int, Block]]:
+    """(number of its document, sentence); notes in `sentences` whether the file has documents."""
+    document = 0
+    for starts_document, block in _blocks(path, layout):
+        if starts_document:
+            sentences.has_documents = True
+        # Without marks every sentence is a document of its own.
+        if starts_document or not sentences.has_documents:
+            document += 1
+        if block:
+            yield document, block
+
+
+def _tags_of(block: Block, layout: ColumnFormat, tag_labels: LabelColumn | None) -> list[str]:
+    """The tags of a sentence as written; checked where there are `tag_labels` to collect them."""
+    if tag_labels is None:
+        return [fields[layout.tag_column] for _, fields in block]
+    return [tag_labels.add(line, layout.tag_of(fields)) for line, fields in block]
 
 
 def _damage(block: Block, expected_width: int) -> str:
@@ -189,25 +229,31 @@ def _damage(block: Block, expected_width: int) -> str:
 
 
 def _blocks(path: Path, layout: ColumnFormat) -> Iterator[tuple[bool, Block]]:
-    """(whether a document begins with it, sentence); a document mark alone comes with an empty
-    sentence.
+    """Yield each sentence, and whether a document begins with it.
+
+    A document mark comes with an empty sentence.
     """
     block: Block = []
     for number, line in text_lines(path):
-        starts_document = line is not None and layout.starts_document(line)
-        if line is not None and (starts_document or not line.strip(" \t")):
+        if line is None:  # not UTF-8
+            block.append((number, []))
+            continue
+        starts_document = layout.starts_document(line)
+        if starts_document or not line.strip(" \t"):
             yield False, block
             block = []
             if starts_document:
                 yield True, []
-        elif line is None:
-            block.append((number, []))
         elif not layout.is_comment(line):
-            # A tab-separated word may hold blanks, and other white space is part of a word.
-            block.append(
-                (number, line.split("\t") if "\t" in line else re.split(" +", line.strip(" ")))
-            )
+            block.append((number, _fields_of(line)))
     yield False, block
+
+
+def _fields_of(line: str) -> list[str]:
+    # A tab-separated word may hold blanks, and other white space is part of a word.
+    if "\t" in line:
+        return line.split("\t")
+    return re.split(" +", line.strip(" "))
 
 
 def predicted_lines(path: Path, layout: ColumnFormat, tags: Sequence[str]) -> Iterator[str]:
@@ -216,19 +262,26 @@ def predicted_lines(path: Path, layout: ColumnFormat, tags: Sequence[str]) -> It
     It is one more column, the last, as `conlleval` wants it; in conllu, whose columns are fixed, it
     stands in its own.
     """
-    left = iter(tags)
+    next_tags = iter(tags)
     for _, line in text_lines(path):
         assert line is not None, "a damaged file is refused before it is predicted"
         if not line.strip(" \t") or layout.is_comment(line):
             yield line
-        elif layout.is_conllu:
+            continue
+        if layout.is_conllu:
             fields = line.split("\t")
-            fields[layout.tag_column] = next(left)
+            fields[layout.tag_column] = next(next_tags)
             yield "\t".join(fields)
+            continue
+        if layout.starts_document(line):
+            tag = OUTSIDE
         else:
-            tag = OUTSIDE if layout.starts_document(line) else next(left)
-            yield f"{line}\t{tag}" if "\t" in line else f"{line.rstrip(' ')} {tag}"
-    assert next(left, None) is None, "one tag a word"
+            tag = next(next_tags)
+        if "\t" in line:
+            yield f"{line}\t{tag}"
+        else:
+            yield f"{line.rstrip(' ')} {tag}"
+    assert next(next_tags, None) is None, "one tag a word"
 
 
 @dataclass(frozen=True)
@@ -250,12 +303,15 @@ class TaggedSequences(Sequences):
         return np.diff(self.word_offsets)
 
     def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
-        """Also of scored words [U]: `word_slots` (place in the stream), `word_index` (in the
-        split), `labels`.
+        """The batch's arrays, and three of its scored words [U].
+
+        `word_slots` is their place in the batch's stream of tokens, `word_index` their place in the
+        split, `labels` their target.
         """
         arrays = self.sequences.gather(index)
         counts = self.word_offsets[index + 1] - self.word_offsets[index]
-        words = ragged_positions(self.word_offsets[index], counts)[1]
+        _, words = ragged_positions(self.word_offsets[index], counts)
+        # lengths [3, 4, 2] -> sequences start at slots [0, 3, 7]
         starts = np.cumsum(arrays["lengths"]) - arrays["lengths"]
         word_slots = np.repeat(starts, counts) + self.word_positions[words]
         return arrays | {
@@ -267,81 +323,132 @@ class TaggedSequences(Sequences):
 
 def build_sequences(
     sentences: TaggedSentences,
-    chosen: Sequence[int],
+    selection: Sequence[int],
     tokenizer: Tokenizer,
     max_seq_length: int,
     document_context: bool,
 ) -> tuple[Arrays, Counter[str]]:
-    """The arrays of the `chosen` sentences' sequences (context comes from all), and what was
-    unusual about them.
+    """The arrays of the selected sentences' sequences, and what was unusual about them.
+
+    `selection` are numbers of sentences; their context comes from all.
     """
     budget = max_seq_length - 2
     if budget < 1:
         raise ValueError(
             f"max_seq_length={max_seq_length} leaves no room for words beside the special tokens"
         )
-    # Tokens of all words, and the place of each word's first one [words + 1]. A word without any (a
-    # lone control character) becomes [UNK], for it is scored like any other; one with more than a
-    # sequence holds is cut.
-    ids, lengths = tokenizer.encode_words([word for words in sentences.words for word in words])
-    kept = np.minimum(lengths, budget)
-    starts = offsets_of(np.maximum(kept, 1))
-    if tokenizer.unk_id < 0 and (lengths == 0).any():
+    tokens, starts, counts = _encode_words(sentences, tokenizer, budget)
+    sentence_starts = offsets_of([len(words) for words in sentences.words])  # [S + 1] into words
+    document_begins, document_ends = _document_bounds(sentences.documents, sentence_starts)
+    cls, sep = boundary_tokens(tokenizer)
+    sequences: list[Int32s] = []
+    positions: list[Int32s] = []
+    num_words: list[int] = []
+    for sentence in selection:
+        document = int(document_begins[sentence]), int(document_ends[sentence])
+        runs = _runs(
+            starts, int(sentence_starts[sentence]), int(sentence_starts[sentence + 1]), budget
+        )
+        for begin, end in runs:
+            first = begin
+            last = end
+            if document_context:
+                first, last = _window(starts, begin, end, document, budget)
+            context_before = int(starts[begin] - starts[first])
+            context_behind = int(starts[last] - starts[end])
+            counts["context_tokens"] += context_before + context_behind
+            sequences.append(np.concatenate([cls, tokens[starts[first] : starts[last]], sep]))
+            positions.append((starts[begin:end] - starts[first] + 1).astype(np.int32))
+            num_words.append(end - begin)
+        if len(runs) > 1:
+            counts["split_sentences"] += 1
+    input_ids, offsets = concatenate(sequences)
+    word_positions, _ = concatenate(positions)
+    sentence_lengths = [len(sentences.words[sentence]) for sentence in selection]
+    lines = [str(sentences.lines[sentence]) for sentence in selection]
+    arrays: Arrays = {
+        "input_ids": input_ids,
+        "offsets": offsets,
+        "word_offsets": offsets_of(num_words),
+        "word_positions": word_positions,
+        "sentence_offsets": offsets_of(sentence_lengths),
+        "ids": np.array(lines, dtype=np.str_),
+    }
+    return arrays, counts
+
+
+def _document_bounds(documents: Sequence[int], sentence_starts: Ints) -> tuple[Ints, Ints]:
+    """The first word, and one behind the last, of each sentence's document [S].
+
+    Documents [1, 1, 2] with sentences of 3, 2 and 4 words begin at [0, 0, 5] and end at [5, 5, 9].
+    """
+    # Numbers of documents rise, so a document's first and last sentence are found by bisection.
+    begins = sentence_starts[np.searchsorted(documents, documents, side="left")]
+    ends = sentence_starts[np.searchsorted(documents, documents, side="right")]
+    return begins, ends
+
+
+def _encode_words(
+    sentences: TaggedSentences, tokenizer: Tokenizer, budget: int
+) -> tuple[Int32s, Ints, Counter[str]]:
+    """The tokens of all words behind each other, where each word's begin [words + 1], and counts.
+
+    A word without any token (a lone control character) becomes [UNK], for it is scored like any
+    other; one of more than `budget` tokens is cut.
+
+        words     EU      rejects        \\x01
+        tokens    eu      reject ##s     [UNK]
+        starts    0       1              3        4
+    """
+    ids, lengths = tokenizer.encode_words(list(itertools.chain.from_iterable(sentences.words)))
+    has_no_tokens = lengths == 0
+    if tokenizer.unk_id < 0 and has_no_tokens.any():
         raise ValueError(
             "a word has no tokens, and this tokenizer has no unknown token to put there; take"
             " it out"
         )
+    kept = np.minimum(lengths, budget)
+    starts = offsets_of(np.maximum(kept, 1))
+    # Filled with [UNK]; then the first `kept` tokens of each word go to where the word begins.
     tokens = np.full(int(starts[-1]), tokenizer.unk_id, dtype=np.int32)
-    source = ragged_positions(np.cumsum(lengths) - lengths, kept)[1]
-    tokens[ragged_positions(starts[:-1], kept)[1]] = ids[source]
+    _, source = ragged_positions(np.cumsum(lengths) - lengths, kept)
+    _, target = ragged_positions(starts[:-1], kept)
+    tokens[target] = ids[source]
     counts = Counter(
-        words_without_tokens=int((lengths == 0).sum()), cut_words=int((lengths > budget).sum())
+        words_without_tokens=int(has_no_tokens.sum()), cut_words=int((lengths > budget).sum())
     )
-    places = offsets_of([len(words) for words in sentences.words])  # [S + 1] into the words
-    documents = np.array(sentences.documents)
-    # First word and one behind the last of each sentence's document.
-    begins = places[np.searchsorted(documents, documents, side="left")]
-    ends = places[np.searchsorted(documents, documents, side="right")]
-    sequences, positions, num_words = [], [], []
-    cls, sep = (np.array([token], dtype=np.int32) for token in (tokenizer.cls_id, tokenizer.sep_id))
-    for sentence in chosen:
-        begin, last = int(places[sentence]), int(places[sentence + 1])
-        is_split, document = False, (int(begins[sentence]), int(ends[sentence]))
-        while begin < last:  # in runs that fit a sequence; nearly always one
-            end = min(last, int(np.searchsorted(starts, starts[begin] + budget, side="right")) - 1)
-            a, b = (
-                _window(starts, begin, end, document, budget) if document_context else (begin, end)
-            )
-            counts["context_tokens"] += int(starts[b] - starts[a] - (starts[end] - starts[begin]))
-            sequences.append(np.concatenate([cls, tokens[starts[a] : starts[b]], sep]))
-            positions.append((starts[begin:end] - starts[a] + 1).astype(np.int32))
-            num_words.append(end - begin)
-            is_split |= end < last
-            begin = end
-        counts["split_sentences"] += is_split
-    input_ids, offsets = concatenate(sequences)
-    arrays: Arrays = {"input_ids": input_ids, "offsets": offsets}
-    arrays |= {"word_offsets": offsets_of(num_words), "word_positions": concatenate(positions)[0]}
-    arrays["sentence_offsets"] = offsets_of([len(sentences.words[sentence]) for sentence in chosen])
-    arrays["ids"] = np.array([str(sentences.lines[sentence]) for sentence in chosen], dtype=np.str_)
-    return arrays, counts
+    return tokens, starts, counts
+
+
+def _runs(starts: Ints, begin: int, last: int, budget: int) -> list[tuple[int, int]]:
+    """Cut words begin..last into runs of at most `budget` tokens; nearly always it is one."""
+    runs = []
+    while begin < last:
+        # the last word that begins within `budget` tokens is where the run ends
+        end = min(last, int(np.searchsorted(starts, starts[begin] + budget, side="right")) - 1)
+        runs.append((begin, end))
+        begin = end
+    return runs
 
 
 def _window(
     starts: Ints, begin: int, end: int, document: tuple[int, int], budget: int
 ) -> tuple[int, int]:
-    """Words begin..end with as many neighbours as fit: as much before as behind, more where one
-    side has too few.
+    """The first word, and one behind the last, of words begin..end with as many neighbours as fit.
+
+    There are as many tokens before as behind, and more where one side of the document has too few.
     """
+    document_begin, document_end = document
     spare = budget - int(starts[end] - starts[begin])
-    before, behind = (
-        int(starts[begin] - starts[document[0]]),
-        int(starts[document[1]] - starts[end]),
-    )
+    before = int(starts[begin] - starts[document_begin])
+    behind = int(starts[document_end] - starts[end])
+    # Half of the room for the left side, and what the right side cannot fill. Whole words fit:
+    # `first` is the first word that begins within it, and the right side gets what is left then.
     left = min(before, max(spare // 2, spare - behind))
     first = int(np.searchsorted(starts, starts[begin] - left, side="left"))
     right = min(behind, spare - int(starts[begin] - starts[first]))
-    return first, int(np.searchsorted(starts, starts[end] + right, side="right")) - 1
+    last = int(np.searchsorted(starts, starts[end] + right, side="right")) - 1
+    return first, last
 
 
 @dataclass(frozen=True)
@@ -377,12 +484,14 @@ class TaggedSplit:
 
     def by_sentence(self, values: Sequence[Any]) -> list[list[Any]]:
         """[W] -> one list a sentence."""
-        return [list(values[a:b]) for a, b in itertools.pairwise(self.sentence_offsets.tolist())]
+        bounds = itertools.pairwise(self.sentence_offsets.tolist())
+        return [list(values[begin:end]) for begin, end in bounds]
 
 
 class TagDataModule(FinetuningDataModule):
-    """Words with tags; `max_train_examples` counts sentences. Args: as conf/task/format/conll.yaml
-    says of each.
+    """Words with tags; `max_train_examples` counts sentences.
+
+    Args: as conf/task/format/conll.yaml says of each.
     """
 
     validation: TaggedSplit
@@ -399,7 +508,8 @@ class TagDataModule(FinetuningDataModule):
     ) -> None:
         super().__init__(**common)
         self.layout = ColumnFormat(file_format, word_column, tag_column)
-        self.entity_tags, self.document_context = entity_tags, document_context
+        self.entity_tags = entity_tags
+        self.document_context = document_context
 
     @property
     def reading(self) -> dict[str, Any]:
@@ -414,7 +524,8 @@ class TagDataModule(FinetuningDataModule):
         )
         refuse_one_class(self.train_path, self.train.label_names, "task.data.tag_column")
         self.validation = self._load(self.validation_path, self.train.label_names, None)
-        self.train_sequences, self.train_targets = self.train.sequences, {}
+        self.train_sequences = self.train.sequences
+        self.train_targets = {}
         self.validation_sequences = self.validation.sequences
         if self.entity_tags and self.inputs.tokenizer.lowercase:
             log.warning(
@@ -439,120 +550,146 @@ class TagDataModule(FinetuningDataModule):
         max_examples: int | None,
         require_tags: bool = True,
     ) -> TaggedSplit:
-        """One split. `label_names` None: those of the file; of entities O, then B and I of every
-        type.
-        """
-
-        def build() -> tuple[Arrays, Facts]:
-            if require_tags:
-                sentences, tags, scheme = self._read(path)
-            else:
-                sentences = read_conll(path, self.layout, require_tags=False)
-                tags, scheme = (
-                    [[(label_names or [""])[0]] * len(words) for words in sentences.words],
-                    None,
-                )
-            names = list(label_names or ())
-            if not names:
-                names = sorted({tag for sentence in tags for tag in sentence})
-                if self.entity_tags:
-                    types = sorted({split_tag(tag)[1] for tag in names} - {""})
-                    names = [OUTSIDE, *(f"{prefix}-{name}" for name in types for prefix in "BI")]
-            chosen = subset(len(sentences), max_examples)
-            room = self.max_seq_length
-            arrays, counts = build_sequences(
-                sentences, chosen, self.inputs.tokenizer, room, self.document_context
-            )
-            index = {name: number for number, name in enumerate(names)}
-            for at, tag in (
-                (sentences.lines[i], tag) for i in chosen for tag in tags[i] if tag not in index
-            ):
-                raise ValueError(
-                    f"{path}:{at}: tag {tag!r} does not occur in the training file; its tags are"
-                    f" {names}"
-                )
-            arrays["labels"] = np.array(
-                [index[tag] for i in chosen for tag in tags[i]], dtype=np.int64
-            )
-            words = "\n".join(word for i in chosen for word in sentences.words[i])
-            arrays["words"] = np.frombuffer(words.encode(), dtype=np.uint8)
-            counts.update(sentences.counts)
-            known = {
-                "available": len(sentences),
-                "has_documents": sentences.has_documents,
-                "tag_scheme": scheme,
-            }
-            return arrays, {
-                "label_names": names,
-                "counts": known | {key: int(n) for key, n in counts.items() if n},
-            }
-
-        labels = None if label_names is None else list(label_names)
-        settings = {"labels": labels, "max_examples": max_examples, "require_tags": require_tags}
-        arrays, facts, key = self.cached(path, self.reading | settings, build)
-        tokens = TokenSequences(
-            arrays["input_ids"], arrays["offsets"], np.diff(arrays["offsets"]).astype(np.int32)
-        )
+        """One split. `label_names` None: those of its file."""
+        if label_names is not None:
+            label_names = list(label_names)
+        settings = {
+            "labels": label_names,
+            "max_examples": max_examples,
+            "require_tags": require_tags,
+        }
+        encode = partial(self._encode, path, label_names, max_examples, require_tags)
+        arrays, facts, key = self.cached(path, self.reading | settings, encode)
+        lengths = np.diff(arrays["offsets"])
+        tokens = TokenSequences(arrays["input_ids"], arrays["offsets"], lengths.astype(np.int32))
         sequences = TaggedSequences(
             tokens, arrays["word_offsets"], arrays["word_positions"], arrays["labels"]
         )
-        own = (
-            sequences,
-            arrays["sentence_offsets"],
-            arrays["words"].tobytes().decode().split("\n"),
-            arrays["ids"],
-        )
+        words = arrays["words"].tobytes().decode().split("\n")
         return TaggedSplit(
-            *own, facts["label_names"], self.entity_tags, facts["counts"], key, path, self.layout
+            sequences=sequences,
+            sentence_offsets=arrays["sentence_offsets"],
+            words=words,
+            ids=arrays["ids"],
+            label_names=facts["label_names"],
+            entity_tags=self.entity_tags,
+            counts=facts["counts"],
+            key=key,
+            path=path,
+            layout=self.layout,
         )
+
+    def _encode(
+        self,
+        path: Path,
+        label_names: Sequence[str] | None,
+        max_examples: int | None,
+        require_tags: bool,
+    ) -> tuple[Arrays, Facts]:
+        """What the cache holds of one split."""
+        scheme = None
+        if require_tags:
+            sentences, tags, scheme = self._read(path)
+        else:
+            sentences = read_conll(path, self.layout, require_tags=False)
+            # a label that nobody looks at: a test file may have none
+            placeholder = label_names[0] if label_names else ""
+            tags = [[placeholder] * len(words) for words in sentences.words]
+        names = list(label_names) if label_names else self._label_names(tags)
+        selection = subset(len(sentences), max_examples)
+        arrays, counts = build_sequences(
+            sentences, selection, self.inputs.tokenizer, self.max_seq_length, self.document_context
+        )
+        arrays["labels"] = _label_indices(path, sentences, tags, selection, names)
+        # Words as bytes: an array of strings would be as wide as its longest one.
+        words = itertools.chain.from_iterable(sentences.words[i] for i in selection)
+        arrays["words"] = np.frombuffer("\n".join(words).encode(), dtype=np.uint8)
+        counts.update(sentences.counts)
+        facts: Facts = {
+            "available": len(sentences),
+            "has_documents": sentences.has_documents,
+            "tag_scheme": scheme,
+        }
+        facts |= {name: int(count) for name, count in counts.items() if count}
+        return arrays, {"label_names": names, "counts": facts}
+
+    def _label_names(self, tags: Sequence[Sequence[str]]) -> list[str]:
+        """The labels of a training file: its tags, or of entities O, then B and I of every type."""
+        names = set(itertools.chain.from_iterable(tags))
+        if not self.entity_tags:
+            return sorted(names)
+        # An entity type of the training file may lack B or I there; both are labels.
+        types = {split_tag(tag)[1] for tag in names} - {""}
+        labels = [OUTSIDE]
+        for name in sorted(types):
+            labels += [f"B-{name}", f"I-{name}"]
+        return labels
 
     def _read(self, path: Path) -> tuple[TaggedSentences, list[list[str]], str | None]:
         """Sentences; their tags, of entities in IOB2; and the scheme that those were written in."""
-        if self.entity_tags:
-            expected = ANY
-        else:
-            expected = CLASSES
-        found = read_conll(path, self.layout, require_tags=True, expected=expected)
-        tags = found.tags or []
+        expected = ANY if self.entity_tags else CLASSES
+        sentences = read_conll(path, self.layout, require_tags=True, expected=expected)
+        tags = sentences.tags or []
         if not self.entity_tags:
-            return found, tags, None
+            return sentences, tags, None
         try:
             scheme = scheme_of(tags)
         except ValueError as problem:
             raise ValueError(
                 f"{path}: {problem}; is tag_column={self.layout.tag_column} the right one?"
             ) from problem
-        return found, [to_iob2(names) for names in tags], scheme
+        return sentences, [to_iob2(names) for names in tags], scheme
 
     def compute_baselines(self) -> Scores:
-        """Each word's most frequent tag; an unknown word is no entity, or has the most frequent tag
-        of all.
+        """Each word's most frequent tag.
+
+        An unknown word is no entity, or has the most frequent tag of all.
         """
-        (train, tags, _), (asked, golds, _) = (
-            self._read(path) for path in (self.train_path, self.validation_path)
-        )
-        learnt = [
-            (train.words[i], tags[i]) for i in subset(len(train), self.plan.max_train_examples)
-        ]
-        counts = Counter(name for _, names in learnt for name in names)
-        unknown = OUTSIDE if self.entity_tags else counts.most_common(1)[0][0]
-        guesses = most_frequent_tags(learnt, asked.words, unknown)
-        return {TAGS: (entity_scores if self.entity_tags else tag_scores)(guesses, golds)}
+        train, train_tags, _ = self._read(self.train_path)
+        validation, gold_tags, _ = self._read(self.validation_path)
+        selection = subset(len(train), self.plan.max_train_examples)
+        examples = [(train.words[i], train_tags[i]) for i in selection]
+        if self.entity_tags:
+            unknown = OUTSIDE
+            score = entity_scores
+        else:
+            counts = Counter(itertools.chain.from_iterable(tags for _, tags in examples))
+            unknown = counts.most_common(1)[0][0]
+            score = tag_scores
+        guesses = most_frequent_tags(examples, validation.words, unknown)
+        return {TAGS: score(guesses, gold_tags)}
 
     def preview(self) -> TaskPreview:
-        train, validation = self._preview(self.train_path), self._preview(self.validation_path)
+        train = self._preview(self.train_path)
+        validation = self._preview(self.validation_path)
         return TaskPreview(train, validation, sorted(set(train.labels or ())))
 
     def _preview(self, path: Path) -> Preview:
-        """Labels are the tags of all words; of entity tags their types, whatever scheme each file
-        is in.
-        """
-        found = read_conll(path, self.layout, require_tags=True)
-        tags = [tag for sentence in found.tags or () for tag in sentence]
-        labels = [split_tag(tag)[1] or OUTSIDE for tag in tags] if self.entity_tags else tags
-        return Preview(
-            {"sentence": [" ".join(words) for words in found.words]},
-            labels,
-            len(found),
-            dict(found.counts),
-        )
+        """Labels are the tags of all words; of entity tags their types, whatever the scheme."""
+        sentences = read_conll(path, self.layout, require_tags=True)
+        labels = list(itertools.chain.from_iterable(sentences.tags or ()))
+        if self.entity_tags:
+            labels = [split_tag(tag)[1] or OUTSIDE for tag in labels]
+        texts = {"sentence": [" ".join(words) for words in sentences.words]}
+        return Preview(texts, labels, len(sentences), dict(sentences.counts))
+
+
+def _label_indices(
+    path: Path,
+    sentences: TaggedSentences,
+    tags: Sequence[Sequence[str]],
+    selection: Sequence[int],
+    names: Sequence[str],
+) -> Ints:
+    """[W] of the selected sentences, into `names`; ValueError for a tag that is none of them."""
+    index = {name: number for number, name in enumerate(names)}
+    labels: list[int] = []
+    for sentence in selection:
+        for tag in tags[sentence]:
+            if tag not in index:
+                raise ValueError(
+                    f"{path}:{sentences.lines[sentence]}: tag {tag!r} does not occur in the"
+                    f" training file; its tags are {names}"
+                )
+            labels.append(index[tag])
+    return np.array(labels, dtype=np.int64)

@@ -5,12 +5,13 @@
     read_texts(["one", "two"])                  texts, in order
     read_texts([["first", "second"]])           pairs (of a tagger: the words of a text)
     read_texts({"text": "one", "pair": "two"})  one pair, by its keys; lists in it, or dictionaries
-    in a list, are many
+                                                in a list, are many
     read_texts(frame, columns="review")         a column of a table of pandas or `datasets`
 
 Anything else is a ValueError in one sentence, before a text is read. What cannot be a text in a
 list is a mistake of the program, and refused; an empty cell of a table is a fact about one row, and
-stands as `Unreadable` in its place."""
+stands as `Unreadable` in its where.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from clozelab.datamodules.columns import (
     say_in_python,
 )
 from clozelab.datamodules.labels import is_missing
-from clozelab.suggestions import shortened
+from clozelab.text.formatting import shortened
 
 log = logging.getLogger(__name__)
 
@@ -45,18 +46,21 @@ class Unreadable:
 
 
 class UnreadableText(ValueError):
-    """Text number `number` (from 1) cannot be read, for `reason`, and the caller wants no answers
-    then."""
+    """Text number `number` (from 1) cannot be read, and the caller wants no answers then."""
 
     def __init__(self, number: int, reason: str, noun: str = "text") -> None:
         super().__init__(f"{noun} {number} {reason}")
-        self.number, self.reason = number, reason
+        self.number = number
+        self.reason = reason
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts in order: each a str, a pair (str, str), a list of words, a question with its passages
-    (str, [str]), or `Unreadable`."""
+    """Texts in order.
+
+    Each is a str, a pair (str, str), a list of words, a question with its passages (str, [str]), or
+    `Unreadable`.
+    """
 
     items: list[Any]
     is_single: bool = False  # one text was given by itself
@@ -71,7 +75,9 @@ def read_texts(
     """The texts that `given` holds, as `act` (datamodules/columns.py) takes them.
 
     `columns`: of a table, the column of the texts or the two of pairs. ValueError says what was
-    expected."""
+    expected.
+    """
+    # What has columns, then what is one text by itself, then what is a list of texts.
     if isinstance(given, Mapping) or is_table(given):
         return _of_columns(given, act, columns)
     if isinstance(given, str | tuple):
@@ -91,6 +97,7 @@ def read_item(value: Any, number: int, act: str) -> Any:
     """One text of a list, as `act` takes it; ValueError names its number."""
     if isinstance(value, bytes):
         raise ValueError(f"text {number} is bytes: a string was expected; decode it (.decode())")
+    # A question alone has no passage to be answered from.
     if isinstance(value, str) and act == "answer":
         raise ValueError(
             f"question {number} is {_shown(value)} alone: (QUESTION, PASSAGE) was expected",
@@ -99,30 +106,31 @@ def read_item(value: Any, number: int, act: str) -> Any:
         return str(value)  # numpy's strings are their own kind
     if not _is_sequence(value):
         raise ValueError(f"text {number} is {_shown(value)}: a string was expected")
-    parts = list(value)
+    strings = list(value)
     if act == "answer":
-        return _question(parts, number)
+        return _question(strings, number)
     if act in SINGLE and act != "tag":
         raise ValueError(f"do={act} takes single texts, and text {number} is a pair, or a list")
-    for place, part in enumerate(parts, 1):
-        if not isinstance(part, str):
+    for where, string in enumerate(strings, 1):
+        if not isinstance(string, str):
             raise ValueError(
-                f"text {number}, part {place} is {_shown(part)}: a string was expected",
+                f"text {number}, part {where} is {_shown(string)}: a string was expected",
             )
     if act == "tag":
-        return [str(word) for word in parts]
-    if len(parts) != 2:
+        return [str(word) for word in strings]
+    if len(strings) != 2:
         raise ValueError(
-            f"text {number} is a sequence of {len(parts)}: a pair (a tuple, or a list of two)"
+            f"text {number} is a sequence of {len(strings)}: a pair (a tuple, or a list of two)"
             " has two"
         )
-    return str(parts[0]), str(parts[1])
+    return str(strings[0]), str(strings[1])
 
 
 def read_cells(record: Mapping[str, Any], roles: Mapping[str, str], act: str) -> Any:
     """A text of a table's row, whose cells may be anything; `Unreadable` where there is none.
 
-    `roles` says which column is what (datamodules/columns.py)."""
+    `roles` says which column is what (datamodules/columns.py).
+    """
     cells: dict[str, Any] = {}
     # Words stand for a text, and passages for one: another column may hold what one of these lacks.
     may_lack = set()
@@ -133,23 +141,25 @@ def read_cells(record: Mapping[str, Any], roles: Mapping[str, str], act: str) ->
         if _is_missing(value):
             if role in may_lack:
                 continue
-            return Unreadable(
-                f"has no {column!r}" + (": the cell is empty" if column in record else ""),
-            )
+            reason = f"has no {column!r}"
+            if column in record:
+                reason += ": the cell is empty"
+            return Unreadable(reason)
         problem = _wrong_cell(value, column, role)
         if problem:
             return Unreadable(problem)
         cells[role] = value
     if not is_enough(cells, act):
-        held = "nothing"
+        roles_given = "nothing"
         if cells:
-            held = ", ".join(cells)
-        return Unreadable(f"has {held} alone: do={act} reads {', '.join(roles_of(act))}")
+            roles_given = ", ".join(cells)
+        return Unreadable(f"has {roles_given} alone: do={act} reads {', '.join(roles_of(act))}")
     return _from_cells(cells, act)
 
 
 def is_table(given: Any) -> bool:
     """A DataFrame, a `datasets.Dataset`, or what can be made one of them."""
+    # by attributes: neither library has to be imported for it
     is_frame = hasattr(given, "iloc") and hasattr(given, "columns")
     is_dataset = hasattr(given, "column_names") and hasattr(given, "__len__")
     has_frame = hasattr(given, "to_pandas") and hasattr(given, "columns")
@@ -157,11 +167,15 @@ def is_table(given: Any) -> bool:
 
 
 def with_columns(table: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
-    """A copy of a table with further columns; one of the same name is replaced, and a warning says
-    so."""
+    """A copy of a table with further columns.
+
+    One of the same name is replaced, and a warning says so.
+    """
+    # the columns of the answers that the table has already
     replaced = [name for name in columns if name in _column_names(table)]
     if replaced:
         log.warning("the table's column %s is replaced by the answers'", ", ".join(replaced))
+    # `datasets` refuses to add a column that is there.
     if _is_dataset(table):
         table = table.remove_columns(replaced)
         for name, values in columns.items():
@@ -169,10 +183,10 @@ def with_columns(table: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
         return table
     import pandas
 
-    made = {
-        name: pandas.Series(list(values), index=table.index) for name, values in columns.items()
-    }
-    return table.assign(**made)
+    series = {}
+    for name, values in columns.items():
+        series[name] = pandas.Series(list(values), index=table.index)
+    return table.assign(**series)
 
 
 def _is_dataset(table: Any) -> bool:
@@ -180,11 +194,14 @@ def _is_dataset(table: Any) -> bool:
 
 
 def _column_names(table: Any) -> list[Any]:
-    return list(table.column_names if _is_dataset(table) else table.columns)
+    if _is_dataset(table):
+        return list(table.column_names)
+    return list(table.columns)
 
 
 def _of_columns(given: Any, act: str, columns: str | Sequence[str] | None) -> Texts:
     """The rows of a table, or of a dictionary of lists; a dictionary of single texts is one row."""
+    # a `datasets.DatasetDict`
     if isinstance(given, Mapping) and hasattr(given, "column_names"):
         raise ValueError(
             f"a dictionary of data sets was given: choose one of {', '.join(map(str, given))}",
@@ -198,14 +215,15 @@ def _of_columns(given: Any, act: str, columns: str | Sequence[str] | None) -> Te
     if columns is None:
         refuse_unknown_keys(given, act, "the dictionary")
     roles = _roles(list(given), act, columns, "the dictionary")
-    if all(_is_one(role, given[column]) for role, column in roles.items()):
-        return Texts([_mended(read_cells(given, roles, act), 1)], is_single=True)
+    # {"text": "one"} is one text, {"text": ["one", "two"]} are two.
+    if all(_is_single(role, given[column]) for role, column in roles.items()):
+        return Texts([_refuse_unreadable(read_cells(given, roles, act), 1)], is_single=True)
     cells = {column: _listed(given[column]) for column in roles.values()}
     lengths = {column: len(values) for column, values in cells.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"the dictionary's lists have different lengths: {lengths}")
     rows = _rows_of(cells, roles, act)
-    return Texts([_mended(row, number) for number, row in enumerate(rows, 1)])
+    return Texts([_refuse_unreadable(row, number) for number, row in enumerate(rows, 1)])
 
 
 def _of_records(
@@ -216,11 +234,11 @@ def _of_records(
     """One dictionary a text; each is read by its own keys."""
     items = []
     for number, record in enumerate(records, 1):
-        place = f"text {number}"
+        where = f"text {number}"
         if columns is None:
-            refuse_unknown_keys(record, act, place)
-        roles = _roles(list(record), act, columns, place)
-        items.append(_mended(read_cells(record, roles, act), number))
+            refuse_unknown_keys(record, act, where)
+        roles = _roles(list(record), act, columns, where)
+        items.append(_refuse_unreadable(read_cells(record, roles, act), number))
     if act not in (*SINGLE, "answer"):
         _refuse_mixture(items)
     return Texts(items)
@@ -241,19 +259,19 @@ def _roles(
     names: list[Any],
     act: str,
     columns: str | Sequence[str] | None,
-    place: str,
+    where: str,
 ) -> dict[str, str]:
     if isinstance(columns, str):
-        named = [columns]
-    else:
-        named = list(columns or ())
-    known = [name for name in names if isinstance(name, str)]
-    if not known:
-        raise ValueError(f"{place} has no column with a name: {EXPECTED}")
-    return choose_columns(known, act, named=named, place=place, say=say_in_python)
+        columns = [columns]
+    string_names = [name for name in names if isinstance(name, str)]
+    if not string_names:
+        raise ValueError(f"{where} has no column with a name: {EXPECTED}")
+    return choose_columns(
+        string_names, act, named=list(columns or ()), where=where, say=say_in_python
+    )
 
 
-def _mended(item: Any, number: int) -> Any:
+def _refuse_unreadable(item: Any, number: int) -> Any:
     """What a program has written down is refused where it is no text, as in a list."""
     if isinstance(item, Unreadable):
         raise ValueError(f"text {number} {item.reason}")
@@ -288,31 +306,32 @@ def _wrong_cell(value: Any, column: str, role: str) -> str:
 
 def _is_missing(value: Any) -> bool:
     """None, NaN, pandas' NA and NaT: an empty cell."""
+    # by name: pandas need not be installed
     return is_missing(value) or type(value).__name__ in ("NAType", "NaTType")
 
 
-def _question(parts: list[Any], number: int) -> tuple[str, list[str]]:
+def _question(items: list[Any], number: int) -> tuple[str, list[str]]:
     """A question with its passage, or its passages."""
-    if len(parts) != 2 or not isinstance(parts[0], str):
+    if len(items) != 2 or not isinstance(items[0], str):
         raise ValueError(
             f"question {number}: (QUESTION, PASSAGE) or (QUESTION, [PASSAGES]) was expected",
         )
-    return str(parts[0]), read_passages(parts[1], f"question {number}")
+    return str(items[0]), read_passages(items[1], f"question {number}")
 
 
-def read_passages(given: Any, place: str) -> list[str]:
+def read_passages(given: Any, where: str) -> list[str]:
     """One passage, or many."""
     if isinstance(given, str):
         return [str(given)]
     if isinstance(given, Mapping) or not _is_iterable(given):
         raise ValueError(
-            f"{place}: the passages are {_shown(given)}: a string, or a list of them, was expected",
+            f"{where}: the passages are {_shown(given)}: a string, or a list of them, was expected",
         )
     passages = list(given)
     for index, passage in enumerate(passages, 1):
         if not isinstance(passage, str):
             raise ValueError(
-                f"{place}: passage {index} is {_shown(passage)}: a string was expected",
+                f"{where}: passage {index} is {_shown(passage)}: a string was expected",
             )
     return [str(passage) for passage in passages]
 
@@ -343,7 +362,7 @@ def _is_sequence(value: Any) -> bool:
     return isinstance(value, list | tuple) or getattr(value, "ndim", 0) == 1
 
 
-def _is_one(role: str, value: Any) -> bool:
+def _is_single(role: str, value: Any) -> bool:
     """Whether a dictionary's value is that of one text, rather than a list of them for many."""
     if role not in LISTS:
         return isinstance(value, str)

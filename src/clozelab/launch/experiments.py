@@ -21,33 +21,34 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
-from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, ListConfig, Node, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from clozelab import hydra_compat
 from clozelab.config import RESOLVERS
-from clozelab.runs.fingerprint import flatten
-from clozelab.suggestions import CONF_DIR, UniqueKeys, own_text
+from clozelab.runs.identity import flatten
 from clozelab.targets import UPWARDS
+from clozelab.text.paths import CONF_DIR
+from clozelab.text.safe_yaml import UniqueKeys, own_text
 
 PAPER = "paper.yaml"
 SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune", "evaluate": "sweep_evaluate"}
 KINDS = {"pretrain": "arm", "finetune": "row", "evaluate": "row"}
 MEASURED = "measured"
-# of a sweep; `measured` is a row's encoder, not its fine-tuning (OF_ENCODER)
-GROUPS = KINDS | {"evaluate": MEASURED}
+# The group that a sweep runs through. An evaluation's `measured` is the encoder of a row
+# (OF_ENCODER), not its fine-tuning.
+GROUPS = {"pretrain": "arm", "finetune": "row", "evaluate": MEASURED}
 OF_ENCODER = ("encoder_arm", "encoder_fraction", "initialisation", "pooling")
 SEEDS = {
     "pretrain": {"seed": "${scale.pretrain.seeds}"},
@@ -64,224 +65,310 @@ EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$")
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+0123456789"))
 
 
-def inline_configs(place: Path) -> dict[str, dict[str, Any]]:
-    """Name ("arm/rate30", "sweep_pretrain") -> what the file of that name would say, read from an
-    experiment's paper.yaml or its one file; any other folder of YAML files has nothing inline."""
-    file = place if place.is_file() else place / PAPER
-    if not file.is_file():
+def inline_configs(experiment: Path) -> dict[str, dict[str, Any]]:
+    """What files an experiment's paper.yaml, or its one file, stands for.
+
+    Name ("arm/rate30", "sweep_pretrain") -> what the file of that name would say. Any other folder
+    of YAML files has nothing inline.
+    """
+    paper = _read_paper(experiment)
+    if paper is None:
         return {}
-    said = yaml.load(own_text(file, file.parent), _Loader)
-    if not isinstance(said, dict):
-        return {}
-    arms = said.get("arms") or {}
-    names = {
-        kind: [path.stem for path in sorted((place / kind).glob("*.yaml"))]
-        for kind in GROUPS.values()
-    }
-    rows = _rows(said, [*arms, *names["arm"]])
-    of_encoder = {
-        name: {key: row[key] for key in OF_ENCODER if key in row} for name, row in rows.items()
-    }
-    # Each task and measure as the one that is it, or stands in for it, at the scale; without those
-    # that it lacks.
-    tasks, measures = (
-        ",".join(
-            f"${{oc.select:scale.{place}.{one},{one}}}"
-            for one in _named(said, is_measured=place == "measures")
-        )
-        for place in ("finetune.benchmarks", "measures")
-    )
-    measures = measures and f"${{listed:{measures}}}"
-    deltas = {"arm": arms, "row": rows, MEASURED: of_encoder if measures else {}}
-    configs = {
-        f"{kind}/{name}": _config({"arm" if kind == "arm" else "row": name} | delta, place)
-        for kind, found in deltas.items()
-        for name, delta in found.items()
-    }
-    columns: dict[str, Any] = {
-        "pretrain": {},
-        "finetune": {"task": tasks},
-        "evaluate": {"measure": measures},
-    }
-    for stage, kind in GROUPS.items():
-        swept = [*deltas[kind], *(name for name in names[kind] if name not in deltas[kind])]
-        if swept and all(columns[stage].values()):
-            configs[SWEEPS[stage]] = _sweep(stage, place, swept, said, **columns[stage])
+    files = {group: _choices_in(experiment / group) for group in GROUPS.values()}
+    columns = _swept_columns(paper)
+    deltas = _deltas(paper, files["arm"], has_measures=bool(columns["evaluate"]["measure"]))
+
+    configs = {}
+    for group, choices in deltas.items():
+        # What a row's encoder is measured for is filed under the row, too.
+        name_key = "arm" if group == "arm" else "row"
+        for name, delta in choices.items():
+            configs[f"{group}/{name}"] = _config({name_key: name} | delta, experiment)
+    for stage, group in GROUPS.items():
+        # A choice may be inline, a file, or both: then the file counts, in the inline one's place.
+        names = list(dict.fromkeys([*deltas[group], *files[group]]))
+        if names and all(columns[stage].values()):
+            configs[SWEEPS[stage]] = _sweep(stage, experiment, names, paper, columns[stage])
     return configs
 
 
-def _rows(said: Mapping[str, Any], arms: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Row -> its delta: its arm's encoder; a floor has the shape of the first arm, and fresh
-    weights.
+def _read_paper(experiment: Path) -> dict[str, Any] | None:
+    """What an experiment's file says; None where there is none, or no mapping in it."""
+    file = experiment
+    if not experiment.is_file():
+        file = experiment / PAPER
+    if not file.is_file():
+        return None
+    paper = yaml.load(own_text(file, file.parent), _Loader)
+    if isinstance(paper, dict):
+        return paper
+    return None
+
+
+def _choices_in(folder: Path) -> list[str]:
+    """The choices of a group that are files."""
+    return [path.stem for path in sorted(folder.glob("*.yaml"))]
+
+
+def _deltas(
+    paper: Mapping[str, Any], arm_files: Sequence[str], *, has_measures: bool
+) -> dict[str, dict[str, Any]]:
+    """Group -> choice -> what is said of it inline."""
+    arms = paper.get("arms") or {}
+    rows = _rows(paper, [*arms, *arm_files])
+    measured = {}
+    if has_measures:
+        for name, row in rows.items():
+            measured[name] = {key: row[key] for key in OF_ENCODER if key in row}
+    return {"arm": arms, "row": rows, MEASURED: measured}
+
+
+def _rows(paper: Mapping[str, Any], arms: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return row -> its delta, which begins with the encoder of its arm.
+
+    A floor has the shape of the first arm, and fresh weights.
     """
-    usual = [*({"row": arm, "arm": arm} for arm in arms), {"row": "random"}]
-    rows: Any = said.get("rows") or (usual if said.get("arms") else [])
-    shape = next((row["arm"] for row in rows if row.get("arm")), None)
-    found: dict[str, dict[str, Any]] = {}
+    rows: list[Mapping[str, Any]] = paper.get("rows") or []
+    if not rows and paper.get("arms"):
+        rows = [{"row": arm, "arm": arm} for arm in arms]
+        rows.append({"row": "random"})
+    # A row without an arm is a floor: the first arm's encoder, before anything was learnt.
+    trained = [row["arm"] for row in rows if row.get("arm")]
+    deltas = {}
     for row in rows:
-        if encoder := row.get("arm") or shape:
-            weights = "pretrained" if row.get("arm") else "random"
-            found[row["row"]] = {
-                "encoder_arm": encoder,
-                "initialisation": weights,
-                **(row.get("set") or {}),
-            }
-    return found
+        delta: dict[str, Any] = {}
+        if row.get("arm"):
+            delta = {"encoder_arm": row["arm"], "initialisation": "pretrained"}
+        elif trained:
+            delta = {"encoder_arm": trained[0], "initialisation": "random"}
+        else:
+            continue
+        deltas[row["row"]] = delta | (row.get("set") or {})
+    return deltas
+
+
+def _swept_columns(paper: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Stage -> key -> the columns that its sweep runs through; empty where there are none.
+
+    Each task and measure is the one that it says, or stands in for it, at the scale:
+    `${oc.select:scale.finetune.benchmarks.mnli,mnli}`. `listed` leaves out those that it lacks.
+    """
+    columns = []
+    for column in paper.get("columns") or ():
+        if isinstance(column, str):
+            column = {"task": column}
+        if column.get("task"):
+            columns.append(column)
+    tasks = [str(column["task"]) for column in columns if column.get("from") != "evaluate"]
+    measures = [str(column["task"]) for column in columns if column.get("from") == "evaluate"]
+    measure = _selected("measures", measures)
+    if measure:
+        measure = f"${{listed:{measure}}}"
+    return {
+        "pretrain": {},
+        "finetune": {"task": _selected("finetune.benchmarks", tasks)},
+        "evaluate": {"measure": measure},
+    }
+
+
+def _selected(scale_key: str, names: Sequence[str]) -> str:
+    """Each name once, or what the scale has in its place."""
+    unique = dict.fromkeys(names)
+    return ",".join(f"${{oc.select:scale.{scale_key}.{name},{name}}}" for name in unique)
 
 
 def _sweep(
-    stage: str, place: Path, names: list[str], said: Mapping[str, Any], **columns: str
+    stage: str,
+    experiment: Path,
+    names: Sequence[str],
+    paper: Mapping[str, Any],
+    columns: dict[str, str],
 ) -> dict[str, Any]:
-    """The primary configuration of a stage: every arm or row x `columns` x seeds, and whatever
-    `sweeps` says.
+    """Return the primary configuration of a stage.
+
+    It sweeps every arm or row x `columns` x seeds, and whatever `sweeps` in the paper says.
     """
-    kind, own = GROUPS[stage], (said.get("sweeps") or {}).get(stage) or {}
-    swept = {kind: ",".join(names)} | columns | SEEDS[stage]
-    swept |= {key: value for key, value in own.items() if key in swept or "," in str(value)}
-    settings: dict[str, Any] = {"experiment": place.stem if place.is_file() else place.name}
-    settings |= {"share_runs": True} if stage == "pretrain" else {}
-    settings |= {key: value for key, value in own.items() if key not in swept}
-    config = _config(settings, place)
+    group = GROUPS[stage]
+    changes = (paper.get("sweeps") or {}).get(stage) or {}
+    swept = {group: ",".join(names)} | columns | SEEDS[stage]
+    settings: dict[str, Any] = {"experiment": experiment.name}
+    if experiment.is_file():
+        settings["experiment"] = experiment.stem
+    if stage == "pretrain":
+        settings["share_runs"] = True
+    # `seed: 1,2` runs through values, and so does whatever the sweep runs through anyway.
+    for key, value in changes.items():
+        if key in swept or "," in str(value):
+            swept[key] = value
+        else:
+            settings[key] = value
+    # The choice of a first arm or row comes before overrides, which may name groups inside of it.
+    config = _config(settings, experiment)
     first, *overrides = config.pop("defaults")
-    defaults = [stage, first, {kind: names[0]}, *overrides]
     return {
-        "defaults": defaults,
+        "defaults": [stage, first, {group: names[0]}, *overrides],
         **config,
         "hydra": {"mode": "MULTIRUN", "sweeper": {"params": swept}},
     }
 
 
-def _named(said: Mapping[str, Any], *, is_measured: bool) -> list[str]:
-    """The tasks of the columns, or their measures, each once."""
-    columns = [{"task": one} if isinstance(one, str) else one for one in said.get("columns") or ()]
-    mine = [one for one in columns if (one.get("from") == "evaluate") == is_measured]
-    return [*dict.fromkeys(str(one["task"]) for one in mine if one.get("task"))]
+def _config(delta: Mapping[str, Any], experiment: Path) -> dict[str, Any]:
+    """A delta as a file would say it: choices in its defaults list, all else nested.
 
-
-def _config(delta: Mapping[str, Any], place: Path) -> dict[str, Any]:
-    """A delta as a file would say it: choices in its defaults list, all else nested."""
+    {"objective": "ltr", "model.hidden_size": 64} becomes {"defaults": ["_self_", {"override
+    /objective": "ltr"}], "model": {"hidden_size": 64}}.
+    """
     before: list[Any] = []
     after: list[Any] = []
     body = OmegaConf.create()
     for key, value in delta.items():
-        group = key.lstrip("+")
-        chooses = isinstance(value, str) and any(
-            (folder / group).is_dir() for folder in (CONF_DIR, place)
-        )
-        if "/" not in group and not chooses:
-            OmegaConf.update(body, group, value, merge=False)
-        elif key.startswith(
-            "+"
-        ):  # "task/format@task: features" is the file task/format/features laid over the task
-            name, _, package = group.partition("@")
-            before.append(f"/{name}/{value}@{package}" if package else {f"/{name}": value})
+        group, _, package = key.lstrip("+").partition("@")
+        is_choice = isinstance(value, str) and _is_group(key.lstrip("+"), experiment)
+        if "/" not in key and not is_choice:
+            OmegaConf.update(body, key.lstrip("+"), value, merge=False)
+        elif not key.startswith("+"):
+            after.append({f"override /{key}": value})
+        elif package:
+            # "task/format@task: features" is the file task/format/features laid over the task
+            before.append(f"/{group}/{value}@{package}")
         else:
-            after.append({f"override /{group}": value})
+            before.append({f"/{group}": value})
     plain: Any = OmegaConf.to_container(body)
     return {"defaults": [*before, "_self_", *after], **plain}
 
 
-PARSED: dict[tuple[Any, ...], bytes] = {}
+def _is_group(name: str, experiment: Path) -> bool:
+    return (CONF_DIR / name).is_dir() or (experiment / name).is_dir()
 
 
-FREE_CALLS = {*(one.__name__ for one in RESOLVERS), "hydra", "oc.select"}
+FREE_CALLS = {resolver.__name__ for resolver in RESOLVERS} | {"hydra", "oc.select"}
 # a resolver's name in `${name:...}`, also before others are resolved
 CALL = re.compile(r"\$\{\s*([^:{}$]*)[:$]")
 KEYS_OF_THE_USER = re.compile(
-    r"(^|\.)[+~]*(data_dir|cache_dir|runs_dir|allow_targets(\.\d+)?)$|^hydra($|\.(?!mode$|sweeper\.))|\.\./|/\.\.|(^|\.)[/~]"
+    r"(^|\.)[+~]*(data_dir|cache_dir|runs_dir|allow_targets(\.\d+)?)$"
+    r"|^hydra($|\.(?!mode$|sweeper\.))"
+    r"|\.\./|/\.\.|(^|\.)[/~]"
 )
 SWEPT_KEY = re.compile(r"hydra\.sweeper\.params\.[+~]*(?!run_dir$|.*\bhydra\b)[\w./@-]+")
 """Key of a sweep, which becomes a word of a command line: `run_dir=x,y` or `+rates@hydra.callbacks`
 would be more.
 """
+DOWNLOAD_KEY = re.compile(r"(^|\.)[+~]*hub$")
+SWEEPER_CHOICE = re.compile(r"\{'override /?hydra/sweeper': '\w+'\}")
+LONE_DOLLAR = re.compile(r"\\\$|\$(?!{)")
 ONLY_DATA = "an experiment is data: leave that out, or say it on the command line"
-# texts with interpolations of such files; `check_values` looks at what became of them
-DOUBTED: set[str] = set()
+# Texts with interpolations in files of experiments; `check_values` looks at what became of them.
+INTERPOLATED: set[str] = set()
 
 
-def check_file(place: str, config_path: str, found: ConfigResult) -> None:
+def check_file(source: str, config_path: str, result: ConfigResult) -> None:
     """ValueError where a file of an experiment says what only the user may say."""
-    if odd := next(_not_data(config_path, found), None):
-        raise ValueError(f"{place}: {odd}; {ONLY_DATA}")
-
-
-def _not_data(config_path: str, found: ConfigResult) -> Iterator[str]:
-    plain: Any = OmegaConf.to_container(found.config, resolve=False)
-    defaults = [
-        str(one) for one in (plain.pop("defaults", None) if isinstance(plain, dict) else None) or ()
-    ]
-    defaults = [
-        one for one in defaults if not re.fullmatch(r"\{'override /?hydra/sweeper': '\w+'\}", one)
-    ]
-    laid = [config_path, f"@{found.header.get('package')}", *defaults]
-    if any(re.search(r"\bhydra\b", one) for one in laid):
-        yield "it lays something over Hydra's own keys"
+    plain: Any = OmegaConf.to_container(result.config, resolve=False)
+    defaults: list[Any] = []
+    if isinstance(plain, dict):
+        defaults = plain.pop("defaults", None) or []
+    if _touches_hydra(config_path, result.header.get("package"), defaults):
+        raise ValueError(f"{source}: it lays something over Hydra's own keys; {ONLY_DATA}")
     for key, value in flatten(plain).items():
-        is_swept = key.startswith("hydra.sweeper.params") and not SWEPT_KEY.fullmatch(key)
-        is_download = re.search(r"(^|\.)[+~]*hub$", key) is not None
-        if KEYS_OF_THE_USER.search(key) or (
-            value not in (None, False) and (is_swept or is_download)
-        ):
-            yield f"{key} is not its to set"
-        if not isinstance(value, str):
-            continue
-        calls = [name for name in CALL.findall(value) if name not in FREE_CALLS]
-        yield from (
-            f"{key} calls {name!r} in {value!r}" for name in calls + re.findall("_target_", value)
-        )
-        if re.search(r"\\\$|\$(?!{)", value):  # which an interpolation could be put together from
-            yield f"{key} has a lone $ in {value!r}"
-        if "${" in value:
-            DOUBTED.add(value)
-        elif _leads_out(key, value):
-            yield f"{key} names {value!r}, which leads out of its folder"
+        fault = _fault_of_key(key, value)
+        if fault is None and isinstance(value, str):
+            fault = _fault_of_text(key, value)
+        if fault is not None:
+            raise ValueError(f"{source}: {fault}; {ONLY_DATA}")
+
+
+def _touches_hydra(config_path: str, package: str | None, defaults: Sequence[Any]) -> bool:
+    """Whether a file lies below Hydra's own keys, or lays others over them.
+
+    The choice of a sweeper is free.
+    """
+    laid = [config_path, f"@{package}"]
+    laid += [str(entry) for entry in defaults if not SWEEPER_CHOICE.fullmatch(str(entry))]
+    return any(re.search(r"\bhydra\b", entry) for entry in laid)
+
+
+def _fault_of_key(key: str, value: Any) -> str | None:
+    """What is wrong with setting a key."""
+    is_refused = KEYS_OF_THE_USER.search(key) is not None
+    if value not in (None, False):
+        # A sweep's key becomes a word of a command line; a `hub` is downloaded.
+        is_odd_sweep = key.startswith("hydra.sweeper.params") and not SWEPT_KEY.fullmatch(key)
+        is_refused = is_refused or is_odd_sweep or DOWNLOAD_KEY.search(key) is not None
+    if is_refused:
+        return f"{key} is not its to set"
+    return None
+
+
+def _fault_of_text(key: str, text: str) -> str | None:
+    """What is wrong with a text: it calls what is not free, or leads out of the folder.
+
+    Texts with interpolations are noted in INTERPOLATED.
+    """
+    calls = [name for name in CALL.findall(text) if name not in FREE_CALLS]
+    if "_target_" in text:
+        calls.append("_target_")
+    if calls:
+        return f"{key} calls {calls[0]!r} in {text!r}"
+    if LONE_DOLLAR.search(text):  # which an interpolation could be put together from
+        return f"{key} has a lone $ in {text!r}"
+    if "${" in text:
+        INTERPOLATED.add(text)
+    elif _leads_out(key, text):
+        return f"{key} names {text!r}, which leads out of its folder"
+    return None
 
 
 def _leads_out(key: str, text: str) -> bool:
-    parts = re.split(r"[\s,()\[\]{}'\":=]", text) if key.startswith("hydra.sweeper.") else [text]
-    return any(map(UPWARDS.search, parts))
+    values = [text]
+    if key.startswith("hydra.sweeper."):  # several values in one text
+        values = re.split(r"[\s,()\[\]{}'\":=]", text)
+    return any(UPWARDS.search(value) for value in values)
 
 
 def check_values(config: DictConfig) -> None:
-    """ValueError where a text of an experiment leads out of its folder once it is resolved, or
-    could be resolved again.
+    """Refuse texts of an experiment that lead out of its folder once they are resolved.
 
-    What lies below the user's own places may be named, and so may the value of another key, which
-    is looked at there.
+    ValueError for them, and for one that could be resolved again. What lies below the user's own
+    places may be named, and so may the value of another key, which is looked at there.
     """
-    roots = tuple(
-        f"{str(config.get(name)).rstrip('/')}/" for name in ("runs_dir", "data_dir", "cache_dir")
-    )
-    for key, text, value in _doubted(config, ""):
-        below = next((value.removeprefix(root) for root in roots if value.startswith(root)), value)
-        is_other = re.fullmatch(r"\$\{[\w.]+\}", text) and not key.startswith("hydra.sweeper.")
-        if "${" in value or (_leads_out(key, below) and not is_other):
-            said = f"{key} names {value!r} ({text}), which leads out of its folder"
-            raise ValueError(f"{said}; {ONLY_DATA}")
+    roots = []
+    for name in ("runs_dir", "data_dir", "cache_dir"):
+        folder = str(config.get(name)).rstrip("/")
+        roots.append(f"{folder}/")
+    for key, text, value in _resolved_texts(config, ""):
+        below = value
+        for root in roots:
+            if value.startswith(root):
+                below = value.removeprefix(root)
+                break
+        is_another_key = re.fullmatch(r"\$\{[\w.]+\}", text) and not key.startswith(
+            "hydra.sweeper."
+        )
+        if "${" in value or (_leads_out(key, below) and not is_another_key):
+            raise ValueError(
+                f"{key} names {value!r} ({text}), which leads out of its folder; {ONLY_DATA}"
+            )
 
 
-def _doubted(node: DictConfig | ListConfig, where: str) -> Iterator[tuple[str, str, str]]:
-    """Key, text and resolved text wherever the text is an experiment's; not those that mean nothing
-    yet.
-    """
-    names: Iterable[Any] = node if isinstance(node, DictConfig) else range(len(node))
-    for name in names:
-        child, key = node._get_node(name), f"{where}.{name}" if where else str(name)
-        said = child._value() if isinstance(child, Node) else None
-        if isinstance(said, str):
+def _resolved_texts(node: DictConfig | ListConfig, prefix: str) -> Iterator[tuple[str, str, str]]:
+    """Key, text and resolved text of each text in INTERPOLATED; not those that mean nothing yet."""
+    for name, child, content in hydra_compat.raw_items(node):
+        key = f"{prefix}{name}"
+        if isinstance(content, dict | list):
+            yield from _resolved_texts(child, f"{key}.")
+        elif isinstance(content, str) and content in INTERPOLATED:
             with suppress(OmegaConfBaseException, ValueError, TypeError):
-                if said in DOUBTED and isinstance(value := node[name], str):
-                    yield key, said, value
-        elif isinstance(child, DictConfig | ListConfig) and not (
-            child._is_none() or child._is_missing()
-        ):
-            yield from _doubted(child, key)
+                value = node[name]
+                if isinstance(value, str):
+                    yield key, content, value
 
 
-class ExperimentSource(FileConfigSource):
-    """Hydra's source of YAML files, which also knows what an experiment's paper.yaml holds
-    inline.
-    """
+PARSED: dict[tuple[Any, ...], bytes] = {}
+"""Files that were parsed, pickled."""
+
+
+class ExperimentSource(hydra_compat.FileConfigSource):
+    """Hydra's source of YAML files, which also knows what paper.yaml holds inline."""
 
     def __init__(self, provider: str, path: str) -> None:
         super().__init__(provider, path)
@@ -293,21 +380,23 @@ class ExperimentSource(FileConfigSource):
         return bool(self.inline) or super().available()
 
     def is_group(self, config_path: str) -> bool:
-        return super().is_group(config_path) or any(
-            name.startswith(f"{config_path}/") for name in self.inline
-        )
+        if super().is_group(config_path):
+            return True
+        return any(name.startswith(f"{config_path}/") for name in self.inline)
 
     def is_config(self, config_path: str) -> bool:
         return super().is_config(config_path) or config_path in self.inline
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
-        files = super().list(config_path, results_filter) if super().is_group(config_path) else []
-        inline = (
-            [name.rpartition("/") for name in self.inline]
-            if results_filter != ObjectType.GROUP
-            else []
-        )
-        return sorted({*files, *(name for group, _, name in inline if group == config_path)})
+        names = set()
+        if super().is_group(config_path):
+            names.update(super().list(config_path, results_filter))
+        if results_filter != ObjectType.GROUP:
+            for inline in self.inline:
+                group, _, name = inline.rpartition("/")
+                if group == config_path:
+                    names.add(name)
+        return sorted(names)
 
     def load_config(self, config_path: str) -> ConfigResult:
         if UPWARDS.search(config_path):
@@ -316,63 +405,73 @@ class ExperimentSource(FileConfigSource):
                 " group"
             )
         if super().is_config(config_path) or config_path not in self.inline:
-            found = self._read(config_path)
+            result = self._read(config_path)
         else:
-            package = "_global_" if "/" in config_path else None
-            config = OmegaConf.create(self.inline[config_path])
-            found = ConfigResult(self.provider, f"file://{self.path}", config, {"package": package})
+            result = self._inline(config_path)
         if not self.is_trusted:
-            check_file(f"{self.path}/{config_path}", config_path, found)
-        return found
+            check_file(f"{self.path}/{config_path}", config_path, result)
+        return result
+
+    def _inline(self, config_path: str) -> ConfigResult:
+        package = None
+        if "/" in config_path:
+            package = "_global_"
+        config = OmegaConf.create(self.inline[config_path])
+        return ConfigResult(self.provider, f"file://{self.path}", config, {"package": package})
 
     def _read(self, config_path: str) -> ConfigResult:
-        """A file, parsed once as long as nobody writes it: YAML takes a third of the time to
-        compose.
+        """Read a file, which is parsed once as long as nobody writes it.
+
+        YAML takes a third of the time to compose.
         """
         file = Path(self.path) / self._normalize_file_name(config_path)
         if not file.is_file():
             return super().load_config(config_path)  # which says what is missing
-        key = (self.provider, file, file.stat().st_ino, file.stat().st_ctime_ns)
+        status = file.stat()
+        key = (self.provider, file, status.st_ino, status.st_ctime_ns)
         if key not in PARSED:
             if not self.is_trusted:
                 own_text(file, Path(self.path))
             PARSED[key] = pickle.dumps(super().load_config(config_path), pickle.HIGHEST_PROTOCOL)
-        found: ConfigResult = pickle.loads(PARSED[key])
-        return found
+        result: ConfigResult = pickle.loads(PARSED[key])
+        return result
 
 
-def sweeps_in(place: Path) -> dict[str, str]:
+def sweeps_in(experiment: Path) -> dict[str, str]:
     """Stage -> the primary configuration of its sweep, of those that a folder or a file has."""
-    source = ExperimentSource("experiment", str(place))
+    source = ExperimentSource("experiment", str(experiment))
     return {stage: name for stage, name in SWEEPS.items() if source.is_config(name)}
 
 
 class OneFile(SearchPathPlugin):
     """Lets `--config-dir` be a file, which Hydra itself refuses."""
 
-    place = ""
+    address = ""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        if self.place:
-            search_path.append("command-line", f"file://{self.place}")
+        if self.address:
+            search_path.append("command-line", self.address)
 
 
-def take_one_file(words: list[str]) -> list[str]:
+def take_one_file(arguments: list[str]) -> list[str]:
     """A command line without `--config-dir FILE`, which `OneFile` then has."""
-    OneFile.place = ""
-    for index, word in enumerate(words):
-        option, sign, value = word.partition("=")
+    OneFile.address = ""
+    for index, argument in enumerate(arguments):
+        option, equals, value = argument.partition("=")
         if option not in ("--config-dir", "-cd"):
             continue
-        taken = words[index : index + 1 if sign else index + 2]
-        place = Path(value or taken[-1])
-        if place.is_file():
-            OneFile.place = str(place.resolve())
-            return [*words[:index], *words[index + len(taken) :]]
-    return words
+        # `--config-dir=FILE` is one word, `--config-dir FILE` two.
+        end = index + 1
+        if not equals:
+            end = index + 2
+        file = Path(value or arguments[index:end][-1])
+        if file.is_file():
+            OneFile.address = f"file://{file.resolve()}"
+            return [*arguments[:index], *arguments[end:]]
+    return arguments
 
 
 def register() -> None:
     """Let Hydra read folders of files in this way; harmless when called again."""
     Plugins.instance().register(OneFile)
-    SourcesRegistry.instance().types["file"] = ExperimentSource
+    hydra_compat.register_file_source(ExperimentSource)

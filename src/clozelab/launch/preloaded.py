@@ -1,5 +1,6 @@
-"""Imported by the fork server alone: what every job that it forks would otherwise do for itself,
-0.06 s each time.
+"""What every job that the fork server forks would otherwise do for itself, 0.06 s each time.
+
+The server alone imports this module.
 """
 
 import signal
@@ -7,7 +8,7 @@ import signal
 from hydra.core.plugins import Plugins
 
 from clozelab import config
-from clozelab.runs.fingerprint import code_of_results
+from clozelab.runs.code import code_of_results
 from clozelab.training.host import host_facts
 from clozelab.training.stopping import SIGNALS, die_with_parent
 

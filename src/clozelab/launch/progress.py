@@ -1,5 +1,4 @@
-"""How far a sweep or a whole reproduction is: jobs done of all, what runs, and how long the rest
-takes.
+"""How far a sweep or a whole reproduction is: jobs done of all, what runs, and the time left.
 
 Jobs count by their planned seconds, not by their number: a plan beside the logs has them, and says
 what comes before and after each sweep. Finished jobs correct the plan. Where nothing was planned
@@ -23,7 +22,7 @@ from pathlib import Path
 from rich.console import Console
 
 from clozelab.runs.record import write_json
-from clozelab.suggestions import duration
+from clozelab.text.formatting import duration
 
 PULSE_SECONDS = 25.0  # between two lines; with what a line waits for, never more than 30
 SHOWN_RUNNING = 2  # jobs that a line names
@@ -33,9 +32,8 @@ TRUSTED_SHARE = 0.1
 
 
 @dataclass(frozen=True)
-class JobState:
-    """What is known of one job: its name, whether it ended, waits or runs, and its seconds so
-    far."""
+class JobProgress:
+    """What is known of one job: whether it ended, waits or runs, and its seconds so far."""
 
     name: str
     state: str
@@ -51,10 +49,12 @@ class JobState:
 
 @dataclass(frozen=True)
 class Outlook:
-    """The place of one sweep in all that runs: jobs before and after it, and seconds planned for
-    what comes after."""
+    """The place of one sweep in all that runs.
 
-    planned: Mapping[str, float] = field(default_factory=dict)  # the words of a job -> its seconds
+    There are jobs before and after it, and seconds planned for what comes after.
+    """
+
+    planned: Mapping[str, float] = field(default_factory=dict)  # job_key -> seconds
     jobs_before: int = 0
     jobs_after: int = 0
     seconds_after: float = 0.0
@@ -75,16 +75,16 @@ class Outlook:
             parts = [Part(**part) for part in plan["parts"]]
         except (OSError, ValueError, KeyError, TypeError):
             return cls()
-        return outlook(parts, stage, is_part=is_part)
+        return outlook_of(stage, parts, is_part=is_part)
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a plan: its name (a stage, `doctor`, `report`), wall seconds in all, and seconds
-    of each job.
+    """One part of a plan: a stage, `doctor` or `report`.
 
-    `is_relative`: no speed is known, and those of the jobs only say how large they are beside each
-    other."""
+    It has wall seconds in all, and seconds of each job. `is_relative`: no speed is known, and those
+    of the jobs only say how large they are beside each other.
+    """
 
     name: str
     seconds: float
@@ -92,20 +92,22 @@ class Part:
     is_relative: bool = False
 
 
-def outlook(parts: Sequence[Part], stage: str, *, is_part: bool) -> Outlook:
-    """The outlook of a stage among planned parts; `is_part`: the others run, too."""
+def outlook_of(stage: str, parts: Sequence[Part], *, is_part: bool) -> Outlook:
+    """Return the outlook of a stage among planned parts; `is_part`: the others run, too."""
     names = [part.name for part in parts]
     if stage not in names:
         return Outlook()
-    place = names.index(stage)
+    index = names.index(stage)
+    part = parts[index]
     if not is_part:
-        return Outlook(parts[place].jobs, is_relative=parts[place].is_relative)
-    before, after = parts[:place], parts[place + 1 :]
+        return Outlook(part.jobs, is_relative=part.is_relative)
+    before = parts[:index]
+    after = parts[index + 1 :]
     return Outlook(
-        parts[place].jobs,
-        jobs_before=sum(len(part.jobs) for part in before),
-        jobs_after=sum(len(part.jobs) for part in after),
-        seconds_after=sum(part.seconds for part in after),
+        part.jobs,
+        jobs_before=sum(len(earlier.jobs) for earlier in before),
+        jobs_after=sum(len(later.jobs) for later in after),
+        seconds_after=sum(later.seconds for later in after),
     )
 
 
@@ -122,13 +124,14 @@ def write_plan(folder: Path, parts: Sequence[Part], stage: str | None = None) ->
     write_json(folder / plan_file(stage), {"parts": [vars(part) for part in parts]})
 
 
-def job_key(words: Iterable[str]) -> str:
-    """What a plan knows a job by: its words, as the sweeper gives them."""
-    return " ".join(words)
+def job_key(overrides: Iterable[str]) -> str:
+    """What a plan knows a job by: its overrides, as the sweeper gives them."""
+    return " ".join(overrides)
 
 
 def makespan(durations: Sequence[float], at_once: int) -> float:
-    """Wall time of jobs that are started in order, so many at a time."""
+    """Return the wall time of jobs that are started in order, so many at a time."""
+    # When each of the places is free again: the next job takes the one that is free first.
     free = [0.0] * max(1, at_once)
     for seconds in durations:
         heapq.heappush(free, heapq.heappop(free) + seconds)
@@ -136,108 +139,140 @@ def makespan(durations: Sequence[float], at_once: int) -> float:
 
 
 def seconds_left(
-    jobs: Sequence[JobState], at_once: int, seconds_after: float = 0.0, *, is_relative: bool = False
+    jobs: Sequence[JobProgress],
+    at_once: int,
+    seconds_after: float = 0.0,
+    *,
+    is_relative: bool = False,
 ) -> float | None:
-    """How long the jobs that are left take, and what comes after them; None where nothing says so.
+    """Return how long the jobs that are left take, and what comes after them.
 
-    Jobs without a plan are taken to be as long as the planned ones are on average, or all alike.
-    What finished jobs took, beside what was planned for them, scales the others; so does a job that
-    takes longer than that already."""
+    None where nothing says so. Jobs without a plan are taken to be as long as the planned ones are
+    on average, or all alike. What finished jobs took, beside what was planned for them, scales the
+    others; so does a job that takes longer than that already.
+
+    Args:
+        seconds_after: planned for what comes after these jobs.
+        is_relative: planned seconds only say how large jobs are beside each other.
+    """
     left = [job for job in jobs if job.is_left]
     if not left:
-        if seconds_after > 0.0:
-            return seconds_after
+        return _positive(seconds_after)
+    expected = _expected_seconds(jobs)
+    if not expected:
         return None
-    known = [job.planned for job in jobs if job.planned is not None]
-    usual = 1.0
-    if known:
-        usual = sum(known) / len(known)
-    if usual <= 0.0:
-        return None
-    planned = {id(job): usual if job.planned is None else job.planned for job in jobs}
-
-    is_planned = bool(known) and not is_relative
-    pace = _pace(jobs, planned, is_planned=is_planned)
+    is_planned = not is_relative and any(job.planned is not None for job in jobs)
+    pace = _pace(jobs, expected, is_planned=is_planned)
     # those that run have begun before those that wait
     in_order = sorted(left, key=lambda job: job.state)
-    remaining = [_remaining(job, pace * planned[id(job)]) for job in in_order]
-    own = makespan(remaining, min(at_once, len(left)))
+    remaining = [_remaining(job, pace * expected[id(job)]) for job in in_order]
+    if not is_planned and 0.0 in remaining:
+        return None  # without a plan, a job that does not say how far it is may take any time
     if is_planned:
-        total = own + pace * seconds_after
-    elif 0.0 in remaining:
-        return None
-    else:
-        total = own + seconds_after
-    if total > 0.0:
-        return total
+        seconds_after = pace * seconds_after
+    return _positive(makespan(remaining, min(at_once, len(left))) + seconds_after)
+
+
+def _positive(seconds: float) -> float | None:
+    """None where there is no time to speak of."""
+    if seconds > 0.0:
+        return seconds
     return None
 
 
-def _pace(jobs: Sequence[JobState], planned: Mapping[int, float], *, is_planned: bool) -> float:
-    """How much slower than planned the jobs are; without a plan, and so without a unit, seconds a
-    job (0: unknown)."""
-    ended = [job for job in jobs if job.state == "done" and job.seconds > 0.0]
-    of_ended = sum(planned[id(job)] for job in ended)
+def _expected_seconds(jobs: Sequence[JobProgress]) -> dict[int, float]:
+    """Return planned seconds by the id of each job, the mean where a job has none.
+
+    Empty where all are planned to take no time.
+    """
+    planned = [job.planned for job in jobs if job.planned is not None]
+    mean = 1.0
+    if planned:
+        mean = sum(planned) / len(planned)
+    if mean <= 0.0:
+        return {}
+    expected = {}
+    for job in jobs:
+        expected[id(job)] = mean
+        if job.planned is not None:
+            expected[id(job)] = job.planned
+    return expected
+
+
+def _pace(jobs: Sequence[JobProgress], expected: Mapping[int, float], *, is_planned: bool) -> float:
+    """Return how much slower than expected the jobs are.
+
+    Without a plan there is no unit, and it is the seconds a job takes (0: unknown).
+    """
+    # Skipped jobs are done with no seconds; they say nothing about the pace.
+    finished = [job for job in jobs if job.state == "done" and job.seconds > 0.0]
+    seconds_expected = sum(expected[id(job)] for job in finished)
     pace = 0.0
     if is_planned:
         pace = 1.0
-    if of_ended > 0.0:
-        pace = sum(job.seconds for job in ended) / of_ended
+    if seconds_expected > 0.0:
+        pace = sum(job.seconds for job in finished) / seconds_expected
     if not is_planned:
         return pace
-    late = [
-        job
-        for job in jobs
-        if job.state == "running" and job.steps is None and planned[id(job)] > 0.0
-    ]
-    return max([pace, *(job.seconds / planned[id(job)] for job in late)])
+    # A job that runs, without saying how far it is, for longer than all that was expected of it.
+    for job in jobs:
+        if job.state == "running" and job.steps is None and expected[id(job)] > 0.0:
+            pace = max(pace, job.seconds / expected[id(job)])
+    return pace
 
 
-def _remaining(job: JobState, expected: float) -> float:
-    """Seconds that one job still takes; 0 where it has taken longer than expected and does not say
-    how far it is."""
-    if job.steps and job.steps[0] >= TRUSTED_SHARE * job.steps[1]:
-        taken, of_all = job.steps
-        return job.seconds * (of_all - taken) / taken
+def _remaining(job: JobProgress, expected: float) -> float:
+    """Return the seconds that one job still takes.
+
+    0 where it has taken longer than expected and does not say how far it is.
+    """
+    # By its own steps, if it says them; its start-up weighs too much at first.
+    if job.steps is not None:
+        step, last_step = job.steps
+        if step >= TRUSTED_SHARE * last_step:
+            return job.seconds * (last_step - step) / step
     return max(0.0, expected - job.seconds)
 
 
-def progress_line(jobs: Sequence[JobState], at_once: int, place: Outlook) -> str:
+def progress_line(jobs: Sequence[JobProgress], at_once: int, outlook: Outlook) -> str:
     """`12 of 48 done, 2 run (pretrain/mlm/seed-2 step 400 of 1,000, ...), about 6.0 min left`."""
     running = [job for job in jobs if job.state == "running"]
-    line = counted(jobs, place)
+    line = counted(jobs, outlook)
     if running:
-        named = [_named(job) for job in running[:SHOWN_RUNNING]]
-        named += ["..."] * (len(running) > SHOWN_RUNNING)
-        line += f", {len(running)} run ({', '.join(named)})"
-    return line + time_words(left_at(place, jobs, at_once))
+        names = [_named(job) for job in running[:SHOWN_RUNNING]]
+        if len(running) > SHOWN_RUNNING:
+            names.append("...")
+        line += f", {len(running)} run ({', '.join(names)})"
+    return line + time_words(left_at(outlook, jobs, at_once))
 
 
-def left_at(place: Outlook, jobs: Sequence[JobState], at_once: int) -> float | None:
+def left_at(outlook: Outlook, jobs: Sequence[JobProgress], at_once: int) -> float | None:
     """`seconds_left` of a sweep in its place."""
-    return seconds_left(jobs, at_once, place.seconds_after, is_relative=place.is_relative)
+    return seconds_left(jobs, at_once, outlook.seconds_after, is_relative=outlook.is_relative)
 
 
-def counted(jobs: Sequence[JobState], place: Outlook) -> str:
+def counted(jobs: Sequence[JobProgress], outlook: Outlook) -> str:
     """`12 of 48 done`, of all sweeps that belong together."""
-    ended = sum(not job.is_left for job in jobs)
-    return f"{place.jobs_before + ended} of {place.jobs_before + len(jobs) + place.jobs_after} done"
+    ended = outlook.jobs_before + sum(not job.is_left for job in jobs)
+    total = outlook.jobs_before + len(jobs) + outlook.jobs_after
+    return f"{ended} of {total} done"
 
 
 def time_words(seconds: float | None) -> str:
+    """`, about 6.0 min left`; empty where nobody knows."""
     if seconds is None:
         return ""
     return f", about {duration(seconds)} left"
 
 
-def _named(job: JobState) -> str:
+def _named(job: JobProgress) -> str:
     if job.steps is None:
         return f"{job.name} for {duration(job.seconds)}"
     return f"{job.name} step {job.steps[0]:,} of {job.steps[1]:,}"
 
 
 def steps_in(lines: Sequence[str]) -> tuple[int, int] | None:
-    """(steps taken, of all) by the last line of a log that says it."""
+    """Return (steps taken, of all) by the last line of a log that says it."""
     for line in reversed(lines):
         match = STEP.search(line)
         if match:
@@ -246,11 +281,11 @@ def steps_in(lines: Sequence[str]) -> tuple[int, int] | None:
 
 
 class Pulse:
-    """Prints a line wherever PULSE_SECONDS have passed since the last one, unless a terminal shows
-    more anyway.
+    """Prints a line wherever PULSE_SECONDS have passed since the last one.
 
-    Whoever prints for other reasons says so by `spoken`. `beat` is called from a loop;
-    `in_background` beats by itself."""
+    It does not where a terminal shows more anyway. Whoever prints for other reasons says so by
+    `spoken`. `beat` is called from a loop; `in_background` beats by itself.
+    """
 
     def __init__(
         self,

@@ -1,5 +1,4 @@
-"""What Slurm knows of our jobs, for example that job 17 is RUNNING, or that nobody knows it any
-more.
+"""What Slurm knows of our jobs: that job 17 is RUNNING, or that nobody knows it any more.
 
 Three commands are asked, each only where the one before it knows nothing:
 
@@ -8,7 +7,8 @@ Three commands are asked, each only where the one before it knows nothing:
 3. `scontrol show job`: the controller's last word, before a job is called lost.
 
 submitit asks `sacct` alone: without accounts its jobs stay "unknown" for ever, and each question
-leaves a warning."""
+leaves a warning.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from types import TracebackType
 from typing import NamedTuple
 
 COMMAND_SECONDS = 60.0  # for one command; Slurm's own give up after 20
@@ -61,7 +60,9 @@ class JobState(NamedTuple):
 
     @property
     def never_starts(self) -> bool:
-        return self.name == "PENDING" and any(part in self.reason for part in NEVER_STARTS)
+        if self.name != "PENDING":
+            return False
+        return any(reason in self.reason for reason in NEVER_STARTS)
 
     def __str__(self) -> str:
         if self.name == LOST:
@@ -72,13 +73,14 @@ class JobState(NamedTuple):
 
 
 class SlurmSilentError(Exception):
-    """Slurm gave no answer; that says nothing about the jobs, which go on without its
-    controller."""
+    """Slurm gave no answer. The jobs go on without its controller."""
 
 
 def ask_slurm(job_ids: Collection[str]) -> dict[str, JobState]:
-    """The state of each of these jobs. Raises SlurmSilentError where the controller does not
-    answer."""
+    """Return the state of each of these jobs.
+
+    Raises SlurmSilentError where the controller does not answer.
+    """
     states = _from_squeue(job_ids)
     unknown = [job_id for job_id in job_ids if job_id not in states]
     if unknown:
@@ -90,27 +92,22 @@ def ask_slurm(job_ids: Collection[str]) -> dict[str, JobState]:
 
 
 def _from_squeue(job_ids: Collection[str]) -> dict[str, JobState]:
-    done = _run(
-        ["squeue", "--noheader", "--states=all", "--format=%A|%T|%r", f"--jobs={','.join(job_ids)}"]
-    )
+    """Ask for the jobs of now, and for some minutes those that have ended."""
+    command = ["squeue", "--noheader", "--states=all", "--format=%A|%T|%r"]
+    done = _run([*command, f"--jobs={','.join(job_ids)}"])
     if done.returncode and NO_SUCH_JOB not in done.stderr:
         raise SlurmSilentError(f"squeue: {_last_line(done.stderr)}")
     return _parse_states(done.stdout, job_ids)
 
 
 def _from_sacct(job_ids: Sequence[str]) -> dict[str, JobState]:
-    """Empty on a cluster without accounts, and where their database is down: then the controller's
-    word counts."""
+    """Ask for what the cluster's accounts say of these jobs.
+
+    Empty without accounts, and where their database is down: then the controller's word counts.
+    """
+    command = ["sacct", "--noheader", "--parsable2", "--format=JobID,State"]
     try:
-        done = _run(
-            [
-                "sacct",
-                "--noheader",
-                "--parsable2",
-                "--format=JobID,State",
-                f"--jobs={','.join(job_ids)}",
-            ],
-        )
+        done = _run([*command, f"--jobs={','.join(job_ids)}"])
     except SlurmSilentError:
         return {}
     if done.returncode:
@@ -119,34 +116,43 @@ def _from_sacct(job_ids: Sequence[str]) -> dict[str, JobState]:
 
 
 def _from_scontrol(job_id: str) -> JobState:
+    """Ask the controller for its last word: LOST where it does not know the job."""
     done = _run(["scontrol", "--oneliner", "show", "job", job_id])
-    if done.returncode == 0:
-        name = re.search(r"\bJobState=(\S+)", done.stdout)
-        reason = re.search(r"\bReason=(\S+)", done.stdout)
-        if name is not None:
-            return _job_state(name[1], reason[1] if reason is not None else "")
+    # One line of NAME=VALUE, such as "JobId=17 JobName=mlm JobState=PENDING Reason=Priority".
+    name = re.search(r"\bJobState=(\S+)", done.stdout)
+    reason = re.search(r"\bReason=(\S+)", done.stdout)
+    if done.returncode == 0 and name is not None:
+        if reason is None:
+            return _job_state(name[1])
+        return _job_state(name[1], reason[1])
     if NO_SUCH_JOB in done.stderr + done.stdout:
         return JobState(LOST)
     raise SlurmSilentError(f"scontrol: {_last_line(done.stderr)}")
 
 
 def _parse_states(output: str, job_ids: Collection[str]) -> dict[str, JobState]:
-    """Lines of JOB|STATE or JOB|STATE|REASON; those of a job's steps (17.batch) and of other jobs
-    are left out."""
+    """Read lines of JOB|STATE or JOB|STATE|REASON.
+
+    Those of a job's steps (17.batch) and of other jobs are left out.
+    """
     states = {}
     for line in output.splitlines():
-        job_id, *words = line.split("|")
-        if job_id in job_ids and words:
-            states[job_id] = _job_state(*words[:2])
+        job_id, *columns = line.split("|")
+        if job_id in job_ids and columns:
+            states[job_id] = _job_state(*columns[:2])
     return states
 
 
 def _job_state(name: str, reason: str = "") -> JobState:
     # sacct says "CANCELLED by 1000".
-    return JobState(name.split()[0] if name.strip() else "", "" if reason == "None" else reason)
+    first_word = "".join(name.split()[:1])
+    if reason == "None":
+        return JobState(first_word)
+    return JobState(first_word, reason)
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command of Slurm's; SlurmSilentError where it is missing, or takes too long."""
     try:
         return subprocess.run(
             command,
@@ -174,9 +180,8 @@ class SlurmQueue:
     """The states of our jobs, asked for all at once every `poll_seconds` by a thread of its own.
 
     So a controller that answers late (its commands wait 20 s for it) holds up nobody. `report`
-    takes a sentence for the
-    terminal: that Slurm does not answer, that it answers again, that a job will never start. Each
-    is said once.
+    takes a sentence for the terminal: that Slurm does not answer, that it answers again, that a job
+    will never start. Each is said once.
     """
 
     def __init__(self, poll_seconds: float, report: Callable[[str], None]) -> None:
@@ -185,19 +190,15 @@ class SlurmQueue:
         self._states: dict[str, JobState | None] = {}  # None: not asked yet
         self._silent_since: float | None = None
         self._stuck: set[str] = set()  # jobs of which it was said that they never start
-        self._wake, self._is_over = threading.Event(), False
+        self._wake = threading.Event()
+        self._is_over = False
         self._thread = threading.Thread(target=self._keep_asking, name="slurm queue", daemon=True)
 
     def __enter__(self) -> SlurmQueue:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         # Not joined: it may stand in a command for a while, and ends with this process.
         self._is_over = True
         self._wake.set()
@@ -227,32 +228,36 @@ class SlurmQueue:
             time.sleep(min(1.0, self.poll_seconds))
 
     def _ask(self) -> None:
-        job_ids = [
-            job_id
-            for job_id, state in list(self._states.items())
-            if state is None or state.name != LOST
-        ]
+        """Ask for all jobs that are not lost, and report what is new."""
+        states = list(self._states.items())
+        job_ids = [job_id for job_id, state in states if state is None or state.name != LOST]
         if not job_ids:
             return
-        asked = time.monotonic()
+        asked_at = time.monotonic()
         try:
-            states = ask_slurm(job_ids)
+            answer = ask_slurm(job_ids)
         except SlurmSilentError as error:
-            if self._silent_since is None:
-                self._silent_since = asked
-                self.report(
-                    f"Slurm does not answer ({error}); its jobs go on, and it is asked again and"
-                    " again"
-                )
+            self._note_silence(error, asked_at)
             return
-        self._states.update(states)
+        self._states.update(answer)
         if self._silent_since is not None:
             self.report(f"Slurm answers again, after {self.silent_seconds:.0f} s")
             self._silent_since = None
-        for job_id, state in states.items():
-            if state.never_starts and job_id not in self._stuck:
-                self._stuck.add(job_id)
-                choices = f"scontrol release {job_id} where it is held, or scancel {job_id}"
-                self.report(
-                    f"Slurm job {job_id} will not start by itself ({state.reason}): {choices}",
-                )
+        for job_id, state in answer.items():
+            if state.never_starts:
+                self._report_stuck(job_id, state)
+
+    def _note_silence(self, error: SlurmSilentError, asked_at: float) -> None:
+        if self._silent_since is not None:
+            return
+        self._silent_since = asked_at
+        self.report(
+            f"Slurm does not answer ({error}); its jobs go on, and it is asked again and again"
+        )
+
+    def _report_stuck(self, job_id: str, state: JobState) -> None:
+        if job_id in self._stuck:
+            return
+        self._stuck.add(job_id)
+        choices = f"scontrol release {job_id} where it is held, or scancel {job_id}"
+        self.report(f"Slurm job {job_id} will not start by itself ({state.reason}): {choices}")

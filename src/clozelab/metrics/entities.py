@@ -1,5 +1,4 @@
-"""Entities in sequences of tags, as the CoNLL-2000 shared task's `conlleval` sees them, and scores
-over them.
+"""Entities in sequences of tags, and their scores, as CoNLL-2000's `conlleval` sees them.
 
 A tag is `O` or a prefix, a hyphen and a type: `B-PER`. One rule reads all schemes (IOB1, IOB2, IOE,
 BIOES; L and U of BILOU are taken for E and S, M of BMES for I): an entity begins at B or S, after
@@ -27,7 +26,10 @@ class Entity(NamedTuple):
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """(prefix B, I, E, S or O; type). Raises ValueError for anything that is not such a tag."""
+    """Return (prefix B, I, E, S or O; type of a tag).
+
+    ValueError for anything that is not such a tag.
+    """
     if tag == OUTSIDE:
         return OUTSIDE, ""
     prefix, _, name = tag.partition("-")
@@ -40,45 +42,53 @@ def split_tag(tag: str) -> tuple[str, str]:
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities of one sentence, in order."""
-    found: list[Entity] = []
-    start, previous = 0, (OUTSIDE, "")
-    for place, tag in enumerate([*tags, OUTSIDE]):
-        current = split_tag(tag)
-        is_outside = current[0] == OUTSIDE
+    """Return the entities of one sentence, in order."""
+    result: list[Entity] = []
+    start = 0
+    previous_prefix = OUTSIDE
+    previous_type = ""
+    # an O behind the last tag ends the last entity
+    for position, tag in enumerate([*tags, OUTSIDE]):
+        prefix, entity_type = split_tag(tag)
+        is_outside = prefix == OUTSIDE
         # Inside one, and not the one before it going on.
         begins = not is_outside and (
-            current[0] in "BS" or previous[0] in "ESO" or previous[1] != current[1]
+            prefix in "BS" or previous_prefix in "ESO" or previous_type != entity_type
         )
-        if previous[0] != OUTSIDE and (begins or is_outside):
-            found.append(Entity(previous[1], start, place))
+        if previous_prefix != OUTSIDE and (begins or is_outside):
+            result.append(Entity(previous_type, start, position))
         if begins:
-            start = place
-        previous = current
-    return found
+            start = position
+        previous_prefix = prefix
+        previous_type = entity_type
+    return result
 
 
 def scheme_of(sentences: Sequence[Sequence[str]]) -> str:
-    """How a file's tags are written: BIOES, IOB2 (every entity begins with B), IOB1 (B only between
-    two of a type), or
-    `mixed`, which fits neither; IOB2 for a file without entities."""
-    started_by_i = needless_b = 0
+    """Return how a file's tags are written; IOB2 for a file without entities.
+
+    BIOES; IOB2, every entity begins with B; IOB1, B stands only between two of a type; or `mixed`,
+    which fits neither.
+    """
+    num_started_by_i = 0
+    num_needless_b = 0
     for tags in sentences:
-        previous = (OUTSIDE, "")
+        previous_type = ""
         for tag in tags:
-            current = split_tag(tag)
-            if current[0] in "ES":
+            prefix, entity_type = split_tag(tag)
+            if prefix in "ES":
                 return "BIOES"
-            started_by_i += current[0] == "I" and previous[1] != current[1]
-            needless_b += current[0] == "B" and previous[1] != current[1]
-            previous = current
-    if not started_by_i:
+            if previous_type != entity_type:
+                num_started_by_i += prefix == "I"
+                num_needless_b += prefix == "B"
+            previous_type = entity_type
+    if not num_started_by_i:
         return "IOB2"
-    return "mixed" if needless_b else "IOB1"
+    return "mixed" if num_needless_b else "IOB1"
 
 
 def to_iob2(tags: Sequence[str]) -> list[str]:
-    """The same entities of one sentence, every first word tagged B and every other one I."""
+    """Return the same entities of one sentence, every first word tagged B and every other one I."""
     result = [OUTSIDE] * len(tags)
     for entity in entities(tags):
         result[entity.start : entity.end] = [f"I-{entity.type}"] * (entity.end - entity.start)
@@ -89,28 +99,38 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
 def entity_scores(
     predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """precision, recall and f1 of entities, accuracy of tags, over all sentences; 0.0 where nothing
-    is to count.
+    """Return precision, recall and f1 of entities, and accuracy of tags, over all sentences.
+
+    A score is 0.0 where nothing is to count.
     """
-    found = expected = right = 0
+    num_predicted = 0
+    num_expected = 0
+    num_correct = 0
     for predicted_tags, label_tags in zip(predictions, labels, strict=True):
-        predicted_set, label_set = set(entities(predicted_tags)), set(entities(label_tags))
-        found, expected = found + len(predicted_set), expected + len(label_set)
-        right += len(predicted_set & label_set)
-    shares = {"f1": _share(2 * right, found + expected), "precision": _share(right, found)}
-    return shares | {"recall": _share(right, expected)} | tag_scores(predictions, labels)
+        predicted = set(entities(predicted_tags))
+        expected = set(entities(label_tags))
+        num_predicted += len(predicted)
+        num_expected += len(expected)
+        num_correct += len(predicted & expected)
+    return {
+        "f1": _share(2 * num_correct, num_predicted + num_expected),
+        "precision": _share(num_correct, num_predicted),
+        "recall": _share(num_correct, num_expected),
+        **tag_scores(predictions, labels),
+    }
 
 
 def tag_scores(
     predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """accuracy of tags that are no entities (parts of speech)."""
-    pairs = [
-        pair
-        for p, label in zip(predictions, labels, strict=True)
-        for pair in zip(p, label, strict=True)
-    ]
-    return {"accuracy": _share(sum(p == label for p, label in pairs), len(pairs))}
+    """Return the accuracy of tags, also of those that are no entities (parts of speech)."""
+    num_correct = 0
+    num_tags = 0
+    for predicted_tags, label_tags in zip(predictions, labels, strict=True):
+        for predicted, label in zip(predicted_tags, label_tags, strict=True):
+            num_correct += predicted == label
+            num_tags += 1
+    return {"accuracy": _share(num_correct, num_tags)}
 
 
 def _share(part: int, whole: int) -> float:

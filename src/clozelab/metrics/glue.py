@@ -1,11 +1,10 @@
-"""Scores of classification and regression tasks as pure functions of arrays, and what a trivial
-predictor would reach.
+"""Scores of classification and regression tasks, and GLUE's submissions.
 
-Every function takes `predictions` and `labels` of shape [N] and returns a plain float in the
-scorer's own unit (a share of one or a correlation, never percent). Unusual: a constant input has no
-correlation; where the official GLUE scripts return nan for it, these return 0.0 (Matthews is 0.0
-there by scikit-learn's convention too), so that a collapsed run has a score that can be compared
-and is reported as collapsed beside it.
+Scores are pure functions of arrays. Each takes `predictions` and `labels` of shape [N] and returns
+a plain float in the scorer's own unit (a share of one or a correlation, never percent). Unusual: a
+constant input has no correlation; where the official GLUE scripts return nan for it, these return
+0.0 (Matthews is 0.0 there by scikit-learn's convention too), so that a collapsed run has a score
+that can be compared and is reported as collapsed beside it.
 
 A GLUE submission is a flat zip with one file a test set: `index<TAB>prediction`, then a line an
 example in the file's order, from 0, with a label as the task's files spell it (STS-B: a number). A
@@ -29,38 +28,48 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def accuracy(predictions: ArrayLike, labels: ArrayLike) -> float:
-    """Share of equal entries."""
+    """Return the share of equal entries."""
     predicted, expected = _paired(predictions, labels)
     return float((predicted == expected).mean())
 
 
 def f1_binary(predictions: ArrayLike, labels: ArrayLike) -> float:
-    """F1 of class 1 (GLUE: the paraphrase); 0.0 when the class is neither predicted nor present."""
-    predicted, expected = (one == 1 for one in _paired(predictions, labels))
-    true_positives = int((predicted & expected).sum())
-    denominator = int(predicted.sum()) + int(expected.sum())
+    """Return F1 of class 1 (GLUE: the paraphrase).
+
+    It is 0.0 when the class is neither predicted nor present.
+    """
+    predicted, expected = _paired(predictions, labels)
+    is_predicted = predicted == 1
+    is_expected = expected == 1
+    true_positives = int((is_predicted & is_expected).sum())
+    denominator = int(is_predicted.sum()) + int(is_expected.sum())
     return 2.0 * true_positives / denominator if denominator else 0.0
 
 
 def matthews_correlation(predictions: ArrayLike, labels: ArrayLike) -> float:
-    """Matthews correlation for any number of classes (Gorodkin 2004); 0.0 when one side is
-    constant.
+    """Return the Matthews correlation for any number of classes (Gorodkin 2004).
+
+    It is 0.0 when one side is constant.
     """
     predicted, expected = _paired(predictions, labels)
     classes = np.unique(np.concatenate([predicted, expected]))
+    # how often each class is predicted, and is right: [number of classes]
     predicted_counts = (predicted[:, None] == classes).sum(0).astype(np.float64)
     expected_counts = (expected[:, None] == classes).sum(0).astype(np.float64)
-    total, correct = float(len(predicted)), float((predicted == expected).sum())
+    total = float(len(predicted))
+    correct = float((predicted == expected).sum())
+    # each is its statistic times total**2
     covariance = correct * total - predicted_counts @ expected_counts
-    spread = (total**2 - predicted_counts @ predicted_counts) * (
-        total**2 - expected_counts @ expected_counts
-    )
-    return float(covariance / np.sqrt(spread)) if spread > 0 else 0.0
+    predicted_variance = total**2 - predicted_counts @ predicted_counts
+    expected_variance = total**2 - expected_counts @ expected_counts
+    product = predicted_variance * expected_variance
+    return float(covariance / np.sqrt(product)) if product > 0 else 0.0
 
 
 def correlation(kind: str, predictions: ArrayLike, labels: ArrayLike) -> float:
-    """scipy's `kind`, pearsonr or spearmanr (ties share their mean rank); 0.0 when one side is
-    constant.
+    """Return scipy's `kind` of correlation, pearsonr or spearmanr (ties share their mean rank).
+
+    It is 0.0 when one side is constant.
     """
     from scipy import stats  # takes half a second: only who needs it pays
 
@@ -79,67 +88,75 @@ SCORERS: dict[str, Callable[..., float]] = {  # what a task's YAML may list unde
 }
 CORRELATIONS = ("pearson", "spearman")
 CONSTANT_RANGE = 1e-3  # predicted numbers that differ by less are one answer
-NEARLY_ALL, FEWER = 0.95, 4.0
+# One class is predicted for nearly all examples, while the others are over FEWER times as frequent
+# among the labels as among the predictions: a run that has collapsed, but for a few.
+NEARLY_ALL = 0.95
+FEWER = 4.0
 
 
 def check_metrics(names: Sequence[str], *, is_regression: bool | None = None) -> None:
-    """ValueError for a score that does not exist, or means nothing for classes (or numbers; None:
-    either).
+    """ValueError for a score that does not exist, or means nothing for classes or numbers.
+
+    `is_regression` says which of the two; None: either.
     """
     unknown = [name for name in names if name not in SCORERS]
     if unknown or not names:
         raise ValueError(
             f"unknown metrics {unknown} in the task's config; known: {', '.join(SCORERS)}"
         )
-    wrong = [
-        name
-        for name in names
-        if is_regression is not None and (name in CORRELATIONS) != is_regression
-    ]
-    if wrong:
-        kind = "predicts a number" if is_regression else "predicts a class"
+    if is_regression is None:
+        return
+    unfit = [name for name in names if (name in CORRELATIONS) != is_regression]
+    if unfit:
+        predicts = "predicts a number" if is_regression else "predicts a class"
         raise ValueError(
-            f"metrics {wrong} do not fit a task that {kind}; {', '.join(CORRELATIONS)} are for"
+            f"metrics {unfit} do not fit a task that {predicts}; {', '.join(CORRELATIONS)} are for"
             " numbers"
         )
 
 
 def score(names: Sequence[str], predictions: ArrayLike, labels: ArrayLike) -> dict[str, float]:
-    """The named scores of one set of predictions."""
+    """Return the named scores of one set of predictions."""
     check_metrics(names)
     return {name: SCORERS[name](predictions, labels) for name in names}
 
 
 def majority_baseline(names: Sequence[str], labels: ArrayLike) -> dict[str, float]:
-    """The scores of predicting the most frequent label everywhere (the lowest of equally frequent
-    ones).
+    """Return the scores of predicting the most frequent label everywhere.
+
+    Of equally frequent ones it is the lowest.
     """
-    values, counts = np.unique(np.asarray(labels), return_counts=True)
-    return score(names, np.full(len(np.asarray(labels)), values[counts.argmax()]), labels)
+    expected = np.asarray(labels)
+    values, counts = np.unique(expected, return_counts=True)
+    most_frequent = values[counts.argmax()]
+    return score(names, np.full(len(expected), most_frequent), labels)
 
 
 def is_collapsed(
     predictions: ArrayLike, is_regression: bool = False, labels: ArrayLike | None = None
 ) -> bool:
-    """Whether one class (or number) is predicted for every example, the known failure of small
-    tasks; with the right
-    `labels` also for NEARLY_ALL, unless they are so: the other classes are over FEWER times as
-    frequent there."""
-    values = np.asarray(predictions)
+    """Whether one class (or number) is predicted for every example.
+
+    That is the known failure of small tasks. With the right `labels` it is also where one class is
+    predicted for NEARLY_ALL examples, unless they are so: the other classes are over FEWER times as
+    frequent there.
+    """
+    predicted = np.asarray(predictions)
     if is_regression:
-        return bool(np.ptp(values) < CONSTANT_RANGE)
-    classes, counts = np.unique(values, return_counts=True)
+        return bool(np.ptp(predicted) < CONSTANT_RANGE)
+    classes, counts = np.unique(predicted, return_counts=True)
     if len(classes) <= 1 or labels is None:
         return len(classes) <= 1
-    others = np.mean(np.asarray(labels) != classes[counts.argmax()])
-    return bool(
-        counts.max() >= NEARLY_ALL * len(values)
-        and others > FEWER * (1.0 - counts.max() / len(values))
-    )
+    most_predicted = classes[counts.argmax()]
+    others_expected = np.mean(np.asarray(labels) != most_predicted)
+    others_predicted = 1.0 - counts.max() / len(predicted)
+    is_nearly_all = counts.max() >= NEARLY_ALL * len(predicted)
+    return bool(is_nearly_all and others_expected > FEWER * others_predicted)
 
 
 def _paired(predictions: ArrayLike, labels: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
-    predicted, expected = np.asarray(predictions), np.asarray(labels)
+    predicted = np.asarray(predictions)
+    expected = np.asarray(labels)
     if predicted.shape != expected.shape or predicted.ndim != 1 or not len(predicted):
         raise ValueError(
             f"predictions {predicted.shape} and labels {expected.shape} must be equal,"
@@ -156,7 +173,10 @@ NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 
 @dataclass(frozen=True)
 class Expected:
-    """Of one test set: `labels` in the spelling of the files; empty: the prediction is a number."""
+    """What one test set expects.
+
+    `labels` are in the spelling of the files; without any the prediction is a number.
+    """
 
     num_examples: int
     labels: tuple[str, ...]
@@ -181,28 +201,29 @@ TEST_SETS: dict[str, Expected] = {
 
 
 def prediction_lines(ids: Sequence[str], answers: Sequence[str]) -> Iterator[str]:
-    """The lines of one file without line ends."""
+    """Yield the lines of one file without line ends."""
     yield "\t".join(HEADER)
     for index, answer in zip(ids, answers, strict=True):
         yield f"{index}\t{answer}"
 
 
 def placeholder(name: str) -> str:
-    """The content of a file with one constant answer."""
-    number, labels = TEST_SETS[name].num_examples, TEST_SETS[name].labels
-    ids = [str(index) for index in range(number)]
-    return "".join(
-        f"{line}\n" for line in prediction_lines(ids, [labels[0] if labels else "0.0"] * number)
-    )
+    """Return the content of a test set's file with one constant answer."""
+    expected = TEST_SETS[name]
+    answer = expected.labels[0] if expected.labels else "0.0"
+    ids = [str(index) for index in range(expected.num_examples)]
+    lines = prediction_lines(ids, [answer] * expected.num_examples)
+    return "".join(f"{line}\n" for line in lines)
 
 
 def write_submission(path: Path, contents: Mapping[str, bytes]) -> None:
-    """Write the zip from test set -> file content; ValueError, and nothing written, where the
-    server refuses it.
+    """Write the zip from test set -> file content.
+
+    ValueError, and nothing written, where the server would refuse it.
     """
-    problems = [
-        problem for name, content in contents.items() for problem in file_problems(name, content)
-    ]
+    problems = []
+    for name, content in contents.items():
+        problems += file_problems(name, content)
     problems += [f"{name}.tsv: missing" for name in TEST_SETS if name not in contents]
     if problems:
         raise ValueError("not a valid GLUE submission:\n  " + "\n  ".join(problems))
@@ -216,41 +237,49 @@ def write_submission(path: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def file_problems(name: str, content: bytes) -> list[str]:
-    """What is wrong with one test set's file."""
-    where = f"{name}.tsv"
+    """Return what is wrong with one test set's file; of wrong rows the first MAX_SHOWN."""
+    file = f"{name}.tsv"
     try:
         header, *rows = content.decode("utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
-        return [f"{where}: not UTF-8 text ({error.reason} at byte {error.start})"]
+        return [f"{file}: not UTF-8 text ({error.reason} at byte {error.start})"]
     if header != "\t".join(HEADER):
-        return [f"{where}: the first line must be 'index<TAB>prediction', not {header[:60]!r}"]
+        return [f"{file}: the first line must be 'index<TAB>prediction', not {header[:60]!r}"]
     expected = TEST_SETS[name]
     if len(rows) != expected.num_examples:
         return [
-            f"{where}: {len(rows)} predictions, the test set has {expected.num_examples} examples"
+            f"{file}: {len(rows)} predictions, the test set has {expected.num_examples} examples"
         ]
-    known, wrong = expected.labels, []
-    kind = f"one of {', '.join(known)}" if known else "a number"
+    problems = []
     for number, row in enumerate(rows):
-        index, *predictions = row.split("\t")
-        if len(predictions) != 1:
-            problem = f"{len(predictions) + 1} tab-separated fields, expected 2"
-        elif index != str(number):
-            problem = (
-                f"index {index!r}, expected {number} (each index once, in the test file's order)"
-            )
-        elif not (predictions[0] in known if known else is_number(predictions[0])):
-            problem = f"prediction {predictions[0]!r} is not {kind}"
-        else:
-            continue
-        # lines count from 1 and begin with the header
-        wrong.append(f"{where}:{number + 2}: {problem}")
-    more = (
-        [f"{where}: and {len(wrong) - MAX_SHOWN} more such rows"] if len(wrong) > MAX_SHOWN else []
-    )
-    return wrong[:MAX_SHOWN] + more
+        problem = _row_problem(number, row, expected.labels)
+        if problem:
+            # lines count from 1 and begin with the header
+            problems.append(f"{file}:{number + 2}: {problem}")
+    num_more = len(problems) - MAX_SHOWN
+    if num_more > 0:
+        return [*problems[:MAX_SHOWN], f"{file}: and {num_more} more such rows"]
+    return problems
+
+
+def _row_problem(number: int, row: str, labels: Sequence[str]) -> str:
+    """Return what is wrong with the row of example `number`; "" where nothing is."""
+    index, *predictions = row.split("\t")
+    if len(predictions) != 1:
+        return f"{len(predictions) + 1} tab-separated fields, expected 2"
+    if index != str(number):
+        return f"index {index!r}, expected {number} (each index once, in the test file's order)"
+    prediction = predictions[0]
+    if labels and prediction not in labels:
+        return f"prediction {prediction!r} is not one of {', '.join(labels)}"
+    if not labels and not is_number(prediction):
+        return f"prediction {prediction!r} is not a number"
+    return ""
 
 
 def is_number(text: str) -> bool:
-    """Whether it is a finite one, as others than Python write it too: `1_0` and `inf` are none."""
+    """Whether a text is a finite number, as others than Python write it too.
+
+    `1_0` and `inf` are none.
+    """
     return NUMBER.fullmatch(text.strip()) is not None and math.isfinite(float(text))

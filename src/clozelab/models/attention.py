@@ -1,17 +1,17 @@
 """Attention inside each sequence of a token stream: one entry, `attention`, that picks the kernel.
 
 A `Mask` says what a token may see, a pattern which mask each layer has. Other masks (prefix,
-permutation order) are further fields of `Mask` and a line in `out_of_sight`.
+permutation order) are further fields of `Mask` and a line in `masked_pairs`.
 
 Which kernel:
 - stream viewable as [B, S], CPU: batched matmul and softmax, which has dropout and took half the
-time of the CPU flash
-  kernel or less at every S from 32 to 512, in training and in inference (bf16, one thread);
+  time of the CPU flash kernel or less at every S from 32 to 512, in training and in inference
+  (bf16, one thread);
 - the same elsewhere: scaled_dot_product_attention;
 - ragged, CUDA, half precision, no dropout in force, a head size it takes: torch's variable-length
-flash kernel;
+  flash kernel;
 - ragged otherwise: sequences sorted by length in groups, padded inside the group. So dropout is
-never dropped silently.
+  never dropped silently.
 
 Letters: T tokens in the stream, B sequences, S slots a row, N heads, D head dimension.
 """
@@ -29,22 +29,22 @@ from torch.nn import functional as F
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.layers import (
-    drawn_mask,
+    apply_dropout_bits,
+    draw_dropout_bits,
     dropout,
-    dropped_levels,
     has_fast_dropout,
     keep_scale,
-    masked,
+    quantise_drop_prob,
 )
 from clozelab.models.layout import Layout, from_padded, to_padded
 
 CPU_GROUP_SIZE = 8  # measured: groups of eight lose little to padding and little to the Python loop
-# sequences of one width in a group where no dropout is drawn; 8 took a tenth longer
+# Sequences of one width in a group where no dropout is drawn; 8 took a tenth longer.
 CPU_EQUAL_WIDTHS = 64
-# of a group's slots: oneDNN builds a kernel a shape, which takes longer than a small product
+# Of a group's slots: oneDNN builds a kernel a shape, which takes longer than a small product.
 CPU_WIDTH_MULTIPLE = 8
 ACCELERATOR_GROUP_SIZE = 64  # not measured: a kernel launch costs more there than padding
-# of flash attention, whose head sizes also are multiples of eight (torch's flash_api.cpp)
+# Of flash attention, whose head sizes also are multiples of eight (torch's flash_api.cpp).
 VARLEN_MAX_HEAD_DIM = 256
 
 
@@ -55,7 +55,8 @@ class Mask(NamedTuple):
     window: int | None = None  # so many tokens on each side; None: all
 
 
-FULL, CAUSAL = Mask(), Mask(is_causal=True)
+FULL = Mask()
+CAUSAL = Mask(is_causal=True)
 
 
 class FullAttention:
@@ -69,11 +70,11 @@ class FullAttention:
 
 
 class LocalAttention:
-    """Layers that see a window around each token, and some that see everything (Beltagy et al.
-    2020, and later ones).
+    """Layers that see a window around each token, and some that see all (Beltagy et al. 2020).
 
     `window`: tokens that are seen on each side. `global_every`: layers 0, n, 2 n, ... see
-    everything; 0: none does."""
+    everything; 0: none does.
+    """
 
     def __init__(self, config: EncoderConfig, window: int, global_every: int = 0) -> None:
         if window < 1 or global_every < 0:
@@ -81,7 +82,9 @@ class LocalAttention:
                 f"attention: window {window} must be at least 1, global_every {global_every} at"
                 " least 0"
             )
-        self.is_causal, self.window, self.global_every = config.is_causal, window, global_every
+        self.is_causal = config.is_causal
+        self.window = window
+        self.global_every = global_every
 
     def mask(self, layer: int) -> Mask:
         is_global = self.global_every and layer % self.global_every == 0
@@ -89,28 +92,26 @@ class LocalAttention:
 
 
 class DenseRows(NamedTuple):
-    """Equal rows, worked out once for all layers of a batch. Plain values: a compiled layer guards
-    on these alone.
+    """Equal rows, worked out once for all layers of a batch.
+
+    Plain values: a compiled layer guards on these alone.
     """
 
     batch_size: int
     width: int
+    # What is added to the scores: minus infinity where a token may not look, and on padding keys;
+    # None: nothing. [1 or B*N, 1 or S, S] for matmul, [1 or B, 1, 1 or S, S] for torch's kernels.
     bias: Tensor | None
-    """What is added to the scores: minus infinity where a token may not look, and on padding keys;
-    None: nothing.
-
-    [1 or B*N, 1 or S, S] for matmul, [1 or B, 1, 1 or S, S] for torch's kernels.
-    """
     kernel: str  # bmm | sdpa
     mask: Mask
 
 
-class Context(NamedTuple):
+class AttentionInputs(NamedTuple):
     """What attention in one layer knows beside query, key and value."""
 
     layout: Layout | DenseRows
     mask: Mask
-    # what the position scheme does to query and key [T, N, D]
+    # What the position scheme does to query and key [T, N, D].
     rotation: Callable[[Tensor], Tensor] | None
 
 
@@ -127,31 +128,43 @@ def dense_rows(
     padding = layout.key_padding() if is_padded else None
 
     def make_bias() -> Tensor:
-        if mask == FULL and padding is not None:
-            hidden = padding[:, None]
-        else:
-            hidden = out_of_sight(width, mask, device)[None]
-            if padding is not None:
-                # A padding slot sees itself: else one far from all real tokens has a NaN, which
-                # reaches gradients.
-                hidden = hidden | (
-                    padding[:, None] & ~torch.eye(width, dtype=torch.bool, device=device)
-                )
+        hidden = _hidden_pairs(width, mask, padding, device)
         bias = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(
             hidden, -torch.inf
         )
         if kernel != "bmm":
             return bias[:, None]
-        return bias if len(bias) == 1 else bias.repeat_interleave(num_heads, dim=0)
+        if len(bias) == 1:
+            return bias
+        return bias.repeat_interleave(num_heads, dim=0)
 
-    is_plain, bias = mask == FULL and padding is None, None
-    # On the meta device only products are counted; torch's kernel knows a causal mask by a word.
-    if device.type != "meta" and not is_plain and (mask != CAUSAL or kernel != "sdpa"):
+    hides_nothing = mask == FULL and padding is None
+    # torch's kernel knows a causal mask by a word.
+    is_spoken = mask == CAUSAL and kernel == "sdpa"
+    bias = None
+    # On the meta device only products are counted.
+    if device.type != "meta" and not hides_nothing and not is_spoken:
         bias = layout.remember(("bias", mask, dtype, kernel, num_heads), make_bias)
     return DenseRows(layout.batch_size, width, bias, kernel, mask)
 
 
-def out_of_sight(width: int, mask: Mask, device: torch.device) -> Tensor:
+def _hidden_pairs(width: int, mask: Mask, padding: Tensor | None, device: torch.device) -> Tensor:
+    """bool [1 or B, 1 or S, S]: True where the token of a row may not see that of a column.
+
+    `padding` [B, S]: True on padding slots.
+    """
+    if padding is None:
+        return masked_pairs(width, mask, device)[None]
+    hidden_keys = padding[:, None]
+    if mask == FULL:
+        return hidden_keys
+    # A padding slot sees itself: else one far from all real tokens has a NaN, which reaches
+    # gradients.
+    itself = torch.eye(width, dtype=torch.bool, device=device)
+    return masked_pairs(width, mask, device)[None] | (hidden_keys & ~itself)
+
+
+def masked_pairs(width: int, mask: Mask, device: torch.device) -> Tensor:
     """bool [S, S]: True where the token of a row may not see that of a column."""
     slots = torch.arange(width, device=device)
     ahead = slots[None, :] - slots[:, None]
@@ -177,15 +190,15 @@ def attention(
     dropout_prob: float,
     training: bool,
 ) -> Tensor:
-    """softmax(q k^T / sqrt(D)) v inside each sequence: q, k, v [T, N, D] -> [T, N, D]. Padding
-    slots of a rectangle get finite values that mean nothing; on the CPU a ragged stream may go on
-    after its last sequence, and get zeros."""
+    """softmax(q k^T / sqrt(D)) v inside each sequence: q, k, v [T, N, D] -> [T, N, D].
+
+    Padding slots of a rectangle get finite values that mean nothing; on the CPU a ragged stream may
+    go on after its last sequence, and get zeros.
+    """
     prob = dropout_prob if training else 0.0
     if not isinstance(layout, DenseRows):
-        layout = (
-            dense_rows(layout, num_heads=q.shape[1], dtype=q.dtype, device=q.device, mask=mask)
-            or layout
-        )
+        rows = dense_rows(layout, num_heads=q.shape[1], dtype=q.dtype, device=q.device, mask=mask)
+        layout = rows or layout
     if isinstance(layout, DenseRows):
         return _dense(q, k, v, layout, prob)
     if prob == 0.0 and has_varlen_kernel(q, mask):
@@ -193,35 +206,35 @@ def attention(
     return _grouped(q, k, v, layout, prob, mask)
 
 
-def attention_of(qkv: Tensor, context: Context, *, dropout_prob: float, training: bool) -> Tensor:
+def attention_of(
+    qkv: Tensor, inputs: AttentionInputs, *, dropout_prob: float, training: bool
+) -> Tensor:
     """`attention` for query, key and value in one tensor [T, 3, N, D]."""
-    layout, mask, rotation = context
+    layout, mask, rotation = inputs
     prob = dropout_prob if training else 0.0
-    if (
-        rotation is None
-        and isinstance(layout, DenseRows)
-        and layout.kernel == "bmm"
-        and has_fast_path(qkv, prob)
-    ):
+    is_plain = rotation is None and has_fast_path(qkv, prob)
+    if is_plain and isinstance(layout, DenseRows) and layout.kernel == "bmm":
         return _CpuAttention.apply(
-            qkv, layout.batch_size, layout.width, layout.bias, dropped_levels(prob)
+            qkv, layout.batch_size, layout.width, layout.bias, quantise_drop_prob(prob)
         )
     q, k, v = qkv.unbind(1)
     if rotation is not None:
-        q, k = rotation(q), rotation(k)
+        q = rotation(q)
+        k = rotation(k)
     return attention(q, k, v, layout, mask=mask, dropout_prob=dropout_prob, training=training)
 
 
 def reference_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout, *, mask: Mask) -> Tensor:
-    """The oracle of the tests: one scaled_dot_product_attention a sequence, zero in padding slots;
-    [T, N, D].
+    """The oracle of the tests: one scaled_dot_product_attention a sequence; [T, N, D].
+
+    It is zero in padding slots.
     """
     out = torch.zeros_like(q)
     for start, length in zip(layout.first_rows.tolist(), layout.lengths_list, strict=True):
         slots = torch.arange(start, start + length, device=q.device)
         q_i, k_i, v_i = (x[slots].transpose(0, 1) for x in (q, k, v))  # [N, length, D]
         attended = F.scaled_dot_product_attention(
-            q_i, k_i, v_i, attn_mask=~out_of_sight(length, mask, q.device)
+            q_i, k_i, v_i, attn_mask=~masked_pairs(length, mask, q.device)
         )
         out = out.index_copy(0, slots, attended.transpose(0, 1).to(out.dtype))
     return out
@@ -235,7 +248,9 @@ def _dense(q: Tensor, k: Tensor, v: Tensor, rows: DenseRows, prob: float) -> Ten
     if q.device.type == "meta":
         # Where cost.py counts: the products of a kernel that computes no more than the window. A
         # causal mask is not discounted, though half of its scores are thrown away.
-        seen = rows.width if rows.mask.window is None else min(rows.width, 2 * rows.mask.window + 1)
+        seen = rows.width
+        if rows.mask.window is not None:
+            seen = min(rows.width, 2 * rows.mask.window + 1)
         out = (q @ k[:, :, :seen].transpose(2, 3)) @ v[:, :, :seen]
     elif rows.kernel == "bmm":
         q, k, v = (x.reshape(-1, rows.width, head_dim) for x in (q, k, v))  # [B*N, S, D]
@@ -243,9 +258,8 @@ def _dense(q: Tensor, k: Tensor, v: Tensor, rows: DenseRows, prob: float) -> Ten
         if rows.bias is None:
             scores = torch.bmm(q * scale, k.transpose(1, 2))  # [B*N, S, S]
         else:
-            scores = torch.baddbmm(
-                rows.bias.expand(len(q), rows.width, rows.width), q, k.transpose(1, 2), alpha=scale
-            )
+            bias = rows.bias.expand(len(q), rows.width, rows.width)
+            scores = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=scale)
         probs = dropout(torch.softmax(scores, dim=-1), prob, training=True)
         out = torch.bmm(probs, v).view(rows.batch_size, num_heads, rows.width, head_dim)
     else:
@@ -258,13 +272,16 @@ def _dense(q: Tensor, k: Tensor, v: Tensor, rows: DenseRows, prob: float) -> Ten
 
 def _grouped(q: Tensor, k: Tensor, v: Tensor, layout: Layout, prob: float, mask: Mask) -> Tensor:
     """Ragged stream in sorted groups, each padded to its longest sequence."""
-    kernel = _usual_kernel(q.device)
-    size, multiple = (
-        (CPU_GROUP_SIZE, CPU_WIDTH_MULTIPLE) if kernel == "bmm" else (ACCELERATOR_GROUP_SIZE, 1)
-    )
-    # what dropout draws depends on the groups
-    most = CPU_EQUAL_WIDTHS if prob == 0.0 and kernel == "bmm" else size
-    groups = layout.padded_groups(size, q.shape[0], multiple, most)
+    if _usual_kernel(q.device) == "bmm":
+        size = CPU_GROUP_SIZE
+        multiple = CPU_WIDTH_MULTIPLE
+        # What dropout draws depends on the groups.
+        largest = CPU_EQUAL_WIDTHS if prob == 0.0 else size
+    else:
+        size = ACCELERATOR_GROUP_SIZE
+        multiple = 1
+        largest = size
+    groups = layout.padded_groups(size, q.shape[0], multiple, largest)
     q, k, v = (to_padded(x, groups) for x in (q, k, v))
     outputs = []
     for start, inner in groups.groups:
@@ -276,13 +293,17 @@ def _grouped(q: Tensor, k: Tensor, v: Tensor, layout: Layout, prob: float, mask:
 
 
 def has_varlen_kernel(q: Tensor, mask: Mask) -> bool:
-    """Whether torch's variable-length kernel takes `q`; it raises where
-    scaled_dot_product_attention would adapt.
+    """Whether torch's variable-length kernel takes `q`.
+
+    It raises where scaled_dot_product_attention would adapt.
     """
     if q.device.type != "cuda" or q.dtype not in (torch.bfloat16, torch.float16):
         return False
     loaded = _load_varlen()
-    if loaded is None or (mask.window is not None and "window_size" not in loaded[1]):
+    if loaded is None:
+        return False
+    _, parameters = loaded
+    if mask.window is not None and "window_size" not in parameters:
         return False
     head_dim = q.shape[-1]
     # A compiler folds the properties, and not the capability, into a constant.
@@ -297,11 +318,15 @@ def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout, mask: Mask) -> Tens
     kernel, parameters = loaded
     # torch 2.10 spells the causal mask is_causal, later ones spell it as a window that ends at the
     # query.
-    options: dict[str, Any] = {"is_causal": mask.is_causal} if "is_causal" in parameters else {}
-    side = -1 if mask.window is None else mask.window
+    options: dict[str, Any] = {}
+    if "is_causal" in parameters:
+        options["is_causal"] = mask.is_causal
     if mask.window is not None or (mask.is_causal and not options):
-        options = {"window_size": (side, 0 if mask.is_causal else side)}
-    bounds, longest = layout.cu_seqlens, layout.max_seqlen
+        left = -1 if mask.window is None else mask.window  # -1: everything
+        right = 0 if mask.is_causal else left
+        options = {"window_size": (left, right)}
+    bounds = layout.cu_seqlens
+    longest = layout.max_seqlen
     return kernel(
         q.contiguous(), k.contiguous(), v.contiguous(), bounds, bounds, longest, longest, **options
     )
@@ -309,8 +334,9 @@ def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout, mask: Mask) -> Tens
 
 @lru_cache(maxsize=1)
 def _load_varlen() -> tuple[Callable[..., Any], frozenset[str]] | None:
-    """The kernel and its parameter names, or None where torch lacks it (before 2.10); imported when
-    first wanted.
+    """The kernel and its parameter names, imported when first wanted.
+
+    None where torch lacks it (before 2.10).
     """
     try:
         from torch.nn.attention.varlen import varlen_attn
@@ -320,18 +346,21 @@ def _load_varlen() -> tuple[Callable[..., Any], frozenset[str]] | None:
 
 
 class _CpuAttention(torch.autograd.Function):
-    """Of equal rows, forward and backward by hand around torch's batched matmul and softmax.
+    """Attention of equal rows, forward and backward by hand around torch's own operations.
 
     It saves memory traffic: query, key and value are brought into matmul's order by one copy, and
     so are their gradients; the scale costs nothing; dropout's mask is drawn in place. Together a
-    tenth of a small model's step."""
+    tenth of a small model's step.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, qkv: Tensor, batch_size: int, width: int, bias: Tensor | None, levels: int
     ) -> Tensor:
         _, _, num_heads, head_dim = qkv.shape
-        ctx.shape, ctx.alpha = (batch_size, width, num_heads, head_dim), head_dim**-0.5
+        ctx.shape = (batch_size, width, num_heads, head_dim)
+        ctx.alpha = head_dim**-0.5
+        # [T, 3, N, D] -> three times [B*N, S, D], by one copy
         by_slot = qkv.view(batch_size, width, 3, num_heads, head_dim)
         q, k, v = by_slot.permute(2, 0, 3, 1, 4).reshape(3, batch_size * num_heads, width, head_dim)
         # Without a bias beta is 0, and the content of what is added is not read.
@@ -341,10 +370,13 @@ class _CpuAttention(torch.autograd.Function):
             added, q, k.transpose(1, 2), beta=float(bias is not None), alpha=ctx.alpha
         )
         probs = torch.softmax(scores, dim=-1)
-        mask = drawn_mask(probs.shape, probs.dtype, levels) if levels else None
         ctx.scale = keep_scale(levels)
+        mask = None
+        dropped = probs
+        if levels:
+            mask = draw_dropout_bits(probs.shape, probs.dtype, levels)
+            dropped = apply_dropout_bits(probs, mask, ctx.scale)
         ctx.save_for_backward(q, k, v, probs, mask)
-        dropped = masked(probs, mask, ctx.scale) if mask is not None else probs
         out = torch.bmm(dropped, v).view(batch_size, num_heads, width, head_dim)
         return out.transpose(1, 2).reshape(batch_size * width, num_heads, head_dim)
 
@@ -354,14 +386,13 @@ class _CpuAttention(torch.autograd.Function):
         batch_size, width, num_heads, head_dim = ctx.shape
         grad_out = grads[0].view(ctx.shape).transpose(1, 2).reshape(q.shape)
         gradient = torch.empty((3, *q.shape), dtype=q.dtype)
-        dropped = masked(probs, mask, ctx.scale) if mask is not None else probs
+        dropped = apply_dropout_bits(probs, mask, ctx.scale) if mask is not None else probs
         torch.bmm(dropped.transpose(1, 2), grad_out, out=gradient[2])
         grad_probs = torch.bmm(grad_out, v.transpose(1, 2))
         if mask is not None:
-            grad_probs = masked(grad_probs, mask, ctx.scale)
-        grad_scores = torch._softmax_backward_data(grad_probs, probs, -1, probs.dtype).mul_(
-            ctx.alpha
-        )
+            grad_probs = apply_dropout_bits(grad_probs, mask, ctx.scale)
+        grad_scores = torch._softmax_backward_data(grad_probs, probs, -1, probs.dtype)
+        grad_scores.mul_(ctx.alpha)
         torch.bmm(grad_scores, k, out=gradient[0])
         torch.bmm(grad_scores.transpose(1, 2), q, out=gradient[1])
         by_slot = gradient.view(3, batch_size, num_heads, width, head_dim).permute(1, 3, 0, 2, 4)
@@ -369,13 +400,9 @@ class _CpuAttention(torch.autograd.Function):
 
 
 def has_fast_path(qkv: Tensor, prob: float) -> bool:
-    """Whether the CPU's own attention can take it; a compiler does better with the plain
-    operations.
-    """
-    if (
-        qkv.device.type != "cpu"
-        or qkv.dtype.itemsize not in (2, 4)
-        or torch.compiler.is_compiling()
-    ):
+    """Whether the CPU's own attention can take it; a compiler does better with plain operations."""
+    if qkv.device.type != "cpu" or qkv.dtype.itemsize not in (2, 4):
+        return False
+    if torch.compiler.is_compiling():
         return False
     return prob == 0.0 or has_fast_dropout(qkv, prob)

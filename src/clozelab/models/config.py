@@ -1,13 +1,14 @@
-"""What an encoder is: its sizes, and the parts it is made of.
+"""What an encoder is: its sizes, and the modules it is made of.
 
-Sizes are in Hugging Face's spelling. A part is a class below `clozelab.models`, named by its
-address; so a new part is a class and a line of YAML, and nobody lists it. How a family of models
+Sizes are in Hugging Face's spelling. A module is a class below `clozelab.models`, named by its
+address; so a new one is a class and a line of YAML, and nobody lists it. How a family of models
 spells all this in its config.json is in families/.
 
 Unusual: a causal encoder pools its last token, because under a causal mask the first one sees only
 itself. A pooled head that transformers' classes have trained on such an encoder read the first one
 all the same (`pools_first_token`). `max_position_embeddings` are the positions that a text can
-have; RoBERTa's two unused ones are not among them."""
+have; RoBERTa's two unused ones are not among them.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +23,21 @@ if TYPE_CHECKING:
     from clozelab.models.families.bert import Family
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
-# of all parts: a strange folder's config.json names some, and must run nothing else
+# Of all modules: a strange folder's config.json names some, and must run nothing else.
 PART_PACKAGE = "clozelab.models."
 
 
 @dataclass(frozen=True)
-class Part:
-    """A class below `clozelab.models` and the options it is built with; built as `class(config,
-    **options)`.
-    """
+class ModuleSpec:
+    """A class below `clozelab.models` and its options; built as `class(config, **options)`."""
 
     target: str
     options: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
-    def of(cls, node: Part | Mapping[str, Any], where: str) -> Part:
+    def of(cls, node: ModuleSpec | Mapping[str, Any], where: str) -> ModuleSpec:
         """From `{_target_: address, option: value}`, as YAML and config.json say it."""
-        if isinstance(node, Part):
+        if isinstance(node, ModuleSpec):
             return node
         target = node.get("_target_")
         if not isinstance(target, str) or not target.startswith(PART_PACKAGE):
@@ -46,32 +45,33 @@ class Part:
                 f"{where}._target_ is {target!r}: a part is a class below"
                 f" {PART_PACKAGE.rstrip('.')}"
             )
-        return cls(
-            target, tuple(sorted((str(k), value) for k, value in node.items() if k != "_target_"))
-        )
+        options = [(str(name), value) for name, value in node.items() if name != "_target_"]
+        return cls(target, tuple(sorted(options)))
 
     def node(self) -> dict[str, Any]:
+        """As YAML and config.json say it."""
         return {"_target_": self.target, **dict(self.options)}
 
     def build(self, config: EncoderConfig) -> Any:
+        """The module; ValueError where there is no such class."""
         module, _, name = self.target.rpartition(".")
         try:
-            made = getattr(importlib.import_module(module), name)
+            module_class = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError):
-            made = None
-        # a function, or what the module has imported
-        if not isinstance(made, type) or made.__module__ != module:
+            module_class = None
+        # A function is none, nor is a class that the module has imported.
+        if not isinstance(module_class, type) or module_class.__module__ != module:
             raise ValueError(f"there is no part {self.target!r} in this version of clozelab")
-        return made(config, **dict(self.options))
+        return module_class(config, **dict(self.options))
 
 
-PARTS: Mapping[str, Part | None] = {  # slot -> BERT's part; a pooler may be None
-    "positions": Part("clozelab.models.embeddings.LearnedPositions"),
-    "block": Part("clozelab.models.encoder.PostNorm"),
-    "attention": Part("clozelab.models.attention.FullAttention"),
-    "pooler": Part("clozelab.models.encoder.Pooler"),
+# BERT's; a pooler may be None.
+DEFAULT_MODULES: Mapping[str, ModuleSpec] = {
+    "positions": ModuleSpec("clozelab.models.embeddings.LearnedPositions"),
+    "block": ModuleSpec("clozelab.models.encoder.PostNorm"),
+    "attention": ModuleSpec("clozelab.models.attention.FullAttention"),
+    "pooler": ModuleSpec("clozelab.models.encoder.Pooler"),
 }
-
 
 WHOLE_NUMBERS = (
     "vocab_size",
@@ -85,8 +85,18 @@ WHOLE_NUMBERS = (
     "embedding_size",
     "num_hidden_groups",
 )
-# null where they follow from another size
+# Null where they follow from another size.
 FOLLOWING_NUMBERS = ("embedding_size", "num_hidden_groups")
+AT_LEAST_ONE = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "embedding_size",
+    "num_hidden_groups",
+)
 NUMBERS = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
@@ -97,8 +107,9 @@ NUMBERS = (
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """Sizes, probabilities and parts of an encoder. ValueError, naming the field, when a value is
-    impossible.
+    """Sizes, probabilities and modules of an encoder.
+
+    ValueError, naming the field, when a value is impossible.
     """
 
     vocab_size: int
@@ -124,67 +135,58 @@ class EncoderConfig:
     # a matrix between embeddings and layers even where their widths are equal
     projects_embeddings: bool = False
     model_type: str = "bert"  # the family (families/), whose names its folders have
-    # Parts, given as such or as the node of a YAML.
-    positions: Part = PARTS["positions"]  # type: ignore[assignment]
-    block: Part = PARTS["block"]  # type: ignore[assignment]
-    attention: Part = PARTS["attention"]  # type: ignore[assignment]
-    pooler: Part | None = PARTS["pooler"]
+    # Modules, given as such or as the node of a YAML.
+    positions: ModuleSpec = DEFAULT_MODULES["positions"]
+    block: ModuleSpec = DEFAULT_MODULES["block"]
+    attention: ModuleSpec = DEFAULT_MODULES["attention"]
+    pooler: ModuleSpec | None = DEFAULT_MODULES["pooler"]
 
     def __post_init__(self) -> None:
-        for slot in PARTS:
-            node = getattr(self, slot)
-            if node is not None or slot != "pooler":
-                object.__setattr__(self, slot, Part.of(node or {}, f"architecture.{slot}"))
+        for name in DEFAULT_MODULES:
+            node = getattr(self, name)
+            if node is None and name == "pooler":
+                continue
+            spec = ModuleSpec.of(node or {}, f"architecture.{name}")
+            object.__setattr__(self, name, spec)
         self._refuse_other_types()
         # YAML says null for what follows from another size.
-        object.__setattr__(self, "embedding_size", self.embedding_size or self.hidden_size)
-        object.__setattr__(
-            self, "num_hidden_groups", self.num_hidden_groups or self.num_hidden_layers
-        )
-        counts = (
-            *(
-                "vocab_size",
-                "hidden_size",
-                "num_hidden_layers",
-                "num_attention_heads",
-                "intermediate_size",
-            ),
-            *("max_position_embeddings", "embedding_size", "num_hidden_groups"),
-        )
-        probs = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+        embedding_size = self.embedding_size or self.hidden_size
+        num_hidden_groups = self.num_hidden_groups or self.num_hidden_layers
+        object.__setattr__(self, "embedding_size", embedding_size)
+        object.__setattr__(self, "num_hidden_groups", num_hidden_groups)
+        self._check_ranges()
+
+    def _check_ranges(self) -> None:
+        """ValueError for a number out of its range, or a choice that does not exist."""
+        for name in AT_LEAST_ONE:
+            self._require(name, getattr(self, name) >= 1, "it must be at least 1")
+        self._require("type_vocab_size", self.type_vocab_size >= 0, "it must be at least 0")
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            is_prob = 0.0 <= getattr(self, name) < 1.0
+            self._require(name, is_prob, "it must be at least 0 and below 1")
+        for name in ("initializer_range", "layer_norm_eps"):
+            self._require(name, getattr(self, name) > 0.0, "it must be above 0")
         choices = {"hidden_act": ACTIVATIONS, "position_embedding_init": ("normal", "sinusoidal")}
-        heads, layers = self.num_attention_heads, self.num_hidden_layers
-        positive = ("initializer_range", "layer_norm_eps")
-        for name, holds, rule in (
-            *((name, getattr(self, name) >= 1, "it must be at least 1") for name in counts),
-            ("type_vocab_size", self.type_vocab_size >= 0, "it must be at least 0"),
-            *(
-                (name, 0.0 <= getattr(self, name) < 1.0, "it must be at least 0 and below 1")
-                for name in probs
-            ),
-            *((name, getattr(self, name) > 0.0, "it must be above 0") for name in positive),
-            *(
-                (name, getattr(self, name) in of, f"choose one of {', '.join(of)}")
-                for name, of in choices.items()
-            ),
-            (
-                "hidden_size",
-                self.hidden_size % max(1, heads) == 0,
-                f"model.num_attention_heads {heads} must divide it",
-            ),
-            (
-                "num_hidden_groups",
-                self.num_hidden_groups <= layers,
-                f"there are only {layers} layers to share them",
-            ),
-        ):
-            if not holds:
-                raise ValueError(f"model.{name} is {getattr(self, name)!r}; {rule}")
+        for name, values in choices.items():
+            is_known = getattr(self, name) in values
+            self._require(name, is_known, f"choose one of {', '.join(values)}")
+        heads = self.num_attention_heads
+        is_divided = self.hidden_size % heads == 0
+        self._require(
+            "hidden_size", is_divided, f"model.num_attention_heads {heads} must divide it"
+        )
+        layers = self.num_hidden_layers
+        are_enough = self.num_hidden_groups <= layers
+        self._require(
+            "num_hidden_groups", are_enough, f"there are only {layers} layers to share them"
+        )
+
+    def _require(self, name: str, holds: bool, rule: str) -> None:
+        if not holds:
+            raise ValueError(f"model.{name} is {getattr(self, name)!r}; {rule}")
 
     def _refuse_other_types(self) -> None:
-        """ValueError for a number written as text, or a count written with a fraction: `"16"`,
-        `1.0`.
-        """
+        """ValueError for a number written as text, or a count with a fraction: `"16"`, `1.0`."""
         for name in WHOLE_NUMBERS:
             value = getattr(self, name)
             if value is None and name in FOLLOWING_NUMBERS:
@@ -220,15 +222,16 @@ class EncoderConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `EncoderConfig(**values)` is the same again."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {
-            name: value.node() if isinstance(value, Part) else value
-            for name, value in values.items()
-        }
+        for name, value in values.items():
+            if isinstance(value, ModuleSpec):
+                values[name] = value.node()
+        return values
 
 
 def family_of(model_type: str) -> Family:
-    """The family of a name, each one a module of families/; ValueError lists them where there is
-    none.
+    """The family of a name, each one a module of families/.
+
+    ValueError lists them where there is none.
     """
     # here, because a family builds heads, which know this file
     from clozelab.models import families

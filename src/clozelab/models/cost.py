@@ -30,7 +30,7 @@ from clozelab.models.layout import Layout
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
 
-# kinds of heads that read every token; `lm` reads the predicted positions
+# Kinds of heads that read every token; `lm` reads the predicted positions.
 EVERY_TOKEN = frozenset({"rtd"})
 
 
@@ -40,28 +40,29 @@ def training_flops_per_token(
     predicted_fraction: float,
     heads: tuple[str, ...] = ("lm",),
 ) -> float:
-    """Of one training step of an encoder, without padding; `lm` reads `predicted_fraction` of the
-    tokens. A second encoder (a generator, a teacher) is counted by a call of its own."""
+    """Of one training step of an encoder, without padding.
+
+    `lm` reads `predicted_fraction` of the tokens. A second encoder (a generator, a teacher) is
+    counted by a call of its own.
+    """
     shares = {"lm": predicted_fraction} | dict.fromkeys(EVERY_TOKEN, 1.0)
-    on_tokens = sum(shares[kind] * _head_flops(config, kind) for kind in heads if kind in shares)
-    return 3.0 * (_encoder_flops(config, seq_length) + on_tokens)
+    head_flops = sum(shares[kind] * _head_flops(config, kind) for kind in heads if kind in shares)
+    return 3.0 * (_encoder_flops(config, seq_length) + head_flops)
 
 
 @lru_cache(maxsize=256)
 def parameter_count(config: EncoderConfig) -> int:
-    """Parameters of the encoder with pooler, without any pre-training or task head (as published
-    sizes are given).
-    """
+    """Parameters of the encoder with pooler, without any head, as published sizes are given."""
     return sum(parameter.numel() for parameter in _on_meta(config).parameters())
 
 
 def trained_parameters(models: Mapping[str, nn.Module]) -> int:
     """Of everything that is trained, encoders and heads; what is shared or tied is counted once."""
-    return sum(
-        {
-            id(value): value.numel() for model in models.values() for value in model.parameters()
-        }.values()
-    )
+    sizes = {}
+    for model in models.values():
+        for parameter in model.parameters():
+            sizes[id(parameter)] = parameter.numel()
+    return sum(sizes.values())
 
 
 @lru_cache(maxsize=32)
@@ -103,47 +104,47 @@ COUNTED: Mapping[str, Callable[..., tuple[int, Tensor]]] = {
 UNCOUNTED = frozenset(
     {"einsum", "addmm", "baddbmm", "tensordot", "bilinear", "scaled_dot_product_attention", "lstm"}
 )
-ELEMENTWISE = frozenset(  # their result has the shape of the largest of what they are given
+# Their result has the shape of the largest of what they are given.
+ELEMENTWISE = frozenset(
     {
-        *(
-            "add",
-            "__add__",
-            "__radd__",
-            "sub",
-            "__sub__",
-            "mul",
-            "__mul__",
-            "__rmul__",
-            "div",
-            "__truediv__",
-        ),
-        *(
-            "layer_norm",
-            "gelu",
-            "relu",
-            "tanh",
-            "sigmoid",
-            "silu",
-            "softmax",
-            "dropout",
-            "to",
-            "float",
-        ),
+        "add",
+        "__add__",
+        "__radd__",
+        "sub",
+        "__sub__",
+        "mul",
+        "__mul__",
+        "__rmul__",
+        "div",
+        "__truediv__",
+        "layer_norm",
+        "gelu",
+        "relu",
+        "tanh",
+        "sigmoid",
+        "silu",
+        "softmax",
+        "dropout",
+        "to",
+        "float",
     }
 )
 
 
 class Products(TorchFunctionMode):
-    """Counts matrix products of modules on the meta device, and lets shapes through everything
-    else. An unknown name runs on torch's own kernel: right, only slow. ValueError for a product not
-    counted."""
+    """Counts matrix products of modules on the meta device, where only shapes walk through.
+
+    An unknown name runs on torch's own kernel: right, only slow. ValueError for a product not
+    counted.
+    """
 
     flops: int = 0
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        name, kwargs = func.__name__, kwargs or {}
+        name = func.__name__
+        kwargs = kwargs or {}
         if name in UNCOUNTED:
             raise ValueError(
                 f"models/cost.py does not count {name}: add it to COUNTED, or use a product that is"
@@ -154,10 +155,8 @@ class Products(TorchFunctionMode):
             self.flops += flops
             return out
         if name in ELEMENTWISE:
-            return max(
-                (value for value in args if isinstance(value, Tensor)),
-                key=lambda value: math.prod(value.shape),
-            )
+            tensors = [value for value in args if isinstance(value, Tensor)]
+            return max(tensors, key=lambda tensor: math.prod(tensor.shape))
         if name == "embedding":
             return args[1].new_empty(*args[0].shape, args[1].shape[1])
         if name == "index_select":

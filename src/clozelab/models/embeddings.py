@@ -1,11 +1,10 @@
-"""Token stream -> vectors: word + token type + position, LayerNorm, dropout; and the ways to say
-where a token stands.
+"""Token stream -> vectors: word + token type + position, LayerNorm, dropout; and position schemes.
 
 A position scheme adds a vector to the embedding, or turns query and key inside attention, or both.
 One that speaks to attention in another way (relative, disentangled) gives what attention needs in
 `rotation`'s place.
 
-Letters: T tokens in the stream, E embedding size, D head dimension.
+Letters: T tokens in the stream, E embedding size, N heads, D head dimension.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ from clozelab.models.layers import Dropout, Embedding
 
 
 def sinusoids(num_positions: int, size: int) -> Tensor:
-    """fp64 [positions, size]: sines in even columns, cosines in odd ones (Vaswani et al. 2017,
-    section 3.5). As a start of learned positions they take small models off the plateau of the
-    masked-LM loss."""
+    """fp64 [positions, size]: sines in even columns, cosines in odd ones (Vaswani et al. 2017).
+
+    As a start of learned positions they take small models off the plateau of the masked-LM loss.
+    """
     position = torch.arange(num_positions, dtype=torch.float64)[:, None]
     frequency = torch.exp(
         torch.arange(0, size, 2, dtype=torch.float64) * (-math.log(10_000.0) / size)
@@ -43,7 +43,8 @@ class Rotation(NamedTuple):
     def __call__(self, x: Tensor) -> Tensor:
         """[T, N, D] -> [T, N, D]: number i turns with number i + D / 2."""
         left, right = x.chunk(2, dim=-1)
-        cos, sin = self.cos.to(x.dtype), self.sin.to(x.dtype)
+        cos = self.cos.to(x.dtype)
+        sin = self.sin.to(x.dtype)
         return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)
 
 
@@ -58,8 +59,11 @@ class Positions(nn.Module):
 
 
 class LearnedPositions(Positions, Embedding):
-    """One learned vector a position, as BERT, from a normal or sinusoidal start. `after_padding`:
-    the first is pad_token_id + 1, as in RoBERTa; the entries before it are never used."""
+    """One learned vector a position, as BERT, from a normal or sinusoidal start.
+
+    `after_padding`: the first is pad_token_id + 1, as in RoBERTa; the entries before it are never
+    used.
+    """
 
     def __init__(self, config: EncoderConfig, after_padding: bool = False) -> None:
         offset = config.pad_token_id + 1 if after_padding else 0
@@ -75,22 +79,21 @@ class LearnedPositions(Positions, Embedding):
 
     def forward(self, position_ids: Tensor) -> Tensor:
         """int64 [T] -> [T, E]."""
-        return super().forward(position_ids + self.offset if self.offset else position_ids)
+        if self.offset:
+            position_ids = position_ids + self.offset
+        return super().forward(position_ids)
 
 
 class SinusoidalPositions(Positions):
-    """Vaswani et al. 2017, section 3.5: fixed sines and cosines, added at the size of the other
-    embeddings.
-    """
+    """Fixed sines and cosines (Vaswani et al. 2017), added at the size of the other embeddings."""
 
     table: Tensor
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         table = sinusoids(config.max_position_embeddings, config.embedding_size)
-        self.register_buffer(
-            "table", (table * (config.initializer_range * 2.0**0.5)).float(), persistent=False
-        )
+        table = table * (config.initializer_range * 2.0**0.5)
+        self.register_buffer("table", table.float(), persistent=False)
 
     def forward(self, position_ids: Tensor) -> Tensor:
         """int64 [T] -> [T, E]."""
@@ -98,8 +101,9 @@ class SinusoidalPositions(Positions):
 
 
 class RotaryPositions(Positions):
-    """Su et al. 2021: query and key turn by an angle that grows with the position (`base`:
-    wavelengths). Even heads.
+    """Su et al. 2021: query and key turn by an angle that grows with the position.
+
+    `base` sets the wavelengths. The head dimension must be even.
     """
 
     table: Tensor
@@ -111,13 +115,10 @@ class RotaryPositions(Positions):
                 f"rotary positions turn pairs of numbers, but heads have {config.head_dim} of them"
             )
         exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
-        angles = (
-            torch.arange(config.max_position_embeddings, dtype=torch.float64)[:, None]
-            * base**-exponents
-        )
-        self.register_buffer(
-            "table", torch.stack([angles.cos(), angles.sin()]).float(), persistent=False
-        )
+        positions = torch.arange(config.max_position_embeddings, dtype=torch.float64)
+        angles = positions[:, None] * base**-exponents  # [positions, D / 2]
+        table = torch.stack([angles.cos(), angles.sin()]).float()
+        self.register_buffer("table", table, persistent=False)
 
     def forward(self, position_ids: Tensor) -> None:  # noqa: ARG002
         """Nothing is added."""
@@ -130,7 +131,10 @@ class RotaryPositions(Positions):
 
 
 class Embeddings(nn.Module):
-    """Two encoders may share one, as ELECTRA's generator and discriminator do."""
+    """Word, token type and position, added up.
+
+    Two encoders may share one, as ELECTRA's generator and discriminator do.
+    """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -147,32 +151,31 @@ class Embeddings(nn.Module):
         embedded = self.word_embeddings(input_ids)
         types = self.token_type_embeddings
         if types is not None:
-            embedded = embedded + (
-                types.weight[0] if types.num_embeddings == 1 else types(token_type_ids)
-            )
+            # With one type every token has it, whatever the batch says.
+            has_one = types.num_embeddings == 1
+            embedded = embedded + (types.weight[0] if has_one else types(token_type_ids))
         positions = self.position_embeddings(position_ids)
         if positions is not None:
             embedded = torch.add(embedded, positions)
         return self.dropout(self.LayerNorm(embedded))
 
     @torch.no_grad()
-    def tile_positions(self, trained: int, wanted: int) -> None:
-        """Start positions trained..wanted-1 as copies of 1..trained-1, over and over; position 0 is
-        [CLS]'s own.
+    def tile_positions(self, trained: int, needed: int) -> None:
+        """Starts positions trained to needed - 1 as copies of 1 to trained - 1, over and over.
 
-        For instances that become longer during training: positions that no gradient has reached are
-        foreign to attention heads that have learnt to look at neighbours; copied ones work at once
-        (Beltagy et al. 2020 extend 512 positions to 4,096 so). Schemes that learn nothing of a
-        position need no copies.
+        Position 0 is [CLS]'s own. For instances that become longer during training: positions that
+        no gradient has reached are foreign to attention heads that have learnt to look at
+        neighbours; copied ones work at once (Beltagy et al. 2020 extend 512 positions to 4,096 so).
+        Schemes that learn nothing of a position need no copies.
         """
         table = self.position_embeddings
         if not isinstance(table, LearnedPositions):
             return
         usable = table.num_embeddings - table.offset
-        if not 1 < trained < wanted <= usable:
+        if not 1 < trained < needed <= usable:
             raise ValueError(
-                f"cannot extend {trained} trained positions to {wanted}: the model has {usable}"
+                f"cannot extend {trained} trained positions to {needed}: the model has {usable}"
             )
-        positions = torch.arange(trained, wanted, device=table.weight.device)
-        copied = 1 + (positions - 1) % (trained - 1)
-        table.weight[table.offset + positions] = table.weight[table.offset + copied]
+        positions = torch.arange(trained, needed, device=table.weight.device)
+        sources = 1 + (positions - 1) % (trained - 1)
+        table.weight[table.offset + positions] = table.weight[table.offset + sources]

@@ -1,5 +1,4 @@
-"""The encoder from below: the two halves of a layer, the layers, and the whole over one token
-stream.
+"""The encoder from below: the two halves of a layer, the layers, and the whole over a token stream.
 
 Unusual: no batch dimension and no padding arithmetic; hidden states are [T, H] all the way and only
 attention looks at the layout. Query, key and value are one matrix. Parameter names are like BERT's
@@ -19,16 +18,16 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from clozelab.models import attention
-from clozelab.models.attention import Context, Mask, attention_of, dense_rows
+from clozelab.models.attention import AttentionInputs, Mask, attention_of, dense_rows
 from clozelab.models.config import EncoderConfig
 from clozelab.models.embeddings import Embeddings
 from clozelab.models.layers import Dropout, Linear, activation, initialise_
 from clozelab.models.layout import Layout
 
 SENTENCE_POOLINGS = ("mean", "cls")
+# Shapes that are compiled before torch gives up and runs the rest uncompiled: phases x (with,
+# without padding) x (last micro-batch, others).
 MAX_SHAPES = 64
-"""Shapes that are compiled before torch gives up and runs the rest uncompiled: phases x (with,
-without padding) x (last micro-batch, others)."""
 
 
 def layer_norm(config: EncoderConfig) -> nn.LayerNorm:
@@ -36,8 +35,9 @@ def layer_norm(config: EncoderConfig) -> nn.LayerNorm:
 
 
 class ResidualOutput(nn.Module):
-    """Dense, dropout, add the residual, and a LayerNorm where that comes last: how both halves of a
-    layer end.
+    """How both halves of a layer end: dense, dropout, add the residual.
+
+    A LayerNorm follows where that comes last.
     """
 
     def __init__(self, input_size: int, config: EncoderConfig, norm_last: bool) -> None:
@@ -54,23 +54,23 @@ class ResidualOutput(nn.Module):
 class SelfAttention(nn.Module):
     def __init__(self, config: EncoderConfig, norm_last: bool) -> None:
         super().__init__()
-        self.num_heads, self.head_dim = config.num_attention_heads, config.head_dim
+        self.num_heads = config.num_attention_heads
+        self.head_dim = config.head_dim
         self.dropout_prob = config.attention_probs_dropout_prob
         self.qkv = Linear(config.hidden_size, 3 * config.hidden_size)
         self.output = ResidualOutput(config.hidden_size, config, norm_last)
 
-    def forward(self, hidden: Tensor, residual: Tensor, context: Context) -> Tensor:
+    def forward(self, hidden: Tensor, residual: Tensor, inputs: AttentionInputs) -> Tensor:
         """[T, H] twice -> [T, H]."""
         qkv = self.qkv(hidden).view(-1, 3, self.num_heads, self.head_dim)  # [T, 3, N, D]
-        attended = attention_of(
-            qkv, context, dropout_prob=self.dropout_prob, training=self.training
-        )
+        attended = attention_of(qkv, inputs, dropout_prob=self.dropout_prob, training=self.training)
         return self.output(attended.flatten(1), residual)
 
 
 class Intermediate(nn.Module):
-    """Dense and activation; gated (Shazeer 2020, GeGLU): times a second dense, from one matrix of
-    both.
+    """Dense and activation.
+
+    Gated (Shazeer 2020, GeGLU): times a second dense, from one matrix of both.
     """
 
     def __init__(self, config: EncoderConfig, gated: bool) -> None:
@@ -98,46 +98,52 @@ class PostNorm(nn.Module):
         self.intermediate = Intermediate(config, gated)
         self.output = ResidualOutput(config.intermediate_size, config, norm_last=True)
 
-    def forward(self, hidden: Tensor, context: Context) -> Tensor:
+    def forward(self, hidden: Tensor, inputs: AttentionInputs) -> Tensor:
         """[T, H] -> [T, H]."""
-        attended = self.attention(hidden, hidden, context)
+        attended = self.attention(hidden, hidden, inputs)
         return self.output(self.intermediate(attended), attended)
 
 
 class PreNorm(nn.Module):
-    """Each half begins with a LayerNorm (Xiong et al. 2020); the encoder adds one after its last
-    layer.
+    """Each half begins with a LayerNorm (Xiong et al. 2020).
+
+    The encoder adds one after its last layer.
     """
 
     needs_final_norm: ClassVar[bool] = True
 
     def __init__(self, config: EncoderConfig, gated: bool = False) -> None:
         super().__init__()
-        self.attention_norm, self.feed_forward_norm = layer_norm(config), layer_norm(config)
+        self.attention_norm = layer_norm(config)
+        self.feed_forward_norm = layer_norm(config)
         self.attention = SelfAttention(config, norm_last=False)
         self.intermediate = Intermediate(config, gated)
         self.output = ResidualOutput(config.intermediate_size, config, norm_last=False)
 
-    def forward(self, hidden: Tensor, context: Context) -> Tensor:
+    def forward(self, hidden: Tensor, inputs: AttentionInputs) -> Tensor:
         """[T, H] -> [T, H]."""
-        attended = self.attention(self.attention_norm(hidden), hidden, context)
+        attended = self.attention(self.attention_norm(hidden), hidden, inputs)
         return self.output(self.intermediate(self.feed_forward_norm(attended)), attended)
 
 
 class EncoderOutput(NamedTuple):
-    """A named tuple, not a dataclass: wrappers for sharded training look for tensors in outputs and
+    """What the encoder gives.
+
+    A named tuple, not a dataclass: wrappers for sharded training look for tensors in outputs and
     know tuples.
     """
 
     sequence_output: Tensor  # [T, H]
-    # the first layer's input, each one's output, [T, H]; None: not asked for
+    # The first layer's input and each layer's output, [T, H]; None: not asked for.
     hidden_states: tuple[Tensor, ...] | None
 
 
-def few_shapes(num_slots: int) -> int:
-    """T of a ragged stream rounded up, sixteen sizes between powers of two, 3 % more on average:
-    oneDNN builds its matrix kernels anew for every T, which took 5 of 12 ms a training step for 450
-    tokens at H 128."""
+def round_up_to_bucket(num_slots: int) -> int:
+    """T of a ragged stream rounded up, to one of sixteen sizes between powers of two.
+
+    That is 3 % more on average. oneDNN builds its matrix kernels anew for every T, which took 5 of
+    12 ms a training step for 450 tokens at H 128.
+    """
     step = max(8, 1 << max(0, num_slots.bit_length() - 5))
     return -(-num_slots // step) * step
 
@@ -155,13 +161,11 @@ class Pooler(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Embeddings, layers and pooler, freshly initialised by `generator` (None: torch's global
-    random state).
+    """Embeddings, layers and pooler, with fresh weights.
 
-    `embeddings`: those of another encoder with as many words, as wide, to share; they stay as they
-    are.
-    `gradient_checkpointing`, set from outside, keeps only each layer's input and computes the rest
-    again in backward.
+    `generator` is their source; None: torch's global random state. `embeddings`: those of another
+    encoder with as many words, as wide, to share; they stay as they are. `gradient_checkpointing`,
+    set from outside, keeps only each layer's input and computes the rest again in backward.
     """
 
     def __init__(
@@ -179,13 +183,12 @@ class Encoder(nn.Module):
         ]
         if embeddings is None:
             self.embeddings = Embeddings(config)
-        self.embeddings_project = (
-            Linear(config.embedding_size, config.hidden_size) if config.has_projection else None
-        )
-        self.layer = nn.ModuleList(
-            config.block.build(config) for _ in range(config.num_hidden_groups)
-        )
-        self.final_norm = layer_norm(config) if self.layer[0].needs_final_norm else nn.Identity()
+        self.embeddings_project = None
+        if config.has_projection:
+            self.embeddings_project = Linear(config.embedding_size, config.hidden_size)
+        blocks = [config.block.build(config) for _ in range(config.num_hidden_groups)]
+        self.layer = nn.ModuleList(blocks)
+        self.final_norm = layer_norm(config) if blocks[0].needs_final_norm else nn.Identity()
         self.pooler: nn.Module = config.pooler.build(config) if config.pooler else nn.Identity()
         initialise_(self, config.initializer_range, generator)
         if embeddings is None:
@@ -207,21 +210,20 @@ class Encoder(nn.Module):
             hidden = self.embeddings_project(hidden)
         hidden_states = [hidden]
         num_slots = len(hidden)
+        # A ragged stream goes on after its last sequence; what is added is cut off at the end.
         if layout.dense_width is None and hidden.device.type == "cpu":
-            padding = few_shapes(num_slots) - num_slots
-            hidden, position_ids = (
-                F.pad(hidden, (0, 0, 0, padding)),
-                F.pad(position_ids, (0, padding)),
-            )
-        contexts = self._contexts(layout, position_ids, hidden)
+            padding = round_up_to_bucket(num_slots) - num_slots
+            hidden = F.pad(hidden, (0, 0, 0, padding))
+            position_ids = F.pad(position_ids, (0, padding))
+        inputs = self._attention_inputs(layout, position_ids, hidden)
         for number, mask in enumerate(self.masks):
             # Neighbours share a set of weights.
             layer = self.layer[number * len(self.layer) // len(self.masks)]
             if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
                 # Dropout is drawn again from the saved generator state: the same bits.
-                hidden = checkpoint(layer, hidden, contexts[mask], use_reentrant=False)
+                hidden = checkpoint(layer, hidden, inputs[mask], use_reentrant=False)
             else:
-                hidden = layer(hidden, contexts[mask])
+                hidden = layer(hidden, inputs[mask])
             if output_hidden_states:
                 hidden_states.append(hidden[:num_slots])
         hidden = self.final_norm(hidden)
@@ -229,26 +231,30 @@ class Encoder(nn.Module):
             hidden[:num_slots], tuple(hidden_states) if output_hidden_states else None
         )
 
-    def _contexts(
+    def _attention_inputs(
         self, layout: Layout, position_ids: Tensor, hidden: Tensor
-    ) -> dict[Mask, Context]:
+    ) -> dict[Mask, AttentionInputs]:
         """What attention is told, by mask: worked out once for all layers that have it."""
-        device_type = hidden.device.type
-        in_autocast = device_type != "meta" and torch.is_autocast_enabled(device_type)
-        dtype = torch.get_autocast_dtype(device_type) if in_autocast else hidden.dtype
+        # The scores' dtype is that of query and key, which autocast may make narrower.
+        device = hidden.device
+        in_autocast = device.type != "meta" and torch.is_autocast_enabled(device.type)
+        dtype = torch.get_autocast_dtype(device.type) if in_autocast else hidden.dtype
         rotation = self.embeddings.position_embeddings.rotation(position_ids)
-        contexts = {}
+        num_heads = self.config.num_attention_heads
+        inputs = {}
         for mask in self.masks:
-            if mask in contexts:
+            if mask in inputs:
                 continue
-            heads, device = self.config.num_attention_heads, hidden.device
-            rows = dense_rows(layout, num_heads=heads, dtype=dtype, device=device, mask=mask)
-            contexts[mask] = Context(layout if rows is None else rows, mask, rotation)
-        return contexts
+            rows = dense_rows(layout, num_heads=num_heads, dtype=dtype, device=device, mask=mask)
+            inputs[mask] = AttentionInputs(layout if rows is None else rows, mask, rotation)
+        return inputs
 
     def token_states(self, sequence_output: Tensor, layout: Layout) -> Tensor:
-        """[T, H] -> [B, H]: the state of each sequence's first token or, of a causal encoder, of
-        its last real one (unless its configuration says `pools_first_token`)."""
+        """[T, H] -> [B, H]: the state of each sequence's first token.
+
+        Of a causal encoder it is its last real one, unless its configuration says
+        `pools_first_token`.
+        """
         if self.config.pools_last_token:
             rows = layout.last_rows
         else:
@@ -256,11 +262,13 @@ class Encoder(nn.Module):
         return sequence_output.index_select(0, rows)
 
     def sentence_states(self, hidden: Tensor, layout: Layout, pooling: str) -> Tensor:
-        """[T, H], ragged -> fp32 [B, H]: each sequence's mean over all its tokens, or (`cls`) its
-        `token_states`.
+        """[T, H], ragged -> fp32 [B, H]: each sequence's mean over all its tokens.
+
+        With the pooling `cls` its `token_states`.
         """
         if pooling == "cls":
             return self.token_states(hidden, layout).float()
+        # owner [T]: which sequence each token is of.
         owner = torch.repeat_interleave(layout.lengths, output_size=len(hidden))
         sums = hidden.new_zeros(layout.batch_size, hidden.shape[1], dtype=torch.float32)
         return sums.index_add(0, owner, hidden.float()) / layout.lengths[:, None]
@@ -268,23 +276,28 @@ class Encoder(nn.Module):
     def pool(
         self, sequence_output: Tensor, layout: Layout, head: nn.Module | None = None
     ) -> Tensor:
-        """[T, H] -> [B, H]: what `head` reads of a sequence, the pooler's output unless it has its
-        own dense layer.
+        """[T, H] -> [B, H]: what `head` reads of a sequence.
+
+        That is the pooler's output, unless the head has its own dense layer.
         """
         states = self.token_states(sequence_output, layout)
-        return states if getattr(head, "reads_token_states", False) else self.pooler(states)
+        if getattr(head, "reads_token_states", False):
+            return states
+        return self.pooler(states)
 
 
 def compile_encoder(encoder: Encoder, *, dynamic: bool, **options: Any) -> None:
-    """Compile `encoder` where it stands, with `options` of torch.compile. `dynamic` False: one
-    compilation a shape, for batches of few shapes; True: one for all, for ragged batches."""
+    """Compiles `encoder` where it stands, with `options` of torch.compile.
+
+    `dynamic` False: one compilation a shape, for batches of few shapes; True: one for all, for
+    ragged batches.
+    """
     import torch._dynamo  # a second of start-up that only compiled runs pay
 
     config: Any = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, MAX_SHAPES)
-    # Host-side grouping of ragged batches: nothing in it to compile, and every batch is another
-    # one.
+    # Host-side grouping of ragged batches: nothing in it to compile, and no two batches are alike.
     if not getattr(attention._grouped, "_torchdynamo_disable", False):
         attention._grouped = torch.compiler.disable(attention._grouped)
-    for part in (encoder.embeddings, *encoder.layer):
-        part.compile(dynamic=dynamic, **options)
+    for module in (encoder.embeddings, *encoder.layer):
+        module.compile(dynamic=dynamic, **options)

@@ -1,5 +1,4 @@
-"""Model folders: reading and writing weights in the Hugging Face layout, under the names of their
-family.
+"""Model folders: weights in the Hugging Face layout, under the names of their family.
 
 `config.json`, `model.safetensors`, tokenizer files, and `checksums.json` (sha256 of every file: a
 flipped byte loads silently otherwise). Written to a temporary folder and renamed, so a folder is
@@ -8,7 +7,8 @@ old gamma/beta names, behind a wrapper's prefix such as `module.`; safetensors o
 in one file or in shards; a folder of Google's BERT (models/tensorbundle.py). Every encoder tensor
 must be there; only the pooler may be missing, and is then fresh, with a log line. Query, key and
 value are one matrix here and three tensors in the file. A vocabulary projection that the file has
-apart from the word embeddings stays apart."""
+apart from the word embeddings stays apart.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Collection, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,28 +33,33 @@ from torch import Tensor, nn
 from clozelab.models import tensorbundle
 from clozelab.models.config import EncoderConfig, family_of
 from clozelab.models.encoder import Encoder
-from clozelab.models.families.bert import OWN_TYPE, Family
+from clozelab.models.families.bert import CUSTOM_MODEL_TYPE_PREFIX, Family
 
-CONFIG_FILE, WEIGHTS_FILE, CHECKSUMS_FILE = "config.json", "model.safetensors", "checksums.json"
-PICKLED_WEIGHTS_FILE, GOOGLE_CONFIG_FILE = "pytorch_model.bin", "bert_config.json"
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
+CHECKSUMS_FILE = "checksums.json"
+PICKLED_WEIGHTS_FILE = "pytorch_model.bin"
+GOOGLE_CONFIG_FILE = "bert_config.json"
+# What holds a folder's weights; the first that is there.
 WEIGHTS = (
     WEIGHTS_FILE,
     f"{WEIGHTS_FILE}.index.json",
     PICKLED_WEIGHTS_FILE,
     f"{PICKLED_WEIGHTS_FILE}.index.json",
 )
-"""What holds a folder's weights; the first that is there."""
+# Buffers that hold nothing of a model: numbers of positions, zeros, and the count of an average of
+# weights.
 _HARMLESS = ("embeddings.position_ids", "embeddings.token_type_ids", "n_averaged")
-"""Buffers that hold nothing of a model: numbers of positions, zeros, and the count of an average of
-weights."""
-# every encoder has it, so what stands before it is a wrapper's prefix
+# Every encoder has it, so what stands before it is a wrapper's prefix.
 _LANDMARK = "embeddings.word_embeddings.weight"
+# What encoders are called in their classes: such a prefix is no wrapper's.
 _OTHER_MODELS = frozenset(
     ("bert", "roberta", "albert", "electra", "distilbert", "deberta", "mpnet", "ernie"),
 )
-"""What encoders are called in their classes: such a prefix is no wrapper's."""
 _WEIGHT_TYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
-# where checkpoints of training programs keep the tensors
+# TensorFlow's names of a LayerNorm's parameters.
+_MODERN_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+# Where checkpoints of training programs keep the tensors.
 _NESTED = ("state_dict", "model_state_dict", "model")
 _LOG = logging.getLogger(__name__)
 
@@ -71,43 +75,41 @@ def save_encoder_folder(
 ) -> None:
     """Writes a whole folder, replacing one that is there; its files are 0644 less the umask.
 
-    `heads` are by kind (families/bert.py); another name is kept as it is. `tokenizer_files`: name
-    -> content.
-    `extra_config`: further keys of config.json, e.g. label names. `with_pooler` False leaves out
-    one not trained."""
+    Args:
+        heads: by kind (families/bert.py); another name is kept as it is.
+        tokenizer_files: name -> content.
+        extra_config: further keys of config.json, e.g. label names.
+        with_pooler: False leaves out one not trained.
+    """
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    config = {**encoder.config.family.to_hf(encoder.config, heads), **extra_config}
+    family = encoder.config.family
+    config = {**family.to_hf(encoder.config, heads), **extra_config}
     config["tie_word_embeddings"] = "lm" not in heads or bool(heads["lm"].tied_parameters)
-    pooler = (
-        None
-        if with_pooler
-        else f"{encoder.config.family.prefix}{encoder.config.family.encoder_name('pooler.')}"
-    )
-    tensors = {
-        name: value
-        for name, value in to_hf_tensors(encoder, heads).items()
-        if not pooler or pooler not in name
-    }
+    tensors = to_hf_tensors(encoder, heads)
+    if not with_pooler:
+        pooler = f"{family.prefix}{family.encoder_name('pooler.')}"
+        tensors = {name: value for name, value in tensors.items() if pooler not in name}
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        (temporary / CONFIG_FILE).write_text(
-            json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8"
-        )
+        _write_json(temporary / CONFIG_FILE, config, sort_keys=True)
         safetensors.torch.save_file(tensors, temporary / WEIGHTS_FILE, metadata={"format": "pt"})
         for name, content in tokenizer_files.items():
             (temporary / name).parent.mkdir(exist_ok=True)
-            (temporary / name).write_bytes(
-                content.encode() if isinstance(content, str) else content
-            )
+            if isinstance(content, str):
+                content = content.encode()
+            (temporary / name).write_bytes(content)
         files = sorted(path for path in temporary.rglob("*") if path.is_file())
         checksums = {path.relative_to(temporary).as_posix(): _sha256(path) for path in files}
-        (temporary / CHECKSUMS_FILE).write_text(
-            json.dumps(checksums, indent=2) + "\n", encoding="utf-8"
-        )
+        _write_json(temporary / CHECKSUMS_FILE, checksums)
         _publish(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write_json(path: Path, values: Mapping[str, Any], sort_keys: bool = False) -> None:
+    text = json.dumps(values, indent=2, sort_keys=sort_keys)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def load_encoder(
@@ -117,26 +119,26 @@ def load_encoder(
     seed: int = 0,
     stored: Mapping[str, Tensor] | None = None,
 ) -> Encoder:
-    """Reads the encoder of a folder; ValueError names the file or tensor at fault. `initialisation`
-    "random": the same shape with fresh weights, of this `seed`, as of a missing pooler. `stored`:
-    what read_tensors has read already."""
+    """Reads the encoder of a folder; ValueError names the file or tensor at fault.
+
+    Args:
+        initialisation: "random": the same shape with fresh weights.
+        seed: of fresh weights, also of a missing pooler.
+        stored: what read_tensors has read already.
+    """
     folder = Path(folder)
     encoder = Encoder(read_config(folder), generator=torch.Generator().manual_seed(seed))
     if initialisation == "random":
         return encoder
-    family, expected = encoder.config.family, _named(encoder)
-    stored = read_tensors(folder) if stored is None else stored
-    if any(name.startswith(family.prefix) for name in stored):
-        own = {
-            name.removeprefix(family.prefix): stored[name]
-            for name in stored
-            if name.startswith(family.prefix)
-        }
-    else:
-        own = {name: value for name, value in stored.items() if not family.is_head(name)}
-    if not own:
+    family = encoder.config.family
+    expected = _named_tensors(encoder)
+    if stored is None:
+        stored = read_tensors(folder)
+    tensors = _without_heads(stored, family)
+    if not tensors:
         raise ValueError(f"{folder} holds no tensors of a {family.class_name} encoder")
-    tensors = {name: value for name, value in own.items() if name not in _HARMLESS}
+    for name in _HARMLESS:
+        tensors.pop(name, None)
     poolers = [family.encoder_name(f"pooler.{name}") for name in encoder.pooler.state_dict()]
     if poolers and not any(name in tensors for name in poolers):
         _LOG.warning("%s has no pooler: it starts from fresh weights (seed %d)", folder, seed)
@@ -145,23 +147,42 @@ def load_encoder(
     return encoder
 
 
+def _without_heads(stored: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
+    """The encoder's tensors of a file, without the family's prefix."""
+    has_prefix = any(name.startswith(family.prefix) for name in stored)
+    tensors = {}
+    for name, value in stored.items():
+        if has_prefix and name.startswith(family.prefix):
+            tensors[name.removeprefix(family.prefix)] = value
+        elif not has_prefix and not family.is_head(name):
+            tensors[name] = value
+    return tensors
+
+
 def load_head(
     folder: Path | str, kind: str, module: nn.Module, stored: Mapping[str, Tensor] | None = None
 ) -> None:
-    """Fills `module` with the folder's head of this kind; ValueError for a missing or misshapen
-    tensor.
+    """Fills `module` with the folder's head of this kind.
+
+    ValueError for a missing or misshapen tensor.
     """
     folder = Path(folder)
-    family, stored = read_config(folder).family, read_tensors(folder) if stored is None else stored
+    family = read_config(folder).family
+    if stored is None:
+        stored = read_tensors(folder)
     if kind == "lm":
-        bias, other = family.head_name("lm", "bias"), f"{family.decoder}.bias"
-        if (projection := _untied(family, stored)) is not None:
+        projection = _untied_projection(family, stored)
+        if projection is not None:
             module.word_embedding_weight = nn.Parameter(projection.clone())
             module.tied_parameters = ()  # type: ignore[assignment]
-            stored = {**stored, bias: stored[other]} if other in stored else stored
-        stored = {name.replace(other, bias): value for name, value in stored.items()} | {**stored}
-    own = _head_state(family, kind, module)
-    _fill(own, {name: stored[name] for name in own if name in stored}, family, folder)
+        # The bias may stand with the projection instead of beside it.
+        bias = family.head_name("lm", "bias")
+        decoder_bias = f"{family.decoder}.bias"
+        if decoder_bias in stored and (projection is not None or bias not in stored):
+            stored = {**stored, bias: stored[decoder_bias]}
+    expected = _head_tensors(family, kind, module)
+    tensors = {name: stored[name] for name in expected if name in stored}
+    _fill(expected, tensors, family, folder)
 
 
 def has_head(family: Family, kind: str, module: nn.Module, stored: Collection[str]) -> bool:
@@ -169,72 +190,64 @@ def has_head(family: Family, kind: str, module: nn.Module, stored: Collection[st
     return any(family.head_name(kind, name) in stored for name in module.state_dict())
 
 
-def _untied(family: Family, stored: Mapping[str, Tensor]) -> Tensor | None:
+def _untied_projection(family: Family, stored: Mapping[str, Tensor]) -> Tensor | None:
     """A file's vocabulary projection where it is not its word embeddings."""
-    words = "embeddings.word_embeddings.weight"
-    projection, tied = (
-        stored.get(f"{family.decoder}.weight"),
-        stored.get(family.prefix + words, stored.get(words)),
-    )
-    return (
-        None
-        if projection is None or (tied is not None and torch.equal(projection, tied))
-        else projection
-    )
+    projection = stored.get(f"{family.decoder}.weight")
+    embeddings = stored.get(family.prefix + _LANDMARK, stored.get(_LANDMARK))
+    if projection is None:
+        return None
+    if embeddings is not None and torch.equal(projection, embeddings):
+        return None
+    return projection
 
 
 def refuse_untied(folder: Path | str) -> None:
-    """ValueError where a folder's vocabulary projection is not its word embeddings: pre-training
-    has them share.
+    """ValueError where a folder's vocabulary projection is not its word embeddings.
+
+    Pre-training has them share.
     """
     family = read_config(folder).family
-    if _untied(family, read_tensors(folder)) is not None:
-        apart = (
-            f"this {family.class_name}'s vocabulary projection was trained apart"
-            " (tie_word_embeddings false)"
+    if _untied_projection(family, read_tensors(folder)) is not None:
+        raise ValueError(
+            f"{folder}: {family.decoder}.weight is not the word embeddings: this"
+            f" {family.class_name}'s vocabulary projection was trained apart (tie_word_embeddings"
+            " false), and pre-training goes on with shared ones only; save the encoder alone"
+            " (transformers.AutoModel.from_pretrained(FOLDER).save_pretrained(OTHER), and copy the"
+            " tokenizer's files)"
         )
-        said = (
-            f"{family.decoder}.weight is not the word embeddings: {apart}, and pre-training goes on"
-            " with shared ones"
-        )
-        how = (
-            "transformers.AutoModel.from_pretrained(FOLDER).save_pretrained(OTHER), and copy the"
-            " tokenizer's files"
-        )
-        raise ValueError(f"{folder}: {said} only; save the encoder alone ({how})")
 
 
 def read_config(folder: Path | str) -> EncoderConfig:
-    """The configuration of an encoder folder; ValueError when the folder or its config.json is not
-    usable.
+    """The configuration of an encoder folder.
+
+    ValueError when the folder or its config.json is not usable.
     """
     values = read_config_dict(folder)
+    model_type = str(values.get("model_type", "bert"))
     try:
-        return family_of(str(values.get("model_type", "bert")).removeprefix(OWN_TYPE)).from_hf(
-            values
-        )
+        family = family_of(model_type.removeprefix(CUSTOM_MODEL_TYPE_PREFIX))
+        return family.from_hf(values)
     except (ValueError, TypeError) as error:  # TypeError: a number that is text
         raise ValueError(f"{config_path(folder)}: {error}") from None
 
 
 def config_path(folder: Path | str) -> Path:
     """Where a folder's configuration is: config.json, or Google's bert_config.json."""
+    path = Path(folder) / CONFIG_FILE
     google = Path(folder) / GOOGLE_CONFIG_FILE
-    return (
-        google
-        if google.is_file() and not (Path(folder) / CONFIG_FILE).is_file()
-        else Path(folder) / CONFIG_FILE
-    )
+    if google.is_file() and not path.is_file():
+        return google
+    return path
 
 
 def read_config_dict(folder: Path | str) -> dict[str, Any]:
     """Everything in config.json, label names and run fingerprint included."""
     path = config_path(folder)
     if not path.is_file():
-        wanted = (
-            f"a folder with {CONFIG_FILE} and {WEIGHTS_FILE}, such as a pre-training run's encoder/"
+        raise ValueError(
+            f"{path} does not exist: an encoder is a folder with {CONFIG_FILE} and {WEIGHTS_FILE},"
+            " such as a pre-training run's encoder/"
         )
-        raise ValueError(f"{path} does not exist: an encoder is {wanted}")
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -245,56 +258,59 @@ def read_config_dict(folder: Path | str) -> dict[str, Any]:
 
 
 def read_tensors(path: Path | str) -> dict[str, Tensor]:
-    """Every tensor of a folder, or of one file of weights, under today's names, on the CPU;
-    checksums are verified where they are kept. ValueError names the file that is damaged, or
-    missing."""
+    """Every tensor of a folder, or of one file of weights, under today's names, on the CPU.
+
+    Checksums are verified where they are kept. ValueError names the file that is damaged, or
+    missing.
+    """
     path = Path(path)
     folder = path if path.is_dir() else path.parent
     verify_checksums(folder)
-    bundles = sorted(folder.glob("*.index"))  # Google's
-    files = (
-        [path]
-        if path.is_file()
-        else [*(folder / name for name in WEIGHTS if (folder / name).is_file()), *bundles]
-    )
-    if not files:
-        raise ValueError(
-            f"{path} holds no weights: expected {', '.join(WEIGHTS)}, or a TensorFlow checkpoint's"
-            " .index"
-        )
-    if files[0].suffix == ".index":
-        if len(bundles) > 1 and not path.is_file():
-            raise ValueError(
-                f"{folder} holds {len(bundles)} checkpoints; name one of"
-                f" {', '.join(map(str, bundles))}"
-            )
-        return tensorbundle.read_bert(files[0])
+    file = path if path.is_file() else _weights_file(folder)
+    if file.suffix == ".index":
+        return tensorbundle.read_bert(file)
+    shards = _shards(file) if file.suffix == ".json" else [file]
     tensors: dict[str, Tensor] = {}
-    for file in _shards(files[0]) if files[0].suffix == ".json" else files[:1]:
-        tensors |= _read_file(file)
-    # TensorFlow's
-    modern = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-    named = {
-        re.sub(r"LayerNorm\.(gamma|beta)$", lambda old: modern[old[0]], name): tensors[name]
-        for name in tensors
-    }
-    return _unwrapped(named, read_config(folder).family, files[0])
+    for shard in shards:
+        for name, value in _read_file(shard).items():
+            modern = re.sub(r"LayerNorm\.(gamma|beta)$", lambda old: _MODERN_NAMES[old[0]], name)
+            tensors[modern] = value
+    return _without_wrapper(tensors, read_config(folder).family, file)
 
 
-def _unwrapped(tensors: dict[str, Tensor], family: Family, file: Path) -> dict[str, Tensor]:
-    """The tensors without what a wrapper put before their names: DataParallel's `module.`,
-    torch.compile's `_orig_mod.`, a class of somebody's own. ValueError where the file holds several
-    models."""
-    prefixes = {
-        name.removesuffix(_LANDMARK).removesuffix(family.prefix)
-        for name in tensors
-        if name.endswith(_LANDMARK)
-    }
-    if len(prefixes) > 1:
-        shown = " and ".join(repr(prefix) for prefix in sorted(prefixes)[:2])
+def _weights_file(folder: Path) -> Path:
+    """The file that holds a folder's weights, or lists those that do."""
+    for name in WEIGHTS:
+        if (folder / name).is_file():
+            return folder / name
+    bundles = sorted(folder.glob("*.index"))  # Google's
+    if not bundles:
         raise ValueError(
-            f"{file} holds {len(prefixes)} models, their names begin with {shown}; save the one you"
-            " want"
+            f"{folder} holds no weights: expected {', '.join(WEIGHTS)}, or a TensorFlow"
+            " checkpoint's .index"
+        )
+    if len(bundles) > 1:
+        raise ValueError(
+            f"{folder} holds {len(bundles)} checkpoints; name one of {', '.join(map(str, bundles))}"
+        )
+    return bundles[0]
+
+
+def _without_wrapper(tensors: dict[str, Tensor], family: Family, file: Path) -> dict[str, Tensor]:
+    """The tensors without what a wrapper put before their names.
+
+    That is DataParallel's `module.`, torch.compile's `_orig_mod.`, a class of somebody's own.
+    ValueError where the file holds several models.
+    """
+    prefixes = set()
+    for name in tensors:
+        if name.endswith(_LANDMARK):
+            prefixes.add(name.removesuffix(_LANDMARK).removesuffix(family.prefix))
+    if len(prefixes) > 1:
+        first_two = " and ".join(repr(prefix) for prefix in sorted(prefixes)[:2])
+        raise ValueError(
+            f"{file} holds {len(prefixes)} models, their names begin with {first_two}; save the one"
+            " you want"
         )
     prefix = next(iter(prefixes), "")
     if not prefix:
@@ -304,9 +320,10 @@ def _unwrapped(tensors: dict[str, Tensor], family: Family, file: Path) -> dict[s
             f"{file}: names begin with {prefix}{family.prefix}, so one {family.class_name} model"
             f" was saved inside another's name; save it without the second {family.prefix}"
         )
-    if (other := prefix.rstrip(".").rpartition(".")[2]) in _OTHER_MODELS:
+    last = prefix.rstrip(".").rpartition(".")[2]
+    if last in _OTHER_MODELS:
         raise ValueError(
-            f"{file}: names begin with {other}. and {CONFIG_FILE} describes a {family.class_name}"
+            f"{file}: names begin with {last}. and {CONFIG_FILE} describes a {family.class_name}"
             f" model ({family.prefix}): they do not belong together"
         )
     if any(".lora_" in name for name in tensors):
@@ -335,10 +352,11 @@ def _shards(index: Path) -> list[Path]:
         raise ValueError(
             f"{index} lists no files: its weight_map is empty; copy the whole folder again"
         )
-    if missing := [path for path in paths if not path.is_file()]:
-        raise ValueError(
-            f"{missing[0]} is missing: {index.name} lists it; copy the whole folder again"
-        )
+    for path in paths:
+        if not path.is_file():
+            raise ValueError(
+                f"{path} is missing: {index.name} lists it; copy the whole folder again"
+            )
     return paths
 
 
@@ -346,26 +364,25 @@ def _read_file(path: Path) -> dict[str, Tensor]:
     """One file of weights. A pickle is read without running what it holds."""
     _refuse_forbidden(path)
     try:
-        is_pickle = path.suffix in (".bin", ".pt", ".pth")
-        load: Any = partial(torch.load, map_location="cpu", weights_only=True)
-        tensors = load(path) if is_pickle else safetensors.torch.load_file(path)
+        if path.suffix in (".bin", ".pt", ".pth"):
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
+        else:
+            tensors = safetensors.torch.load_file(path)
     except pickle.UnpicklingError:
-        what = (
-            "it is damaged, or holds more than tensors, which may run code (nothing of it has run)"
-        )
         raise ValueError(
-            f"{path} cannot be read: {what}; take a model.safetensors of this model"
+            f"{path} cannot be read: it is damaged, or holds more than tensors, which may run code"
+            " (nothing of it has run); take a model.safetensors of this model"
         ) from None
     except Exception as error:  # each format fails in its own way: cut short, bad header
-        why = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0]
         raise ValueError(
-            f"{path} cannot be read, it is damaged or not a weights file: {why}"
+            f"{path} cannot be read, it is damaged or not a weights file: {reason}"
         ) from error
     if isinstance(tensors, dict):
-        tensors = next(
-            (tensors[key] for key in _NESTED if isinstance(tensors.get(key), dict)),
-            tensors,
-        )
+        for key in _NESTED:
+            if isinstance(tensors.get(key), dict):
+                tensors = tensors[key]
+                break
     if not isinstance(tensors, dict) or not all(
         isinstance(value, Tensor) for value in tensors.values()
     ):
@@ -386,8 +403,9 @@ def _refuse_forbidden(path: Path) -> None:
 
 
 def verify_checksums(folder: Path | str) -> None:
-    """ValueError naming the first file that differs from checksums.json; nothing to do where that
-    is absent.
+    """ValueError naming the first file that differs from checksums.json.
+
+    There is nothing to do where that is absent.
     """
     folder = Path(folder)
     if not (folder / CHECKSUMS_FILE).is_file():
@@ -413,73 +431,80 @@ def verify_checksums(folder: Path | str) -> None:
 def to_hf_tensors(encoder: Encoder, heads: Mapping[str, nn.Module]) -> dict[str, Tensor]:
     """All tensors under their family's names, contiguous, on the CPU."""
     family = encoder.config.family
-    tensors = {family.prefix + name: value for name, value in _named(encoder).items()}
+    tensors = {family.prefix + name: value for name, value in _named_tensors(encoder).items()}
     for kind, head in heads.items():
-        tensors |= _head_state(family, kind, head)
+        tensors |= _head_tensors(family, kind, head)
         if kind == "lm" and f"{family.decoder}.weight" in tensors:
             tensors[f"{family.decoder}.bias"] = head.state_dict()["bias"]
     return {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
 
 
-def _head_state(family: Family, kind: str, module: nn.Module) -> dict[str, Tensor]:
+def _head_tensors(family: Family, kind: str, module: nn.Module) -> dict[str, Tensor]:
     """A head's own tensors under its family's names."""
     tied = getattr(module, "tied_parameters", ())
-    own = {
-        family.head_name(kind, name): value
-        for name, value in module.state_dict().items()
-        if name not in tied
-    }
-    projection = family.head_name(kind, "word_embedding_weight")
-    return {
-        f"{family.decoder}.weight" if name == projection else name: value
-        for name, value in own.items()
-    }
+    tensors = {}
+    for name, value in module.state_dict().items():
+        if name in tied:
+            continue
+        if name == "word_embedding_weight":  # a vocabulary projection of the head's own
+            tensors[f"{family.decoder}.weight"] = value
+        else:
+            tensors[family.head_name(kind, name)] = value
+    return tensors
 
 
-def _named(encoder: Encoder) -> dict[str, Tensor]:
-    """The encoder's own parameters under its family's names, without prefix; views where one matrix
-    is three there.
+def _named_tensors(encoder: Encoder) -> dict[str, Tensor]:
+    """The encoder's own parameters under its family's names, without prefix.
+
+    They are views where one matrix is three there.
     """
-    family, tensors = encoder.config.family, {}
+    family = encoder.config.family
+    tensors = {}
     for name, value in encoder.state_dict().items():
         if ".attention.qkv." not in name:
             tensors[family.encoder_name(name)] = value
             continue
-        for part, chunk in zip(("query", "key", "value"), value.chunk(3), strict=True):
-            tensors[family.encoder_name(name.replace(".qkv.", f".{part}."))] = chunk
+        for projection, chunk in zip(("query", "key", "value"), value.chunk(3), strict=True):
+            apart = name.replace(".qkv.", f".{projection}.")
+            tensors[family.encoder_name(apart)] = chunk
     return tensors
 
 
 @torch.no_grad()
 def _fill(
-    own: Mapping[str, Tensor], stored: Mapping[str, Tensor], family: Family, folder: Path
+    expected: Mapping[str, Tensor], stored: Mapping[str, Tensor], family: Family, folder: Path
 ) -> None:
-    """Copy a file's tensors into a module's own, or views of them; ValueError where they are not
-    the same ones.
+    """Copies a file's tensors into a module's own, or views of them.
+
+    ValueError where they are not the same ones.
     """
     model = family.class_name
-    missing = [name for name in own if name not in stored]
-    unexpected = [name for name in stored if name not in own]
-    for names, wrong in (
+    missing = [name for name in expected if name not in stored]
+    unexpected = [name for name in stored if name not in expected]
+    for names, problem in (
         (missing, f"of this {model} model is missing"),
         (unexpected, f"is not part of the {model} model that {CONFIG_FILE} describes"),
     ):
         if names:
-            which = names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"
-            raise ValueError(f"{folder}: tensor {which} {wrong}")
-    for name, value in own.items():
-        if (shape := stored[name].shape) != value.shape:
-            said = f"the configuration says {list(value.shape)}"
-            raise ValueError(f"{folder}: tensor {name} has shape {list(shape)}, {said}")
+            others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+            raise ValueError(f"{folder}: tensor {names[0]}{others} {problem}")
+    for name, value in expected.items():
+        shape = stored[name].shape
+        if shape != value.shape:
+            raise ValueError(
+                f"{folder}: tensor {name} has shape {list(shape)}, the configuration says"
+                f" {list(value.shape)}"
+            )
         _refuse_other_numbers(name, stored[name], folder)
-    for name, value in own.items():
+    for name, value in expected.items():
         value.copy_(stored[name])
         _refuse_not_finite(name, value, folder)
 
 
 def _refuse_other_numbers(name: str, tensor: Tensor, folder: Path) -> None:
-    """ValueError for quantised weights: without their scales, which stand elsewhere, they mean
-    nothing.
+    """ValueError for quantised weights.
+
+    Without their scales, which stand elsewhere, they mean nothing.
     """
     if tensor.dtype not in _WEIGHT_TYPES:
         kind = str(tensor.dtype).removeprefix("torch.")
@@ -490,8 +515,9 @@ def _refuse_other_numbers(name: str, tensor: Tensor, folder: Path) -> None:
 
 
 def _refuse_not_finite(name: str, tensor: Tensor, folder: Path) -> None:
-    """ValueError for a NaN or an infinity. A finite sum, which is cheap, proves that there is
-    none.
+    """ValueError for a NaN or an infinity.
+
+    A finite sum, which is cheap, proves that there is none.
     """
     if math.isfinite(float(tensor.sum())) or bool(torch.isfinite(tensor).all()):
         return
@@ -502,8 +528,9 @@ def _refuse_not_finite(name: str, tensor: Tensor, folder: Path) -> None:
 
 
 def _publish(temporary: Path, folder: Path) -> None:
-    """Renames a finished folder into place; one that was there is moved aside first and removed
-    last.
+    """Renames a finished folder into place.
+
+    One that was there is moved aside first and removed last.
     """
     for path in filter(Path.is_file, temporary.rglob("*")):
         descriptor = os.open(path, os.O_RDONLY)
@@ -512,7 +539,8 @@ def _publish(temporary: Path, folder: Path) -> None:
     mask = os.umask(0)
     os.umask(mask)
     for path in temporary.rglob("*"):
-        path.chmod((0o755 if path.is_dir() else 0o644) & ~mask)
+        mode = 0o755 if path.is_dir() else 0o644
+        path.chmod(mode & ~mask)
     temporary.chmod(0o755 & ~mask)
     old = temporary.with_name(temporary.name + ".old")
     if folder.exists():

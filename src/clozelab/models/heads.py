@@ -1,5 +1,4 @@
-"""Output layers on an encoder, and what can stand between it and a tagger: a mix of its layers, a
-bidirectional LSTM.
+"""Output layers on an encoder, and what can stand before them: a mix of its layers, a BiLSTM.
 
 Which heads a family of models has, and under which names, is in families/. A head that is one
 matrix *is* a Linear; the head that predicts tokens holds the encoder's word embeddings (tied),
@@ -46,10 +45,13 @@ class PredictionTransform(nn.Module):
 
 
 class MaskedLMHead(nn.Module):
-    """Prediction of tokens with tied embeddings, also left to right. `word_embedding_weight` is the
-    encoder's parameter [V, E] itself. Some families have a `hidden_act` of their own."""
+    """Prediction of tokens with tied embeddings, also left to right.
 
-    # (): a projection apart (folders.load_head)
+    `word_embedding_weight` is the encoder's parameter [V, E] itself. Some families have a
+    `hidden_act` of their own.
+    """
+
+    # Empty for a projection apart (folders.load_head).
     tied_parameters: tuple[str, ...] = ("word_embedding_weight",)
 
     def __init__(
@@ -92,8 +94,9 @@ class ReplacedTokenHead(nn.Module):
 
 
 class LinearHead(Linear):
-    """A matrix on a pair's pooled output (two logits), on tokens (ends of a span), or wider; 1: a
-    regression.
+    """A matrix on a pair's pooled output (two logits), on tokens (ends of a span), or wider.
+
+    One label: a regression.
     """
 
     def __init__(
@@ -109,7 +112,7 @@ class LinearHead(Linear):
 
 
 class SequenceClassificationHead(LinearHead):
-    """The same behind dropout."""
+    """A LinearHead behind dropout."""
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, H] -> [B, num_labels], or of tokens."""
@@ -118,7 +121,8 @@ class SequenceClassificationHead(LinearHead):
 
 class DenseClassificationHead(nn.Module):
     """A dense layer of its own instead of the pooler, then a matrix; dropout before both.
-    `hidden_act`: its own.
+
+    `hidden_act`: the dense layer's own activation.
     """
 
     reads_token_states: ClassVar[bool] = True
@@ -139,10 +143,11 @@ class DenseClassificationHead(nn.Module):
 
     def forward(self, token_states: Tensor) -> Tensor:
         """[B, H] -> [B, num_labels]."""
-        return self.out_proj(self.dropout(self.activation(self.dense(self.dropout(token_states)))))
+        hidden = self.activation(self.dense(self.dropout(token_states)))
+        return self.out_proj(self.dropout(hidden))
 
 
-# choices -> which of the embedding output and the layers behind it they read
+# Choices -> which of the embedding output and the layers behind it they read.
 FEATURES: Mapping[str, slice] = {
     "embeddings": slice(0, 1),
     "second_to_last": slice(-2, -1),
@@ -159,8 +164,9 @@ def check_features(features: str) -> None:
 
 
 def feature_layers(features: str, num_hidden_layers: int) -> list[int]:
-    """Numbers of the layers that a choice reads; ValueError for an unknown choice or an encoder
-    with too few layers.
+    """Numbers of the layers that a choice reads.
+
+    ValueError for an unknown choice, or an encoder with too few layers.
     """
     check_features(features)
     layers = list(range(num_hidden_layers + 1))[FEATURES[features]]
@@ -191,13 +197,13 @@ class FeatureMix(nn.Module):
 
 
 class BiLSTM(nn.Module):
-    """[T, H] -> [T, 2 G]: forward direction first, as torch.nn.LSTM, with torch's own fresh
-    weights.
+    """[T, H] -> [T, 2 G]: forward direction first, as torch.nn.LSTM.
 
-    Unusual: it packs nothing. Sequences are padded behind their end, and the backward direction is
-    an ordinary LSTM over each sequence reversed within its own length, so neither direction sees
-    padding before it has seen all tokens. torch's packed LSTM gives the same numbers 6 times as
-    slowly on the CPU (16 x 150-256 tokens, 128 wide). Dropout is between stacked layers.
+    It has torch's own fresh weights. Unusual: it packs nothing. Sequences are padded behind their
+    end, and the backward direction is an ordinary LSTM over each sequence reversed within its own
+    length, so neither direction sees padding before it has seen all tokens. torch's packed LSTM
+    gives the same numbers 6 times as slowly on the CPU (16 x 150-256 tokens, 128 wide). Dropout is
+    between stacked layers.
     """
 
     def __init__(
@@ -206,22 +212,22 @@ class BiLSTM(nn.Module):
         super().__init__()
         self.dropout_prob = dropout_prob
         self.layers = nn.ModuleList()
-        for number in range(num_layers):
-            sizes = 2 * hidden_size if number else input_size, hidden_size
-            directions = ("forward_direction", "backward_direction")
-            self.layers.append(
-                nn.ModuleDict({name: nn.LSTM(*sizes, batch_first=True) for name in directions})
-            )
+        for _ in range(num_layers):
+            directions = nn.ModuleDict()
+            for name in ("forward_direction", "backward_direction"):
+                directions[name] = nn.LSTM(input_size, hidden_size, batch_first=True)
+            self.layers.append(directions)
+            input_size = 2 * hidden_size  # of the layer above
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """[T, H] -> fp32 [T, 2 G]; zero in padding slots."""
         groups = layout.padded_groups(layout.batch_size)
         rows = groups.groups[0][1]
         x = to_padded(x, groups).view(rows.batch_size, rows.max_seqlen, -1)  # [B, S, H]
-        # The slots of each row in reverse order within its length; padding stays where it is: [B,
-        # S, 1].
-        slots, last = torch.arange(rows.max_seqlen, device=x.device), rows.lengths[:, None] - 1
-        reversal = torch.where(slots <= last, last - slots, slots)[:, :, None]
+        # The slots of each row in reverse order within its length; padding stays where it is.
+        slots = torch.arange(rows.max_seqlen, device=x.device)
+        last = rows.lengths[:, None] - 1
+        reversal = torch.where(slots <= last, last - slots, slots)[:, :, None]  # [B, S, 1]
         for number, layer in enumerate(self.layers):
             if number:
                 x = dropout(x, self.dropout_prob, self.training)

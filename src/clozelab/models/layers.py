@@ -1,9 +1,9 @@
-"""Matrices, activations, dropout and fresh weights: BERT's truncated normal, zero biases, identity
-LayerNorms.
+"""Matrices, activations, dropout and fresh weights, as BERT has them.
 
-Unusual: `Linear` and `Embedding` leave their memory unset when built (torch would fill it once
-more, from the global random state); the module that owns them calls `initialise_`, so that fresh
-weights are a function of one generator or the global seed.
+Fresh weights are a truncated normal, zero biases, identity LayerNorms. Unusual: `Linear` and
+`Embedding` leave their memory unset when built (torch would fill it once more, from the global
+random state); the module that owns them calls `initialise_`, so that fresh weights are a function
+of one generator or the global seed.
 
 Dropout on the CPU is our own. Torch draws one random number an element from a slow serial generator
 (4.5 ms for a million elements, a third of a small model's step). Here one 64-bit draw of a fast one
@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 _LEVELS = 1 << 16
-_INTEGERS = {2: torch.int16, 4: torch.int32}  # by the bytes of a number, integers of the same size
+# Bytes of a number -> integers of the same size.
+_INTEGERS = {2: torch.int16, 4: torch.int32}
 
 
 class Linear(nn.Linear):
@@ -39,8 +40,8 @@ class Linear(nn.Linear):
         """[..., inputs] -> [..., outputs]."""
         if torch.is_grad_enabled() or self.bias is None or not _fuses_bias(input):
             return super().forward(input)
-        parts = (one.to(torch.bfloat16) for one in (input, self.weight, self.bias))
-        return torch.ops.mkldnn._linear_pointwise(*parts, "none", [], "")
+        x, weight, bias = (tensor.to(torch.bfloat16) for tensor in (input, self.weight, self.bias))
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
     def reset_parameters(self) -> None:
         """Nothing: `initialise_` does it."""
@@ -54,78 +55,83 @@ def _fuses_bias(x: Tensor) -> bool:
 
 
 class Embedding(nn.Embedding):
-    """nn.Embedding whose owner initialises it; no padding_idx: the release trains that row as any
-    other.
+    """nn.Embedding whose owner initialises it.
+
+    It has no padding_idx: the release trains that row as any other.
     """
 
     def reset_parameters(self) -> None:
         """Nothing: `initialise_` does it."""
 
 
-def drawn_mask(
+def draw_dropout_bits(
     shape: torch.Size | tuple[int, ...], dtype: torch.dtype, num_dropped_levels: int
 ) -> Tensor:
-    """Integers as wide as `dtype` of the given shape: all bits set where an element stays, none
-    where it is dropped.
+    """Integers as wide as `dtype`: all bits set where an element stays, none where it is dropped.
+
+    Of 2^16 equally likely levels, `num_dropped_levels` are dropped.
     """
     count = int(np.prod(shape))
-    words = np.random.SFC64(int(torch.randint(1 << 62, ()))).random_raw((count + 3) // 4)
+    generator = np.random.SFC64(int(torch.randint(1 << 62, ())))
+    words = generator.random_raw((count + 3) // 4)  # of 64 bits: four levels each
     levels = torch.from_numpy(words.view(np.int16)[:count]).view(shape)
+    # True is 1, and its negative has all bits set.
     mask = levels.ge_(num_dropped_levels - _LEVELS // 2).neg_()
     return mask.to(_INTEGERS[dtype.itemsize])
 
 
-def masked(x: Tensor, mask: Tensor, scale: float) -> Tensor:
+def apply_dropout_bits(x: Tensor, mask: Tensor, scale: float) -> Tensor:
     """`x * scale` where all bits of `mask` are set, zero where none is."""
     return (x.view(mask.dtype) & mask).view(x.dtype).mul_(scale)
 
 
-def dropped_levels(prob: float) -> int:
-    """Of 2^16, for `prob`."""
+def quantise_drop_prob(prob: float) -> int:
+    """How many of 2^16 levels are dropped, for a probability."""
     return round(prob * _LEVELS)
 
 
 def keep_scale(num_dropped_levels: int) -> float:
+    """What elements that stay are multiplied by."""
     return _LEVELS / (_LEVELS - num_dropped_levels)
 
 
 class _CpuDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, num_dropped_levels: int) -> Tensor:
-        mask, ctx.scale = (
-            drawn_mask(x.shape, x.dtype, num_dropped_levels),
-            keep_scale(num_dropped_levels),
-        )
+        mask = draw_dropout_bits(x.shape, x.dtype, num_dropped_levels)
+        ctx.scale = keep_scale(num_dropped_levels)
         ctx.save_for_backward(mask)
-        return masked(x, mask, ctx.scale)
+        return apply_dropout_bits(x, mask, ctx.scale)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (mask,) = ctx.saved_tensors
-        return masked(grads[0], mask, ctx.scale), None
+        return apply_dropout_bits(grads[0], mask, ctx.scale), None
 
 
 def has_fast_dropout(x: Tensor, prob: float) -> bool:
-    """Whether `dropout` is this file's own for `x`; compiled, torch's is part of the loop around
-    it.
+    """Whether `dropout` is this file's own for `x`.
+
+    Compiled, torch's is part of the loop around it.
     """
     return (
         x.device.type == "cpu"
-        and 0 < dropped_levels(prob) < _LEVELS
+        and 0 < quantise_drop_prob(prob) < _LEVELS
         and x.dtype.itemsize in _INTEGERS
         and not torch.compiler.is_compiling()
     )
 
 
 def dropout(x: Tensor, prob: float, training: bool) -> Tensor:
-    """Zeroes elements of `x` (any shape) with probability `prob` and rescales the others; identity
-    if not training.
+    """Zeroes elements of `x` (any shape) with probability `prob` and rescales the others.
+
+    Identity if not training.
     """
     if not training or prob == 0.0:
         return x
     if not has_fast_dropout(x, prob):
         return F.dropout(x, prob, True)
-    return _CpuDropout.apply(x, dropped_levels(prob))
+    return _CpuDropout.apply(x, quantise_drop_prob(prob))
 
 
 class Dropout(nn.Module):
@@ -156,7 +162,8 @@ def initialise_(
 
     Source: google-research/bert modeling.py, `create_initializer`: a normal of standard deviation
     `initializer_range` truncated at two of them. `generator`: None means torch's global random
-    state."""
+    state.
+    """
     for child in module.modules():
         if isinstance(child, nn.Linear | nn.Embedding):
             bound = 2.0 * initializer_range

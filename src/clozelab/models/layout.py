@@ -23,13 +23,14 @@ from torch import Tensor
 
 @dataclass
 class PaddedGroups:
-    """The stream rearranged into blocks of similar length, each padded to its longest sequence; all
-    int64.
+    """The stream rearranged into blocks of similar length, each padded to its longest sequence.
+
+    All indices are int64.
     """
 
-    # [padded rows]: the stream row of each padded row; a padding row names its sequence's first row
+    # [padded rows]: the stream row of each padded row; a padding row names its sequence's first
     gather: Tensor
-    # [T]: the padded row of each stream row; slots that hold no token name padded row 0
+    # [T]: the padded row of each stream row; slots that hold no token name padded row 0.
     scatter: Tensor
     padded_padding: Tensor  # the padded rows that hold no token
     stream_padding: Tensor  # the stream rows that hold no token
@@ -82,11 +83,9 @@ class Layout:
     @property
     def num_slots(self) -> int:
         """T, padding included."""
-        return (
-            self.batch_size * self.row_slots
-            if self.row_slots is not None
-            else sum(self.lengths_list)
-        )
+        if self.row_slots is not None:
+            return self.batch_size * self.row_slots
+        return sum(self.lengths_list)
 
     @property
     def num_tokens(self) -> int:
@@ -95,12 +94,12 @@ class Layout:
 
     @property
     def dense_width(self) -> int | None:
-        """S when the stream can be viewed as [B, S], else None (equal lengths count as a
-        rectangle).
-        """
+        """S when the stream can be viewed as [B, S], else None; equal lengths are a rectangle."""
         if self.row_slots is not None:
             return self.row_slots
-        return self.max_seqlen if min(self.lengths_list) == self.max_seqlen else None
+        if min(self.lengths_list) == self.max_seqlen:
+            return self.max_seqlen
+        return None
 
     @property
     def cu_seqlens(self) -> Tensor:
@@ -131,21 +130,21 @@ class Layout:
         return self._cache[key]
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Layout:
-        """On `device`; what was remembered is forgotten. From pinned memory the copy never waits,
-        asked or not.
+        """On `device`; what was remembered is forgotten.
+
+        From pinned memory the copy never waits, asked or not.
         """
-        to_gpu = torch.device(device).type == "cuda"
-        lengths = self.lengths.to(
-            device, non_blocking=non_blocking or (to_gpu and self.lengths.is_pinned())
-        )
+        is_pinned = torch.device(device).type == "cuda" and self.lengths.is_pinned()
+        lengths = self.lengths.to(device, non_blocking=non_blocking or is_pinned)
         return Layout(lengths, self.row_slots, self.max_seqlen, self.lengths_list)
 
     def pin_memory(self) -> Layout:
         return Layout(self.lengths.pin_memory(), self.row_slots, self.max_seqlen, self.lengths_list)
 
     def _starts(self) -> Tensor:
-        """int64 [B + 1], computed on the device: a copy from the host would wait for all work that
-        is queued there.
+        """int64 [B + 1], computed on the device.
+
+        A copy from the host would wait for all work that is queued there.
         """
         if self.row_slots is not None:
             return torch.arange(self.batch_size + 1, device=self.lengths.device) * self.row_slots
@@ -156,57 +155,79 @@ class Layout:
         group_size: int,
         num_slots: int | None = None,
         width_multiple: int = 1,
-        most: int | None = None,
+        largest_group: int | None = None,
     ) -> PaddedGroups:
-        """Sequences sorted by length in groups of `group_size`, and up to `most` where those have
-        the same width, padded inside the group to a multiple of `width_multiple`. `num_slots`: T of
-        a stream that goes on after its last sequence, with slots that hold nothing."""
-        options = (group_size, num_slots or self.num_slots, width_multiple, most or group_size)
+        """Sequences sorted by length in groups, padded to one width inside the group.
+
+        Args:
+            group_size: sequences in a group.
+            num_slots: T of a stream that goes on after its last sequence, with slots that hold
+                nothing.
+            width_multiple: what the width is a multiple of.
+            largest_group: sequences in a group where they have the same width.
+        """
+        options = (
+            group_size,
+            num_slots or self.num_slots,
+            width_multiple,
+            largest_group or group_size,
+        )
         return self.remember(("groups", options), lambda: self._make_groups(*options))
 
     def _make_groups(
-        self, group_size: int, num_slots: int, width_multiple: int, most: int
+        self, group_size: int, num_slots: int, width_multiple: int, largest_group: int
     ) -> PaddedGroups:
+        # Where each sequence of the stream begins; the shortest ones go first.
         lengths = np.asarray(self.lengths_list)
         slots = lengths if self.row_slots is None else np.full_like(lengths, self.row_slots)
         starts = np.cumsum(slots) - slots
         order = np.argsort(lengths, kind="stable")
+        widths = -(-lengths[order] // width_multiple) * width_multiple  # rounded up
         scatter = np.full(num_slots, -1, dtype=np.int64)
-        gather, is_padding, groups, offset, first = [], [], [], 0, 0
-        widths = -(-lengths[order] // width_multiple) * width_multiple
+        gather = []
+        is_padding = []
+        groups = []
+        offset = 0  # padded rows so far
+        first = 0
         while first < len(order):
+            # The longest of the group is the last; more of its very width may follow.
             width = int(widths[min(first + group_size, len(order)) - 1])
-            last = min(
-                max(first + group_size, int(np.searchsorted(widths, width, side="right"))),
-                first + most,
-            )
-            members, first = order[first:last], last
+            end_of_width = int(np.searchsorted(widths, width, side="right"))
+            last = min(max(first + group_size, end_of_width), first + largest_group)
+            members = order[first:last]
+            first = last
             slots = np.arange(width)
-            real = slots < lengths[members, None]
+            real = slots < lengths[members, None]  # [members, width]
             rows = starts[members, None] + np.where(real, slots, 0)
-            scatter[rows[real]] = (offset + np.arange(real.size).reshape(real.shape))[real]
+            padded_rows = offset + np.arange(real.size).reshape(real.shape)
+            scatter[rows[real]] = padded_rows[real]
             gather.append(rows.reshape(-1))
             is_padding.append(~real.reshape(-1))
-            groups.append(
-                (offset, Layout.rectangle(lengths[members], width).to(self.lengths.device))
-            )
+            layout = Layout.rectangle(lengths[members], width).to(self.lengths.device)
+            groups.append((offset, layout))
             offset += real.size
-        padding = np.flatnonzero(np.concatenate(is_padding)), np.flatnonzero(scatter < 0)
-        indices = [
-            torch.from_numpy(one)
-            for one in (np.concatenate(gather), np.maximum(scatter, 0), *padding)
-        ]
-        if self.lengths.device.type == "cuda":
-            indices = [one.pin_memory() for one in indices]
-        there, back, gaps, stream_gaps = (
-            one.to(self.lengths.device, non_blocking=True) for one in indices
+        padded_padding = np.flatnonzero(np.concatenate(is_padding))
+        stream_padding = np.flatnonzero(scatter < 0)
+        return PaddedGroups(
+            gather=self._to_device(np.concatenate(gather)),
+            scatter=self._to_device(np.maximum(scatter, 0)),
+            padded_padding=self._to_device(padded_padding),
+            stream_padding=self._to_device(stream_padding),
+            groups=groups,
         )
-        return PaddedGroups(there, back, gaps, stream_gaps, groups)
+
+    def _to_device(self, index: np.ndarray) -> Tensor:
+        tensor = torch.from_numpy(index)
+        if self.lengths.device.type == "cuda":
+            tensor = tensor.pin_memory()
+        return tensor.to(self.lengths.device, non_blocking=True)
 
 
 class _Rearrange(torch.autograd.Function):
-    """A permutation of rows that leaves gaps (zeros); its backward is the opposite one, where
-    torch's own would be an accumulating scatter, which is slow on the CPU."""
+    """A permutation of rows that leaves gaps (zeros); its backward is the opposite one.
+
+    torch's own would be an accumulating scatter, which is slow on the CPU.
+    """
 
     @staticmethod
     def forward(
@@ -218,13 +239,8 @@ class _Rearrange(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         inverse_rows, inverse_gaps = ctx.saved_tensors
-        return (
-            grads[0].index_select(0, inverse_rows).index_fill_(0, inverse_gaps, 0.0),
-            None,
-            None,
-            None,
-            None,
-        )
+        gradient = grads[0].index_select(0, inverse_rows).index_fill_(0, inverse_gaps, 0.0)
+        return gradient, None, None, None, None
 
 
 def to_padded(x: Tensor, groups: PaddedGroups) -> Tensor:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ SHOWN_PROBLEMS = 3  # of texts that were not answered
 
 @dataclass(frozen=True)
 class Result:
-    """Base of all."""
+    """Base of all results."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -27,8 +28,10 @@ class Result:
 
 @dataclass(frozen=True)
 class Unanswered(Result):
-    """Stands for the answer to a text that the model cannot read; `error` says why: "is empty:
-    ..."."""
+    """Stands for the answer to a text that the model cannot read.
+
+    `error` says why: "is empty: ...".
+    """
 
     error: str
 
@@ -65,15 +68,16 @@ class Classified(Result):
     probabilities: dict[str, float]
 
     def to_columns(self) -> dict[str, Any]:
-        return {"prediction": self.label, "probability": self.probability} | _by_label(
-            self.probabilities,
-        )
+        columns = {"prediction": self.label, "probability": self.probability}
+        return columns | _by_label(self.probabilities)
 
 
 @dataclass(frozen=True)
 class Labelled(Result):
-    """Of a model whose labels do not exclude each other: those more probable than the threshold,
-    perhaps none."""
+    """The labels more probable than the threshold, perhaps none.
+
+    Of a model whose labels do not exclude each other.
+    """
 
     labels: tuple[str, ...]
     probabilities: dict[str, float]  # each label's own, so that they do not add up to 1
@@ -102,8 +106,24 @@ class Answer(Result):
     others: tuple[Answer, ...] = ()  # the next best
 
     def to_columns(self) -> dict[str, Any]:
-        place = {"passage": self.passage, "start": self.start, "end": self.end}
-        return {"prediction": self.text, "probability": self.probability} | place
+        return {
+            "prediction": self.text,
+            "probability": self.probability,
+            "passage": self.passage,
+            "start": self.start,
+            "end": self.end,
+        }
+
+
+@dataclass
+class Candidates:
+    """The possible answers of one question, each with its sum of a start and an end logit."""
+
+    scored: list[tuple[float, Answer]] = field(default_factory=list)
+    null_logit: float = math.inf  # the least that "no answer" has in a passage
+
+    def add_null(self, logit: float) -> None:
+        self.null_logit = min(self.null_logit, logit)
 
 
 @dataclass(frozen=True)
@@ -144,14 +164,20 @@ class Scored(Result):
 
 
 def columns_of(results: Sequence[Any], array_name: str = "embedding") -> dict[str, list[Any]]:
-    """The columns that a table gets: name -> a value of each row, None where a row has none;
-    `error` comes last.
+    """The columns that a table gets: name -> a value of each row, None where a row has none.
 
-    A result is a `Result`, or an array that stands in the column `array_name`."""
+    A result is a `Result`, or an array that stands in the column `array_name`. `error` comes last.
+    """
     rows: list[dict[str, Any]] = []
+    names: dict[str, None] = {}  # a set that keeps its order
     for result in results:
-        rows.append(result.to_columns() if isinstance(result, Result) else {array_name: result})
-    names = dict.fromkeys(name for row in rows for name in row if name != "error")
+        if isinstance(result, Result):
+            row = result.to_columns()
+        else:
+            row = {array_name: result}
+        rows.append(row)
+        names.update(dict.fromkeys(row))
+    names.pop("error", None)
     columns = {}
     for name in (*names, "error"):
         columns[name] = [row.get(name) for row in rows]
@@ -159,14 +185,15 @@ def columns_of(results: Sequence[Any], array_name: str = "embedding") -> dict[st
 
 
 def summary_of(problems: Sequence[tuple[str, str]], total: int) -> str:
-    """`2 of 90 texts were not answered: text 7 is empty; text 9 has ...`; of (which text, why) the
-    first three."""
-    shown = "; ".join(f"{place} {reason}" for place, reason in problems[:SHOWN_PROBLEMS])
-    others = len(problems) - SHOWN_PROBLEMS
-    more = ""
-    if others > 0:
-        more = f"; and {others:,} more"
-    return f"{len(problems):,} of {total:,} texts were not answered: {shown}{more}"
+    """How many texts were not answered, and of the first three which and why.
+
+    For example `2 of 90 texts were not answered: text 7 is empty; text 9 has ...`.
+    """
+    reasons = "; ".join(f"{text} {reason}" for text, reason in problems[:SHOWN_PROBLEMS])
+    hidden = len(problems) - SHOWN_PROBLEMS
+    if hidden > 0:
+        reasons += f"; and {hidden:,} more"
+    return f"{len(problems):,} of {total:,} texts were not answered: {reasons}"
 
 
 def _by_label(probabilities: dict[str, float]) -> dict[str, float]:
@@ -176,33 +203,46 @@ def _by_label(probabilities: dict[str, float]) -> dict[str, float]:
 def entities_of(text: str, words: Sequence[Span]) -> tuple[Span, ...]:
     """The entities that the tags of a text's words make; none of parts of speech."""
     try:
-        found = entities([word.label for word in words])
+        ranges = entities([word.label for word in words])
     except ValueError:
         return ()
-    made = []
-    for kind, first, end in found:
-        own = words[first:end]
-        a, b, mean = own[0].start, own[-1].end, float(np.mean([word.probability for word in own]))
-        made.append(Span(text[a:b], a, b, kind, mean, tuple(word.text for word in own)))
-    return tuple(made)
+    spans = []
+    for label, first, end in ranges:
+        members = words[first:end]
+        begin = members[0].start
+        finish = members[-1].end
+        probability = float(np.mean([word.probability for word in members]))
+        texts = tuple(word.text for word in members)
+        spans.append(Span(text[begin:finish], begin, finish, label, probability, texts))
+    return tuple(spans)
 
 
-def best_answer(
-    found: list[tuple[float, Answer]], null: float, top_k: int, threshold: float | None
-) -> Answer:
-    """The best of a question's candidates (sum of logits, answer); with a threshold "no answer" is
-    one of them.
+def best_answer(candidates: Candidates, top_k: int, threshold: float | None) -> Answer:
+    """The best of a question's candidates, and the next `top_k` - 1 as its `others`.
+
+    With a threshold "no answer" is one of them: the best where its logit is above the best span's
+    by more than that.
     """
-    ordered = sorted(found, key=lambda one: -one[0])
+    ordered = sorted(candidates.scored, key=lambda scored: -scored[0])
+    null_logit = candidates.null_logit
     if threshold is not None or not ordered:
-        is_none = not ordered or null - ordered[0][0] > (threshold or 0.0)
-        place = (
-            0
-            if is_none
-            else next((i for i, one in enumerate(ordered) if i and one[0] < null), len(ordered))
-        )
-        ordered.insert(place, (null, Answer("", 0.0, None, None, None)))
-    weights = np.exp(np.array([total for total, _ in ordered]) - max(total for total, _ in ordered))
-    shares = (weights / weights.sum()).tolist()
-    best = [replace(one, probability=p) for (_, one), p in zip(ordered, shares, strict=True)]
-    return replace(best[0], others=tuple(best[1:top_k]))
+        index = _null_rank(ordered, null_logit, threshold or 0.0)
+        ordered.insert(index, (null_logit, Answer("", 0.0, None, None, None)))
+    logits = np.array([logit for logit, _ in ordered])
+    # A softmax over the candidates.
+    weights = np.exp(logits - logits.max())
+    probabilities = (weights / weights.sum()).tolist()
+    ranked = []
+    for (_, answer), probability in zip(ordered, probabilities, strict=True):
+        ranked.append(replace(answer, probability=probability))
+    return replace(ranked[0], others=tuple(ranked[1:top_k]))
+
+
+def _null_rank(ordered: list[tuple[float, Answer]], null_logit: float, threshold: float) -> int:
+    """Where "no answer" stands among the others: first, or else below the best of them."""
+    if not ordered or null_logit - ordered[0][0] > threshold:
+        return 0
+    for rank, (logit, _) in enumerate(ordered[1:], 1):
+        if logit < null_logit:
+            return rank
+    return len(ordered)

@@ -1,5 +1,4 @@
-"""One class, or one number, for a sentence or a pair: the pooled token, or a BiLSTM's last states,
-and a linear layer.
+"""One class, or one number, for a sentence or a pair: a pooled state and a linear layer.
 
 Unusual: a causal encoder pools its last real token (its first has seen nothing else); the encoder's
 configuration decides. Of a text in several windows the logits are pooled, so that it has one
@@ -25,7 +24,7 @@ from clozelab.metrics import glue
 from clozelab.metrics.glue import prediction_lines
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
-from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, Part, in_order
+from clozelab.modules.finetuning import Batch, BatchValues, Evaluation, FineTuning, in_order
 
 
 class SequenceClassification(FineTuning):
@@ -46,28 +45,26 @@ class SequenceClassification(FineTuning):
         number_range: Sequence[float] | None,
         **training: Any,
     ) -> None:
+        num_labels = len(validation.label_names)
         data = {
             "numeric_labels": validation.is_regression,
             "extra_validation_files": validation.extra,
         }
-        if "f1" in metrics and len(validation.label_names) > 2:
+        if "f1" in metrics and num_labels > 2:
             raise ValueError(
-                f"metrics: f1 is of two classes, and there are {len(validation.label_names)}; take"
-                " accuracy"
+                f"metrics: f1 is of two classes, and there are {num_labels}; take accuracy"
             )
-        super().__init__(
-            encoder=encoder, score_keys=self.score_keys({"metrics": metrics}, data), **training
-        )
-        self.metrics, self.validation, self.number_range = (
-            list(metrics),
-            validation,
-            number_range or (-np.inf, np.inf),
-        )
-        self._put_head("classification", max(1, len(validation.label_names)))
+        score_keys = self.score_keys({"metrics": metrics}, data)
+        super().__init__(encoder=encoder, score_keys=score_keys, **training)
+        self.metrics = list(metrics)
+        self.validation = validation
+        self.number_range = number_range or (-np.inf, np.inf)
+        self._put_head("classification", max(1, num_labels))
 
     def _put_head(self, kind: str, num_labels: int) -> None:
-        """The output layer; the pooler is trained where that reads it, or DDP would wait for its
-        gradient.
+        """Adds the output layer, and trains the pooler only where that reads it.
+
+        DDP would wait for the gradient of a pooler that nothing reads.
         """
         family = self.encoder.config.family
         self.classifier = family.head(
@@ -80,18 +77,15 @@ class SequenceClassification(FineTuning):
     def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:
         metrics = settings["metrics"]
         glue.check_metrics(metrics, is_regression=bool(data.get("numeric_labels")))
-        return [
-            *metrics,
-            *(
-                f"{name}_{key}"
-                for name in data.get("extra_validation_files") or ()
-                for key in metrics
-            ),
-        ]
+        keys = list(metrics)
+        for name in data.get("extra_validation_files") or ():
+            keys += [f"{name}_{metric}" for metric in metrics]
+        return keys
 
     def logits(self, batch: Batch) -> Tensor:
         """[B, number of labels]; one column for regression."""
-        hidden, has_bilstm = self.encode(batch), self.bilstm is not None
+        hidden = self.encode(batch)
+        has_bilstm = self.bilstm is not None
         states = sequence_states(self.encoder, self.classifier, hidden, batch["layout"], has_bilstm)
         return self.in_fp32(self.classifier, states)
 
@@ -100,28 +94,34 @@ class SequenceClassification(FineTuning):
             return F.mse_loss(logits[:, 0], batch["labels"], reduction="sum")
         return F.cross_entropy(logits, batch["labels"], reduction="sum")
 
-    def evaluate(self, parts: Sequence[Part]) -> Evaluation:
+    def evaluate(self, outputs: Sequence[BatchValues]) -> Evaluation:
         splits = {"": self.validation, **self.validation.extra}
-        logits = in_order(parts, sum(split.num_inputs for split in splits.values()))
+        # The inputs of all splits are numbered one after the other.
+        logits = in_order(outputs, sum(split.num_inputs for split in splits.values()))
         scores: dict[str, float] = {}
         records: dict[str, list[dict[str, Any]]] = {}
+        first = 0
         for name, split in splits.items():
-            own, logits = split.pool(logits[: split.num_inputs]), logits[split.num_inputs :]
-            found = glue.score(self.metrics, self._predicted(own), split.labels)
-            scores |= {f"{name}_{key}" if name else key: value for key, value in found.items()}
-            records[name] = self._records(split, own)
-        own_records = records.pop("")
-        answers, labels = ([one[key] for one in own_records] for key in ("prediction", "label"))
-        is_collapsed = glue.is_collapsed(answers, self.validation.is_regression, labels)
+            split_logits = split.pool(logits[first : first + split.num_inputs])
+            first += split.num_inputs
+            split_scores = glue.score(self.metrics, self._predicted(split_logits), split.labels)
+            for metric, value in split_scores.items():
+                scores[f"{name}_{metric}" if name else metric] = value
+            records[name] = self._records(split, split_logits)
+        # The split without a name is the one that the others stand beside.
+        main_records = records.pop("")
+        predictions = [record["prediction"] for record in main_records]
+        labels = [record["label"] for record in main_records]
+        is_collapsed = glue.is_collapsed(predictions, self.validation.is_regression, labels)
         return Evaluation(
-            self.trainer.global_step, scores, own_records, is_collapsed, extra_predictions=records
+            self.trainer.global_step, scores, main_records, is_collapsed, extra_predictions=records
         )
 
     def prediction_files(
-        self, name: str, split: Any, parts: Sequence[Part]
+        self, name: str, split: Any, outputs: Sequence[BatchValues]
     ) -> dict[str, Iterable[str]]:
         """A file of a GLUE submission."""
-        predicted = self._predicted(split.pool(in_order(parts, split.num_inputs)))
+        predicted = self._predicted(split.pool(in_order(outputs, split.num_inputs)))
         if self.validation.is_regression:
             least, largest = self.number_range
             answers = [f"{value:.3f}" for value in np.clip(predicted, least, largest)]
@@ -137,48 +137,50 @@ class SequenceClassification(FineTuning):
 
     def _predicted(self, logits: np.ndarray) -> np.ndarray:
         """[N]: class indices, or the numbers themselves."""
-        return logits[:, 0] if self.validation.is_regression else logits.argmax(axis=1)
+        if self.validation.is_regression:
+            return logits[:, 0]
+        return logits.argmax(axis=1)
 
     def _records(self, split: LabelledSplit, logits: np.ndarray) -> list[dict[str, Any]]:
-        found = zip(split.ids, self._predicted(logits), split.labels, logits, strict=True)
-        if split.is_regression:
-            return [
-                {"id": str(i), "prediction": round(float(p), 5), "label": float(t)}
-                for i, p, t, _ in found
-            ]
-        names = split.label_names
-        return [
-            {
-                "id": str(i),
-                "prediction": names[p],
-                "label": names[t],
-                "logits": [round(float(x), 5) for x in row],
-            }
-            for i, p, t, row in found
-        ]
+        """An example's record each: its id, prediction and label, and the logits of classes."""
+        records: list[dict[str, Any]] = []
+        predicted = self._predicted(logits)
+        for number, example_id in enumerate(split.ids):
+            prediction = predicted[number]
+            label = split.labels[number]
+            record: dict[str, Any] = {"id": str(example_id)}
+            if split.is_regression:
+                record["prediction"] = round(float(prediction), 5)
+                record["label"] = float(label)
+            else:
+                record["prediction"] = split.label_names[prediction]
+                record["label"] = split.label_names[label]
+                record["logits"] = [round(float(logit), 5) for logit in logits[number]]
+            records.append(record)
+        return records
 
 
 def sequence_states(
     encoder: Encoder, head: nn.Module, hidden: Tensor, layout: Layout, has_bilstm: bool
 ) -> Tensor:
-    """[B, H] of the encoder's states [T, H], or [B, 2 G] of what a BiLSTM made of them: what `head`
-    reads.
+    """What `head` reads of each sequence: [B, H] pooled from the encoder's states [T, H].
+
+    Where a BiLSTM has made the states [T, 2 G], [B, 2 G]: the last state of each direction.
     """
     if not has_bilstm:
         return encoder.pool(hidden, layout, head)
+    # Each direction has read the whole sequence where it ends.
     forward, backward = hidden.chunk(2, dim=-1)
-    return torch.cat(
-        (forward.index_select(0, layout.last_rows), backward.index_select(0, layout.first_rows)),
-        dim=-1,
-    )
+    last_states = forward.index_select(0, layout.last_rows)
+    first_states = backward.index_select(0, layout.first_rows)
+    return torch.cat((last_states, first_states), dim=-1)
 
 
 class MultipleChoice(SequenceClassification):
-    """One of a few endings (SWAG): each is a sequence of its own, scored by one vector, softmax
-    over the choices.
+    """One of a few endings (SWAG): each is a sequence of its own, with a score of its own.
 
-    Unusual: the choices of an example are neighbours in the token stream, each as long as it is;
-    none is padded.
+    The softmax is over the choices of an example. Unusual: they are neighbours in the token stream,
+    each as long as it is; none is padded.
     """
 
     head_kind: ClassVar[str] = "choices"
@@ -193,11 +195,15 @@ class MultipleChoice(SequenceClassification):
         return super().logits(batch).view(-1, len(self.validation.label_names))
 
     def prediction_files(
-        self, name: str, split: Any, parts: Sequence[Part]
+        self, name: str, split: Any, outputs: Sequence[BatchValues]
     ) -> dict[str, Iterable[str]]:
         """The chosen ending of each row of the file, and the probability of every one."""
-        logits = torch.from_numpy(in_order(parts, len(split)))
-        names = [f"ending{choice}" for choice in split.label_names]
-        rows = zip(split.ids, logits.argmax(1).tolist(), logits.softmax(1).tolist(), strict=True)
-        lines = (",".join([str(i), str(best), *(f"{p:.6f}" for p in ps)]) for i, best, ps in rows)
-        return {f"{name}.csv": [",".join(["index", "label", *names]), *lines]}
+        logits = torch.from_numpy(in_order(outputs, len(split)))
+        best_choices = logits.argmax(1).tolist()
+        probabilities = logits.softmax(1).tolist()
+        endings = [f"ending{choice}" for choice in split.label_names]
+        lines = [",".join(["index", "label", *endings])]
+        for example_id, best, shares in zip(split.ids, best_choices, probabilities, strict=True):
+            columns = [f"{share:.6f}" for share in shares]
+            lines.append(",".join([str(example_id), str(best), *columns]))
+        return {f"{name}.csv": lines}

@@ -1,5 +1,4 @@
-"""Sentence embeddings (Sentence-BERT, Reimers and Gurevych 2019): one encoder reads both texts of a
-pair, each apart.
+"""Sentence embeddings (Sentence-BERT, Reimers and Gurevych 2019): one encoder reads both texts.
 
 Classes are told from (u, v, |u - v|) by one matrix, as in natural language inference; numbers are
 what the cosine of u and v should be. After training the matrix has done its work, and the vectors
@@ -27,8 +26,8 @@ from clozelab.modules.finetuning import Batch
 class SiameseEncoder(SequenceClassification):
     """Cross-entropy of the class, or the squared error of the cosine.
 
-    Args: as SequenceClassification has them. Numbers of `number_range` (None: 0 to 1) are cosines
-    of 0 to 1.
+    Args: as SequenceClassification has them. Numbers of `number_range` (None: 0 to 1) stand for
+    cosines of 0 to 1.
     """
 
     head_kind: ClassVar[str] = "siamese"
@@ -37,7 +36,9 @@ class SiameseEncoder(SequenceClassification):
         self, *, pooling: str, number_range: Sequence[float] | None, **classification: Any
     ) -> None:
         super().__init__(number_range=number_range or (0.0, 1.0), **classification)
-        self.pooling, (least, largest), labels = pooling, self.number_range, self.validation.labels
+        self.pooling = pooling
+        least, largest = self.number_range
+        labels = self.validation.labels
         if self.validation.is_regression and not least <= labels.min() <= labels.max() <= largest:
             raise ValueError(
                 f"labels run from {labels.min():g} to {labels.max():g}, and a cosine of 0 to 1"
@@ -71,7 +72,9 @@ class SiameseEncoder(SequenceClassification):
     def logits(self, batch: Batch) -> Tensor:
         """[B, number of labels]; of numbers the cosine [B, 1]."""
         states = self.encoder.sentence_states(self.encode(batch), batch["layout"], self.pooling)
-        u, v = states[0::2], states[1::2]
+        # The two texts of a pair are neighbours in the batch.
+        u = states[0::2]
+        v = states[1::2]
         if self.validation.is_regression:
             return F.cosine_similarity(u, v)[:, None]
         return self.in_fp32(self.classifier, torch.cat([u, v, (u - v).abs()], dim=1))
@@ -80,13 +83,15 @@ class SiameseEncoder(SequenceClassification):
         if not self.validation.is_regression:
             return super().loss(logits, batch)
         least, largest = self.number_range
-        return F.mse_loss(
-            logits[:, 0], (batch["labels"] - least) / (largest - least), reduction="sum"
-        )
+        cosines = (batch["labels"] - least) / (largest - least)
+        return F.mse_loss(logits[:, 0], cosines, reduction="sum")
 
     def remembered(self) -> dict[str, Any]:
         return {"pooling": self.pooling}
 
     def _predicted(self, logits: np.ndarray) -> np.ndarray:
-        found, (least, largest) = super()._predicted(logits), self.number_range
-        return least + found * (largest - least) if self.validation.is_regression else found
+        predicted = super()._predicted(logits)
+        if not self.validation.is_regression:
+            return predicted
+        least, largest = self.number_range
+        return least + predicted * (largest - least)

@@ -1,5 +1,4 @@
-"""Why a model says what it says of one text: where its attention looks, and which tokens the answer
-rests on.
+"""Why a model answers as it does for one text: where its attention looks, and what each token adds.
 
 Integrated gradients (Sundararajan et al. 2017): the word embeddings go in a straight line from
 those of a text without content, every token masked, to the text's own. A token's share is the mean
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 
 from clozelab.datamodules.finetuning import make_batch
-from clozelab.models.attention import out_of_sight
+from clozelab.models.attention import masked_pairs
 from clozelab.models.encoder import Encoder, SelfAttention
 from clozelab.models.layout import Layout
 from clozelab.modules.answers import Result
@@ -30,15 +29,18 @@ from clozelab.modules.classification import sequence_states
 if TYPE_CHECKING:
     from clozelab.modules.predictor import Predictor
 
+# What is explained -> the head that says it.
 HEADS = {"classify": "classification", "fill": "lm", "answer": "spans"}
 TOKENS_AT_ONCE = 2048
-# word embeddings [K, S, E] -> what the head says of each [K, outputs]
+# Word embeddings [K, S, E] -> the head's outputs for each of them [K, outputs].
 Outputs = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Attribution(Result):
-    """`logit` is the answer's, `without` the same of the text without content; `shares` add up to
+    """What each token adds to an answer.
+
+    `logit` is the answer's, `without` the same of the text without content; `shares` add up to
     their difference.
     """
 
@@ -55,27 +57,26 @@ class Attribution(Result):
 
 @contextmanager
 def noted_attention(encoder: Encoder, note: Callable[[Tensor], None]) -> Iterator[None]:
-    """Calls `note` with each layer's attention, fp32 [N, S, S], computed beside the kernel, which
-    does not give it.
+    """Calls `note` with each layer's attention probabilities, fp32 [N, S, S].
 
-    Batches must hold one sequence each.
+    They are computed beside the kernel, which does not give them. Batches must hold one sequence
+    each.
     """
 
-    def look(module: Any, given: tuple[Any, ...]) -> None:
-        hidden, _, context = given
-        q, k, _ = (
-            module.qkv(hidden).view(-1, 3, module.num_heads, module.head_dim).float().unbind(1)
-        )
-        if context.rotation is not None:
-            q, k = context.rotation(q), context.rotation(k)
+    def compute(module: Any, arguments: tuple[Any, ...]) -> None:
+        hidden, _, inputs = arguments
+        qkv = module.qkv(hidden).view(-1, 3, module.num_heads, module.head_dim)
+        q, k, _ = qkv.float().unbind(1)  # [S, N, head size]
+        if inputs.rotation is not None:
+            q = inputs.rotation(q)
+            k = inputs.rotation(k)
         with torch.autocast(q.device.type, enabled=False):
             scores = torch.einsum("qnd,knd->nqk", q, k) * module.head_dim**-0.5
-        note(
-            scores.masked_fill(out_of_sight(len(q), context.mask, q.device), -torch.inf).softmax(-1)
-        )
+        unseen = masked_pairs(len(q), inputs.mask, q.device)
+        note(scores.masked_fill(unseen, -torch.inf).softmax(-1))
 
-    parts = [module for module in encoder.modules() if isinstance(module, SelfAttention)]
-    handles = [part.register_forward_pre_hook(look) for part in parts]
+    layers = [module for module in encoder.modules() if isinstance(module, SelfAttention)]
+    handles = [layer.register_forward_pre_hook(compute) for layer in layers]
     try:
         yield
     finally:
@@ -84,114 +85,144 @@ def noted_attention(encoder: Encoder, note: Callable[[Tensor], None]) -> Iterato
 
 
 def tokens_of(predictor: Predictor, text: Any) -> tuple[str, ...]:
-    """What a text's sequence shows, [CLS] and [SEP] included."""
-    tokenizer, ids = predictor.tokenizer, predictor.sequences_of([text]).input_ids.tolist()
-    return tuple(tokenizer.shown(index) for index in ids)
+    """A text's tokens as they are shown, [CLS] and [SEP] included."""
+    ids = predictor.sequences_of([text]).input_ids.tolist()
+    return tuple(predictor.tokenizer.shown(index) for index in ids)
 
 
 def attribute(
     predictor: Predictor, act: str, text: Any, *, target: str | None = None, steps: int = 64
 ) -> Attribution:
-    """Of classify (`target`: a label; None: the best one), fill (a token for the first mask) or
-    answer (the best span,
-    `text` is (question, passage)), in fp32; `steps` points of Gauss and Legendre."""
-    tokenizer, words = predictor.tokenizer, predictor.encoder.embeddings.word_embeddings
+    """What each token adds to the model's answer, in fp32.
+
+    Args:
+        act: classify, fill (of the first mask) or answer (the best span; `text` is (question,
+            passage)).
+        target: the label or token that is explained; None: the best one.
+        steps: points of Gauss and Legendre on the way.
+    """
+    tokenizer = predictor.tokenizer
+    embed = predictor.encoder.embeddings.word_embeddings
     if act == "classify":
         predictor.require_kind([text])
     outputs, ids = _outputs(predictor, act, text)
     with torch.no_grad():
+        # The text without content: [CLS] and [SEP] stay, all else is masked.
         is_special = torch.isin(ids, ids.new_tensor([tokenizer.cls_id, tokenizer.sep_id]))
-        start, end = words(torch.where(is_special, ids, tokenizer.mask_id)), words(ids)  # [S, E]
-        without, own = outputs(torch.stack([start, end]))
-    name, chosen = _target(predictor, act, text, ids.tolist(), own, target)
-    total, way = torch.zeros_like(end), end - start
-    nodes, weights = (
-        torch.from_numpy(one).to(way) for one in np.polynomial.legendre.leggauss(steps)
+        start = embed(torch.where(is_special, ids, tokenizer.mask_id))  # [S, E]
+        end = embed(ids)
+        start_logits, end_logits = outputs(torch.stack([start, end]))
+    name, columns = _target(predictor, act, text, ids.tolist(), end_logits, target)
+    # The integral over the way from 0 to 1; Gauss and Legendre have theirs from -1 to 1.
+    nodes, node_weights = np.polynomial.legendre.leggauss(steps)
+    positions = (torch.from_numpy(nodes).to(end) + 1) / 2
+    weights = torch.from_numpy(node_weights).to(end) / 2
+    difference = end - start
+    total = torch.zeros_like(end)
+    points_at_once = max(1, TOKENS_AT_ONCE // len(ids))
+    chunks = zip(positions.split(points_at_once), weights.split(points_at_once), strict=True)
+    for chunk_positions, chunk_weights in chunks:
+        embedded = start + chunk_positions[:, None, None] * difference  # [K, S, E]
+        embedded.requires_grad_()
+        (gradient,) = torch.autograd.grad(outputs(embedded)[:, columns].sum(), embedded)
+        total += (chunk_weights[:, None, None] * gradient).sum(0)
+    shares = (total * difference).sum(1)  # [S, E] -> [S]
+    return Attribution(
+        answer=name,
+        tokens=tokens_of(predictor, text),
+        shares=tuple(shares.tolist()),
+        logit=float(end_logits[columns].sum()),
+        without=float(start_logits[columns].sum()),
     )
-    at_once = max(1, TOKENS_AT_ONCE // len(ids))
-    for places, shares in zip(
-        ((nodes + 1) / 2).split(at_once), (weights / 2).split(at_once), strict=True
-    ):
-        embedded = (start + places[:, None, None] * way).requires_grad_()
-        (gradient,) = torch.autograd.grad(outputs(embedded)[:, chosen].sum(), embedded)
-        total += (shares[:, None, None] * gradient).sum(0)
-    found = (total * way).sum(1).tolist()
-    scores = float(own[chosen].sum()), float(without[chosen].sum())
-    return Attribution(name, tokens_of(predictor, text), tuple(found), *scores)
 
 
 def _outputs(predictor: Predictor, act: str, text: Any) -> tuple[Outputs, Tensor]:
-    """What the head says of the text by its word embeddings (of an answer all starts, then all
-    ends); its ids [S].
+    """The head's outputs as a function of the text's word embeddings; and the text's ids [S].
+
+    Of an answer the outputs are all start logits, then all end logits.
     """
-    encoder, head, heads = (
-        predictor.encoder,
-        predictor.heads[HEADS[act]],
-        dict(predictor.heads.items()),
-    )
+    encoder = predictor.encoder
+    head = predictor.heads[HEADS[act]]
+    bilstm = None
+    if "bilstm" in predictor.heads:
+        bilstm = predictor.heads["bilstm"]
     batch = make_batch(predictor.sequences_of([text]), np.zeros(1, dtype=np.int64), {})
-    ids, *others = (
-        batch[key].to(predictor.device) for key in ("input_ids", "token_type_ids", "position_ids")
-    )
-    masks, length = (
-        (ids == predictor.tokenizer.mask_id).nonzero()[:, 0] - int(encoder.config.is_causal),
-        len(ids),
-    )
+    ids = batch["input_ids"].to(predictor.device)
+    token_types = batch["token_type_ids"].to(predictor.device)
+    positions = batch["position_ids"].to(predictor.device)
+    length = len(ids)
+    masks = (ids == predictor.tokenizer.mask_id).nonzero()[:, 0] - int(encoder.config.is_causal)
 
     def outputs(embedded: Tensor) -> Tensor:
         number = len(embedded)
         layout = Layout.ragged([length] * number).to(ids.device)
+        # The embeddings take the place of what the word embeddings give for the ids.
         handle = encoder.embeddings.word_embeddings.register_forward_hook(
             lambda *_: embedded.flatten(0, 1)
         )
         try:
             hidden = encoder(
-                ids.repeat(number), *(one.repeat(number) for one in others), layout
+                ids.repeat(number), token_types.repeat(number), positions.repeat(number), layout
             ).sequence_output
         finally:
             handle.remove()
         if act == "fill":
             return head(hidden.view(number, length, -1)[:, masks[0]])
-        hidden = heads["bilstm"](hidden, layout) if "bilstm" in heads else hidden
+        if bilstm is not None:
+            hidden = bilstm(hidden, layout)
         if act == "answer":
             return head(hidden).view(number, length, 2).transpose(1, 2).flatten(1)
-        return head(sequence_states(encoder, head, hidden, layout, "bilstm" in heads))
+        return head(sequence_states(encoder, head, hidden, layout, bilstm is not None))
 
     return outputs, ids
 
 
 def _target(
-    predictor: Predictor, act: str, text: Any, ids: list[int], own: Tensor, target: str | None
+    predictor: Predictor, act: str, text: Any, ids: list[int], logits: Tensor, target: str | None
 ) -> tuple[str, list[int]]:
-    """What is explained, in words, and the outputs whose sum it is."""
-    if target is not None and (act == "answer" or predictor.model.task == "regression"):
+    """What is explained, in words, and the outputs whose sum it is.
+
+    `logits` are the outputs for the text itself.
+    """
+    is_regression = predictor.model.task == "regression"
+    if target is not None and (act == "answer" or is_regression):
         raise ValueError(
             f"target={target}: this model gives a {'span' if act == 'answer' else 'number'}: leave"
             " it out"
         )
     if act == "answer":
-        tokenizer, last = predictor.tokenizer, len(ids) - 1
-        # of the passage
-        first = 1 + len(tokenizer.encode_batch([text[0]])[0]) + tokenizer.pair_separators
-        sums = own[first:last, None] + own[len(ids) :][first:last]
-        rules = predictor.model.config.get("clozelab", {}).get("answers", {})
-        spans = torch.ones_like(sums).triu().tril(rules.get("max_answer_length", 30) - 1) > 0
-        sums = sums.masked_fill(~spans, -torch.inf)
-        odds, start, end = (
-            float(own[0] + own[len(ids)] - sums.max()),
-            *divmod(int(sums.argmax()), last - first),
-        )
-        if rules.get("with_unanswerable") and odds > (rules.get("threshold") or 0.0):
-            return "no answer", [0, len(ids)]
-        return predictor.tokenizer.decode(ids[first + start : first + end + 1]), [
-            first + start,
-            len(ids) + first + end,
-        ]
-    if predictor.model.task == "regression":
+        return _best_span(predictor, text[0], ids, logits)
+    if is_regression:
         return "the value", [0]
     names = predictor.labels if act == "classify" else predictor.tokenizer.vocabulary
-    if target is not None and target not in names:
-        known = f"knows {', '.join(names)}" if act == "classify" else "has no such token"
-        raise ValueError(f"target={target}: this model {known}")
-    index = int(own[: len(names)].argmax()) if target is None else names.index(target)
+    if target is None:
+        index = int(logits[: len(names)].argmax())
+    elif target in names:
+        index = names.index(target)
+    else:
+        reason = f"knows {', '.join(names)}" if act == "classify" else "has no such token"
+        raise ValueError(f"target={target}: this model {reason}")
     return names[index], [index]
+
+
+def _best_span(
+    predictor: Predictor, question: str, ids: list[int], logits: Tensor
+) -> tuple[str, list[int]]:
+    """The text of the best span, or "no answer"; and the outputs of its start and its end."""
+    tokenizer = predictor.tokenizer
+    # The passage is tokens first to last - 1; the last is [SEP].
+    first = 1 + len(tokenizer.encode_batch([question])[0]) + tokenizer.pair_separators
+    last = len(ids) - 1
+    start_logits = logits[: len(ids)]
+    end_logits = logits[len(ids) :]
+    rules = predictor.model.config.get("clozelab", {}).get("answers", {})
+    # [start, end]: the spans that do not end before they start, and are not too long
+    sums = start_logits[first:last, None] + end_logits[first:last]
+    is_span = torch.ones_like(sums).triu().tril(rules.get("max_answer_length", 30) - 1) > 0
+    sums = sums.masked_fill(~is_span, -torch.inf)
+    start, end = divmod(int(sums.argmax()), last - first)
+    null_odds = float(start_logits[0] + end_logits[0] - sums.max())
+    if rules.get("with_unanswerable") and null_odds > (rules.get("threshold") or 0.0):
+        return "no answer", [0, len(ids)]
+    answer = tokenizer.decode(ids[first + start : first + end + 1])
+    return answer, [first + start, len(ids) + first + end]

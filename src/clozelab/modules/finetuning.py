@@ -1,5 +1,4 @@
-"""The training loop of all fine-tuning tasks: loss over the whole global batch, evaluation, the
-best checkpoint.
+"""The training loop of all fine-tuning tasks: global loss, evaluation, the best checkpoint.
 
 The best checkpoint is the first with the highest `metric` on the validation split, as the paper
 selects on its development sets: scores of that same split are therefore slightly optimistic, for
@@ -38,17 +37,17 @@ from clozelab.training.checkpoints import seed_forward
 
 log = logging.getLogger(__name__)
 Batch = dict[str, Any]
-Part = tuple[Tensor, Tensor]
-"""(numbers, values) of one batch, on the host: which examples (or words) they are, and what the
-model says of each.
-"""
+# (numbers, values) of one batch, on the host: which examples (or words) they are, and what the
+# model says of each.
+BatchValues = tuple[Tensor, Tensor]
 HEADS = ("linear", "bilstm")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One pass over the validation split. `predictions`: the task's own records, one an example,
-    JSON values.
+    """One pass over the validation split.
+
+    `predictions`: the task's own records, one an example, JSON values.
     """
 
     step: int
@@ -56,13 +55,12 @@ class Evaluation:
     predictions: list[dict[str, Any]]
     is_collapsed: bool  # the same answer for (nearly) every example
     weights: dict[str, Tensor] | None = field(default=None, repr=False)
-    # of further sets
+    # name of a further split -> its records
     extra_predictions: dict[str, list[dict[str, Any]]] = field(default_factory=dict, repr=False)
 
 
 class FineTuning(TrainingModule):
-    """Base of one module a task family. A subclass builds its head and says loss, predictions and
-    scores.
+    """Base of one module a task family: a subclass has the head, the loss and the scores.
 
     Args:
         encoder: with the weights to start from.
@@ -78,7 +76,7 @@ class FineTuning(TrainingModule):
 
     head_kind: ClassVar[str]  # of the output layer (models/families/bert.py)
     scores_are_shares: ClassVar[bool] = True  # whether its scorer's 1 stands for 100 percent
-    # by a subclass, never by a configuration
+    # arguments that a subclass gives, never a configuration
     set_by_class: ClassVar[tuple[str, ...]] = ("input_size", "score_keys")
 
     def __init__(
@@ -99,31 +97,34 @@ class FineTuning(TrainingModule):
         super().__init__(**base)
         self.check_head(head)
         check_metric(metric, score_keys)
-        self.encoder, self.metric, self.keep_best_weights = encoder, metric, keep_best_weights
+        self.encoder = encoder
+        self.metric = metric
+        self.keep_best_weights = keep_best_weights
         self.log_interval_steps = log_interval_steps
         self.best: Evaluation | None = None
         self.history: list[dict[str, float]] = []
         self.bilstm: BiLSTM | None = None
         self.head_input_size = input_size  # None: the encoder's states themselves
         if head == "bilstm":
-            size = bilstm_hidden_size or encoder.config.hidden_size
+            hidden_size = encoder.config.hidden_size
+            size = bilstm_hidden_size or hidden_size
             self.bilstm = BiLSTM(
-                input_size or encoder.config.hidden_size,
-                size,
-                bilstm_num_layers,
-                bilstm_dropout_prob,
+                input_size or hidden_size, size, bilstm_num_layers, bilstm_dropout_prob
             )
             self.head_input_size = 2 * size
+        # Since the last log point.
         self._loss_sum = torch.zeros(())
         self._loss_steps = 0
-        self._collected: list[Part] = []
+        # Of the validation that is running.
+        self._collected: list[BatchValues] = []
         self._validated: dict[str, Tensor] | None = None  # the weights that a validation is of
 
     @classmethod
     @abstractmethod
     def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:
-        """Its scores, without "validation/", by a task's `module` and `data`; ValueError for one
-        that does not fit.
+        """Its scores, without "validation/", by a task's `module` and `data`.
+
+        ValueError for a score that does not fit them.
         """
 
     @classmethod
@@ -144,34 +145,26 @@ class FineTuning(TrainingModule):
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         """Sum of the losses of all targets (one an example, or one a word), a scalar in fp32."""
 
-    def outputs(self, logits: Tensor, batch: Batch) -> Part:
+    def outputs(self, logits: Tensor, batch: Batch) -> BatchValues:
         """What is kept of one evaluation batch: by default each example's number and its logits."""
         return batch["example_index"].cpu(), logits.cpu()
 
     @abstractmethod
-    def evaluate(self, parts: Sequence[Part]) -> Evaluation:
+    def evaluate(self, outputs: Sequence[BatchValues]) -> Evaluation:
         """Scores of the validation split from the outputs of all its batches."""
 
     def result_files(self, best: Evaluation) -> dict[str, Iterable[str]]:
         """What is kept of the best evaluation: file name -> lines."""
-        sets = {
-            "": best.predictions,
-            **{f"_{name}": records for name, records in best.extra_predictions.items()},
-        }
-        return {
-            f"predictions{suffix}.jsonl": [
-                json.dumps(record, ensure_ascii=False) for record in records
-            ]
-            for suffix, records in sets.items()
-        }
+        files: dict[str, Iterable[str]] = {"predictions.jsonl": _json_lines(best.predictions)}
+        for name, records in best.extra_predictions.items():
+            files[f"predictions_{name}.jsonl"] = _json_lines(records)
+        return files
 
     @abstractmethod
     def prediction_files(
-        self, name: str, split: Any, parts: Sequence[Part]
+        self, name: str, split: Any, outputs: Sequence[BatchValues]
     ) -> dict[str, Iterable[str]]:
-        """Predictions for the test set `name` in the benchmark's format, from all its outputs: file
-        name -> lines.
-        """
+        """Predictions for the test set `name` in the benchmark's format: file name -> lines."""
 
     @abstractmethod
     def baseline(self) -> float | None:
@@ -179,24 +172,28 @@ class FineTuning(TrainingModule):
 
     def encode(self, batch: Batch) -> Tensor:
         """The encoder's sequence output [T, H], or what the BiLSTM makes of it [T, 2 * size]."""
-        ids, layout = (
-            (batch["input_ids"], batch["token_type_ids"], batch["position_ids"]),
-            batch["layout"],
+        layout = batch["layout"]
+        output = self.encoder(
+            batch["input_ids"], batch["token_type_ids"], batch["position_ids"], layout
         )
-        hidden = self.encoder(*ids, layout).sequence_output
-        return hidden if self.bilstm is None else self.bilstm(hidden, layout)
+        if self.bilstm is None:
+            return output.sequence_output
+        return self.bilstm(output.sequence_output, layout)
 
     def heads(self) -> dict[str, nn.Module]:
         """What stands on the encoder: the output layer by its kind, the others by their names."""
-        output = ("classifier", "qa_outputs")
-        children = {name: child for name, child in self.named_children() if name != "encoder"}
-        return {
-            self.head_kind if name in output else name: child for name, child in children.items()
-        }
+        heads = {}
+        for name, child in self.named_children():
+            if name in ("classifier", "qa_outputs"):
+                heads[self.head_kind] = child
+            elif name != "encoder":
+                heads[name] = child
+        return heads
 
     def in_fp32(self, head: nn.Module, hidden: Tensor) -> Tensor:
-        """The output layer outside autocast: in bf16 neighbouring tokens would often have the very
-        same logit.
+        """The output layer outside autocast.
+
+        In bf16 neighbouring tokens would often have the very same logit.
         """
         with torch.autocast(self.device.type, enabled=False):
             return head(hidden.float())
@@ -206,14 +203,15 @@ class FineTuning(TrainingModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
-        record = (
-            {key: value for key, value in vars(self.best).items() if key != "weights"}
-            if self.best
-            else None
-        )
+        record = None
+        weights = None
+        if self.best is not None:
+            weights = self.best.weights
+            record = {key: value for key, value in vars(self.best).items() if key != "weights"}
+        # Of all ranks: each goes on with their mean, however many there are then.
+        loss_sum = self.trainer.strategy.reduce(self._loss_sum.clone(), reduce_op="mean")
         checkpoint["finetuning"] = {
-            # Of all ranks: each goes on with their mean, however many there are then.
-            "loss_sum": self.trainer.strategy.reduce(self._loss_sum.clone(), reduce_op="mean"),
+            "loss_sum": loss_sum,
             "loss_steps": self._loss_steps,
             # since the last log point, of all ranks
             "work": [self.throughput.tokens, self.throughput.flops],
@@ -221,34 +219,37 @@ class FineTuning(TrainingModule):
             # As text: a checkpoint holds tensors and plain values, and predictions are JSON values
             # by their contract.
             "best": json.dumps(record),
-            "best_weights": self.best.weights if self.best else None,
+            "best_weights": weights,
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
         saved = checkpoint["finetuning"]
-        self._loss_sum, self._loss_steps = saved["loss_sum"], saved["loss_steps"]
+        self._loss_sum = saved["loss_sum"]
+        self._loss_steps = saved["loss_steps"]
         self.throughput.tokens, self.throughput.flops = saved["work"]
         self.history = json.loads(saved["history"])
         record = json.loads(saved["best"])
-        self.best = Evaluation(**record, weights=saved["best_weights"]) if record else None
+        self.best = None
+        if record:
+            self.best = Evaluation(**record, weights=saved["best_weights"])
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         seed_forward(self.seed, self.trainer.global_step, self.trainer.global_rank, 0)
         loss_sum = self.loss(self.logits(batch), batch)
         # Lightning averages gradients over ranks: scaled so that the result is the mean over all
         # ranks' targets.
-        loss = loss_sum * (
-            batch["local_weight"] * self.trainer.world_size / batch["global_targets"]
-        )
+        scale = batch["local_weight"] * self.trainer.world_size / batch["global_targets"]
+        loss = loss_sum * scale
+        # A sum on the device: nobody waits for it before the log point.
         self._loss_sum += loss.detach()
         self._loss_steps += 1
         tokens = batch["global_tokens"]
-        self.note_batch(batch.get("contents", 0))
+        self.update_batch_digest(batch.get("contents", 0))
+        # All ranks' work, at the mean length of the global batch.
         length = math.ceil(tokens / batch["global_examples"])
-        self.throughput.add(
-            tokens, tokens * training_flops_per_token(self.encoder.config, length, 0.0)
-        )
+        flops = tokens * training_flops_per_token(self.encoder.config, length, 0.0)
+        self.throughput.add(tokens, flops)
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
@@ -261,34 +262,40 @@ class FineTuning(TrainingModule):
             self._publish_training()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        # now: a callback that averages weights takes its own away again
+        # Copied now: a callback that averages weights takes its own away again afterwards.
         if batch_idx == 0 and self.keep_best_weights:
-            self._validated = {
-                key: one.detach().to("cpu", copy=True) for key, one in self.state_dict().items()
-            }
+            self._validated = {}
+            for name, tensor in self.state_dict().items():
+                self._validated[name] = tensor.detach().to("cpu", copy=True)
         self._collected.append(self.outputs(self.logits(batch), batch))
 
-    def predict_step(self, batch: Batch, batch_idx: int) -> Part:
+    def predict_step(self, batch: Batch, batch_idx: int) -> BatchValues:
         return self.outputs(self.logits(batch), batch)
 
     def on_validation_epoch_end(self) -> None:
-        parts, self._collected = self._collected, []
-        weights, self._validated = self._validated, None
+        outputs = self._collected
+        weights = self._validated
+        self._collected = []
+        self._validated = None
         trainer: Any = self.trainer
-        whole, seen = len(trainer.val_dataloaders), sum(trainer.num_val_batches)
-        if trainer.sanity_checking or seen < whole:
-            if not trainer.sanity_checking:
-                said = (
-                    "validation saw %d of %d batches, as the Trainer wants it: a score needs all,"
-                    " so there is none"
-                )
-                log.warning(said, seen, whole)
+        if trainer.sanity_checking:
             return
-        result = self.evaluate(parts)
+        num_batches = len(trainer.val_dataloaders)
+        num_seen = sum(trainer.num_val_batches)
+        if num_seen < num_batches:
+            log.warning(
+                "validation saw %d of %d batches, as the Trainer wants it: a score needs all,"
+                " so there is none",
+                num_seen,
+                num_batches,
+            )
+            return
+        result = self.evaluate(outputs)
         scores = {f"validation/{key}": value for key, value in result.scores.items()}
         self.latest_validation = scores
         self.publish(scores)
         self.history.append({"step": result.step, **scores})
+        # The first of equally good ones stays.
         if self.best is None or scores[self.metric] > self.best.scores[self.metric]:
             self.best = replace(result, scores=scores, weights=weights)
 
@@ -300,29 +307,27 @@ class FineTuning(TrainingModule):
     def facts(self) -> dict[str, Any]:
         """What the run's record keeps."""
         work = self.throughput
-        speed = work.total_tokens / work.total_seconds if work.total_seconds else None
-        trainable = sum(
-            parameter.numel() for parameter in self.parameters() if parameter.requires_grad
-        )
+        speed = None
+        if work.total_seconds:
+            speed = work.total_tokens / work.total_seconds
+        trainable = [parameter for parameter in self.parameters() if parameter.requires_grad]
         facts = {
             "steps": self.trainer.global_step,
             "tokens": work.total_tokens,
-            "parameters": trainable,
+            "parameters": sum(parameter.numel() for parameter in trainable),
+            "tokens_per_second": speed,
         }
-        return facts | {"tokens_per_second": speed} | self.require_best().scores
+        return facts | self.require_best().scores
 
     def remembered(self) -> dict[str, Any]:
-        """What its model's folder has to say for predictions to be made as here, beside the label
-        names.
-        """
+        """What the model's folder has to say, beside the label names, to predict as here."""
         return {}
 
     def recall(self, remembered: Mapping[str, Any]) -> dict[str, Any]:
-        """Predict by what a model's folder says, so that nothing is chosen on the file that is
-        scored.
+        """Predict by what a model's folder says, so that nothing is chosen on the scored file.
 
-        `remembered` is what its fine-tuning left there. Returns what the run's record says of
-        it."""
+        `remembered` is what its fine-tuning left there. Returns what the run's record says of it.
+        """
         return {}
 
     def restore_best(self) -> None:
@@ -339,19 +344,23 @@ class FineTuning(TrainingModule):
         tokens = self.throughput.tokens
         seconds = self.throughput.settle(tokens, self.throughput.flops)
         metrics = {"train/loss": float(mean), "train/learning_rate": self.learning_rate}
-        metrics |= {"train/tokens_per_second": tokens / seconds} if seconds > 0 and tokens else {}
+        if seconds > 0 and tokens:
+            metrics["train/tokens_per_second"] = tokens / seconds
         self.publish(metrics)
         self._loss_sum.zero_()
         self._loss_steps = 0
 
 
-def in_order(parts: Sequence[Part], number: int) -> np.ndarray:
-    """[number, ...]: the values of all parts in the order of their numbers, of which each occurs
-    once.
-    """
-    index = torch.cat([part[0] for part in parts]).numpy()
-    values = torch.cat([part[1] for part in parts]).detach().numpy()
+def _json_lines(records: Iterable[dict[str, Any]]) -> list[str]:
+    return [json.dumps(record, ensure_ascii=False) for record in records]
+
+
+def in_order(outputs: Sequence[BatchValues], number: int) -> np.ndarray:
+    """[number, ...]: the values of all batches by their numbers, each of which occurs once."""
+    index = torch.cat([numbers for numbers, _ in outputs]).numpy()
+    values = torch.cat([values for _, values in outputs]).detach().numpy()
     assert len(np.unique(index)) == len(index) == number, "each one is scored exactly once"
+    # values[i] is of example index[i].
     ordered = np.empty_like(values)
     ordered[index] = values
     return ordered
@@ -369,28 +378,29 @@ def check_metric(metric: str, score_keys: Sequence[str]) -> None:
 def write_results(
     folder: Path, module: FineTuning | Any, task: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Write scores.json and the predictions of the best checkpoint; returns what scores.json holds.
+    """Writes scores.json and the best checkpoint's predictions; returns what scores.json holds.
 
     `task` is put into it as it is: name, title, stand_in_for. A Measurement (modules/measures.py)
     does as well.
     """
     best = module.require_best()
+    selection = "none: scored once"
+    step = ""
+    if module.total_steps:
+        selection = "highest metric over the evaluations on the validation split, as in the paper"
+        step = f"best at step {best.step} of {module.total_steps}: "
     scores = {
         **task,
         "metric": module.metric,
         "scores": best.scores,
         "best_step": best.step,
         "total_steps": module.total_steps,
-        "selection": (
-            "highest metric over the evaluations on the validation split, as in the paper"
-            if module.total_steps
-            else "none: scored once"
-        ),
+        "selection": selection,
         "evaluations": module.history,
         "num_examples": len(best.predictions),
-        "majority_baseline": module.baseline(),
-        "collapsed": best.is_collapsed,
     }
+    scores["majority_baseline"] = module.baseline()
+    scores["collapsed"] = best.is_collapsed
     for name, lines in module.result_files(best).items():
         write_whole(folder / name, lines)
     write_whole(folder / "scores.json", [json.dumps(scores, indent=1, ensure_ascii=False)])
@@ -399,11 +409,10 @@ def write_results(
             "collapsed run: the same answer for (nearly) every validation example; never average it"
             " in silence"
         )
-    shown = ", ".join(
-        f"{key.removeprefix('validation/')} {value:.4g}" for key, value in best.scores.items()
-    )
-    where = f"best at step {best.step} of {module.total_steps}: " if module.total_steps else ""
-    log.info("%s: %s%s", task.get("title"), where, shown)
+    summary = []
+    for key, value in best.scores.items():
+        summary.append(f"{key.removeprefix('validation/')} {value:.4g}")
+    log.info("%s: %s%s", task.get("title"), step, ", ".join(summary))
     return scores
 
 
@@ -417,26 +426,26 @@ def write_test_predictions(folder: Path, files: Mapping[str, Iterable[str]]) -> 
 def save_model(
     folder: Path, module: FineTuning, encoder_folder: Path, tokenizer: Tokenizer, **facts: Any
 ) -> None:
-    """Write the best checkpoint as a model folder in the Hugging Face layout, label names included.
+    """Writes the best checkpoint as a model folder in the Hugging Face layout, with label names.
 
     What the encoder folder remembers comes along; `facts` (task, head) and what the module predicts
     by are added to it. A BiLSTM head has no class in that layout: its tensors lie below `bilstm.`.
     """
     module.restore_best()
-    made = read_config_dict(encoder_folder).get("clozelab", {})
-    of_earlier_task = ("pooling", "texts_per_example")
-    made = (
-        {key: one for key, one in made.items() if key not in of_earlier_task}
-        | facts
-        | module.remembered()
-    )
+    remembered = dict(read_config_dict(encoder_folder).get("clozelab", {}))
+    # These two are of an earlier task's model.
+    remembered.pop("pooling", None)
+    remembered.pop("texts_per_example", None)
+    remembered |= facts | module.remembered()
+    labels = getattr(module.validation, "label_names", None) or ()
+    is_regression = getattr(module.validation, "is_regression", False)
     write_model(
         folder,
         module.encoder,
         module.heads(),
         tokenizer,
-        labels=getattr(module.validation, "label_names", None) or (),
-        is_regression=getattr(module.validation, "is_regression", False),
+        labels=labels,
+        is_regression=is_regression,
         max_length=max_positions(encoder_folder),
-        extra_config={"clozelab": made},
+        extra_config={"clozelab": remembered},
     )

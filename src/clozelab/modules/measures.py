@@ -1,9 +1,8 @@
-"""What runs a frozen model over texts to measure it: log-probabilities of tokens, and probes of its
-states.
+"""What runs a frozen model over texts to measure it: token log-probabilities, and probes of states.
 
 Nothing is trained by gradient steps: one pass of `trainer.validate`. Scores are in fp32, whatever
-the precision of the
-forward: in bf16 the two sentences of a pair would often have the very same score.
+the precision of the forward: in bf16 the two sentences of a pair would often have the very same
+score.
 
 Letters: P tokens that are asked for, V vocabulary, H hidden size, B sequences, C states of an
 example, N examples.
@@ -28,7 +27,7 @@ from clozelab.datamodules.examples import TokenSequences
 from clozelab.datamodules.tags import TaggedSequences
 from clozelab.models.encoder import Encoder
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
-from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, Part, in_order
+from clozelab.modules.finetuning import Batch, BatchValues, Evaluation, FineTuning, in_order
 from clozelab.training.runtime import onednn_fp32
 
 if TYPE_CHECKING:
@@ -41,27 +40,26 @@ CONVERGED = 1e-4  # largest entry of the mean loss's gradient at an optimum, as 
 
 
 class Measurement(LightningModule):
-    """Base: a frozen encoder, heads (kind -> head, of `needs`), and data that asks and knows the
-    answers.
+    """Base: a frozen encoder, heads (kind -> head, of `needs`), and data that knows the answers.
 
     After `trainer.validate`, `require_best` has the scores and a record of each example.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()  # kinds of heads (models/families/bert.py)
     scores_are_shares: ClassVar[bool] = True
-    total_steps, history = 0, ()
-    result_files, require_best = FineTuning.result_files, FineTuning.require_best
+    total_steps = 0
+    history = ()
+    result_files = FineTuning.result_files
+    require_best = FineTuning.require_best
 
     def __init__(
         self, *, encoder: Encoder, heads: Mapping[str, nn.Module], data: Any, metric: str
     ) -> None:
         super().__init__()
-        self.encoder, self.heads, self.data, self.metric = (
-            encoder,
-            nn.ModuleDict(heads),
-            data,
-            metric,
-        )
+        self.encoder = encoder
+        self.heads = nn.ModuleDict(heads)
+        self.data = data
+        self.metric = metric
         self.requires_grad_(False)
         self.best: Evaluation | None = None
         self._collected: list[Any] = []
@@ -75,16 +73,19 @@ class Measurement(LightningModule):
         return None
 
     def states(self, batch: Batch, output_hidden_states: bool = False) -> Any:
-        ids = (batch["input_ids"], batch["token_type_ids"], batch["position_ids"])
-        return self.encoder(*ids, batch["layout"], output_hidden_states=output_hidden_states)
+        return self.encoder(
+            batch["input_ids"],
+            batch["token_type_ids"],
+            batch["position_ids"],
+            batch["layout"],
+            output_hidden_states=output_hidden_states,
+        )
 
     def on_validation_epoch_end(self) -> None:
-        found = self.evaluate(self._collected)
-        scores = {f"validation/{name}": value for name, value in found.scores.items()}
-        self.best, self._collected = (
-            Evaluation(0, scores, found.predictions, found.is_collapsed),
-            [],
-        )
+        result = self.evaluate(self._collected)
+        scores = {f"validation/{name}": value for name, value in result.scores.items()}
+        self.best = Evaluation(0, scores, result.predictions, result.is_collapsed)
+        self._collected = []
         for logger in self.loggers:
             logger.log_metrics(scores, 0)
 
@@ -103,7 +104,7 @@ class TokenScoring(Measurement):
         answers = log_probs(self.heads["lm"], hidden, batch["prediction_labels"])
         self._collected.append((batch["prediction_index"].cpu(), answers.cpu()))
 
-    def evaluate(self, collected: Sequence[Part]) -> Evaluation:
+    def evaluate(self, collected: Sequence[BatchValues]) -> Evaluation:
         answers = in_order(collected, len(self.data.questions.ids)).astype(np.float64)
         if np.isnan(answers).any():
             raise ValueError(f"the encoder answers NaN: {DAMAGED_WEIGHT}")
@@ -111,33 +112,38 @@ class TokenScoring(Measurement):
 
 
 def log_probs(head: Any, hidden: Tensor, labels: Tensor) -> Tensor:
-    """fp32 [P, 2] of states [P, H]: each label's log-probability; whether it is the most probable,
-    shared by equals.
+    """fp32 [P, 2] of states [P, H]: each label's log-probability, and whether it is the best.
+
+    Labels that are equally probable share the credit of being the best.
     """
-    found = []
+    chunks = []
     rows = max(1, CHUNK_LOGITS // len(head.bias))
     # Where the forward is in bf16, so are the products' factors; sums and logits are fp32 all the
     # same.
-    is_low = torch.is_autocast_enabled(hidden.device.type)
-    with (
-        torch.autocast(hidden.device.type, enabled=False),
-        onednn_fp32() if is_low else nullcontext(),
-    ):
-        for states, own in zip(hidden.float().split(rows), labels.split(rows), strict=True):
-            logits = head(states)  # [rows, V]
-            credit = (logits.gather(1, own[:, None]) == logits.amax(1, keepdim=True)).float()
-            # a model that says the same of all tokens knows none
-            if (first := credit[:, 0].nonzero()[:, 0]).numel():
-                best = logits[first]
-                credit[first] /= (best == best.amax(1, keepdim=True)).sum(1, keepdim=True)
-            loss = nn.functional.cross_entropy(logits, own, reduction="none")
-            found.append(torch.cat([-loss[:, None], credit], dim=1))
-    return torch.cat(found) if found else torch.zeros(0, 2)
+    device_type = hidden.device.type
+    product_library = onednn_fp32 if torch.is_autocast_enabled(device_type) else nullcontext
+    with torch.autocast(device_type, enabled=False), product_library():
+        states_and_labels = zip(hidden.float().split(rows), labels.split(rows), strict=True)
+        for chunk_states, chunk_labels in states_and_labels:
+            logits = head(chunk_states)  # [rows, V]
+            label_logits = logits.gather(1, chunk_labels[:, None])
+            credit = (label_logits == logits.amax(1, keepdim=True)).float()
+            # A model that says the same of all tokens knows none.
+            best_rows = credit[:, 0].nonzero()[:, 0]
+            if best_rows.numel():
+                best = logits[best_rows]
+                credit[best_rows] /= (best == best.amax(1, keepdim=True)).sum(1, keepdim=True)
+            loss = nn.functional.cross_entropy(logits, chunk_labels, reduction="none")
+            chunks.append(torch.cat([-loss[:, None], credit], dim=1))
+    if not chunks:
+        return torch.zeros(0, 2)
+    return torch.cat(chunks)
 
 
 class Probe(Measurement):
-    """A linear classifier on frozen states: of words (each layer), or of texts and pairs (mean of
-    each layer, pooled).
+    """A linear classifier on frozen states of words, texts or pairs.
+
+    Of words each layer is probed; of texts and pairs the mean of each layer, and the pooled state.
 
     The classifier is a logistic regression on standardised states, fitted to the training examples
     and scored on the others. The main score is the best state's, chosen by it. Words have a control
@@ -149,24 +155,27 @@ class Probe(Measurement):
     def __init__(self, *, strength: float, max_iterations: int, **measurement: Any) -> None:
         super().__init__(**measurement)
         self.solver: Any = {"strength": strength, "max_iterations": max_iterations}
-        splits = self.splits = self.data.train, self.data.validation
-        is_of_words = isinstance(self.data.train_sequences, TaggedSequences)
-        self.label_names = getattr(splits[0], "label_names", ())
-        if (
-            not (is_of_words or isinstance(self.data.train_sequences, TokenSequences))
-            or not self.label_names
-        ):
+        self.splits = (self.data.train, self.data.validation)
+        sequences = self.data.train_sequences
+        is_of_words = isinstance(sequences, TaggedSequences)
+        # Numbers have no names; choices and spans are no classes.
+        self.label_names = getattr(self.data.train, "label_names", ())
+        if not self.label_names or not isinstance(sequences, TaggedSequences | TokenSequences):
             raise ValueError(
                 "a probe tells classes of words, texts or pairs; this task has numbers, choices or"
                 " spans"
             )
-        self.words = [self._read(split.words) for split in splits] if is_of_words else None
-        self.labels = [np.asarray(getattr(split, "input_labels", split.labels)) for split in splits]
-        layers = range(self.encoder.config.num_hidden_layers + 1)
-        self.names = [
-            *(f"layer_{number}" for number in layers),
-            *([] if is_of_words else ["pooled"]),
-        ]
+        self.words: list[list[str]] | None = None
+        if is_of_words:
+            self.words = [self._read(split.words) for split in self.splits]
+        self.labels = []
+        for split in self.splits:
+            self.labels.append(np.asarray(getattr(split, "input_labels", split.labels)))
+        num_states = self.encoder.config.num_hidden_layers + 1
+        # One classifier a state: C of them.
+        self.names = [f"layer_{number}" for number in range(num_states)]
+        if not is_of_words:
+            self.names.append("pooled")
         self.gradients: list[float] = []  # the largest entry at the end of each regression
 
     def val_dataloader(self) -> Any:
@@ -175,75 +184,80 @@ class Probe(Measurement):
     def _read(self, words: Sequence[str]) -> list[str]:
         """What the encoder is given of each word: to an uncased one, The and the are the same."""
         ids, lengths = self.data.inputs.tokenizer.encode_words(words)
-        return [" ".join(map(str, one)) for one in np.split(ids, np.cumsum(lengths)[:-1])]
+        ids_of_words = np.split(ids, np.cumsum(lengths)[:-1])
+        return [" ".join(map(str, word_ids)) for word_ids in ids_of_words]
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        output, layout = self.states(batch, output_hidden_states=True), batch["layout"]
+        output = self.states(batch, output_hidden_states=True)
+        layout = batch["layout"]
         # [T, C, H]
-        found = torch.stack([*output.hidden_states[:-1], output.sequence_output], dim=1).float()
+        states = torch.stack([*output.hidden_states[:-1], output.sequence_output], dim=1).float()
         if self.words is not None:
-            values, index = found[batch["word_slots"]], batch["word_index"]
+            values = states[batch["word_slots"]]
+            index = batch["word_index"]
         else:
-            means = self.encoder.sentence_states(found.flatten(1), layout, "mean").view(
-                -1, *found.shape[1:]
-            )
-            values = torch.cat(
-                [means, self.encoder.pool(output.sequence_output, layout).float()[:, None]], dim=1
-            )
+            # The layers side by side are one state a token, of which the mean is taken.
+            means = self.encoder.sentence_states(states.flatten(1), layout, "mean")
+            pooled = self.encoder.pool(output.sequence_output, layout).float()
+            values = torch.cat([means.view(-1, *states.shape[1:]), pooled[:, None]], dim=1)
             index = batch["example_index"]
         self._collected.append((dataloader_idx, index.cpu(), values.cpu()))
 
     def evaluate(self, collected: Sequence[tuple[int, Tensor, Tensor]]) -> Evaluation:
-        parts = [
-            [(index, values) for side, index, values in collected if side == number]
-            for number in (0, 1)
-        ]
-        # [N, C, H]
-        states = [
-            in_order(mine, len(labels)) for mine, labels in zip(parts, self.labels, strict=True)
-        ]
-        if not all(np.isfinite(values).all() for values in states):
+        # [N, C, H] of the training and of the validation split
+        train, validation = (self._split_states(collected, number) for number in (0, 1))
+        if not (np.isfinite(train).all() and np.isfinite(validation).all()):
             raise ValueError(f"the encoder has states that are no numbers: {DAMAGED_WEIGHT}")
-        controls = (
-            control_labels(self.words[0], self.words[1], len(self.label_names))
-            if self.words
-            else None
-        )
-        scores, answers = dict[str, float](), dict[str, np.ndarray]()
+        train_labels, validation_labels = self.labels
+        controls = None
+        if self.words:
+            controls = control_labels(self.words[0], self.words[1], len(self.label_names))
+        scores: dict[str, float] = {}
+        predictions: dict[str, np.ndarray] = {}
+        # A classifier for each state, and one more on the control task of words.
         for number, name in enumerate(self.names):
-            mean, spread = states[0][:, number].mean(0), states[0][:, number].std(0)
-            scale = np.where(spread > 0, spread, 1.0).astype("f4")
-            train, validation = ((one[:, number] - mean) / scale for one in states)
-            answers[name] = self._answers(train, self.labels[0], validation)
-            scores[f"accuracy/{name}"] = float((answers[name] == self.labels[1]).mean())
+            x, x_validation = _standardised(train[:, number], validation[:, number])
+            predictions[name] = self._fit_and_predict(x, train_labels, x_validation)
+            accuracy = float((predictions[name] == validation_labels).mean())
+            scores[f"accuracy/{name}"] = accuracy
             if controls:
-                guesses = self._answers(train, controls[0], validation)
-                scores[f"control_accuracy/{name}"] = float((guesses == controls[1]).mean())
-                scores[f"selectivity/{name}"] = (
-                    scores[f"accuracy/{name}"] - scores[f"control_accuracy/{name}"]
-                )
-        self._say_what_is_unfinished()
+                guesses = self._fit_and_predict(x, controls[0], x_validation)
+                control_accuracy = float((guesses == controls[1]).mean())
+                scores[f"control_accuracy/{name}"] = control_accuracy
+                scores[f"selectivity/{name}"] = accuracy - control_accuracy
+        self._warn_of_unfinished()
+        # The scores of the best state stand in front, without its name.
         best = max(self.names, key=lambda name: scores[f"accuracy/{name}"])
-        scores = {
-            key.partition("/")[0]: value for key, value in scores.items() if key.endswith(best)
-        } | scores
-        pairs = zip(
-            *([self.label_names[i] for i in one] for one in (answers[best], self.labels[1])),
-            strict=True,
-        )
-        records = [
-            {"id": str(i), "prediction": said, "label": label}
-            for i, (said, label) in enumerate(pairs)
-        ]
-        return Evaluation(0, scores, records, is_collapsed=len(np.unique(answers[best])) == 1)
+        best_scores = {}
+        for key, value in scores.items():
+            if key.endswith(best):
+                best_scores[key.partition("/")[0]] = value
+        records = []
+        for index, (answer, label) in enumerate(
+            zip(predictions[best], validation_labels, strict=True)
+        ):
+            names = {"prediction": self.label_names[answer], "label": self.label_names[label]}
+            records.append({"id": str(index)} | names)
+        is_collapsed = len(np.unique(predictions[best])) == 1
+        return Evaluation(0, best_scores | scores, records, is_collapsed=is_collapsed)
 
-    def _answers(self, train: np.ndarray, labels: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    def _split_states(
+        self, collected: Sequence[tuple[int, Tensor, Tensor]], number: int
+    ) -> np.ndarray:
+        """[N, C, H]: the states of one of `splits`."""
+        outputs = [(index, values) for split, index, values in collected if split == number]
+        return in_order(outputs, len(self.labels[number]))
+
+    def _fit_and_predict(
+        self, train: np.ndarray, labels: np.ndarray, validation: np.ndarray
+    ) -> np.ndarray:
+        """The classes of validation states, by a classifier that is fitted to the training ones."""
         weights = logistic_regression(train, labels, len(self.label_names), **self.solver)
         gradient = largest_gradient(weights, train, labels, strength=self.solver["strength"])
         self.gradients.append(gradient)
-        return (asked @ weights[:-1] + weights[-1]).argmax(axis=1)
+        return (validation @ weights[:-1] + weights[-1]).argmax(axis=1)
 
-    def _say_what_is_unfinished(self) -> None:
+    def _warn_of_unfinished(self) -> None:
         unfinished = [size for size in self.gradients if size > CONVERGED]
         if unfinished:
             log.warning(
@@ -256,42 +270,57 @@ class Probe(Measurement):
         return float(np.bincount(self.labels[1]).max() / len(self.labels[1]))
 
 
-def control_labels(train: Sequence[str], asked: Sequence[str], num_labels: int) -> list[np.ndarray]:
-    """Of each word a label that is its own wherever it stands, all equally likely."""
-    words, number = np.unique([*train, *asked], return_inverse=True)
-    return np.split(
-        np.random.default_rng(0).integers(num_labels, size=len(words))[number], [len(train)]
-    )
+def _standardised(train: np.ndarray, validation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both with the mean and the standard deviation of the training states taken out; [N, H]."""
+    mean = train.mean(0)
+    deviation = train.std(0)
+    scale = np.where(deviation > 0, deviation, 1.0).astype("f4")
+    return (train - mean) / scale, (validation - mean) / scale
+
+
+def control_labels(
+    train: Sequence[str], validation: Sequence[str], num_labels: int
+) -> list[np.ndarray]:
+    """A label for each word of both lists, the same wherever it stands, all equally likely."""
+    # number[i]: which of the different words text i is.
+    words, number = np.unique([*train, *validation], return_inverse=True)
+    labels = np.random.default_rng(0).integers(num_labels, size=len(words))
+    return np.split(labels[number], [len(train)])
 
 
 def logistic_regression(
     x: np.ndarray, labels: np.ndarray, num_classes: int, *, strength: float, max_iterations: int
 ) -> np.ndarray:
-    """Weights [H + 1, classes], the last row is added: the multinomial model with a squared
-    penalty.
+    """Weights [H + 1, classes] of the multinomial model with a squared penalty.
 
-    The same as scikit-learn's LogisticRegression(C=strength), whose penalty leaves the added row
-    alone, and counts two classes as one difference. ValueError where only one class occurs.
+    The last row is added to the scores. The same as scikit-learn's LogisticRegression(C=strength),
+    whose penalty leaves the added row alone, and counts two classes as one difference. ValueError
+    where only one class occurs.
     """
     if len(np.unique(labels)) < 2:
         raise ValueError(
             "every training example has the same class: there is nothing to tell apart"
         )
     with torch.inference_mode(False), torch.enable_grad():
-        states, classes = torch.from_numpy(x), torch.from_numpy(labels)
+        states = torch.from_numpy(x)
+        classes = torch.from_numpy(labels)
         weights = torch.zeros(x.shape[1] + 1, num_classes, dtype=states.dtype, requires_grad=True)
+        # scikit-learn penalises the difference d of two classes' weights: d^2 / 2 is the sum of
+        # both squares, as w1 = -w0 here.
         penalty = (1.0 if num_classes == 2 else 0.5) / (strength * len(x))
-        how: Any = {
-            "tolerance_grad": 1e-7,
-            "tolerance_change": 1e-12,
-            "line_search_fn": "strong_wolfe",
-        }
-        solver = torch.optim.LBFGS([weights], max_iter=max_iterations, **how)
+        solver = torch.optim.LBFGS(
+            [weights],
+            max_iter=max_iterations,
+            tolerance_grad=1e-7,
+            tolerance_change=1e-12,
+            line_search_fn="strong_wolfe",
+        )
 
         def loss() -> Tensor:
             solver.zero_grad()
             mean = nn.functional.cross_entropy(states @ weights[:-1] + weights[-1], classes)
-            (value := mean + penalty * weights[:-1].square().sum()).backward()
+            value = mean + penalty * weights[:-1].square().sum()
+            value.backward()
             return value
 
         solver.step(loss)
@@ -308,9 +337,11 @@ def largest_gradient(
     """Largest entry of the gradient of what `logistic_regression` minimises; 0 at the optimum."""
     num_classes = weights.shape[1]
     scores = (x @ weights[:-1] + weights[-1]).astype(np.float64)
-    shares = np.exp(scores - scores.max(axis=1, keepdims=True))
-    shares /= shares.sum(axis=1, keepdims=True)
-    errors = (shares - np.eye(num_classes)[labels]) / len(x)  # [N, classes]
+    # The gradient of the mean cross-entropy: probabilities minus the truth, through the states.
+    probabilities = np.exp(scores - scores.max(axis=1, keepdims=True))
+    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    errors = (probabilities - np.eye(num_classes)[labels]) / len(x)  # [N, classes]
     penalty = (2.0 if num_classes == 2 else 1.0) / (strength * len(x))
-    of_states = x.T @ errors + penalty * weights[:-1]
-    return float(max(np.abs(of_states).max(), np.abs(errors.sum(axis=0)).max()))
+    state_gradient = x.T @ errors + penalty * weights[:-1]
+    bias_gradient = errors.sum(axis=0)
+    return float(max(np.abs(state_gradient).max(), np.abs(bias_gradient).max()))

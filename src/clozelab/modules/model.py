@@ -1,5 +1,4 @@
-"""A whole model: encoder, heads, tokenizer and what they are for, read from a folder and written to
-one.
+"""A whole model: encoder, heads, tokenizer and what they are for, in a folder.
 
 The layout is Hugging Face's. A folder of ours may hold what that has no class for: a BiLSTM between
 encoder and output layer, a mix of the encoder's layers, a causal encoder; its model_type is then
@@ -23,12 +22,17 @@ from torch import Tensor, nn
 from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
 from clozelab.models import folders
 from clozelab.models.encoder import Encoder
-from clozelab.models.families.bert import COMMON_HEADS, OWN_TYPE, POOLED_KINDS, Family
+from clozelab.models.families.bert import (
+    COMMON_HEADS,
+    CUSTOM_MODEL_TYPE_PREFIX,
+    POOLED_KINDS,
+    Family,
+)
 from clozelab.models.heads import BiLSTM, FeatureMix
-from clozelab.suggestions import hint
+from clozelab.text.did_you_mean import hint
 
 log = logging.getLogger(__name__)
-# some folders pad the embedding matrix to a multiple of up to 128 beyond the vocabulary
+# Some folders pad the embedding matrix to a multiple of up to 128 beyond the vocabulary.
 MAX_PADDED_ENTRIES = 127
 TASK_KINDS = ("classification", "tags", "choices", "spans")
 NAMED_KINDS = ("lm", "nsp", "sop", "rtd", "spans")  # whose tensors' names say which they are
@@ -41,27 +45,24 @@ class Model:
 
     folder: Path
     encoder: Encoder
+    # By kind (models/families/bert.py): those with weights in the folder; "bilstm" and
+    # "feature_mix" among them.
     heads: nn.ModuleDict
-    """By kind (models/families/bert.py): those with weights in the folder; "bilstm" and
-    "feature_mix" among them.
-    """
+    # Kinds of heads, and "pooler", that the architecture has and the folder has no weights for; a
+    # head that reads a pooler without weights is one of them.
     untrained: tuple[str, ...]
-    """Kinds of heads, and "pooler", that the architecture has and the folder has no weights for; a
-    head that reads a pooler without weights is one of them."""
     tokenizer: Tokenizer
     config: Mapping[str, Any]  # config.json as it is
     architecture: str
+    # classification, multi_label, regression, tags, choices, spans or embedding; None: not
+    # fine-tuned
     task: str | None
-    """classification, multi_label, regression, tags, choices, spans or embedding; None: not
-    fine-tuned."""
     labels: tuple[str, ...]  # of classification and tags, by the order of the outputs
-    # of a sequence with its special tokens: the longest that was trained, as far as it is recorded
-    max_length: int
+    max_length: int  # tokens of the longest sequence that was trained, as far as it is recorded
 
     @property
     def texts_per_example(self) -> int | None:
-        """Of classification: 1 where single texts were trained on, 2 where pairs; None where that
-        is not recorded."""
+        """Of a classifier: 1 if it was trained on single texts, 2 if on pairs, None if unknown."""
         recorded = self.config.get("clozelab", {}).get("texts_per_example")
         if recorded is None:
             return None
@@ -69,31 +70,33 @@ class Model:
 
 
 def find_model(name: str, *, from_hub: bool = False) -> Path:
-    """The folder, or file, of a model: one in the Hugging Face layout or Google's, a run's `model`
-    or `encoder`.
+    """The folder, or file, of a model: in Hugging Face's layout or Google's, or of a run.
 
-    `from_hub`: where there is no such folder, NAME@COMMIT is fetched from the Hugging Face hub, or
-    its local copy.
+    Of a run's folder it is `model` or `encoder`. `from_hub`: where there is no such folder,
+    NAME@COMMIT is fetched from the Hugging Face hub, or its local copy.
     """
     path = Path(name).expanduser()
     if path.is_file():
         return path
-    if found := [
-        place
-        for place in [path, path / "model", path / "encoder"]
-        if folders.config_path(place).is_file()
-    ]:
-        return found[0]
-    if path.is_dir() or not from_hub:
-        told = (
-            ""
-            if path.is_dir()
-            else "; a name on the Hugging Face hub needs hub=true and NAME@COMMIT"
-        )
-        raise ValueError(
-            f"{name}: no model here, expected {folders.CONFIG_FILE} in it, or in its model/ (a"
-            f" fine-tuning run) or encoder/ (a pre-training run){told}"
-        )
+    for folder in (path, path / "model", path / "encoder"):
+        if folders.config_path(folder).is_file():
+            return folder
+    if from_hub and not path.is_dir():
+        return _fetch_from_hub(name)
+    advice = ""
+    if not path.is_dir():
+        advice = "; a name on the Hugging Face hub needs hub=true and NAME@COMMIT"
+    raise ValueError(
+        f"{name}: no model here, expected {folders.CONFIG_FILE} in it, or in its model/ (a"
+        f" fine-tuning run) or encoder/ (a pre-training run){advice}"
+    )
+
+
+def _fetch_from_hub(name: str) -> Path:
+    """The local copy of NAME@COMMIT, fetched where there is none.
+
+    ValueError where it is not to be had.
+    """
     repository, _, revision = name.partition("@")
     if not re.fullmatch(r"[0-9a-f]{40}", revision):
         raise ValueError(
@@ -103,10 +106,10 @@ def find_model(name: str, *, from_hub: bool = False) -> Path:
     import huggingface_hub
 
     try:
-        get: Any = partial(huggingface_hub.snapshot_download, repository, revision=revision)
-        folder = Path(get(allow_patterns=["*.json", "*.txt", "*.safetensors"]))
+        download: Any = partial(huggingface_hub.snapshot_download, repository, revision=revision)
+        folder = Path(download(allow_patterns=["*.json", "*.txt", "*.safetensors"]))
         if not any(folder.glob("*.safetensors")):
-            folder = Path(get(allow_patterns=["*.json", "*.txt", "pytorch_model*.bin"]))
+            folder = Path(download(allow_patterns=["*.json", "*.txt", "pytorch_model*.bin"]))
     except Exception as problem:  # a foreign library's, of many kinds: no network, no such name
         first = str(problem).partition("\n")[0]
         raise ValueError(
@@ -116,44 +119,26 @@ def find_model(name: str, *, from_hub: bool = False) -> Path:
 
 
 def read_model(path: Path | str, token_types: str = "auto") -> Model:
-    """Reads a folder, or the folder of one file of weights; ValueError says what is wrong, and
-    where.
+    """Reads a folder, or the folder of one file of weights.
 
-    `token_types`: see `open_tokenizer`.
+    `token_types`: see `open_tokenizer`. ValueError says what is wrong, and where.
     """
     path = Path(path)
     folder = path.parent if path.is_file() else path
-    config, family = folders.read_config_dict(folder), folders.read_config(folder).family
+    config = folders.read_config_dict(folder)
+    family = folders.read_config(folder).family
     tokenizer = open_tokenizer(folder, token_types)
     stored = folders.read_tensors(path)
     kinds = _kinds(folder, config, family, stored)
     encoder = folders.load_encoder(folder, stored=stored)
-    is_theirs = not str(config.get("model_type", "")).startswith(OWN_TYPE)
-    if is_theirs and encoder.config.is_causal and POOLED_KINDS & set(kinds):
+    # A folder of other libraries', or of ours that they can read.
+    is_foreign = not str(config.get("model_type", "")).startswith(CUSTOM_MODEL_TYPE_PREFIX)
+    if is_foreign and encoder.config.is_causal and POOLED_KINDS & set(kinds):
         # is_decoder does not move where transformers' classes pool, and their head was trained so.
         encoder.config = replace(encoder.config, pools_first_token=True)
-    task = next((kind for kind in TASK_KINDS if kind in kinds), None)
-    labels = _labels(folder, config, family, task, stored)
-    between, untrained = _between(stored, encoder, config), []
-    heads, lstm = nn.ModuleDict(between), between.get("bilstm")
-    pooler = family.encoder_name("pooler.dense.weight")
-    if encoder.config.pooler and not {pooler, family.prefix + pooler} & stored.keys():
-        untrained.append("pooler")
-    input_size = 2 * lstm.layers[-1]["forward_direction"].hidden_size if lstm else None
-    for kind in kinds:
-        size = input_size if kind in TASK_KINDS else None
-        head = family.head(kind, encoder, num_labels=max(1, len(labels)), input_size=size)
-        pools = (
-            kind in POOLED_KINDS and lstm is None and not getattr(head, "reads_token_states", False)
-        )
-        if folders.has_head(family, kind, head, stored) and not (pools and "pooler" in untrained):
-            folders.load_head(folder, kind, head, stored)
-            heads[kind] = head
-        else:
-            untrained.append(kind)
-    task = task or ("embedding" if "pooling" in config.get("clozelab", {}) else None)
-    if task == "classification":
-        task = _kind_of_classification(config, labels)
+    task_kind = next((kind for kind in TASK_KINDS if kind in kinds), None)
+    labels = _labels(folder, config, family, task_kind, stored)
+    heads, untrained = _read_heads(folder, config, encoder, kinds, len(labels), stored)
     return Model(
         folder=folder,
         encoder=encoder.eval(),
@@ -162,31 +147,72 @@ def read_model(path: Path | str, token_types: str = "auto") -> Model:
         tokenizer=tokenizer,
         config=config,
         architecture=family.architecture(kinds, encoder.config.is_causal),
-        task=task,
+        task=_task(task_kind, config, labels),
         labels=labels,
         max_length=max_positions(folder),
     )
 
 
+def _read_heads(
+    folder: Path,
+    config: Mapping[str, Any],
+    encoder: Encoder,
+    kinds: Sequence[str],
+    num_labels: int,
+    stored: Mapping[str, Tensor],
+) -> tuple[nn.ModuleDict, list[str]]:
+    """The heads that have weights, and the kinds (or "pooler") of those that have none."""
+    family = encoder.config.family
+    between = _between(stored, encoder, config)
+    heads = nn.ModuleDict(between)
+    untrained = []
+    pooler = family.encoder_name("pooler.dense.weight")
+    if encoder.config.pooler and not {pooler, family.prefix + pooler} & stored.keys():
+        untrained.append("pooler")
+    # A BiLSTM stands below the heads of tasks, and makes their inputs wider.
+    lstm = between.get("bilstm")
+    input_size = None
+    if lstm is not None:
+        input_size = 2 * lstm.layers[-1]["forward_direction"].hidden_size
+    for kind in kinds:
+        size = input_size if kind in TASK_KINDS else None
+        head = family.head(kind, encoder, num_labels=max(1, num_labels), input_size=size)
+        reads_states = lstm is not None or getattr(head, "reads_token_states", False)
+        reads_pooler = kind in POOLED_KINDS and not reads_states
+        lacks_pooler = reads_pooler and "pooler" in untrained
+        if folders.has_head(family, kind, head, stored) and not lacks_pooler:
+            folders.load_head(folder, kind, head, stored)
+            heads[kind] = head
+        else:
+            untrained.append(kind)
+    return heads, untrained
+
+
+def _task(kind: str | None, config: Mapping[str, Any], labels: Sequence[str]) -> str | None:
+    """What a model is fine-tuned for, as Model.task has it."""
+    if kind == "classification":
+        return _kind_of_classification(config, labels)
+    if kind is None and "pooling" in config.get("clozelab", {}):
+        return "embedding"
+    return kind
+
+
 def has_pooler(model: Model) -> bool:
     """Whether the class that holds the model's heads has a pooler, and this one's is trained."""
-    return (
-        model.encoder.config.family.reads_pooler(list(model.heads))
-        and "pooler" not in model.untrained
-    )
+    reads_pooler = model.encoder.config.family.reads_pooler(list(model.heads))
+    return reads_pooler and "pooler" not in model.untrained
 
 
 def trained_pooling(folder: Path) -> str:
-    """What a text's vector is: as sentence-transformers takes it, where the folder says; as
-    trained; else the mean.
-    """
-    said = folder / "1_Pooling" / folders.CONFIG_FILE
-    modes = json.loads(said.read_bytes()) if said.is_file() else {}
-    names = {"cls": "cls_token", "mean": "mean_tokens"}
-    known = [kind for kind, name in names.items() if modes.get(f"pooling_mode_{name}")]
-    return str(
-        (known or [folders.read_config_dict(folder).get("clozelab", {}).get("pooling", "mean")])[0]
-    )
+    """How a text's vector is pooled: as sentence-transformers' file says, as trained, else mean."""
+    path = folder / "1_Pooling" / folders.CONFIG_FILE
+    if path.is_file():
+        modes = json.loads(path.read_bytes())
+        if modes.get("pooling_mode_cls_token"):
+            return "cls"
+        if modes.get("pooling_mode_mean_tokens"):
+            return "mean"
+    return str(folders.read_config_dict(folder).get("clozelab", {}).get("pooling", "mean"))
 
 
 def write_model(
@@ -203,34 +229,37 @@ def write_model(
     extra_config: Mapping[str, Any] | None = None,
     extra_files: Mapping[str, str | bytes] | None = None,
 ) -> None:
-    """Writes a whole folder, replacing one that is there; its class follows from the kinds of
-    `heads`.
+    """Writes a whole folder, replacing one that is there.
+
+    Its class follows from the kinds of `heads`.
 
     Args:
         labels: of classification and tags, by the order of the outputs.
         is_multi_label: the labels do not exclude each other.
         max_length: the longest sequence that it was trained on, for the tokenizer; None: 512 at
-        most.
+            most.
         with_pooler: False leaves out one that no head of these reads, or that is not trained.
         extra_config, extra_files: further keys of config.json, and further files.
     """
-    extra: dict[str, Any] = {"problem_type": "regression"} if is_regression else {}
+    config: dict[str, Any] = {}
+    names = labels
+    # transformers tells a regression by its one label.
+    if is_regression:
+        config["problem_type"] = "regression"
+        names = ["LABEL_0"]
     if is_multi_label:
-        extra["problem_type"] = MULTI_LABEL
-    if names := ["LABEL_0"] if is_regression else labels:
-        extra |= {
-            "id2label": dict(enumerate(names)),
-            "label2id": {name: i for i, name in enumerate(names)},
-        }
+        config["problem_type"] = MULTI_LABEL
+    if names:
+        config["id2label"] = dict(enumerate(names))
+        config["label2id"] = {name: number for number, name in enumerate(names)}
     longest = max_length or min(512, encoder.config.max_position_embeddings)
     files = with_max_length({**tokenizer.files(), **(extra_files or {})}, longest)
-    more = extra | dict(extra_config or {})
     folders.save_encoder_folder(
         folder,
         encoder,
         heads=heads,
         tokenizer_files=files,
-        extra_config=more,
+        extra_config=config | dict(extra_config or {}),
         with_pooler=with_pooler,
     )
 
@@ -245,26 +274,27 @@ def _kinds(
     folder: Path, config: Mapping[str, Any], family: Family, stored: Mapping[str, Tensor]
 ) -> list[str]:
     """The heads that the folder's configuration names, and those that its tensors' names say."""
-    known = {kind: family.head_name(kind, "") for kind in NAMED_KINDS}
-    found = {
-        kind
-        for kind, beginning in known.items()
-        if any(name.startswith(beginning) for name in stored)
-    }
-    if architectures := config.get("architectures"):
+    # Some heads' tensors say what they are; `classifier` may be of several kinds.
+    kinds = set()
+    for kind in NAMED_KINDS:
+        prefix = family.head_name(kind, "")
+        if any(name.startswith(prefix) for name in stored):
+            kinds.add(kind)
+    architectures = config.get("architectures")
+    if architectures:
         try:
-            found |= family.kinds(str(architectures[0]))
+            kinds |= family.kinds(str(architectures[0]))
         except ValueError as error:
             raise ValueError(f"{folder}: {error}") from None
     elif "classifier.weight" in stored:
-        if folders.config_path(folder).name != folders.GOOGLE_CONFIG_FILE:
+        path = folders.config_path(folder)
+        if path.name != folders.GOOGLE_CONFIG_FILE:
             raise ValueError(
-                f"{folders.config_path(folder)} names no architecture, and a classifier may be of"
-                " many: add one, "
+                f"{path} names no architecture, and a classifier may be of many: add one, "
                 f'for example "architectures": ["{family.class_name}ForSequenceClassification"]'
             )
-        found.add("classification")  # that of Google's run_classifier.py
-    return [kind for kind in COMMON_HEADS if kind in found]
+        kinds.add("classification")  # that of Google's run_classifier.py
+    return [kind for kind in COMMON_HEADS if kind in kinds]
 
 
 def _labels(
@@ -277,55 +307,58 @@ def _labels(
     """Names of the classes; ValueError where they are not as many as the head has."""
     if task not in ("classification", "tags"):
         return ()
-    tensors = (stored.get(family.head_name(task, name)) for name in ("weight", "out_proj.weight"))
-    number = next((len(tensor) for tensor in tensors if tensor is not None), None)
-    place = folders.config_path(folder)
-    if config.get("problem_type") == "regression" and (number or 1) > 1:
-        raise ValueError(f"{place}: a regression of {number} numbers; one is supported")
-    named = named_labels(config, place)
-    if not named:
-        return tuple(
-            f"LABEL_{index}" for index in range(number or int(config.get("num_labels", 2)))
-        )
-    if number not in (None, len(named)):
+    out_proj = stored.get(family.head_name(task, "out_proj.weight"))
+    weight = stored.get(family.head_name(task, "weight"), out_proj)
+    num_outputs = None
+    if weight is not None:
+        num_outputs = len(weight)
+    path = folders.config_path(folder)
+    if config.get("problem_type") == "regression" and (num_outputs or 1) > 1:
+        raise ValueError(f"{path}: a regression of {num_outputs} numbers; one is supported")
+    labels = named_labels(config, path)
+    if not labels:
+        num_labels = num_outputs or int(config.get("num_labels", 2))
+        return tuple(f"LABEL_{index}" for index in range(num_labels))
+    if num_outputs not in (None, len(labels)):
         raise ValueError(
-            f"{place} names {len(named)} labels (id2label), but the head has {number} outputs: "
-            "they do not belong together"
+            f"{path} names {len(labels)} labels (id2label), but the head has {num_outputs} outputs:"
+            " they do not belong together"
         )
     if task == "classification":
-        _refuse_twins(named, place)
-    return tuple(named)
+        _refuse_twins(labels, path)
+    return tuple(labels)
 
 
-def _refuse_twins(labels: Sequence[str], place: Path) -> None:
+def _refuse_twins(labels: Sequence[str], path: Path) -> None:
     """ValueError for two classes of one name, whose probabilities nobody could tell apart."""
     for label in labels:
         if labels.count(label) > 1:
             raise ValueError(
-                f"{place}: id2label calls two classes {label!r}; give each a name of its own",
+                f"{path}: id2label calls two classes {label!r}; give each a name of its own",
             )
 
 
-def named_labels(config: Mapping[str, Any], place: Path | str) -> list[str]:
-    """The names that a config.json gives the outputs, in their order: by id2label, else by
-    label2id; empty for none.
+def named_labels(config: Mapping[str, Any], path: Path | str) -> list[str]:
+    """The names that a config.json gives the outputs, in their order; empty for none.
 
-    ValueError where they are no names by numbers, where an output in between has none, and where
-    the two say different numbers of a name."""
-    id2label, label2id = config.get("id2label") or {}, config.get("label2id") or {}
+    They come from id2label, else from label2id. ValueError where they are no names by numbers,
+    where an output in between has none, and where the two say different numbers of a name.
+    """
+    id2label = config.get("id2label") or {}
+    label2id = config.get("label2id") or {}
     try:
         numbers = {str(name): int(number) for name, number in label2id.items()}
         names = {int(number): str(name) for number, name in id2label.items()}
     except (ValueError, TypeError, AttributeError):
-        raise ValueError(f"{place}: id2label is {id2label}, not names by their numbers") from None
+        raise ValueError(f"{path}: id2label is {id2label}, not names by their numbers") from None
     if not names:
         names = {number: name for name, number in numbers.items()}
-    _refuse_contradiction(names, numbers, place)
+    _refuse_contradiction(names, numbers, path)
     for number in range(len(names)):
         if number not in names:
-            known = ", ".join(map(str, sorted(names)))
+            numbered = ", ".join(map(str, sorted(names)))
             raise ValueError(
-                f"{place}: id2label has no name for output {number} (it names {known}); add it",
+                f"{path}: id2label has no name for output {number} (it names {numbered}); add it",
             )
     return [names[number] for number in range(len(names))]
 
@@ -333,26 +366,28 @@ def named_labels(config: Mapping[str, Any], place: Path | str) -> list[str]:
 def _refuse_contradiction(
     names: Mapping[int, str],
     numbers: Mapping[str, int],
-    place: Path | str,
+    path: Path | str,
 ) -> None:
     """ValueError where id2label and label2id say different numbers of a name.
 
     Names of label2id alone are what a library leaves there by itself (LABEL_0): they contradict
-    nothing."""
+    nothing.
+    """
     labels = list(names.values())
     for number, name in sorted(names.items()):
         if numbers.get(name, number) != number and labels.count(name) == 1:
             raise ValueError(
-                f"{place} contradicts itself: {name!r} is output {number} in id2label and"
+                f"{path} contradicts itself: {name!r} is output {number} in id2label and"
                 f" {numbers[name]} in label2id; correct the wrong one"
             )
 
 
-def renamed_labels(labels: Sequence[str], names: Any, place: Path | str) -> list[str]:
+def renamed_labels(labels: Sequence[str], names: Any, path: Path | str) -> list[str]:
     """A model's labels, some under other names (label -> name).
 
     ValueError for what is no such mapping, for a label that the model lacks, and for two labels of
-    one name."""
+    one name.
+    """
     if not isinstance(names, Mapping):
         raise ValueError(
             f"label_names={names}: write {{MODEL_NAME: NAME, ...}}, a name of each label to be"
@@ -360,14 +395,14 @@ def renamed_labels(labels: Sequence[str], names: Any, place: Path | str) -> list
         )
     if not names:
         return list(labels)
-    chosen = {str(label): str(name) for label, name in names.items()}
-    for label in chosen:
+    new_names = {str(label): str(name) for label, name in names.items()}
+    for label in new_names:
         if label not in labels:
-            raise ValueError(f"label_names: {place} has no label {label!r}; {hint(label, labels)}")
-    renamed = [chosen.get(label, label) for label in labels]
+            raise ValueError(f"label_names: {path} has no label {label!r}; {hint(label, labels)}")
+    renamed = [new_names.get(label, label) for label in labels]
     for label in renamed:
         if renamed.count(label) > 1:
-            raise ValueError(f"label_names: two labels of {place} would be called {label!r}")
+            raise ValueError(f"label_names: two labels of {path} would be called {label!r}")
     return renamed
 
 
@@ -384,31 +419,31 @@ def _between(
     stored: Mapping[str, Tensor], encoder: Encoder, config: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What stands between encoder and output layer, in the sizes of its tensors."""
-    found: dict[str, Any] = {}
-    own = {
-        name.removeprefix("bilstm."): value
-        for name, value in stored.items()
-        if name.startswith("bilstm.")
-    }
-    if own:
-        first, layers = (
-            own["layers.0.forward_direction.weight_ih_l0"],
-            {name.split(".")[1] for name in own},
-        )
-        found["bilstm"] = BiLSTM(first.shape[1], first.shape[0] // 4, len(layers), 0.0)
-        found["bilstm"].load_state_dict(own)
-    if features := config.get("clozelab", {}).get("features"):
-        found["feature_mix"] = FeatureMix(
+    between: dict[str, Any] = {}
+    # For example bilstm.layers.0.forward_direction.weight_ih_l0.
+    tensors = _without_prefix(stored, "bilstm.")
+    if tensors:
+        # An LSTM's four gates lie below each other: [4 * hidden, inputs].
+        gates, input_size = tensors["layers.0.forward_direction.weight_ih_l0"].shape
+        num_layers = len({name.split(".")[1] for name in tensors})
+        between["bilstm"] = BiLSTM(input_size, gates // 4, num_layers, 0.0)
+        between["bilstm"].load_state_dict(tensors)
+    features = config.get("clozelab", {}).get("features")
+    if features:
+        between["feature_mix"] = FeatureMix(
             features, encoder.config.num_hidden_layers, encoder.config.hidden_size
         )
-        beginning = "feature_mix."
-        mix = {
-            name.removeprefix(beginning): x
-            for name, x in stored.items()
-            if name.startswith(beginning)
-        }
-        found["feature_mix"].load_state_dict(mix)
-    return found
+        between["feature_mix"].load_state_dict(_without_prefix(stored, "feature_mix."))
+    return between
+
+
+def _without_prefix(stored: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors below a prefix, by the rest of their names."""
+    tensors = {}
+    for name, tensor in stored.items():
+        if name.startswith(prefix):
+            tensors[name.removeprefix(prefix)] = tensor
+    return tensors
 
 
 def open_tokenizer(folder: Path, token_types: str = "auto") -> Tokenizer:
@@ -423,20 +458,20 @@ def open_tokenizer(folder: Path, token_types: str = "auto") -> Tokenizer:
             " token_types=one)",
             folder,
         )
-    rows, entries = folders.read_config(folder).vocab_size, tokenizer.vocab_size
-    made_with = folders.read_config_dict(folder).get("clozelab", {}).get("tokenizer_fingerprint")
+    rows = folders.read_config(folder).vocab_size
+    entries = tokenizer.vocab_size
     if entries > rows or rows - entries > MAX_PADDED_ENTRIES:
         raise ValueError(
             f"{folder}: the encoder has embeddings for {rows} ids and its tokenizer files hold"
             f" {entries}{_without_embeddings(tokenizer, rows)}: they do not belong together; put"
             " back the tokenizer files it was trained with"
         )
-    known = {tokenizer.fingerprint, tokenizer.released}
-    if made_with is not None and made_with not in known:
+    trained_with = folders.read_config_dict(folder).get("clozelab", {}).get("tokenizer_fingerprint")
+    if trained_with not in (None, tokenizer.fingerprint, tokenizer.released):
         raise ValueError(
             f"{folder}: the tokenizer files are not those the encoder was trained with (their"
-            f" fingerprint is {tokenizer.fingerprint[:12]}, config.json says {made_with[:12]}); put"
-            " the right ones back"
+            f" fingerprint is {tokenizer.fingerprint[:12]}, config.json says {trained_with[:12]});"
+            " put the right ones back"
         )
     if entries < rows:
         log.info(
@@ -445,7 +480,7 @@ def open_tokenizer(folder: Path, token_types: str = "auto") -> Tokenizer:
             rows - entries,
             entries,
         )
-    # fresh weights never read the weights file, which checks them otherwise
+    # Fresh weights never read the weights file, which checks them otherwise.
     folders.verify_checksums(folder)
     return tokenizer
 
@@ -455,22 +490,28 @@ def _without_embeddings(tokenizer: Tokenizer, rows: int) -> str:
     beyond = tokenizer.vocabulary[rows:]
     if not beyond or not set(beyond) <= set(tokenizer.added_tokens):
         return ""
-    shown = ", ".join(beyond[:3]) + (", ..." if len(beyond) > 3 else "")
+    tokens = ", ".join(beyond[:3])
+    if len(beyond) > 3:
+        tokens += ", ..."
     return (
-        f" (of the added tokens, {shown} have none:"
+        f" (of the added tokens, {tokens} have none:"
         f" model.resize_token_embeddings({tokenizer.vocab_size}) makes them)"
     )
 
 
 def max_positions(folder: Path) -> int:
-    """The longest sequence that the encoder was trained on or, where that is not recorded, has
-    positions for.
+    """Tokens of the longest sequence that the encoder was trained on.
+
+    Where that is not recorded, those it has positions for.
     """
     positions = folders.read_config(folder).max_position_embeddings
-    trained = max(
-        folders.read_config_dict(folder).get("clozelab", {}).get("trained_seq_lengths", [positions])
-    )
+    recorded = folders.read_config_dict(folder).get("clozelab", {})
+    trained = max(recorded.get("trained_seq_lengths", [positions]))
     if trained < positions:
-        said = "%s: trained on sequences of up to %d tokens (of %d positions), longer ones are cut"
-        log.info(said, folder, trained, positions)
+        log.info(
+            "%s: trained on sequences of up to %d tokens (of %d positions), longer ones are cut",
+            folder,
+            trained,
+            positions,
+        )
     return min(positions, trained)

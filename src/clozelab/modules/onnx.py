@@ -1,9 +1,8 @@
-"""A model as ONNX: encoder and heads over padded batches of any size and length, compared with what
-they gave here.
+"""A model as ONNX: encoder and heads over padded batches of any size and length.
 
-Unusual: the encoder has no batch dimension, so a batch [B, S] goes through it as one stream of B*S
-tokens, by the very modules that were trained; only what attention is told of the batch is made from
-the attention mask.
+The file is compared with what the model gave here. Unusual: the encoder has no batch dimension, so
+a batch [B, S] goes through it as one stream of B*S tokens, by the very modules that were trained;
+only what attention is told of the batch is made from the attention mask.
 
 Letters: T tokens in the stream, B sequences, S slots a row, H hidden size, K labels, V vocabulary.
 """
@@ -19,71 +18,83 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from clozelab.models.attention import Context, DenseRows, out_of_sight
+from clozelab.models.attention import AttentionInputs, DenseRows, masked_pairs
 from clozelab.models.families.bert import POOLED_KINDS
 from clozelab.models.layout import Layout
 from clozelab.modules.model import Model, has_pooler
 from clozelab.training.host import require_package
 
+# int64 [B, S] each; the mask is 1 for tokens, which stand in front, and 0 for padding.
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-"""int64 [B, S] each; the mask is 1 for tokens, which stand in front, and 0 for padding."""
 TOLERANCE = 1e-4
+# Kind of head -> what its output is called beside others. Alone it is called "logits", and others
+# KIND_logits.
 OUTPUTS = {"lm": "prediction_logits", "nsp": "seq_relationship_logits"}
-"""Kind of head -> what its output is called beside others; alone it is called "logits", and others
-KIND_logits.
-"""
 
 
 class Padded(nn.Module):
-    """[B, S] three times -> last_hidden_state [B, S, H], pooler_output [B, H] where it is trained,
-    and each head's.
+    """Encoder and heads over a padded batch.
+
+    [B, S] three times -> last_hidden_state [B, S, H], pooler_output [B, H] where it is trained, and
+    the outputs of each head.
     """
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.encoder, self.heads, self.kinds = model.encoder, model.heads, list(model.heads)
+        self.encoder = model.encoder
+        self.heads = model.heads
+        self.kinds = list(model.heads)
         self.has_pooler = has_pooler(model)
-        self.names = ["last_hidden_state", *(["pooler_output"] if self.has_pooler else [])]
-        self.names += [name for kind in self.kinds for name in names_of(kind, model)]
+        self.names = ["last_hidden_state"]
+        if self.has_pooler:
+            self.names.append("pooler_output")
+        for kind in self.kinds:
+            self.names += names_of(kind, model)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
     ) -> tuple[Tensor, ...]:
         size, width = input_ids.shape
         states = self._stream(input_ids, attention_mask, token_type_ids).view(size, width, -1)
-        pooled = torch.zeros_like(input_ids[:, 0])
+        # The state of one token a row is pooled: [B] slots -> [B, H].
+        slots = torch.zeros_like(input_ids[:, 0])
         if self.encoder.config.pools_last_token:
-            pooled = attention_mask.sum(1) - 1
-        tokens = states.gather(1, pooled[:, None, None].expand(-1, 1, states.shape[2])).squeeze(1)
-        found = [states, *([self.encoder.pooler(tokens)] if self.has_pooler else [])]
+            slots = attention_mask.sum(1) - 1
+        tokens = states.gather(1, slots[:, None, None].expand(-1, 1, states.shape[2])).squeeze(1)
+        outputs = [states]
+        if self.has_pooler:
+            outputs.append(self.encoder.pooler(tokens))
         for kind in self.kinds:
             head = self.heads[kind]
-            if kind in POOLED_KINDS:
-                reads_states = getattr(head, "reads_token_states", False)
-                found.append(head(tokens if reads_states else self.encoder.pooler(tokens)))
+            if kind in POOLED_KINDS and getattr(head, "reads_token_states", False):
+                outputs.append(head(tokens))
+            elif kind in POOLED_KINDS:
+                outputs.append(head(self.encoder.pooler(tokens)))
             elif kind == "spans":
-                found += head(states).unbind(-1)
+                outputs += head(states).unbind(-1)
             else:
-                found.append(head(states))
-        return tuple(found)
+                outputs.append(head(states))
+        return tuple(outputs)
 
     def _stream(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """[B*S, H]."""
-        encoder, (size, width) = self.encoder, input_ids.shape
+        encoder = self.encoder
+        size, width = input_ids.shape
         positions = torch.arange(width, device=input_ids.device).expand(size, width).flatten()
         hidden = encoder.embeddings(input_ids.flatten(), token_type_ids.flatten(), positions)
         if encoder.embeddings_project is not None:
             hidden = encoder.embeddings_project(hidden)
         rotation = encoder.embeddings.position_embeddings.rotation(positions)
-        padding, itself = attention_mask[:, None, None] == 0, torch.eye(width, dtype=torch.bool)
+        # A padding slot sees itself, or its softmax would have nothing to add up.
+        is_padding = attention_mask[:, None, None] == 0  # [B, 1, 1, S]
+        hidden_padding = is_padding & ~torch.eye(width, dtype=torch.bool)
         for number, mask in enumerate(encoder.masks):
-            # [B, 1, S, S]
-            unseen = out_of_sight(width, mask, input_ids.device) | (padding & ~itself)
+            unseen = masked_pairs(width, mask, input_ids.device) | hidden_padding  # [B, 1, S, S]
             bias = torch.zeros(unseen.shape, dtype=hidden.dtype).masked_fill(unseen, -torch.inf)
-            context = Context(DenseRows(size, width, bias, "sdpa", mask), mask, rotation)
-            hidden = encoder.layer[number * len(encoder.layer) // len(encoder.masks)](
-                hidden, context
-            )
+            inputs = AttentionInputs(DenseRows(size, width, bias, "sdpa", mask), mask, rotation)
+            # Fewer layers than masks where several share their weights.
+            layer = encoder.layer[number * len(encoder.layer) // len(encoder.masks)]
+            hidden = layer(hidden, inputs)
         return encoder.final_norm(hidden)
 
 
@@ -95,19 +106,22 @@ def names_of(kind: str, model: Model) -> list[str]:
 
 
 def to_onnx(model: Model) -> bytes:
-    """The file, compared with the model on three shapes that the export has not seen; ValueError
-    where they differ.
+    """The file, compared with the model on three shapes that the export has not seen.
+
+    ValueError where they differ.
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):
         require_package(package, "export", "format=onnx")
-    if between := {"bilstm", "feature_mix"} & set(model.heads):
+    between = {"bilstm", "feature_mix"} & set(model.heads)
+    if between:
         raise ValueError(
             f"{model.folder} has a {between.pop()} between encoder and head, which is not exported"
             " to ONNX"
         )
     padded = Padded(model).eval()
+    # Both dimensions of all inputs may have other sizes than the example's.
     dimensions = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=model.max_length)}
-    example = tuple(rows(model, [min(7, model.max_length), 3]).values())
+    example = tuple(random_rows(model, [min(7, model.max_length), 3]).values())
     # Its own account of the steps is long, and goes to stdout.
     with redirect_stdout(io.StringIO()), warnings.catch_warnings(action="ignore"), torch.no_grad():
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
@@ -122,63 +136,68 @@ def to_onnx(model: Model) -> bytes:
         )
     assert program is not None
     content = program.model_proto.SerializeToString()
-    if not (worst := difference(model, padded, content)) <= TOLERANCE:  # or it is no number
+    distance = difference(model, padded, content)
+    if not distance <= TOLERANCE:  # or it is no number
         raise ValueError(
-            f"{model.folder}: onnxruntime gives outputs that are {worst:.1e} away from the model's"
+            f"{model.folder}: onnxruntime gives outputs that are {distance:.1e} away from the"
+            " model's"
         )
     return bytes(content)
 
 
-def rows(model: Model, lengths: list[int], seed: int = 0) -> dict[str, Tensor]:
-    """Random padded sequences of these lengths."""
-    config, slots = model.encoder.config, torch.arange(max(lengths))
-    real = slots < torch.tensor(lengths)[:, None]
+def random_rows(model: Model, lengths: list[int], seed: int = 0) -> dict[str, Tensor]:
+    """Random padded sequences of these lengths, under the names of INPUTS."""
+    config = model.encoder.config
+    is_real = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]  # [B, S]
     generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(0, config.vocab_size, real.shape, generator=generator)
-    types = torch.randint(0, max(1, config.type_vocab_size), real.shape, generator=generator)
-    return dict(
-        zip(
-            INPUTS,
-            (torch.where(real, ids, config.pad_token_id), real.long(), types * real),
-            strict=True,
-        )
-    )
+    ids = torch.randint(0, config.vocab_size, is_real.shape, generator=generator)
+    types = torch.randint(0, max(1, config.type_vocab_size), is_real.shape, generator=generator)
+    return {
+        "input_ids": torch.where(is_real, ids, config.pad_token_id),
+        "attention_mask": is_real.long(),
+        "token_type_ids": types * is_real,
+    }
 
 
 def difference(model: Model, padded: Padded, content: bytes) -> float:
-    """The largest difference on real tokens between onnxruntime's outputs and those of the stream
-    that was trained.
-    """
+    """The largest difference on real tokens between onnxruntime's outputs and the model's own."""
     import onnxruntime
 
-    session, worst, longest = onnxruntime.InferenceSession(content), 0.0, model.max_length
-    for seed, wanted in enumerate(([2], [5, 1, 4, 5], [longest, max(1, longest // 2), 3]), start=1):
-        lengths = [min(length, longest) for length in wanted]
-        batch = rows(model, lengths, seed)
-        theirs = session.run(None, {name: value.numpy() for name, value in batch.items()})
+    session = onnxruntime.InferenceSession(content)
+    longest = model.max_length
+    batches = ([2], [5, 1, 4, 5], [longest, max(1, longest // 2), 3])
+    largest = 0.0
+    for seed, wanted_lengths in enumerate(batches, start=1):
+        lengths = [min(length, longest) for length in wanted_lengths]
+        batch = random_rows(model, lengths, seed)
+        inputs = {name: value.numpy() for name, value in batch.items()}
+        exported_outputs = session.run(None, inputs)
         with torch.no_grad():
-            ours = stream_outputs(model, batch, lengths)
-        real = batch["attention_mask"].bool().numpy()
-        for name, other in zip(padded.names, theirs, strict=True):
-            of_tokens = len(ours[name]) == real.sum() and other.shape[:2] == real.shape
-            far = np.abs(ours[name].numpy() - (other[real] if of_tokens else other)).max()
-            worst = float(np.maximum(worst, far))  # which keeps a NaN
-    return worst
+            model_outputs = stream_outputs(model, batch, lengths)
+        is_real = batch["attention_mask"].bool().numpy()
+        for name, exported in zip(padded.names, exported_outputs, strict=True):
+            expected = model_outputs[name].numpy()
+            # Outputs of tokens are padded there: [B, S, ...] -> [T, ...].
+            if len(expected) == is_real.sum() and exported.shape[:2] == is_real.shape:
+                exported = exported[is_real]
+            distance = np.abs(expected - exported).max()
+            largest = float(np.maximum(largest, distance))  # which keeps a NaN
+    return largest
 
 
 def stream_outputs(model: Model, batch: dict[str, Tensor], lengths: list[int]) -> dict[str, Tensor]:
     """The same outputs by the model itself: [T, ...] of tokens, [B, ...] of sequences."""
-    real, encoder = batch["attention_mask"].bool(), model.encoder
-    ids, types = batch["input_ids"][real], batch["token_type_ids"][real]
-    positions, layout = (
-        torch.cat([torch.arange(length) for length in lengths]),
-        Layout.ragged(lengths),
-    )
-    states = encoder(ids, types, positions, layout).sequence_output
-    found = {"last_hidden_state": states, "pooler_output": encoder.pool(states, layout)}
+    encoder = model.encoder
+    is_real = batch["attention_mask"].bool()
+    positions = torch.cat([torch.arange(length) for length in lengths])
+    layout = Layout.ragged(lengths)
+    states = encoder(
+        batch["input_ids"][is_real], batch["token_type_ids"][is_real], positions, layout
+    ).sequence_output
+    outputs = {"last_hidden_state": states, "pooler_output": encoder.pool(states, layout)}
     for kind, head in model.heads.items():
-        out = head(encoder.pool(states, layout, head) if kind in POOLED_KINDS else states)
-        found |= zip(
-            names_of(kind, model), out.unbind(-1) if kind == "spans" else [out], strict=True
-        )
-    return found
+        inputs = encoder.pool(states, layout, head) if kind in POOLED_KINDS else states
+        values = head(inputs)
+        tensors = values.unbind(-1) if kind == "spans" else [values]
+        outputs.update(zip(names_of(kind, model), tensors, strict=True))
+    return outputs

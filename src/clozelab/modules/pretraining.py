@@ -1,5 +1,4 @@
-"""Pre-training: one Lightning batch is one optimizer step, given as this rank's list of
-micro-batches.
+"""Pre-training: one Lightning batch is one optimizer step, this rank's list of micro-batches.
 
 Unusual: manual optimisation. Each loss term's sum is divided by the number of its predictions in
 the whole global batch (all ranks, all micro-batches), so the gradient does not depend on how the
@@ -31,41 +30,42 @@ from clozelab.modules.model import with_max_length
 from clozelab.objectives.objective import ONE_SOURCE, LossTerm, Objective, TorchBatch, build_models
 from clozelab.training.checkpoints import count_step, seed_forward
 from clozelab.training.guards import SpikeWatch
-from clozelab.training.runtime import uncompiled, widest
+from clozelab.training.runtime import uncompiled, widest_float
 from clozelab.training.stopping import TERMINATED
 
 log = logging.getLogger(__name__)
 
 
 class PretrainingModel(nn.Module):
-    """The models that the objectives train, for a strategy to wrap or shard: one micro-batch to its
-    loss terms.
+    """The models that the objectives train, for a strategy to wrap or shard.
+
+    Its forward takes one micro-batch to its loss terms.
     """
 
     def __init__(self, encoder: Encoder, objectives: Sequence[Objective]) -> None:
         super().__init__()
         self.objectives = list(objectives)
-        self.parts = build_models(encoder, objectives)
-        self.models = nn.ModuleDict(self.parts)
+        self.named_models = build_models(encoder, objectives)
+        self.models = nn.ModuleDict(self.named_models)
         if all(objective.pair is None for objective in objectives):
             # Nothing reads it: DDP would wait for its gradient.
             encoder.pooler.requires_grad_(False)
 
     @property
     def encoder(self) -> Encoder:
-        """The one that is kept."""
-        return self.parts["encoder"].encoder
+        """The encoder that is kept."""
+        return self.named_models["encoder"].encoder
 
     @property
     def encoders(self) -> list[Encoder]:
-        return [model.encoder for model in self.parts.values()]
+        return [model.encoder for model in self.named_models.values()]
 
     def objective_of(self, batch: TorchBatch) -> Objective:
-        """That of the batch's phase."""
+        """The objective of the batch's phase."""
         return self.objectives[batch.get("phase", 0)]
 
     def forward(self, batch: TorchBatch) -> list[LossTerm]:
-        return self.objective_of(batch).terms(self.parts, batch)
+        return self.objective_of(batch).terms(self.named_models, batch)
 
 
 class PretrainingModule(TrainingModule):
@@ -73,9 +73,10 @@ class PretrainingModule(TrainingModule):
 
     Args:
         objectives: one a phase, often the same; a batch names its phase by its number.
+        log_interval_steps: optimizer steps between two published averages.
         matmul_ceiling: FLOP/s of one device, for the utilisation; 0 leaves it out.
         spike: what to do about a suddenly huge gradient (training/guards.py): off, stop, skip or
-        roll_back.
+            roll_back.
     """
 
     def __init__(
@@ -91,24 +92,30 @@ class PretrainingModule(TrainingModule):
         super().__init__(**common)
         self.automatic_optimization = False
         self.model = PretrainingModel(encoder, objectives)
+        # Known once a training begins.
         self.world_size = 1
+        # Sharded over ranks (FSDP), a rank has a part of each weight until they are gathered.
         self._is_sharded = False
         self._whole_weights: dict[str, Tensor] | None = None
-        self.log_interval_steps, self.matmul_ceiling = log_interval_steps, matmul_ceiling
+        self.log_interval_steps = log_interval_steps
+        self.matmul_ceiling = matmul_ceiling
+        # name -> [sum, count] on the device, since the last log point or validation
         self._train_sums: dict[str, Tensor] = {}
         self._validation_sums: dict[str, Tensor] = {}
-        self._validated, self._phase, self.spikes = "", -1, SpikeWatch(spike)
+        self._validated = ""  # the token term of the validation's objective
+        self._phase = -1
+        self.spikes = SpikeWatch(spike)
 
     def on_fit_start(self) -> None:
         self.world_size = self.trainer.world_size
         # A checkpoint is read before the module moves to its device.
-        self._train_sums = {
-            name: values.to(self.device) for name, values in self._train_sums.items()
-        }
+        for name, values in self._train_sums.items():
+            self._train_sums[name] = values.to(self.device)
 
     def configure_model(self) -> None:
-        """Shard over ranks under trainer=fsdp: each layer is a unit, the rest (tied embeddings,
-        heads) is one more.
+        """Shards over ranks under trainer=fsdp.
+
+        Each layer is a unit; the rest (tied embeddings, heads) is one more.
         """
         strategy = getattr(self._trainer, "strategy", None)
         if isinstance(strategy, DDPStrategy) and len(set(self.model.objectives)) > 1:
@@ -120,85 +127,102 @@ class PretrainingModule(TrainingModule):
         from torch.distributed.fsdp import fully_shard
 
         mesh = strategy.device_mesh["data_parallel"]
-        for layer in (layer for encoder in self.model.encoders for layer in encoder.layer):
-            fully_shard(layer, mesh=mesh)
+        for encoder in self.model.encoders:
+            for layer in encoder.layer:
+                fully_shard(layer, mesh=mesh)
         fully_shard(self.model, mesh=mesh)
         self._is_sharded = True
 
     def training_step(self, micro_batches: list[TorchBatch], batch_index: int) -> dict[str, Tensor]:
         """One optimizer step."""
-        step, rate = self.trainer.global_step, self.learning_rate
-        phase, objective = (
-            micro_batches[0].get("phase", 0),
-            self.model.objective_of(micro_batches[0]),
-        )
-        if phase != self._phase and len(self.model.objectives) > 1:
-            names = " and ".join(objective.weights)
-            log.info(
-                "step %d: phase %d of %d, %s", step, phase + 1, len(self.model.objectives), names
-            )
-        self._phase = phase
+        step = self.trainer.global_step
+        rate = self.learning_rate
+        objective = self.model.objective_of(micro_batches[0])
+        self._note_phase(micro_batches[0].get("phase", 0), step, objective)
         counts = self._global_counts(micro_batches, objective)
         loss = torch.zeros((), device=self.device)
         for index, batch in enumerate(micro_batches):
             seed_forward(self.seed, step, self.global_rank, index)
             with self._gradient_sync(index == len(micro_batches) - 1):
-                part = self._forward(batch, counts)
+                micro_loss = self._forward(batch, counts)
                 # DDP and FSDP average gradients over ranks; the loss is already a share of the
                 # global one.
-                self.manual_backward(part * self.trainer.world_size)
-            loss += part.detach()
+                self.manual_backward(micro_loss * self.trainer.world_size)
+            loss += micro_loss.detach()
         norm = self.clip_gradient_norm()
+        # To read a number waits for the device: on a GPU only log points do.
         is_log_step = (step + 1) % self.log_interval_steps == 0 or step + 1 == self.total_steps
         is_cpu = self.device.type == "cpu"
-        looks = is_log_step or (is_cpu and self.spikes.action == "stop")
-        is_left_out = self.spikes.leaves_out(self.trainer, step + 1, norm, looks=looks)
-        if not self.spikes.takes_over and (is_cpu or is_log_step):
+        reads_norm = is_log_step or (is_cpu and self.spikes.action == "stop")
+        skips = self.spikes.should_skip(self.trainer, step + 1, norm, reads_norm=reads_norm)
+        if not self.spikes.in_control and (is_cpu or is_log_step):
             # All ranks see the norm of the whole gradient, each its own loss.
             deciding = norm if self.trainer.world_size > 1 else norm + loss
             self.require_finite(step + 1, deciding, loss=loss, gradient_norm=norm)
-        optimizer, schedule = self.optimizers(), self.lr_schedulers()
-        count_step(self.trainer) if is_left_out else optimizer.step()  # type: ignore[union-attr]
-        optimizer.zero_grad(set_to_none=True)  # type: ignore[union-attr]
-        schedule.step()  # type: ignore[union-attr]
+        optimizer: Any = self.optimizers()
+        schedule: Any = self.lr_schedulers()
+        if skips:
+            count_step(self.trainer)
+        else:
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        schedule.step()
         if is_log_step and self.spikes.spike is None:
             self._publish_training(rate, norm, objective)
         return {"loss": loss}
 
+    def _note_phase(self, phase: int, step: int, objective: Objective) -> None:
+        """Says which phase begins, where there are several."""
+        num_phases = len(self.model.objectives)
+        if phase != self._phase and num_phases > 1:
+            names = " and ".join(objective.weights)
+            log.info("step %d: phase %d of %d, %s", step, phase + 1, num_phases, names)
+        self._phase = phase
+
     def _forward(self, batch: TorchBatch, counts: Tensor) -> Tensor:
         """This micro-batch's share of the global loss; counts [terms]. Adds to the running sums."""
-        loss, objective = torch.zeros((), device=self.device), self.model.objective_of(batch)
+        loss = torch.zeros((), device=self.device)
+        # The sum over weighted terms of (sum here) / (count in the global batch).
+        objective = self.model.objective_of(batch)
         for term, count in zip(self.model(batch), counts, strict=True):
             loss = loss + objective.weights[term.name] / count * term.loss_sum
             add_sums(self._train_sums, term)
-        tokens = sum(batch["layout"].lengths_list)
+        layout = batch["layout"]
+        tokens = sum(layout.lengths_list)
         fraction = objective.counts(batch)[objective.token.name] / tokens
-        per_token = objective.token.flops_per_token(
-            self.model.encoder.config, batch["layout"].max_seqlen, fraction
+        flops_per_token = objective.token.flops_per_token(
+            self.model.encoder.config, layout.max_seqlen, fraction
         )
-        self.throughput.add(tokens, tokens * per_token)
+        self.throughput.add(tokens, tokens * flops_per_token)
         return loss
 
     def _global_counts(self, micro_batches: list[TorchBatch], objective: Objective) -> Tensor:
-        """[terms] predictions of each loss term in the global batch; in the same reduction agrees
-        on a stop, and notes what the batch holds."""
-        counted = [objective.counts(batch) for batch in micro_batches]
-        totals = [sum(counts[name] for counts in counted) for name in objective.weights]
-        requested, contents = (
-            self.stop_requested(),
-            sum(batch.get("contents", 0) for batch in micro_batches),
-        )
+        """[terms] predictions of each loss term in the global batch.
+
+        The same reduction agrees on a stop, and on the digest of what the batch holds.
+        """
+        batch_counts = [objective.counts(batch) for batch in micro_batches]
+        totals = []
+        for name in objective.weights:
+            totals.append(sum(counts[name] for counts in batch_counts))
+        requested = self.stop_requested()
+        contents = sum(batch.get("contents", 0) for batch in micro_batches)
         if self.trainer.world_size == 1:
             self.stop_agreed = requested
-            self.note_batch(contents % 2**40)
-            alone = torch.tensor(totals, dtype=torch.float32)
-            # A copy that does not wait for the work that is queued on a GPU.
-            alone = alone.pin_memory() if self.device.type == "cuda" else alone
-            return alone.to(self.device, non_blocking=self.device.type == "cuda")
-        own = torch.tensor([*totals, requested, contents], dtype=torch.float64, device=self.device)
-        reduced = self._sum_over_ranks(own)
+            self.update_batch_digest(contents % 2**40)
+            counts = torch.tensor(totals, dtype=torch.float32)
+            is_cuda = self.device.type == "cuda"
+            if is_cuda:
+                # A copy that does not wait for the work that is queued on a GPU.
+                counts = counts.pin_memory()
+            return counts.to(self.device, non_blocking=is_cuda)
+        # fp64 holds these integers exactly; one reduction for all of them.
+        local = torch.tensor(
+            [*totals, requested, contents], dtype=torch.float64, device=self.device
+        )
+        reduced = self._sum_over_ranks(local)
         any_requested, contents = (int(value) for value in reduced[-2:].tolist())
-        self.note_batch(contents % 2**40)
+        self.update_batch_digest(contents % 2**40)
         # Every rank that is asked to stop adds its exit status: any sum above zero is a stop.
         self.stop_agreed = requested or (TERMINATED if any_requested else 0)
         return reduced[:-2].float()
@@ -216,27 +240,34 @@ class PretrainingModule(TrainingModule):
     def _publish_training(self, rate: float, norm: Tensor, objective: Objective) -> None:
         """Averages since the last log point, over all ranks."""
         sums, work = self._reduced_progress()
-        seconds = self.throughput.settle(int(work[0]), float(work[1]))
+        tokens, flops = work
+        seconds = self.throughput.settle(int(tokens), float(flops))
         self._train_sums = {}
-        losses = [(weight, *sums[f"{name}_loss"]) for name, weight in objective.weights.items()]
-        metrics = {"train/loss": sum(weight * total / count for weight, total, count in losses)}
-        metrics |= {f"train/{name}": total / count for name, (total, count) in sums.items()}
-        metrics |= {"train/learning_rate": rate, "train/gradient_norm": float(norm)}
+        loss = 0.0
+        for name, weight in objective.weights.items():
+            total, count = sums[f"{name}_loss"]
+            loss += weight * total / count
+        metrics = {"train/loss": loss}
+        for name, (total, count) in sums.items():
+            metrics[f"train/{name}"] = total / count
+        metrics["train/learning_rate"] = rate
+        metrics["train/gradient_norm"] = float(norm)
         if seconds > 0:
-            metrics["train/tokens_per_second"] = float(work[0]) / seconds
+            metrics["train/tokens_per_second"] = float(tokens) / seconds
             if self.matmul_ceiling:
-                metrics["train/mfu"] = (
-                    float(work[1]) / seconds / (self.matmul_ceiling * self.trainer.world_size)
-                )
+                ceiling = self.matmul_ceiling * self.trainer.world_size
+                metrics["train/mfu"] = float(flops) / seconds / ceiling
         self.publish(metrics)
 
     def validation_step(self, batch: TorchBatch | list[TorchBatch], batch_index: int) -> None:
+        micro_batches = batch if isinstance(batch, list) else [batch]
+        # A few evaluations are not worth a compilation for their shapes.
         with uncompiled():
             # What a forward draws is the same in every validation.
             seed_forward(0, 0, self.global_rank, batch_index)
-            for part in batch if isinstance(batch, list) else [batch]:
-                self._validated = self.model.objective_of(part).token.name
-                for term in self.model(part):
+            for micro_batch in micro_batches:
+                self._validated = self.model.objective_of(micro_batch).token.name
+                for term in self.model(micro_batch):
                     add_sums(self._validation_sums, term)
 
     def on_validation_epoch_end(self) -> None:
@@ -245,8 +276,9 @@ class PretrainingModule(TrainingModule):
         if self.trainer.sanity_checking:
             return
         self.latest_validation = validation_metrics(sums, self._validated)
-        unread = torch.tensor(self.throughput.tokens, dtype=widest(self.device), device=self.device)
-        self.publish(self.latest_validation, tokens_since_log=int(self._sum_over_ranks(unread)))
+        dtype = widest_float(self.device)
+        tokens = torch.tensor(self.throughput.tokens, dtype=dtype, device=self.device)
+        self.publish(self.latest_validation, tokens_since_log=int(self._sum_over_ranks(tokens)))
 
     def facts(self) -> dict[str, Any]:
         """What run.json says of the training so far."""
@@ -256,48 +288,50 @@ class PretrainingModule(TrainingModule):
         }
         facts["parameters"] = parameter_count(self.model.encoder.config)
         if self.throughput.total_seconds:
-            facts |= {"steps": self.trainer.global_step, "world_size": self.world_size}
-            facts |= {"batches_seen": f"{self.batches_seen:016x}"}
-            facts |= {"steps_left_out": self.spikes.left_out} if self.spikes.left_out else {}
+            facts["steps"] = self.trainer.global_step
+            facts["world_size"] = self.world_size
+            facts["batches_seen"] = f"{self.batches_seen:016x}"
+            if self.spikes.left_out:
+                facts["steps_left_out"] = self.spikes.left_out
             facts |= self.throughput.facts(self.world_size, self.matmul_ceiling)
         return facts | self.latest_validation
 
     def save_encoder(
         self, folder: Path, tokenizer_files: Mapping[str, bytes], provenance: Mapping[str, Any]
     ) -> None:
-        """Write the encoder with its heads in the Hugging Face layout; beside `encoder`, the other
-        models likewise.
+        """Writes the encoder with its heads in the Hugging Face layout.
+
+        The other models are written likewise, beside a folder that is called `encoder`.
         """
-        for name, model in self._whole_model().parts.items():
-            if name == "encoder" or folder.name == "encoder":
+        longest = max(provenance["trained_seq_lengths"])
+        for name, model in self._whole_model().named_models.items():
+            is_kept = name == "encoder"
+            if is_kept or folder.name == "encoder":
                 save_encoder_folder(
-                    folder if name == "encoder" else folder.with_name(name),
+                    folder if is_kept else folder.with_name(name),
                     model.encoder,
                     heads=dict(model.heads.items()),
-                    tokenizer_files=with_max_length(
-                        tokenizer_files, max(provenance["trained_seq_lengths"])
-                    ),
+                    tokenizer_files=with_max_length(tokenizer_files, longest),
                     extra_config={"clozelab": dict(provenance)},
                 )
 
     def gather_weights(self) -> None:
-        """Collect on rank 0 what is spread over ranks; all of them call it, while their strategy is
-        still up.
+        """Collects on rank 0 what is spread over ranks.
+
+        All ranks call it, while their strategy is still up.
         """
         if self._is_sharded:
             self._whole_weights = self.trainer.strategy.lightning_module_state_dict()
 
     def release_weights(self) -> None:
-        """Forget what was gathered: training goes on."""
+        """Forgets what was gathered: training goes on."""
         self._whole_weights = None
 
     def on_train_end(self) -> None:
         self.gather_weights()
 
     def _whole_model(self) -> PretrainingModel:
-        """The model itself, or, where only a shard of it is here, a copy with the gathered
-        weights.
-        """
+        """The model itself, or a copy with the gathered weights where only a shard is here."""
         if not self._is_sharded:
             return self.model
         if not self._whole_weights:
@@ -305,37 +339,34 @@ class PretrainingModule(TrainingModule):
                 "the weights are spread over ranks and have not been gathered: this would save a"
                 " shard"
             )
-        whole = PretrainingModel(
-            type(self.model.encoder)(self.model.encoder.config), self.model.objectives
-        )
-        whole.load_state_dict(
-            {name.removeprefix("model."): value for name, value in self._whole_weights.items()}
-        )
+        encoder = self.model.encoder
+        whole = PretrainingModel(type(encoder)(encoder.config), self.model.objectives)
+        weights = self._whole_weights.items()
+        whole.load_state_dict({name.removeprefix("model."): value for name, value in weights})
         return whole
 
     def _sum_over_ranks(self, values: Tensor) -> Tensor:
-        return (
-            values
-            if self.trainer.world_size == 1
-            else self.trainer.strategy.reduce(values, reduce_op="sum")
-        )
+        if self.trainer.world_size == 1:
+            return values
+        return self.trainer.strategy.reduce(values, reduce_op="sum")
 
     def _reduced(self, sums: dict[str, Tensor]) -> dict[str, list[float]]:
-        """name -> [sum, count] over all ranks, on the host: the only place that waits for the
-        device.
+        """name -> [sum, count] over all ranks, on the host.
+
+        This is the only place that waits for the device.
         """
         if not sums:
             return {}
-        return dict(
-            zip(sums, self._sum_over_ranks(torch.stack(list(sums.values()))).tolist(), strict=True)
-        )
+        reduced = self._sum_over_ranks(torch.stack(list(sums.values())))  # [names, 2]
+        return dict(zip(sums, reduced.tolist(), strict=True))
 
     def _reduced_progress(self) -> tuple[dict[str, list[float]], list[float]]:
         """Sums since the last log point, and [tokens, flops], over all ranks."""
-        work = [self.throughput.tokens, self.throughput.flops]
-        own = torch.tensor(work, dtype=widest(self.device), device=self.device)
-        reduced = self._reduced({**self._train_sums, "": own})
-        return {name: values for name, values in reduced.items() if name}, reduced[""]
+        counters = [self.throughput.tokens, self.throughput.flops]
+        work = torch.tensor(counters, dtype=widest_float(self.device), device=self.device)
+        reduced = self._reduced({**self._train_sums, "": work})
+        reduced_work = reduced.pop("")
+        return reduced, reduced_work
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
@@ -354,21 +385,22 @@ class PretrainingModule(TrainingModule):
             self.gather_weights()
         # The saved sums are those of all ranks: one of them carries them on, the others know their
         # names.
-        saved, own = checkpoint["since_log_point"], float(self.global_rank == 0)
-        self._train_sums = {
-            name: torch.tensor(values, dtype=widest(self.device), device=self.device) * own
-            for name, values in saved["sums"].items()
-        }
-        self.throughput.tokens, self.throughput.flops = (
-            int(saved["work"][0] * own),
-            saved["work"][1] * own,
-        )
+        saved = checkpoint["since_log_point"]
+        share = float(self.global_rank == 0)
+        dtype = widest_float(self.device)
+        self._train_sums = {}
+        for name, values in saved["sums"].items():
+            sums = torch.tensor(values, dtype=dtype, device=self.device)
+            self._train_sums[name] = sums * share
+        tokens, flops = saved["work"]
+        self.throughput.tokens = int(tokens * share)
+        self.throughput.flops = flops * share
 
 
 def add_sums(sums: dict[str, Tensor], term: LossTerm) -> None:
-    """Add what a term reports to the running [sum, count] of each name, on the device."""
+    """Adds what a term reports to the running [sum, count] of each name, on the device."""
     for name, (total, count) in term.means().items():
-        total = total.to(widest(total.device))
+        total = total.to(widest_float(total.device))
         count = count.to(total) if isinstance(count, Tensor) else torch.full_like(total, count)
         values = torch.stack([total, count])
         sums[name] = sums[name] + values if name in sums else values
@@ -380,8 +412,9 @@ def check_lengths(
     max_position_embeddings: int,
     world_size: int,
 ) -> None:
-    """ValueError names the key of what cannot run on this model and these devices; warns of long
-    held-out instances.
+    """ValueError names the key of what cannot run on this model and these devices.
+
+    Warns of held-out instances longer than the first phase's.
     """
     if not phases:
         raise ValueError(
@@ -390,10 +423,11 @@ def check_lengths(
         )
     lengths = {"validation.seq_length": validation["seq_length"]}
     for index, phase in enumerate(phases):
-        for key in (key for key, value in phase.items() if value == "???"):
-            raise ValueError(
-                f"phases.{index}.{key} has no value: each phase needs {', '.join(phase)}"
-            )
+        for key, value in phase.items():
+            if value == "???":
+                raise ValueError(
+                    f"phases.{index}.{key} has no value: each phase needs {', '.join(phase)}"
+                )
         if phase["global_batch_size"] % world_size:
             raise ValueError(
                 f"phases.{index}.global_batch_size is {phase['global_batch_size']}: it must be a"
@@ -406,13 +440,16 @@ def check_lengths(
                 f"{key} is {length}, but the model has {max_position_embeddings} positions: shorten"
                 " it, or raise model.max_position_embeddings"
             )
+    # The validation's length stands first, then those of the phases.
     held_out, *trained = lengths.values()
     if held_out > trained[0]:
         log.warning(
             "validation.seq_length is %d, but the first phase has %d and the longest %d: where no"
             " phase so far was as long, the held-out loss is that of positions that are not"
             " trained",
-            *(held_out, trained[0], max(trained)),
+            held_out,
+            trained[0],
+            max(trained),
         )
 
 
@@ -420,6 +457,7 @@ def validation_metrics(sums: Mapping[str, Sequence[float]], main: str) -> dict[s
     """name -> [sum, count] to what is published; the term `main` has the plain names."""
     metrics: dict[str, float] = {}
     for name, (total, count) in sums.items():
+        # mlm_loss -> loss, mlm_accuracy -> accuracy; nsp_accuracy keeps its name.
         plain = name.removeprefix(f"{main}_")
         if plain == "loss":
             metrics["validation/loss"] = total / count
@@ -432,17 +470,17 @@ def validation_metrics(sums: Mapping[str, Sequence[float]], main: str) -> dict[s
 
 
 def _inside_sources(sums: Mapping[str, Sequence[float]], pair: str) -> dict[str, float]:
-    """Beside a pair accuracy: that inside one source, both kinds of pairs counted alike; and what
-    the source tells.
+    """Beside a pair accuracy: what it is inside one source, and what the source alone tells.
 
-    The rule answers "random" where the segments are of two sources, and what is more frequent where
-    they are of one.
+    Inside one source both kinds of pairs count alike. The rule by source answers "random" where the
+    segments are of two sources, and what is more frequent where they are of one.
     """
-    kinds, total = [sums[pair + kind] for kind in ONE_SOURCE], sums[f"{pair}_accuracy"][1]
-    numbers = [count for _, count in kinds]
-    metrics = {f"validation/{pair}_source_rule": (total - sum(numbers) + max(numbers)) / total}
-    if all(numbers):
-        metrics[f"validation/{pair}_accuracy_one_source"] = (
-            sum(right / count for right, count in kinds) / 2
-        )
+    both_kinds = [sums[pair + suffix] for suffix in ONE_SOURCE]
+    counts = [count for _, count in both_kinds]
+    total = sums[f"{pair}_accuracy"][1]
+    rule = (total - sum(counts) + max(counts)) / total
+    metrics = {f"validation/{pair}_source_rule": rule}
+    if all(counts):
+        accuracy = sum(correct / count for correct, count in both_kinds) / 2
+        metrics[f"validation/{pair}_accuracy_one_source"] = accuracy
     return metrics

@@ -3,9 +3,9 @@
 A candidate is dropped when it starts or ends outside the passage, starts at a token that another
 window sees better, ends before it starts, or is longer than `max_answer_length` tokens. A question
 without any candidate answers "empty", as released: it cannot score by accident on an empty gold
-text. With unanswerable questions (2.0) the span [CLS]..[CLS]
-competes: a question's null score is its minimum over the windows, and "null odds" are null score
-minus the best text's.
+text. With unanswerable questions (2.0) the span [CLS]..[CLS] competes: a question's null score is
+its minimum over the windows, and "null odds" are null score minus the best text's.
+
 Unusual: an n-best list is kept from the texts first, so a text always has a place beside the null.
 
 Letters: T tokens of the batch, B windows, S tokens of the longest window.
@@ -29,17 +29,19 @@ from clozelab.datamodules.examples import ragged_positions
 from clozelab.datamodules.squad import SquadExamples, SquadFeatures, SquadSplit
 from clozelab.metrics import squad
 from clozelab.models.encoder import Encoder
-from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, Part
+from clozelab.modules.finetuning import Batch, BatchValues, Evaluation, FineTuning
 
 log = logging.getLogger(__name__)
 Floats = NDArray[np.float32]
 SURELY_NULL = 1e6
-# of the null odds, as in transformers: a text stands unless "no answer" scores higher
+# Of the null odds, as in transformers: a text stands unless "no answer" scores higher.
 DEFAULT_THRESHOLD = 0.0
 
 
 @dataclass(frozen=True)
 class NBestSettings:
+    """The released rules' numbers; `max_answer_length` counts tokens."""
+
     n_best_size: int
     max_answer_length: int
     with_unanswerable: bool = False
@@ -47,14 +49,29 @@ class NBestSettings:
 
 @dataclass(frozen=True)
 class Answers:
-    """Of all questions, by id. `texts`: the best text (never "no answer"); `null_odds` is empty
-    without 2.0. `places`: the characters (start, end) of each of `nbest`, None where there is no
-    place."""
+    """Of all questions, by id.
+
+    `texts`: the best text (never "no answer"). `null_odds` is empty without 2.0. `places`: the
+    characters (start, end) of each of `nbest`, None where there is no place.
+    """
 
     texts: dict[str, str]
     nbest: dict[str, list[dict[str, Any]]]
     null_odds: dict[str, float]
     places: dict[str, list[tuple[int, int] | None]]
+
+
+@dataclass(frozen=True)
+class _Span:
+    """A text's start and end logit, and its characters (start, end); None: it has no place."""
+
+    start_logit: float
+    end_logit: float
+    characters: tuple[int, int] | None = None
+
+    @property
+    def logit(self) -> float:
+        return self.start_logit + self.end_logit
 
 
 def predict_answers(
@@ -69,67 +86,94 @@ def predict_answers(
     `start_logits` and `end_logits` are [T]: one number a token of all windows, in the order of
     `features.sequences`.
     """
-    windows_of = np.searchsorted(features.question, np.arange(len(examples) + 1))
-    cls = features.sequences.offsets[:-1]
+    # The windows of question n are numbers bounds[n] to bounds[n + 1].
+    bounds = np.searchsorted(features.question, np.arange(len(examples) + 1))
+    cls_tokens = features.sequences.offsets[:-1]
     answers = Answers({}, {}, {}, {})
     for index, question in enumerate(examples.questions):
-        low, high = windows_of[index], windows_of[index + 1]
-        found = [
-            window_candidates(features, w, start_logits, end_logits, settings)
-            for w in range(low, high)
-        ]
-        candidates = np.concatenate([np.zeros((0, 4)), *found])
+        low = bounds[index]
+        high = bounds[index + 1]
+        candidates = [np.zeros((0, 4))]
+        for window in range(low, high):
+            candidates.append(
+                window_candidates(features, window, start_logits, end_logits, settings)
+            )
+        # The characters of the passage's tokens.
         spans = features.passage_spans[features.passage_offsets[question.passage] :]
-        best: dict[str, tuple[float, float]] = {}  # different texts, best first
-        ranges: dict[str, tuple[int, int]] = {}
-        for start, end, first, last in candidates[
-            np.argsort(-candidates[:, :2].sum(1), kind="stable")
-        ]:
-            place = int(spans[int(first), 0]), int(spans[int(last), 1])
-            text = examples.passages[question.passage][slice(*place)]
-            # a lone blank, which is a token of byte-level BPE: no text stands for "no answer"
-            if not text.strip():
-                continue
-            best.setdefault(text, (float(start), float(end)))
-            ranges.setdefault(text, place)
-            if len(best) == settings.n_best_size:
-                break
-        best = best or {"empty": (0.0, 0.0)}
+        passage = examples.passages[question.passage]
+        best = _best_texts(np.concatenate(candidates), spans, passage, settings.n_best_size)
+        if not best:
+            best = {"empty": _Span(0.0, 0.0)}
         answers.texts[question.id] = next(iter(best))
         if settings.with_unanswerable:
-            null = SURELY_NULL, SURELY_NULL
-            if high > low:  # start and end logit of [CLS] in the window where their sum is smallest
-                places = cls[low:high]
-                place = places[(start_logits[places] + end_logits[places]).argmin()]
-                null = float(start_logits[place]), float(end_logits[place])
-            answers.null_odds[question.id] = sum(null) - sum(next(iter(best.values())))
+            null = _null_span(start_logits, end_logits, cls_tokens[low:high])
+            answers.null_odds[question.id] = null.logit - next(iter(best.values())).logit
             best[""] = null
-        ordered = sorted(best.items(), key=lambda item: -sum(item[1]))
-        sums = np.array([sum(pair) for _, pair in ordered])
-        weights = np.exp(sums - sums.max())
+        # A softmax over the n-best list.
+        ordered = sorted(best.items(), key=lambda item: -item[1].logit)
+        logits = np.array([span.logit for _, span in ordered])
+        weights = np.exp(logits - logits.max())
+        probabilities = weights / weights.sum()
         answers.nbest[question.id] = [
-            {"text": text, "probability": float(p), "start_logit": pair[0], "end_logit": pair[1]}
-            for (text, pair), p in zip(ordered, weights / weights.sum(), strict=True)
+            {
+                "text": text,
+                "probability": float(probability),
+                "start_logit": span.start_logit,
+                "end_logit": span.end_logit,
+            }
+            for (text, span), probability in zip(ordered, probabilities, strict=True)
         ]
-        answers.places[question.id] = [ranges.get(text) for text, _ in ordered]
+        answers.places[question.id] = [span.characters for _, span in ordered]
     return answers
 
 
-def token_logits(features: SquadFeatures, parts: Sequence[Part]) -> tuple[Floats, Floats]:
-    """Start and end logits [T] of all windows, from (numbers of windows, logits of their tokens
-    [.., 2]).
+def _best_texts(
+    candidates: NDArray[Any], spans: NDArray[Any], passage: str, n_best_size: int
+) -> dict[str, _Span]:
+    """The different texts of a question's candidates, the best `n_best_size`, best first.
+
+    `candidates` [.., 4]: start logit, end logit, first and last token of the passage; `spans`: the
+    characters (start, end) of each of its tokens.
     """
-    scored = torch.cat([index for index, _ in parts]).numpy()
+    best: dict[str, _Span] = {}
+    order = np.argsort(-candidates[:, :2].sum(1), kind="stable")
+    for start_logit, end_logit, first, last in candidates[order]:
+        begin = int(spans[int(first), 0])
+        end = int(spans[int(last), 1])
+        text = passage[begin:end]
+        # a lone blank, which is a token of byte-level BPE: no text stands for "no answer"
+        if not text.strip():
+            continue
+        best.setdefault(text, _Span(float(start_logit), float(end_logit), (begin, end)))
+        if len(best) == n_best_size:
+            break
+    return best
+
+
+def _null_span(start_logits: Floats, end_logits: Floats, cls_tokens: NDArray[Any]) -> _Span:
+    """Start and end logit of [CLS] in the window where their sum is smallest."""
+    if not len(cls_tokens):
+        return _Span(SURELY_NULL, SURELY_NULL)
+    token = cls_tokens[(start_logits[cls_tokens] + end_logits[cls_tokens]).argmin()]
+    return _Span(float(start_logits[token]), float(end_logits[token]))
+
+
+def token_logits(features: SquadFeatures, outputs: Sequence[BatchValues]) -> tuple[Floats, Floats]:
+    """Start and end logits [T] of all windows.
+
+    `outputs`: (numbers of windows, logits of their tokens [.., 2]) of each batch.
+    """
+    scored = torch.cat([index for index, _ in outputs]).numpy()
     assert len(np.unique(scored)) == len(scored) == len(features.question), (
         "each window is scored exactly once"
     )
-    logits = np.full((2, len(features.sequences.input_ids)), -np.inf, dtype=np.float32)
-    for index, values in parts:
+    sequences = features.sequences
+    # Starts and ends of all windows one after the other: a window's tokens stand together.
+    logits = np.full((2, len(sequences.input_ids)), -np.inf, dtype=np.float32)
+    for index, values in outputs:
         windows = index.numpy()
-        flat = ragged_positions(
-            features.sequences.offsets[windows], features.sequences.lengths[windows]
-        )[1]
-        logits[:, flat] = values.detach().numpy().T
+        _, tokens = ragged_positions(sequences.offsets[windows], sequences.lengths[windows])
+        logits[:, tokens] = values.detach().numpy().T
     return logits[0], logits[1]
 
 
@@ -140,50 +184,58 @@ def window_candidates(
     end_logits: Floats,
     settings: NBestSettings,
 ) -> NDArray[np.float64]:
-    """Allowed spans of one window, [number, 4]: start logit, end logit, first and last token of the
-    passage.
-    """
-    low, high = features.sequences.offsets[window], features.sequences.offsets[window + 1]
+    """Allowed spans of one window [.., 4]: start logit, end logit, first and last passage token."""
+    low = features.sequences.offsets[window]
+    high = features.sequences.offsets[window + 1]
     begin = int(features.passage_starts[window])
-    # The largest logits, best first; the earlier one wins a tie.
-    starts, ends = (
-        np.argsort(-logits[low:high], kind="stable")[: settings.n_best_size]
-        for logits in (start_logits, end_logits)
-    )
+    # The largest logits, best first; the earlier one wins a tie. Numbers count from the window's
+    # first token.
+    starts = np.argsort(-start_logits[low:high], kind="stable")[: settings.n_best_size]
+    ends = np.argsort(-end_logits[low:high], kind="stable")[: settings.n_best_size]
     starts = starts[features.max_context[low + starts]]  # false outside the passage
     ends = ends[(ends >= begin) & (ends < high - low - 1)]
+    # every pair [starts, ends]
     length = ends[None, :] - starts[:, None] + 1
     row, column = np.nonzero((length >= 1) & (length <= settings.max_answer_length))
-    first, last = starts[row], ends[column]
+    first = starts[row]
+    last = ends[column]
+    # from numbers in the window to those in the passage
     shift = int(features.window_starts[window]) - begin
-    found = [start_logits[low + first], end_logits[low + last], first + shift, last + shift]
-    return np.stack(found, axis=1).astype(np.float64)
+    columns = [start_logits[low + first], end_logits[low + last], first + shift, last + shift]
+    return np.stack(columns, axis=1).astype(np.float64)
 
 
 V1_SCORES = ("exact_match", "f1")
 V2_SCORES = (
-    *("exact", "f1", "threshold", "exact_untuned", "f1_untuned"),
-    *("HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1"),
-    *(
-        "best_exact",
-        "best_exact_thresh",
-        "best_f1",
-        "best_f1_thresh",
-        "pr_exact_ap",
-        "pr_f1_ap",
-        "pr_oracle_ap",
-    ),
+    "exact",
+    "f1",
+    "threshold",
+    "exact_untuned",
+    "f1_untuned",
+    "HasAns_exact",
+    "HasAns_f1",
+    "NoAns_exact",
+    "NoAns_f1",
+    "best_exact",
+    "best_exact_thresh",
+    "best_f1",
+    "best_f1_thresh",
+    "pr_exact_ap",
+    "pr_f1_ap",
+    "pr_oracle_ap",
 )
 
 
 class SpanExtraction(FineTuning):
-    """SQuAD 1.1 and, `with_unanswerable`, 2.0: one start and one end score a token, softmax over a
-    window's tokens.
+    """SQuAD 1.1 and, `with_unanswerable`, 2.0: one start and one end score a token.
+
+    The softmax is over a window's tokens. `n_best_size` and `max_answer_length` (tokens) are of the
+    released n-best rules.
 
     Unusual: of 2.0 exact and f1 are those at the threshold of the null odds that is best on the
     validation split, as in the paper; f1_untuned: that at 0. A model that is only measured keeps
-    its own threshold (`recall`); best_f1 is the highest one then, too. `n_best_size` and
-    `max_answer_length` (tokens) are of the released n-best rules."""
+    its own threshold (`recall`); best_f1 is the highest one then, too.
+    """
 
     head_kind: ClassVar[str] = "spans"
     scores_are_shares = False
@@ -203,14 +255,21 @@ class SpanExtraction(FineTuning):
         self.validation = validation
         self.settings = NBestSettings(n_best_size, max_answer_length, with_unanswerable)
         self.fixed_threshold: float | None = None  # None: chosen on the validation split
+        # Nothing reads the pooler: DDP would wait for its gradient.
         self.encoder.pooler.requires_grad_(False)
         self.qa_outputs = encoder.config.family.head(
             "spans", encoder, input_size=self.head_input_size
         )
 
     @classmethod
-    def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:  # noqa: ARG003
-        return V2_SCORES if settings["with_unanswerable"] else V1_SCORES
+    def score_keys(
+        cls,
+        settings: Mapping[str, Any],
+        data: Mapping[str, Any],  # noqa: ARG003
+    ) -> Sequence[str]:
+        if settings["with_unanswerable"]:
+            return V2_SCORES
+        return V1_SCORES
 
     def logits(self, batch: Batch) -> Tensor:
         """[T, 2]: start and end."""
@@ -219,27 +278,31 @@ class SpanExtraction(FineTuning):
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         targets = torch.stack([batch["start_positions"], batch["end_positions"]], dim=1)  # [B, 2]
         padded = pad_tokens(logits, batch)  # [B, S, 2]
+        # Both are classes of S: the loss is the mean of the start's and the end's.
         return F.cross_entropy(padded, targets, reduction="sum") / 2
 
     def result_files(self, best: Evaluation) -> dict[str, Iterable[str]]:
         """As the official scorer reads them: question id -> answer, n-best list and null odds."""
         files: dict[str, Iterable[str]] = {}
-        for name, key in (
-            ("predictions", "prediction"),
-            ("nbest_predictions", "nbest"),
-            ("null_odds", "null_odds"),
-        ):
-            if found := {record["id"]: record[key] for record in best.predictions if key in record}:
-                files[f"{name}.json"] = _json_lines(found)
+        keys = {
+            "predictions": "prediction",
+            "nbest_predictions": "nbest",
+            "null_odds": "null_odds",
+        }
+        for name, key in keys.items():
+            values = {record["id"]: record[key] for record in best.predictions if key in record}
+            if values:
+                files[f"{name}.json"] = _json_lines(values)
         return files
 
     def prediction_files(
-        self, name: str, split: Any, parts: Sequence[Part]
+        self, name: str, split: Any, outputs: Sequence[BatchValues]
     ) -> dict[str, Iterable[str]]:
-        """As the official scorer reads them: answers, and of 2.0, where the validation's threshold
-        holds, null odds.
+        """As the official scorer reads them: answers, and of 2.0 null odds.
+
+        Of 2.0 the validation's threshold decides which answers are empty.
         """
-        answers = self._answers(split, parts)
+        answers = self._answers(split, outputs)
         if not self.settings.with_unanswerable:
             return {f"{name}.json": _json_lines(answers.texts)}
         texts = with_threshold(answers, self.require_best().scores["validation/threshold"])
@@ -248,40 +311,48 @@ class SpanExtraction(FineTuning):
             f"{name}_null_odds.json": _json_lines(answers.null_odds),
         }
 
-    def _answers(self, split: SquadSplit, parts: Sequence[Part]) -> Answers:
+    def _answers(self, split: SquadSplit, outputs: Sequence[BatchValues]) -> Answers:
+        start_logits, end_logits = token_logits(split.features, outputs)
         return predict_answers(
-            split.features, split.examples, *token_logits(split.features, parts), self.settings
+            split.features, split.examples, start_logits, end_logits, self.settings
         )
 
-    def evaluate(self, parts: Sequence[Part]) -> Evaluation:
-        answers = self._answers(self.validation, parts)
-        golds, odds = (
-            {one.id: one.answers for one in self.validation.examples.questions},
-            answers.null_odds,
-        )
-        keys: Sequence[str] = V1_SCORES
+    def evaluate(self, outputs: Sequence[BatchValues]) -> Evaluation:
+        answers = self._answers(self.validation, outputs)
+        golds = {question.id: question.answers for question in self.validation.examples.questions}
         if self.settings.with_unanswerable:
             threshold, scores = self._at_threshold(golds, answers)
-            untuned = squad.score_v2(golds, answers.texts, odds, 0.0)
-            scores |= squad.average_precisions(golds, answers.texts, odds)
-            scores |= {
-                "threshold": threshold,
-                "exact_untuned": untuned["exact"],
-                "f1_untuned": untuned["f1"],
-            }
-            keys, texts = V2_SCORES, with_threshold(answers, threshold)
+            scores |= self._v2_extras(golds, answers, threshold)
+            scores = {key: scores[key] for key in V2_SCORES if key in scores}
+            texts = with_threshold(answers, threshold)
         else:
-            texts, scores = answers.texts, squad.score_v1(golds, answers.texts)
+            texts = answers.texts
+            scores = squad.score_v1(golds, texts)
+            scores = {key: scores[key] for key in V1_SCORES if key in scores}
+        predictions = []
+        for key, text in texts.items():
+            record: dict[str, Any] = {"id": key, "prediction": text, "nbest": answers.nbest[key]}
+            if answers.null_odds:
+                record["null_odds"] = answers.null_odds[key]
+            predictions.append(record)
         return Evaluation(
             step=self.trainer.global_step,
-            scores={key: scores[key] for key in keys if key in scores},
-            predictions=[
-                {"id": key, "prediction": text, "nbest": answers.nbest[key]}
-                | ({"null_odds": odds[key]} if odds else {})
-                for key, text in texts.items()
-            ],
+            scores=scores,
+            predictions=predictions,
             is_collapsed=len(set(texts.values())) <= 1,
         )
+
+    def _v2_extras(
+        self, golds: squad.Answers, answers: Answers, threshold: float
+    ) -> dict[str, float]:
+        """Scores of 2.0 that depend on no threshold, or on 0; and the threshold itself."""
+        untuned = squad.score_v2(golds, answers.texts, answers.null_odds, 0.0)
+        extras = squad.average_precisions(golds, answers.texts, answers.null_odds)
+        return extras | {
+            "threshold": threshold,
+            "exact_untuned": untuned["exact"],
+            "f1_untuned": untuned["f1"],
+        }
 
     def _at_threshold(
         self,
@@ -295,17 +366,21 @@ class SpanExtraction(FineTuning):
         return threshold, squad.score_v2(golds, answers.texts, answers.null_odds, threshold)
 
     def recall(self, remembered: Mapping[str, Any]) -> dict[str, Any]:
-        """Take the model's own threshold of no answer, or DEFAULT_THRESHOLD where it has none."""
+        """Takes the model's own threshold of no answer, or DEFAULT_THRESHOLD where it has none."""
         rules = remembered.get("answers") or {}
-        for name, mine in asdict(self.settings).items():
-            if rules.get(name, mine) != mine:
-                said = "the model was fine-tuned with %s %s, and is scored with %s"
-                log.warning(said, name, rules[name], mine)
+        for name, value in asdict(self.settings).items():
+            if rules.get(name, value) != value:
+                log.warning(
+                    "the model was fine-tuned with %s %s, and is scored with %s",
+                    name,
+                    rules[name],
+                    value,
+                )
         if not self.settings.with_unanswerable:
             return {}
 
-        own = rules.get("threshold")
-        if own is None:
+        threshold = rules.get("threshold")
+        if threshold is None:
             source = "the default: the model records none"
             self.fixed_threshold = DEFAULT_THRESHOLD
             log.warning(
@@ -314,7 +389,7 @@ class SpanExtraction(FineTuning):
             )
         else:
             source = "the model's own, from its fine-tuning"
-            self.fixed_threshold = float(own)
+            self.fixed_threshold = float(threshold)
         return {"no_answer_threshold": {"value": self.fixed_threshold, "source": source}}
 
     def remembered(self) -> dict[str, Any]:
@@ -323,13 +398,12 @@ class SpanExtraction(FineTuning):
         return {"answers": asdict(self.settings) | {"threshold": threshold}}
 
     def baseline(self) -> float | None:
-        """What "no answer" everywhere scores; None for 1.1, where no answer is the most frequent
-        one.
-        """
+        """What "no answer" everywhere scores; None for 1.1, where it is not the most frequent."""
         if not self.settings.with_unanswerable:
             return None
         questions = self.validation.examples.questions
-        return 100.0 * sum(not question.answers for question in questions) / len(questions)
+        num_unanswerable = sum(not question.answers for question in questions)
+        return 100.0 * num_unanswerable / len(questions)
 
 
 def _json_lines(content: Any) -> list[str]:
@@ -338,10 +412,11 @@ def _json_lines(content: Any) -> list[str]:
 
 def with_threshold(answers: Answers, threshold: float) -> dict[str, str]:
     """The texts, empty where the null odds are above the threshold."""
-    return {
-        key: "" if answers.null_odds[key] > threshold else text
-        for key, text in answers.texts.items()
-    }
+    texts = dict(answers.texts)
+    for key in texts:
+        if answers.null_odds[key] > threshold:
+            texts[key] = ""
+    return texts
 
 
 def pad_tokens(values: Tensor, batch: Batch) -> Tensor:

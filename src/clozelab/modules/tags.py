@@ -1,5 +1,4 @@
-"""A class for every word: its first sub-token stands for it, and a linear layer reads it, with or
-without a BiLSTM.
+"""A class for every word: a linear layer reads its first sub-token, with or without a BiLSTM.
 
 Unusual: logits exist for scored words only; the sub-tokens behind a word's first, and the words of
 the document around the sentence, are context and nothing else. Entities are scored whole, as
@@ -22,7 +21,7 @@ from clozelab.datamodules.tags import TaggedSplit, predicted_lines
 from clozelab.metrics.entities import entity_scores, tag_scores
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import FeatureMix, check_features
-from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, Part, in_order
+from clozelab.modules.finetuning import Batch, BatchValues, Evaluation, FineTuning, in_order
 
 ENTITY_SCORES = ("f1", "precision", "recall", "accuracy")
 TAG_SCORES = ("accuracy",)
@@ -37,48 +36,65 @@ class TokenClassification(FineTuning):
         keys = self.score_keys({}, {"entity_tags": validation.entity_tags})
         super().__init__(encoder=encoder, score_keys=keys, **training)
         self.validation = validation
+        # Nothing reads the pooler: DDP would wait for its gradient.
         self.encoder.pooler.requires_grad_(False)
-        family, number = encoder.config.family, len(validation.label_names)
-        self.classifier = family.head(
-            "tags", encoder, num_labels=number, input_size=self.head_input_size
+        self.classifier = encoder.config.family.head(
+            "tags",
+            encoder,
+            num_labels=len(validation.label_names),
+            input_size=self.head_input_size,
         )
 
     @classmethod
-    def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:  # noqa: ARG003
-        return ENTITY_SCORES if data["entity_tags"] else TAG_SCORES
+    def score_keys(
+        cls,
+        settings: Mapping[str, Any],  # noqa: ARG003
+        data: Mapping[str, Any],
+    ) -> Sequence[str]:
+        if data["entity_tags"]:
+            return ENTITY_SCORES
+        return TAG_SCORES
 
     def logits(self, batch: Batch) -> Tensor:
         """[U, K]."""
-        return self.in_fp32(
-            self.classifier, self.encode(batch).index_select(0, batch["word_slots"])
-        )
+        words = self.encode(batch).index_select(0, batch["word_slots"])
+        return self.in_fp32(self.classifier, words)
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         return F.cross_entropy(logits, batch["labels"], reduction="sum")
 
-    def outputs(self, logits: Tensor, batch: Batch) -> Part:
+    def outputs(self, logits: Tensor, batch: Batch) -> BatchValues:
         """Each word's number and its class."""
         return batch["word_index"].cpu(), logits.argmax(1).cpu()
 
     def prediction_files(
-        self, name: str, split: Any, parts: Sequence[Part]
+        self, name: str, split: Any, outputs: Sequence[BatchValues]
     ) -> dict[str, Iterable[str]]:
         """The test file itself with a column of predictions (entities in IOB2)."""
-        tags = [self.validation.label_names[number] for number in in_order(parts, len(split.words))]
+        tags = [
+            self.validation.label_names[number] for number in in_order(outputs, len(split.words))
+        ]
         suffix = "conllu" if split.layout.file_format == "conllu" else "conll"
         return {f"{name}.{suffix}": predicted_lines(split.path, split.layout, tags)}
 
-    def evaluate(self, parts: Sequence[Part]) -> Evaluation:
-        predicted = in_order(parts, len(self.validation.labels))
-        tags = self._tags(predicted)
+    def evaluate(self, outputs: Sequence[BatchValues]) -> Evaluation:
         split = self.validation
-        rows = zip(
-            split.ids, split.by_sentence(split.words), tags, self._tags(split.labels), strict=True
-        )
-        records = [{"id": str(i), "words": w, "prediction": p, "label": t} for i, w, p, t in rows]
-        return Evaluation(
-            self.trainer.global_step, self._scores(tags), records, len(np.unique(predicted)) <= 1
-        )
+        predicted = in_order(outputs, len(split.labels))
+        tags = self._tags(predicted)
+        words = split.by_sentence(split.words)
+        labels = self._tags(split.labels)
+        records = []
+        for number, sentence_id in enumerate(split.ids):
+            records.append(
+                {
+                    "id": str(sentence_id),
+                    "words": words[number],
+                    "prediction": tags[number],
+                    "label": labels[number],
+                }
+            )
+        is_collapsed = len(np.unique(predicted)) <= 1
+        return Evaluation(self.trainer.global_step, self._scores(tags), records, is_collapsed)
 
     def baseline(self) -> float:
         """The most frequent tag everywhere; for entities that is usually O, and scores nothing."""
@@ -88,9 +104,8 @@ class TokenClassification(FineTuning):
 
     def _tags(self, classes: np.ndarray) -> list[list[str]]:
         """[W] -> one list of tags a sentence."""
-        return self.validation.by_sentence(
-            [self.validation.label_names[number] for number in classes]
-        )
+        names = self.validation.label_names
+        return self.validation.by_sentence([names[number] for number in classes])
 
     def _scores(self, tags: Sequence[Sequence[str]]) -> dict[str, float]:
         score = entity_scores if self.validation.entity_tags else tag_scores
@@ -98,13 +113,12 @@ class TokenClassification(FineTuning):
 
 
 class FeatureBased(TokenClassification):
-    """Tagging on a frozen encoder's features (table 7): a BiLSTM over the words of a sentence, and
-    a linear layer.
+    """Tagging on a frozen encoder's features (table 7): a BiLSTM over words, and a linear layer.
 
     Unusual: the encoder is here for its shape and for saving the model; training and evaluation
-    never call it, the batches bring what it said of every word (datamodules/features.py). Arguments
-    as TokenClassification's, and
-    `features`: one of models/heads.py. `head` must be bilstm.
+    never call it, the batches bring what it gave for every word (datamodules/features.py).
+    Arguments as TokenClassification's, and `features`: one of models/heads.py. `head` must be
+    bilstm.
     """
 
     def __init__(self, *, encoder: Encoder, head: str, features: str, **tagging: Any) -> None:
@@ -113,7 +127,8 @@ class FeatureBased(TokenClassification):
         mix = FeatureMix(features, config.num_hidden_layers, config.hidden_size)
         super().__init__(encoder=encoder, head=head, input_size=mix.output_size, **tagging)
         self.encoder.requires_grad_(False)
-        self.feature_mix, self.features = mix, features
+        self.feature_mix = mix
+        self.features = features
 
     def remembered(self) -> dict[str, Any]:
         return {"features": self.features}
@@ -135,6 +150,5 @@ class FeatureBased(TokenClassification):
     def logits(self, batch: Batch) -> Tensor:
         """[U, K], from `features` [U, C, H]."""
         assert self.bilstm is not None
-        return self.in_fp32(
-            self.classifier, self.bilstm(self.feature_mix(batch["features"]), batch["layout"])
-        )
+        mixed = self.feature_mix(batch["features"])
+        return self.in_fp32(self.classifier, self.bilstm(mixed, batch["layout"]))

@@ -1,8 +1,7 @@
-"""Left-to-right language model under a causal mask: the paper's "LTR" arm, on the same instances as
-the masked model.
+"""Left-to-right language model under a causal mask: the paper's "LTR" arm.
 
-Unusual: the loss stands at every position, so the vocabulary projection is most of a small model's
-step.
+It reads the same instances as the masked model. Unusual: the loss stands at every position, so the
+vocabulary projection is most of a small model's step.
 """
 
 from __future__ import annotations
@@ -10,19 +9,27 @@ from __future__ import annotations
 import numpy as np
 
 from clozelab.corpus.packing import Epoch, PackedInstances, SpecialIds
-from clozelab.objectives.objective import Arrays, Sight, TokenObjective
+from clozelab.objectives.objective import Arrays, TokenObjective, VisibilitySpec
 
 
 class LeftToRight(TokenObjective):
-    """Each real token but an instance's last predicts its successor, [SEP] included; no padding,
-    nothing across.
+    """Each real token but an instance's last predicts its successor, [SEP] included.
+
+    No padding does, and nothing across instances.
     """
 
     name = "ltr"
     is_causal = True
 
-    def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:  # noqa: ARG002
-        position = np.flatnonzero(packed.position_ids < np.repeat(packed.lengths, packed.width) - 1)
+    def arrays(
+        self,
+        packed: PackedInstances,
+        ids: SpecialIds,  # noqa: ARG002
+        seed: int,  # noqa: ARG002
+        epoch: Epoch,  # noqa: ARG002
+    ) -> Arrays:
+        last = np.repeat(packed.lengths, packed.width) - 1  # [T]: of each slot's instance
+        position = np.flatnonzero(packed.position_ids < last)
         text = packed.input_ids
         return {
             "input_ids": text,
@@ -30,6 +37,13 @@ class LeftToRight(TokenObjective):
             "prediction_labels": text[position + 1],
         }
 
-    def allowed(self, packed: PackedInstances, arrays: Arrays) -> list[Sight]:  # noqa: ARG002
+    def visibility(
+        self,
+        packed: PackedInstances,  # noqa: ARG002
+        arrays: Arrays,
+    ) -> list[VisibilitySpec]:
         position = arrays["prediction_positions"]
-        return [Sight(self.name, "encoder", position, position + 1, past_only=True, own_share=0.0)]
+        spec = VisibilitySpec(
+            self.name, "encoder", position, position + 1, past_only=True, own_share=0.0
+        )
+        return [spec]

@@ -1,5 +1,6 @@
-"""Masked language model: 15 % of the tokens are predicted from both sides (Devlin et al. 2019,
-section 3.1).
+"""Masked language model: 15 % of the tokens are predicted from both sides.
+
+Devlin et al. 2019, section 3.1.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from clozelab.corpus.packing import Epoch, Masking, PackedInstances, SpecialIds
-from clozelab.objectives.objective import Arrays, Sight, TokenObjective
+from clozelab.objectives.objective import Arrays, TokenObjective, VisibilitySpec
 
 
 @dataclass(eq=False)
 class MaskedLanguageModel(TokenObjective, Masking):
-    """Predicts `predict_prob` of each instance's tokens; the encoder sees [MASK] there, a random
-    token or the token.
+    """Predicts `predict_prob` of each instance's tokens.
+
+    The encoder sees [MASK] there, a random token or the token.
     """
 
     weight: float = field(kw_only=True)
@@ -24,7 +26,8 @@ class MaskedLanguageModel(TokenObjective, Masking):
 
     def predicted_share(self, seq_length: int) -> float:
         length = np.array([seq_length])
-        return float(self.number(length, length - 3, seq_length)[0]) / seq_length  # of a pair
+        # Of a pair, which has three special tokens.
+        return float(self.number(length, length - 3, seq_length)[0]) / seq_length
 
     def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
         input_ids, position, labels = self.apply(packed, ids, seed, epoch)
@@ -34,15 +37,18 @@ class MaskedLanguageModel(TokenObjective, Masking):
             "prediction_labels": labels,
         }
 
-    def allowed(self, packed: PackedInstances, arrays: Arrays) -> list[Sight]:  # noqa: ARG002
+    def visibility(
+        self,
+        packed: PackedInstances,  # noqa: ARG002
+        arrays: Arrays,
+    ) -> list[VisibilitySpec]:
         position = arrays["prediction_positions"]
-        return [
-            Sight(
-                self.name,
-                "encoder",
-                position,
-                position,
-                past_only=False,
-                own_share=self.same_fraction,
-            )
-        ]
+        spec = VisibilitySpec(
+            self.name,
+            "encoder",
+            position,
+            position,
+            past_only=False,
+            own_share=self.same_fraction,
+        )
+        return [spec]

@@ -1,6 +1,4 @@
-"""Next-sentence prediction: does B follow A in the text? Label 1 = B is random, as in the released
-code.
-"""
+"""Next-sentence prediction: does B follow A in the text? Label 1 = B is random, as released."""
 
 from __future__ import annotations
 
@@ -18,14 +16,11 @@ class NextSentencePrediction(PairObjective):
 
     def check_input(self, input: InputFormat) -> None:
         if not input.has_pairs:
-            said = (
-                f"Objective {self.name} needs segment pairs, but {type(input).__name__} makes none"
+            raise ValueError(
+                f"Objective {self.name} needs segment pairs, but {type(input).__name__} makes none:"
+                " choose objective/input=segment_pairs, or an objective without a pair part, such"
+                " as objective=mlm."
             )
-            instead = (
-                "objective/input=segment_pairs, or an objective without a pair part, such as"
-                " objective=mlm"
-            )
-            raise ValueError(f"{said}: choose {instead}.")
 
     def arrange(
         self,

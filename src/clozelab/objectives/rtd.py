@@ -1,5 +1,4 @@
-"""Replaced-token detection (Clark et al. 2020, ELECTRA): a narrow masked model fills in, the
-encoder tells what is new.
+"""Replaced-token detection (Clark et al. 2020, ELECTRA): which words are a narrow generator's?
 
 Two losses in one forward: the generator's masked-LM loss, and for every real token a yes or no of
 the encoder, which reads the text with the generator's words in it. The draw of those words is part
@@ -11,6 +10,7 @@ Letters: T slots in the stream, P predicted positions, H hidden size, V vocabula
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -21,51 +21,51 @@ from clozelab.corpus.packing import PackedInstances
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder, EncoderOutput
-from clozelab.models.families.electra import narrower
+from clozelab.models.families.electra import generator_config
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.objective import (
     Arrays,
     EncoderWithHeads,
     LossTerm,
     Models,
-    Sight,
     TorchBatch,
+    VisibilitySpec,
 )
 
 SAMPLED_LOGITS = 1 << 24  # held at a time where words are drawn
 
 
 class ReplacedTokenDetection(MaskedLanguageModel):
-    """The terms are "mlm", the generator's, and "rtd", the encoder's. Args: see
-    conf/objective/token/rtd.yaml.
+    """The terms are "mlm", the generator's, and "rtd", the encoder's.
+
+    Args: see conf/objective/token/rtd.yaml.
     """
 
     def __init__(
         self, *, generator_width: str | float, generator_weight: float, **masking: Any
     ) -> None:
         super().__init__(**masking)
-        self.generator_width, self.generator_weight = generator_width, generator_weight
+        self.generator_width = generator_width
+        self.generator_weight = generator_weight
 
     @property
     def weights(self) -> dict[str, float]:
         return {self.name: self.generator_weight, "rtd": self.weight}
 
-    def allowed(self, packed: PackedInstances, arrays: Arrays) -> list[Sight]:
-        """Neither model may see the text's own word where the generator writes; not even whether it
-        is another.
+    def visibility(self, packed: PackedInstances, arrays: Arrays) -> list[VisibilitySpec]:
+        """Neither model may see the text's own word where the generator writes.
+
+        Not even whether it is another.
         """
-        (generator,) = super().allowed(packed, arrays)
-        position, same = generator.positions, generator.own_share
-        terms = {self.name: "generator", "rtd": "encoder"}
-        return [
-            Sight(term, model, position, position, False, same) for term, model in terms.items()
-        ]
+        (generator,) = super().visibility(packed, arrays)
+        encoder = dataclasses.replace(generator, term="rtd", model="encoder")
+        return [dataclasses.replace(generator, model="generator"), encoder]
 
     def build(self, models: dict[str, EncoderWithHeads]) -> None:
         discriminator = models["encoder"]
         discriminator.add_head("rtd")
         if "generator" not in models:
-            config = narrower(discriminator.encoder.config, self.generator_width)
+            config = generator_config(discriminator.encoder.config, self.generator_width)
             generator = Encoder(config, embeddings=discriminator.encoder.embeddings)
             generator.pooler.requires_grad_(False)
             models["generator"] = EncoderWithHeads(generator)
@@ -74,17 +74,15 @@ class ReplacedTokenDetection(MaskedLanguageModel):
     def flops_per_token(
         self, config: EncoderConfig, seq_length: int, predicted_fraction: float
     ) -> float:
-        """The generator with its vocabulary projection, which runs forward once more for the draw,
-        and the encoder.
+        """The generator with its vocabulary projection, and the encoder.
+
+        The projection runs forward once more, for the draw.
         """
-        config_of_it = narrower(config, self.generator_width)
-        generator = training_flops_per_token(config_of_it, seq_length, predicted_fraction)
-        projection = generator - training_flops_per_token(config_of_it, seq_length, 0.0)
-        return (
-            generator
-            + projection / 3
-            + training_flops_per_token(config, seq_length, 0.0, heads=("rtd",))
-        )
+        narrow = generator_config(config, self.generator_width)
+        generator = training_flops_per_token(narrow, seq_length, predicted_fraction)
+        projection = generator - training_flops_per_token(narrow, seq_length, 0.0)
+        encoder = training_flops_per_token(config, seq_length, 0.0, heads=("rtd",))
+        return generator + projection / 3 + encoder
 
     def counts(self, batch: TorchBatch) -> dict[str, int]:
         return super().counts(batch) | {"rtd": batch["layout"].num_tokens}
@@ -94,26 +92,28 @@ class ReplacedTokenDetection(MaskedLanguageModel):
         input_ids, is_replaced = self.replace(models["generator"], hidden, batch)
         output = models["encoder"].states(input_ids, batch)
         logits = models["encoder"].heads["rtd"](output.sequence_output).float()  # [T]
+        # Padding slots have no loss, and are counted nowhere.
         layout = batch["layout"]
         is_real = torch.ones_like(is_replaced) if layout.full else ~layout.key_padding().reshape(-1)
         loss = F.binary_cross_entropy_with_logits(logits, is_replaced.float(), reduction="none")
         correct = (((logits > 0) == is_replaced) & is_real).sum()
-        num_replaced, count = is_replaced.sum(), layout.num_tokens
+        num_replaced = is_replaced.sum()
+        count = layout.num_tokens
         term = LossTerm("rtd", loss.masked_fill(~is_real, 0.0).sum(), count, correct)
+        # What an encoder that always says "not replaced" would get.
         term.figures["rtd_replaced"] = (num_replaced, count)
         term.figures["rtd_trivial_accuracy"] = (count - num_replaced, count)
         return output, [self.prediction_term(models["generator"], hidden, batch), term]
 
     def predictions(self, models: Models, batch: TorchBatch) -> dict[str, Tensor]:
-        hidden, position = self.generate(models, batch), batch["prediction_positions"]
-        output = models["encoder"].states(
-            self.replace(models["generator"], hidden, batch)[0], batch
-        )
-        states = {"generator": hidden, "encoder": output.sequence_output.index_select(0, position)}
-        heads = {"generator": "lm", "encoder": "rtd"}
+        position = batch["prediction_positions"]
+        hidden = self.generate(models, batch)
+        input_ids, _ = self.replace(models["generator"], hidden, batch)
+        output = models["encoder"].states(input_ids, batch)
+        encoder_states = output.sequence_output.index_select(0, position)
         return {
-            name: models[name].heads[kind](states[name]).reshape(len(position), -1)
-            for name, kind in heads.items()
+            "generator": models["generator"].heads["lm"](hidden),
+            "encoder": models["encoder"].heads["rtd"](encoder_states)[:, None],
         }
 
     def generate(self, models: Models, batch: TorchBatch) -> Tensor:
@@ -124,20 +124,18 @@ class ReplacedTokenDetection(MaskedLanguageModel):
     def replace(
         self, generator: EncoderWithHeads, hidden: Tensor, batch: TorchBatch
     ) -> tuple[Tensor, Tensor]:
-        """The text with the generator's words in it, int64 [T], and where they differ from the
-        text's, bool [T];
-        `hidden` [P, H]: the generator's states at the predicted positions."""
-        position, labels, input_ids = (
-            batch["prediction_positions"],
-            batch["prediction_labels"],
-            batch["input_ids"],
-        )
+        """The text with the generator's words in it, int64 [T]; and where they differ, bool [T].
+
+        `hidden` [P, H]: the generator's states at the predicted positions.
+        """
+        position = batch["prediction_positions"]
+        labels = batch["prediction_labels"]
+        input_ids = batch["input_ids"]
         is_padding = labels < 0  # of the number of predictions: slot 0, which keeps what it has
         kept = input_ids.index_select(0, position)
         text = input_ids.index_copy(0, position, torch.where(is_padding, kept, labels))
-        replaced = text.index_copy(
-            0, position, torch.where(is_padding, kept, self.draw(generator, hidden))
-        )
+        words = torch.where(is_padding, kept, self.draw(generator, hidden))
+        replaced = text.index_copy(0, position, words)
         return replaced, replaced != text
 
     @torch.no_grad()
@@ -145,12 +143,15 @@ class ReplacedTokenDetection(MaskedLanguageModel):
         """A word for each state [P, H], by the generator's probabilities; int64 [P].
 
         By one random number a state: the first word up to which the probabilities add up to more. A
-        multinomial of torch's draws one for each word, which took four fifths of a step on a
-        CPU."""
-        head, drawn = generator.heads["lm"], []
-        for part in hidden.split(max(1, SAMPLED_LOGITS // generator.encoder.config.vocab_size)):
-            logits = head(part).float()
-            reached = logits.sub_(logits.amax(-1, keepdim=True)).exp_().cumsum(-1)  # [p, V]
-            asked = torch.rand(len(part), 1, device=part.device) * reached[:, -1:]
-            drawn.append(torch.searchsorted(reached, asked, right=True).squeeze(1))
-        return torch.cat(drawn).clamp_(max=generator.encoder.config.vocab_size - 1)
+        multinomial of torch's draws one for each word, which took four fifths of a step on a CPU.
+        """
+        head = generator.heads["lm"]
+        vocab_size = generator.encoder.config.vocab_size
+        words = []
+        for states in hidden.split(max(1, SAMPLED_LOGITS // vocab_size)):
+            logits = head(states).float()  # [p, V]
+            weights = logits.sub_(logits.amax(-1, keepdim=True)).exp_()
+            cumulative = weights.cumsum(-1)
+            threshold = torch.rand(len(states), 1, device=states.device) * cumulative[:, -1:]
+            words.append(torch.searchsorted(cumulative, threshold, right=True).squeeze(1))
+        return torch.cat(words).clamp_(max=vocab_size - 1)

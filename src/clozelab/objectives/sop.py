@@ -1,10 +1,10 @@
-"""Sentence-order prediction: were the two segments swapped? (Lan et al. 2020, ALBERT, section 3.1).
-Label 1 = swapped.
+"""Sentence-order prediction: were the two segments swapped? Label 1 = swapped.
 
-Unusual: the pairs have an input format of their own. `SegmentPairs` begins and cuts its outer ends
-anywhere, so the one segment that ends in the middle of a sentence would tell the order. Here both
-segments are whole sentences; the boundary between them is drawn evenly; half of the documents are
-cut from their end, as a front walk puts long sentences first.
+It is ALBERT's (Lan et al. 2020, section 3.1). Unusual: the pairs have an input format of their own.
+`SegmentPairs` begins and cuts its outer ends anywhere, so the one segment that ends in the middle
+of a sentence would tell the order. Here both segments are whole sentences; the boundary between
+them is drawn evenly; half of the documents are cut from their end, as a front walk puts long
+sentences first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from clozelab.corpus.instances import InputFormat, Instances, walk
+from clozelab.corpus.instances import InputFormat, Instances, greedy_chunks
 from clozelab.corpus.packing import I64, Epoch, PackedInstances, Spans, SpecialIds, pack_pairs
 from clozelab.corpus.random import uniform01
 from clozelab.objectives.objective import PairObjective
@@ -29,44 +29,45 @@ class SentenceOrderPrediction(PairObjective):
 
     def check_input(self, input: InputFormat) -> None:
         if not isinstance(input, SentencePairs):
-            said = f"Objective {self.name} needs pairs whose cuts do not tell the order"
             raise ValueError(
-                f"{said}, but {type(input).__name__} makes others: choose"
-                " objective/input=sentence_pairs."
+                f"Objective {self.name} needs pairs whose cuts do not tell the order, but"
+                f" {type(input).__name__} makes others: choose objective/input=sentence_pairs."
             )
 
     def arrange(
         self, packed: PackedInstances, seed: int, epoch: Epoch
     ) -> tuple[PackedInstances, I64]:
         """[CLS] A [SEP] B [SEP], or, where the label is 1, [CLS] B [SEP] A [SEP]."""
-        a_length, b_length = packed.a_length, packed.b_length
+        a_length = packed.a_length
+        b_length = packed.b_length
         assert a_length is not None and b_length is not None
         label = (uniform01(seed, epoch, "sentence order", packed.names) < 0.5).astype(np.int64)
         first, second = np.where(label == 1, (b_length, a_length), (a_length, b_length))
         separators = packed.lengths - a_length - b_length - 2
-        # of the second segment
-        begin, end = (first + 1 + separators)[:, None], (packed.lengths - 1)[:, None]
+        # The second segment's first slot, and the last [SEP]: [B, 1]; slots [1, S].
+        begin = (first + 1 + separators)[:, None]
+        end = (packed.lengths - 1)[:, None]
         slot = np.arange(packed.width)[None, :]
         # Slot by slot: where it stands in the text's order, in which the second segment of a
         # swapped pair is the first.
         swapped = np.where(slot >= begin, slot - begin + 1, slot + (second + separators)[:, None])
-        swapped = np.where(
-            (slot > first[:, None]) & (slot < begin), slot + (second - first)[:, None], swapped
-        )
-        where = np.where((label[:, None] == 1) & (slot > 0) & (slot < end), swapped, slot)
-        where += packed.width * np.arange(packed.num_instances)[:, None]
+        is_separator = (slot > first[:, None]) & (slot < begin)
+        swapped = np.where(is_separator, slot + (second - first)[:, None], swapped)
+        is_swapped = (label[:, None] == 1) & (slot > 0) & (slot < end)
+        source = np.where(is_swapped, swapped, slot)
+        # From slots of an instance to slots of the stream.
+        source += packed.width * np.arange(packed.num_instances)[:, None]
+        source = source.reshape(-1)
         in_second = (slot >= begin) & (slot <= end) & packed.token_type_ids.any()
-        return (
-            replace(
-                packed,
-                input_ids=packed.input_ids[where.reshape(-1)],
-                special=packed.special[where.reshape(-1)],
-                token_type_ids=in_second.astype(np.int64).reshape(-1),
-                a_length=first,
-                b_length=second,
-            ),
-            label,
+        arranged = replace(
+            packed,
+            input_ids=packed.input_ids[source],
+            special=packed.special[source],
+            token_type_ids=in_second.astype(np.int64).reshape(-1),
+            a_length=first,
+            b_length=second,
         )
+        return arranged, label
 
 
 class SentencePairInstances(Instances):
@@ -76,23 +77,28 @@ class SentencePairInstances(Instances):
         self, layout: SentencePairs, shards: Any, ids: SpecialIds, seq_length: int
     ) -> None:
         super().__init__(layout, shards, ids, seq_length)
-        number, budget = len(self._sentences) - 1, seq_length - 2 - ids.pair_separators
+        number = len(self._sentences) - 1
+        budget = seq_length - 2 - ids.pair_separators
         first, end = _chunks(self._sentences, self._documents, budget)
-        backwards = self._sentences[-1] - self._sentences[::-1], number - self._documents[::-1]
-        last_end, last_first = _chunks(*backwards, budget)
+        # From the end: the same walk over the mirrored text.
+        mirrored_sentences = self._sentences[-1] - self._sentences[::-1]
+        mirrored_documents = number - self._documents[::-1]
+        mirrored_end, mirrored_first = _chunks(mirrored_sentences, mirrored_documents, budget)
+        last_first = number - mirrored_first
+        last_end = number - mirrored_end
+        # Every second document is cut from its end.
         from_front = self._document_of(first) % 2 == 0
-        from_end = self._document_of(number - last_first) % 2 == 1
-        self._first = np.concatenate([first[from_front], number - last_first[from_end]])
-        self._end = np.concatenate([end[from_front], number - last_end[from_end]])
-        usable = self._end - self._first > 1
-        self._first, self._end = self._first[usable], self._end[usable]
+        from_end = self._document_of(last_first) % 2 == 1
+        firsts = np.concatenate([first[from_front], last_first[from_end]])
+        ends = np.concatenate([end[from_front], last_end[from_end]])
+        has_two = ends - firsts > 1
+        self._first = firsts[has_two]
+        self._end = ends[has_two]
         if not len(self):
-            more = (
-                "raise the phase's seq_length (corpus.validation_fraction if this is the validation"
-                " split)"
-            )
             raise ValueError(
-                f"no two sentences of a document fit into {seq_length} tokens: add text, or {more}."
+                f"no two sentences of a document fit into {seq_length} tokens: add text, or raise"
+                " the phase's seq_length (corpus.validation_fraction if this is the validation"
+                " split)."
             )
 
     def __len__(self) -> int:
@@ -101,10 +107,12 @@ class SentencePairInstances(Instances):
     def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
         """In the order of the text; every epoch draws another boundary between A and B."""
         index = np.asarray(index, dtype=np.int64)
-        first, end = self._first[index], self._end[index]
+        first = self._first[index]
+        end = self._end[index]
         draw = uniform01(seed, epoch, "boundary", index)
         middle = self._sentences[first + 1 + (draw * (end - first - 1)).astype(np.int64)]
-        start, stop = self._sentences[first], self._sentences[end]
+        start = self._sentences[first]
+        stop = self._sentences[end]
         spans = Spans(start, middle - start, middle, stop - middle)
         packed = pack_pairs(self._tokens, spans, self.ids, self.seq_length, index)
         return replace(packed, source=self._sources[self._document_of(first)].astype(np.int64))
@@ -118,15 +126,17 @@ class SentencePairs(InputFormat):
 
 
 def _chunks(sentences: I64, documents: I64, budget: int) -> tuple[I64, I64]:
-    """First sentence and end of the greedy chunks of whole sentences, none across documents; longer
-    ones are alone.
+    """First sentence and end of the greedy chunks of whole sentences, none across documents.
+
+    A sentence that is longer than `budget` is alone.
     """
 
     def following(low: int, high: int) -> I64:
         number = np.arange(low, high)
-        reach = np.searchsorted(sentences, sentences[low:high] + budget, side="right") - 1
-        ends = documents[np.searchsorted(documents, number, side="right")]
-        return np.minimum(np.maximum(reach, number + 1), ends)
+        # As many sentences as fit, at least one, none of the next document.
+        fitting = np.searchsorted(sentences, sentences[low:high] + budget, side="right") - 1
+        document_ends = documents[np.searchsorted(documents, number, side="right")]
+        return np.minimum(np.maximum(fitting, number + 1), document_ends)
 
-    first = walk(len(sentences) - 1, following)
+    first = greedy_chunks(len(sentences) - 1, following)
     return first, np.append(first[1:], len(sentences) - 1)

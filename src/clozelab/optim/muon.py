@@ -29,21 +29,18 @@ from torch.optim import Optimizer
 
 from clozelab.processor import product_dtype
 
+# End of the name of a parameter that stacks matrices -> how many it stacks. The matrix of a gated
+# feed-forward layer stays whole: its name does not tell that it is gated.
 FUSED = {".attention.qkv.weight": 3}
-"""End of the name of a parameter that stacks matrices -> how many it stacks. The matrix of a gated
-feed-forward layer stays whole: its name does not tell that it is gated."""
-
+# Of the odd polynomial a x + b x^3 + c x^5. Five iterations take singular values from (0, 1] to
+# about 0.7 to 1.2 (Jordan et al. 2024).
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the odd polynomial a x + b x^3 + c x^5. Five iterations take singular values from (0, 1] to
-about 0.7 to 1.2 (Jordan et al. 2024)."""
-
 ITERATIONS = 5
 SMALLEST_NORM = 1e-7
+# From so many times as many columns as rows, fp32 iterates on the square X X^T.
 WIDE = 2
-"""From so many times as many columns as rows, fp32 iterates on the square X X^T."""
-
+# Most numbers in one batched product: 64 MiB in fp32, and a few temporary copies.
 BATCH_ELEMENTS = 1 << 24
-"""Most numbers in one batched product: 64 MiB in fp32, and a few temporary copies."""
 
 
 class Update(NamedTuple):
@@ -66,7 +63,8 @@ class Muon(Optimizer):
     """Muon over named matrices; each of `named_matrices` is a parameter [rows, columns].
 
     A group of parameters has `lr`, `weight_decay`, `momentum`, and `matrices`: how many of them
-    each parameter stacks."""
+    each parameter stacks.
+    """
 
     def __init__(
         self,
@@ -76,6 +74,7 @@ class Muon(Optimizer):
         weight_decay: float,
         momentum: float,
     ) -> None:
+        # A group for parameters that stack as many matrices each.
         by_count: dict[int, list[nn.Parameter]] = defaultdict(list)
         for name, parameter in named_matrices:
             by_count[fused_matrices(name)].append(parameter)
@@ -86,13 +85,25 @@ class Muon(Optimizer):
         super().__init__(groups, defaults)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(  # type: ignore[override]
+        self, closure: Callable[[], float] | None = None
+    ) -> float | None:
         """One update of every parameter that has a gradient."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        # Wide and tall matrices of one shape meet in one product: a tall one goes in lying.
+        for (_, rows, columns), updates in self._updates_by_shape().items():
+            at_once = max(1, BATCH_ELEMENTS // (rows * columns))
+            for start in range(0, len(updates), at_once):
+                _apply(updates[start : start + at_once])
+        return loss
+
+    def _updates_by_shape(self) -> dict[tuple[torch.device, int, int], list[Update]]:
+        """(device, rows, columns) -> its updates.
+
+        Wide and tall matrices of one shape meet in one product: a tall one goes in lying.
+        """
         by_shape: dict[tuple[torch.device, int, int], list[Update]] = defaultdict(list)
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -101,15 +112,12 @@ class Muon(Optimizer):
                 for update in self._updates(parameter, group):
                     rows, columns = sorted(update.weight.shape)
                     by_shape[parameter.device, rows, columns].append(update)
-        for (_, rows, columns), updates in by_shape.items():
-            at_once = max(1, BATCH_ELEMENTS // (rows * columns))
-            for start in range(0, len(updates), at_once):
-                _apply(updates[start : start + at_once])
-        return loss
+        return by_shape
 
     def _updates(self, parameter: nn.Parameter, group: dict[str, Any]) -> list[Update]:
-        """Move a parameter's momentum, let its weights decay, and return an update a matrix."""
-        gradient, state = parameter.grad, self.state[parameter]
+        """Moves a parameter's momentum, lets its weights decay, and returns an update a matrix."""
+        gradient = parameter.grad
+        state = self.state[parameter]
         assert gradient is not None
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(gradient)
@@ -118,21 +126,24 @@ class Muon(Optimizer):
         direction = gradient.lerp(buffer, group["momentum"])
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
 
+        # The matrices that are stacked, each with its own size in the rate.
         count = group["matrices"]
-        rows, columns = parameter.shape[0] // count, parameter.shape[1]
+        rows = parameter.shape[0] // count
+        columns = parameter.shape[1]
         rate = group["lr"] * math.sqrt(max(1.0, rows / columns))
         pairs = zip(parameter.chunk(count), direction.chunk(count), strict=True)
-        return [Update(weight, own_direction, rate) for weight, own_direction in pairs]
+        return [Update(weight, chunk, rate) for weight, chunk in pairs]
 
 
 def _apply(updates: list[Update]) -> None:
-    """Make directions orthogonal and add them to the weights; all of one shape, tall or wide."""
+    """Makes directions orthogonal and adds them to the weights; all of one shape, tall or wide."""
     dtype = product_dtype(updates[0].weight.device)
+    # [N, rows, columns] for one batched product.
     lying = [_lying(update.direction).to(dtype) for update in updates]
     orthogonal = newton_schulz(torch.stack(lying))
-    for update, own in zip(updates, orthogonal, strict=True):
+    for update, matrix in zip(updates, orthogonal, strict=True):
         is_tall = update.weight.shape[0] > update.weight.shape[1]
-        update.weight.add_(own.T if is_tall else own, alpha=-update.rate)
+        update.weight.add_(matrix.T if is_tall else matrix, alpha=-update.rate)
 
 
 def _lying(matrix: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
-"""Learning-rate schedules as closed forms of the step, so that a resumed run needs nothing but the
-step number.
+"""Learning-rate schedules as closed forms of the step.
+
+So a resumed run needs nothing but the step number.
 """
 
 from __future__ import annotations
@@ -11,20 +12,22 @@ from torch.optim.lr_scheduler import LambdaLR
 
 
 def linear_warmup_decay(step: int, *, total_steps: int, warmup_steps: int) -> float:
-    """Factor on the peak learning rate for optimizer step `step` (0 is the first): the released
-    code's closed form.
+    """Factor on the peak learning rate for optimizer step `step` (0 is the first), as released.
 
     Warm-up is step / warmup_steps; the decay is 1 - step / total_steps, counted from step 0 and
-    overridden by the warm- up (google-research/bert, optimization.py). So the very first step has
+    overridden by the warm-up (google-research/bert, optimization.py). So the very first step has
     rate 0, and the factor just after warm-up is 1 - warmup_steps / total_steps, not 1: 0.99 for the
     paper's 10,000 of 1,000,000 steps.
     """
-    return step / warmup_steps if step < warmup_steps else max(0.0, 1.0 - step / total_steps)
+    if step < warmup_steps:
+        return step / warmup_steps
+    return max(0.0, 1.0 - step / total_steps)
 
 
 class LinearWarmupDecay(LambdaLR):
-    """Linear warm-up to the peak, then linear decay to zero at `total_steps`; stepped once per
-    optimizer step.
+    """Linear warm-up to the peak, then linear decay to zero at `total_steps`.
+
+    It is stepped once per optimizer step.
     """
 
     def __init__(self, optimizer: Optimizer, total_steps: int, warmup_fraction: float) -> None:
@@ -45,8 +48,9 @@ class LinearWarmupDecay(LambdaLR):
 
 
 class CosineDecay(LinearWarmupDecay):
-    """Linear warm-up to the peak, then half a cosine down to `final_fraction` of it at
-    `total_steps`.
+    """Linear warm-up to the peak, then half a cosine down to `final_fraction` of it.
+
+    It ends at `total_steps`.
     """
 
     def __init__(
@@ -63,15 +67,16 @@ class CosineDecay(LinearWarmupDecay):
     def _factor(self, step: int) -> float:
         if step < self.warmup_steps:
             return step / self.warmup_steps
-        done = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps))
-        return self.final_fraction + (1 - self.final_fraction) * (1 + math.cos(math.pi * done)) / 2
+        progress = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps))
+        cosine = 1 + math.cos(math.pi * progress)
+        return self.final_fraction + (1 - self.final_fraction) * cosine / 2
 
 
 class WarmupStableDecay(LinearWarmupDecay):
-    """Linear warm-up to the peak, which holds until the last `decay_fraction` of the steps falls
-    linearly to zero.
+    """Linear warm-up to the peak, which holds until a last linear decay to zero.
 
-    `decay_fraction` 0: constant after the warm-up."""
+    That takes the last `decay_fraction` of the steps; 0: constant after the warm-up.
+    """
 
     def __init__(
         self, optimizer: Optimizer, total_steps: int, warmup_fraction: float, decay_fraction: float
@@ -81,10 +86,13 @@ class WarmupStableDecay(LinearWarmupDecay):
         super().__init__(optimizer, total_steps, warmup_fraction)
 
     def _factor(self, step: int) -> float:
-        rising = step / self.warmup_steps if step < self.warmup_steps else 1.0
-        return min(
-            rising, max(0, self.total_steps - step) / self.decay_steps if self.decay_steps else 1.0
-        )
+        rising = 1.0
+        if step < self.warmup_steps:
+            rising = step / self.warmup_steps
+        falling = 1.0
+        if self.decay_steps:
+            falling = max(0, self.total_steps - step) / self.decay_steps
+        return min(rising, falling)
 
 
 def _require_fraction(name: str, value: float) -> None:

@@ -15,11 +15,14 @@ from statistics import fmean, variance
 
 import numpy as np
 
-from clozelab.metrics.statistics import POWER, simulate_decided
+from clozelab.analysis.claims import ALL_COLUMNS, EquivalenceClaim
+from clozelab.analysis.power import POWER, simulate_decided
+from clozelab.analysis.schema import PERCENT
 from clozelab.planning.cost import NO_SPEED, Costing
-from clozelab.suggestions import CONF_DIR, duration
-from clozelab.verdicts.experiment import ALL_COLUMNS, PERCENT, SPREAD, Experiment, read_yaml
-from clozelab.verdicts.table import Table
+from clozelab.results.experiment import Experiment, read_yaml
+from clozelab.results.table import ResultTable
+from clozelab.text.formatting import duration
+from clozelab.text.paths import CONF_DIR
 
 MOST_FINETUNE_SEEDS, MOST_SEEDS = 5, 20
 # a masked model has to see so many times the tokens after which it leaves its first plateau
@@ -103,10 +106,14 @@ def ask(experiment: Experiment, tasks: Iterable[str], difference: float) -> Ques
             # spreads are in points
             names = (column.task, *column.stand_ins) if column.unit == PERCENT else ()
             task = next((one for one in names if one in here), None)
-            for key in claim.differences(column.name) if task else ():
+            for key in claim.hypotheses(column.name) if task else ():
                 if key not in places:
                     places[key] = len(effects)
-                    gap, margin = (0.0, claim.points) if claim.kind == SPREAD else (difference, 0.0)
+                    gap, margin = (
+                        (0.0, claim.points)
+                        if isinstance(claim, EquivalenceClaim)
+                        else (difference, 0.0)
+                    )
                     effects.append((gap, margin, 4 if claim.against else 2, str(task)))
                 mine.append(places[key])
         if mine:
@@ -117,7 +124,7 @@ def ask(experiment: Experiment, tasks: Iterable[str], difference: float) -> Ques
     return Question(effects, claims, num_primary, unknown)
 
 
-def spreads_of(tasks: Iterable[str], table: Table | None) -> dict[str, Spread]:
+def spreads_of(tasks: Iterable[str], table: ResultTable | None) -> dict[str, Spread]:
     """Of each task: from the finished runs, where those are of three pre-training seeds; else the
     shipped ones.
     """
@@ -128,7 +135,7 @@ def spreads_of(tasks: Iterable[str], table: Table | None) -> dict[str, Spread]:
     }
 
 
-def _own(task: str, table: Table) -> Spread | None:
+def _own(task: str, table: ResultTable) -> Spread | None:
     column = next(
         (one for one in table.with_results if one.tasks == (task,) and one.unit == PERCENT), None
     )

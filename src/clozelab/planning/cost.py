@@ -21,7 +21,7 @@ from scipy.optimize import brentq
 
 from clozelab.datamodules.files import TaskPreview
 from clozelab.launch.jobs import planned_jobs
-from clozelab.launch.launcher import is_one_cpu_process, share_cores
+from clozelab.launch.process_launcher import is_one_cpu_process, share_cores
 from clozelab.launch.progress import Part, job_key, makespan
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
@@ -42,11 +42,12 @@ from clozelab.planning.measures import MeasureJob, measure_job
 from clozelab.planning.starts import Starts, constants, measured_starts, usual_starts
 from clozelab.planning.steps import Step
 from clozelab.planning.timing import HOST, measured_speeds
+from clozelab.runs.cleanup import size
 from clozelab.runs.find import Runs
-from clozelab.runs.fingerprint import canonical
+from clozelab.runs.identity import canonical
 from clozelab.runs.record import JobName
-from clozelab.runs.upkeep import size
-from clozelab.suggestions import duration, key_of
+from clozelab.text.did_you_mean import key_of
+from clozelab.text.formatting import duration
 from clozelab.training.host import host_facts
 
 ALIKE = {  # settings in which a run has to be equal to take as long

@@ -26,14 +26,15 @@ import numpy as np
 from rich.console import Console
 
 from clozelab.corpus.files import digest
-from clozelab.launch.processes import ForkServer, Job, ProcessPool
+from clozelab.launch.pool import ProcessPool
+from clozelab.launch.processes import ForkServer, Job
 from clozelab.planning.machine import BUSY_SHARE, is_busy_for
-from clozelab.runs.fingerprint import code_of_results
+from clozelab.results.experiment import read_yaml
+from clozelab.runs.code import code_of_results
 from clozelab.runs.record import write_json
-from clozelab.suggestions import CONF_DIR
+from clozelab.text.paths import CONF_DIR
 from clozelab.training.host import host_facts
 from clozelab.training.stopping import die_with_parent
-from clozelab.verdicts.experiment import read_yaml
 
 STARTS_VERSION = 1  # raised when what is measured changes
 WORKER = "clozelab.planning.starts"
@@ -185,7 +186,7 @@ class Rehearsal:
 
     def _start_server(self, environment: Mapping[str, str]) -> None:
         started = time.perf_counter()
-        modules = ["clozelab.launch.preloaded", "clozelab.launch.clusters"]
+        modules = ["clozelab.launch.preloaded", "clozelab.launch.plugins"]
         modules += [f"clozelab.stages.{stage}" for stage in STAGES]
         self.server = ForkServer(CLOCK, [*modules, CLOCK], environment)
         clock = self.folder / "server.clock"

@@ -22,16 +22,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from clozelab.launch.experiments import MEASURED, SEEDS, ExperimentSource, sweeps_in
 from clozelab.launch.experiments import SWEEPS as SWEEPS
-from clozelab.launch.jobs import GIVEN_ROW
-from clozelab.launch.sweep import (
-    CONFIGURATION_ERRORS,
-    Sweep,
-    compose,
-    explain,
-    hydra_config,
-    known_keys,
-)
-from clozelab.suggestions import key_of
+from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain, known_keys
+from clozelab.launch.overrides import GIVEN_ROW
+from clozelab.launch.sweep import Sweep, compose, hydra_config
+from clozelab.text.did_you_mean import key_of
 
 STAGES = ("prepare", *SWEEPS)
 LEAVE_OUT = {"finetune=none", "evaluate=none"}

@@ -356,7 +356,7 @@ class MadeUpTask(LightningDataModule):
         everything = slice(0, len(lengths))
         self.data: Any = SimpleNamespace(train_sequences=sequences, plan=plan)
         self.data.train_targets = {"labels": np.zeros(len(lengths), dtype=np.int64)}
-        self.data.place_of = lambda step: (
+        self.data.loader_position = lambda step: (
             step // MADE_UP_BATCHES,
             step % MADE_UP_BATCHES,
             everything,

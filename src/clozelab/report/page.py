@@ -1,272 +1,187 @@
-"""What a report says, as text: the one dictionary that the HTML, the Markdown and the terminal page
-are laid out from.
+"""What a report says, as text: the page that HTML, Markdown, LaTeX and the terminal lay out.
 
-Stand-ins and generated tasks have columns apart: the paper's number never stands beside a score on
-other data.
+The table is made in tables.py, the claims in claims.py, what runs learnt and cost in summaries.py.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
-from clozelab.metrics.statistics import FINETUNING_SEEDS, MOST_SEEDS, ONE_RUN, PRETRAINING_SEEDS
-from clozelab.suggestions import (
-    DASH,
-    distinct,
-    half_width,
-    in_units,
-    interval,
-    own_text,
-    percent,
-    probability,
-    signed,
-    span,
-    with_direction,
+from clozelab.analysis.history import InterimAnalysis
+from clozelab.analysis.schema import OUR_SPLIT, PERCENT
+from clozelab.analysis.statistics import PRETRAINING_SEEDS
+from clozelab.analysis.verdicts import Judgement
+from clozelab.report import wording
+from clozelab.report.claims import (
+    POINTS,
+    ClaimView,
+    DifferenceView,
+    axis_half_width,
+    claim_views,
+    differences,
+    unit_of,
 )
-from clozelab.verdicts.accounts import (
+from clozelab.report.summaries import (
+    ArmSummary,
+    Cost,
+    NotLearnt,
     costs,
-    known_losses,
     learnt,
+    loss_bounds,
     not_learnt,
     problems,
     provenance,
     seed_counts,
 )
-from clozelab.verdicts.experiment import CROSSES, MONOTONE, OUR_SPLIT, PERCENT, SPREAD
-from clozelab.verdicts.judging import FAILS, HOLDS, ONE_SEED, Judgement, Look, summarise
-from clozelab.verdicts.links import correct, link_between
-from clozelab.verdicts.table import DataColumn, Table
+from clozelab.report.tables import ColumnGroup, column_groups, usual_basis
+from clozelab.results.analyses import AnalysedTable
+from clozelab.results.experiment import Experiment
+from clozelab.results.table import ResultTable
+from clozelab.runs.record import Record
+from clozelab.text.formatting import (
+    DASH,
+    distinct,
+    in_units,
+    several,
+    span,
+)
+from clozelab.text.safe_yaml import own_text
 
-POINTS = "points"
 SELECTION = (
     "A fine-tuning run was scored several times on the way, and stands here with its best score on"
     " the very set that it is scored on, as the paper selects too: a little better than on new"
     " examples, most so where scores jump about."
 )
-DIRECTIONS = {"increasing": "rising", "decreasing": "falling"}
 QUESTION = re.compile(r"^\*\*The question\.\*\*\s*(.+?)(?:\n\s*\n|\Z)", re.DOTALL | re.MULTILINE)
 
 
+@dataclass(frozen=True)
+class Unlearnt:
+    """What pre-training has not learnt, and the claims that cannot be judged without it."""
+
+    text: str
+    claims: list[str]
+
+
+@dataclass(frozen=True)
+class About:
+    """What a page is about."""
+
+    title: str
+    name: str
+    source: str
+    has_paper: bool
+    scale: str
+    # the generated world that wrote the data; None for real text
+    synthetic: str | None
+    # from the experiment's README
+    question: str
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What the first screen says beside the verdicts; an empty text is left out."""
+
+    # the verdicts counted
+    summary: str
+    unlearnt: list[Unlearnt]
+    registered: str
+    looks: str
+    # what was trained, and how far the runs are
+    setup: str
+    runs: str
+
+
+@dataclass(frozen=True)
+class TableSection:
+    """The table, and what its numbers are."""
+
+    units: str
+    # which examples scores are over
+    sets: str
+    # what a cell is: each of two seeds, or a mean with an interval
+    interval: str
+    has_two_seeds: bool
+    # what the paper's cells are
+    statistic: str
+    groups: list[ColumnGroup]
+    # row -> its label in paper.yaml, where ours may name another size
+    paper_labels: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class ClaimSection:
+    """The claims; of a table without any, the differences."""
+
+    claims: list[ClaimView]
+    differences: list[DifferenceView]
+    units: str
+    # half the width of the claims' common axis
+    axis: str
+    # how to read intervals and verdicts, and how scores were chosen
+    reading: list[str]
+    selection: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything that the templates show, from top to bottom."""
+
+    about: About
+    overview: Overview
+    table: TableSection
+    judged: ClaimSection
+    # what pre-training reached, and what no model can be below
+    arms: list[ArmSummary]
+    bounds: list[str]
+    costs: list[Cost]
+    # heading -> lines
+    problems: Mapping[str, list[str]]
+    provenance: list[tuple[str, str]]
+    # picture -> style -> the SVG as base64
+    plots: Mapping[str, Mapping[str, str]]
+
+
 def build_page(
-    table: Table, judgements: Sequence[Judgement], scale: str, looks: Sequence[Look] = ()
-) -> dict[str, Any]:
-    """Everything the templates show."""
-    axis, experiment = _axis(judgements), table.experiment
-    # the paper's; ours are always on the labelled sets, or on held-out text
-    split = experiment.split
-    sets = f"on the {split} sets"
-    if all(one.is_pretraining for one in table.columns):
-        sets = "on held-out text"
-    elif split != OUR_SPLIT:
-        sets = f"ours on the {OUR_SPLIT} sets and the paper's on the {split} sets"
-    seeds = {
-        "has_paper": experiment.has_paper,
-        "basis": _basis(table),
-        "num_seeds": len(table.pretrain_seeds),
-    }
-    reading = {
-        "experiment": experiment,
-        "family": max((one.family for one in judgements), default=0),
-        "selection": (
-            SELECTION * any(run.facts.get("num_evaluations", 0) > 1 for run in table.runs.finetune)
-        ),
-        "has_forecasts": any(one.needs for one in judgements),
-    }
-    (interval_words,) = _lines("interval.txt.j2", seeds)
-    readme = experiment.folder / "README.md"
-    question = QUESTION.search(own_text(readme, experiment.folder)) if readme.is_file() else None
+    table: ResultTable,
+    analysed: AnalysedTable,
+    scale: str,
+    *,
+    registered: str,
+    paper_labels: Mapping[str, str],
+    plots: Mapping[str, Mapping[str, str]],
+) -> Page:
+    """Put a judged table into words.
 
-    def claims_on(groups: Sequence[set[str]]) -> list[str]:
-        sides = [{row.name for row in experiment.rows if row.arm in arms} for arms in groups]
-        return [
-            one.claim.text
-            for one in judgements
-            if all(rows.intersection(one.rows) for rows in sides)
-        ]
-
-    return {
-        **{key: getattr(experiment, key) for key in ("title", "name", "source", "has_paper")},
-        "sets": sets,
-        "statistic": (
-            f"; the paper's numbers are {experiment.statistic}" if experiment.statistic else ""
-        ),
-        "scale": scale,
-        "question": " ".join(question[1].split()) if question else "",
-        "synthetic": table.runs.synthetic,
-        "setup": _setup(table),
-        "runs": _run_counts(table),
-        "summary": summarise(judgements),
-        "unlearnt": [
-            {"text": said, "claims": claims_on(groups)} for said, groups in not_learnt(table)
-        ],
-        "looks": f"{len(looks)} ({', '.join(one.time[:10] for one in looks)})" if looks else "",
-        "selection": reading["selection"],
-        "interval": interval_words,
-        "reading": _lines("reading.txt.j2", reading),
-        "units": in_units(PERCENT, {one.heading: one.unit for one in table.with_results}),
-        "difference_units": in_units(POINTS, {one.judged_on: unit_of(one) for one in judgements}),
-        "groups": _groups(table),
-        "judgements": _judgement_pages(judgements, table, axis),
-        "differences": [] if experiment.claims else differences(table),
-        "axis": f"{axis:.0f}",
-        "arms": learnt(table),
-        "bounds": _lines("bounds.txt.j2", {"bounds": known_losses(table)}),
-        "costs": costs(table),
-        "problems": problems(table),
-        "provenance": provenance(table),
-    }
-
-
-def _judgement_pages(
-    judgements: Sequence[Judgement], table: Table, axis: float
-) -> list[dict[str, Any]]:
-    pages = list[dict[str, Any]]()
-    for one in judgements:
-        found, decimals = one.difference, one.column.decimals if one.column else 1
-        direction = (
-            f"within {one.claim.points:g}" if one.claim.kind == SPREAD else one.claim.direction
-        )
-        paper = (
-            DIRECTIONS.get(direction, direction)
-            if one.paper_size is None
-            else signed(one.paper_size, decimals)
-        )
-        is_ours = one.claim.column in [
-            column.name for column in table.experiment.columns if column.is_measured
-        ]
-        paper_or_claim = "the paper" if table.experiment.has_paper and not is_ours else "claimed"
-        paper_or_claim += ": " if one.paper_size is None else " "
-        corrected = f"corrected {probability(one.corrected).removeprefix('p ').removeprefix('= ')}"
-        many = f">{MOST_SEEDS} seeds" if one.needs.startswith("more than") else "waits"
-        seeds = f"~{one.decisive_seeds} seeds" if one.decisive_seeds else many
-        ours, within = signed(found.mean if found else None, decimals), interval(found, decimals)
-        ours, within = (one.where.place, one.where.interval) if one.where else (ours, within)
-        pages.append(
-            {
-                "id": one.claim.id,
-                "number": len(pages) + 1,
-                "is_answer": one.claim.primary or one.verdict in (HOLDS, FAILS),
-                "sentence": _sentence(one, f"{ours}{{unit}} {within}", f"{paper_or_claim}{paper}"),
-                "claimed": f"{paper_or_claim}{paper}",
-                "text": one.claim.text,
-                "compared": _compared(one, table),
-                "paper": f"{paper} (ours)" if table.experiment.has_paper and is_ours else paper,
-                "judged_on": one.judged_on,
-                "ours": ours,
-                "interval": within,
-                "shown": f"weakest: {one.shown}" if one.shown and not one.where else "",
-                "p": f"{probability(one.p)}, {corrected}" if one.p is not None else "",
-                "corrected": probability(one.corrected),
-                "basis": found.basis if found and found.basis != _basis(table) else "",
-                "marks": _marks(one, axis) if unit_of(one) == POINTS and not one.where else {},
-                "verdict": one.word,
-                "kind": one.verdict.split()[0],
-                "needs": one.needs,
-                # for a narrow page
-                "needs_short": seeds if one.needs and one.verdict != ONE_SEED else "",
-                "note": one.note,
-            }
-        )
-    return pages
-
-
-def _sentence(one: Judgement, ours: str, claimed: str) -> str:
-    """`Left-to-right costs SQuAD: contradicted here, +36.3 F1 [+35.0, +37.6]; the paper -10.1`."""
-    metric = one.column.metric.rpartition("/")[2] if one.column else ""
-    unit = "" if one.where else " F1" if metric == "f1" else f" {unit_of(one)}"
-    where = f" on {one.judged_on}" if one.column and not one.column.is_paper else " here"
-    weakest = f"weakest: {one.shown}, " if one.shown and not one.where else ""
-    said = f" ({one.note})" if one.note else ""
-    if one.difference or one.where:
-        said = f", {weakest}{ours.format(unit=unit)}".rstrip()
-    return f"{one.claim.text[:1].upper()}{one.claim.text[1:]}: {one.word}{where}{said}; {claimed}"
-
-
-def unit_of(one: Judgement) -> str:
-    return POINTS if one.column is None or one.column.unit == PERCENT else one.column.unit
-
-
-def _axis(judgements: Sequence[Judgement]) -> float:
-    """Half the width of the claims' common axis in points: shows every mean, and cuts an interval
-    that dwarfs them.
+    Args:
+        table: with the labels that the page shows.
+        registered: what registration.py says of the runs.
+        paper_labels: row -> label as paper.yaml has it.
+        plots: picture -> style -> the SVG as base64.
     """
-    judgements = [one for one in judgements if unit_of(one) == POINTS]
-    differences = [one.difference for one in judgements if one.difference]
-    means = [abs(one.mean) for one in differences]
-    means += [max(abs(one.paper_size or 0.0), one.claim.points) for one in judgements]
-    ends = [abs(end) for one in differences for end in (one.low, one.high) if end is not None]
-    return max(1.0, min(1.05 * max([*means, *ends], default=0.0), 2.0 * max(means, default=0.0)))
-
-
-def _marks(one: Judgement, axis: float) -> dict[str, float]:
-    """Where what is drawn lies on the axis of points, in percent of its width."""
-    marks: dict[str, float | None] = {"paper": one.paper_size}
-    if margin := one.claim.points:
-        marks |= {"least": -margin, "most": margin}
-    if found := one.difference:
-        marks |= {"ours": found.mean, "low": found.low, "high": found.high}
-    places = {key: 50.0 + 50.0 * value / axis for key, value in marks.items() if value is not None}
-    return {key: round(min(100.0, max(0.0, place)), 2) for key, place in places.items()}
-
-
-def _compared(one: Judgement, table: Table) -> str:
-    claim, labels = one.claim, [table.experiment.label(row) for row in one.claim.rows]
-    if claim.kind == MONOTONE:
-        return f"{', '.join(labels)}: {claim.direction}"
-    if claim.kind == SPREAD:
-        return f"{', '.join(labels)}: within {claim.points:g} of each other"
-    if claim.kind == CROSSES:
-        return f"along the lines up to {labels[0]} and {labels[1]}"
-    text = f"{labels[0]} against {'each of ' if len(labels) > 2 else ''}{', '.join(labels[1:])}"
-    if claim.against is None:
-        return text
-    first, second = map(table.experiment.label, claim.against[:2])
-    return f"{text} on {claim.column}, less {first} against {second} on {claim.against[2]}"
-
-
-def differences(table: Table) -> list[dict[str, str]]:
-    """Every other row against the first one, on every data set: for a table without claims."""
-    first, *others = table.rows
-    links = [
-        (row, one, link_between(row, first, one, table))
-        for one in table.with_results
-        for row in others
-    ]
-    correction = correct({"": [link for _, _, link in links]})
-    found = []
-    for row, one, link in links:
-        if link.difference is None:
-            continue
-        basis = (
-            "" if link.difference.basis == PRETRAINING_SEEDS else f"over {link.difference.basis}"
-        )
-        found.append(
-            {
-                "row": table.experiment.label(row),
-                "first": table.experiment.label(first),
-                "judged_on": one.heading,
-                "ours": signed(link.difference.mean, one.decimals),
-                "unit": POINTS if one.unit == PERCENT else one.unit,
-                "interval": interval(link.difference, one.decimals),
-                "p": probability(correction.corrected.get(link.key)),
-                "note": "; ".join(
-                    filter(
-                        None, (link.barred, link.copies, link.lengths, link.made, link.below, basis)
-                    )
-                ),
-            }
-        )
-    return found
-
-
-def _lines(name: str, said: Mapping[str, Any]) -> list[str]:
-    return [line for line in templates().get_template(name).render(said).splitlines() if line]
+    troubles = problems(table)
+    if analysed.error:
+        troubles["Looks"] = [wording.unnoted_analysis(analysed.error)]
+    return Page(
+        about=_about(table, scale),
+        overview=_overview(table, analysed, registered),
+        table=_table_section(table, paper_labels),
+        judged=_claim_section(table, analysed.judgements),
+        arms=learnt(table),
+        bounds=_lines("bounds.txt.j2", {"bounds": loss_bounds(table)}),
+        costs=costs(table),
+        problems=troubles,
+        provenance=provenance(table),
+        plots=plots,
+    )
 
 
 @cache
@@ -280,182 +195,225 @@ def templates() -> Environment:
     )
 
 
-def _setup(table: Table) -> str:
-    """What was trained, in one line: a reader must see at once how far it is from the paper's
-    size.
-    """
-    # The arms that the table has; before the first is complete, those to come.
+def _lines(name: str, values: Mapping[str, Any]) -> list[str]:
+    """The lines of a text template; empty ones are left out."""
+    text = templates().get_template(name).render(values)
+    return [line for line in text.splitlines() if line]
+
+
+# -- what it is about ------------------------------------------------------------------------------
+
+
+def _about(table: ResultTable, scale: str) -> About:
+    experiment = table.experiment
+    return About(
+        title=experiment.title,
+        name=experiment.name,
+        source=experiment.source,
+        has_paper=experiment.has_paper,
+        scale=scale,
+        synthetic=table.runs.synthetic,
+        question=_question(experiment),
+    )
+
+
+def _question(experiment: Experiment) -> str:
+    """The paragraph of an experiment's README that begins with "The question."; one line."""
+    readme = experiment.folder / "README.md"
+    if not readme.is_file():
+        return ""
+    question = QUESTION.search(own_text(readme, experiment.folder))
+    return " ".join(question[1].split()) if question else ""
+
+
+# -- the first screen ------------------------------------------------------------------------------
+
+
+def _overview(table: ResultTable, analysed: AnalysedTable, registered: str) -> Overview:
+    return Overview(
+        summary=wording.summarise(analysed.judgements),
+        unlearnt=_unlearnt(table, analysed.judgements),
+        registered=registered,
+        looks=_looks(analysed.analyses),
+        setup=_setup(table),
+        runs=_run_counts(table),
+    )
+
+
+def _unlearnt(table: ResultTable, judgements: Sequence[Judgement]) -> list[Unlearnt]:
+    lacks: list[Unlearnt] = []
+    for lack in not_learnt(table):
+        claims = [one.claim.text for one in judgements if _rests_on(one, lack, table)]
+        lacks.append(Unlearnt(lack.text, claims))
+    return lacks
+
+
+def _rests_on(judgement: Judgement, lack: NotLearnt, table: ResultTable) -> bool:
+    """Whether a claim compares arms of all the groups that a lack keeps apart."""
+    for arms in lack.groups:
+        rows = {row.name for row in table.experiment.rows if row.arm in arms}
+        if rows.isdisjoint(judgement.rows):
+            return False
+    return True
+
+
+def _looks(analyses: Sequence[InterimAnalysis]) -> str:
+    """`2 (2026-11-20, 2026-11-25)`: the analyses so far; empty for none."""
+    if not analyses:
+        return ""
+    days = ", ".join(analysis.time[:10] for analysis in analyses)
+    return f"{len(analyses)} ({days})"
+
+
+def _setup(table: ResultTable) -> str:
+    """What was trained, in one line: how far it is from the paper's size has to be seen at once."""
+    # Before the first arm is complete, those to come.
     runs = [run for run in table.runs.pretrain if run.is_complete] or table.runs.pretrain
-    models = [run.config["model"] for run in runs if run.config.get("model")]
-    layers, widths = (
-        span((one[key] for one in models), str) for key in ("num_hidden_layers", "hidden_size")
-    )
-    known = {
-        key: span(run.facts[key] for run in runs if run.facts.get(key))
-        for key in ("parameters", "tokens")
-    }
-    parts = (
-        f"{layers} layer{'' if layers == '1' else 's'} of {widths}" if models else DASH,
-        f"{known['parameters']} parameters" if known["parameters"] else DASH,
-        f"{known['tokens']} tokens a pre-training run" if known["tokens"] else DASH,
-        distinct(
-            f"corpus {run.config['corpus']['name']}" for run in runs if run.config.get("corpus")
-        ),
+    parameters = _span_of_fact(runs, "parameters")
+    tokens = _span_of_fact(runs, "tokens")
+    corpora = [run.config["corpus"]["name"] for run in runs if run.config.get("corpus")]
+    phrases = [
+        _layers(runs),
+        f"{parameters} parameters" if parameters else DASH,
+        f"{tokens} tokens a pre-training run" if tokens else DASH,
+        distinct(f"corpus {name}" for name in corpora),
         seed_counts(table),
-    )
-    return ", ".join(part for part in parts if part != DASH)
+    ]
+    return ", ".join(phrase for phrase in phrases if phrase != DASH)
 
 
-def _run_counts(table: Table) -> str:
+def _layers(runs: Sequence[Record]) -> str:
+    """`2 layers of 128`, `2 to 8 layers of 64 to 128`; a dash where no run has a model."""
+    models = [run.config["model"] for run in runs if run.config.get("model")]
+    if not models:
+        return DASH
+    layers = span((model["num_hidden_layers"] for model in models), str)
+    widths = span((model["hidden_size"] for model in models), str)
+    return f"{layers} layer{'' if layers == '1' else 's'} of {widths}"
+
+
+def _span_of_fact(runs: Sequence[Record], key: str) -> str:
+    return span(run.facts[key] for run in runs if run.facts.get(key))
+
+
+def _run_counts(table: ResultTable) -> str:
+    """How many runs of each stage are complete, and what is wrong with the others."""
     runs = table.runs
     stages = {
         "pre-training": runs.pretrain,
         "fine-tuning": runs.finetune,
         "evaluation": runs.evaluate,
     }
-    done = [
-        f"{sum(run.is_complete for run in mine)} of {len(mine)} {stage}"
-        for stage, mine in stages.items()
-        if mine
-    ]
-    states = Counter(run.status for run in runs.runs if not run.is_complete)
-    columns = [one.key for one in table.with_results if one.task]
-    missing = sum(bool(table.cells[row, key].missing) for row in table.rows for key in columns)
-    tuned = {run.folder: run for cell in table.cells.values() for run in cell.runs.values()}
-    collapsed = sum(bool(run.facts.get("collapsed")) for run in tuned.values())
-    parts = [
-        f"{' and '.join(done)} runs complete",
-        *(f"{count} {state}" for state, count in states.items()),
-    ]
-    parts += [f"{missing} cell{' lacks' if missing == 1 else 's lack'} runs"] if missing else []
-    parts += [f"{collapsed} collapsed"] if collapsed else []
-    return ", ".join([*parts, *([f"{len(runs.damaged)} unreadable"] if runs.damaged else [])])
+    complete: list[str] = []
+    for stage, stage_runs in stages.items():
+        if stage_runs:
+            count = sum(run.is_complete for run in stage_runs)
+            complete.append(f"{count} of {len(stage_runs)} {stage}")
+    phrases = [f"{' and '.join(complete)} runs complete"]
 
-
-def _basis(table: Table) -> str:
-    """What most intervals can be over; cells of another basis say so themselves."""
-    bases = {cell.estimate.basis for cell in table.cells.values() if cell.estimate}
-    return next(
-        (basis for basis in (PRETRAINING_SEEDS, FINETUNING_SEEDS) if basis in bases), ONE_RUN
-    )
-
-
-def _groups(table: Table) -> list[dict[str, Any]]:
-    """The table in groups of columns, those with results of ours first."""
-    has_paper = table.experiment.has_paper
-    own = [column for column in table.columns if column.is_paper]
-    apart = [column for column in table.columns if not column.is_paper]
-    has_own = any(table.has_results(column) for column in own)
-    if apart and not has_own and not table.experiment.has_numbers:  # nothing but dashes
-        own = []
-    title = (
-        "The paper's data sets"
-        if has_own
-        else "The paper's own numbers, on data that none of our runs has seen"
-    )
-    other = (
-        "Stand-ins and other data sets"
-        if has_paper
-        else "Other data sets"
-        if has_own
-        else "Data sets"
-    )
-    if apart and all(column.role.startswith("synthetic") for column in apart):
-        other = f"Generated tasks of {table.runs.synthetic}"
-    groups = [(title if has_paper else "Data sets", own), (other, apart)]
-    found = []
-    for title, columns in groups if has_own else reversed(groups):
-        rows = [
-            {
-                "name": row.name,
-                "label": row.label,
-                "is_floor": row.arm is None,
-                "cells": [_cell(row.name, one, table) for one in columns],
-            }
-            for row in table.experiment.rows
-        ]
-        majority = [DASH if one.majority is None else f"{one.majority:.1f}" for one in columns]
-        best = [one.baseline or ("", None) for one in columns]
-        surface = [
-            {"mean": DASH if score is None else f"{score:.1f}", "note": name}
-            for name, score in best
-        ]
-        found.append(
-            {
-                "title": title,
-                "headings": [_heading(one, table) for one in columns],
-                "rows": rows,
-                "majority": majority if any(one != DASH for one in majority) else None,
-                "surface": surface if any(one["note"] for one in surface) else None,
-            }
+    unfinished = Counter(run.status for run in runs.runs if not run.is_complete)
+    phrases += [f"{count} {status}" for status, count in unfinished.items()]
+    num_missing = _num_cells_lacking_runs(table)
+    if num_missing:
+        phrases.append(
+            f"{several(num_missing, 'cell')} {'lacks' if num_missing == 1 else 'lack'} runs"
         )
-    return [group for group in found if group["headings"]]
+    num_collapsed = _num_collapsed_runs(table)
+    if num_collapsed:
+        phrases.append(f"{num_collapsed} collapsed")
+    if runs.damaged:
+        phrases.append(f"{len(runs.damaged)} unreadable")
+    return ", ".join(phrases)
 
 
-def _heading(column: DataColumn, table: Table) -> dict[str, Any]:
-    has_paper, has_results = table.experiment.has_paper, table.has_results(column)
-    metric = column.metric.rpartition("/")[2].replace("_", " ")
-    note = (
-        "" if column.is_paper else column.role or ("not in the paper's table" if has_paper else "")
+def _num_cells_lacking_runs(table: ResultTable) -> int:
+    count = 0
+    for column in table.with_results:
+        if column.task:
+            count += sum(bool(table.cells[row, column.key].missing) for row in table.rows)
+    return count
+
+
+def _num_collapsed_runs(table: ResultTable) -> int:
+    """Runs behind the table's cells, each counted once."""
+    is_collapsed: dict[Path, bool] = {}
+    for cell in table.cells.values():
+        for run in cell.runs.values():
+            is_collapsed[run.folder] = run.is_collapsed
+    return sum(is_collapsed.values())
+
+
+# -- the table -------------------------------------------------------------------------------------
+
+
+def _table_section(table: ResultTable, paper_labels: Mapping[str, str]) -> TableSection:
+    statistic = wording.statistic(table.experiment)
+    units = {column.heading: column.unit for column in table.with_results}
+    return TableSection(
+        units=in_units(PERCENT, units),
+        sets=_sets(table),
+        interval=_interval(table),
+        has_two_seeds=_has_two_seeds(table),
+        statistic=f"; the paper's numbers are {statistic}" if statistic else "",
+        groups=column_groups(table),
+        paper_labels=paper_labels,
     )
-    # as the group's title says
-    plain = column.column.name if column.column and not has_paper else ""
-    is_plain = column.role == f"synthetic, for {plain}"
-    note = "" if is_plain else note
-    if column.is_paper and not has_results:
-        note = "held-out text of the paper's" if column.is_pretraining and has_paper else "no run"
-    elif column.is_pretraining and not has_paper:
-        note = ""
-    return {
-        "name": plain if is_plain else column.heading,
-        "note": note,
-        "metric": with_direction({"f1": "F1", "matthews": "Matthews"}.get(metric, metric)),
-        "unit": column.unit,
-        "examples": f"{column.num_examples:,} examples" if column.num_examples else "",
-        "trained_on": column.trained_on,
-        "has_paper": column.is_paper and table.experiment.has_numbers,
-        "has_ours": has_results or not column.is_paper or not table.experiment.has_numbers,
+
+
+def _sets(table: ResultTable) -> str:
+    """Which examples scores are over; ours are always on the labelled sets, or on held-out text."""
+    split = table.experiment.split
+    if all(column.is_pretraining for column in table.columns):
+        return "on held-out text"
+    if split != OUR_SPLIT:
+        return f"ours on the {OUR_SPLIT} sets and the paper's on the {split} sets"
+    return f"on the {split} sets"
+
+
+def _interval(table: ResultTable) -> str:
+    """What a cell of ours is: a mean over which seeds, with which interval."""
+    values = {
+        "has_paper": table.experiment.has_paper,
+        "basis": usual_basis(table),
+        "num_seeds": len(table.pretrain_seeds),
     }
+    (line,) = _lines("interval.txt.j2", values)
+    return line
 
 
-def _cell(row: str, column: DataColumn, table: Table) -> dict[str, Any]:
-    cell, decimals, found = (
-        table.cells[row, column.key],
-        column.decimals,
-        table.cells[row, column.key].estimate,
+def _has_two_seeds(table: ResultTable) -> bool:
+    """Whether cells show the values of two pre-training seeds, which an interval says less of."""
+    return usual_basis(table) == PRETRAINING_SEEDS and len(table.pretrain_seeds) == 2
+
+
+# -- the claims ------------------------------------------------------------------------------------
+
+
+def _claim_section(table: ResultTable, judgements: Sequence[Judgement]) -> ClaimSection:
+    axis = axis_half_width(judgements)
+    units = {judgement.judged_on: unit_of(judgement) for judgement in judgements}
+    selection = SELECTION if _is_selected(table.runs.finetune) else ""
+    return ClaimSection(
+        claims=claim_views(judgements, table, axis),
+        differences=[] if table.experiment.claims else differences(table),
+        units=in_units(POINTS, units),
+        axis=f"{axis:.0f}",
+        reading=_reading(table.experiment, judgements, selection),
+        selection=selection,
     )
-    paper = table.paper_value(row, column)
-    # A row without an arm of its own has no pre-training to report, which is not a lack.
-    is_lacking = column.task or cell.missing
-    seeds = {
-        f"{first}/{second}" if second else f"seed {first}": one
-        for (first, second), one in cell.scores.items()
+
+
+def _is_selected(runs: Iterable[Record]) -> bool:
+    """Whether some fine-tuning run stands with the best of several evaluations."""
+    return any(run.facts.get("num_evaluations", 0) > 1 for run in runs)
+
+
+def _reading(experiment: Experiment, judgements: Sequence[Judgement], selection: str) -> list[str]:
+    """How to read intervals and verdicts, a line a paragraph."""
+    values = {
+        "experiment": experiment,
+        "family": max((judgement.num_tests for judgement in judgements), default=0),
+        "selection": selection,
+        "has_forecasts": any(judgement.forecast for judgement in judgements),
     }
-    # what sets it apart from the others
-    notes = [cell.note, "below its floor" * bool(table.below_floor(row, column))]
-    if found and cell.missing:
-        notes.append(f"{len(cell.scores)} of {len(cell.scores) + len(cell.missing)} runs")
-    if found and found.basis != _basis(table) and not cell.is_collapsed:
-        notes.append(found.basis)
-    if cell.is_collapsed:
-        notes.append("every run" if len(cell.scores) > 1 else "the only run")
-    elif cell.num_collapsed:
-        without = (
-            f", {percent(cell.without_collapsed, decimals)} without"
-            if cell.without_collapsed
-            else ""
-        )
-        notes.append(
-            f"{cell.num_collapsed} {'collapsed' if cell.runs else 'with collapsed parts'}{without}"
-        )
-    return {
-        "paper": DASH if paper is None else f"{paper:.{decimals}f}",
-        "mean": f"{found.mean:.{decimals}f}" if found else "missing" if is_lacking else DASH,
-        "is_absent": found is None and bool(is_lacking),
-        # The same answer whatever the input: its spread is no measure of anything.
-        "half": "collapsed" if cell.is_collapsed else half_width(found, decimals),
-        "note": "; ".join(filter(None, notes)),
-        "seeds": ", ".join(
-            f"{name}: {score:.{decimals}f}" for name, score in sorted(seeds.items())
-        ),
-    }
+    return _lines("reading.txt.j2", values)

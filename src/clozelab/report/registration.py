@@ -9,23 +9,27 @@ registers other content adds to the file.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clozelab.corpus.files import digest
-from clozelab.runs.fingerprint import grouped, identity_of
+from clozelab.results.experiment import Experiment
+from clozelab.runs.identity import identity_of
 from clozelab.runs.record import JobName, now, write_json
-from clozelab.suggestions import listed
-from clozelab.verdicts.experiment import Experiment
+from clozelab.text.formatting import listed
 
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs
+    from clozelab.runs.record import Record
 
-MOST_SHOWN = 3  # of what was registered and is not run
+# of settings that were registered and are not run
+MOST_SHOWN = 3
 REGISTRATION_FILE = "registration.json"
+PRETRAINING = "pre-training"
+FINETUNING = "fine-tuning"
 NAMES = ("experiment", "arm", "row", "seed", "pretrain_seed", "encoder", "runs_dir", "run_dir")
 """Of a configuration, what names a run and is registered apart, or is a place."""
 
@@ -38,172 +42,296 @@ class Entry(NamedTuple):
     content: dict[str, Any]
 
 
+# -- what is declared ------------------------------------------------------------------------------
+
+
 def declared(
     experiment: Experiment, seeds: Mapping[str, Iterable[int]], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What a registration says: seeds of pre-training and fine-tuning, `settings_of` every arm and
-    row.
+    """The content of a registration: kind -> name -> what is declared of it.
+
+    Args:
+        seeds: of pre-training and of fine-tuning.
+        settings: what `settings_of` names -> the hashes of all its settings.
     """
-    said = experiment.model_dump(
+    file = experiment.model_dump(
         mode="json", by_alias=True, exclude_defaults=True, exclude={"folder", "sweeps"}
     )
-    names = [one.id or one.text for one in experiment.claims]
-    claims = dict(zip(names, said.pop("claims", []), strict=True))
-    named = {
+    claim_names = [claim.id or claim.text for claim in experiment.claims]
+    claims = dict(zip(claim_names, file.pop("claims", []), strict=True))
+    primary = [name for name, entry in claims.items() if entry.get("primary")]
+    content = {
         "claim": claims,
-        "order of primary claims": {
-            "": [name for name, entry in claims.items() if entry.get("primary")]
-        },
-        "row": {one["row"]: one for one in said.pop("rows", [])},
-        "column": {one["name"]: one for one in said.pop("columns", [])},
-        "arm": said.pop("arms", {}),
+        "order of primary claims": {"": primary},
+        "row": {entry["row"]: entry for entry in file.pop("rows", [])},
+        "column": {entry["name"]: entry for entry in file.pop("columns", [])},
+        "arm": file.pop("arms", {}),
         "settings of": {name: " ".join(sorted(hashes)) for name, hashes in settings.items()},
-        "stopping rule": {"": said.pop("stopping", None)},
-        "key": said,
+        "stopping rule": {"": file.pop("stopping", None)},
+        "key": file,
     }
     if experiment.stopping:
-        seeds = {**seeds, "pre-training": range(1, experiment.stopping.most + 1)}
-    return json.loads(
-        json.dumps(named | {"seeds": {kind: sorted(known) for kind, known in seeds.items()}})
-    )
+        seeds = {**seeds, PRETRAINING: range(1, experiment.stopping.most + 1)}
+    content["seeds"] = {stage: sorted(stage_seeds) for stage, stage_seeds in seeds.items()}
+    # As it is read back: JSON knows no tuples.
+    return json.loads(json.dumps(content))
 
 
 def settings_of(config: Mapping[str, Any]) -> tuple[str, str]:
     """(arm, or row and task, of a recorded configuration; hash of all settings but its seeds, names
     and places).
     """
-    name = JobName.of(config)
-    kept = {key: one for key, one in identity_of(config).items() if key.split(".")[0] not in NAMES}
-    return f"{name.name} on {name.task}" if name.task else f"arm {name.name}", digest(kept)[:16]
+    job = JobName.of(config)
+    settings: dict[str, Any] = {}
+    for key, value in identity_of(config).items():
+        if key.split(".")[0] not in NAMES:
+            settings[key] = value
+    name = f"{job.name} on {job.task}" if job.task else f"arm {job.name}"
+    return name, digest(settings)[:16]
+
+
+def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """What of a declaration is another one, in words.
+
+    Of a kind that the older declaration does not know there is nothing to say.
+    """
+    changes: list[str] = []
+    for kind, entries in after.items():
+        if kind != "seeds" and kind in before:
+            changes += _changed_entries(kind, before[kind], entries)
+    for stage, seeds in after["seeds"].items():
+        registered_seeds = before.get("seeds", {}).get(stage, ())
+        added = sorted(set(seeds) - set(registered_seeds))
+        if added:
+            changes.append(f"{_named_seeds(stage, added)} added")
+    return changes
+
+
+def _changed_entries(kind: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    changes: list[str] = []
+    for name in dict.fromkeys([*before, *after]):
+        if before.get(name) == after.get(name):
+            continue
+        if name not in after:
+            change = "taken away"
+        elif name not in before:
+            change = "added"
+        else:
+            change = "changed"
+        changes.append(f"{f'{kind} {name}'.strip()} {change}")
+    return changes
+
+
+def _named_seeds(stage: str, seeds: Sequence[int]) -> str:
+    """`pre-training seed 3`, `fine-tuning seeds 1 and 2`."""
+    plural = "s" if len(seeds) > 1 else ""
+    return f"{stage} seed{plural} {listed(map(str, seeds))}"
+
+
+# -- the file --------------------------------------------------------------------------------------
 
 
 def read_registration(root: Path) -> list[Entry]:
     """The registrations of an experiment's runs, the first one first; none where there is no file.
 
-    ValueError: it cannot be read, or does not say what its hash is of."""
+    ValueError: it cannot be read, or does not say what its hash is of.
+    """
     path = root / REGISTRATION_FILE
     if not path.is_file():
         return []
     try:
-        found = [
-            Entry(**one) for one in json.loads(path.read_text(encoding="utf-8"))["registrations"]
-        ]
+        content = json.loads(path.read_text(encoding="utf-8"))
+        entries = [Entry(**entry) for entry in content["registrations"]]
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(
             f"{path} is no registration that can be read ({error}); bring the file back"
         ) from error
-    if wrong := next((one for one in found if digest([one.date, one.content]) != one.hash), None):
-        raise ValueError(
-            f"{path}: the registration of {wrong.date[:10]} was edited, since it does not fit its"
-            " hash"
-        )
-    return found
+    for entry in entries:
+        if digest([entry.date, entry.content]) != entry.hash:
+            raise ValueError(
+                f"{path}: the registration of {entry.date[:10]} was edited, since it does not fit"
+                " its hash"
+            )
+    return entries
 
 
 def register(root: Path, content: dict[str, Any], *, again: bool) -> tuple[Entry, bool]:
-    """Write a registration below `root`; (it, or the last one if that says the same; whether it is
-    new).
+    """Write a registration below `root`.
 
-    ValueError: one with other content is there, and `again` does not say that this is meant."""
-    known = read_registration(root)
-    if known and known[-1].content == content:
-        return known[-1], False
-    if known and not again:
-        other = listed(changed(known[-1].content, content) or ["fewer seeds"])
-        said = f"{root / REGISTRATION_FILE} of {known[-1].date[:10]} says otherwise ({other})"
-        raise ValueError(f"{said}; --again keeps it and adds what is declared now")
+    Returns it, or the last one if that says the same, and whether it is new. ValueError: one with
+    other content is there, and `again` does not say that this is meant.
+    """
+    entries = read_registration(root)
+    if entries and entries[-1].content == content:
+        return entries[-1], False
+    if entries and not again:
+        last = entries[-1]
+        changes = listed(changed(last.content, content) or ["fewer seeds"])
+        raise ValueError(
+            f"{root / REGISTRATION_FILE} of {last.date[:10]} says otherwise ({changes}); --again"
+            " keeps it and adds what is declared now"
+        )
     date = now()
     entry = Entry(date, digest([date, content]), content)
     root.mkdir(parents=True, exist_ok=True)
-    write_json(
-        root / REGISTRATION_FILE, {"registrations": [one._asdict() for one in (*known, entry)]}
-    )
+    registrations = [known._asdict() for known in (*entries, entry)]
+    write_json(root / REGISTRATION_FILE, {"registrations": registrations})
     return entry, True
 
 
-def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """What of a declaration is another one, in words; of a kind that the older one does not know
-    nothing.
-    """
-    said = []
-    for kind in (kind for kind in after if kind != "seeds" and kind in before):
-        old, new = before[kind], after[kind]
-        for name in dict.fromkeys([*old, *new]):
-            if old.get(name) != new.get(name):
-                how = (
-                    "changed"
-                    if name in old and name in new
-                    else "added"
-                    if name in new
-                    else "taken away"
-                )
-                said.append(f"{kind} {name}".strip() + f" {how}")
-    for kind, seeds in after["seeds"].items():
-        more = sorted(set(seeds) - set(before.get("seeds", {}).get(kind, ())))
-        said += (
-            [f"{kind} seed{'s' * (len(more) > 1)} {listed(map(str, more))} added"] if more else []
-        )
-    return said
+# -- what a report says of it ----------------------------------------------------------------------
 
 
-def said_of(experiment: Experiment, runs: Runs) -> str:
+@dataclass(frozen=True)
+class RegistrationStatus:
+    """How an experiment's runs stand to the registration that counts for them."""
+
+    # the last one before the first run, or the first one where runs came before it
+    entry: Entry
+    is_before_runs: bool
+    # when the first run began; runs that had begun before the registration, of how many
+    began: str
+    num_early: int
+    num_runs: int
+    # what is declared or run now and was not registered so
+    changes: list[str]
+    # stage -> registered seeds without a run
+    missing_seeds: dict[str, list[int]]
+    # registered settings, by arm or by row and task, without a run
+    missing_settings: list[str]
+    # days of later registrations
+    later: list[str]
+
+
+def registration_summary(experiment: Experiment, runs: Runs) -> str:
     """What a report says of the registration of these runs; empty where there is none."""
     try:
-        known = read_registration(runs.root)
+        entries = read_registration(runs.root)
     except ValueError as error:
         return str(error)
-    if not known:
+    if not entries:
         return ""
-    own = [run for run in runs.runs if run.shared is None]  # a shared one did not begin here
-    began = min((run.started for run in own if run.started), default="")
-    before = [
-        one
-        for one in known
-        if not began or datetime.fromisoformat(one.date) <= datetime.fromisoformat(began)
-    ]
-    entry = before[-1] if before else known[0]
-    said = f"registered on {entry.date[:10]} ({entry.hash[:12]})"
-    if before:
-        said += " before its first run"
-    else:
-        early = sum(run.started < entry.date for run in own)
-        said += f", after {early} of {len(own)} runs had begun (the first on {began[:10]})"
-    made = grouped(
-        (settings_of(run.config) for run in runs.runs if run.is_complete), lambda one: one[0]
-    )
-    known_settings = {
-        name: {*str(hashes).split()} for name, hashes in entry.content["settings of"].items()
-    }
-    settings = {
-        name: known_settings.get(name, set()) | {hash for _, hash in found}
-        for name, found in made.items()
-    }
+    return _summary(registration_status(experiment, runs, entries))
+
+
+def registration_status(
+    experiment: Experiment, runs: Runs, entries: Sequence[Entry]
+) -> RegistrationStatus:
+    """Hold the declaration and the runs against the registrations, of which there is one or more."""
+    # A shared run did not begin here.
+    own_runs = [run for run in runs.runs if run.shared is None]
+    began = min((run.started for run in own_runs if run.started), default="")
+    before = [entry for entry in entries if not began or _is_before(entry.date, began)]
+    entry = before[-1] if before else entries[0]
+
+    registered = _registered_settings(entry)
+    finished = _settings_of_runs(runs.runs)
     seeds = {
-        "pre-training": {run.pretrain_seed for run in runs.runs},
-        "fine-tuning": {run.seed for run in runs.finetune},
+        PRETRAINING: {run.pretrain_seed for run in runs.runs},
+        FINETUNING: {run.seed for run in runs.finetune},
     }
+    return RegistrationStatus(
+        entry=entry,
+        is_before_runs=bool(before),
+        began=began,
+        num_early=sum(run.started < entry.date for run in own_runs),
+        num_runs=len(own_runs),
+        changes=_changes_since(entry, experiment, seeds, registered, finished),
+        missing_seeds=_missing_seeds(entry, experiment, seeds),
+        missing_settings=_missing_settings(registered, finished),
+        later=[known.date[:10] for known in entries if known.date > entry.date],
+    )
+
+
+def _is_before(date: str, began: str) -> bool:
+    return datetime.fromisoformat(date) <= datetime.fromisoformat(began)
+
+
+def _registered_settings(entry: Entry) -> dict[str, set[str]]:
+    """Arm, or row and task -> the hashes of its registered settings."""
+    settings = entry.content["settings of"]
+    return {name: set(str(hashes).split()) for name, hashes in settings.items()}
+
+
+def _settings_of_runs(runs: Iterable[Record]) -> dict[str, set[str]]:
+    """Arm, or row and task -> the hashes of its complete runs' settings."""
+    settings: dict[str, set[str]] = {}
+    for run in runs:
+        if run.is_complete:
+            name, settings_hash = settings_of(run.config)
+            settings.setdefault(name, set()).add(settings_hash)
+    return settings
+
+
+def _changes_since(
+    entry: Entry,
+    experiment: Experiment,
+    seeds: Mapping[str, Set[int]],
+    registered: Mapping[str, set[str]],
+    finished: Mapping[str, set[str]],
+) -> list[str]:
+    """What was changed since a registration, in paper.yaml or in what was run."""
     # A setting that no run has yet is as it was registered.
-    present = declared(experiment, seeds, known_settings | settings)
-    present["seeds"] = {kind: sorted(found) for kind, found in seeds.items()}
-    changes = changed(entry.content, present)
-    said += f"; since then {listed(changes)}" if changes else "; nothing of it was changed"
-    for kind, found in seeds.items():
-        may_stop = experiment.stopping and kind == "pre-training"  # a rule may need no later one
-        last = max(found, default=0) if may_stop or not found else math.inf
-        lacking = [
-            one for one in entry.content["seeds"].get(kind, ()) if one not in found and one < last
-        ]
-        said += f"; no run yet of {kind} seed {listed(map(str, lacking))}" if lacking else ""
-    unrun = sorted(
-        name
-        for name, one in known_settings.items()
-        if one - {hash for _, hash in made.get(name, ())}
-    )
-    shown = (
-        unrun
-        if len(unrun) <= MOST_SHOWN
-        else [*unrun[:MOST_SHOWN], f"{len(unrun) - MOST_SHOWN} more"]
-    )
-    said += f"; no run yet of a registered setting of {listed(shown)}" if unrun and made else ""
-    later = [one.date[:10] for one in known if one.date > entry.date]
-    return said + (f"; registered again on {listed(later)}" if later else "")
+    settings = dict(registered)
+    for name, hashes in finished.items():
+        settings[name] = registered.get(name, set()) | hashes
+    present = declared(experiment, seeds, settings)
+    # A stopping rule declares its seeds, but only those of runs can have been added.
+    present["seeds"] = {stage: sorted(stage_seeds) for stage, stage_seeds in seeds.items()}
+    return changed(entry.content, present)
+
+
+def _missing_settings(
+    registered: Mapping[str, set[str]], finished: Mapping[str, set[str]]
+) -> list[str]:
+    """Arms, or rows and tasks, with a registered setting that no run has; none before any run."""
+    if not finished:
+        return []
+    return [name for name in sorted(registered) if registered[name] - finished.get(name, set())]
+
+
+def _missing_seeds(
+    entry: Entry, experiment: Experiment, seeds: Mapping[str, Set[int]]
+) -> dict[str, list[int]]:
+    """Stage -> registered seeds that no run has."""
+    missing: dict[str, list[int]] = {}
+    for stage, run_seeds in seeds.items():
+        registered = entry.content["seeds"].get(stage, ())
+        may_stop = experiment.stopping is not None and stage == PRETRAINING
+        if may_stop or not run_seeds:
+            # A stopping rule may need none later than the last one; nor does a stage without runs.
+            last = max(run_seeds, default=0)
+            registered = [seed for seed in registered if seed < last]
+        missing[stage] = [seed for seed in registered if seed not in run_seeds]
+    return missing
+
+
+def _summary(status: RegistrationStatus) -> str:
+    entry = status.entry
+    text = f"registered on {entry.date[:10]} ({entry.hash[:12]})"
+    if status.is_before_runs:
+        text += " before its first run"
+    else:
+        text += (
+            f", after {status.num_early} of {status.num_runs} runs had begun (the first on"
+            f" {status.began[:10]})"
+        )
+    phrases = [text, "nothing of it was changed"]
+    if status.changes:
+        phrases[-1] = f"since then {listed(status.changes)}"
+    for stage, seeds in status.missing_seeds.items():
+        if seeds:
+            phrases.append(f"no run yet of {_named_seeds(stage, seeds)}")
+    if status.missing_settings:
+        names = _first_names(status.missing_settings)
+        phrases.append(f"no run yet of a registered setting of {names}")
+    if status.later:
+        phrases.append(f"registered again on {listed(status.later)}")
+    return "; ".join(phrases)
+
+
+def _first_names(names: Sequence[str]) -> str:
+    shown = list(names[:MOST_SHOWN])
+    if len(names) > MOST_SHOWN:
+        shown.append(f"{len(names) - MOST_SHOWN} more")
+    return listed(shown)

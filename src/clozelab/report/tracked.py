@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from clozelab.runs.fingerprint import DIGEST, flatten, redacted, redacted_words
+from clozelab.report.wording import verdict_label
+from clozelab.runs.identity import flatten
+from clozelab.runs.redaction import DIGEST, redacted, redacted_words
 from clozelab.targets import build
 
 if TYPE_CHECKING:
+    from clozelab.analysis.verdicts import Judgement
     from clozelab.report.render import Report
     from clozelab.runs.record import Record
     from clozelab.runs.store import Run
@@ -26,18 +29,28 @@ ID_FACT = "tracker_id"
 REPORT_FILES = ("report.html", "report.md", "results.csv", "*.png", "*.svg")
 
 
-def tracked_job(cfg: DictConfig, run: Run, *, arm: str, name: str) -> Any:
-    """What the trackers of a stage are told; the id is kept in run.json, so it goes where the
-    folder goes.
+def tracked_job(cfg: DictConfig, run: Run, *, arm: str, name: str) -> TrackedJob:
+    """What the trackers of a stage are told.
+
+    The id is kept in run.json, so it goes where the folder goes.
     """
     from clozelab.training.tracking import TrackedJob  # Lightning, which a launcher does without
 
     run_id = run.facts.get(ID_FACT) or secrets.token_hex(8)
     if run.is_leader and ID_FACT not in run.facts:
         run.record(**{ID_FACT: run_id})
-    stage, tags, command = run.content.stage, tags_of(cfg), tuple(redacted_words(sys.argv[1:]))
-    config, name = tracked_config(run.content.config), f"{cfg.scale.name}/{stage}/{name}"
-    return TrackedJob(run.dir, run_id, str(cfg.experiment), arm, stage, name, tags, config, command)
+    stage = run.content.stage
+    return TrackedJob(
+        folder=run.dir,
+        run_id=run_id,
+        experiment=str(cfg.experiment),
+        arm=arm,
+        stage=stage,
+        name=f"{cfg.scale.name}/{stage}/{name}",
+        tags=tags_of(cfg),
+        config=tracked_config(run.content.config),
+        command=tuple(redacted_words(sys.argv[1:])),
+    )
 
 
 def job_of_record(cfg: DictConfig, record: Record) -> TrackedJob:
@@ -45,10 +58,10 @@ def job_of_record(cfg: DictConfig, record: Record) -> TrackedJob:
     same."""
     from clozelab.training.tracking import TrackedJob
 
-    made = hashlib.sha256(f"{record.fingerprint} {record.started}".encode()).hexdigest()[:16]
+    run_hash = hashlib.sha256(f"{record.fingerprint} {record.started}".encode()).hexdigest()
     return TrackedJob(
         folder=Path(record.folder),
-        run_id=str(record.facts.get(ID_FACT, made)),
+        run_id=str(record.facts.get(ID_FACT, run_hash[:16])),
         experiment=record.experiment,
         arm=record.name,
         stage=record.stage,
@@ -60,92 +73,116 @@ def job_of_record(cfg: DictConfig, record: Record) -> TrackedJob:
 
 def tags_of(cfg: DictConfig) -> tuple[str, ...]:
     """scale:..., corpus:..., task:..., seed:..., as far as the stage has them."""
-    found = {key: cfg[key].name for key in ("scale", "corpus", "task") if cfg.get(key)}
-    found |= {key: cfg[key] for key in ("pretrain_seed", "seed") if cfg.get(key) is not None}
-    return tuple(f"{key}:{value}" for key, value in found.items())
+    tags = [f"{key}:{cfg[key].name}" for key in ("scale", "corpus", "task") if cfg.get(key)]
+    for key in ("pretrain_seed", "seed"):
+        if cfg.get(key) is not None:
+            tags.append(f"{key}:{cfg[key]}")
+    return tuple(tags)
 
 
 def tracked_config(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """A record's configuration by dotted keys, without the hashes of secrets."""
-    return {
-        key: DIGEST.sub("", one) if isinstance(one, str) else one
-        for key, one in flatten(dict(recorded)).items()
-    }
+    config = flatten(dict(recorded))
+    for key, value in config.items():
+        if isinstance(value, str):
+            config[key] = DIGEST.sub("", value)
+    return config
 
 
 def track_sweep(
     cfg: DictConfig, stage: str, folder: Path, rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """A W&B run with one table of a sweep's jobs (`rows`), where they (`cfg`: of one) have W&B;
-    notes in `folder`.
+    """Send one table of a sweep's jobs to a W&B run of its own, where the jobs have W&B.
+
+    Args:
+        cfg: of one of the jobs.
+        folder: where the run's notes go.
+        rows: a row a job, column -> value.
     """
-    tracker = _wandb(
-        cfg, "sweep", folder, f"{cfg.scale.name}/sweep/{stage}", str(cfg.get("experiment"))
-    )
-    if tracker is not None:
-        columns = list(dict.fromkeys(key for row in rows for key in row))
-        values = []
-        for row in rows:
-            values.append([redacted(row.get(key), key) for key in columns])
-        tracker.call("log_table", "jobs", columns, values)
-        tracker.close()
+    name = f"{cfg.scale.name}/sweep/{stage}"
+    tracker = _wandb(cfg, "sweep", folder, name, str(cfg.get("experiment")))
+    if tracker is None:
+        return
+    columns: dict[str, None] = {}
+    for row in rows:
+        columns |= dict.fromkeys(row)
+    values: list[list[Any]] = []
+    for row in rows:
+        values.append([redacted(row.get(key), key) for key in columns])
+    tracker.call("log_table", "jobs", list(columns), values)
+    tracker.close()
 
 
 def track_report(cfg: DictConfig, report: Report, *, experiment: str, scale: str) -> None:
-    """The report as an artifact of a W&B run of its own, where `logger` has W&B; the verdicts are
-    in its summary.
+    """Send the report as an artifact of a W&B run of its own, where `logger` has W&B.
+
+    The verdicts are in its summary.
     """
     tracker = _wandb(cfg, "report", report.folder, f"{scale}/report", experiment)
-    if tracker is not None:
-        paths = [path for pattern in REPORT_FILES for path in sorted(report.folder.glob(pattern))]
-        tracker.call("log_report", f"{experiment}-{scale}-report".replace("/", "-"), paths)
-        known = [
-            one.claim.id or f"claim {number}" for number, one in enumerate(report.judgements, 1)
-        ]
-        names = [
-            f"{name} on {one.judged_on}" if known.count(name) > 1 else name
-            for name, one in zip(known, report.judgements, strict=True)
-        ]
-        tracker.summarise(dict(zip(names, (one.word for one in report.judgements), strict=True)))
-        tracker.close()
+    if tracker is None:
+        return
+    paths: list[Path] = []
+    for pattern in REPORT_FILES:
+        paths += sorted(report.folder.glob(pattern))
+    artifact = f"{experiment}-{scale}-report".replace("/", "-")
+    tracker.call("log_report", artifact, paths)
+    tracker.summarise(_verdicts_by_claim(report.judgements))
+    tracker.close()
+
+
+def _verdicts_by_claim(judgements: Sequence[Judgement]) -> dict[str, str]:
+    """Claim -> verdict; a claim on several data sets has each with its name."""
+    names: list[str] = []
+    for number, judgement in enumerate(judgements, 1):
+        names.append(judgement.claim.id or f"claim {number}")
+    verdicts: dict[str, str] = {}
+    for name, judgement in zip(names, judgements, strict=True):
+        key = f"{name} on {judgement.judged_on}" if names.count(name) > 1 else name
+        verdicts[key] = verdict_label(judgement)
+    return verdicts
 
 
 def _wandb(
-    cfg: DictConfig,
-    stage: str,
-    folder: Path,
-    name: str,
-    experiment: str,
+    cfg: DictConfig, stage: str, folder: Path, name: str, experiment: str
 ) -> BackgroundLogger | None:
     """W&B for something that is not a job; None where it is not chosen."""
-    node = next(
-        (node for node in (cfg.get("logger") or {}).values() if node and node["_target_"] == WANDB),
-        None,
-    )
+    node = _wandb_node(cfg)
     if node is None:
         return None
     from clozelab.training.background import BackgroundLogger
     from clozelab.training.tracking import TrackedJob
 
-    folder.mkdir(parents=True, exist_ok=True)
-    kept = folder / f"{stage}_wandb_id.txt"
-    if not kept.exists():
-        kept.write_text(secrets.token_hex(8), encoding="utf-8")
-    tags, command = (f"scale:{cfg.scale.name}",), tuple(redacted_words(sys.argv[1:]))
-    run_id = kept.read_text(encoding="utf-8").strip()
-    # as it is said: nothing may be missing
-    known = flatten(dict(OmegaConf.to_container(cfg)))  # type: ignore[arg-type]
+    # Unresolved, and whole: nothing of it may be missing.
+    settings = flatten(dict(OmegaConf.to_container(cfg)))  # type: ignore[arg-type]
+    config: dict[str, Any] = {}
+    for key, value in settings.items():
+        if not key.startswith("hydra"):
+            config[key] = redacted(value, key)
     job = TrackedJob(
         folder,
-        run_id,
+        _kept_id(folder / f"{stage}_wandb_id.txt"),
         experiment,
         arm=stage,
         stage=stage,
         name=name,
-        tags=tags,
-        command=command,
-        config={
-            key: redacted(one, key) for key, one in known.items() if not key.startswith("hydra")
-        },
+        tags=(f"scale:{cfg.scale.name}",),
+        command=tuple(redacted_words(sys.argv[1:])),
+        config=config,
     )
     return BackgroundLogger(build("logger", node)(job=job), "wandb")
+
+
+def _wandb_node(cfg: DictConfig) -> DictConfig | None:
+    """The node of `logger` that builds W&B."""
+    for node in (cfg.get("logger") or {}).values():
+        if node and node["_target_"] == WANDB:
+            return node
+    return None
+
+
+def _kept_id(path: Path) -> str:
+    """The id that a file keeps; a new one is written where there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        path.write_text(secrets.token_hex(8), encoding="utf-8")
+    return path.read_text(encoding="utf-8").strip()

@@ -1,9 +1,9 @@
-"""A run's folder, owned by one process: skip what is complete, resume what is not, refuse what is
-not the same.
+"""A run's folder, owned by one process.
 
-A folder belongs to one configuration for good (its fingerprint) and to one process at a time (a
-file lock, which the kernel takes from a killed process). Ranks above 0 wait for rank 0's record and
-compare fingerprints.
+What is complete is skipped, what is not goes on, and what is not the same is refused. A folder
+belongs to one configuration for good (its fingerprint) and to one process at a time (a file lock,
+which the kernel takes from a killed process). Ranks above 0 wait for rank 0's record and compare
+fingerprints.
 
 One pre-training run serves every experiment of its scale and runs_dir that asks for the same one
 (docs/decisions/0005): the second folder gets a record (`shared` says where the first lies) and
@@ -20,7 +20,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,27 +28,40 @@ from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.corpus.files import digest
-from clozelab.runs import record as ledger
-from clozelab.runs.find import find_equal_run, other_code, shared_run_is_there
-from clozelab.runs.fingerprint import (
-    RESULTS_VERSIONS,
-    UNWATCHED,
-    code_of,
-    encoder_fingerprint,
-    flatten,
-    identity_of,
-    scrubbed,
-    watched_files,
+from clozelab.runs.code import code_of
+from clozelab.runs.identity import RESULTS_VERSIONS, flatten, identity_of
+from clozelab.runs.inputs import UNWATCHED, encoder_fingerprint, watched_files
+from clozelab.runs.outcome import ending
+from clozelab.runs.provenance import hydra_provenance
+from clozelab.runs.record import (
+    BUSY_STATUS,
+    CONFIG_FILE,
+    LOCK_FILE,
+    LOG_FILE,
+    RUN_FILE,
+    TEMPORARY,
+    Process,
+    Record,
+    Score,
+    Shared,
+    changes,
+    now,
+    plain_config,
+    read_record,
+    shown_config,
+    write_record,
 )
-from clozelab.runs.record import Process, Record, Score, Shared
-from clozelab.runs.upkeep import ending
+from clozelab.runs.redaction import scrubbed
+from clozelab.runs.reuse import find_equal_run, other_code, shared_run_is_there
 from clozelab.schema import LAYOUT, meaning_of, seconds_of
 from clozelab.training.host import host_facts, process_rank
 from clozelab.training.stopping import Watch, interrupt, taken_signals
 
 LEFT_BY_RUNS = ("checkpoints", "encoder", "encoders", "metrics.csv", "scores.json")
 LINKED = ("encoder", "encoders", "metrics.csv")
-OF_THE_TRAINING = (
+SESSION_FIELDS = {"code", "modules", "environment", "git", "versions", "host"}
+"""What a record says of the code and the machine of one session."""
+OF_THE_TRAINING = SESSION_FIELDS | {
     "status",
     "started",
     "finished",
@@ -56,14 +69,8 @@ OF_THE_TRAINING = (
     "sessions",
     "facts",
     "process",
-    "versions",
-    "git",
-    "host",
     "earlier_sessions",
-    "code",
-    "modules",
-    "environment",
-)
+}
 """What a record that shares an equal run has from that run's."""
 CHOSEN_FOR_A_LAYOUT = ("micro_batch_sizes", "compiled")
 FOLLOWER_WAIT_SECONDS = 120.0
@@ -78,12 +85,15 @@ class RunConflictError(ValueError):
 class RunBusyError(ValueError):
     """Another process is working in the folder."""
 
-    exit_status = ledger.BUSY_STATUS
+    exit_status = BUSY_STATUS
 
 
 class Run:
-    """An owned run folder, and in `content` what run.json says; use as a context manager around the
-    work.
+    """An owned run folder, and in `content` what run.json says.
+
+    Use it as a context manager around the work. `is_complete`: the very same run has finished here
+    before, so nothing is to be done. `is_resumed`: it was begun here and not finished. `is_leader`:
+    this process writes; it is False on ranks above 0.
     """
 
     def __init__(
@@ -94,16 +104,21 @@ class Run:
         is_resumed: bool,
         watch: Watch | None = None,
     ) -> None:
-        self.dir, self.content = content.folder, content
-        self.facts, self.fingerprint = content.facts, content.fingerprint
-        # the very same run has finished here before: nothing is to be done
+        self.dir = content.folder
+        self.content = content
+        self.facts = content.facts
+        self.fingerprint = content.fingerprint
         self.is_complete = content.is_complete
-        self.is_resumed = is_resumed  # it was begun here and not finished
-        self.is_leader = lock is not None  # this process writes; False on ranks above 0
+        self.is_resumed = is_resumed
+        self.is_leader = lock is not None
+        self.watch = watch or Watch()
         self._lock = lock
         self._log: logging.Handler | None = None
-        self.watch, self._inside = watch or Watch(), ExitStack()
-        self._seconds_before, self._started = content.seconds, time.monotonic()
+        # what is on while the work goes on: signal handlers and the watch
+        self._inside = ExitStack()
+        # of earlier sessions, and when this one began
+        self._seconds_before = content.seconds
+        self._started = time.monotonic()
 
     @classmethod
     def claim(
@@ -116,77 +131,76 @@ class Run:
         scores: Mapping[str, Score] | None = None,
         metric: str = "",
     ) -> Run:
-        """Take the folder, made if it is not there, for this configuration (as composed,
-        unresolved), its `inputs` (name -> fingerprint of everything read) and what it will be
-        scored by. Raises RunConflictError, RunBusyError, and ValueError where a run without a
-        record has left something."""
+        """Take the folder for a configuration; it is made if it is not there.
+
+        Args:
+            run_dir: the folder.
+            stage: pretrain, finetune or evaluate.
+            config: as composed, unresolved.
+            inputs: name -> fingerprint of everything that the run reads.
+            scores: what it will be scored by.
+            metric: the headline's key in `scores`.
+
+        Raises RunConflictError, RunBusyError, and ValueError where a run without a record has left
+        something.
+        """
         folder = Path(run_dir)
         fresh = new_record(folder, stage, config, inputs or {}, scores or {}, metric)
-        keys = ("hang_seconds", "grace_seconds", "max_time")
-        hang, grace, most = (OmegaConf.select(config, f"trainer.{key}") for key in keys)
-        watch = Watch(hang, grace, seconds_of(most))
+        watch = _watch_of(config)
+        # only rank 0 owns the folder; the others look at its record
         if process_rank() > 0:
-            return cls(
-                _follow(folder, fresh, config.get("reuse") == "never"),
-                lock=None,
-                is_resumed=False,
-                watch=watch,
-            )
+            record = _follow(folder, fresh, anew=config.get("reuse") == "never")
+            return cls(record, lock=None, is_resumed=False, watch=watch)
         lock = _lock(folder)
         try:
-            _sweep(folder)
-            if config.get("reuse") == "never" and (folder / ledger.RUN_FILE).is_file():
-                _clear(folder, config)
-            old = ledger.read_record(folder)
-            if old is not None and old.fingerprint != fresh.fingerprint:
-                holds = (
-                    f"{folder} holds a run ({old.status}) of another"
-                    f" configuration:\n{ledger.changes(old, fresh)}"
-                )
-                instead = (
-                    "Give this run another folder (run_dir=..., or experiment=... for a whole"
-                    " experiment)"
-                )
-                raise RunConflictError(f"{holds}\n{instead}, or remove the folder to run it again.")
-            accept_other_code([old], str(config.get("reuse")))
-            if old is not None and old.is_complete:
-                if old.watched != fresh.watched and UNWATCHED not in fresh.watched:
-                    # the same inputs, with other times or in another place
-                    old.watched = fresh.watched
-                    ledger.write_record(old)
-                return cls(old, lock=lock, is_resumed=False)
-            if old is None:
-                _refuse_leftovers(folder)
-            else:  # an unfinished session of the same run
-                fresh.seconds, fresh.facts, fresh.started = old.seconds, old.facts, old.started
-                _change_layout(old, fresh)
-                fresh.sessions = old.sessions + 1
-                made_by = {"code", "modules", "environment", "git", "versions", "host"}
-                for one in (*old.earlier_sessions, old.model_dump(include=made_by)):
-                    if one not in fresh.earlier_sessions and one != fresh.model_dump(
-                        include=made_by
-                    ):
-                        fresh.earlier_sessions.append(one)
-                if (folder / "checkpoints").is_dir() and not (folder / "metrics.csv").is_file():
-                    logger.warning(
-                        "%s has lost its metrics.csv: its curve begins where the run goes on",
-                        folder,
-                    )
-            (folder / ledger.CONFIG_FILE).write_text(ledger.shown_config(config), encoding="utf-8")
-            run = cls(fresh, lock=lock, is_resumed=old is not None, watch=watch)
-            run._log = logging.FileHandler(folder / ledger.LOG_FILE, encoding="utf-8")
-            run._log.setFormatter(
-                logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-            )
-            run._write()
-            return run
-        except BaseException as error:
+            return cls._claim_locked(fresh, config, lock, watch)
+        except OSError as error:
             lock.release()
-            if isinstance(error, OSError):
-                raise ValueError(
-                    f"{folder} cannot be written ({error}); make way and run again"
-                ) from error
+            raise ValueError(
+                f"{folder} cannot be written ({error}); make way and run again"
+            ) from error
+        except BaseException:
+            lock.release()
             raise
+
+    @classmethod
+    def _claim_locked(cls, fresh: Record, config: DictConfig, lock: FileLock, watch: Watch) -> Run:
+        """Claim the locked folder of a fresh record."""
+        folder = fresh.folder
+        _remove_temporary(folder)
+        if config.get("reuse") == "never" and (folder / RUN_FILE).is_file():
+            _clear(folder, config)
+
+        # whose the folder is: of this run, or of another one
+        old = read_record(folder)
+        if old is not None and old.fingerprint != fresh.fingerprint:
+            raise RunConflictError(
+                f"{folder} holds a run ({old.status}) of another"
+                f" configuration:\n{changes(old, fresh)}\nGive this run another folder"
+                " (run_dir=..., or experiment=... for a whole experiment), or remove the folder to"
+                " run it again."
+            )
+        accept_other_code([old], str(config.get("reuse")))
+
+        # nothing to do: it is complete
+        if old is not None and old.is_complete:
+            if old.watched != fresh.watched and UNWATCHED not in fresh.watched:
+                # the same inputs, with other times or in another place
+                old.watched = fresh.watched
+                write_record(old)
+            return cls(old, lock=lock, is_resumed=False)
+
+        # begin, or go on
+        if old is None:
+            _refuse_leftovers(folder)
+        else:
+            _continue_session(old, fresh)
+        (folder / CONFIG_FILE).write_text(shown_config(config), encoding="utf-8")
+        run = cls(fresh, lock=lock, is_resumed=old is not None, watch=watch)
+        run._log = logging.FileHandler(folder / LOG_FILE, encoding="utf-8")
+        run._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        run._write()
+        return run
 
     def record(self, **facts: Any) -> None:
         """Add facts (JSON values) to run.json at once."""
@@ -194,12 +208,14 @@ class Run:
         self._write()
 
     def complete(self, results: Mapping[str, Any] | None = None, **facts: Any) -> None:
-        """Mark the run as finished; `results` as scores.json has them. ValueError where a score is
-        no number.
+        """Mark the run as finished; `results` as scores.json has them.
+
+        ValueError where a score is no number.
         """
         self.content.take(results or {})
         self.facts.update(facts)
-        self.content.status, self.content.finished = "complete", ledger.now()
+        self.content.status = "complete"
+        self.content.finished = now()
         self._write()
         logger.info("%s", "\n".join([f"complete: {self.dir}", *ending(self.content)]))
 
@@ -207,41 +223,23 @@ class Run:
         if self._log is not None:
             logging.getLogger().addHandler(self._log)
         if not self.is_complete:
+            stacks_file = self.dir / LOG_FILE if self.is_leader else None
             self._inside.enter_context(taken_signals(interrupt))
-            self._inside.enter_context(
-                self.watch.on(self.dir / ledger.LOG_FILE if self.is_leader else None, self._leave)
-            )
+            self._inside.enter_context(self.watch.on(stacks_file, self._leave))
         return self
 
     def _leave(self, status: str, error: str) -> None:
-        self.content.status, self.content.error, self.content.finished = status, error, ledger.now()
+        """Record an end that the watch makes, in a process that cannot end itself."""
+        self.content.status = status
+        self.content.error = error
+        self.content.finished = now()
         self._write()
 
     def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
         self._inside.close()
         try:
             if self.is_leader and self.content.status == "running":
-                self.content.status, self.content.finished = "failed", ledger.now()
-                # Lightning turns SIGTERM into an exception of its own.
-                if (
-                    isinstance(error, KeyboardInterrupt | SystemExit)
-                    or type(error).__name__ == "SIGTERMException"
-                ):
-                    self.content.status = "interrupted"
-                elif error is None:
-                    self.content.error = "the stage ended without saying that it is complete"
-                else:
-                    self.content.error = scrubbed(f"{type(error).__name__}: {error}")
-                    if self._log is not None:  # only there: who runs the command is told in a line
-                        text = scrubbed("".join(traceback.format_exception(error)))
-                        self._log.handle(
-                            logging.LogRecord(
-                                __name__, logging.ERROR, __file__, 0, text, None, None
-                            )
-                        )
-                # a full disk: what it broke is said
-                with suppress(OSError) if error is not None else nullcontext():
-                    self._write()
+                self._record_end(error)
         finally:
             if self._log is not None:
                 logging.getLogger().removeHandler(self._log)
@@ -249,15 +247,55 @@ class Run:
             if self._lock is not None:
                 self._lock.release()
 
+    def _record_end(self, error: BaseException | None) -> None:
+        """Write how a run ended that is not complete."""
+        self.content.status = "failed"
+        self.content.finished = now()
+        if error is None:
+            self.content.error = "the stage ended without saying that it is complete"
+            self._write()
+            return
+        if _is_interruption(error):
+            self.content.status = "interrupted"
+        else:
+            self.content.error = scrubbed(f"{type(error).__name__}: {error}")
+            self._log_traceback(error)
+        # a full disk: what it broke is said
+        with suppress(OSError):
+            self._write()
+
+    def _log_traceback(self, error: BaseException) -> None:
+        """Write it to the log file alone: who runs the command is told in a line."""
+        if self._log is not None:
+            text = scrubbed("".join(traceback.format_exception(error)))
+            self._log.handle(
+                logging.LogRecord(__name__, logging.ERROR, __file__, 0, text, None, None)
+            )
+
     def _write(self) -> None:
         if self.is_leader:
             self.content.seconds = round(self._seconds_before + time.monotonic() - self._started, 3)
-            ledger.write_record(self.content)
+            write_record(self.content)
+
+
+def _watch_of(config: DictConfig) -> Watch:
+    def setting(key: str) -> Any:
+        return OmegaConf.select(config, f"trainer.{key}")
+
+    return Watch(setting("hang_seconds"), setting("grace_seconds"), seconds_of(setting("max_time")))
+
+
+def _is_interruption(error: BaseException) -> bool:
+    # Lightning turns SIGTERM into an exception of its own.
+    return (
+        isinstance(error, KeyboardInterrupt | SystemExit)
+        or type(error).__name__ == "SIGTERMException"
+    )
 
 
 def _lock(folder: Path) -> FileLock:
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ledger.LOCK_FILE, timeout=0)
+    lock = FileLock(folder / LOCK_FILE, timeout=0)
     try:
         lock.acquire()
     except Timeout:
@@ -267,146 +305,206 @@ def _lock(folder: Path) -> FileLock:
     return lock
 
 
-def _sweep(folder: Path) -> None:
-    """Delete what killed processes of this run were writing: they hold no lock, and a full disk
-    would stay full.
+def _remove_temporary(folder: Path) -> None:
+    """Delete what killed processes of this run were writing.
+
+    They hold no lock, and a full disk would stay full.
     """
-    for path in (
-        path
-        for name in ledger.TEMPORARY
-        for start in ("", "*/")
-        for path in folder.glob(start + name)
-    ):
-        if not path.parent.is_symlink():  # behind a link lies another run
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    for pattern in TEMPORARY:
+        for path in [*folder.glob(pattern), *folder.glob(f"*/{pattern}")]:
+            if path.parent.is_symlink():  # behind a link lies another run
+                continue
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def _clear(folder: Path, config: DictConfig) -> None:
     """Remove all that a run's folder holds, but the lock on it; what links lead to stays.
-    ValueError where it holds another run, what this one reads, or where one stands."""
-    others = [
-        Path(str(config.get(key) or "")) for key in ("data_dir", "cache_dir", "runs_dir", "encoder")
-    ]
-    others += [Path(), *(path.parent for path in folder.glob(f"*/**/{ledger.RUN_FILE}"))]
-    if inside := next(
-        (one for one in others if one.resolve().is_relative_to(folder.resolve())), None
-    ):
-        raise ValueError(
-            f"{folder} holds {inside.resolve()}, which reuse=never would remove; give another"
-            " run_dir"
-        )
+
+    ValueError where it holds another run, what this one reads, or the working directory.
+    """
+    needed = []
+    for key in ("data_dir", "cache_dir", "runs_dir", "encoder"):
+        needed.append(Path(str(config.get(key) or "")))
+    needed.append(Path())
+    needed += [path.parent for path in folder.glob(f"*/**/{RUN_FILE}")]
+    for path in needed:
+        if path.resolve().is_relative_to(folder.resolve()):
+            raise ValueError(
+                f"{folder} holds {path.resolve()}, which reuse=never would remove; give another"
+                " run_dir"
+            )
     for path in folder.iterdir():
-        if path.name != ledger.LOCK_FILE:
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        if path.name == LOCK_FILE:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _continue_session(old: Record, fresh: Record) -> None:
+    """Let the record of a new session go on from that of an unfinished one."""
+    fresh.seconds = old.seconds
+    fresh.facts = old.facts
+    fresh.started = old.started
+    _change_layout(old, fresh)
+    fresh.sessions = old.sessions + 1
+
+    # each other code and machine once
+    this_session = fresh.model_dump(include=SESSION_FIELDS)
+    last_session = old.model_dump(include=SESSION_FIELDS)
+    for session in (*old.earlier_sessions, last_session):
+        if session not in fresh.earlier_sessions and session != this_session:
+            fresh.earlier_sessions.append(session)
+
+    folder = fresh.folder
+    if (folder / "checkpoints").is_dir() and not (folder / "metrics.csv").is_file():
+        logger.warning(
+            "%s has lost its metrics.csv: its curve begins where the run goes on", folder
+        )
 
 
 def _change_layout(old: Record, fresh: Record) -> None:
-    """Say and record that a run goes on with other devices or micro-batches, which then are chosen
-    anew.
+    """Say and record that a run goes on with other devices or micro-batches.
+
+    What was chosen for the old layout is then chosen anew.
     """
-    one, two = flatten(old.config), flatten(fresh.config)
-    layout = {key: one.get(key) for key in one | two if meaning_of(key) == LAYOUT}
-    if changed := sorted(key for key, was in layout.items() if was != two.get(key)):
-        text = ", ".join(f"{key} was {one.get(key)} and is {two.get(key)}" for key in changed)
-        logger.warning("%s goes on in another layout, with other rounding: %s", old.folder, text)
-        fresh.facts = {
-            key: value for key, value in fresh.facts.items() if key not in CHOSEN_FOR_A_LAYOUT
-        }
-        fresh.facts["earlier_layouts"] = [*fresh.facts.get("earlier_layouts", []), layout]
+    before = flatten(old.config)
+    after = flatten(fresh.config)
+    layout = {key: before.get(key) for key in before | after if meaning_of(key) == LAYOUT}
+    changed = sorted(key for key, value in layout.items() if value != after.get(key))
+    if not changed:
+        return
+    text = ", ".join(f"{key} was {before.get(key)} and is {after.get(key)}" for key in changed)
+    logger.warning("%s goes on in another layout, with other rounding: %s", old.folder, text)
+    facts = {key: value for key, value in fresh.facts.items() if key not in CHOSEN_FOR_A_LAYOUT}
+    facts["earlier_layouts"] = [*facts.get("earlier_layouts", []), layout]
+    fresh.facts = facts
 
 
 def _refuse_leftovers(folder: Path) -> None:
-    """A checkpoint of nobody knows which configuration would be trained on, and its result taken
-    for this one's.
+    """ValueError where a folder without a record has what a run leaves.
+
+    A checkpoint of nobody knows which configuration would be trained on, and its result taken for
+    this one's.
     """
     for path in folder.iterdir():
         # of a record that shared another run: nothing of ours, and not to be written through
         if path.is_symlink():
             path.unlink()
-    if left := [name for name in LEFT_BY_RUNS if (folder / name).exists()]:
-        holds = f"{folder} holds {', '.join(left)} and no {ledger.RUN_FILE} that says of which run"
-        raise ValueError(f"{holds}; remove the folder, or give run_dir another name")
-
-
-def _follow(folder: Path, fresh: Record, anew: bool) -> Record:
-    """Wait for rank 0's record and insist on the same configuration; `anew`: a complete run is not
-    yet rank 0's.
-    """
-    deadline, rank = time.monotonic() + FOLLOWER_WAIT_SECONDS, process_rank()
-    old = ("failed", "interrupted", *(["complete"] if anew else []))
-    while (found := ledger.read_record(folder)) is None or found.status in old:
-        if time.monotonic() > deadline:
-            raise ValueError(f"rank {rank}: rank 0 has not claimed {folder}")
-        time.sleep(0.2)
-    if found.fingerprint != fresh.fingerprint:
-        raise RunConflictError(
-            f"rank {rank} has another configuration than rank 0:\n{ledger.changes(found, fresh)}"
+    leftovers = [name for name in LEFT_BY_RUNS if (folder / name).exists()]
+    if leftovers:
+        raise ValueError(
+            f"{folder} holds {', '.join(leftovers)} and no {RUN_FILE} that says of which run;"
+            " remove the folder, or give run_dir another name"
         )
-    return found
+
+
+def _follow(folder: Path, fresh: Record, *, anew: bool) -> Record:
+    """Wait for rank 0's record and insist on the same configuration.
+
+    `anew`: rank 0 removes a complete run first, so that its record is not yet the one to wait for.
+    """
+    deadline = time.monotonic() + FOLLOWER_WAIT_SECONDS
+    outdated = {"failed", "interrupted"}
+    if anew:
+        outdated.add("complete")
+    record = read_record(folder)
+    while record is None or record.status in outdated:
+        if time.monotonic() > deadline:
+            raise ValueError(f"rank {process_rank()}: rank 0 has not claimed {folder}")
+        time.sleep(0.2)
+        record = read_record(folder)
+    if record.fingerprint != fresh.fingerprint:
+        raise RunConflictError(
+            f"rank {process_rank()} has another configuration than rank"
+            f" 0:\n{changes(record, fresh)}"
+        )
+    return record
 
 
 def accept_other_code(records: Iterable[Record | None], reuse: str) -> None:
-    """Say of runs that other code has made that they are taken; RunConflictError where they must
-    not be. In a terminal reuse=ask asks; elsewhere nobody could answer, and what has been trained
-    is not thrown away."""
-    if not (found := [said for one in records if (said := other_code(one))]):
+    """Say of runs that other code has made that they are taken as they are.
+
+    RunConflictError where they must not be. In a terminal reuse=ask asks; elsewhere nobody could
+    answer, and what has been trained is not thrown away.
+    """
+    sentences = [sentence for sentence in map(other_code, records) if sentence]
+    if not sentences:
         return
-    said = found[0] + (f"; so were {len(found) - 1} more" if found[1:] else "")
-    is_asked = reuse == "ask" and sys.stdin.isatty() and sys.stderr.isatty()
-    if is_asked:
-        print(f"{said}. Go on with what it has made? [y/N] ", end="", file=sys.stderr, flush=True)
-    if reuse == "same_code" or (
-        is_asked and sys.stdin.readline().strip().lower() not in ("y", "yes")
-    ):
+    text = sentences[0]
+    if len(sentences) > 1:
+        text += f"; so were {len(sentences) - 1} more"
+    is_refused = reuse == "same_code"
+    if reuse == "ask" and sys.stdin.isatty() and sys.stderr.isatty():
+        print(f"{text}. Go on with what it has made? [y/N] ", end="", file=sys.stderr, flush=True)
+        is_refused = sys.stdin.readline().strip().lower() not in ("y", "yes")
+    if is_refused:
         raise RunConflictError(
-            f"{said}; remove the folder to train again, give run_dir another name, or say reuse=any"
+            f"{text}; remove the folder to train again, give run_dir another name, or say reuse=any"
         )
-    logger.warning("%s; it is taken as it is (reuse=same_code refuses such runs)", said)
+    logger.warning("%s; it is taken as it is (reuse=same_code refuses such runs)", text)
 
 
 def share_equal_run(config: DictConfig, inputs: Mapping[str, str]) -> None:
-    """Make the run's folder the record of an equal run elsewhere, if there is one and the folder
-    holds no run yet.
+    """Make the run's folder the record of an equal run elsewhere.
 
-    Only rank zero does, before any rank claims the folder: the others then find a complete run.
-    Raises RunBusyError, and ValueError where the folder is such a record, and the run it speaks of
-    is gone; or it holds what a run has left.
+    That is if there is one and the folder holds no run yet. Only rank zero does, before any rank
+    claims the folder: the others then find a complete run. Raises RunBusyError, and ValueError
+    where the folder is such a record, and the run it speaks of is gone; or it holds what a run has
+    left.
     """
     folder = Path(config.run_dir)
     if process_rank() > 0 or config.get("reuse") == "never":
         return
-    record = ledger.read_record(folder)
-    if record is not None and record.shared is not None and not shared_run_is_there(record):
-        was = (
-            f"{folder} was shared from {record.shared.run}, which is gone or has been trained anew"
-        )
-        raise ValueError(f"{was}; remove the folder to train here")
-    theirs = find_equal_run(config, inputs) if record is None else None
-    if theirs is None:
-        if record is None and (other := find_equal_run(config, inputs, anyhow=True)):
-            logger.warning("%s; so it is not shared (reuse=any would share it)", other_code(other))
+    record = read_record(folder)
+    if record is not None:
+        if record.shared is not None and not shared_run_is_there(record):
+            raise ValueError(
+                f"{folder} was shared from {record.shared.run}, which is gone or has been trained"
+                " anew; remove the folder to train here"
+            )
+        return
+    equal_run = find_equal_run(config, inputs)
+    if equal_run is None:
+        of_other_code = find_equal_run(config, inputs, anyhow=True)
+        if of_other_code is not None:
+            logger.warning(
+                "%s; so it is not shared (reuse=any would share it)", other_code(of_other_code)
+            )
         return
     lock = _lock(folder)
     try:
-        if ledger.read_record(folder) is not None:
-            return
-        _refuse_leftovers(folder)
-        logger.info("%s: shared from %s, which trained just this", folder, theirs.folder)
-        source, here = theirs.folder.resolve(), folder.resolve()
-        for name in LINKED:
-            if (source / name).exists():
-                (folder / name).symlink_to(os.path.relpath((source / name).resolve(), here))
-        (folder / ledger.CONFIG_FILE).write_text(ledger.shown_config(config), encoding="utf-8")
-        own = new_record(folder, theirs.stage, config, inputs, theirs.scores, theirs.metric)
-        for name in OF_THE_TRAINING:
-            setattr(own, name, getattr(theirs, name))
-        weights = encoder_fingerprint(source / "encoder")
-        own.shared = Shared(
-            run=os.path.relpath(source, here), fingerprint=theirs.fingerprint, weights=weights
-        )
-        ledger.write_record(own)
+        # another process may have claimed it since
+        if read_record(folder) is None:
+            _refuse_leftovers(folder)
+            _link(folder, equal_run, config, inputs)
     finally:
         lock.release()
+
+
+def _link(folder: Path, equal_run: Record, config: DictConfig, inputs: Mapping[str, str]) -> None:
+    """Fill a folder with links to an equal run, and with a record that says so."""
+    logger.info("%s: shared from %s, which trained just this", folder, equal_run.folder)
+    source = equal_run.folder.resolve()
+    here = folder.resolve()
+    # relative, so that a folder of runs may be moved as a whole
+    for name in LINKED:
+        if (source / name).exists():
+            (folder / name).symlink_to(os.path.relpath((source / name).resolve(), here))
+    (folder / CONFIG_FILE).write_text(shown_config(config), encoding="utf-8")
+    record = new_record(folder, equal_run.stage, config, inputs, equal_run.scores, equal_run.metric)
+    for field in OF_THE_TRAINING:
+        setattr(record, field, getattr(equal_run, field))
+    record.shared = Shared(
+        run=os.path.relpath(source, here),
+        fingerprint=equal_run.fingerprint,
+        weights=encoder_fingerprint(source / "encoder"),
+    )
+    write_record(record)
 
 
 def new_record(
@@ -417,11 +515,17 @@ def new_record(
     scores: Mapping[str, Score],
     metric: str,
 ) -> Record:
-    """The record of a run that begins now; ValueError where a mandatory value of the configuration
-    is missing.
+    """Return the record of a run that begins now.
+
+    ValueError where a mandatory value of the configuration is missing.
     """
-    plain, version = ledger.plain_config(config), RESULTS_VERSIONS[stage]
-    place, runs_dir = folder.resolve(), Path(str(config.get("runs_dir") or "")).resolve()
+    plain = plain_config(config)
+    version = RESULTS_VERSIONS[stage]
+    fingerprinted = {
+        "config": identity_of(plain),
+        "inputs": dict(inputs),
+        "results_version": version,
+    }
     code = code_of(stage, plain)
     return Record(
         status="running",
@@ -430,20 +534,25 @@ def new_record(
         metric=metric,
         scores=dict(scores),
         results_version=version,
-        fingerprint=digest(
-            {"config": identity_of(plain), "inputs": dict(inputs), "results_version": version}
-        ),
-        home=(
-            place.relative_to(runs_dir) if place.is_relative_to(runs_dir) else Path(place.name)
-        ).as_posix(),
+        fingerprint=digest(fingerprinted),
+        home=_home_of(folder, config),
         config=plain,
         inputs=dict(inputs),
         watched=watched_files(config),
-        **ledger.what_was_said(),
-        started=ledger.now(),
+        started=now(),
         process=Process(pid=os.getpid(), host=platform.node()),
         folder=folder,
         code=digest(code),
-        modules={name: one[:8] for name, one in code.items()},
+        modules={name: module_hash[:8] for name, module_hash in code.items()},
+        **hydra_provenance(),
         **host_facts(),
     )
+
+
+def _home_of(folder: Path, config: DictConfig) -> str:
+    """Return a folder's path below runs_dir, or its name where it is not there."""
+    path = folder.resolve()
+    runs_dir = Path(str(config.get("runs_dir") or "")).resolve()
+    if path.is_relative_to(runs_dir):
+        return path.relative_to(runs_dir).as_posix()
+    return path.name

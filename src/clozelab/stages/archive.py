@@ -19,16 +19,16 @@ from pathlib import Path, PurePosixPath
 
 from pydantic import BaseModel, ValidationError
 
+from clozelab.analysis.history import ANALYSIS_LOG
 from clozelab.corpus.files import file_sha256, whole_file
 from clozelab.corpus.lines import MAX_EXPANSION, MIN_BOMB_BYTES
+from clozelab.results.adhoc import infer_table
+from clozelab.results.experiment import load_experiment
+from clozelab.results.table import build_table
 from clozelab.runs.find import Runs, find
-from clozelab.runs.fingerprint import RESULTS_VERSIONS
+from clozelab.runs.identity import RESULTS_VERSIONS
+from clozelab.runs.progress import LAUNCH_FILE
 from clozelab.runs.record import CONFIG_FILE, RUN_FILE, Record
-from clozelab.runs.upkeep import LAUNCH_FILE
-from clozelab.verdicts.comparability import sweep_table
-from clozelab.verdicts.experiment import load_experiment
-from clozelab.verdicts.judging import LOOKS_FILE
-from clozelab.verdicts.table import build_table
 
 PACKED_STATUSES = ("complete", "failed", "interrupted")
 MANIFEST = "manifest.json"
@@ -36,7 +36,7 @@ RESULTS = "results.csv"
 RUNS = "runs"
 EXPERIMENT = "experiment"
 # Notes that archives have in common, and that say different things in each.
-MERGED_NOTES = (LOOKS_FILE, str(LAUNCH_FILE))
+MERGED_NOTES = (ANALYSIS_LOG, str(LAUNCH_FILE))
 # Notes of a folder above runs: looks and launches, and what was promised before.
 NOTE_PATTERNS = (*MERGED_NOTES, "registration*")
 # Files of a run's folder. Its checkpoints, its model and its log stay at home.
@@ -164,7 +164,7 @@ def write_results_table(
     judged.sort(key=lambda record: (record.stage != "pretrain", record.place))
     runs = Runs(Path(RUNS), judged)
     if experiment is None:
-        table = sweep_table(runs)
+        table = infer_table(runs)
     else:
         table = build_table(load_experiment(experiment), runs)
     write_results(folder / RESULTS, table, manifest.scale)

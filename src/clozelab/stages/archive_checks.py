@@ -22,14 +22,11 @@ from omegaconf import OmegaConf
 from clozelab.corpus.files import digest, file_sha256
 from clozelab.launch.experiments import check_file
 from clozelab.metrics.glue import CORRELATIONS
-from clozelab.runs.fingerprint import (
-    HIDDEN,
-    RESULTS_VERSIONS,
-    encoder_fingerprint,
-    flatten,
-    identity_of,
-)
+from clozelab.results.experiment import read_yaml
+from clozelab.runs.identity import RESULTS_VERSIONS, flatten, identity_of
+from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import CONFIG_FILE, Record, Score, read_record
+from clozelab.runs.redaction import HIDDEN
 from clozelab.stages.archive import RESULTS, RunArchive, write_results_table
 from clozelab.stages.rerun import (
     REPLACED_KEYS,
@@ -38,10 +35,10 @@ from clozelab.stages.rerun import (
     run_clozelab,
     run_differences,
 )
-from clozelab.suggestions import duration, key_of, listed
 from clozelab.terminal import make_console, say
+from clozelab.text.did_you_mean import key_of
+from clozelab.text.formatting import duration, listed
 from clozelab.training.measuring import read_rows
-from clozelab.verdicts.experiment import read_yaml
 
 CHECKSUMS_FILE = "checksums.json"  # of an encoder's folder
 ROUNDED = 1e-4  # of correlations: predicted numbers are kept with five decimals
@@ -279,7 +276,7 @@ class Rescoring:
 
 def rescore(record: Record, data_dir: str) -> Rescoring:
     """Score a run's predictions again; `data_dir` has the tasks' right answers, where needed."""
-    from clozelab.verdicts.examples import rescored  # scipy
+    from clozelab.results.answers import rescored
 
     try:
         scores = rescored(record, data_dir)

@@ -12,11 +12,11 @@ import numpy as np
 from rich.console import Console
 
 from clozelab.runs.find import open_folder
-from clozelab.runs.fingerprint import flatten
+from clozelab.runs.identity import flatten
+from clozelab.runs.outcome import score_in_context
 from clozelab.runs.record import DAMAGED, PERCENT, Record, Score
-from clozelab.runs.upkeep import reached
-from clozelab.suggestions import listed, rough, signed
 from clozelab.terminal import Heading, Words, make_console, make_table, say, verb
+from clozelab.text.formatting import listed, rough, signed
 
 HELP = """clozelab compare RUN RUN [RUN ...] [data_dir=FOLDER]
 
@@ -81,7 +81,7 @@ def print_runs(records: Sequence[Record], console: Console) -> None:
         title = " ".join(filter(None, description))
         fingerprint = record.fingerprint[:SHOWN_DIGITS]
         say(console, f"{letter}  {title}, {record.status}, {fingerprint}: {record.folder}")
-        score = reached(record)
+        score = score_in_context(record)
         if score:
             say(console, f"   {score}")
 
@@ -225,7 +225,7 @@ def print_paired_test(
     first: Record, second: Record, data_dir: str | None, console: Console
 ) -> None:
     """Test two fine-tuning runs on their common examples, or say why that cannot be."""
-    from clozelab.verdicts.examples import describe, paired_test  # scipy takes half a second
+    from clozelab.results.answers import describe, paired_test
 
     try:
         for line in describe(paired_test(first, second, data_dir)):

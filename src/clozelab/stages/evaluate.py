@@ -1,21 +1,21 @@
-"""Stage evaluate: an encoder, or a fine-tuned model, measured without training it. A table of
-contents.
+"""Stage evaluate: an encoder, or a fine-tuned model, measured without training it.
 
 A measure brings its own data (minimal pairs, held-out text), or takes a task's: to probe the
 encoder's states with it, or to score a fine-tuned model on another file, by the task's own module
-and official scorer.
+and official scorer. The latter has no module of its own: `measure.module` is null.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from torch import nn
 
 from clozelab.corpus.files import digest
 from clozelab.datamodules.files import used_folders
@@ -32,133 +32,207 @@ from clozelab.modules.model import (
     renamed_labels,
     trained_pooling,
 )
-from clozelab.runs.fingerprint import code_behind, encoder_fingerprint
+from clozelab.runs.code import code_behind
+from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run
-from clozelab.stages import building
+from clozelab.stages import factory, preconditions
 from clozelab.targets import build, locate
 from clozelab.training.callbacks import GracefulStop
 from clozelab.training.checkpoints import seed_initialisation
 from clozelab.training.tracking import summarise, tracked
-from clozelab.training.trainer import build_trainer
+from clozelab.training.trainer import Hardware, build_trainer
 
 log = logging.getLogger(__name__)
+RESULTS_IN_RECORD = ("title", "synthetic", "num_examples", "collapsed")
+"""What the record of a run repeats of scores.json, for tables."""
+TRAINING_ARGUMENTS = (
+    "optimizer_factory",
+    "schedule_factory",
+    "total_steps",
+    "gradient_clip_norm",
+    "seed",
+    "log_interval_steps",
+    "keep_best_weights",
+)
+"""Arguments of a task's module that only a training needs."""
+
+
+@dataclass(frozen=True)
+class EvaluationJob:
+    """What an evaluation works with, once all that can be refused has been looked at."""
+
+    cfg: DictConfig
+    hardware: Hardware
+    data: Any  # set up: read and tokenised
+    module: Any  # a Measurement, or a task's module
+    remembered: dict[str, Any]  # what the model's folder says of its predictions
+    inputs: dict[str, str]  # name -> fingerprint of what is read
 
 
 def main(cfg: DictConfig) -> None:
     """Check model and data, score once, keep scores and predictions, complete the run."""
-    hardware, folder = building.begin(cfg, building.check_evaluation)
-    encoder = folders.load_encoder(
-        folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed
-    )
-    data = build_data(cfg, folder, encoder)
     # Before the claim: a folder claimed for bad data would refuse the mended data.
-    data.setup()
-    module = build_module(cfg, folder, encoder, data)
-    recalled = recall(cfg, folder, module)
-    inputs = {"encoder": encoder_fingerprint(folder), "task_data": data.fingerprint}
-    inputs["task_files"], metric = data.source_fingerprint, module.metric
-    score_of = partial(Score.of, are_shares=module.scores_are_shares)
-    claim: Any = {
-        "config": cfg,
-        "inputs": inputs,
-        "scores": {metric: score_of(metric)},
-        "metric": metric,
-    }
-    with Run.claim(cfg.run_dir, stage="evaluate", **claim) as run:
+    job = prepare(cfg)
+    # Which further scores there are is known when they are computed.
+    metric = job.module.metric
+    with Run.claim(
+        cfg.run_dir,
+        stage="evaluate",
+        config=cfg,
+        inputs=job.inputs,
+        scores={metric: score_of(job.module, metric)},
+        metric=metric,
+    ) as run:
         if run.is_complete:
             log.info("%s is complete already", run.dir)
             return
         run.record(
-            cache=used_folders(), precision=hardware.precision, threads=torch.get_num_threads()
+            cache=used_folders(), precision=job.hardware.precision, threads=torch.get_num_threads()
         )
-        name = f"{cfg.row}/{cfg.measure.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
-        with tracked(building.build_loggers(cfg, run, arm=cfg.row, name=name)) as loggers:
-            once: Any = {
-                "max_steps": 1,
-                "validation_interval_steps": None,
-                "limit_val_batches": 1.0,
-            }
-            places: Any = {
-                "callbacks": [GracefulStop(run.watch)],
-                "loggers": loggers,
-                "folder": run.dir,
-            }
-            trainer = build_trainer(hardware, log_interval_steps=1, **once, **places)
-            # fine-tuned, and scored by its task's own module
-            is_of_model = cfg.measure.module is None
-            trainer.validate(module, datamodule=data if is_of_model else None, verbose=False)
-            about = {key: cfg.measure[key] for key in ("name", "title")} | {
-                "synthetic": data.synthetic
-            }
-            about |= {"baselines": data.baselines} if cfg.measure.task and not is_of_model else {}
-            about |= recalled
-            result = write_results(run.dir, module, about)
-            summarise(loggers, result["scores"])
-            run.content.scores = {key: score_of(key) for key in result["scores"]}
-            kept = {key: result[key] for key in ("title", "synthetic", "num_examples", "collapsed")}
-            run.complete(result, data=data.facts, **kept, **recalled)
+        evaluate(job, run)
+
+
+def prepare(cfg: DictConfig) -> EvaluationJob:
+    """Check the settings, load the model, and read the measure's data."""
+    hardware, folder = preconditions.prepare_stage(cfg, preconditions.check_evaluation)
+    encoder = folders.load_encoder(
+        folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed
+    )
+    data = build_data(cfg, folder, encoder)
+    data.setup()
+    module = build_module(cfg, folder, encoder, data)
+    remembered = recall(cfg, folder, module)
+    inputs = {
+        "encoder": encoder_fingerprint(folder),
+        "task_data": data.fingerprint,
+        "task_files": data.source_fingerprint,
+    }
+    return EvaluationJob(cfg, hardware, data, module, remembered, inputs)
+
+
+def evaluate(job: EvaluationJob, run: Run) -> None:
+    """Run the model once over the data, write scores and predictions, complete the run."""
+    cfg = job.cfg
+    name = f"{cfg.row}/{cfg.measure.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
+    loggers = factory.build_loggers(cfg, run, arm=cfg.row, name=name)
+    with tracked(loggers):
+        # A Trainer wants a length, although nothing is trained.
+        trainer = build_trainer(
+            job.hardware,
+            max_steps=1,
+            validation_interval_steps=None,
+            callbacks=[GracefulStop(run.watch)],
+            loggers=loggers,
+            folder=run.dir,
+            log_interval_steps=1,
+            limit_val_batches=1.0,
+        )
+        # A Measurement brings its loaders itself.
+        datamodule = None
+        if cfg.measure.module is None:
+            datamodule = job.data
+        trainer.validate(job.module, datamodule=datamodule, verbose=False)
+        results = write_results(run.dir, job.module, describe_measure(job))
+        summarise(loggers, results["scores"])
+        run.content.scores = {key: score_of(job.module, key) for key in results["scores"]}
+        facts = {key: results[key] for key in RESULTS_IN_RECORD}
+        run.complete(results, data=job.data.facts, **facts, **job.remembered)
+
+
+def score_of(module: Any, key: str) -> Score:
+    """The record's entry for one of a module's scores."""
+    return Score.of(key, are_shares=module.scores_are_shares)
+
+
+def describe_measure(job: EvaluationJob) -> dict[str, Any]:
+    """What scores.json says of the measure."""
+    measure = job.cfg.measure
+    description = {
+        "name": measure.name,
+        "title": measure.title,
+        "synthetic": job.data.synthetic,
+    }
+    if measure.task and measure.module is not None:
+        description["baselines"] = job.data.baselines
+    return description | job.remembered
 
 
 def build_data(cfg: DictConfig, folder: Path, encoder: Encoder) -> Any:
     """The measure's data module, or its task's; it has looked for its files."""
     measure: Any = OmegaConf.to_container(cfg.measure, resolve=True)
-    own = folders.read_config_dict(folder).get("clozelab", {})
-    names = None
+    task = measure["task"]
+    provenance = folders.read_config_dict(folder).get("clozelab", {})
+    label_names = None
     if cfg.measure.module is None:
-        names = label_names_of(cfg, folder)
-    places = Path(cfg.data_dir), Path(cfg.cache_dir), open_tokenizer(folder, cfg.token_types)
-    if cfg.measure.module is None and own.get("task") not in (
-        None,
-        task := measure["task"]["name"],
-    ):
-        log.warning(
-            "%s was fine-tuned on %s: do its classes mean the same on %s?",
-            folder,
-            own["task"],
-            task,
-        )
+        label_names = label_names_of(cfg, folder)
+        warn_of_another_task(folder, provenance.get("task"), task["name"])
     code = ""
-    if measure["task"]:
-        code = digest(code_behind([measure["task"]["data"]["_target_"]]))
-    longest = min(filter(None, (max_positions(folder), own.get("max_seq_length"))))
+    if task:
+        code = digest(code_behind([task["data"]["_target_"]]))
+    longest = max_positions(folder)
+    # A fine-tuned model is scored on texts cut as in its training.
+    if provenance.get("max_seq_length"):
+        longest = min(longest, provenance["max_seq_length"])
+    tokenizer = open_tokenizer(folder, cfg.token_types)
+    data_dir = Path(cfg.data_dir)
+    cache_dir = Path(cfg.cache_dir)
     inputs = TaskInputs(
-        *(measure["name"], *places, longest),
+        name=measure["name"],
+        data_dir=data_dir,
+        cache_dir=cache_dir,
+        tokenizer=tokenizer,
+        max_positions=longest,
         max_unknown_share=cfg.max_unknown_share,
-        label_names=names,
-        corpus=own.get("corpus_fingerprint"),
         code=code,
+        label_names=label_names,
+        corpus=provenance.get("corpus_fingerprint"),
     )
-    if measure["task"] is None:
+    if task is None:
         return build("measure.data", cfg.measure.data)(
             inputs=inputs, is_causal=encoder.config.is_causal
         )
-    plan = dict.fromkeys(("global_batch_size", "epochs", "evaluations_per_epoch"), 1)
-    data = building.build_task_data(
-        plan | {key: measure[key] for key in ("task", "max_train_examples")},
-        inputs,
-    )
-    if names is not None:
-        check_labels(data, names, folder)
+    # Nothing is trained: one epoch is read once, in any order.
+    settings = {
+        "global_batch_size": 1,
+        "epochs": 1,
+        "evaluations_per_epoch": 1,
+        "max_train_examples": measure["max_train_examples"],
+        "task": task,
+    }
+    data = factory.build_task_data(settings, inputs)
+    if label_names is not None:
+        check_labels(data, label_names, folder)
     return data
 
 
+def warn_of_another_task(folder: Path, trained_on: str | None, task: str) -> None:
+    """Warn where a model is scored on another task than it was fine-tuned on."""
+    if trained_on not in (None, task):
+        log.warning(
+            "%s was fine-tuned on %s: do its classes mean the same on %s?", folder, trained_on, task
+        )
+
+
 def label_names_of(cfg: DictConfig, folder: Path) -> list[str] | None:
-    """A fine-tuned model's classes in the order of its outputs, as the file calls them; None: in
-    the task's order."""
-    config, place = folders.read_config_dict(folder), folders.config_path(folder)
+    """A fine-tuned model's classes in the order of its outputs, as the file calls them.
+
+    None: in the task's order.
+    """
+    config = folders.read_config_dict(folder)
+    config_path = folders.config_path(folder)
     if config.get("problem_type") == MULTI_LABEL:
         raise ValueError(
-            f"{place}: problem_type is {MULTI_LABEL}, and only one label an example can be scored",
+            f"{config_path}: problem_type is {MULTI_LABEL}, and only one label an example can be"
+            " scored",
         )
-    names = named_labels(config, place)
-    if cfg.measure.label_names:
-        given = cfg.measure.label_names
+    names = named_labels(config, config_path)
+    given = cfg.measure.label_names
+    if given:
         if OmegaConf.is_config(given):
-            plain = OmegaConf.to_container(given)
-        else:
-            plain = given
-        return renamed_labels(names, plain, place)
+            given = OmegaConf.to_container(given)
+        return renamed_labels(names, given, config_path)
+    # What transformers calls classes that nobody has named.
     if names != [f"LABEL_{number}" for number in range(len(names))]:
         return names
     if len(names) > 1:
@@ -171,81 +245,95 @@ def label_names_of(cfg: DictConfig, folder: Path) -> list[str] | None:
 
 
 def check_labels(data: Any, names: Sequence[str], folder: Path) -> None:
-    """ValueError where a file's label is none of the model's, with what to type where only letters'
-    case differs."""
+    """ValueError where a file's label is none of the model's classes.
+
+    It says what to type, and fills in what differs only in letters' case.
+    """
     if not isinstance(data, LabelledDataModule) or data.numeric_labels:
         return
+    # The training file's labels are not looked at: nothing is trained.
     labels = sorted(set(data.preview().validation.labels or ()))
     unknown = [label for label in labels if label not in names]
     if not unknown:
         return
-    by_word = {name.casefold(): name for name in names}
-    meant = dict.fromkeys(names, "...")
+    name_of_word = {name.casefold(): name for name in names}
+    # {"positive": "Positive", "negative": "..."}: the user fills in the dots.
+    label_of_name = dict.fromkeys(names, "...")
     for label in unknown:
-        if label.casefold() in by_word:
-            meant[by_word[label.casefold()]] = label
-    pairs = ", ".join(f"{name}: {label}" for name, label in meant.items() if label not in names)
+        if label.casefold() in name_of_word:
+            label_of_name[name_of_word[label.casefold()]] = label
+    pairs = [f"{name}: {label}" for name, label in label_of_name.items() if label not in names]
     raise ValueError(
         f"{data.validation_path}: label {unknown[0]!r} is not one of the known labels {list(names)}"
-        f" of {folder}: say which is which, 'measure.label_names={{{pairs}}}'"
+        f" of {folder}: say which is which, 'measure.label_names={{{', '.join(pairs)}}}'"
     )
 
 
 def recall(cfg: DictConfig, folder: Path, module: Any) -> dict[str, Any]:
-    """Let a fine-tuned model predict as its folder says; what the record says of that, nothing for
-    an encoder."""
+    """Let a fine-tuned model predict as its folder says.
+
+    Returns what the record says of that, nothing for an encoder.
+    """
     if cfg.measure.module is not None:
         return {}
-    made = folders.read_config_dict(folder).get("clozelab", {})
-    if cfg.initialisation != "pretrained":
-        made = {}  # a threshold belongs to the weights it was chosen with
-    return dict(module.recall(made))
+    remembered = {}
+    # A threshold belongs to the weights it was chosen with.
+    if cfg.initialisation == "pretrained":
+        remembered = folders.read_config_dict(folder).get("clozelab", {})
+    return dict(module.recall(remembered))
 
 
 def build_module(cfg: DictConfig, folder: Path, encoder: Encoder, data: Any) -> Any:
-    """The measure's module on the encoder, or the task's on the fine-tuned model, with the heads of
-    the folder.
+    """The measure's module on the encoder, or the task's on the fine-tuned model.
+
+    Heads have the weights of the folder.
     """
-    made, settings = (
-        folders.read_config_dict(folder).get("clozelab", {}),
-        cfg.measure.module or cfg.measure.task.module,
-    )
-    pooling = {"pooling": trained_pooling(folder)} if settings.get("pooling") == "auto" else {}
+    settings = cfg.measure.module or cfg.measure.task.module
+    pooling = {}
+    if settings.get("pooling") == "auto":
+        pooling["pooling"] = trained_pooling(folder)
     if cfg.measure.module is None:
-        seed_initialisation(cfg.pretrain_seed)
-        of_training = (
-            "optimizer_factory",
-            "schedule_factory",
-            "total_steps",
-            "gradient_clip_norm",
-            "seed",
-        )
-        module = build("task.module", cfg.measure.task.module)(
-            encoder=encoder,
-            head=made.get("head", "linear"),
-            validation=data.validation,
-            metric=cfg.measure.task.metric,
-            **pooling,
-            **dict.fromkeys((*of_training, "log_interval_steps", "keep_best_weights"), 0),
-        )
+        module = _build_task_module(cfg, folder, encoder, data, pooling)
         heads = module.heads()
     else:
-        kinds = locate(cfg.measure.module["_target_"]).needs
+        family = encoder.config.family
+        # With fresh weights (initialisation=random) the heads are of the same seed.
         generator = torch.Generator().manual_seed(cfg.pretrain_seed)
-        heads = {
-            kind: encoder.config.family.head(kind, encoder, generator=generator) for kind in kinds
-        }
-        common = {"encoder": encoder, "heads": heads, "data": data, "metric": cfg.measure.metric}
-        module = build("measure.module", cfg.measure.module)(**common, **pooling)
-    for kind, head in heads.items() if cfg.initialisation == "pretrained" else ():
-        try:
-            folders.load_head(folder, kind, head)
-        except ValueError as problem:
-            trained = (
-                "pre-training"
-                if kind == "lm"
-                else "fine-tuning that kept its model, on a task of this kind"
-            )
-            why = f"{cfg.measure.name} asks what a model predicts: give it a folder of a {trained}"
-            raise ValueError(f"{problem}; {why}") from problem
+        heads = {}
+        for kind in locate(settings["_target_"]).needs:
+            heads[kind] = family.head(kind, encoder, generator=generator)
+        module = build("measure.module", settings)(
+            encoder=encoder, heads=heads, data=data, metric=cfg.measure.metric, **pooling
+        )
+    if cfg.initialisation == "pretrained":
+        _load_heads(heads, folder, cfg.measure.name)
     return module
+
+
+def _build_task_module(
+    cfg: DictConfig, folder: Path, encoder: Encoder, data: Any, pooling: Mapping[str, str]
+) -> Any:
+    """A task's module for scoring: what it would train with is 0."""
+    seed_initialisation(cfg.pretrain_seed)
+    task = cfg.measure.task
+    provenance = folders.read_config_dict(folder).get("clozelab", {})
+    return build("task.module", task.module)(
+        encoder=encoder,
+        head=provenance.get("head", "linear"),
+        validation=data.validation,
+        metric=task.metric,
+        **dict.fromkeys(TRAINING_ARGUMENTS, 0),
+        **pooling,
+    )
+
+
+def _load_heads(heads: Mapping[str, nn.Module], folder: Path, measure_name: str) -> None:
+    for head_name, head in heads.items():
+        try:
+            folders.load_head(folder, head_name, head)
+        except ValueError as problem:
+            maker = "fine-tuning that kept its model, on a task of this kind"
+            if head_name == "lm":
+                maker = "pre-training"
+            remedy = f"{measure_name} asks what a model predicts: give it a folder of a {maker}"
+            raise ValueError(f"{problem}; {remedy}") from problem

@@ -1,132 +1,209 @@
-"""`clozelab explain`: attention and token attribution of one text, as a page that needs nothing
-else, or a picture.
+"""`clozelab explain`: attention and token attribution of one text.
+
+They become a page that needs nothing else, or a picture.
+
+Letters: L layers, N heads, T tokens.
 """
 
 from __future__ import annotations
 
 import base64
 import io
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clozelab.corpus.files import whole_file
-from clozelab.stages.predict import OF_TASK, PLACED, predictor_of
+from clozelab.stages.inference import ACT_OF_TASK, MODEL_KEYS, load_predictor
 from clozelab.terminal import Words, verb
 
 if TYPE_CHECKING:
     from clozelab.modules.explaining import Attribution
+    from clozelab.modules.predictor import Predictor
 
-HELP = """clozelab explain MODEL text=TEXT [pair=TEXT] out=PAGE.html|PICTURE.png
+HELP = """\
+clozelab explain MODEL text=TEXT [pair=TEXT] out=PAGE.html|PICTURE.png
 clozelab explain MODEL question=TEXT text=PASSAGE out=PAGE.html
 
-Shows for one text where attention looks, and which tokens the answer rests on: integrated gradients of its logit, from
-the text with every token masked. Their sum is what the text adds to the logit, and the page says how nearly.
+Shows for one text where attention looks, and which tokens the answer rests on:
+integrated gradients of its logit, from the text with every token masked. Their
+sum is what the text adds to the logit, and the page says how nearly.
 
   layers=1,2  heads=1,2  whose attention (all heads of the last layer)
-  target=LABEL           another class than the best one; of a text with a mask another token
+  target=LABEL           another class than the best one; of a text with a mask
+                         another token
   steps=N                points on the way (64): more, where the sum is not near
 
 device=, precision= and hub=true are as for `predict`."""
-KEYS = ("text", "pair", "question", "out", "layers", "heads", "target", "steps", *PLACED)
-ACROSS, INCHES = 4, 3.6  # attention maps side by side, and how wide one is
+KEYS = ("text", "pair", "question", "out", "layers", "heads", "target", "steps", *MODEL_KEYS)
+MAX_STEPS = 4096
+MAPS_A_ROW = 4
+MAP_INCHES = 3.6
+RAISES_LOGIT, LOWERS_LOGIT = "#2166ac", "#b2182b"
 
 
 @verb("explain", HELP, names=(1, 1), keys=KEYS)
-def main(said: Words) -> int:
+def main(args: Words) -> int:
     """Write the page or the picture; returns the exit status."""
-    values = said.values
-    if "text" not in values or Path(values.get("out", "")).suffix not in (".html", ".png"):
-        raise ValueError("explain needs text=TEXT and out=PAGE.html or out=PICTURE.png; see --help")
-    if (out := Path(values["out"])).is_dir() or not out.parent.is_dir():
-        raise ValueError(f"out={out}: give a file, in a folder that is there")
-    steps = _numbers("steps", values.get("steps", "64"), 4096)[0]
-    predictor = predictor_of(said)
+    values = args.values
+    out = checked_output(values)
+    steps = parse_numbers("steps", values.get("steps", "64"), MAX_STEPS)[0]
+    predictor = load_predictor(args)
     from clozelab.modules import explaining
-    from clozelab.report.page import templates
 
-    text: Any = (values["text"], values["pair"]) if "pair" in values else values["text"]
-    text = (values["question"], values["text"]) if "question" in values else text
-    has_mask = (
-        isinstance(text, str) and "lm" in predictor.heads and predictor.tokenizer.has_mask(text)
-    )
-    act = OF_TASK.get(predictor.model.task or "", "fill" if has_mask else "")
-    if ("question" in values) != (act == "answer"):
-        raise ValueError(
-            "question= belongs to a model that answers questions, and such a one needs it"
-        )
-    found = None
-    if explaining.HEADS.get(act, "") in predictor.heads:
-        found = explaining.attribute(predictor, act, text, target=values.get("target"), steps=steps)
-    elif "target" in values:
-        needs = "give a text with a mask, or a model with a trained head"
-        raise ValueError(f"target={values['target']}: there is no choice to explain: {needs}")
-    maps = predictor.attention(text)
-    layers = _numbers("layers", values.get("layers", str(len(maps))), len(maps))
-    heads = _numbers("heads", values.get("heads", "all"), maps.shape[1])
-    chosen, is_page = [(layer, head) for layer in layers for head in heads], out.suffix == ".html"
-    picture = draw(explaining.tokens_of(predictor, text), None if is_page else found, maps, chosen)
-    shown: Any = {
-        "name": said.names[0],
-        "found": found,
-        "picture": base64.b64encode(picture).decode(),
-    }
-    shown |= {"which": ", ".join(f"layer {layer} head {head}" for layer, head in chosen)}
-    if found:
-        pairs = [*zip(found.tokens, found.shares, strict=True)]
-        shown |= {"most": max(map(abs, found.shares)) or 1.0, "pairs": pairs}
+    # One text, or two: (question, passage) and (first, second).
+    text: Any = values["text"]
+    if "question" in values:
+        text = (values["question"], values["text"])
+    elif "pair" in values:
+        text = (values["text"], values["pair"])
+    attribution = attribute(predictor, text, values, steps)
+    maps = predictor.attention(text)  # [L, N, T, T]
+    layers = parse_numbers("layers", values.get("layers", str(len(maps))), len(maps))
+    heads = parse_numbers("heads", values.get("heads", "all"), maps.shape[1])
+    layer_heads = list(product(layers, heads))
+    tokens = explaining.tokens_of(predictor, text)
+    if out.suffix == ".html":
+        # The page shows the tokens' shares beside the picture, as text.
+        picture = draw(tokens, None, maps, layer_heads)
+        content = render_page(args.names[0], attribution, picture, layer_heads)
+    else:
+        content = draw(tokens, attribution, maps, layer_heads)
     with whole_file(out) as file:
-        file.write(
-            templates().get_template("explain.html.j2").render(shown).encode()
-            if is_page
-            else picture
-        )
+        file.write(content)
     print(out)
     return 0
 
 
-def _numbers(key: str, said: str, most: int) -> list[int]:
-    """Whole numbers from 1 to `most`, between commas."""
-    found = (
-        [*range(1, most + 1)]
-        if said == "all"
-        else [int(one) if one.isdecimal() else 0 for one in said.split(",")]
-    )
-    if not all(1 <= one <= most for one in found):
-        raise ValueError(f"{key}={said}: give numbers from 1 to {most}, between commas")
-    return found
+def checked_output(values: dict[str, str]) -> Path:
+    """Where the page goes; ValueError where no text is given or no file can stand."""
+    out = Path(values.get("out", ""))
+    if "text" not in values or out.suffix not in (".html", ".png"):
+        raise ValueError("explain needs text=TEXT and out=PAGE.html or out=PICTURE.png; see --help")
+    if out.is_dir() or not out.parent.is_dir():
+        raise ValueError(f"out={out}: give a file, in a folder that is there")
+    return out
 
 
-def draw(tokens: Any, found: Attribution | None, maps: Any, chosen: list[tuple[int, int]]) -> bytes:
-    """A PNG of the chosen maps, below bars of the tokens' shares where there are any."""
+def attribute(
+    predictor: Predictor, text: Any, values: dict[str, str], steps: int
+) -> Attribution | None:
+    """Which tokens the model's answer rests on; None for a model that answers nothing.
+
+    ValueError where the words do not fit what the model does.
+    """
+    from clozelab.modules import explaining
+
+    can_fill = "lm" in predictor.heads and isinstance(text, str)
+    act = ACT_OF_TASK.get(predictor.model.task or "", "")
+    if not act and can_fill and predictor.tokenizer.has_mask(text):
+        act = "fill"
+    if ("question" in values) != (act == "answer"):
+        raise ValueError(
+            "question= belongs to a model that answers questions, and such a one needs it"
+        )
+    if explaining.HEADS.get(act, "") in predictor.heads:
+        return explaining.attribute(predictor, act, text, target=values.get("target"), steps=steps)
+    if "target" in values:
+        raise ValueError(
+            f"target={values['target']}: there is no choice to explain: give a text with a mask, or"
+            " a model with a trained head"
+        )
+    return None
+
+
+def parse_numbers(key: str, text: str, largest: int) -> list[int]:
+    """Whole numbers from 1 to `largest`, between commas, or all of them."""
+    if text == "all":
+        return list(range(1, largest + 1))
+    numbers = []
+    for word in text.split(","):
+        if not word.isdecimal() or not 1 <= int(word) <= largest:
+            raise ValueError(f"{key}={text}: give numbers from 1 to {largest}, between commas")
+        numbers.append(int(word))
+    return numbers
+
+
+def render_page(
+    model_name: str,
+    attribution: Attribution | None,
+    picture: bytes,
+    layer_heads: list[tuple[int, int]],
+) -> bytes:
+    """The page, with its picture inside."""
+    from clozelab.report.page import templates
+
+    captions = [f"layer {layer} head {head}" for layer, head in layer_heads]
+    context: dict[str, Any] = {
+        "name": model_name,
+        "found": attribution,
+        "picture": base64.b64encode(picture).decode(),
+        "which": ", ".join(captions),
+    }
+    if attribution:
+        context["pairs"] = list(zip(attribution.tokens, attribution.shares, strict=True))
+        # The page divides by it: 1 where no token has a share.
+        context["most"] = max(map(abs, attribution.shares)) or 1.0
+    return templates().get_template("explain.html.j2").render(context).encode()
+
+
+def draw(
+    tokens: Any,
+    attribution: Attribution | None,
+    maps: Any,
+    layer_heads: list[tuple[int, int]],
+) -> bytes:
+    """A PNG of some attention maps [L, N, T, T], below bars of the tokens' shares if there are any.
+
+    Layers and heads count from 1.
+    """
     import matplotlib
 
+    # Draws into memory, also where there is no screen.
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
 
-    columns, top, every = min(ACROSS, len(chosen)), int(found is not None), range(len(tokens))
-    rows, size = -(-len(chosen) // columns) + top, max(3.0, min(9.0, 200 / len(tokens)))
+    columns = min(MAPS_A_ROW, len(layer_heads))
+    map_rows = -(-len(layer_heads) // columns)  # rounded up
+    bar_rows = 0
+    if attribution is not None:
+        bar_rows = 1
+    rows = bar_rows + map_rows
     figure = plt.figure(
-        figsize=(INCHES * max(2, columns), INCHES * rows), layout="constrained", dpi=110
+        figsize=(MAP_INCHES * max(2, columns), MAP_INCHES * rows), layout="constrained", dpi=110
     )
+    # The bars fill the first row, if there are any; the maps follow row by row.
     grid: Any = figure.add_gridspec(rows, columns)
-    plain: Any = {"fontsize": size, "parse_math": False}
-    if found is not None:
+    positions = range(len(tokens))
+    # A token may hold what matplotlib would read as a formula.
+    label_style: Any = {"fontsize": max(3.0, min(9.0, 200 / len(tokens))), "parse_math": False}
+    if attribution is not None:
         axes = figure.add_subplot(grid[0, :])
-        axes.bar(
-            every, found.shares, color=["#2166ac" if one > 0 else "#b2182b" for one in found.shares]
+        axes.bar(positions, attribution.shares, color=bar_colours(attribution))
+        axes.set_xticks(positions, tokens, rotation=90, **label_style)
+        title = (
+            f"{attribution.answer}: logit {attribution.without:.3f} without the text,"
+            f" {attribution.logit:.3f} with it"
         )
-        axes.set_xticks(every, tokens, rotation=90, **plain)
-        said = (
-            f"{found.answer}: logit {found.without:.3f} without the text, {found.logit:.3f} with it"
-        )
-        axes.set_title(said, fontsize=10, parse_math=False)
-    for place, (layer, head) in enumerate(chosen):
-        axes = figure.add_subplot(grid[place // columns + top, place % columns])
+        axes.set_title(title, fontsize=10, parse_math=False)
+    for index, (layer, head) in enumerate(layer_heads):
+        axes = figure.add_subplot(grid[bar_rows + index // columns, index % columns])
         axes.imshow(maps[layer - 1, head - 1], cmap="Blues", vmin=0.0, vmax=1.0)
         axes.set_title(f"layer {layer}, head {head}", fontsize=10)
-        axes.set_xticks(every, tokens, rotation=90, **plain)
-        axes.set_yticks(every, tokens, **plain)
+        axes.set_xticks(positions, tokens, rotation=90, **label_style)
+        axes.set_yticks(positions, tokens, **label_style)
     file = io.BytesIO()
     figure.savefig(file, format="png")
     plt.close(figure)
     return file.getvalue()
+
+
+def bar_colours(attribution: Attribution) -> list[str]:
+    """A colour for each token: whether it raises the answer's logit or lowers it."""
+    colours = []
+    for share in attribution.shares:
+        if share > 0:
+            colours.append(RAISES_LOGIT)
+        else:
+            colours.append(LOWERS_LOGIT)
+    return colours

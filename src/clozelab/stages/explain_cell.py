@@ -10,12 +10,14 @@ from rich.console import Console
 
 from clozelab.runs.find import find
 from clozelab.runs.record import Record
-from clozelab.suggestions import hint, percent
 from clozelab.terminal import Heading, Words, make_console, make_table, say, verb
+from clozelab.text.did_you_mean import hint
+from clozelab.text.formatting import percent
 
 if TYPE_CHECKING:
-    from clozelab.verdicts.experiment import Experiment
-    from clozelab.verdicts.table import DataColumn, Table
+    from clozelab.analysis.scores import DataColumn
+    from clozelab.results.experiment import Experiment
+    from clozelab.results.table import ResultTable
 
 HELP = """clozelab explain-cell EXPERIMENT ROW COLUMN [scale=NAME] [runs_dir=FOLDER]
 
@@ -32,8 +34,8 @@ docs/runs.md says how mean and interval come about.
 def main(args: Words) -> int:
     """Print the runs behind a number, and what makes them again; returns the exit status."""
     from clozelab.planning.steps import runs_root  # Hydra and scipy: not for --help
-    from clozelab.verdicts.experiment import find_experiment, load_experiment
-    from clozelab.verdicts.table import build_table
+    from clozelab.results.experiment import find_experiment, load_experiment
+    from clozelab.results.table import build_table
 
     experiment_name, row_name, column_name = args.names
     folder = find_experiment(experiment_name)
@@ -63,7 +65,7 @@ def find_row(experiment: Experiment, name: str) -> str:
     return rows[name]
 
 
-def find_columns(table: Table, name: str) -> list[DataColumn]:
+def find_columns(table: ResultTable, name: str) -> list[DataColumn]:
     """The data sets with results that a name means.
 
     It may be that of a task, a heading, or a column of the paper, which has its stand-ins, too.
@@ -93,7 +95,7 @@ class CellRun:
     note: str  # why it does not count; empty where it does
 
 
-def runs_of_cell(table: Table, row: str, column: DataColumn) -> list[CellRun]:
+def runs_of_cell(table: ResultTable, row: str, column: DataColumn) -> list[CellRun]:
     """List the runs that a cell could be made of, then the encoders that they began with."""
     if column.is_pretraining:
         arm = next(entry.arm for entry in table.experiment.rows if entry.name == row)
@@ -113,7 +115,9 @@ def runs_of_cell(table: Table, row: str, column: DataColumn) -> list[CellRun]:
     return cell_runs
 
 
-def _cell_runs(table: Table, row: str, column: DataColumn, runs: Sequence[Record]) -> list[CellRun]:
+def _cell_runs(
+    table: ResultTable, row: str, column: DataColumn, runs: Sequence[Record]
+) -> list[CellRun]:
     """Find each run's scores, and why it does not count."""
     cell = table.cells[row, column.key]
     # The folders of the runs that count: those whose seeds every part of a mean has.
@@ -140,18 +144,22 @@ def _cell_runs(table: Table, row: str, column: DataColumn, runs: Sequence[Record
     return cell_runs
 
 
-def _why_not_counted(table: Table, run: Record, *, has_score: bool) -> str:
+def _why_not_counted(table: ResultTable, run: Record, *, has_score: bool) -> str:
+    from clozelab.report import wording  # pandas and scipy: not for --help
+
     if not run.is_complete:
         return f"not complete ({run.status})"
     if not has_score:
         return "has no such score"
-    if table.outdated.get(run.folder):
-        return table.outdated[run.folder]
+    if run.folder in table.outdated:
+        return wording.outdated(table.outdated[run.folder])
     return f"of learning rate {run.learning_rate}, or other parts of the mean lack its seeds"
 
 
-def print_cell(table: Table, row: str, column: DataColumn, console: Console) -> None:
+def print_cell(table: ResultTable, row: str, column: DataColumn, console: Console) -> None:
     """Print a cell's value, its runs and the commands that make them."""
+    from clozelab.report import wording  # pandas and scipy: not for --help
+
     cell = table.cells[row, column.key]
     value = percent(cell.estimate, column.decimals)
     paper_value = table.paper_value(row, column)
@@ -159,7 +167,7 @@ def print_cell(table: Table, row: str, column: DataColumn, console: Console) -> 
         value += f", the paper {paper_value:.{column.decimals}f}"
     label = table.experiment.label(row)
     say(console, f"{label} on {column.heading}: {value} ({column.unit})", style="bold")
-    for line in filter(None, (column.role, cell.note)):
+    for line in filter(None, (wording.role_of(column), wording.cell_note(cell))):
         say(console, line, style="yellow")
     headings = [
         Heading("run"),

@@ -1,12 +1,11 @@
-"""Stage finetune: one encoder on one downstream task. A table of contents; the work is
-elsewhere.
-"""
+"""Stage finetune: one encoder on one downstream task."""
 
 from __future__ import annotations
 
 import logging
 import shutil
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule,
 from clozelab.datamodules.labelled import LabelledDataModule
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
-from clozelab.modules.base import made_of
+from clozelab.modules.base import build_with_hparams
 from clozelab.modules.finetuning import (
     FineTuning,
     save_model,
@@ -30,10 +29,11 @@ from clozelab.modules.finetuning import (
     write_test_predictions,
 )
 from clozelab.modules.model import max_positions, open_tokenizer
-from clozelab.runs.fingerprint import code_behind, encoder_fingerprint
+from clozelab.runs.code import code_behind
+from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run
-from clozelab.stages import building
+from clozelab.stages import factory, preconditions
 from clozelab.targets import build, locate
 from clozelab.training.checkpoints import newest_whole, seed_initialisation
 from clozelab.training.tracking import summarise, tracked
@@ -43,182 +43,288 @@ log = logging.getLogger(__name__)
 CHECKPOINT_INTERVAL_STEPS = 50
 # at least between two: a fine-tuning that is done sooner is rather begun again
 CHECKPOINT_SECONDS = 300.0
-KEPT_RESULTS = ("title", "stand_in_for", "synthetic", "num_examples", "collapsed", "best_step")
+RESULTS_IN_RECORD = ("title", "stand_in_for", "synthetic", "num_examples", "collapsed", "best_step")
 """What the record of a run repeats of scores.json, for tables."""
-# what a model remembers of how its texts were cut
 LENGTHS = ("max_seq_length", "doc_stride", "max_query_length")
+"""What a model's folder remembers of how its texts were cut."""
+
+
+@dataclass(frozen=True)
+class FinetuneJob:
+    """What a fine-tuning works with, once all that can be refused has been looked at."""
+
+    cfg: DictConfig
+    hardware: Hardware
+    encoder_folder: Path
+    encoder: Encoder
+    data: FinetuningDataModule  # set up: read and tokenised
+    inputs: dict[str, str]  # name -> fingerprint of what is read
 
 
 def main(cfg: DictConfig) -> None:
-    """Check encoder and data, train, keep the best checkpoint's scores and predictions, complete
-    the run.
-    """
-    hardware, folder = building.begin(cfg, building.check_finetuning)
-    inputs = {"encoder": encoder_fingerprint(folder)}
-    data = build_data(cfg, folder, inputs["encoder"], hardware)
-    inputs |= {"task_files": data.source_fingerprint, "task_data": data.fingerprint}
-    inputs |= {"test_data": data.require_test_files()} if cfg.predict_test else {}
-    about = {key: cfg.task[key] for key in ("name", "title", "stand_in_for")} | {
-        "synthetic": data.synthetic
-    }
-    encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
+    """Check encoder and data, train, keep the best checkpoint's scores, complete the run."""
     # Before the claim: a folder claimed for bad data would refuse the mended data.
-    data.setup()
-    check_numbers(cfg, data)
-    is_partial = not {"overfit_batches", "limit_val_batches"}.isdisjoint(cfg.trainer.lightning)
-    if is_partial and (cfg.stop_after_step or data.total_steps) >= data.total_steps:
-        raise ValueError(
-            "overfit_batches and limit_val_batches leave examples out, which gives no score: end"
-            f" the training before, with stop_after_step= below its {data.total_steps} steps"
-        )
-    about |= {"baselines": data.baselines}
-    tests = data.load_test() if cfg.predict_test else {}
-    task = locate(cfg.task.module["_target_"])
-    keys = [f"validation/{key}" for key in task.score_keys(cfg.task.module, cfg.task.data)]
-    scores = {key: Score.of(key, are_shares=task.scores_are_shares) for key in keys}
-    claimed = Run.claim(
-        cfg.run_dir,
-        stage="finetune",
-        config=cfg,
-        inputs=inputs,
-        scores=scores,
-        metric=cfg.task.metric,
-    )
-    with claimed as run:
+    job = prepare(cfg, with_test_files=cfg.predict_test)
+    refuse_partial_scores(cfg, job.data.total_steps)
+    description = describe_task(job)
+    test_splits = {}
+    if cfg.predict_test:
+        test_splits = job.data.load_test()
+    with claim_run(job) as run:
         if run.is_complete:
-            if not (run.dir / "scores.json").is_file():
-                raise ValueError(
-                    f"{run.dir} says complete and has no scores.json; remove the folder to run it"
-                    " again"
-                )
+            require_scores(run)
             log.info("%s is complete already", run.dir)
             return
         # A resumed run keeps the precision that `auto` meant when it began.
-        hardware = replace(hardware, precision=run.facts.get("precision", hardware.precision))
-        if hardware.compile == "true":
-            compile_encoder(encoder, dynamic=True)
-        module = build_module(cfg, encoder, data)
-        run.record(total_steps=data.total_steps, cache=used_folders(), precision=hardware.precision)
-        run.record(threads=torch.get_num_threads())
-        checkpoints = run.dir / "checkpoints"
-        name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
-        with tracked(building.build_loggers(cfg, run, arm=cfg.row, name=name)) as loggers:
-            callbacks = building.callbacks_of(
-                cfg, run, CHECKPOINT_INTERVAL_STEPS, CHECKPOINT_SECONDS
-            )
-            trainer = building.make_trainer(
-                cfg,
-                hardware,
-                data.total_steps,
-                None,
-                callbacks=callbacks,
-                loggers=loggers,
-                folder=run.dir,
-            )
-            trainer.fit(module, datamodule=data, ckpt_path=newest_whole(checkpoints))
-            if run.is_leader:
-                result = write_results(run.dir, module, about)
-                summarise(loggers, {**result["scores"], "best_step": result["best_step"]})
-            if tests:
-                module.restore_best()
-            for test, (sequences, split) in tests.items():
-                parts: Any = trainer.predict(module, dataloaders=data.evaluation_loader(sequences))
-                if run.is_leader:
-                    write_test_predictions(
-                        run.dir / "test_predictions", module.prediction_files(test, split, parts)
-                    )
-            if run.is_leader:
-                kept = {key: result[key] for key in KEPT_RESULTS}
-                if cfg.keep_model:
-                    made = {"task": cfg.task.name, "head": cfg.head}
-                    made |= {key: data.facts[key] for key in LENGTHS if key in data.facts}
-                    if isinstance(data, LabelledDataModule) and data.texts_per_example is not None:
-                        made["texts_per_example"] = data.texts_per_example
-                    save_model(run.dir / "model", module, folder, data.inputs.tokenizer, **made)
-                    kept["model"] = encoder_fingerprint(run.dir / "model")  # its checksums, as one
-                run.complete(
-                    result,
-                    data=data.facts,
-                    num_evaluations=len(module.history),
-                    **kept,
-                    **module.facts(),
-                )
-                shutil.rmtree(checkpoints, ignore_errors=True)
+        precision = run.facts.get("precision", job.hardware.precision)
+        job = replace(job, hardware=replace(job.hardware, precision=precision))
+        train(job, run, description, test_splits)
 
 
-def parts(cfg: DictConfig) -> tuple[FineTuning, FinetuningDataModule, Trainer]:
-    """Module, data and Trainer, for a training of somebody's own; nothing is claimed."""
-    hardware, folder = building.begin(cfg, building.check_finetuning)
-    data = build_data(cfg, folder, encoder_fingerprint(folder), hardware)
-    data.setup()
-    check_numbers(cfg, data)
-    encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
-    if hardware.compile == "true":
-        compile_encoder(encoder, dynamic=True)
-    rest: Any = {
-        "callbacks": building.chosen_callbacks(cfg),
-        "loggers": [],
-        "folder": Path(cfg.run_dir),
+def prepare(cfg: DictConfig, *, with_test_files: bool = False) -> FinetuneJob:
+    """Check the settings, load the encoder, and read the task's data.
+
+    ValueError for anything wrong, also (`with_test_files`) for test files that are missing.
+    """
+    hardware, folder = preconditions.prepare_stage(cfg, preconditions.check_finetuning)
+    fingerprint = encoder_fingerprint(folder)
+    data = build_data(cfg, folder, fingerprint, hardware)
+    inputs = {
+        "encoder": fingerprint,
+        "task_files": data.source_fingerprint,
+        "task_data": data.fingerprint,
     }
-    trainer = building.make_trainer(cfg, hardware, data.total_steps, None, **rest)
-    return build_module(cfg, encoder, data), data, trainer
+    if with_test_files:
+        inputs["test_data"] = data.require_test_files()
+    encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
+    data.setup()
+    # A module that predicts numbers of a range refuses labels outside of it.
+    if isinstance(data, LabelledDataModule):
+        data.refuse_outside(cfg.task.module.get("number_range"))
+    return FinetuneJob(cfg, hardware, folder, encoder, data, inputs)
+
+
+def refuse_partial_scores(cfg: DictConfig, total_steps: int) -> None:
+    """ValueError for a training that ends with a score of a part of the examples."""
+    if {"overfit_batches", "limit_val_batches"}.isdisjoint(cfg.trainer.lightning):
+        return
+    # A training that stops on its way scores nothing yet.
+    if (cfg.stop_after_step or total_steps) >= total_steps:
+        raise ValueError(
+            "overfit_batches and limit_val_batches leave examples out, which gives no score: end"
+            f" the training before, with stop_after_step= below its {total_steps} steps"
+        )
+
+
+def describe_task(job: FinetuneJob) -> dict[str, Any]:
+    """What scores.json says of the task."""
+    task = job.cfg.task
+    return {
+        "name": task.name,
+        "title": task.title,
+        "stand_in_for": task.stand_in_for,
+        "synthetic": job.data.synthetic,
+        "baselines": job.data.baselines,
+    }
+
+
+def claim_run(job: FinetuneJob) -> Run:
+    """Take the run's folder for this fine-tuning."""
+    task = job.cfg.task
+    module = locate(task.module["_target_"])
+    keys = [f"validation/{key}" for key in module.score_keys(task.module, task.data)]
+    return Run.claim(
+        job.cfg.run_dir,
+        stage="finetune",
+        config=job.cfg,
+        inputs=job.inputs,
+        scores={key: Score.of(key, are_shares=module.scores_are_shares) for key in keys},
+        metric=task.metric,
+    )
+
+
+def require_scores(run: Run) -> None:
+    """ValueError for a complete run that has lost its scores."""
+    if not (run.dir / "scores.json").is_file():
+        raise ValueError(
+            f"{run.dir} says complete and has no scores.json; remove the folder to run it again"
+        )
+
+
+def train(
+    job: FinetuneJob,
+    run: Run,
+    description: Mapping[str, Any],
+    test_splits: Mapping[str, tuple[Any, Any]],
+) -> None:
+    """Train from the newest checkpoint to the end, write what comes of it, complete the run."""
+    cfg = job.cfg
+    data = job.data
+    # Batches have as many tokens as their examples: one compiled graph for all sizes.
+    if job.hardware.compile == "true":
+        compile_encoder(job.encoder, dynamic=True)
+    module = build_module(cfg, job.encoder, data)
+    run.record(total_steps=data.total_steps, cache=used_folders(), precision=job.hardware.precision)
+    run.record(threads=torch.get_num_threads())
+    name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
+    loggers = factory.build_loggers(cfg, run, arm=cfg.row, name=name)
+    with tracked(loggers):
+        trainer = factory.make_trainer(
+            cfg,
+            job.hardware,
+            data.total_steps,
+            validation_interval_steps=None,  # at the end of each stretch that the data module gives
+            callbacks=factory.build_callbacks(
+                cfg, run, CHECKPOINT_INTERVAL_STEPS, CHECKPOINT_SECONDS
+            ),
+            loggers=loggers,
+            folder=run.dir,
+        )
+        trainer.fit(module, datamodule=data, ckpt_path=newest_whole(run.dir / "checkpoints"))
+        results: dict[str, Any] = {}
+        if run.is_leader:
+            results = write_results(run.dir, module, description)
+            summarise(loggers, {**results["scores"], "best_step": results["best_step"]})
+        # Every rank predicts, and the leader writes.
+        if test_splits:
+            module.restore_best()
+            out = run.dir / "test_predictions"
+            predict_splits(module, trainer, data, test_splits, out, writes=run.is_leader)
+        if run.is_leader:
+            finish(job, run, module, results)
+
+
+def predict_splits(
+    module: FineTuning,
+    trainer: Trainer,
+    data: FinetuningDataModule,
+    splits: Mapping[str, tuple[Any, Any]],
+    folder: Path,
+    *,
+    writes: bool = True,
+) -> list[Path]:
+    """Predict each test split, and write its files into a folder if this process `writes`.
+
+    Returns the files. `splits`: name -> (sequences, split) of `load_test`.
+    """
+    written: list[Path] = []
+    for name, (sequences, split) in splits.items():
+        batches: Any = trainer.predict(module, dataloaders=data.evaluation_loader(sequences))
+        if writes:
+            files = module.prediction_files(name, split, batches)
+            write_test_predictions(folder, files)
+            written += [folder / file_name for file_name in files]
+    return written
+
+
+def finish(job: FinetuneJob, run: Run, module: FineTuning, results: Mapping[str, Any]) -> None:
+    """Write the model's folder if it is to be kept, complete the record, drop the checkpoints."""
+    facts = {key: results[key] for key in RESULTS_IN_RECORD}
+    if job.cfg.keep_model:
+        folder = run.dir / "model"
+        save_model(
+            folder, module, job.encoder_folder, job.data.inputs.tokenizer, **model_facts(job)
+        )
+        facts["model"] = encoder_fingerprint(folder)  # its checksums, as one
+    run.complete(
+        results,
+        data=job.data.facts,
+        num_evaluations=len(module.history),
+        **facts,
+        **module.facts(),
+    )
+    # Only now: until the record says complete, the run goes on from them.
+    shutil.rmtree(run.dir / "checkpoints", ignore_errors=True)
+
+
+def model_facts(job: FinetuneJob) -> dict[str, Any]:
+    """What a model's folder remembers of its fine-tuning."""
+    data = job.data
+    facts = {"task": job.cfg.task.name, "head": job.cfg.head}
+    for key in LENGTHS:
+        if key in data.facts:
+            facts[key] = data.facts[key]
+    if isinstance(data, LabelledDataModule) and data.texts_per_example is not None:
+        facts["texts_per_example"] = data.texts_per_example
+    return facts
+
+
+def training_objects(cfg: DictConfig) -> tuple[FineTuning, FinetuningDataModule, Trainer]:
+    """Module, data and Trainer, for a training of somebody's own; nothing is claimed."""
+    job = prepare(cfg)
+    if job.hardware.compile == "true":
+        compile_encoder(job.encoder, dynamic=True)
+    trainer = factory.make_trainer(
+        cfg,
+        job.hardware,
+        job.data.total_steps,
+        validation_interval_steps=None,
+        callbacks=factory.configured_callbacks(cfg),
+        loggers=[],
+        folder=Path(cfg.run_dir),
+    )
+    return build_module(cfg, job.encoder, job.data), job.data, trainer
 
 
 def build_data(
-    cfg: DictConfig, folder: Path, name: str, hardware: Hardware
+    cfg: DictConfig, folder: Path, fingerprint: str, hardware: Hardware
 ) -> FinetuningDataModule:
-    """The task's data module for an encoder, which `name` names; it has looked for its files."""
-    name = (
-        name
-        if cfg.initialisation == "pretrained"
-        else f"{cfg.initialisation}-{cfg.pretrain_seed}-{name}"
-    )
-    # Fresh weights stand for another pre-training seed: fine-tuning seeds share them, as they share
-    # an encoder.
+    """The task's data module for the encoder in a folder; it has looked for its files."""
+    # Fresh weights stand for another pre-training seed: fine-tuning seeds share them, and the
+    # features made with them, as they share an encoder.
+    weights_name = fingerprint
+    if cfg.initialisation != "pretrained":
+        weights_name = f"{cfg.initialisation}-{cfg.pretrain_seed}-{fingerprint}"
     load = partial(load_encoder, folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
+    # The hub's copies lie in the cache, laid out as the task's own files.
     settings: Any = OmegaConf.to_container(cfg.task, resolve=True)
-    cache = Path(cfg.cache_dir)
-    files = hub_files(HubSource.of(settings), cache) if cfg.hub else Path(cfg.data_dir)
-    places, limit = (files, cache), max_positions(folder)
-    source = EncoderSource(name, load, hardware.device)
+    cache_dir = Path(cfg.cache_dir)
+    data_dir = Path(cfg.data_dir)
+    if cfg.hub:
+        data_dir = hub_files(HubSource.of(settings), cache_dir)
     tokenizer = open_tokenizer(folder, cfg.token_types)
+    # The cache of examples is of this code: another reads the files anew.
     code = digest(code_behind([settings["data"]["_target_"]]))
-    task = TaskInputs(cfg.task.name, *places, tokenizer, limit, source, cfg.max_unknown_share, code)
-    return building.build_task_data(
-        cfg, task, seed=draw_seed(cfg), num_workers=cfg.trainer.num_workers
+    source = EncoderSource(weights_name, load, hardware.device)
+    inputs = TaskInputs(
+        name=cfg.task.name,
+        data_dir=data_dir,
+        cache_dir=cache_dir,
+        tokenizer=tokenizer,
+        max_positions=max_positions(folder),
+        encoder=source,
+        max_unknown_share=cfg.max_unknown_share,
+        code=code,
     )
-
-
-def check_numbers(cfg: DictConfig, data: FinetuningDataModule) -> None:
-    """ValueError for a label outside of the numbers that the task's module predicts."""
-    if isinstance(data, LabelledDataModule):
-        data.refuse_outside(cfg.task.module.get("number_range"))
+    return factory.build_task_data(
+        cfg, inputs, seed=draw_seed(cfg), num_workers=cfg.trainer.num_workers
+    )
 
 
 def draw_seed(cfg: DictConfig) -> int:
     """Seed of what this run draws: head weights, order of examples, dropout.
 
-    From both of its seeds, so that fine-tuning seeds are nested in pre-training seeds: drawn alike
-    for every encoder, their effect would be missing from the spread between encoders
-    (docs/decisions/0013). Rows of a table are paired: with the same two seeds they draw the
-    same."""
+    It is made from both seeds of the run, so that fine-tuning seeds are nested in pre-training
+    seeds. Drawn alike for every encoder, their effect would be missing from the spread between
+    encoders (docs/decisions/0013). Rows of a table are paired: with the same two seeds they draw
+    the same.
+    """
     return derive_seed(cfg.pretrain_seed, f"fine-tuning {cfg.seed}")
 
 
 def build_module(cfg: DictConfig, encoder: Encoder, data: FinetuningDataModule) -> FineTuning:
     """The task's module on the encoder; head weights and dropout are functions of the seeds."""
-    seed_initialisation(draw_seed(cfg))
-    return made_of(
+    seed = draw_seed(cfg)
+    seed_initialisation(seed)
+    common = factory.optimization(cfg, data.total_steps, seed)
+    # Both write what the best weights give, after others have been trained.
+    keeps_best = cfg.keep_model or cfg.predict_test
+    return build_with_hparams(
         build("task.module", cfg.task.module),
         encoder=encoder,
         head=cfg.head,
         validation=data.validation,
         metric=cfg.task.metric,
-        keep_best_weights=cfg.keep_model or cfg.predict_test,
-        optimizer_factory=build("optimizer", cfg.optimizer),
-        schedule_factory=build("schedule", cfg.schedule),
-        total_steps=data.total_steps,
-        gradient_clip_norm=cfg.gradient_clip_norm,
-        seed=draw_seed(cfg),
-        log_interval_steps=cfg.trainer.log_interval_steps,
+        keep_best_weights=keeps_best,
+        **common,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich import filesize
 from rich.console import Console
 
-from clozelab.runs import upkeep
+from clozelab.runs.cleanup import KINDS, Garbage, delete, find_garbage
 from clozelab.runs.find import find_below
 from clozelab.terminal import Heading, Words, make_console, make_table, path_of, say, verb
 
@@ -49,14 +49,14 @@ def main(args: Words) -> int:
     return delete_items(items, console)
 
 
-def find_items(values: Mapping[str, str]) -> list[upkeep.Garbage]:
+def find_items(values: Mapping[str, str]) -> list[Garbage]:
     """Find what may go of the kinds that a command line names; ValueError for a wrong value."""
     kinds = list(USUAL_KINDS)
     if "what" in values:
         kinds = values["what"].split(",")
-    unknown_kinds = sorted(set(kinds) - set(upkeep.KINDS))
+    unknown_kinds = sorted(set(kinds) - set(KINDS))
     if unknown_kinds:
-        raise ValueError(f"what={','.join(unknown_kinds)}: there are {', '.join(upkeep.KINDS)}")
+        raise ValueError(f"what={','.join(unknown_kinds)}: there are {', '.join(KINDS)}")
     if "older_than" in values:
         kinds.append("unfinished")
     # With what=unfinished alone: those of any age.
@@ -66,11 +66,11 @@ def find_items(values: Mapping[str, str]) -> list[upkeep.Garbage]:
     runs_dir = Path(path_of("runs_dir", values))
     cache_dir = Path(path_of("cache_dir", values))
     records = find_below(str(runs_dir))
-    items = upkeep.find_garbage(records, runs_dir, cache_dir, float(days))
+    items = find_garbage(records, runs_dir, cache_dir, float(days))
     return [item for item in items if item.kind in kinds]
 
 
-def print_items(items: Sequence[upkeep.Garbage], console: Console) -> None:
+def print_items(items: Sequence[Garbage], console: Console) -> None:
     """Print a line for each thing that may go, and the sum of each kind."""
     headings = [
         Heading("kind"),
@@ -82,21 +82,21 @@ def print_items(items: Sequence[upkeep.Garbage], console: Console) -> None:
         [item.kind, filesize.decimal(item.num_bytes), item.reason, str(item.path)] for item in items
     ]
     console.print(make_table(headings, rows, console.width))
-    for kind, description in upkeep.KINDS.items():
+    for kind, description in KINDS.items():
         sizes = [item.num_bytes for item in items if item.kind == kind]
         if sizes:
             total = filesize.decimal(sum(sizes))
             say(console, f"{total:>9}  {len(sizes)} {kind}: {description}")
 
 
-def delete_items(items: Sequence[upkeep.Garbage], console: Console) -> int:
+def delete_items(items: Sequence[Garbage], console: Console) -> int:
     """Delete what no process holds by now; returns 1 if something had to be kept."""
     num_deleted = 0
     freed_bytes = 0
     for item in items:
         num_bytes = item.num_bytes  # while it is there
         # It may be in use by now, or have changed since it was listed.
-        reason = upkeep.delete(item)
+        reason = delete(item)
         if reason:
             say(console, f"kept: {item.path}: {reason}", style="yellow")
             continue

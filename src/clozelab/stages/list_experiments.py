@@ -7,9 +7,9 @@ from pathlib import Path
 from rich.text import Text
 
 from clozelab.runs.find import find
-from clozelab.runs.upkeep import read_launches
-from clozelab.suggestions import EXPERIMENTS_DIR
+from clozelab.runs.progress import read_launches
 from clozelab.terminal import Words, make_console, path_of, verb
+from clozelab.text.paths import EXPERIMENTS_DIR
 
 HELP = """clozelab list [runs_dir=FOLDER]
 
@@ -24,7 +24,7 @@ def main(args: Words) -> int:
     """Print every experiment's name and title, and a line below for every scale with runs."""
     if "runs_dir" in args.values and not Path(args.values["runs_dir"]).is_dir():
         raise ValueError(f"runs_dir={args.values['runs_dir']}: there is no such folder")
-    from clozelab.verdicts.experiment import list_experiments, own_experiments
+    from clozelab.results.experiment import list_experiments, own_experiments
 
     console = make_console()
     runs_dir = Path(path_of("runs_dir", args.values))
@@ -43,7 +43,7 @@ def main(args: Words) -> int:
 
 def describe_experiment(path: Path, runs_dir: Path) -> list[Text]:
     """An experiment's title and its scales that have runs, or what is wrong with its file."""
-    from clozelab.verdicts.experiment import load_experiment
+    from clozelab.results.experiment import load_experiment
 
     try:
         experiment = load_experiment(path)

@@ -15,10 +15,11 @@ from rich import filesize
 from rich.console import Console
 
 from clozelab.planning.steps import runs_root
+from clozelab.results.experiment import find_experiment
 from clozelab.runs.find import find, select
-from clozelab.runs.fingerprint import RESULTS_VERSIONS
+from clozelab.runs.identity import RESULTS_VERSIONS
+from clozelab.runs.progress import LAUNCH_FILE
 from clozelab.runs.record import CONFIG_FILE, RUN_FILE, Record, read_record
-from clozelab.runs.upkeep import LAUNCH_FILE
 from clozelab.stages.archive import (
     EXPERIMENT,
     NOTE_PATTERNS,
@@ -32,9 +33,8 @@ from clozelab.stages.archive import (
     write_archive,
     write_results_table,
 )
-from clozelab.suggestions import own_text
 from clozelab.terminal import Words, say, verb
-from clozelab.verdicts.experiment import find_experiment
+from clozelab.text.safe_yaml import own_text
 
 HELP = """clozelab pack EXPERIMENT out=FILE [scale=NAME] [runs_dir=FOLDER]
         [encoders=true] [name=value ...]

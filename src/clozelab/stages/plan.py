@@ -19,9 +19,10 @@ from rich import filesize
 from rich.console import Console
 
 from clozelab.planning.steps import SWEEPS, Step, chooses_seeds, make_steps
-from clozelab.suggestions import DASH, STAGE_NAMES, duration, key_of, listed, passes, rough, several
+from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.terminal import Heading, Words, make_console, make_table, parse, say, verb
-from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
+from clozelab.text.did_you_mean import key_of
+from clozelab.text.formatting import DASH, STAGE_NAMES, duration, listed, passes, rough, several
 
 if TYPE_CHECKING:  # they import torch: not for --help and mistakes
     import pandas
@@ -118,9 +119,11 @@ def main(said: Words) -> int:
         from clozelab.stages.reproduce import dry_run
 
         return dry_run(steps)
+    from clozelab.analysis.verdicts import detectable_difference
     from clozelab.planning.cost import affordable
+    from clozelab.report import wording
+    from clozelab.results.table import build_table
     from clozelab.runs.find import find
-    from clozelab.verdicts.judging import describe
 
     step = next(step for step in steps if step.is_sweep)
     root, _ = step.root
@@ -161,7 +164,8 @@ def main(said: Words) -> int:
             else:
                 console.print(make_table(*part, console.width))
     if experiment.claims:
-        console.print(describe(experiment, runs, found.num_seeds), markup=False)
+        detectable = detectable_difference(build_table(experiment, runs), found.num_seeds)
+        console.print(wording.detectable_difference(detectable), markup=False)
     for line in warnings(found, shares):
         console.print(line, style="yellow", markup=False)
     return 0
@@ -243,7 +247,7 @@ def choose(
     command.
     """
     from clozelab.planning.choice import ask, choices, spreads_of
-    from clozelab.verdicts.table import build_table
+    from clozelab.results.table import build_table
 
     sweeps = {step.verb: step.sweep for step in steps if step.is_sweep}
     measured = sweeps["evaluate"].jobs if "evaluate" in sweeps else ()
@@ -416,7 +420,7 @@ def _times(shape: Shape, unit: str = "") -> list[str]:
 
 def disk(costing: Costing, room: tuple[str, int, int, int]) -> str:
     """What the runs leave, what of it is there, and the room."""
-    from clozelab.runs.upkeep import size
+    from clozelab.runs.cleanup import size
 
     folders = {arm.corpus.folder for arm in costing.arms if arm.corpus.folder}
     corpus = filesize.decimal(sum(map(size, folders))) if folders else "not prepared yet"

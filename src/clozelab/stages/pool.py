@@ -16,10 +16,12 @@ from typing import Any
 
 from rich.console import Console
 
+from clozelab.analysis.history import ANALYSIS_LOG
 from clozelab.corpus.files import whole_file
+from clozelab.results.experiment import load_experiment
 from clozelab.runs.find import cell_of, find, is_copy
+from clozelab.runs.progress import merge_launches
 from clozelab.runs.record import CONFIG_FILE, COPY_FILE, LOCK_FILE, RUN_FILE, Record, read_record
-from clozelab.runs.upkeep import merge_launches
 from clozelab.stages.archive import (
     MERGED_NOTES,
     PACKED_STATUSES,
@@ -29,8 +31,6 @@ from clozelab.stages.archive import (
     open_archive,
 )
 from clozelab.terminal import Words, path_of, say, verb
-from clozelab.verdicts.experiment import load_experiment
-from clozelab.verdicts.judging import LOOKS_FILE
 
 HELP = """clozelab pool FILE... [runs_dir=FOLDER]
 
@@ -252,7 +252,7 @@ def merge_notes(archives: Iterable[RunArchive], runs_dir: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.exists():
                 shutil.copyfile(note, path)
-            elif name.endswith(LOOKS_FILE):
+            elif name.endswith(ANALYSIS_LOG):
                 _merge_looks(path, note)
             else:
                 # The folder of the launch lies in that of the runs.

@@ -1,9 +1,11 @@
-"""Stage prepare: text to a prepared corpus in the cache. `prepared_corpus` is what pre-training
-calls, too.
+"""Stage prepare: text to a prepared corpus in the cache.
+
+Pre-training calls `prepared_corpus`, too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +20,7 @@ from clozelab.targets import build, check_targets
 
 
 def main(cfg: Any) -> Path:
-    """Prepares `cfg.corpus` and prints where it lies."""
+    """Prepare `cfg.corpus` and print where it lies."""
     check_targets(cfg)
     # Every byte, once before a sweep: its jobs compare sizes alone.
     corpus = prepared_corpus(cfg, verify="full")
@@ -35,17 +37,16 @@ def main(cfg: Any) -> Path:
 
 
 def prepared_corpus(cfg: Any, *, verify: str = "sizes") -> PreparedCorpus:
-    """The prepared corpus of `cfg.corpus` and `cfg.tokenizer`: generated first if it is an embedded
-    one, prepared unless cached.
+    """The corpus of `cfg.corpus` and `cfg.tokenizer`, prepared unless it is in the cache.
 
-    A generator is a partial that takes `output_dir` and does nothing where its files lie already;
-    with `only_look` it says whether they do, and writes nothing."""
-    settings, generator = _settings(cfg)
-    if generator:
-        build("corpus.generator", generator)(output_dir=cfg.data_dir)
-    corpus = PreparedCorpus.open(
-        prepare_corpus(max_unknown_share=cfg.max_unknown_share, **settings), verify
-    )
+    An embedded one is generated first.
+    """
+    arguments = _prepare_arguments(cfg)
+    generate = _generator(cfg)
+    if generate is not None:
+        generate(output_dir=cfg.data_dir)
+    folder = prepare_corpus(max_unknown_share=cfg.max_unknown_share, **arguments)
+    corpus = PreparedCorpus.open(folder, verify)
     refuse_unknown(
         f"corpus {cfg.corpus.name}", corpus.manifest["unknown_fraction"], cfg.max_unknown_share
     )
@@ -53,27 +54,45 @@ def prepared_corpus(cfg: Any, *, verify: str = "sizes") -> PreparedCorpus:
 
 
 def find_corpus(cfg: Any) -> Path | None:
-    """Where a configuration's prepared corpus lies, if it does; writes none. ValueError: preparing
-    would be refused.
+    """Where a configuration's prepared corpus lies, if it does; writes none.
+
+    ValueError: preparing would be refused.
     """
-    settings, generator = _settings(cfg)
-    if (
-        generator
-        and build("corpus.generator", generator)(output_dir=cfg.data_dir, only_look=True) is None
-    ):
+    arguments = _prepare_arguments(cfg)
+    generate = _generator(cfg)
+    if generate is not None and generate(output_dir=cfg.data_dir, only_look=True) is None:
         return None
-    return find_prepared_corpus(**settings)
+    return find_prepared_corpus(**arguments)
 
 
-def _settings(cfg: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """(arguments of prepare_corpus, the generator's node)."""
-    corpus, tokenizer = (
-        cast(dict[str, Any], OmegaConf.to_container(node, resolve=True, throw_on_missing=True))
-        for node in (cfg.corpus, cfg.tokenizer)
-    )
-    generator = corpus.pop("generator", None)
-    made = {
+def _prepare_arguments(cfg: Any) -> dict[str, Any]:
+    """The arguments of prepare_corpus."""
+    corpus = _plain(cfg.corpus)
+    # Preparing knows nothing of where the text came from.
+    corpus.pop("generator", None)
+    return {
+        **corpus,
         "sources": [Source(**source) for source in corpus["sources"]],
-        "tokenizer": TokenizerSettings(**tokenizer),
+        "tokenizer": TokenizerSettings(**_plain(cfg.tokenizer)),
+        "data_dir": cfg.data_dir,
+        "cache_dir": cfg.cache_dir,
     }
-    return corpus | made | {"data_dir": cfg.data_dir, "cache_dir": cfg.cache_dir}, generator
+
+
+def _generator(cfg: Any) -> Callable[..., Any] | None:
+    """What generates an embedded corpus; None for any other.
+
+    It takes `output_dir` and does nothing where its files lie already. With `only_look` it says
+    whether they do, and writes nothing.
+    """
+    node = _plain(cfg.corpus).get("generator")
+    if not node:
+        return None
+    generate: Callable[..., Any] = build("corpus.generator", node)
+    return generate
+
+
+def _plain(node: Any) -> dict[str, Any]:
+    """A node of the configuration as dictionaries and lists; ValueError for a missing value."""
+    plain = OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
+    return cast(dict[str, Any], plain)

@@ -10,10 +10,10 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from clozelab.planning.steps import Step, make_steps
-from clozelab.runs.fingerprint import SEED_KEYS, canonical
-from clozelab.suggestions import key_of
+from clozelab.results.experiment import find_experiment, load_experiment
+from clozelab.runs.identity import SEED_KEYS, canonical
 from clozelab.terminal import Words, say, verb
-from clozelab.verdicts.experiment import find_experiment, load_experiment
+from clozelab.text.did_you_mean import key_of
 
 HELP = """clozelab register EXPERIMENT [scale=NAME] [name=value ...] [--again]
 

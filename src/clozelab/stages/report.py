@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
@@ -15,12 +15,16 @@ from rich.text import Text
 from clozelab.launch.sweep import compose
 from clozelab.planning.steps import runs_root, sweeps_of
 from clozelab.report.tracked import track_report
-from clozelab.suggestions import DASH
+from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.terminal import Words, say, verb
-from clozelab.verdicts.experiment import find_experiment, load_experiment
+from clozelab.text.formatting import DASH
 
 if TYPE_CHECKING:
+    from clozelab.report.claims import ClaimView, DifferenceView
+    from clozelab.report.page import Page
     from clozelab.report.render import Report
+    from clozelab.report.summaries import ArmSummary
+    from clozelab.report.tables import CellView, ColumnGroup, Heading
 
 HELP = """clozelab report EXPERIMENT [scale=NAME] [runs_dir=FOLDER]
         [report_dir=FOLDER] [logger=wandb] [--latex]
@@ -113,38 +117,39 @@ def show(report: Report) -> None:
     say(console, f"Report: {(report.folder / 'report.html').resolve()}")
 
 
-def print_page(page: Mapping[str, Any], console: Console) -> None:
+def print_page(page: Page, console: Console) -> None:
     """Print scores, verdicts, and what went wrong."""
     print_title(page, console)
-    if page["bounds"]:
-        rows = [[arm[key] for key in BOUND_COLUMNS.values()] for arm in page["arms"]]
+    if page.bounds:
+        rows = [_bounds_of(arm) for arm in page.arms]
         title = "pre-training, nats a predicted token"
         console.print(make_plain_table(list(BOUND_COLUMNS), rows, title))
-    print_problems(page["problems"], console)
-    for group in page["groups"]:
-        if any(heading["has_ours"] for heading in group["headings"]):
-            console.print(f"\n[bold]{escape(group['title'])}[/]")
+    print_problems(page.problems, console)
+    for group in page.table.groups:
+        if any(heading.has_ours for heading in group.headings):
+            console.print(f"\n[bold]{escape(group.title)}[/]")
             for table in score_tables(group, console.width):
                 console.print(table)
-    if page["judgements"]:
-        console.print(verdict_table(page["judgements"]))
-    if page["differences"]:
-        print_differences(page["differences"], console)
+    if page.judged.claims:
+        console.print(verdict_table(page.judged.claims))
+    if page.judged.differences:
+        print_differences(page.judged.differences, console)
 
 
-def print_title(page: Mapping[str, Any], console: Console) -> None:
+def print_title(page: Page, console: Console) -> None:
     """Print what the page is about: title, data, seeds, looks, registration."""
-    if page["synthetic"]:
+    if page.about.synthetic:
         console.print(
             "[bold yellow]Synthetic data: encoders were trained or scored on generated text.[/]"
         )
-    console.print(f"[bold]{escape(page['title'])}[/] ({escape(page['scale'])})")
+    console.print(f"[bold]{escape(page.about.title)}[/] ({escape(page.about.scale)})")
     looks = ""
-    if page["looks"]:
-        looks = f"; looks: {page['looks']}"
-    _print_plain(f"{page['setup']}\n{page['runs']}{looks}; {page['interval']}", console, "dim")
-    if page["registered"]:
-        _print_plain(page["registered"], console, "dim")
+    if page.overview.looks:
+        looks = f"; looks: {page.overview.looks}"
+    runs = f"{page.overview.setup}\n{page.overview.runs}"
+    _print_plain(f"{runs}{looks}; {page.table.interval}", console, "dim")
+    if page.overview.registered:
+        _print_plain(page.overview.registered, console, "dim")
 
 
 def print_problems(problems: Mapping[str, Sequence[str]], console: Console) -> None:
@@ -160,19 +165,19 @@ def print_problems(problems: Mapping[str, Sequence[str]], console: Console) -> N
             _print_plain(f"{heading.lower()}: {line}", console, "yellow")
 
 
-def print_differences(differences: Sequence[Mapping[str, str]], console: Console) -> None:
+def print_differences(differences: Sequence[DifferenceView], console: Console) -> None:
     """Print paired differences from the first row, and why some have no p-value."""
     columns = ("row", "column", "difference,\n95 % interval", "corrected p")
     rows = []
     for difference in differences:
-        estimate = f"{difference['ours']} {difference['unit']}\n{difference['interval']}"
-        rows.append([difference["row"], difference["judged_on"], estimate, difference["p"]])
-    title = f"differences from {differences[0]['first']}, paired by seed"
+        estimate = f"{difference.ours} {difference.unit}\n{difference.interval}"
+        rows.append([difference.row, difference.judged_on, estimate, difference.p])
+    title = f"differences from {differences[0].first}, paired by seed"
     console.print(make_plain_table(columns, rows, title))
     for difference in differences:
-        if difference["note"] and not difference["p"]:
-            name = f"{difference['row']} on {difference['judged_on']}"
-            _print_plain(f"{name}: {difference['note']}", console, "dim")
+        if difference.note and not difference.p:
+            name = f"{difference.row} on {difference.judged_on}"
+            _print_plain(f"{name}: {difference.note}", console, "dim")
 
 
 def _print_plain(text: str, console: Console, style: str) -> None:
@@ -180,18 +185,15 @@ def _print_plain(text: str, console: Console, style: str) -> None:
     console.print(escape(text), style=style, highlight=False)
 
 
-def score_tables(group: Mapping[str, Any], width: int) -> Iterator[Table]:
+def score_tables(group: ColumnGroup, width: int) -> Iterator[Table]:
     """Make tables of a group's rows, each with as many data sets as stand side by side.
 
     Below the rows is what needs no encoder.
     """
-    rows = list(group["rows"])
-    if group["surface"]:
-        cells = [
-            {"paper": "", "mean": baseline["mean"], "half": ""} for baseline in group["surface"]
-        ]
-        rows.append({"label": "surface baseline", "cells": cells})
-    labels = ["", *(row["label"] for row in rows)]
+    rows = list(group.rows)
+    if group.surface:
+        rows.append(group.surface)
+    labels = ["", *(row.label for row in rows)]
     # A long label folds between words, so that at most a third of the width is for labels.
     longest_label = max(map(len, labels))
     longest_word = max(map(len, " ".join(labels).split()), default=0)
@@ -200,8 +202,8 @@ def score_tables(group: Mapping[str, Any], width: int) -> Iterator[Table]:
     # Fill a table with data sets until the next one, of one or two columns, would not fit.
     columns = [labels]
     used_width = label_width + 2 * PADDING
-    for index, heading in enumerate(group["headings"]):
-        new_columns = _columns(heading, [row["cells"][index] for row in rows])
+    for index, heading in enumerate(group.headings):
+        new_columns = _columns(heading, [row.cells[index] for row in rows])
         new_width = sum(_text_width(column) + PADDING for column in new_columns)
         if len(columns) > 1 and used_width + new_width > width:
             yield _side_by_side(columns, label_width)
@@ -212,17 +214,17 @@ def score_tables(group: Mapping[str, Any], width: int) -> Iterator[Table]:
     yield _side_by_side(columns, label_width)
 
 
-def _columns(heading: Mapping[str, Any], cells: Sequence[Mapping[str, str]]) -> list[list[str]]:
+def _columns(heading: Heading, cells: Sequence[CellView]) -> list[list[str]]:
     """The one or two columns of a data set, each with its heading first."""
     columns = []
-    if heading["has_paper"]:
+    if heading.has_paper:
         name = "paper"
-        if not heading["has_ours"]:
-            name = f"{heading['name']}\npaper"
-        columns.append([name, *(cell["paper"] for cell in cells)])
-    if heading["has_ours"]:
-        title = "\n".join(filter(None, (heading["name"], heading["note"])))
-        columns.append([title, *(f"{cell['mean']} {cell['half']}".rstrip() for cell in cells)])
+        if not heading.has_ours:
+            name = f"{heading.name}\npaper"
+        columns.append([name, *(cell.paper for cell in cells)])
+    if heading.has_ours:
+        title = "\n".join(filter(None, (heading.name, heading.note)))
+        columns.append([title, *(cell.ours for cell in cells)])
     return columns
 
 
@@ -246,34 +248,39 @@ def _side_by_side(columns: Sequence[Sequence[str]], label_width: int) -> Table:
     return table
 
 
-def verdict_table(judgements: Iterable[Mapping[str, Any]]) -> Table:
+def verdict_table(claims: Iterable[ClaimView]) -> Table:
     """A verdict and what it needs, beside it what it is about, and below that its figures."""
     table = Table(box=box.SIMPLE, show_header=False)
     table.add_column(min_width=TEXT_COLUMNS["verdict"], max_width=2 * TEXT_COLUMNS["verdict"])
     table.add_column(overflow="fold")
-    for judgement in judgements:
-        verdict = Text(judgement["verdict"], STYLES[judgement["kind"]])
-        if judgement["needs_short"]:
-            verdict.append(f"\n{judgement['needs_short']}", "default")
-        sentence = Text(judgement["text"]).append(f"\n{_figures(judgement)}", "dim")
+    for claim in claims:
+        verdict = Text(claim.verdict, STYLES[claim.badge])
+        if claim.needs_short:
+            verdict.append(f"\n{claim.needs_short}", "default")
+        sentence = Text(claim.text).append(f"\n{_figures(claim)}", "dim")
         table.add_row(verdict, sentence)
     return table
 
 
-def _figures(judgement: Mapping[str, Any]) -> str:
-    """A judgement's difference, its p-value and what the paper claims; or why there is none."""
-    figures = []
-    if judgement["ours"] != DASH:
-        interval = judgement["interval"].replace(" ", NO_BREAK_SPACE)
-        difference = f"{judgement['judged_on']}: {judgement['ours']} {interval}"
-        figures.append(difference.rstrip())
-    figures += [judgement["corrected"], judgement["claimed"]]
+def _figures(claim: ClaimView) -> str:
+    """A claim's difference, its p-value and what the paper claims; or why there is none."""
+    figures = claim.figures
+    texts = []
+    if figures.ours != DASH:
+        interval = figures.interval.replace(" ", NO_BREAK_SPACE)
+        texts.append(f"{claim.judged_on}: {figures.ours} {interval}".rstrip())
+    texts += [figures.corrected, claim.claimed]
     # Nothing was tested: that a measure measured nothing is the reason that matters most.
-    if not judgement["corrected"]:
-        notes = judgement["note"].split("; ")
+    if not figures.corrected:
+        notes = claim.note.split("; ")
         reason = (note for note in notes if note.endswith("measured nothing"))
-        figures.append(next(reason, notes[0]))
-    return ", ".join(filter(None, figures))
+        texts.append(next(reason, notes[0]))
+    return ", ".join(filter(None, texts))
+
+
+def _bounds_of(arm: ArmSummary) -> list[str]:
+    """How far an arm is from the best that a generated corpus allows."""
+    return [getattr(arm, field) for field in BOUND_COLUMNS.values()]
 
 
 def make_plain_table(names: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> Table:

@@ -22,20 +22,20 @@ from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR
 from clozelab.launch.processes import run_verb
 from clozelab.launch.progress import Outlook, Pulse, counted, left_at, plan_file, time_words
 from clozelab.planning.steps import Step, chooses_seeds, make_steps
+from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.runs.find import find
+from clozelab.runs.progress import write_launch
 from clozelab.runs.record import JobName
 from clozelab.runs.store import accept_other_code
-from clozelab.runs.upkeep import write_launch
 from clozelab.stages.plan import parse_budget
 from clozelab.stages.report import judge
-from clozelab.suggestions import duration
 from clozelab.terminal import Words, say, verb
+from clozelab.text.formatting import duration
 from clozelab.training.stopping import STOPPED
-from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
 
 if TYPE_CHECKING:
+    from clozelab.analysis.verdicts import Judgement
     from clozelab.report.render import Report
-    from clozelab.verdicts.judging import Judgement
 
 HELP = """clozelab reproduce EXPERIMENT [scale=NAME] [name=value ...] [--dry-run]
 clozelab reproduce EXPERIMENT until=decided [budget=8h] ...
@@ -338,7 +338,7 @@ def known_seed_seconds(claim: Judgement, report: Report) -> float:
 
     A round may have found all its runs complete, and taken no time.
     """
-    from clozelab.verdicts.accounts import seed_seconds
+    from clozelab.report.summaries import seed_seconds
 
     tasks: Sequence[str] = ()
     if claim.column:
@@ -351,7 +351,7 @@ def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgemen
 
     That is the first primary one, or else the one with the nearest forecast.
     """
-    from clozelab.verdicts.judging import INCONCLUSIVE, ONE_SEED  # scipy: not for --help
+    from clozelab.analysis.verdicts import Verdict  # scipy: not for --help
 
     max_seeds = 0
     if experiment.stopping:
@@ -362,13 +362,18 @@ def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgemen
         (
             judgement
             for judgement in judgements
-            if judgement.claim.primary and judgement.verdict in (INCONCLUSIVE, ONE_SEED)
+            if judgement.claim.primary
+            and judgement.verdict in (Verdict.INCONCLUSIVE, Verdict.ONE_SEED)
         ),
         None,
     )
     candidates = []
     for judgement in judgements:
-        if judgement.verdict != INCONCLUSIVE or judgement.p is None or not judgement.difference:
+        if (
+            judgement.verdict is not Verdict.INCONCLUSIVE
+            or judgement.p_value is None
+            or not judgement.difference
+        ):
             continue
         has_looks_left = judgement.difference.count < max_seeds
         is_waiting = judgement.claim.primary and judgement is not gate
@@ -377,7 +382,7 @@ def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgemen
     primary = [judgement for judgement in candidates if judgement.claim.primary]
     return min(
         primary or candidates,
-        key=lambda judgement: (judgement.decisive_seeds or math.inf, judgement.p),
+        key=lambda judgement: (judgement.decisive_seeds or math.inf, judgement.p_value),
         default=None,
     )
 

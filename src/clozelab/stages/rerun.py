@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clozelab.runs.fingerprint import RESULTS_VERSIONS, flatten
+from clozelab.runs.identity import RESULTS_VERSIONS, flatten
 from clozelab.runs.record import Record, changes, read_record, write_record
-from clozelab.suggestions import duration, key_of
 from clozelab.terminal import make_console, say
+from clozelab.text.did_you_mean import key_of
+from clozelab.text.formatting import duration
 from clozelab.training.host import host_facts
 from clozelab.training.measuring import Row, read_rows
 from clozelab.training.stopping import TERMINATED, die_with_parent

@@ -10,11 +10,12 @@ from itertools import groupby
 
 from rich.console import Console
 
-from clozelab.runs import upkeep
 from clozelab.runs.find import find_below, no_match, select
+from clozelab.runs.outcome import score_in_context, shown_score
+from clozelab.runs.progress import elapsed
 from clozelab.runs.record import STATUSES, Record
-from clozelab.suggestions import STAGE_NAMES, duration, several
 from clozelab.terminal import Heading, Words, make_console, make_table, path_of, say, verb
+from clozelab.text.formatting import STAGE_NAMES, duration, several
 
 HELP = """clozelab runs [EXPERIMENT] [runs_dir=FOLDER] [name=value ...] [--csv]
 
@@ -108,14 +109,14 @@ def _cells(record: Record) -> list[str]:
     # Of "learnt nothing: 6.40 nats, ..." the first two words say enough here.
     beside = ""
     if record.is_complete:
-        beside = upkeep.reached(record).partition(":")[0]
+        beside = score_in_context(record).partition(":")[0]
     return [
         *names,
         record.seeds,
         record.status,
-        upkeep.shown_score(record, record.score),
+        shown_score(record, record.score),
         beside,
-        duration(upkeep.elapsed(record)),
+        duration(elapsed(record)),
         record.started[:16].replace("T", " "),  # 2030-01-31 12:00
         record.fingerprint[:8],
     ]

@@ -1,14 +1,14 @@
-"""`clozelab search`: the lines of a file that are most like a text, by the cosine of their
-embeddings.
+"""`clozelab search`: the lines of a file that are most like a text.
 
-A file is embedded once. FILE.npy holds the vectors, and FILE.npy.json what they are of: the file,
-the model, the pooling. It is begun before the vectors are written and ends with their checksum, so
-half a file is never taken.
+They are told by the cosine of their embeddings. A file is embedded once: FILE.npy holds the
+vectors, and FILE.npy.json what they are of: the file, the model, the pooling. It is begun before
+the vectors are written and ends with their checksum, so half a file is never taken.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,25 +17,31 @@ from typing import TYPE_CHECKING, Any
 
 from clozelab.corpus.files import file_sha256, write_whole
 from clozelab.corpus.rows import Row, RowFile, open_rows
-from clozelab.stages import predict
+from clozelab.stages import inference
 from clozelab.stages.outputs import write_arrays
 from clozelab.terminal import Words, verb
 
 if TYPE_CHECKING:
     from clozelab.modules.predictor import Predictor
 
-HELP = """clozelab search MODEL query=TEXT in=FILE [text=COLUMN] [output=FILE.npy] [top_k=5] [--json]
+HELP = """\
+clozelab search MODEL query=TEXT in=FILE [text=COLUMN] [output=FILE.npy]
+        [top_k=5] [--json]
 
-Prints the lines of a file that are most like a text: cosine, number of the line, line. Best is a model that was trained
-for it (clozelab finetune task=stsb_siamese). Lines without text, and those that the model cannot read, are never among
-them; the latter are counted.
+Prints the lines of a file that are most like a text: cosine, number of the
+line, line. Best is a model that was trained for it (clozelab finetune
+task=stsb_siamese). Lines without text, and those that the model cannot read,
+are never among them; the latter are counted.
 
-  in=FILE        a text a line, or a table (.csv, .tsv, .jsonl, .parquet), as for predict; text= names its column
-  output=FILE    where the embeddings are kept: FILE.npy beside in=. They are made once, and again when the lines have
-                 changed; those of another model or pooling are refused
+  in=FILE        a text a line, or a table (.csv, .tsv, .jsonl, .parquet), as
+                 for predict; text= names its column
+  output=FILE    where the embeddings are kept: FILE.npy beside in=. They are
+                 made once, and again when the lines have changed; those of
+                 another model or pooling are refused
   errors=raise   end at the first line that cannot be read
 
-pooling=, layer=, stride=, device=, precision=, hub=true are as for predict do=embed."""
+pooling=, layer=, stride=, device=, precision=, hub=true are as for predict
+do=embed."""
 KEYS = (
     "query",
     "in",
@@ -44,73 +50,88 @@ KEYS = (
     "errors",
     "output",
     "top_k",
-    *predict.PLACED,
-    *predict.OPTIONS["embed"],
+    *inference.MODEL_KEYS,
+    *inference.OPTIONS["embed"],
 )
 
 
 @verb("search", HELP, names=(1, 1), keys=KEYS, flags=("json",))
-def main(said: Words) -> int:
+def main(args: Words) -> int:
     """Print what is most like the query; returns the exit status."""
-    values = {"top_k": "5"} | said.values
-    if (
-        not {"query", "in"} <= values.keys()
-        or not values["top_k"].isdecimal()
-        or values["top_k"] == "0"
-    ):
-        raise ValueError(
-            "search needs query=TEXT and in=FILE, and top_k is a whole number above 0; see --help"
-        )
-    kept = Path(values.get("output", f"{values['in']}.npy"))
-    if kept.suffix != ".npy" or kept.is_dir() or not kept.parent.is_dir():
-        raise ValueError(f"output={kept}: give a .npy file, in a folder that is there")
-    if not Path(values["in"]).is_file():
-        raise ValueError(f"in={values['in']}: there is no such file")
+    values = {"top_k": "5"} | args.values
+    vectors_path = checked_paths(values)
     file = open_rows(values["in"], values.get("format", "auto"))
-    roles = predict.roles_of_file(file, "embed", values)
-    rows = list(predict.rows_of(file, roles, "embed", values))
-    import numpy as np
-
-    options = predict.options_of(
-        "embed", {key: one for key, one in values.items() if key != "top_k"}
+    roles = inference.roles_of_file(file, "embed", values)
+    rows = list(inference.rows_of(file, roles, "embed", values))
+    # Here top_k counts lines, and is no option of the model's.
+    option_values = {key: value for key, value in values.items() if key != "top_k"}
+    options = inference.parse_options("embed", option_values)
+    errors = inference.parse_choice("errors", values)
+    predictor = inference.load_predictor(args)
+    query = predictor.embed(values["query"], **options)
+    embedding = FileEmbedding(
+        predictor, Path(args.names[0]), file, roles, rows, options, errors=errors
     )
-    errors = predict.choice_of("errors", values)
-    predictor = predict.predictor_of(said)
-    asked = predictor.embed(values["query"], **options)
-    embedding = Embedding(predictor, Path(said.names[0]), file, roles, rows, options, errors)
-    vectors = embedding.kept_in(kept)
-    lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(asked)
-    cosines = vectors @ asked / np.maximum(lengths, 1e-12)
-    # A line without text has a vector, and is like nothing; one that was not read has none.
+    cosines = cosine_similarities(embedding.load_or_compute(vectors_path), query)
+    # A line without text has a vector, and is like nothing.
     for index, row in enumerate(rows):
-        if predict.is_empty(row.record, roles):
-            cosines[index] = np.nan
-    order = [
-        index
-        for index in np.argsort(-cosines, kind="stable").tolist()
-        if np.isfinite(cosines[index])
-    ]
-    for index in order[: int(values["top_k"])]:
-        print_hit(rows[index], roles, float(cosines[index]), is_json="json" in said.flags)
+        if inference.is_empty(row.record, roles):
+            cosines[index] = math.nan
+    for index in most_similar(cosines, int(values["top_k"])):
+        print_hit(rows[index], roles, float(cosines[index]), is_json="json" in args.flags)
     return 0
 
 
+def checked_paths(values: Mapping[str, str]) -> Path:
+    """Where the embeddings are kept; ValueError for words that make no search."""
+    is_complete = "query" in values and "in" in values
+    if not is_complete or not values["top_k"].isdecimal() or values["top_k"] == "0":
+        raise ValueError(
+            "search needs query=TEXT and in=FILE, and top_k is a whole number above 0; see --help"
+        )
+    path = Path(values.get("output", f"{values['in']}.npy"))
+    if path.suffix != ".npy" or path.is_dir() or not path.parent.is_dir():
+        raise ValueError(f"output={path}: give a .npy file, in a folder that is there")
+    if not Path(values["in"]).is_file():
+        raise ValueError(f"in={values['in']}: there is no such file")
+    return path
+
+
+def cosine_similarities(vectors: Any, query: Any) -> Any:
+    """[rows] from vectors [rows, H] and a query [H]; NaN for a row of NaN."""
+    import numpy as np
+
+    # A vector of zeros is like nothing rather than a division by zero.
+    norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
+    return vectors @ query / np.maximum(norms, 1e-12)
+
+
+def most_similar(cosines: Any, top_k: int) -> list[int]:
+    """Indices of the highest cosines, the highest first; NaN is never among them."""
+    import numpy as np
+
+    # Stable: of equal lines the first comes first.
+    order = np.argsort(-cosines, kind="stable").tolist()
+    finite = [index for index in order if np.isfinite(cosines[index])]
+    return finite[:top_k]
+
+
 def print_hit(row: Row, roles: Mapping[str, str], cosine: float, *, is_json: bool) -> None:
-    """One line of what was found; `line` is its number in the file."""
+    """Print one line of the file; `line` is its number there."""
     if is_json:
-        found = row.record | {"line": row.number, "cosine": round(cosine, 4)}
-        print(json.dumps(found, ensure_ascii=False, default=str))
+        hit = row.record | {"line": row.number, "cosine": round(cosine, 4)}
+        print(json.dumps(hit, ensure_ascii=False, default=str))
         return
     text = " ".join(str(row.record.get(roles["text"])).split())
     print(f"{cosine:.4f}\t{row.number}\t{text}")
 
 
 @dataclass(frozen=True)
-class Embedding:
-    """The vectors of a file's rows: by what they are made, and of what."""
+class FileEmbedding:
+    """The vectors of a file's rows: what they are made with, and of what."""
 
     predictor: Predictor
-    place: Path  # of the model
+    model_path: Path
     file: RowFile
     roles: Mapping[str, str]
     rows: Sequence[Row]
@@ -121,55 +142,50 @@ class Embedding:
     def made_by(self) -> dict[str, Any]:
         """The model and its settings; vectors of others cannot be compared."""
         from clozelab.modules.model import trained_pooling
-        from clozelab.runs.fingerprint import encoder_fingerprint
+        from clozelab.runs.inputs import encoder_fingerprint
 
         folder = self.predictor.model.folder
-        settings = {
+        fingerprints = [encoder_fingerprint(folder)]
+        # A file of weights may be one of several in its folder.
+        if self.model_path.is_file():
+            fingerprints.append(file_sha256(self.model_path))
+        return {
             "layer": None,
             "stride": None,
             "pooling": trained_pooling(folder),
             **self.options,
+            "model": " ".join(fingerprints),
         }
-        # In a folder there may be one of several.
-        weights = []
-        if self.place.is_file():
-            weights = [file_sha256(self.place)]
-        return settings | {"model": " ".join([encoder_fingerprint(folder), *weights])}
 
     @property
     def source(self) -> str:
         """The lines, and which columns of them."""
         return " ".join([file_sha256(Path(self.file.name)), self.file.form, *self.roles.values()])
 
-    def kept_in(self, kept: Path) -> Any:
-        """float32 [rows, H]: what is kept, where that is of these lines and this model; a row of
-        NaN for one that cannot be read."""
+    def load_or_compute(self, path: Path) -> Any:
+        """float32 [rows, H]; a row of NaN for one that cannot be read.
+
+        The kept vectors are taken where they are of these lines and this model.
+        """
         import numpy as np
 
-        beside, made_by, source = kept.with_name(f"{kept.name}.json"), self.made_by, self.source
-        if kept.exists():
-            try:
-                known = json.loads(beside.read_text(encoding="utf-8"))
-                other = [key for key, value in made_by.items() if known["made_by"][key] != value]
-            except (OSError, ValueError, LookupError, TypeError):
-                raise ValueError(
-                    f"{kept} is there, and nothing of search's beside it: name another, output=FILE"
-                ) from None
-            if other:
-                raise ValueError(
-                    f"{kept} holds embeddings of another {' and '.join(sorted(other))} than is"
-                    " asked with: their cosines would mean nothing. Name another file (output=),"
-                    " or remove this one"
-                )
-            if known["file"] == source and known["sha256"] == file_sha256(kept):
-                return np.load(kept)
+        note_path = path.with_name(f"{path.name}.json")
+        note = {"made_by": self.made_by, "file": self.source}
+        if path.exists():
+            if self._is_current(path, note_path, note):
+                return np.load(path)
             print(
-                f"{kept} is not of these lines as they are now: they are embedded again",
+                f"{path} is not of these lines as they are now: they are embedded again",
                 file=sys.stderr,
             )
-        about = {"made_by": made_by, "file": source}
-        write_whole(beside, [json.dumps(about | {"sha256": ""}, indent=1)])
-        answered = predict.predictions(
+        # Without a checksum in the note the vectors are never taken: they may be half written.
+        write_whole(note_path, [json.dumps(note | {"sha256": ""}, indent=1)])
+        write_arrays(path, self._compute())
+        write_whole(note_path, [json.dumps(note | {"sha256": file_sha256(path)}, indent=1)])
+        return np.load(path)
+
+    def _compute(self) -> list[Any]:
+        answered = inference.answer_rows(
             self.predictor,
             "embed",
             self.rows,
@@ -177,6 +193,28 @@ class Embedding:
             roles=self.roles,
             errors=self.errors,
         )
-        write_arrays(kept, [vector for _, vector in predict.counted(answered)])
-        write_whole(beside, [json.dumps(about | {"sha256": file_sha256(kept)}, indent=1)])
-        return np.load(kept)
+        return [vector for _, vector in inference.count_unanswered(answered)]
+
+    @staticmethod
+    def _is_current(path: Path, note_path: Path, note: Mapping[str, Any]) -> bool:
+        """Whether kept vectors are of the file as it is now.
+
+        ValueError for vectors of another model or other settings, and for a file that is none of
+        search's.
+        """
+        try:
+            kept = json.loads(note_path.read_text(encoding="utf-8"))
+            changed = [
+                key for key in note["made_by"] if kept["made_by"][key] != note["made_by"][key]
+            ]
+        except (OSError, ValueError, LookupError, TypeError):
+            raise ValueError(
+                f"{path} is there, and nothing of search's beside it: name another, output=FILE"
+            ) from None
+        if changed:
+            raise ValueError(
+                f"{path} holds embeddings of another {' and '.join(sorted(changed))} than is"
+                " asked with: their cosines would mean nothing. Name another file (output=),"
+                " or remove this one"
+            )
+        return bool(kept["file"] == note["file"] and kept["sha256"] == file_sha256(path))

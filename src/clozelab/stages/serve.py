@@ -11,67 +11,76 @@ import asyncio
 import json
 from collections.abc import Sequence
 from contextlib import asynccontextmanager, suppress
-from itertools import groupby, islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from clozelab.corpus.lines import parse_json
 from clozelab.corpus.rows import Row
 from clozelab.datamodules.columns import refuse_unknown_keys
 from clozelab.modules.answers import Unanswered
-from clozelab.stages import predict
-from clozelab.stages.outputs import plain
+from clozelab.stages import inference
+from clozelab.stages.outputs import to_json_value
 from clozelab.terminal import Words, verb
 
 if TYPE_CHECKING:
     from clozelab.modules.predictor import Predictor
 
-HELP = """clozelab serve MODEL [host=127.0.0.1] [port=8000] [max_bytes=1000000]    (pip install 'clozelab[serve]')
+HELP = """\
+clozelab serve MODEL [host=127.0.0.1] [port=8000] [max_bytes=1000000]    (pip
+        install 'clozelab[serve]')
 
-Answers over HTTP until it is stopped. MODEL, device=, precision= and hub=true are as for `predict`.
+Answers over HTTP until it is stopped. MODEL, device=, precision= and hub=true
+are as for `predict`.
 
-  POST /predict   {"text": "a film to remember"}, or {"records": [{"text": ...}, ...]}: objects with text, pair,
-                  question, words, passages; do, top_k, pooling, layer, stride beside them. Answers
-                  {"predictions": [...]} in their order; {"error": "..."} stands for a record that cannot be read
-                  ("errors": "raise" beside them refuses the request instead)
+  POST /predict   {"text": "a film to remember"}, or {"records": [{"text": ...},
+                  ...]}: objects with text, pair, question, words, passages; do,
+                  top_k, pooling, layer, stride beside them. Answers
+                  {"predictions": [...]} in their order; {"error": "..."} stands
+                  for a record that cannot be read ("errors": "raise" beside
+                  them refuses the request instead)
   GET  /health    what the model is, and how many requests wait
 
-What is wrong is {"error": "..."} with status 400 (what was asked), 413 (more than max_bytes) or 503 (too many wait).
-There is no password: whoever reaches host and port may ask. 127.0.0.1 is this machine alone."""
+What is wrong is {"error": "..."} with status 400 (what was asked), 413 (more
+than max_bytes) or 503 (too many wait). There is no password: whoever reaches
+host and port may ask. 127.0.0.1 is this machine alone."""
 MAX_WAITING = 256
 
 
-class Ask(NamedTuple):
-    """A request that waits; those of equal `key` (act, options, pairs or not) may be answered
-    together.
+@dataclass(frozen=True)
+class PendingRequest:
+    """A request that waits for its answer.
+
+    Those of equal `batch_key` (act, options, pairs or not) may be answered together.
     """
 
-    key: str
+    batch_key: str
     act: str
     options: dict[str, Any]
     rows: list[Row]
-    marks: bool  # whether a record that cannot be read leaves the others their answers
+    marks_errors: bool  # whether a record that cannot be read leaves the others their answers
     answer: asyncio.Future[Any]
 
 
-@verb("serve", HELP, names=(1, 1), keys=("host", "port", "max_bytes", *predict.PLACED))
-def main(said: Words) -> int:
+@verb("serve", HELP, names=(1, 1), keys=("host", "port", "max_bytes", *inference.MODEL_KEYS))
+def main(args: Words) -> int:
     """Serve until a signal comes."""
-    values = {"host": "127.0.0.1", "port": "8000", "max_bytes": "1000000"} | said.values
-    for key, most in (("port", 1 << 16), ("max_bytes", 1 << 31)):
-        if not values[key].isdecimal() or not 0 < int(values[key]) < most:
+    values = {"host": "127.0.0.1", "port": "8000", "max_bytes": "1000000"} | args.values
+    for key, limit in (("port", 1 << 16), ("max_bytes", 1 << 31)):
+        if not values[key].isdecimal() or not 0 < int(values[key]) < limit:
             raise ValueError(f"{key}={values[key]}: give a whole number above 0")
     try:
         import uvicorn
     except ImportError as error:
         raise ValueError(f"serve needs {error.name}: pip install 'clozelab[serve]'") from None
-    app = app_of(predict.predictor_of(said), max_bytes=int(values["max_bytes"]))
+    app = build_app(inference.load_predictor(args), max_bytes=int(values["max_bytes"]))
     # uvicorn raises the signal again that it has ended for
     with suppress(KeyboardInterrupt, SystemExit):
         uvicorn.run(app, host=values["host"], port=int(values["port"]))
     return 0
 
 
-def app_of(predictor: Predictor, *, max_bytes: int) -> Any:
+def build_app(predictor: Predictor, *, max_bytes: int) -> Any:
     """The application; the model runs in one thread, which takes what waits."""
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
@@ -79,16 +88,14 @@ def app_of(predictor: Predictor, *, max_bytes: int) -> Any:
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
-    waiting: asyncio.Queue[Ask] = asyncio.Queue(MAX_WAITING)
+    waiting: asyncio.Queue[PendingRequest] = asyncio.Queue(MAX_WAITING)
 
-    async def answer(request: Request) -> JSONResponse:
-        body = b""
-        async for part in request.stream():
-            if len(body := body + part) > max_bytes:
-                raise HTTPException(413, f"a request has at most {max_bytes} bytes")
+    async def predict(request: Request) -> JSONResponse:
+        body = await read_body(request)
         try:
-            waiting.put_nowait(ask := _ask(predictor, body))
-            return JSONResponse({"predictions": await ask.answer})
+            pending = parse_request(predictor, body)
+            waiting.put_nowait(pending)
+            return JSONResponse({"predictions": await pending.answer})
         except ValueError as error:
             raise HTTPException(400, str(error)) from None
         except asyncio.QueueFull:
@@ -96,100 +103,148 @@ def app_of(predictor: Predictor, *, max_bytes: int) -> Any:
                 503, f"{MAX_WAITING} requests wait already; ask again later"
             ) from None
 
+    async def read_body(request: Request) -> bytes:
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > max_bytes:
+                raise HTTPException(413, f"a request has at most {max_bytes} bytes")
+        return body
+
     async def health(_: Request) -> JSONResponse:
         model = predictor.model
-        about = {"architecture": model.architecture, "task": model.task, "labels": [*model.labels]}
-        return JSONResponse({"status": "ok", "waiting": waiting.qsize(), **about})
+        return JSONResponse(
+            {
+                "status": "ok",
+                "waiting": waiting.qsize(),
+                "architecture": model.architecture,
+                "task": model.task,
+                "labels": [*model.labels],
+            }
+        )
 
-    async def work() -> None:
-        while True:
-            asks = [await waiting.get()]
-            asks += [waiting.get_nowait() for _ in range(waiting.qsize())]
-            for _, same in groupby(sorted(asks, key=lambda ask: ask.key), key=lambda ask: ask.key):
-                some = [*same]
-                for ask, found in zip(
-                    some, await asyncio.to_thread(_answers, predictor, some), strict=True
-                ):
-                    if not ask.answer.done():  # who asked may have gone
-                        is_wrong = isinstance(found, Exception)
-                        (
-                            ask.answer.set_exception(found)
-                            if is_wrong
-                            else ask.answer.set_result(found)
-                        )
-
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> Any:
-        task = asyncio.create_task(work())
-        yield
-        task.cancel()
-
-    async def failed(_: Request, error: Exception) -> JSONResponse:
+    async def fail(_: Request, error: Exception) -> JSONResponse:
         if isinstance(error, HTTPException):
             return JSONResponse({"error": error.detail}, error.status_code)
         return JSONResponse({"error": f"{type(error).__name__} in the model"}, 500)
 
-    routes = [Route("/predict", answer, methods=["POST"]), Route("/health", health)]
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> Any:
+        worker = asyncio.create_task(answer_forever(predictor, waiting))
+        yield
+        worker.cancel()
+
     return Starlette(
-        routes=routes,
+        routes=[Route("/predict", predict, methods=["POST"]), Route("/health", health)],
         lifespan=lifespan,
-        exception_handlers={HTTPException: failed, Exception: failed},
+        exception_handlers={HTTPException: fail, Exception: fail},
     )
 
 
-def _ask(predictor: Predictor, body: bytes) -> Ask:
-    """ValueError for what is no request."""
+async def answer_forever(predictor: Predictor, waiting: asyncio.Queue[PendingRequest]) -> None:
+    """Take all that waits, and answer it in batches, again and again."""
+    while True:
+        requests = [await waiting.get()]
+        for _ in range(waiting.qsize()):
+            requests.append(waiting.get_nowait())
+        # In order of arrival within a batch.
+        batches: dict[str, list[PendingRequest]] = {}
+        for request in requests:
+            batches.setdefault(request.batch_key, []).append(request)
+        for _, batch in sorted(batches.items()):
+            # In a thread, so that requests are taken meanwhile.
+            replies = await asyncio.to_thread(answer_batch, predictor, batch)
+            for request, reply in zip(batch, replies, strict=True):
+                deliver(request, reply)
+
+
+def deliver(request: PendingRequest, reply: Any) -> None:
+    """Hand over the answers of a request, or the exception that it ends with."""
+    if request.answer.done():  # who asked may have gone
+        return
+    if isinstance(reply, Exception):
+        request.answer.set_exception(reply)
+    else:
+        request.answer.set_result(reply)
+
+
+def parse_request(predictor: Predictor, body: bytes) -> PendingRequest:
+    """A request's act, options and records; ValueError for what is no request."""
     try:
-        said = parse_json(body)
+        content = parse_json(body)
     except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict):
+        content = None
+    if not isinstance(content, dict):
         raise ValueError('send a JSON object: {"text": "..."}, or {"records": [{"text": "..."}]}')
-    act = said.pop("do", None)
+    act = content.pop("do", None)
     if act is None:
-        act = predict.OF_TASK.get(predictor.model.task or "", "fill")
-    if act not in predict.ACTS:
-        raise ValueError(f"do={act}: choose one of {', '.join(predict.ACTS)}")
-    settings = {key: said.pop(key) for key in (*predict.SETTINGS, "errors") if key in said}
-    options, errors = predict.options_of(act, settings), predict.choice_of("errors", settings)
-    records = said.get("records", [said])
-    if (
-        not isinstance(records, list)
-        or not records
-        or not all(isinstance(one, dict) for one in records)
-    ):
-        raise ValueError("records is a list of objects, at least one")
-    if other := next((key for key in said if key != "records" and "records" in said), None):
-        raise ValueError(
-            f"{other} stands beside records, and would be read of none: say it in each of them"
-        )
+        act = inference.ACT_OF_TASK.get(predictor.model.task or "", "fill")
+    if act not in inference.ACTS:
+        raise ValueError(f"do={act}: choose one of {', '.join(inference.ACTS)}")
+    settings = {}
+    for key in (*inference.OPTION_KEYS, "errors"):
+        if key in content:
+            settings[key] = content.pop(key)
+    options = inference.parse_options(act, settings)
+    errors = inference.parse_choice("errors", settings)
+    # One record that cannot be read is the whole request.
+    has_records = "records" in content
+    records = records_of(content)
     rows = [Row(f"record {number}", record) for number, record in enumerate(records, 1)]
     for row in rows:
         refuse_unknown_keys(row.record, act, row.place)
-    key = json.dumps([act, options, "pair" in records[0]], sort_keys=True)
-    marks = errors == "mark" and "records" in said
-    return Ask(key, act, options, rows, marks, asyncio.get_running_loop().create_future())
+    return PendingRequest(
+        batch_key=json.dumps([act, options, "pair" in records[0]], sort_keys=True),
+        act=act,
+        options=options,
+        rows=rows,
+        marks_errors=errors == "mark" and has_records,
+        answer=asyncio.get_running_loop().create_future(),
+    )
 
 
-def _answers(predictor: Predictor, asks: Sequence[Ask]) -> list[Any]:
-    """What each is told, or the error that it is; where one spoils a batch, each is asked alone."""
-    rows = [row for ask in asks for row in ask.rows]
+def records_of(content: dict[str, Any]) -> list[dict[str, Any]]:
+    """The objects under `records`, or the one that the request is itself."""
+    if "records" not in content:
+        return [content]
+    records = content["records"]
+    is_filled = isinstance(records, list) and len(records) > 0
+    if not is_filled or not all(isinstance(record, dict) for record in records):
+        raise ValueError("records is a list of objects, at least one")
+    for key in content:
+        if key != "records":
+            raise ValueError(
+                f"{key} stands beside records, and would be read of none: say it in each of them"
+            )
+    return records
+
+
+def answer_batch(predictor: Predictor, batch: Sequence[PendingRequest]) -> list[Any]:
+    """For each request its answers, or the exception that it ends with.
+
+    Where one spoils the batch, each is asked alone.
+    """
+    rows: list[Row] = []
+    for request in batch:
+        rows += request.rows
     try:
-        found = predict.predictions(predictor, asks[0].act, rows, asks[0].options)
-        answered = list(found)
+        answered = list(inference.answer_rows(predictor, batch[0].act, rows, batch[0].options))
     except Exception as error:
-        return [error] if len(asks) == 1 else [_answers(predictor, [ask])[0] for ask in asks]
-    told, left = [], iter(answered)
-    for ask in asks:
-        told.append(_told(ask, list(islice(left, len(ask.rows)))))
-    return told
+        # Whatever the model raises is the reply: the server goes on.
+        if len(batch) == 1:
+            return [error]
+        return [answer_batch(predictor, [request])[0] for request in batch]
+    remaining = iter(answered)
+    return [reply_to(request, list(islice(remaining, len(request.rows)))) for request in batch]
 
 
-def _told(ask: Ask, answered: Sequence[tuple[Row, Any]]) -> Any:
-    """The answers of one request; the error that it is, where a record cannot be read and that is
-    one, or none can."""
+def reply_to(request: PendingRequest, answered: Sequence[tuple[Row, Any]]) -> Any:
+    """The answers of one request, or an error.
+
+    It is an error where no record can be read, and where one cannot and the request wants it so.
+    """
     problems = [(row, answer) for row, answer in answered if isinstance(answer, Unanswered)]
-    if problems and (not ask.marks or len(problems) == len(answered)):
+    if problems and (not request.marks_errors or len(problems) == len(answered)):
         row, answer = problems[0]
         return ValueError(f"{row.place} {answer.error}")
-    return [plain(answer) for _, answer in answered]
+    return [to_json_value(answer) for _, answer in answered]

@@ -10,11 +10,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from clozelab.runs import upkeep
 from clozelab.runs.find import find_below, no_match, select
+from clozelab.runs.outcome import LEARNT_NOTHING, score_in_context
+from clozelab.runs.progress import (
+    Launch,
+    Progress,
+    SweepState,
+    read_launches,
+    read_progress,
+    sweep_state,
+)
 from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STATUSES, Record
-from clozelab.suggestions import DASH, STAGE_NAMES, duration, rough, several
 from clozelab.terminal import Heading, Words, make_console, make_table, path_of, say, verb
+from clozelab.text.formatting import DASH, STAGE_NAMES, duration, rough, several
 from clozelab.training.host import usable_cores
 
 HELP = """clozelab status [EXPERIMENT] [scale=NAME] [runs_dir=FOLDER]
@@ -36,8 +44,8 @@ class ExperimentStatus:
 
     experiment: str
     scale: str
-    sweeps: list[upkeep.SweepState]
-    running: list[tuple[Record, upkeep.Progress]]
+    sweeps: list[SweepState]
+    running: list[tuple[Record, Progress]]
     trouble: list[Record]
     commands: list[str]  # what goes on with it; none while it runs, and where nothing tells
 
@@ -78,8 +86,8 @@ def main(args: Words) -> int:
     for status in experiment_statuses(records):
         print_status(status, console)
     for record in records:
-        if record.is_complete and upkeep.reached(record).startswith(upkeep.LEARNT_NOTHING):
-            _warn(f"{record.place}: {upkeep.reached(record)}", console)
+        if record.is_complete and score_in_context(record).startswith(LEARNT_NOTHING):
+            _warn(f"{record.place}: {score_in_context(record)}", console)
     return 0
 
 
@@ -94,15 +102,15 @@ def experiment_statuses(records: Sequence[Record]) -> Iterator[ExperimentStatus]
 def _status_of(experiment: str, scale: str, runs: Sequence[Record]) -> ExperimentStatus:
     """Tell the status of an experiment at a scale by its runs, and by the notes of its launches."""
     root = _folder_of_launches(runs, experiment, scale)
-    launches = upkeep.read_launches(root)
+    launches = read_launches(root)
     jobs = {stage: launch.jobs for stage, launch in launches.items()}
     stages_with_runs = {run.stage for run in runs}
     sweeps = []
     for stage in STAGE_NAMES:
         # No job: the stage was not to be run. None: a search chooses its jobs on its way.
         if jobs.get(stage, []) != [] or stage in stages_with_runs:
-            sweeps.append(upkeep.sweep_state(stage, runs, jobs.get(stage)))
-    running = [(run, upkeep.read_progress(run)) for run in runs if run.status == "running"]
+            sweeps.append(sweep_state(stage, runs, jobs.get(stage)))
+    running = [(run, read_progress(run)) for run in runs if run.status == "running"]
     trouble = [run for run in runs if run.status in TROUBLE]
     commands: list[str] = []
     if not running:
@@ -121,8 +129,8 @@ def _folder_of_launches(runs: Sequence[Record], experiment: str, scale: str) -> 
 
 
 def _commands_to_go_on(
-    launches: dict[str, upkeep.Launch],
-    sweeps: Sequence[upkeep.SweepState],
+    launches: dict[str, Launch],
+    sweeps: Sequence[SweepState],
     trouble: Sequence[Record],
     root: Path,
 ) -> list[str]:
@@ -163,7 +171,7 @@ def print_status(status: ExperimentStatus, console: Console) -> None:
     say(console, "")
 
 
-def print_jobs(sweeps: Sequence[upkeep.SweepState], num_at_once: int, console: Console) -> None:
+def print_jobs(sweeps: Sequence[SweepState], num_at_once: int, console: Console) -> None:
     """Print how many jobs of each stage are in which state, and how long the rest takes."""
     states = [state for state in STATUSES if any(sweep.counts.get(state) for sweep in sweeps)]
     has_others = any(sweep.others for sweep in sweeps)
@@ -195,7 +203,7 @@ def _time_left(seconds: float | None, num_at_once: int) -> str:
     return duration(seconds / num_at_once)
 
 
-def print_running(running: Sequence[tuple[Record, upkeep.Progress]], console: Console) -> None:
+def print_running(running: Sequence[tuple[Record, Progress]], console: Console) -> None:
     """Print the runs that go on: steps, speed, time left, process, and a long silence."""
     headings = [
         Heading("running"),
@@ -208,7 +216,7 @@ def print_running(running: Sequence[tuple[Record, upkeep.Progress]], console: Co
     console.print(make_table(headings, rows, console.width))
 
 
-def _running_cells(record: Record, progress: upkeep.Progress) -> list[str]:
+def _running_cells(record: Record, progress: Progress) -> list[str]:
     names = (record.name or record.place, record.task, f"seed {record.seeds}")
     steps = f"{progress.step:,}"
     if progress.total_steps:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clozelab.runs.record import RUN_FILE, Record, read_record
-from clozelab.suggestions import several
 from clozelab.terminal import Words, make_console, say, verb
+from clozelab.text.formatting import several
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, read_rows
 
 if TYPE_CHECKING:
@@ -79,16 +79,16 @@ def send(record: Record, logger: str, console: Console) -> None:
         ValueError: there is none, or it is still away.
     """
     from clozelab.report.tracked import job_of_record
-    from clozelab.stages import building
+    from clozelab.stages import factory
     from clozelab.training.background import note_unsent, reason
 
     folder = Path(record.folder)
     overrides = []
     if logger:
         overrides.append(f"logger={logger}")
-    with building.said_again(record, overrides) as cfg:
+    with factory.recompose_config(record, overrides) as cfg:
         job = job_of_record(cfg, record)
-        trackers = building.build_trackers(cfg, job)
+        trackers = factory.build_trackers(cfg, job)
     trackers = {
         label: tracker for label, tracker in trackers.items() if label not in LOCAL_TRACKERS
     }

@@ -25,10 +25,11 @@ from typing import Any
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
-from clozelab.suggestions import shortened
+from clozelab.text.formatting import shortened
 
 log = logging.getLogger(__name__)
 
+# How many calls, and how long, a tracker is waited for.
 WAITING_CALLS = 50_000  # kept for a tracker that is away or slow; later ones are only counted
 BUNDLED_CALLS = 200  # given at once to a tracker that takes several
 SILENT_SECONDS = 10.0  # of one call, after which the tracker is said not to answer
@@ -96,21 +97,26 @@ class BackgroundLogger(Logger):
 
     Args:
         target: the logger. It may have `log_many(list of Numbers)`, which takes several calls at
-            once,
-            `summarise(scores)`, `close(exit_code)`, and `is_outage(error)`, which tells an outage
-            (tried again) from a refusal (left out). Without that method an OSError is an outage.
+            once, `summarise(scores)`, `close(exit_code)`, and `is_outage(error)`, which tells an
+            outage (tried again) from a refusal (left out). Without that method an OSError is an
+            outage.
         label: its name in messages, for example "mlflow".
         folder: the run folder, which the command for missing values names; None: there is no such
-        command.
+            command.
 
     Only the first rank has a thread. Anything else than the methods below goes to the target, in
-    the caller's thread."""
+    the caller's thread.
+    """
 
     def __init__(self, target: Logger, label: str, folder: Path | None = None) -> None:
         super().__init__()
-        self.target, self.label, self.folder = target, label, folder
+        self.target = target
+        self.label = label
+        self.folder = folder
         self.counts = Counts()
-        self._trouble, self._clock = _Trouble(), _Clock()
+        self._trouble = _Trouble()
+        self._clock = _Clock()
+        # Calls that wait, the news of one, and the thread that makes them.
         self._calls: deque[Numbers | Call] = deque()
         self._news = threading.Condition()
         self._is_closing = False
@@ -187,7 +193,8 @@ class BackgroundLogger(Logger):
         if hasattr(self.target, "close"):
             self._put(Call("close", (exit_code,)))
         else:
-            self._put(Call("finalize", ("failed" if exit_code else "success",)))
+            status = "failed" if exit_code else "success"
+            self._put(Call("finalize", (status,)))
         with self._news:
             self._is_closing = True
             self._news.notify()
@@ -201,6 +208,7 @@ class BackgroundLogger(Logger):
             self._start()
         with self._news:
             self.counts.given += _size(call)
+            # A tracker that is off, or far behind, is not given more; but it is closed.
             is_end = isinstance(call, Call) and call.method in ENDS
             if is_end or (not self._trouble.is_off and len(self._calls) < WAITING_CALLS):
                 self._calls.append(call)
@@ -211,8 +219,7 @@ class BackgroundLogger(Logger):
 
     def _start(self) -> None:
         # Packages are imported here and not in the thread: a data worker that is forked in the
-        # middle of another
-        # thread's import would wait for that import for ever.
+        # middle of another thread's import would wait for that import for ever.
         if hasattr(self.target, "load_package"):
             self.target.load_package()
         self._thread = threading.Thread(
@@ -223,19 +230,17 @@ class BackgroundLogger(Logger):
         self._thread.start()
 
     def _wait_for_the_end(self, patience: float) -> None:
+        """Waits for the thread, as long as the tracker takes something every `patience` seconds."""
         assert self._thread is not None, "close looks at that"
         began = time.monotonic()
         self._clock.last_success = max(self._clock.last_success, began)
         while self._thread.is_alive():
             self._thread.join(0.02)
             now = time.monotonic()
-            if (
-                now - self._clock.last_success > patience
-                or now - began > LONGEST_CLOSE_SECONDS + patience
-            ):
-                self._trouble.last_error = (
-                    self._trouble.last_error or f"no answer for {patience:.0f} s"
-                )
+            is_silent = now - self._clock.last_success > patience
+            if is_silent or now - began > LONGEST_CLOSE_SECONDS + patience:
+                if not self._trouble.last_error:
+                    self._trouble.last_error = f"no answer for {patience:.0f} s"
                 return
 
     def _say_what_is_missing(self) -> None:
@@ -249,7 +254,10 @@ class BackgroundLogger(Logger):
         command = shlex.join(["clozelab", "track", str(self.folder), f"logger={self.label}"])
         log.warning(
             "%s is missing %s (%s); metrics.csv has the numbers, and this sends them: %s",
-            *(self.label, amount, self._trouble.last_error, command),
+            self.label,
+            amount,
+            self._trouble.last_error,
+            command,
         )
 
     def _say_trouble(self, why: str) -> None:
@@ -270,6 +278,7 @@ class BackgroundLogger(Logger):
             bundle = self._wait_for_calls()
             if not bundle:
                 return
+            # At the end of a run, an outage is tried once more and then left.
             is_last_try = self._is_closing and self._trouble.outages > 0
             if self._make(bundle):
                 self._forget(len(bundle))
@@ -279,7 +288,7 @@ class BackgroundLogger(Logger):
                 self._wait_for_the_next_try()
 
     def _wait_for_calls(self) -> list[Numbers | Call]:
-        """What is to be made next; empty once the logger is closed and nothing waits."""
+        """The calls to make next; empty once the logger is closed and nothing waits."""
         with self._news:
             self._news.wait_for(lambda: self._calls or self._is_closing)
             return self._next_bundle()
@@ -299,8 +308,7 @@ class BackgroundLogger(Logger):
         self._calls.extend(ends)
 
     def _next_bundle(self) -> list[Numbers | Call]:
-        """The first call; with those after it where they are numbers and the target takes many at
-        once."""
+        """The first call; with it the numbers after it, where the target takes many at once."""
         bundle: list[Numbers | Call] = []
         limit = 1
         if hasattr(self.target, "log_many"):
@@ -314,8 +322,10 @@ class BackgroundLogger(Logger):
         return bundle
 
     def _make(self, bundle: Sequence[Numbers | Call]) -> bool:
-        """Whether these calls are over with: taken, or refused, which another try would not
-        change."""
+        """Makes these calls; returns whether they are over with.
+
+        That is when they are taken, or refused, which another try would not change.
+        """
         self._clock.call_began = time.monotonic()
         try:
             self._give(bundle)
@@ -330,7 +340,8 @@ class BackgroundLogger(Logger):
             self._clock.call_began = None
         self._clock.last_success = time.monotonic()
         self.counts.taken += sum(map(_size, bundle))
-        self._trouble.refusals = self._trouble.outages = 0
+        self._trouble.refusals = 0
+        self._trouble.outages = 0
         return True
 
     def _give(self, bundle: Sequence[Numbers | Call]) -> None:
@@ -354,6 +365,7 @@ class BackgroundLogger(Logger):
     def _be_away(self, why: str) -> None:
         self._trouble.outages += 1
         self._trouble.last_error = why
+        # The first one may be a connection that broke: it is tried again at once.
         if self._trouble.outages > 1:
             self._say_trouble(why)
 
@@ -380,12 +392,17 @@ class BackgroundLogger(Logger):
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong, in one short line: of a connection that failed, the operating system's own
-    word."""
-    inner = error
-    while inner.__context__ is not None:
-        inner = inner.__context__
-    text = " ".join(str(inner if isinstance(inner, OSError) else error).split())
+    """What went wrong, in one short line.
+
+    Of a connection that failed it is the operating system's own word.
+    """
+    # A library wraps what the system said: the innermost error is the first.
+    cause = error
+    while cause.__context__ is not None:
+        cause = cause.__context__
+    if not isinstance(cause, OSError):
+        cause = error
+    text = " ".join(str(cause).split())
     return shortened(text, LONGEST_REASON)
 
 
@@ -396,8 +413,10 @@ def _size(call: Numbers | Call) -> int:
 
 
 def note_unsent(folder: Path, label: str, count: int) -> None:
-    """Note in a run folder that a tracker is missing so many values more; 0: it has all of them
-    now."""
+    """Notes in a run folder that a tracker is missing so many values more.
+
+    A count of 0 means that it has all of them now.
+    """
     path = folder / UNSENT_FILE
     notes = unsent(folder)
     if count:

@@ -1,5 +1,4 @@
-"""Callbacks of the training stages: checkpoints, a graceful stop, progress, one configuration, kept
-encoders.
+"""Callbacks of the training stages: checkpoints, a graceful stop, progress, kept encoders.
 
 What happens behind an optimizer step happens after its validation, where one is due, so that a
 resumed run never misses one. A stop (by a signal, or by the clock) takes effect at the end of an
@@ -14,7 +13,6 @@ import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +34,19 @@ log = logging.getLogger(__name__)
 
 
 class TrainingInterruptedError(SystemExit):
-    """Training stopped after saving its checkpoint; `code` is 128 + the signal's number, or
-    OUT_OF_TIME. `planned`: stop_after_step asked for it."""
+    """Training stopped after saving its checkpoint.
+
+    `code` is 128 + the signal's number, or OUT_OF_TIME. `planned`: stop_after_step asked for it.
+    """
 
     def __init__(self, code: int, step: int, planned: bool = False) -> None:
         super().__init__(code)
-        self.step, self.planned = step, planned
-        self.by = "trainer.max_time" if code == OUT_OF_TIME else signal.Signals(code - 128).name
+        self.step = step
+        self.planned = planned
+        if code == OUT_OF_TIME:
+            self.by = "trainer.max_time"
+        else:
+            self.by = signal.Signals(code - 128).name
 
     def __str__(self) -> str:
         if self.planned:
@@ -67,19 +71,23 @@ class AfterStep(Callback):
 
 
 class GracefulStop(AfterStep):
-    """Signals and trainer.max_time ask for a stop; a second Ctrl-C does not wait. Lightning alone
-    exits 0, unsaved.
+    """A stop that saves first, at a signal or after trainer.max_time.
 
-    Under manual optimisation the module itself calls `stop_requested` (0 or an exit status) and
-    sets `stop_agreed` once all ranks know. Stands behind LastCheckpoint in the list of callbacks.
-    `watch` gets a beat from each part of a step and each validation batch. `stop_after_step` is a
-    step after which to stop as for SIGTERM."""
+    A second Ctrl-C does not wait; Lightning alone exits 0, unsaved. Under manual optimisation the
+    module itself calls `stop_requested` (0 or an exit status) and sets `stop_agreed` once all ranks
+    know. Stands behind LastCheckpoint in the list of callbacks. `watch` gets a beat from each part
+    of a step and each validation batch. `stop_after_step` is a step after which to stop as for
+    SIGTERM.
+    """
 
     def __init__(self, watch: Watch, stop_after_step: int | None = None) -> None:
-        self.watch, self.requested, self._signals = watch, 0, ExitStack()
+        self.watch = watch
+        self.requested = 0  # exit status; 0: no stop
+        self._signals = ExitStack()
         self.stop_after_step = stop_after_step or math.inf
 
     def _request(self, number: int) -> None:
+        # A second Ctrl-C does not wait for the step to end.
         if number == signal.SIGINT and self.requested:
             interrupt(number)
         self.requested = 128 + number
@@ -106,9 +114,13 @@ class GracefulStop(AfterStep):
             self.requested = self.requested or OUT_OF_TIME
         if trainer.global_step + 1 >= self.stop_after_step:
             self.requested = self.requested or TERMINATED
+        # Under manual optimisation the module reduces the request with its counts.
         if pl_module.automatic_optimization:
             agreed = trainer.strategy.reduce_boolean_decision(self.requested != 0, all=False)
-            pl_module.stop_agreed = (self.requested or TERMINATED) if agreed else 0  # type: ignore[assignment]
+            status = 0
+            if agreed:
+                status = self.requested or TERMINATED
+            pl_module.stop_agreed = status  # type: ignore[assignment]
 
     def after_step(self, trainer: Trainer, module: LightningModule) -> None:
         status = int(getattr(module, "stop_agreed", 0))
@@ -131,33 +143,38 @@ class GracefulStop(AfterStep):
         self.on_train_end(trainer, pl_module)
 
 
+# What the best checkpoint has the least of. A fine-tuning keeps its best evaluation inside every
+# checkpoint.
 MONITORED = "validation/loss"
-"""What the best checkpoint has the least of; a fine-tuning keeps its best evaluation inside every
-checkpoint.
-"""
 
 
 class LastCheckpoint(AfterStep):
-    """Keeps `path` current: every `interval_steps`, after the last step, for a new best, and before
-    a graceful stop.
+    """Keeps `path` current; beside it stay the checkpoint before and the best.
 
-    Beside it stay the one before and the best. With `least_seconds` only a stop saves sooner than
-    that after the last save, or after the start. What holds numbers that are no numbers is not
-    saved."""
+    It saves every `interval_steps`, after the last step, for a new best, and before a graceful
+    stop. With `least_seconds` only a stop saves sooner than that after the last save, or after the
+    start. What holds numbers that are no numbers is not saved.
+    """
 
     def __init__(self, path: Path, interval_steps: int, least_seconds: float = 0.0) -> None:
-        self.path, self.interval_steps, self.least_seconds = path, interval_steps, least_seconds
-        self.newest = path  # that is whole
-        self.best, self.best_step = math.inf, -1
-        self._saved_step, self._saved_at = -1, time.monotonic()
+        self.path = path
+        self.interval_steps = interval_steps
+        self.least_seconds = least_seconds
+        self.newest = path  # the newest that is whole
+        self.best = math.inf
+        self.best_step = -1
+        self._saved_step = -1
+        self._saved_at = time.monotonic()
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "best_step": self.best_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best, self.best_step = state_dict["best"], state_dict["best_step"]
+        self.best = state_dict["best"]
+        self.best_step = state_dict["best_step"]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # What a spike goes back to.
         self.newest = Path(trainer.ckpt_path or self.path)
         if watch_of(pl_module).action == "roll_back" and trainer.global_step == 0:
             self._save(trainer)  # to go back to
@@ -176,63 +193,73 @@ class LastCheckpoint(AfterStep):
     ) -> None:
         if watch_of(pl_module).spike:
             self._go_back(trainer, pl_module)
-            # ends an epoch of Lightning's: the next one asks for the batches from here on
+            # This ends an epoch of Lightning's: the next one asks for the batches from here on.
             raise StopIteration
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any
     ) -> None:
         if trainer.global_step == trainer.max_steps:
-            # Lightning then validates after the last step, wherever the interval falls
+            # Lightning then validates after the last step, wherever the interval falls.
             trainer.should_stop = True
         super().on_train_batch_end(trainer, pl_module)
 
     def after_step(self, trainer: Trainer, module: LightningModule) -> None:
-        step, watch = trainer.global_step, watch_of(module)
+        step = trainer.global_step
+        watch = watch_of(module)
+        # A validation that was not just now has been compared already.
         value = getattr(module, "latest_validation", {}).get(MONITORED, math.inf)
         is_best = validation_is_due(trainer, step) and value < self.best
-        is_due = is_best or step % self.interval_steps == 0 or step == trainer.max_steps
-        if is_due and self.least_seconds:
-            # The same on all ranks: saving is something they do together, and their clocks differ.
-            is_late = time.monotonic() - self._saved_at >= self.least_seconds
-            is_due = bool(trainer.strategy.reduce_boolean_decision(is_late, all=False))
-        is_due = step != self._saved_step and (is_due or bool(getattr(module, "stop_agreed", 0)))
+        is_due = self._is_due(trainer, module, is_best)
         if is_due:
             watch.look(trainer)  # a checkpoint behind a spike would be of no use
         if watch.spike and step == trainer.max_steps:  # no batch is left to start
             self._go_back(trainer, module)
         elif is_due and not watch.spike:
-            self.best, self.best_step = (value, step) if is_best else (self.best, self.best_step)
+            if is_best:
+                self.best = value
+                self.best_step = step
             self._save(trainer)
             if is_best and trainer.is_global_zero:
                 keep_best(self.path)
 
+    def _is_due(self, trainer: Trainer, module: LightningModule, is_best: bool) -> bool:
+        """Whether to save after this step."""
+        step = trainer.global_step
+        is_due = is_best or step % self.interval_steps == 0 or step == trainer.max_steps
+        if is_due and self.least_seconds:
+            # The same on all ranks: saving is something they do together, and their clocks differ.
+            is_late = time.monotonic() - self._saved_at >= self.least_seconds
+            is_due = bool(trainer.strategy.reduce_boolean_decision(is_late, all=False))
+        is_stopping = bool(getattr(module, "stop_agreed", 0))
+        return step != self._saved_step and (is_due or is_stopping)
+
     def _save(self, trainer: Trainer) -> None:
         require_finite_state(trainer)
         trainer.save_checkpoint(self.path, weights_only=False)
-        self.newest, self._saved_step, self._saved_at = (
-            self.path,
-            trainer.global_step,
-            time.monotonic(),
-        )
+        self.newest = self.path
+        self._saved_step = trainer.global_step
+        self._saved_at = time.monotonic()
 
     def _go_back(self, trainer: Trainer, module: LightningModule) -> None:
-        known = watch_of(module).left_out  # also behind that checkpoint, which does not hold them
+        """Restores the last checkpoint, to take its steps again without the spike's update."""
+        watch = watch_of(module)
+        # Also those behind that checkpoint, which does not hold them.
+        left_out = watch.left_out
         trainer._checkpoint_connector.restore(self.newest, weights_only=True)
-        watch_of(module).left_out = known
-        watch_of(module).leave_out(
-            "the run goes back to its last checkpoint, to leave its update out"
-        )
+        watch.left_out = left_out
+        watch.leave_out("the run goes back to its last checkpoint, to leave its update out")
         module.on_train_start()  # drops the lines of later steps
-        trainer.should_stop, self._saved_step = False, trainer.global_step
+        trainer.should_stop = False
+        self._saved_step = trainer.global_step
 
 
 class SameConfig(Callback):
-    """One configuration, by the run's fingerprint, on every rank and in the checkpoint that a run
-    goes on from.
+    """One configuration, by the run's fingerprint, on every rank and in the checkpoint.
 
     Each rank composes its configuration by itself. And a checkpoint may have been copied into the
-    run's folder."""
+    run's folder.
+    """
 
     KEY = "clozelab_fingerprint"
 
@@ -242,11 +269,11 @@ class SameConfig(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.world_size == 1:
             return
-        mine = torch.tensor(
-            list(bytes.fromhex(self.fingerprint)[:16]), dtype=torch.uint8, device=pl_module.device
-        )
-        everyones = trainer.strategy.all_gather(mine).reshape(trainer.world_size, -1)
-        if bool((everyones != everyones[0]).any()):
+        # [16] of this rank -> [ranks, 16]
+        digits = list(bytes.fromhex(self.fingerprint)[:16])
+        local = torch.tensor(digits, dtype=torch.uint8, device=pl_module.device)
+        ranks = trainer.strategy.all_gather(local).reshape(trainer.world_size, -1)
+        if bool((ranks != ranks[0]).any()):
             raise ValueError(
                 "the ranks composed different configurations: start every process with the same"
                 " command line, from the same folder, with the same package version"
@@ -260,13 +287,13 @@ class SameConfig(Callback):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        found = str(checkpoint.get(self.KEY))
-        if found != self.fingerprint:
+        fingerprint = str(checkpoint.get(self.KEY))
+        if fingerprint != self.fingerprint:
             leave_quietly_unless_first(trainer)
             raise ValueError(
                 f"{trainer.ckpt_path} is the checkpoint of another configuration (fingerprint"
-                f" {found[:12]}, this run's is {self.fingerprint[:12]}); delete it to start this"
-                " run anew, or put this run's own back"
+                f" {fingerprint[:12]}, this run's is {self.fingerprint[:12]}); delete it to start"
+                " this run anew, or put this run's own back"
             )
 
 
@@ -305,6 +332,7 @@ class TrainingProgress(Callback):
         self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any
     ) -> None:
         step = trainer.global_step
+        # Only log points have new figures; the bar keeps the last ones.
         facts: dict[str, Any] = {}
         if getattr(pl_module, "latest_metrics_step", -1) == step != self._printed_step:
             self._printed_step = step
@@ -331,8 +359,9 @@ class TrainingProgress(Callback):
 
 
 class GradientStatistics(Callback):
-    """The norm of the gradient, whole and of each parameter, at log points; pre-training has cut it
-    by then.
+    """The norm of the gradient, whole and of each parameter, at log points.
+
+    In pre-training it is cut by then.
     """
 
     def on_before_optimizer_step(
@@ -340,48 +369,51 @@ class GradientStatistics(Callback):
     ) -> None:
         step = trainer.global_step + 1
         if step % trainer.log_every_n_steps == 0:
-            norms = {
-                f"gradient/{key}": float(value) for key, value in grad_norm(pl_module, 2).items()
-            }
+            norms = grad_norm(pl_module, 2)
+            norms = {f"gradient/{key}": float(value) for key, value in norms.items()}
             for logger in trainer.loggers:
                 logger.log_metrics(norms, step)
 
 
 def sequences_of(batch: Any) -> int:
     """How many sequences a batch holds, for Lightning's ThroughputMonitor."""
-    return sum(
-        part["layout"].batch_size for part in (batch if isinstance(batch, list) else [batch])
-    )
+    micro_batches = batch if isinstance(batch, list) else [batch]
+    return sum(micro_batch["layout"].batch_size for micro_batch in micro_batches)
 
 
 def in_one_line(metrics: Any) -> str:
-    """Figures as tables have them: a share of right answers in percent, and a part that is the
-    whole loss not twice.
+    """Figures as tables have them, for example "loss 6.123  accuracy 9.6%".
+
+    Accuracies are in percent. A part that is the whole loss does not stand there twice.
     """
-    named = {key.partition("/")[2]: value for key, value in metrics.items()}
-    whole = named.get("loss")
-    said = {
-        name: one
-        for name, one in named.items()
-        if name == "loss" or one != whole or not name.endswith("_loss")
-    }
-    are_shares = {name for name, one in said.items() if "accuracy" in name and one <= 1.0}
-    return "  ".join(
-        f"{name} {one:{'.1%' if name in are_shares else '.4g'}}" for name, one in said.items()
-    )
+    values = {key.partition("/")[2]: value for key, value in metrics.items()}
+    loss = values.get("loss")
+    figures = []
+    for name, value in values.items():
+        if name.endswith("_loss") and value == loss:
+            continue
+        if "accuracy" in name and value <= 1.0:
+            figures.append(f"{name} {value:.1%}")
+        else:
+            figures.append(f"{name} {value:.4g}")
+    return "  ".join(figures)
 
 
 def growth_steps(phases: Sequence[Mapping[str, int]]) -> dict[int, tuple[int, int]]:
-    """First step of each phase that is longer than all before it -> (positions trained so far,
-    positions wanted).
+    """The steps at which a phase begins that is longer than all before it.
+
+    First step of the phase -> (positions trained so far, positions that it needs).
     """
-    lengths = [phase["seq_length"] for phase in phases]
-    ends, longest = accumulate(phase["steps"] for phase in phases), accumulate(lengths, max)
-    return {
-        end: (most, length)
-        for end, most, length in zip(ends, longest, lengths[1:], strict=False)
-        if length > most
-    }
+    growth: dict[int, tuple[int, int]] = {}
+    first_step = 0
+    longest = 0
+    for phase in phases:
+        length = phase["seq_length"]
+        if longest and length > longest:
+            growth[first_step] = (longest, length)
+        longest = max(longest, length)
+        first_step += phase["steps"]
+    return growth
 
 
 def check_position_growth(
@@ -396,47 +428,54 @@ def check_position_growth(
 
 
 def averaging(trainer: Any) -> list[Any]:
-    """Its callbacks that hold averaged weights by now."""
-    return [
-        one
-        for one in trainer.callbacks
-        if isinstance(one, WeightAveraging) and one._average_model is not None
-    ]
+    """The trainer's callbacks that hold averaged weights by now."""
+    holding = []
+    for callback in trainer.callbacks:
+        if isinstance(callback, WeightAveraging) and callback._average_model is not None:
+            holding.append(callback)
+    return holding
 
 
 class PositionGrowth(Callback):
-    """Tiles the encoder's position embeddings when a phase needs more of them; `growth` as
-    `growth_steps` gives it.
+    """Tiles the encoder's position embeddings when a phase needs more of them.
+
+    `growth` is what `growth_steps` gives.
     """
 
     def __init__(self, growth: Mapping[int, tuple[int, int]]) -> None:
         self.growth = growth
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
-        if trainer.global_step in self.growth:
-            for module in (pl_module, *(one._average_model.module for one in averaging(trainer))):
-                module.model.encoder.embeddings.tile_positions(*self.growth[trainer.global_step])
+        if trainer.global_step not in self.growth:
+            return
+        trained, needed = self.growth[trainer.global_step]
+        averages = [callback._average_model.module for callback in averaging(trainer)]
+        for module in (pl_module, *averages):
+            module.model.encoder.embeddings.tile_positions(trained, needed)
 
 
 class KeepEncoders(Callback):
-    """Calls `save(step)` on rank zero after each of `steps`, with the module's weights gathered, or
-    averaged (EMA).
+    """Calls `save(step)` on rank zero after each of `steps`.
 
-    Stands before LastCheckpoint: a run that goes on from a checkpoint behind such a step then has
-    its encoder."""
+    The module's weights are gathered by then, or averaged (EMA). Stands before LastCheckpoint: a
+    run that goes on from a checkpoint behind such a step then has its encoder.
+    """
 
     def __init__(self, steps: Collection[int], save: Callable[[int], None]) -> None:
-        self.steps, self.save = set(steps), save
+        self.steps = set(steps)
+        self.save = save
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *_: Any, **__: Any) -> None:
         step = trainer.global_step
-        if step in self.steps:
-            require_finite_state(trainer)
-            for one in averaging(trainer):
-                one._swap_models(pl_module)
-            pl_module.gather_weights()
-            if trainer.is_global_zero:
-                self.save(step)
-            pl_module.release_weights()
-            for one in averaging(trainer):
-                one._swap_models(pl_module)
+        if step not in self.steps:
+            return
+        require_finite_state(trainer)
+        for callback in averaging(trainer):
+            callback._swap_models(pl_module)
+        # Gathering is something that all ranks do together.
+        pl_module.gather_weights()
+        if trainer.is_global_zero:
+            self.save(step)
+        pl_module.release_weights()
+        for callback in averaging(trainer):
+            callback._swap_models(pl_module)

@@ -1,5 +1,4 @@
-"""What a run needs to stop anywhere and go on to the same bits: whole checkpoints, a position,
-seeds from places.
+"""What a run needs to stop anywhere and go on to the same bits: checkpoints, a position, seeds.
 
 A checkpoint is either whole or not there, and is never loaded with a flipped bit. A file is what
 torch.save writes (and torch.load reads), then 48 bytes: magic (8), payload length (8, little
@@ -34,7 +33,10 @@ from clozelab.training.host import process_rank
 
 log = logging.getLogger(__name__)
 
-LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
+LAST = "last.ckpt"
+PREVIOUS = "previous.ckpt"
+BEST = "best.ckpt"
+# The tail of a file: magic, payload length, sha256.
 _MAGIC = b"CLOZECK1"
 _TAIL = struct.Struct("<8sQ32s")
 _CHUNK = 4 * 2**20
@@ -49,24 +51,20 @@ class CheckpointNotSavedError(OSError):
 
 
 def save_file(content: dict[str, Any], path: Path, previous: Path | None = None) -> None:
-    """Write `content` to `path` in one rename; what was there becomes `previous`, or goes.
+    """Writes `content` to `path` in one rename; what was there becomes `previous`, or goes.
 
     Raises CheckpointNotSavedError, on a full disk before anything is written; what was there then
-    stays as it was."""
+    stays as it was.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     for leftover in path.parent.glob(f".{path.name}.*.tmp"):  # of a process that was killed
         leftover.unlink(missing_ok=True)
-    temporary, needed = path.with_name(f".{path.name}.{os.getpid()}.tmp"), size_of(content)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    needed = size_of(content)
     try:
         if shutil.disk_usage(path.parent).free < needed:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        with temporary.open("w+b") as stream:
-            torch.save(content, stream)
-            length = stream.tell()
-            stream.seek(0)
-            stream.write(_TAIL.pack(_MAGIC, length, hashlib.file_digest(stream, "sha256").digest()))
-            stream.flush()
-            os.fsync(stream.fileno())
+        _write_with_tail(content, temporary)
         if previous is not None and path.exists():
             path.replace(previous)  # killed here, the one before is all there is, and it is whole
         temporary.replace(path)
@@ -81,6 +79,7 @@ def save_file(content: dict[str, Any], path: Path, previous: Path | None = None)
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
+    # The rename itself is on the disk once the folder is.
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -88,18 +87,35 @@ def save_file(content: dict[str, Any], path: Path, previous: Path | None = None)
         os.close(folder)
 
 
+def _write_with_tail(content: dict[str, Any], path: Path) -> None:
+    """The file, its tail behind it, and all of it on the disk."""
+    with path.open("w+b") as stream:
+        torch.save(content, stream)
+        length = stream.tell()
+        stream.seek(0)
+        digest = hashlib.file_digest(stream, "sha256").digest()  # which reads to the end
+        stream.write(_TAIL.pack(_MAGIC, length, digest))
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
 def size_of(content: Any) -> int:
     """Bytes that torch.save makes of it, and a little more."""
     leaves = tree_leaves(content)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
+    # Tensors that share their memory are saved once.
+    storages = {}
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
     texts = sum(len(leaf) for leaf in leaves if isinstance(leaf, str))
     return sum(storages.values()) + texts + 1024 * len(tensors) + 128 * len(leaves) + 2**16
 
 
 def keep_best(path: Path) -> None:
-    """Let BEST be what `path` is now: another name of the same file, or a copy where a disk knows
-    no such thing.
+    """Lets BEST be what `path` is now: another name of the same file.
+
+    It is a copy where a disk knows no such thing.
     """
     temporary = path.with_name(f".{BEST}.{os.getpid()}.tmp")
     try:
@@ -110,51 +126,61 @@ def keep_best(path: Path) -> None:
 
 
 def newest_whole(folder: Path, *, put_aside: bool = True) -> Path | None:
-    """The checkpoint to go on from: the last or, where that is damaged, the one before or the best;
-    None without any.
+    """The checkpoint to go on from; None without any.
 
-    Rank zero puts a damaged one aside, so that no save keeps it as the one before. ValueError where
-    all are damaged.
+    It is the last or, where that is damaged, the one before or the best. Rank zero puts a damaged
+    one aside, so that no save keeps it as the one before. ValueError where all are damaged.
     """
     damaged: dict[Path, Exception] = {}
-    for path in (one for name in (LAST, PREVIOUS, BEST) if (one := folder / name).exists()):
+    for name in (LAST, PREVIOUS, BEST):
+        path = folder / name
+        if not path.exists():
+            continue
         try:
             verify_file(path)
         except (CheckpointCorruptError, OSError) as error:
             damaged[path] = error
             continue
-        for bad, why in damaged.items():
-            log.warning(
-                "%s: it is passed over%s", why, f", and now called {bad.name}.damaged" * put_aside
-            )
-            if put_aside and process_rank() == 0:
-                bad.replace(f"{bad}.damaged")
+        for bad_path, reason in damaged.items():
+            _pass_over(bad_path, reason, put_aside)
         return path
     if damaged:
-        said = "; ".join(map(str, damaged.values()))
+        reasons = "; ".join(map(str, damaged.values()))
         raise CheckpointCorruptError(
-            f"{said}; no whole one is left: restore one, or remove {folder} to begin anew"
+            f"{reasons}; no whole one is left: restore one, or remove {folder} to begin anew"
         )
     return None
 
 
-def load_file(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
-    """Read a checkpoint after checking its checksum; tensors and plain values only (no pickled
-    code).
+def _pass_over(path: Path, reason: Exception, put_aside: bool) -> None:
+    new_name = ""
+    if put_aside:
+        new_name = f", and now called {path.name}.damaged"
+    log.warning("%s: it is passed over%s", reason, new_name)
+    if put_aside and process_rank() == 0:
+        path.replace(f"{path}.damaged")
 
-    Raises FileNotFoundError, or CheckpointCorruptError saying what differs."""
+
+def load_file(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
+    """Reads a checkpoint after checking its checksum; tensors and plain values only.
+
+    No pickled code is run. Raises FileNotFoundError, or CheckpointCorruptError saying what differs.
+    """
     verify_file(path)
     return torch.load(path, map_location=map_location, weights_only=True)
 
 
 def verify_file(path: Path) -> None:
     """Raise CheckpointCorruptError unless the file's tail is there and its checksum is right."""
-    length, sha256 = path.stat().st_size - _TAIL.size, hashlib.sha256()
+    # In pieces: a checkpoint may be larger than the memory.
+    length = path.stat().st_size - _TAIL.size
+    sha256 = hashlib.sha256()
     with path.open("rb") as stream:
         for start in range(0, length, _CHUNK):
             sha256.update(stream.read(min(_CHUNK, length - start)))
         tail = stream.read()
     expected = _TAIL.pack(_MAGIC, max(0, length), sha256.digest())
+    # All but the checksum tells a cut or foreign file from a damaged one.
     if tail[:-32] != expected[:-32]:
         raise CheckpointCorruptError(f"{path} is truncated or was not written by clozelab")
     if tail != expected:
@@ -176,48 +202,54 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 def set_position(trainer: Trainer, step: int, epoch: int = 0) -> None:
-    """Make `trainer` count from optimizer step `step`; for use while a checkpoint is being
-    restored.
+    """Makes `trainer` count from optimizer step `step`, while a checkpoint is being restored.
 
-    `epoch`: how many are over, for a Trainer that counts them."""
+    `epoch`: how many are over, for a Trainer that counts them.
+    """
     if trainer.max_epochs not in (None, -1):
-        done: Any = trainer.fit_loop.epoch_progress.current
-        done.ready = done.started = done.processed = done.completed = epoch
+        epochs: Any = trainer.fit_loop.epoch_progress.current
+        epochs.ready = epochs.started = epochs.processed = epochs.completed = epoch
     loop = trainer.fit_loop.epoch_loop
-    for tracker in (
+    for steps in (
         loop.manual_optimization.optim_step_progress.total,
         loop.automatic_optimization.optim_progress.optimizer.step.total,
     ):
-        tracker.ready = tracker.completed = step
-    total: Any = loop.batch_progress.total
-    total.ready = total.started = total.processed = total.completed = step
+        steps.ready = steps.completed = step
+    batches: Any = loop.batch_progress.total
+    batches.ready = batches.started = batches.processed = batches.completed = step
     loop._batches_that_stepped = step
 
 
 def count_step(trainer: Trainer) -> None:
-    """Count an optimizer step whose update is left out; for use inside a training step under manual
-    optimisation.
+    """Counts an optimizer step whose update is left out.
+
+    For use inside a training step under manual optimisation.
     """
+    # As Lightning counts around an optimizer's own step.
     progress = trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
     progress.increment_ready()
     progress.increment_completed()
 
 
 def validation_is_due(trainer: Trainer, step: int) -> bool:
-    """Whether Lightning validates after optimizer step `step`: at each interval or else epoch's
-    end, and at the end.
+    """Whether Lightning validates after optimizer step `step`.
+
+    It does at each interval, or else at an epoch's end; and at the end of the training.
     """
     if not trainer.enable_validation:
         return False
+    if step == trainer.max_steps:
+        return True
     interval = trainer.val_check_interval
-    at_interval = step % interval == 0 if isinstance(interval, int) else trainer.is_last_batch
-    return at_interval or step == trainer.max_steps
+    if isinstance(interval, int):
+        return step % interval == 0
+    return trainer.is_last_batch
 
 
 _MASK = (1 << 64) - 1
 
 
-def mix(*numbers: int) -> int:
+def hash_combine(*numbers: int) -> int:
     """64 well-mixed bits of a sequence of integers (splitmix64 finaliser after each)."""
     state = 0x9E3779B97F4A7C15
     for number in numbers:
@@ -230,19 +262,20 @@ def mix(*numbers: int) -> int:
 
 def seed_forward(seed: int, step: int, rank: int, micro_index: int) -> None:
     """Seed torch's generators (CPU and every accelerator) for one forward and backward."""
-    _seed_generators(mix(seed, step, rank, micro_index))
+    _seed_generators(hash_combine(seed, step, rank, micro_index))
 
 
 def seed_initialisation(seed: int) -> None:
     """Seed torch's generators before weights are drawn; the same on every rank."""
-    _seed_generators(mix(seed, -1))
+    _seed_generators(hash_combine(seed, -1))
 
 
 def _seed_generators(bits: int) -> None:
-    """torch.manual_seed, without the 1 to 2 ms a call that it takes for accelerators that are not
-    there.
-    """
-    (torch.manual_seed if has_accelerator() else torch.default_generator.manual_seed)(bits >> 1)
+    """torch.manual_seed, without the 1 to 2 ms a call for accelerators that are not there."""
+    if has_accelerator():
+        torch.manual_seed(bits >> 1)
+    else:
+        torch.default_generator.manual_seed(bits >> 1)
 
 
 has_accelerator = cache(torch.accelerator.is_available)

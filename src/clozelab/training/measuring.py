@@ -1,5 +1,4 @@
-"""Tokens, floating-point operations and seconds of training, and the rows of metrics.csv that tell
-them.
+"""Tokens, floating-point operations and seconds of training, and the rows of metrics.csv.
 
 No Lightning here and no torch: commands that only look at runs must start at once.
 """
@@ -13,14 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-TOKENS_KEY, SECONDS_KEY = "train/tokens", "train/seconds"
+TOKENS_KEY = "train/tokens"
+SECONDS_KEY = "train/seconds"
 TOTALS = ("total_tokens", "total_flops", "total_seconds")
 
 
 @dataclass
 class Throughput:
-    """What was done since the last reading (this rank), and since the run began (all ranks);
-    validation is outside.
+    """What was done since the last reading (this rank), and since the run began (all ranks).
+
+    Validation is outside.
     """
 
     total_tokens: int = 0
@@ -46,34 +47,45 @@ class Throughput:
         self.flops += flops
 
     def settle(self, tokens: int, flops: float) -> float:
-        """Move the interval into the totals, with `tokens` and `flops` summed over ranks; returns
-        its seconds.
+        """Moves the interval into the totals; returns its seconds.
+
+        `tokens` and `flops` are summed over ranks.
         """
         seconds = self.state()["seconds"]
-        self._started = None if self._started is None else time.perf_counter()
+        if self._started is not None:
+            self._started = time.perf_counter()
         self.total_tokens += tokens
         self.total_flops += flops
         self.total_seconds += seconds
-        self.tokens, self.flops, self.seconds = 0, 0.0, 0.0
+        self.tokens = 0
+        self.flops = 0.0
+        self.seconds = 0.0
         return seconds
 
     def facts(self, world_size: int, matmul_ceiling: float) -> dict[str, float | None]:
-        """Totals for run.json; `mfu` is the share of `matmul_ceiling` (FLOP/s of one device), None
-        where that is 0.
+        """Totals for run.json.
+
+        `mfu` is the share of `matmul_ceiling` (FLOP/s of one device), None where that is 0.
         """
         ceiling = matmul_ceiling * world_size
+        mfu = None
+        if ceiling:
+            mfu = self.total_flops / self.total_seconds / ceiling
         return {
             "tokens": self.total_tokens,
             "flops": self.total_flops,
             "training_seconds": self.total_seconds,
             "tokens_per_second": self.total_tokens / self.total_seconds,
-            "mfu": self.total_flops / self.total_seconds / ceiling if ceiling else None,
+            "mfu": mfu,
         }
 
     def state(self) -> dict[str, float]:
         """Totals and the clock, for a checkpoint."""
-        running = time.perf_counter() - self._started if self._started is not None else 0.0
-        return {name: getattr(self, name) for name in TOTALS} | {"seconds": self.seconds + running}
+        state = {name: getattr(self, name) for name in TOTALS}
+        state["seconds"] = self.seconds
+        if self._started is not None:
+            state["seconds"] += time.perf_counter() - self._started
+        return state
 
     def load(self, state: dict[str, float]) -> None:
         for name in (*TOTALS, "seconds"):
@@ -81,8 +93,9 @@ class Throughput:
 
 
 class Row(NamedTuple):
-    """One logged number: `step` optimizer steps, `tokens` read and `seconds` trained when it was
-    logged.
+    """One logged number.
+
+    `step` optimizer steps, `tokens` read and `seconds` trained when it was logged.
     """
 
     step: int
@@ -115,4 +128,7 @@ def read_rows(path: Path, last_bytes: int | None = None) -> Iterator[Row]:
             text = file.read().decode("utf-8", errors="replace")
     except OSError:
         return
-    yield from (row for line in text.split("\n")[:-1] if (row := parse_row(line)))
+    for line in text.split("\n")[:-1]:
+        row = parse_row(line)
+        if row is not None:
+            yield row

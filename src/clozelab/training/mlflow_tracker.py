@@ -1,9 +1,9 @@
-"""MLflow as a logger of Lightning's: one run folder is one MLflow run, also where it is resumed or
-sent again.
+"""MLflow as a logger of Lightning's: one run folder is one MLflow run, also where it is resumed.
 
 Lightning's own asks the server when it is made, makes a new MLflow run at each resumption, and
 sends each number by a request of its own. This one begins at the first call, finds its run by a
-tag, and sends many numbers at once."""
+tag, and sends many numbers at once.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from clozelab.training.background import Numbers
 from clozelab.training.tracking import TrackedJob
 
 RUN_TAG = "clozelab.run"  # of an MLflow run: the id of the run folder that it shows
-METRICS_A_REQUEST, PARAMETERS_A_REQUEST = 1000, 100  # at most, says MLflow
+METRICS_A_REQUEST = 1000  # at most, says MLflow
+PARAMETERS_A_REQUEST = 100
 MAX_PARAMETER_CHARACTERS = 500
 LOCK_SECONDS = 60.0
 # Usually MLflow waits for two minutes and tries seven times more: a quarter of an hour for one
@@ -37,15 +38,17 @@ ENVIRONMENT = {
 
 
 class MlflowTracker(Logger):
-    """Args:
-    experiment_name: MLflow's experiment.
-    run_name: what its run is called.
-    tracking_uri: a server (http://...) or a store on this machine (sqlite:///...).
-    job: whose run it is, and the configuration to show.
-    lock: a file; of the processes that use it one at a time makes a store, or an experiment in it.
+    """One MLflow run for a run folder.
+
+    Args:
+        experiment_name: MLflow's experiment. run_name: what its run is called. tracking_uri: a
+        server (http://...) or a store on this machine (sqlite:///...). job: whose run it is, and
+        the configuration to show. lock: a file; of the processes that use it one at a time makes a
+        store, or an experiment in it.
     """
 
-    name, version = "mlflow", ""
+    name = "mlflow"
+    version = ""
 
     def __init__(
         self,
@@ -60,7 +63,8 @@ class MlflowTracker(Logger):
         self.experiment_name = experiment_name
         self.run_name = run_name
         self.tracking_uri = tracking_uri
-        self.job, self.lock = job, lock
+        self.job = job
+        self.lock = lock
         self.run_id = ""  # of MLflow's run, once it has begun
         self._client: Any = None
 
@@ -84,8 +88,10 @@ class MlflowTracker(Logger):
         return self._client
 
     def is_outage(self, error: Exception) -> bool:
-        """Whether the server is away, or in trouble of its own; what it refuses it refuses
-        again."""
+        """Whether the server is away, or in trouble of its own.
+
+        What it refuses it refuses again.
+        """
         from mlflow.exceptions import MlflowException, RestException
 
         if isinstance(error, RestException):
@@ -99,32 +105,37 @@ class MlflowTracker(Logger):
 
     @rank_zero_only
     def log_many(self, calls: Sequence[Numbers]) -> None:
-        """Sent twice they are kept once: a value with the same key, step and time is the same to
-        MLflow."""
+        """Sends several calls at once. Sent twice they are kept once.
+
+        A value with the same key, step and time is the same to MLflow.
+        """
         from mlflow.entities import Metric
 
         client = self.client()
         metrics = []
         for call in calls:
-            where = {
-                "timestamp": int(1000 * call.time),
-                "step": 0 if call.step is None else call.step,
-            }
-            metrics += [Metric(key, value, **where) for key, value in call.metrics.items()]
+            timestamp = int(1000 * call.time)
+            step = 0 if call.step is None else call.step
+            for key, value in call.metrics.items():
+                metrics.append(Metric(key, value, timestamp=timestamp, step=step))
         for begin in range(0, len(metrics), METRICS_A_REQUEST):
             client.log_batch(self.run_id, metrics=metrics[begin : begin + METRICS_A_REQUEST])
 
     @rank_zero_only
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Of a run that goes on they are there already, with the same values or with those of its
-        new machine."""
+        """Sends the parameters that the run does not have yet.
+
+        A run that goes on has them, with the same values or with those of its new machine; and
+        MLflow refuses another value for a key that it has.
+        """
         from mlflow.entities import Param
 
         client = self.client()
-        known = client.get_run(self.run_id).data.params
-        values = {key: str(value)[:MAX_PARAMETER_CHARACTERS] for key, value in params.items()}
-        # MLflow refuses another value for a key that it knows.
-        fresh = [Param(key, value) for key, value in values.items() if key not in known]
+        recorded = client.get_run(self.run_id).data.params
+        fresh = []
+        for key, value in params.items():
+            if key not in recorded:
+                fresh.append(Param(key, str(value)[:MAX_PARAMETER_CHARACTERS]))
         for begin in range(0, len(fresh), PARAMETERS_A_REQUEST):
             client.log_batch(self.run_id, params=fresh[begin : begin + PARAMETERS_A_REQUEST])
 
@@ -138,8 +149,10 @@ class MlflowTracker(Logger):
             self._client.set_terminated(self.run_id, "FAILED" if exit_code else "FINISHED")
 
     def _begin(self) -> None:
-        """Find this folder's run, or make it and the experiment. Raises MlflowException; the next
-        call tries again."""
+        """Finds this folder's run, or makes it and the experiment.
+
+        Raises MlflowException; the next call tries again.
+        """
         self.load_package()
         from mlflow.tracking import MlflowClient
         from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME, MLFLOW_USER
@@ -148,8 +161,8 @@ class MlflowTracker(Logger):
             if self._client is None:
                 self._client = MlflowClient(self.tracking_uri)
             experiment_id = self._experiment_id()
-            mine = f"tags.`{RUN_TAG}` = '{self.job.run_id}'"
-            runs = self._client.search_runs([experiment_id], filter_string=mine, max_results=1)
+            is_ours = f"tags.`{RUN_TAG}` = '{self.job.run_id}'"
+            runs = self._client.search_runs([experiment_id], filter_string=is_ours, max_results=1)
             if runs:
                 self._client.update_run(runs[0].info.run_id, status="RUNNING")
                 self.run_id = runs[0].info.run_id
@@ -173,8 +186,10 @@ class MlflowTracker(Logger):
 
     @contextmanager
     def _one_at_a_time(self) -> Iterator[None]:
-        """Two processes that make a store of SQLite, or an experiment in it, at once break each
-        other."""
+        """One process at a time on this machine, for a store that is a file.
+
+        Two that make a store of SQLite, or an experiment in it, at once break each other.
+        """
         if self._is_server:
             yield
             return

@@ -1,6 +1,4 @@
-"""What the machine offers a run: precision, exact fp32 through oneDNN, the matmul ceiling,
-memory.
-"""
+"""What the machine offers a run: precision, exact fp32 through oneDNN, matmul ceiling, memory."""
 
 from __future__ import annotations
 
@@ -32,8 +30,9 @@ MAX_FP32_ERROR = 2e-6  # a matrix product that errs by more has rounded its inpu
 
 
 def choose_precision(requested: str, accelerator: str) -> str:
-    """The precision a run trains in: `auto` is bf16-mixed where a cpu or gpu multiplies bf16
-    natively, else 32-true.
+    """The precision a run trains in.
+
+    `auto` is bf16-mixed where a cpu or gpu multiplies bf16 natively, else 32-true.
     """
     if requested != "auto":
         if requested == "bf16-mixed" and accelerator == "cpu" and not multiplies_bf16("cpu"):
@@ -42,8 +41,10 @@ def choose_precision(requested: str, accelerator: str) -> str:
                 " precision=32-true"
             )
         return requested
-    if accelerator in ("tpu", "mps"):
-        return "bf16-true" if accelerator == "tpu" else "32-true"
+    if accelerator == "tpu":
+        return "bf16-true"
+    if accelerator == "mps":
+        return "32-true"
     device_type = "cpu"
     if accelerator == "gpu":
         device_type = "cuda"
@@ -52,19 +53,24 @@ def choose_precision(requested: str, accelerator: str) -> str:
     return "32-true"
 
 
-def widest(device: torch.device) -> torch.dtype:
-    """Of a sum over many batches: Apple's GPUs have no 64 bits."""
+def widest_float(device: torch.device) -> torch.dtype:
+    """The dtype of a sum over many batches: Apple's GPUs have no 64 bits."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 @contextmanager
 def onednn_fp32() -> Iterator[bool]:
-    """Send fp32 matrix products on the CPU through oneDNN inside; False where this torch cannot."""
+    """Sends fp32 matrix products on the CPU through oneDNN inside.
+
+    Yields False where this torch cannot.
+    """
     backend: Any = getattr(torch.backends.mkldnn, "matmul", None)
     if not torch.backends.mkldnn.is_available() or not hasattr(backend, "fp32_precision"):
         yield False
         return
-    before, backend.fp32_precision = backend.fp32_precision, "bf16"
+    # "bf16" allows oneDNN to split fp32 into bf16 parts; what it does is measured below.
+    before = backend.fp32_precision
+    backend.fp32_precision = "bf16"
     try:
         yield True
     finally:
@@ -72,11 +78,9 @@ def onednn_fp32() -> Iterator[bool]:
 
 
 def onednn_fp32_error() -> float | None:
-    """Relative error of an fp32 product through oneDNN on this processor; None where there is no
-    such way.
-    """
-    with onednn_fp32() as there:
-        if not there:
+    """Relative error of an fp32 product through oneDNN here; None where there is no such way."""
+    with onednn_fp32() as is_available:
+        if not is_available:
             return None
         generator = torch.Generator().manual_seed(0)
         a, b = (torch.randn(256, 256, generator=generator) for _ in range(2))
@@ -85,7 +89,7 @@ def onednn_fp32_error() -> float | None:
 
 
 def use_onednn_fp32() -> None:
-    """Send fp32 matrix products on the CPU through oneDNN if they stay fp32-accurate here.
+    """Sends fp32 matrix products on the CPU through oneDNN if they stay fp32-accurate here.
 
     The switch allows oneDNN to use bf16 parts. A processor with AVX-512 alone keeps fp32 accuracy,
     at 1.4 to 1.8 times the default library's speed on an AMD Zen 5. Where it really rounds, as it
@@ -99,17 +103,17 @@ def use_onednn_fp32() -> None:
 
 def check_compile(requested: str | bool, accelerator: str) -> str:
     """trainer.compile as auto, true or false; ValueError where compiling cannot work."""
-    wanted = str(requested).lower()
-    if wanted == "true" and accelerator == "tpu":
+    choice = str(requested).lower()
+    if choice == "true" and accelerator == "tpu":
         raise ValueError(
             "trainer.compile=true is not for TPUs, where XLA compiles everything: choose auto"
         )
-    if wanted == "true" and accelerator == "cpu" and not has_cpp_compiler():
+    if choice == "true" and accelerator == "cpu" and not has_cpp_compiler():
         raise ValueError(
             "trainer.compile=true needs a C++ compiler on the CPU, and there is none (g++, clang++"
             " or $CXX): install one, or choose trainer.compile=false"
         )
-    return wanted
+    return choice
 
 
 def has_cpp_compiler() -> bool:
@@ -122,16 +126,16 @@ def use_deterministic_algorithms() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
     torch.use_deterministic_algorithms(True)
     settings: Any = torch.utils.deterministic
-    settings.fill_uninitialized_memory = False  # a net for programs that read what nobody wrote
+    # A net for programs that read what nobody wrote.
+    settings.fill_uninitialized_memory = False
     torch.backends.cudnn.benchmark = False
 
 
 @torch.no_grad()
 def matmul_ceiling(precision: str, device: torch.device, seconds: float = 0.3) -> float:
-    """FLOP/s of a large matrix product in `precision` on `device`: the best of those that fit in
-    `seconds`.
-    """
+    """FLOP/s of a large matrix product on `device`: the best of those that fit in `seconds`."""
     dtype = torch.bfloat16 if precision.startswith("bf16") else torch.float32
+    # So large that starting the kernel costs nothing beside it.
     size = 8192 if device.type == "cuda" else 1024
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     return 2.0 * size**3 / least_seconds(lambda: a @ b, device, seconds)
@@ -139,25 +143,27 @@ def matmul_ceiling(precision: str, device: torch.device, seconds: float = 0.3) -
 
 def least_seconds(act: Callable[[], Any], device: torch.device, seconds: float) -> float:
     """Of one call on a device, the best of those that fit in `seconds`."""
-    best, end, calls = float("inf"), time.perf_counter() + seconds, 0
+    end = time.perf_counter() + seconds
+    best = float("inf")
+    calls = 0
     while time.perf_counter() < end or calls < 2:
         start = time.perf_counter()
         act()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        # The first call pays for the start-up.
-        best, calls = min(best, time.perf_counter() - start) if calls else best, calls + 1
+        if calls:  # the first call pays for the start-up
+            best = min(best, time.perf_counter() - start)
+        calls += 1
     return best
 
 
-def largest_that_fits(attempt: Callable[[int], None], wanted: int) -> int:
-    """The first of `wanted`, its half, its quarter... for which `attempt` does not run out of
-    memory; else ValueError.
+def largest_that_fits(attempt: Callable[[int], None], requested: int) -> int:
+    """The first of `requested`, its half, its quarter... that does not run out of memory.
 
-    A step's loss is normalised by the whole global batch: smaller pieces change no result beyond
-    the draws of dropout.
+    ValueError where none fits. A step's loss is normalised by the whole global batch: smaller
+    pieces change no result beyond the draws of dropout.
     """
-    size = wanted
+    size = requested
     while size:
         try:
             attempt(size)
@@ -178,18 +184,19 @@ def largest_that_fits(attempt: Callable[[int], None], wanted: int) -> int:
 
 
 def try_step(model: nn.Module, batch: dict[str, Any], device: torch.device, precision: str) -> None:
-    """Forward and backward of one micro-batch, without an update; Adam's moments of each parameter
-    are stood in for.
+    """Forward and backward of one micro-batch, without an update.
+
+    Empty tensors take the room of Adam's moments of each parameter.
     """
     model.to(device).train()
-    moments = [torch.empty_like(p) for p in model.parameters() if p.requires_grad for _ in range(2)]
-    moved = {
-        key: value.to(device) if hasattr(value, "to") else value for key, value in batch.items()
-    }
-    with (
-        uncompiled(),
-        torch.autocast(device.type, torch.bfloat16, enabled=precision.startswith("bf16")),
-    ):
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    moments = [(torch.empty_like(p), torch.empty_like(p)) for p in trainable]
+    moved = dict(batch)
+    for key, value in batch.items():
+        if hasattr(value, "to"):
+            moved[key] = value.to(device)
+    is_bf16 = precision.startswith("bf16")
+    with uncompiled(), torch.autocast(device.type, torch.bfloat16, enabled=is_bf16):
         loss = sum(term.loss_sum for term in model(moved))
     assert isinstance(loss, torch.Tensor)
     try:
@@ -201,8 +208,9 @@ def try_step(model: nn.Module, batch: dict[str, Any], device: torch.device, prec
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Inside, compiled modules run as written: for a few evaluations a compilation of their own
-    costs more.
+    """Inside, compiled modules run as written.
+
+    For a few evaluations a compilation of their own costs more.
     """
     # Its submodule is there if anything was compiled; importing it would cost what an uncompiled
     # run saves.
@@ -216,30 +224,37 @@ def uncompiled() -> Iterator[None]:
 def batch_loader(
     batches: IterableDataset[Any], num_workers: int = 0, trainer: Trainer | None = None
 ) -> Any:
-    """A loader of what are batches already, prefetched and pinned where the trainer's device is a
-    GPU.
+    """A loader of what are batches already, prefetched.
+
+    They are pinned where the trainer's device is a GPU.
     """
     # Forked workers share the memory maps and what was found in them; elsewhere they open and find
     # it again.
-    method = "fork" if num_workers and "fork" in multiprocessing.get_all_start_methods() else None
-    workers: Any = {
-        "num_workers": num_workers,
-        "multiprocessing_context": method,
-        "worker_init_fn": be_a_data_worker,
-    }
-    loader = DataLoader(batches, batch_size=None, collate_fn=_same, **workers)
-    return Prefetched(loader, pinned) if device_type(trainer) == "cuda" else loader
+    method = None
+    if num_workers and "fork" in multiprocessing.get_all_start_methods():
+        method = "fork"
+    loader: Any = DataLoader(
+        batches,
+        batch_size=None,
+        collate_fn=_same,
+        num_workers=num_workers,
+        multiprocessing_context=method,
+        worker_init_fn=be_a_data_worker,
+    )
+    if device_type(trainer) == "cuda":
+        return Prefetched(loader, pinned)
+    return loader
 
 
 def _same(batch: Any) -> Any:
     return batch
 
 
-class Anew:
-    """A loader that `make` makes at each pass, from where the trainer is: Lightning may ask for one
-    once a training.
+class ReiterableLoader:
+    """A loader that `make` makes at each pass, from where the trainer is.
 
-    No DataLoader, so that no Trainer cuts it up: it is this rank's share already.
+    Lightning may ask for one once a training. It is no DataLoader, so that no Trainer cuts it up:
+    it is this rank's share already.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -252,9 +267,10 @@ class Anew:
         return len(self.make())  # TypeError where it depends on the trainer's step
 
 
-def place_of(trainer: Trainer | None) -> tuple[int, int, int]:
-    """(step that comes next, rank, world size); under overfit_batches every epoch begins with the
-    first step.
+def loader_position(trainer: Trainer | None) -> tuple[int, int, int]:
+    """(step that comes next, rank, world size).
+
+    Under overfit_batches every epoch begins with the first step.
     """
     if trainer is None:
         return 0, 0, 1
@@ -269,8 +285,9 @@ def device_type(trainer: Trainer | None) -> str:
 
 
 def pinned(batch: Any) -> Any:
-    """The same batch in page-locked memory, from which a copy to the device runs beside the work
-    there.
+    """The same batch in page-locked memory.
+
+    From there a copy to the device runs beside the work on it.
     """
     if isinstance(batch, list):
         return [pinned(part) for part in batch]
@@ -283,15 +300,20 @@ class Prefetched:
     """`loader` with up to DEPTH batches made ahead of its reader, each passed through `prepare`."""
 
     def __init__(self, loader: Iterable[Any], prepare: Callable[[Any], Any]) -> None:
-        self.loader, self.prepare = loader, prepare
+        self.loader = loader
+        self.prepare = prepare
 
     def __iter__(self) -> Iterator[Any]:
-        batches, end = iter(self.loader), object()
+        batches = iter(self.loader)
+        end = object()
 
         def make() -> Any:
             batch = next(batches, end)
-            return batch if batch is end else self.prepare(batch)
+            if batch is end:
+                return end
+            return self.prepare(batch)
 
+        # One thread, so that batches come in their order.
         pool = ThreadPoolExecutor(1, "prefetch")
         try:
             waiting = deque(pool.submit(make) for _ in range(DEPTH))

@@ -1,5 +1,4 @@
-"""How a process of ours ends: by a signal, with the process that started it, or because nothing
-moves any more.
+"""How a process of ours ends: by a signal, with its parent, or because nothing moves any more.
 
 A signal is an exception (Interrupted): what was half written is removed, the record says so, and
 the exit status is 128 + the signal's number. A training takes it for a request instead, and saves
@@ -29,18 +28,18 @@ from clozelab.training.host import process_rank
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 SAME_SIGNAL_SECONDS = 1.0
-# Exit statuses: a run that has saved, since trainer.max_time is over; one in which nothing moved
-# (that of timeout(1)).
-OUT_OF_TIME, HUNG, TERMINATED = 85, 124, 128 + signal.SIGTERM
+# Exit statuses.
+OUT_OF_TIME = 85  # of a run that has saved, since trainer.max_time is over
+HUNG = 124  # of one in which nothing moved, as timeout(1) has it
+TERMINATED = 128 + signal.SIGTERM
 STOPPED = (OUT_OF_TIME, *(128 + number for number in SIGNALS))  # the same command goes on
 PR_SET_PDEATHSIG = 1
-# environment variable: process id of a job's first rank, for those that it starts
-FIRST_RANK = "CLOZELAB_FIRST_RANK"
-# another one: a pipe whose other end only the process has that started us
-LIFELINE = "CLOZELAB_LIFELINE"
+# Environment variables.
+FIRST_RANK = "CLOZELAB_FIRST_RANK"  # process id of a job's first rank, for those that it starts
+LIFELINE = "CLOZELAB_LIFELINE"  # a pipe whose other end only the process has that started us
 TICK_SECONDS = 0.25
 NOTICE_SECONDS = 45.0  # after so long without a beat of a training it is said that nothing moves
-# what a further rank leaves the first one to end by itself, and to take it along
+# The time that a further rank leaves the first one to end by itself, and to take it along.
 FOLLOWER_SECONDS = 20.0
 _began = time.monotonic()
 
@@ -57,49 +56,51 @@ def interrupt(number: int) -> None:
 
 @contextmanager
 def taken_signals(act: Callable[[int], Any] = lambda _: None) -> Iterator[list[int]]:
-    """Inside, SIGNALS go to `act`, and into the list that is yielded; afterwards everything is as
-    it was.
+    """Inside, SIGNALS go to `act`, and into the list that is yielded.
 
-    One that comes twice within a second, to our group and passed on by `clozelab reproduce`, counts
-    once. What is ignored stays so (nohup; a Slurm job's child), but for Ctrl-C and SIGTERM.
+    Afterwards everything is as it was. A signal that comes twice within a second, to our group and
+    passed on by `clozelab reproduce`, counts once. What is ignored stays so (nohup; a Slurm job's
+    child), but for Ctrl-C and SIGTERM.
     """
-    came: list[int] = []
+    received: list[int] = []
     last = -math.inf
 
     def note(number: int, _frame: FrameType | None) -> None:
         nonlocal last
         if time.monotonic() - last >= SAME_SIGNAL_SECONDS:
             last = time.monotonic()
-            came.append(number)
+            received.append(number)
             act(number)
 
-    ours = [
-        one for one in SIGNALS if one in SIGNALS[:2] or signal.getsignal(one) is not signal.SIG_IGN
-    ]
+    handlers = []
     try:
-        before = [(number, signal.signal(number, note)) for number in ours]
+        for number in SIGNALS:
+            is_ignored = signal.getsignal(number) is signal.SIG_IGN
+            if not is_ignored or number in (signal.SIGINT, signal.SIGTERM):
+                handlers.append((number, signal.signal(number, note)))
     except ValueError:  # not in the main thread: whoever is there handles signals
-        before = []
+        pass
     try:
-        yield came
+        yield received
     finally:
-        for number, handler in before:
+        for number, handler in handlers:
             signal.signal(number, handler)
 
 
 def die_with_parent(number: int = signal.SIGTERM) -> None:
-    """Ask Linux for a signal when the process that started this one ends. One that has ended
-    already sends none.
+    """Asks Linux for a signal when the process that started this one ends.
+
+    One that has ended already sends none.
     """
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def die_with_first_rank() -> None:
-    """In a rank that Lightning (or torchrun) has started: end with the first, which it would wait
-    for half an hour.
+    """In a rank that Lightning (or torchrun) has started: end with the first one.
 
-    Killed, not asked: only the first one has anything to save.
+    The first would be waited for, half an hour. Killed, not asked: only the first one has anything
+    to save.
     """
     if os.environ.get("LOCAL_RANK", "0") in ("", "0"):
         os.environ[FIRST_RANK] = str(os.getpid())
@@ -110,31 +111,38 @@ def die_with_first_rank() -> None:
         sys.exit(1)  # it ended before we could ask
 
 
-# the other end is never closed: it ends with us, whatever ends us
-_lifeline = cache(lambda: os.pipe()[0])
+@cache
+def _lifeline() -> int:
+    """The reading end of a pipe.
+
+    The other end is never closed: it ends with us, whatever ends us.
+    """
+    reader, _ = os.pipe()
+    return reader
 
 
 def bound_to_us(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Options of a Popen that starts one of our verbs: it stops when this process ends, on any
-    system.
+    """Options of a Popen that starts one of our verbs.
+
+    Its process stops when this one ends, on any system.
     """
     pipe = _lifeline()
     return {"env": os.environ | environment | {LIFELINE: str(pipe)}, "pass_fds": [pipe]}
 
 
-def begin() -> None:
-    """What a verb does first: start the clock of max_time, and hold on to the process that started
-    it.
-    """
+def begin_process() -> None:
+    """Starts the clock of max_time, and holds on to the process that started this verb."""
     global _began
     _began = time.monotonic()
-    if pipe := os.environ.pop(LIFELINE, ""):
+    pipe = os.environ.pop(LIFELINE, "")
+    if pipe:
         stop_with(int(pipe))
 
 
 def stop_with(pipe: int) -> None:
-    """SIGTERM for this process once nobody can write to a pipe any more; an exit at once where that
-    is so already.
+    """SIGTERM for this process once nobody can write to a pipe any more.
+
+    Where that is so already, it exits at once.
     """
 
     def wait() -> None:
@@ -148,8 +156,9 @@ def stop_with(pipe: int) -> None:
 
 
 def be_a_data_worker(_number: int) -> None:
-    """In a worker of a DataLoader: its parent answers signals and needs it until it has saved; it
-    is killed with it.
+    """In a worker of a DataLoader: leave signals to the parent, and be killed with it.
+
+    The parent answers them, and needs its worker until it has saved.
     """
     signal.set_wakeup_fd(-1)  # forked, it would wake its parent's Watch
     for number in SIGNALS:
@@ -157,17 +166,25 @@ def be_a_data_worker(_number: int) -> None:
     die_with_parent(signal.SIGKILL)
 
 
+def _signals_within_a_tick(ear: int) -> bytes:
+    """The numbers of the signals that come through a pipe within TICK_SECONDS; 0 is its end."""
+    is_readable, _, _ = select.select([ear], [], [], TICK_SECONDS)
+    if not is_readable:
+        return b""
+    return os.read(ear, 512)
+
+
 @dataclass
 class Watch:
-    """Ends this process where it cannot end itself: a training without a beat, or a signal that
-    nothing follows.
+    """Ends this process where it cannot end itself.
 
-    Unusual: its thread counts ticks and reads no clock, so that time in which everything was
-    suspended (Ctrl-Z) does not count. It hears of signals through a pipe: Python's handlers wait
-    for the main thread, which may be what hangs.
+    That is a training without a beat, or a signal that nothing follows. Unusual: its thread counts
+    ticks and reads no clock, so that time in which everything was suspended (Ctrl-Z) does not
+    count. It hears of signals through a pipe: Python's handlers wait for the main thread, which may
+    be what hangs.
     """
 
-    # between two beats of a training (GracefulStop says of what); None: any
+    # Longest time between two beats of a training (GracefulStop says of what); None: any.
     hang_seconds: float | None = None
     grace_seconds: float | None = None  # without a beat after a signal
     max_seconds: float = math.inf  # of the process, after which a training saves and stops
@@ -180,8 +197,9 @@ class Watch:
 
     @contextmanager
     def on(self, log: Path | None, leave: Callable[[str, str], None]) -> Iterator[None]:
-        """Watch inside. At an end stacks go to `log` (None: stderr), and leave(status, sentence)
-        writes the record.
+        """Watches inside.
+
+        At an end stacks go to `log` (None: stderr), and leave(status, sentence) writes the record.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -203,22 +221,42 @@ class Watch:
             os.close(ear)
 
     def _look(self, ear: int, log: Path | None, leave: Callable[[str, str], None]) -> None:
-        idle, seen, asked = 0.0, -1, 0
-        while 0 not in (
-            heard := os.read(ear, 512) if select.select([ear], [], [], TICK_SECONDS)[0] else b""
-        ):
-            if not asked and (asked := next((number for number in heard if number in SIGNALS), 0)):
-                seen = -1  # from now on
-            hang, grace = self.is_training and self.hang_seconds, asked and self.grace_seconds
-            idle, seen = (0.0, self.beats) if self.beats != seen else (idle + TICK_SECONDS, seen)
-            if self.is_training and NOTICE_SECONDS <= idle < NOTICE_SECONDS + TICK_SECONDS:  # once
+        """The thread: counts the seconds without a beat, and ends the process after too many."""
+        idle = 0.0
+        seen_beats = -1
+        stop_signal = 0  # the signal that asked for an end; 0: none
+        while True:
+            signals = _signals_within_a_tick(ear)
+            if 0 in signals:
+                return
+            first_signal = next((number for number in signals if number in SIGNALS), 0)
+            if first_signal and not stop_signal:
+                stop_signal = first_signal
+                seen_beats = -1  # seconds count from now on
+            idle += TICK_SECONDS
+            if self.beats != seen_beats:
+                seen_beats = self.beats
+                idle = 0.0
+            is_notice_tick = NOTICE_SECONDS <= idle < NOTICE_SECONDS + TICK_SECONDS
+            if self.is_training and is_notice_tick:
                 self._notice(log)
-            if idle >= min(hang or math.inf, grace or math.inf):
-                self._end(asked, idle, log, leave)
+            if idle >= self._patience(stop_signal):
+                self._end(stop_signal, idle, log, leave)
+
+    def _patience(self, stop_signal: int) -> float:
+        """Seconds without a beat after which the process ends."""
+        patience = math.inf
+        if self.is_training and self.hang_seconds:
+            patience = self.hang_seconds
+        if stop_signal and self.grace_seconds:
+            patience = min(patience, self.grace_seconds)
+        return patience
 
     def _notice(self, log: Path | None) -> None:
-        """Say that nothing moves: a data worker, another rank or a disk does not answer, or a step
-        is slow."""
+        """Says that nothing moves: a data worker, another rank or a disk does not answer.
+
+        Or a step is slow.
+        """
         end = "nothing ends it (trainer.hang_seconds)"
         if self.hang_seconds is not None:
             end = f"it ends after {self.hang_seconds:.0f} s (trainer.hang_seconds)"
@@ -229,29 +267,38 @@ class Watch:
                 print(text, file=output)
 
     def _end(
-        self, asked: int, idle: float, log: Path | None, leave: Callable[[str, str], None]
+        self, stop_signal: int, idle: float, log: Path | None, leave: Callable[[str, str], None]
     ) -> None:
-        # should what follows hang as well
+        """Ends the process, with the stacks of its threads.
+
+        `stop_signal`: the number of the signal that asked for it, or 0.
+        """
+        # Should what follows hang as well.
         faulthandler.dump_traceback_later(2 * FOLLOWER_SECONDS, exit=True, file=2)
-        why, key = (f"{signal.Signals(asked).name} came, and ", "grace") if asked else ("", "hang")
-        said = (
-            f"{why}nothing has moved for {idle:.0f} s (trainer.{key}_seconds): ended without a"
-            " save, with the stacks"
-        )
-        said += (
-            f" of all threads in {log or 'this log'}; the same command goes on from the last"
-            " checkpoint"
+        cause = ""
+        key = "hang_seconds"
+        record_status = "failed"
+        exit_status = HUNG
+        if stop_signal:
+            cause = f"{signal.Signals(stop_signal).name} came, and "
+            key = "grace_seconds"
+            record_status = "interrupted"
+            exit_status = 128 + stop_signal
+        text = (
+            f"{cause}nothing has moved for {idle:.0f} s (trainer.{key}): ended without a"
+            f" save, with the stacks of all threads in {log or 'this log'}; the same command goes"
+            " on from the last checkpoint"
         )
         try:
             with log.open("a", encoding="utf-8") if log else nullcontext(sys.stderr) as output:
-                print(said, file=output, flush=True)
+                print(text, file=output, flush=True)
                 faulthandler.dump_traceback(output)
-            print(f"error: {said}", file=sys.stderr, flush=True)
-            # the first rank ends by itself and takes us along, unless it is what hangs
+            print(f"error: {text}", file=sys.stderr, flush=True)
+            # The first rank ends by itself and takes us along, unless it is what hangs.
             if process_rank():
                 time.sleep(FOLLOWER_SECONDS)
                 if os.environ.get(FIRST_RANK) == str(os.getppid()):
                     os.kill(os.getppid(), signal.SIGKILL)
-            leave("interrupted" if asked else "failed", said)
+            leave(record_status, text)
         finally:
-            os._exit(128 + asked if asked else HUNG)
+            os._exit(exit_status)

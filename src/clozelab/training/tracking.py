@@ -1,8 +1,8 @@
-"""Where a run's numbers go: metrics.csv, and guests: Weights & Biases (offline without a key),
-MLflow, TensorBoard.
+"""Where a run's numbers go: metrics.csv, and guests: Weights & Biases, MLflow, TensorBoard.
 
-Each guest is spoken to from a thread of its own (BackgroundLogger), so that none ends or slows a
-training. Its run stays open after the Trainer is done, for the final scores: `tracked` closes it.
+W&B is offline without a key. Each guest is spoken to from a thread of its own (BackgroundLogger),
+so that none ends or slows a training. Its run stays open after the Trainer is done, for the final
+scores: `tracked` closes it.
 """
 
 from __future__ import annotations
@@ -35,25 +35,26 @@ WANDB_SETTINGS = {
     "console": "off",  # the run folder has the output, and jobs may be forked
     "disable_code": True,
     "init_timeout": 30.0,
-    # a network that has gone must not hold a finished job; `wandb sync` sends what is left
+    # A network that has gone must not hold a finished job; `wandb sync` sends what is left.
     "finish_timeout": 30.0,
 }
 
 
 class MetricsCsv(Logger):
-    """Appends to `folder/metrics.csv` on rank zero, in long form: step, tokens, seconds, key,
-    value.
+    """Appends to `folder/metrics.csv` on rank zero, in long form.
 
-    The keys train/tokens and train/seconds fill the columns of the lines that follow and get no
-    line themselves.
+    Columns: step, tokens, seconds, key, value. The keys train/tokens and train/seconds fill the
+    columns of the lines that follow and get no line themselves.
     """
 
-    name, version = "metrics", ""
+    name = "metrics"
+    version = ""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.path = Path(folder) / "metrics.csv"
-        self._tokens, self._seconds = 0, 0.0
+        self._tokens = 0
+        self._seconds = 0.0
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
@@ -64,26 +65,30 @@ class MetricsCsv(Logger):
             for key, value in metrics.items()
             if key not in (TOKENS_KEY, SECONDS_KEY, "epoch")
         ]
+        # For example 100,51200,12.500,train/loss,6.9314
         is_new = not self.path.exists()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", newline="", encoding="utf-8") as stream:
-            csv.writer(stream, lineterminator="\n").writerows(
-                [Row._fields, *rows] if is_new else rows
-            )
+            writer = csv.writer(stream, lineterminator="\n")
+            if is_new:
+                writer.writerow(Row._fields)
+            writer.writerows(rows)
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
         """The configuration is in config.yaml and run.json, not here."""
 
     @rank_zero_only
     def truncate_after(self, step: int) -> None:
-        """Drop what a resumed run will write again: lines of later steps, and a last one that was
-        cut in the middle.
-        """
+        """Drops what a resumed run will write again: lines of later steps, and a cut last one."""
         if not self.path.exists():
             return
         *lines, _ = self.path.read_text(encoding="utf-8").split("\n")
-        kept = [line for line in lines if (row := parse_row(line)) and row.step <= step]
-        write_whole(self.path, [",".join(Row._fields), *kept])
+        kept = [",".join(Row._fields)]
+        for line in lines:
+            row = parse_row(line)
+            if row is not None and row.step <= step:
+                kept.append(line)
+        write_whole(self.path, kept)
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ class TrackedJob:
     stage: str
     name: str  # inside the experiment
     tags: tuple[str, ...] = ()
-    # plain values to show beside the run; no secrets
+    # Plain values to show beside the run; no secrets.
     config: Mapping[str, Any] = field(default_factory=dict)
     command: tuple[str, ...] = ()  # the command line to show, without secrets
 
@@ -118,29 +123,31 @@ def build_wandb_logger(*, project: str, entity: str | None, mode: str, job: Trac
     settings: dict[str, Any] = {
         "project": project,
         "entity": entity,
-        "mode": os.environ.get("WANDB_MODE") or mode,
         "dir": str(job.folder),
         "group": f"{job.experiment}/{job.arm}",
         "job_type": job.stage,
         "name": job.name,
-        "settings": WANDB_SETTINGS,
-        "tags": [tag[:MAX_TAG_CHARACTERS] for tag in job.tags],
         "id": job.run_id,
         "resume": "allow",
-        "config": dict(job.config),
+        "settings": WANDB_SETTINGS,
     }
+    settings["mode"] = os.environ.get("WANDB_MODE") or mode
+    settings["tags"] = [tag[:MAX_TAG_CHARACTERS] for tag in job.tags]
+    settings["config"] = dict(job.config)
     return WandbTracker(settings, job.command)
 
 
 class WandbTracker(Logger):
     """A Lightning logger that starts its W&B run at the first number; `close` ends it."""
 
-    name, version = "wandb", ""
+    name = "wandb"
+    version = ""
     close_seconds = 40.0  # W&B's own patience, and some more
 
     def __init__(self, settings: dict[str, Any], command: Sequence[str]) -> None:
         super().__init__()
-        self.settings, self.command = settings, command
+        self.settings = settings
+        self.command = command
         self.run: Any = None
         self._init_error: Exception | None = None
 
@@ -157,27 +164,29 @@ class WandbTracker(Logger):
         self._tell(lambda _, run: run.summary.update(dict(scores)))
 
     def log_table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        data = [list(row) for row in rows]
         self._tell(
-            lambda wandb, run: run.log(
-                {name: wandb.Table(columns=list(columns), data=[*map(list, rows)])}
-            )
+            lambda wandb, run: run.log({name: wandb.Table(columns=list(columns), data=data)})
         )
 
     def log_report(self, name: str, paths: Sequence[Path]) -> None:
-        """Its files, as one version of an artifact; the page as a panel, and its pictures as
-        images.
+        """A report's files, as one version of an artifact.
+
+        The page is shown as a panel, and its pictures as images.
         """
 
         def act(wandb: Any, run: Any) -> None:
             artifact = wandb.Artifact(name, type="report")
+            panels = {}
             for path in paths:
                 artifact.add_file(str(path), name=path.name)
+                if path.suffix == ".png":
+                    panels[path.stem] = wandb.Image(str(path))
             run.log_artifact(artifact)
-            shown = {path.stem: wandb.Image(str(path)) for path in paths if path.suffix == ".png"}
-            pages = (path for path in paths if path.suffix == ".html")
-            run.log(
-                shown | {path.stem: wandb.Html(path.read_text(encoding="utf-8")) for path in pages}
-            )
+            for path in paths:
+                if path.suffix == ".html":
+                    panels[path.stem] = wandb.Html(path.read_text(encoding="utf-8"))
+            run.log(panels)
 
         self._tell(act)
 
@@ -193,10 +202,8 @@ class WandbTracker(Logger):
             # would wait for it.
             self._tell(lambda wandb, _: wandb.teardown())
         if self.settings["mode"] == "offline":
-            log.info(
-                "W&B offline; to upload: wandb sync %s",
-                Path(str(getattr(self.run, "dir", ""))).parent,
-            )
+            folder = Path(str(getattr(self.run, "dir", ""))).parent
+            log.info("W&B offline; to upload: wandb sync %s", folder)
         self.run = None
 
     def load_package(self) -> None:
@@ -206,21 +213,24 @@ class WandbTracker(Logger):
         import wandb  # noqa: F401
 
     def is_outage(self, error: Exception) -> bool:  # noqa: ARG002
-        """Never: W&B keeps its numbers on disk and sends them by itself. What it raises, it raises
-        again."""
+        """Never: W&B keeps its numbers on disk and sends them by itself.
+
+        What it raises, it raises again.
+        """
         return False
 
     def _tell(self, action: Callable[[Any, Any], Any]) -> None:
-        """Do something with the package and its run, which the first such call starts."""
+        """Does something with the package and its run, which the first such call starts."""
         self.load_package()
         import wandb
 
-        # its service keeps the id, and says of a second start that it is in use
+        # Its service keeps the id, and says of a second start that it is in use.
         if self._init_error is not None:
             raise self._init_error
         if self.run is None:
             # W&B copies sys.argv when it starts, and has no setting for it.
-            original, sys.argv = sys.argv, [*sys.argv[:1], *self.command]
+            original = sys.argv
+            sys.argv = [*sys.argv[:1], *self.command]
             try:
                 self.run = wandb.init(**self.settings)
             except Exception as error:
@@ -240,21 +250,28 @@ def build_mlflow_logger(
     require_package("mlflow", "mlflow", "logger=mlflow")
     from clozelab.training.mlflow_tracker import MlflowTracker
 
-    names = {"experiment_name": experiment_name, "run_name": run_name, "tracking_uri": tracking_uri}
-    return MlflowTracker(**names, job=job, lock=Path(lock))
+    return MlflowTracker(
+        experiment_name=experiment_name,
+        run_name=run_name,
+        tracking_uri=tracking_uri,
+        job=job,
+        lock=Path(lock),
+    )
 
 
 def build_tensorboard_logger(*, flush_seconds: int, job: TrackedJob) -> Logger:
-    """TensorBoard's event files in RUN_DIR/tensorboard; ValueError where the extra is not
-    installed.
+    """TensorBoard's event files in RUN_DIR/tensorboard.
+
+    ValueError where the extra is not installed.
     """
     require_package("tensorboard", "tensorboard", "logger=tensorboard")
     return TensorBoardTracker(job.folder, name="tensorboard", version="", flush_secs=flush_seconds)
 
 
 class TensorBoardTracker(TensorBoardLogger):
-    """Lightning's, without its file of hyper-parameters (config.yaml is there), and with the final
-    scores as points.
+    """Lightning's, with the final scores as points.
+
+    It is without its file of hyper-parameters (config.yaml is there).
     """
 
     def save(self) -> None:
@@ -262,7 +279,7 @@ class TensorBoardTracker(TensorBoardLogger):
 
 
 def summarise(loggers: Sequence[Logger], scores: Mapping[str, Any]) -> None:
-    """Give the final numbers to every tracker."""
+    """Gives the final numbers to every tracker."""
     numbers = {
         f"final/{key}": float(value)
         for key, value in scores.items()
@@ -278,9 +295,11 @@ def summarise(loggers: Sequence[Logger], scores: Mapping[str, Any]) -> None:
 
 @contextmanager
 def tracked(loggers: Sequence[Logger]) -> Iterator[Sequence[Logger]]:
-    """Close the trackers at the end, whatever it is: two W&B runs of one process must never become
-    one.
+    """Closes the trackers at the end, whatever it is.
+
+    Two W&B runs of one process must never become one.
     """
+    # Anything that leaves the block is a failure of the run.
     exit_code = 1
     try:
         yield loggers

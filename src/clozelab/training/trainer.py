@@ -1,5 +1,6 @@
-"""From the names in conf/trainer to a Lightning Trainer, with early errors for what this machine
-lacks.
+"""From the names in conf/trainer to a Lightning Trainer, with early errors.
+
+What this machine lacks is said before anything heavy begins.
 """
 
 from __future__ import annotations
@@ -49,11 +50,14 @@ class Hardware:
 
     @property
     def device(self) -> torch.device:
-        """This process's own, for measurements before training: ranks of one node would all meet on
-        the first GPU.
+        """This process's own device, for measurements before training.
+
+        Without the local rank all ranks of a node would meet on the first GPU.
         """
+        if self.accelerator == "mps":
+            return torch.device("mps")
         if self.accelerator != "gpu":
-            return torch.device("mps" if self.accelerator == "mps" else "cpu")
+            return torch.device("cpu")
         local_rank = int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or 0)
         return torch.device("cuda", local_rank % self.devices)
 
@@ -63,42 +67,48 @@ class Hardware:
         return self.compile == "true" or (self.compile == "auto" and self.accelerator == "gpu")
 
 
-def choose_hardware(*, threads: int | None, tf32: bool = False, **asked: Any) -> Hardware:
-    """Resolve `auto`, check that the machine has what is `asked` for (as Hardware), set threads and
-    the fp32 library.
+def choose_hardware(*, threads: int | None, tf32: bool = False, **requested: Any) -> Hardware:
+    """Resolves `auto`, checks the machine, sets threads and the fp32 library.
 
-    ValueError says what is missing, and what to choose instead.
+    `requested`: as Hardware has it. ValueError says what is missing, and what to choose instead.
     """
-    wanted = Hardware(**asked)
-    kind = resolve_accelerator(wanted.accelerator, wanted.devices)
-    build_strategy(wanted.strategy, kind, wanted.devices, wanted.num_nodes)
-    if kind != "tpu":
-        cluster_environment(wanted.devices, wanted.num_nodes)
-    compiles, precision = (
-        runtime.check_compile(wanted.compile, kind),
-        runtime.choose_precision(wanted.precision, kind),
-    )
+    request = Hardware(**requested)
+    accelerator = resolve_accelerator(request.accelerator, request.devices)
+    build_strategy(request.strategy, accelerator, request.devices, request.num_nodes)
+    if accelerator != "tpu":
+        cluster_environment(request.devices, request.num_nodes)
+    compiles = runtime.check_compile(request.compile, accelerator)
+    precision = runtime.choose_precision(request.precision, accelerator)
     if threads is not None:
         torch.set_num_threads(threads)
-    if kind == "cpu" and precision == "32-true":
+    if accelerator == "cpu" and precision == "32-true":
         runtime.use_onednn_fp32()
-    if kind == "gpu":
+    if accelerator == "gpu":
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    if wanted.deterministic:
+    if request.deterministic:
         runtime.use_deterministic_algorithms()
-    said = "on %s x %d, strategy %s, precision %s, %d threads"
-    log.info(said, kind, wanted.devices, wanted.strategy, precision, torch.get_num_threads())
-    return replace(wanted, accelerator=kind, precision=precision, compile=compiles)
+    log.info(
+        "on %s x %d, strategy %s, precision %s, %d threads",
+        accelerator,
+        request.devices,
+        request.strategy,
+        precision,
+        torch.get_num_threads(),
+    )
+    return replace(request, accelerator=accelerator, precision=precision, compile=compiles)
 
 
 def resolve_accelerator(requested: str, devices: int) -> str:
-    """cpu, gpu, mps or tpu; `auto` is gpu where CUDA is there. Raises ValueError for what this
-    machine cannot give.
+    """cpu, gpu, mps or tpu; `auto` is gpu where CUDA is there.
+
+    ValueError for what this machine cannot give.
     """
     if requested == "auto":
         requested = "gpu" if torch.cuda.is_available() else "cpu"
     if requested == "gpu" and not torch.cuda.is_available():
-        build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU-only build"
+        build = "a CPU-only build"
+        if torch.version.cuda:
+            build = f"built for CUDA {torch.version.cuda}"
         raise ValueError(
             f"this trainer needs a CUDA device, and torch {torch.__version__} ({build}) sees none:"
             " choose trainer=cpu, or install a CUDA build of torch on a machine with a GPU"
@@ -123,10 +133,12 @@ def resolve_accelerator(requested: str, devices: int) -> str:
 
 
 def build_strategy(name: str, accelerator: str, devices: int, num_nodes: int) -> Strategy | str:
-    """Lightning's strategy for a resolved accelerator. Raises ValueError for a combination that
-    cannot run.
+    """Lightning's strategy for a resolved accelerator.
+
+    ValueError for a combination that cannot run.
     """
-    world_size, is_tpu = devices * num_nodes, accelerator == "tpu"
+    world_size = devices * num_nodes
+    is_tpu = accelerator == "tpu"
     if name == "xla" and not is_tpu:
         raise ValueError(
             f"trainer.strategy=xla runs on TPUs only, but trainer.accelerator is {accelerator}"
@@ -154,15 +166,15 @@ def build_strategy(name: str, accelerator: str, devices: int, num_nodes: int) ->
 
 
 class ShardedStrategy(ModelParallelStrategy):
-    """Fully sharded data parallel; it reads a checkpoint past our CheckpointIO, so the checksum is
-    checked here.
+    """Fully sharded data parallel; it checks a checkpoint's checksum.
 
-    An optimizer's state keeps its parameters' names. Lightning numbers them in the module's order,
-    and an optimizer with several groups counts in another.
+    It reads a checkpoint past our CheckpointIO. An optimizer's state keeps its parameters' names:
+    Lightning numbers them in the module's order, and an optimizer with several groups counts in
+    another.
     """
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        # slow to import
+        # Slow to import.
         from torch.distributed.checkpoint.state_dict import (
             StateDictOptions,
             get_optimizer_state_dict,
@@ -182,16 +194,16 @@ class ShardedStrategy(ModelParallelStrategy):
 
 
 def cluster_environment(devices: int, num_nodes: int) -> ClusterEnvironment | None:
-    """Who has started this job's processes, where Slurm is around; None outside it: Lightning looks
-    for itself.
+    """Who has started this job's processes, where Slurm is around.
 
-    Lightning alone takes every process in a Slurm allocation for a rank of srun's, and waits for
-    others that nobody starts; and its requeueing would come on top of the launcher's. ValueError
-    where srun has started another number of processes than there are devices.
+    None outside it: Lightning looks for itself. Lightning alone takes every process in a Slurm
+    allocation for a rank of srun's, and waits for others that nobody starts; and its requeueing
+    would come on top of the launcher's. ValueError where srun has started another number of
+    processes than there are devices.
     """
     if "SLURM_JOB_ID" not in os.environ or TorchElasticEnvironment.detect():
         return None
-    # of srun's step; a batch script is in none
+    # Of srun's step; a batch script is in none.
     tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1)
     if tasks == devices * num_nodes and tasks > 1 and "SLURM_NTASKS_PER_NODE" in os.environ:
         return SLURMEnvironment(auto_requeue=False)
@@ -215,13 +227,56 @@ def build_trainer(
     log_interval_steps: int,
     **overrides: Any,
 ) -> Trainer:
-    """A Trainer that counts optimizer steps, validates by steps, and leaves checkpoints and
-    progress to our callbacks.
+    """A Trainer that counts optimizer steps and validates by steps.
 
-    `validation_interval_steps` None: no validation during training. `overrides` go to Lightning as
-    they are.
+    Checkpoints and progress are our callbacks'. `validation_interval_steps` None: no validation
+    during training. `overrides` go to Lightning as they are.
     """
-    # Advice of Lightning's that does not apply: our loaders need no workers, our loops no length.
+    _silence_lightning()
+    plugins: list[Any] = [AtomicCheckpointIO()]
+    # XLA has an environment of its own.
+    if hardware.accelerator != "tpu":
+        environment = cluster_environment(hardware.devices, hardware.num_nodes)
+        if environment is not None:
+            plugins.append(environment)
+    options: dict[str, Any] = {
+        "accelerator": hardware.accelerator,
+        "devices": hardware.devices,
+        "num_nodes": hardware.num_nodes,
+        "precision": hardware.precision,
+        "max_steps": max_steps,
+        "log_every_n_steps": log_interval_steps,
+        "logger": list(loggers) or False,
+        "default_root_dir": folder,
+    }
+    options["callbacks"] = list(callbacks)
+    options["plugins"] = plugins
+    options["strategy"] = build_strategy(
+        hardware.strategy, hardware.accelerator, hardware.devices, hardware.num_nodes
+    )
+    # By steps, whatever an epoch of the data is.
+    if validation_interval_steps:
+        options["val_check_interval"] = validation_interval_steps
+        options["check_val_every_n_epoch"] = None
+        options["limit_val_batches"] = None
+    else:
+        options["val_check_interval"] = 1.0
+        options["check_val_every_n_epoch"] = 1
+        options["limit_val_batches"] = 0
+    options["max_epochs"] = -1
+    options["num_sanity_val_steps"] = 0
+    options["enable_checkpointing"] = False
+    options["enable_progress_bar"] = False
+    options["enable_model_summary"] = False
+    options["use_distributed_sampler"] = False
+    return Trainer(**(options | overrides))
+
+
+def _silence_lightning() -> None:
+    """Drops advice of Lightning's that does not apply.
+
+    Our loaders need no workers, our loops no length.
+    """
     for pattern in (
         ".*does not have many workers.*",
         ".*IterableDataset.*has `__len__`.*",
@@ -234,36 +289,6 @@ def build_trainer(
         "lightning.fabric",
     ):
         logging.getLogger(name).setLevel(logging.WARNING)
-    environment = (
-        cluster_environment(hardware.devices, hardware.num_nodes)
-        if hardware.accelerator != "tpu"
-        else None
-    )
-    options: dict[str, Any] = {
-        **{
-            key: getattr(hardware, key)
-            for key in ("accelerator", "devices", "num_nodes", "precision")
-        },
-        "strategy": build_strategy(
-            hardware.strategy, hardware.accelerator, hardware.devices, hardware.num_nodes
-        ),
-        "max_steps": max_steps,
-        "max_epochs": -1,
-        "val_check_interval": validation_interval_steps or 1.0,
-        "check_val_every_n_epoch": None if validation_interval_steps else 1,
-        "limit_val_batches": None if validation_interval_steps else 0,
-        "num_sanity_val_steps": 0,
-        "log_every_n_steps": log_interval_steps,
-        "logger": list(loggers) or False,
-        "callbacks": list(callbacks),
-        "plugins": [AtomicCheckpointIO(), *([environment] if environment else [])],
-        "default_root_dir": folder,
-        **dict.fromkeys(
-            ("enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
-        ),
-        "use_distributed_sampler": False,
-    }
-    return Trainer(**(options | overrides))
 
 
 def stage_callbacks(

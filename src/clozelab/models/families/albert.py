@@ -1,5 +1,6 @@
-"""ALBERT (Lan et al. 2020): narrow embeddings behind a matrix, and layers that share their weights
-in groups.
+"""ALBERT (Lan et al. 2020): narrow embeddings behind a matrix, and layers that share weights.
+
+They share them in groups.
 """
 
 from __future__ import annotations
@@ -41,22 +42,24 @@ class Albert(Family):
         "num_hidden_groups": 1,
     }
 
-    def spell(self, config: EncoderConfig) -> dict[str, Any]:
-        values = super().spell(config)
+    def to_hf_keys(self, config: EncoderConfig) -> dict[str, Any]:
+        values = super().to_hf_keys(config)
         # Their classes have no causal mask and would not look at the key.
-        del values["is_decoder"], values["use_cache"]
+        del values["is_decoder"]
+        del values["use_cache"]
         return {
             **values,
             "inner_group_num": 1,
             "classifier_dropout_prob": config.hidden_dropout_prob,
         }
 
-    def read(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        if (number := values.get("inner_group_num", 1)) != 1:
+    def from_hf_keys(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        number = values.get("inner_group_num", 1)
+        if number != 1:
             raise ValueError(
                 f"config.json: inner_group_num is {number}; only groups of one layer can be read"
             )
-        return super().read({**values, "is_decoder": False})  # theirs never look at it
+        return super().from_hf_keys({**values, "is_decoder": False})  # theirs never look at it
 
 
 FAMILY = Albert()

@@ -1,8 +1,8 @@
 """BERT, and what a family of models is: its heads, its names, its config.json.
 
 A family says which parts its encoders have (`parts`), how it calls tensors (`encoder_name`,
-`head_name`), and how it spells a configuration (`spell`, `read`). A further one is a subclass in a
-file named as its model_type in config.json.
+`head_name`), and how it spells a configuration (`to_hf_keys`, `from_hf_keys`). A further one is a
+subclass in a file named as its model_type in config.json.
 
 Unusual: what Hugging Face's classes of the family would compute otherwise (rotary positions, a
 causal ALBERT, a pooled head on a causal encoder, a BiLSTM) is written with model_type and
@@ -27,27 +27,27 @@ from clozelab.models.config import EncoderConfig
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
 
-# before the model_type and the architecture that others would misread
-OWN_TYPE, OWN_CLASS = "clozelab_", "Clozelab"
-# fields of the configuration that the family's config.json has no key for
-OWN_KEY = "clozelab_encoder"
-# spelt alike here and there; `position_embedding_init` is known to us alone, and others keep it
+# Before the model_type and the architecture that others would misread.
+CUSTOM_MODEL_TYPE_PREFIX = "clozelab_"
+CUSTOM_CLASS_PREFIX = "Clozelab"
+# Holds the fields of the configuration that the family's config.json has no key for.
+EXTRA_CONFIG_KEY = "clozelab_encoder"
+# Spelt alike here and there; `position_embedding_init` is known to us alone, and others keep it.
 PLAIN_KEYS = (
-    *(
-        "vocab_size",
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "intermediate_size",
-        "hidden_act",
-    ),
-    *(
-        "hidden_dropout_prob",
-        "attention_probs_dropout_prob",
-        "max_position_embeddings",
-        "type_vocab_size",
-    ),
-    *("initializer_range", "layer_norm_eps", "position_embedding_init", "pad_token_id"),
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_act",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "initializer_range",
+    "layer_norm_eps",
+    "position_embedding_init",
+    "pad_token_id",
 )
 POOLED_KINDS = frozenset({"nsp", "sop", "classification", "choices"})
 
@@ -59,25 +59,27 @@ class Family:
     class_name: ClassVar[str] = "Bert"
     prefix: ClassVar[str] = "bert."  # before the encoder's tensors in a file that holds heads too
     layer_prefix: ClassVar[str] = "encoder.layer.{}."
-    # inside a layer, ours -> theirs; what is not here is called alike
+    # Names inside a layer, ours -> theirs; what is not here is called alike.
     layer_names: ClassVar[Mapping[str, str]] = {
-        f"attention.{part}": f"attention.self.{part}" for part in ("query", "key", "value")
+        "attention.query": "attention.self.query",
+        "attention.key": "attention.self.key",
+        "attention.value": "attention.self.value",
     }
     encoder_names: ClassVar[Mapping[str, str]] = {}  # the same outside of the layers
-    # the same of heads; the longest beginning counts, then COMMON_HEADS
+    # The same of heads; the longest beginning counts, then COMMON_HEADS.
     head_names: ClassVar[Mapping[str, str]] = {}
-    # the vocabulary projection, which is the word embeddings
+    # The vocabulary projection, which is the word embeddings.
     decoder: ClassVar[str] = "cls.predictions.decoder"
-    # kinds of heads -> their class; the first fits
+    # Kinds of heads -> their class; the first fits.
     pretraining: ClassVar[tuple[tuple[frozenset[str], str], ...]] = (
         (frozenset({"lm", "nsp"}), "ForPreTraining"),
         (frozenset({"lm"}), "ForMaskedLM"),
         (frozenset({"nsp"}), "ForNextSentencePrediction"),
     )
     causal_lm: ClassVar[str] = "LMHeadModel"  # instead of ForMaskedLM, for a causal encoder
-    # fields of EncoderConfig that its config.json spells alike
+    # Fields of EncoderConfig that its config.json spells alike.
     keys: ClassVar[tuple[str, ...]] = PLAIN_KEYS
-    # fields of EncoderConfig that its config.json does not name
+    # Fields of EncoderConfig that its config.json does not name.
     parts: ClassVar[Mapping[str, Any]] = {}
     defaults: ClassVar[Mapping[str, Any]] = {  # of keys that a config.json leaves out
         "hidden_act": "gelu",
@@ -90,7 +92,7 @@ class Family:
         "pad_token_id": 0,
     }
     lm_act: ClassVar[str | None] = None  # activation before the vocabulary; None: the encoder's
-    # heads with a dense layer instead of the pooler's -> its activation
+    # Heads with a dense layer instead of the pooler's -> its activation.
     dense_heads: ClassVar[Mapping[str, str]] = {}
 
     # Heads
@@ -104,9 +106,11 @@ class Family:
         input_size: int | None = None,
         generator: torch.Generator | None = None,
     ) -> nn.Module:
-        """A fresh head on `encoder`; ValueError for a kind that is not named above. `num_labels` is
-        of classification and tags (1: a regression), `input_size` of what stands between head and
-        encoder."""
+        """A fresh head on `encoder`; ValueError for a kind that is not named above.
+
+        `num_labels` is of classification and tags (1: a regression), `input_size` of what stands
+        between head and encoder.
+        """
         config = encoder.config
         if kind == "rtd":
             return heads.ReplacedTokenHead(config, generator)
@@ -121,7 +125,8 @@ class Family:
             return heads.SequenceClassificationHead(config, 2, generator=generator)
         if kind not in ("classification", "tags", "choices"):
             raise ValueError(f"there is no head of kind {kind!r}; known: {', '.join(COMMON_HEADS)}")
-        num_labels = 1 if kind == "choices" else num_labels
+        if kind == "choices":
+            num_labels = 1
         if kind in self.dense_heads and input_size is None:
             return heads.DenseClassificationHead(
                 config, num_labels, self.dense_heads[kind], generator
@@ -130,75 +135,94 @@ class Family:
 
     def architecture(self, kinds: Collection[str], is_causal: bool = False) -> str:
         """The class of transformers that holds these heads."""
-        suffix = next(
-            (name for needed, name in (*TASKS, *self.pretraining) if needed <= set(kinds)), "Model"
-        )
-        return self.class_name + (
-            self.causal_lm if is_causal and suffix == "ForMaskedLM" else suffix
-        )
+        suffix = "Model"
+        for needed, name in (*TASKS, *self.pretraining):
+            if needed <= set(kinds):
+                suffix = name
+                break
+        if is_causal and suffix == "ForMaskedLM":
+            suffix = self.causal_lm
+        return self.class_name + suffix
 
     def kinds(self, architecture: str) -> frozenset[str]:
         """The heads of a class of transformers, or of ours; ValueError lists the known ones."""
         suffixes = {suffix: kinds for kinds, suffix in (*TASKS, *self.pretraining)}
         suffixes |= {"Model": frozenset(), self.causal_lm: frozenset({"lm"})}
-        known = {self.class_name + suffix: kinds for suffix, kinds in suffixes.items()}
-        if architecture.removeprefix(OWN_CLASS) not in known:
+        classes = {self.class_name + suffix: kinds for suffix, kinds in suffixes.items()}
+        class_name = architecture.removeprefix(CUSTOM_CLASS_PREFIX)
+        if class_name not in classes:
             raise ValueError(
                 f"config.json: the architecture is {architecture}; supported:"
-                f" {', '.join(sorted(known))}"
+                f" {', '.join(sorted(classes))}"
             )
-        return known[architecture.removeprefix(OWN_CLASS)]
+        return classes[class_name]
 
     def reads_pooler(self, kinds: Collection[str]) -> bool:
         """Whether the class that holds these heads has the pooler."""
-        return self.parts.get("pooler", True) and (
-            not kinds or bool(POOLED_KINDS & {*kinds} - {*self.dense_heads})
-        )
+        if not self.parts.get("pooler", True):
+            return False
+        readers = POOLED_KINDS & set(kinds) - set(self.dense_heads)
+        return not kinds or bool(readers)
 
     # Names of tensors
 
     def encoder_name(self, name: str) -> str:
-        """The name of an encoder's tensor in a file, without the family's prefix; query, key and
-        value apart.
+        """The name of an encoder's tensor in a file, without the family's prefix.
+
+        Query, key and value stand apart in both names.
         """
         module, _, leaf = name.rpartition(".")
         if module.startswith("layer."):
             _, number, inner = module.split(".", 2)
-            return f"{self.layer_prefix.format(number)}{self.layer_names.get(inner, inner)}.{leaf}"
+            layer = self.layer_prefix.format(number)
+            return f"{layer}{self.layer_names.get(inner, inner)}.{leaf}"
         return f"{self.encoder_names.get(module, module)}.{leaf}"
 
     def head_name(self, kind: str, name: str) -> str:
         """The name of a head's tensor in a file."""
-        known, path = {**COMMON_HEADS, **self.head_names}, f"{kind}.{name}".split(".")
+        names = {**COMMON_HEADS, **self.head_names}
+        path = f"{kind}.{name}".split(".")
+        # The longest beginning that has a name of its own.
         for length in range(len(path), 0, -1):
             beginning = ".".join(path[:length])
-            if beginning in known:
-                return ".".join([known[beginning], *path[length:]])
+            if beginning in names:
+                return ".".join([names[beginning], *path[length:]])
         return f"{kind}.{name}"
 
     def is_head(self, name: str) -> bool:
         """Whether a tensor of a file without prefixes belongs to a head."""
-        known = {"bilstm", "cls", self.decoder, *COMMON_HEADS.values(), *self.head_names.values()}
-        return name.startswith(tuple(f"{beginning.split('.')[0]}." for beginning in known))
+        names = {"bilstm", "cls", self.decoder, *COMMON_HEADS.values(), *self.head_names.values()}
+        first = name.partition(".")[0]
+        return first != name and first in {known.partition(".")[0] for known in names}
 
     # config.json
 
     def to_hf(self, config: EncoderConfig, kinds: Collection[str] = ()) -> dict[str, Any]:
-        """The content of config.json for an encoder with heads of these kinds; transformers keeps
-        unknown keys.
+        """The content of config.json for an encoder with heads of these kinds.
+
+        transformers keeps unknown keys.
         """
-        values, architecture = self.spell(config), self.architecture(kinds, config.is_causal)
-        pools_first = config.pools_first_token
-        understood = EncoderConfig(**self.read(values), pools_first_token=pools_first).to_dict()
-        different = {
-            name: value for name, value in config.to_dict().items() if value != understood[name]
-        }
+        values = self.to_hf_keys(config)
+        architecture = self.architecture(kinds, config.is_causal)
+        # What a reader of these keys would not know of the encoder.
+        read_back = EncoderConfig(
+            **self.from_hf_keys(values), pools_first_token=config.pools_first_token
+        ).to_dict()
+        extra = {}
+        for name, value in config.to_dict().items():
+            if value != read_back[name]:
+                extra[name] = value
         # Their classes always have token types, leave out a BiLSTM, and pool the first token, which
         # sees only itself under a causal mask.
-        is_misread = not config.type_vocab_size or not set(kinds) <= set(COMMON_HEADS)
-        if different or is_misread or (config.pools_last_token and POOLED_KINDS & set(kinds)):
-            architecture = OWN_CLASS + architecture
-            values |= {"model_type": OWN_TYPE + self.model_type, OWN_KEY: different}
+        is_misread = (
+            not config.type_vocab_size
+            or not set(kinds) <= set(COMMON_HEADS)
+            or (config.pools_last_token and POOLED_KINDS & set(kinds))
+        )
+        if extra or is_misread:
+            architecture = CUSTOM_CLASS_PREFIX + architecture
+            values["model_type"] = CUSTOM_MODEL_TYPE_PREFIX + self.model_type
+            values[EXTRA_CONFIG_KEY] = extra
         return values | {"architectures": [architecture]}
 
     def from_hf(self, values: Mapping[str, Any]) -> EncoderConfig:
@@ -213,18 +237,18 @@ class Family:
             raise ValueError(
                 "config.json: add_cross_attention is true; an encoder has no cross-attention"
             )
-        known = {
-            **self.defaults,
-            **{key: value for key, value in values.items() if value is not None},
-        }
-        if missing := [name for name in self.keys if name not in known]:
+        given = {key: value for key, value in values.items() if value is not None}
+        complete = {**self.defaults, **given}
+        missing = [name for name in self.keys if name not in complete]
+        if missing:
             model = self.class_name.upper()
             raise ValueError(
                 f"config.json lacks {', '.join(missing)}: not a complete {model} configuration"
             )
-        return EncoderConfig(**{**self.read(known), **values.get(OWN_KEY, {})})
+        arguments = self.from_hf_keys(complete) | values.get(EXTRA_CONFIG_KEY, {})
+        return EncoderConfig(**arguments)
 
-    def spell(self, config: EncoderConfig) -> dict[str, Any]:
+    def to_hf_keys(self, config: EncoderConfig) -> dict[str, Any]:
         """config.json of a configuration, as far as the family has keys for it."""
         return {
             "model_type": self.model_type,
@@ -235,7 +259,7 @@ class Family:
             **{name: getattr(config, name) for name in self.keys},
         }
 
-    def read(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def from_hf_keys(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments of EncoderConfig, from a complete config.json."""
         plain = {name: values[name] for name in self.keys}
         is_causal = bool(values.get("is_decoder", False))
@@ -254,13 +278,10 @@ COMMON_HEADS: Mapping[str, str] = {
     "spans": "qa_outputs",
     "siamese": "siamese",
 }
-TASKS = tuple(
-    (frozenset({kind}), f"For{name}")
-    for kind, name in (
-        ("choices", "MultipleChoice"),
-        ("tags", "TokenClassification"),
-        ("classification", "SequenceClassification"),
-        ("spans", "QuestionAnswering"),
-    )
+TASKS = (
+    (frozenset({"choices"}), "ForMultipleChoice"),
+    (frozenset({"tags"}), "ForTokenClassification"),
+    (frozenset({"classification"}), "ForSequenceClassification"),
+    (frozenset({"spans"}), "ForQuestionAnswering"),
 )
 FAMILY = Family()

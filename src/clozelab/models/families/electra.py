@@ -1,5 +1,4 @@
-"""ELECTRA (Clark et al. 2020): a discriminator that finds replaced tokens, and the narrower
-generator that made them.
+"""ELECTRA (Clark et al. 2020): a discriminator of replaced tokens, and its narrower generator.
 
 Both are encoders without a pooler, and share their embeddings while they are trained; each has a
 folder of its own.
@@ -36,17 +35,21 @@ class Electra(Family):
     dense_heads: ClassVar[Mapping[str, str]] = {"classification": "gelu", "choices": "gelu"}
 
 
-def narrower(config: EncoderConfig, width: str | float | Fraction) -> EncoderConfig:
-    """A generator for this discriminator: as deep, with embeddings as wide, and otherwise `width`
-    times as wide and with as many times the heads; ValueError where that gives no whole sizes."""
+def generator_config(config: EncoderConfig, width: str | float | Fraction) -> EncoderConfig:
+    """A generator for this discriminator: as deep, with embeddings as wide.
+
+    Otherwise it is `width` times as wide, with as many times the heads. ValueError where that gives
+    no whole sizes.
+    """
     ratio = Fraction(str(width))
     sizes: dict[str, Any] = {}
     for name in ("hidden_size", "num_attention_heads", "intermediate_size"):
-        size = getattr(config, name) * ratio
+        discriminator_size = getattr(config, name)
+        size = discriminator_size * ratio
         if size.denominator != 1 or not size > 0:
-            wanted = f"choose a width that divides the discriminator's {getattr(config, name)}"
             raise ValueError(
-                f"a generator of width {width} would have {name} {float(size):g}: {wanted}"
+                f"a generator of width {width} would have {name} {float(size):g}: choose a width"
+                f" that divides the discriminator's {discriminator_size}"
             )
         sizes[name] = int(size)
     return replace(config, **sizes)

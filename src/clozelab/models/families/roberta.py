@@ -1,8 +1,7 @@
-"""RoBERTa (Liu et al. 2019): BERT's layers; positions begin behind the padding id, and there is one
-token type.
+"""RoBERTa (Liu et al. 2019): BERT's layers; positions begin behind the padding id.
 
-Its classification head has a dense layer of its own, so that the pooler is read by multiple choice
-alone.
+There is one token type. Its classification head has a dense layer of its own, so that the pooler is
+read by multiple choice alone.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ class Roberta(Family):
     lm_act = "gelu"
     dense_heads: ClassVar[Mapping[str, str]] = {"classification": "tanh"}
 
-    def spell(self, config: EncoderConfig) -> dict[str, Any]:
-        values = super().spell(config)
+    def to_hf_keys(self, config: EncoderConfig) -> dict[str, Any]:
+        values = super().to_hf_keys(config)
         # Theirs counts the entries before the first position.
         values["max_position_embeddings"] += config.pad_token_id + 1
         return values
 
-    def read(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        arguments = super().read(values)
+    def from_hf_keys(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        arguments = super().from_hf_keys(values)
         arguments["max_position_embeddings"] -= arguments["pad_token_id"] + 1
         return arguments
 

@@ -18,22 +18,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# in one projection chunk, 512 rows at V 8,192; measured: fewer add up [V, H] more often
+# In one projection chunk, 512 rows at V 8,192; measured: fewer add up [V, H] more often.
 CHUNK_LOGITS = 1 << 22
 MIN_CHUNK_ROWS = 256
-# not measured: a launch costs more than memory there (0.8 GB with bf16)
+# Not measured: a launch costs more than memory there (0.8 GB with bf16).
 ACCELERATOR_CHUNK_LOGITS = 1 << 27
 CACHED_LOGITS = 1 << 19  # logits in one softmax block: 2 MB as fp32, what stays in a core's cache
 IGNORED_LABEL = -100
-# a smaller one is not read from the softmax, whose fp32 ends there, but from the logits
+# A smaller one is not read from the softmax, whose fp32 ends there, but from the logits.
 SURE_PROB = 1e-30
 
 
 @dataclass(frozen=True)
 class PredictionLoss:
-    """Sums over the predicted positions, so that any number of them can be added before
-    dividing.
-    """
+    """Sums over the predicted positions: any number of them can be added before dividing."""
 
     loss_sum: Tensor  # fp32 scalar, nats
     num_correct: Tensor  # int64 scalar: positions whose largest logit is the label's
@@ -42,11 +40,12 @@ class PredictionLoss:
 
 @dataclass
 class _Sums:
-    """What the chunks add to; a gradient is None before the first chunk, and for good where none is
-    wanted.
+    """What the chunks add to.
+
+    A gradient is None before the first chunk, and for good where nobody needs it.
     """
 
-    wanted: tuple[bool, ...]  # gradients somebody will ask for: hidden, weight, bias
+    needed: tuple[bool, ...]  # gradients somebody will ask for: hidden, weight, bias
     loss: Tensor
     num_correct: Tensor
     grad_hidden: Tensor | None = None
@@ -61,16 +60,20 @@ def linear_cross_entropy(
 
     hidden [P, H], weight [V, H], bias [V], labels int64 [P] (-100: no label, no loss); P may be 0.
     Matrix products run in autocast's type where autocast is on; the softmax is fp32, and so are the
-    sums over chunks."""
-    wanted = tuple(
-        leaf.requires_grad and torch.is_grad_enabled() for leaf in (hidden, weight, bias)
+    sums over chunks.
+    """
+    is_grad = torch.is_grad_enabled()
+    needed = (
+        is_grad and hidden.requires_grad,
+        is_grad and weight.requires_grad,
+        is_grad and bias.requires_grad,
     )
     device_type = hidden.device.type
     in_autocast = torch.is_autocast_enabled(device_type)
     dtype = torch.get_autocast_dtype(device_type) if in_autocast else hidden.dtype
     chunk = CHUNK_LOGITS if _on_cpu(hidden) else ACCELERATOR_CHUNK_LOGITS
     loss_sum, num_correct = _LinearCrossEntropy.apply(
-        hidden, weight, bias, labels, dtype, wanted, chunk
+        hidden, weight, bias, labels, dtype, needed, chunk
     )
     return PredictionLoss(loss_sum, num_correct, (labels >= 0).sum())
 
@@ -84,20 +87,24 @@ class _LinearCrossEntropy(torch.autograd.Function):
         bias: Tensor,
         labels: Tensor,
         dtype: torch.dtype,
-        wanted: tuple[bool, ...],
+        needed: tuple[bool, ...],
         chunk_logits: int,
     ) -> tuple[Tensor, Tensor]:
-        num_rows, vocab_size = hidden.shape[0], weight.shape[0]
+        num_rows = hidden.shape[0]
+        vocab_size = weight.shape[0]
         sums = _Sums(
-            wanted,
+            needed,
             loss=torch.zeros((), dtype=torch.float32, device=hidden.device),
             num_correct=torch.zeros((), dtype=torch.int64, device=hidden.device),
-            grad_hidden=torch.empty_like(hidden) if wanted[0] else None,
         )
+        if needed[0]:
+            sums.grad_hidden = torch.empty_like(hidden)
         chunk_rows = min(num_rows, max(MIN_CHUNK_ROWS, chunk_logits // vocab_size))
         # One buffer for all chunks: fresh memory of this size costs page faults.
         buffer = torch.empty(chunk_rows, vocab_size, dtype=dtype, device=hidden.device)
-        low_hidden, low_weight, low_bias = hidden.to(dtype), weight.to(dtype), bias.to(dtype)
+        low_hidden = hidden.to(dtype)
+        low_weight = weight.to(dtype)
+        low_bias = bias.to(dtype)
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, num_rows, max(1, chunk_rows)):
                 rows = slice(start, start + chunk_rows)
@@ -106,8 +113,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 logits = torch.addmm(low_bias, chunk, low_weight.t(), out=buffer[: chunk.shape[0]])
                 _softmax_blocks(logits, labels[rows], sums)
                 _multiply_out(logits, chunk, low_weight, sums, rows)
-        grad_weight = _finished(sums.grad_weight, weight, wanted[1])
-        ctx.gradients = (sums.grad_hidden, grad_weight, _finished(sums.grad_bias, bias, wanted[2]))
+        grad_weight = _finished(sums.grad_weight, weight, needed[1])
+        grad_bias = _finished(sums.grad_bias, bias, needed[2])
+        ctx.gradients = (sums.grad_hidden, grad_weight, grad_bias)
         ctx.mark_non_differentiable(sums.num_correct)
         return sums.loss, sums.num_correct
 
@@ -117,7 +125,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
             raise RuntimeError(
                 "linear_cross_entropy: backward ran already; its gradients are handed out once"
             )
-        gradients, ctx.gradients = ctx.gradients, None
+        gradients = ctx.gradients
+        ctx.gradients = None
         for gradient in gradients:
             if gradient is not None:
                 gradient.mul_(grads[0])
@@ -128,66 +137,68 @@ def _on_cpu(x: Tensor) -> bool:
     return x.device.type == "cpu"
 
 
-def _finished(grad: Tensor | None, parameter: Tensor, wanted: bool) -> Tensor | None:
+def _finished(grad: Tensor | None, parameter: Tensor, is_needed: bool) -> Tensor | None:
     """The sum in the parameter's type; zero when there was no chunk."""
-    if grad is None:
-        return torch.zeros_like(parameter) if wanted else None
-    return grad.to(parameter.dtype)
+    if grad is not None:
+        return grad.to(parameter.dtype)
+    if is_needed:
+        return torch.zeros_like(parameter)
+    return None
 
 
 def _softmax_blocks(logits: Tensor, labels: Tensor, sums: _Sums) -> None:
-    """Adds loss and correct count of logits [C, V]; turns them into d loss / d logits, in place,
-    where wanted.
+    """Adds loss and correct count of logits [C, V].
+
+    Turns them into d loss / d logits, in place, where that is needed.
     """
     on_cpu = _on_cpu(logits)
     block_rows = max(1, CACHED_LOGITS // logits.shape[1]) if on_cpu else logits.shape[0]
-    valid = labels >= 0
-    all_valid = on_cpu and bool(valid.all())
+    has_label = labels >= 0
+    all_labelled = on_cpu and bool(has_label.all())
     for start in range(0, logits.shape[0], block_rows):
         rows = slice(start, start + block_rows)
-        block, targets = logits[rows], labels[rows].clamp_min(0)[:, None]
+        block = logits[rows]
+        targets = labels[rows].clamp_min(0)[:, None]  # [rows, 1]
         probs = torch.softmax(block, dim=-1, dtype=torch.float32)
-        target_probs = probs.gather(1, targets)  # [rows, 1]
+        target_probs = probs.gather(1, targets)
+        # The gradient of a row: its probabilities, with 1 taken from the target's.
         probs.scatter_(1, targets, target_probs - 1.0)
         log_probs, correct = _scored(block, probs, target_probs, targets)
-        if not all_valid:
-            probs.mul_(valid[rows, None])
-            log_probs, correct = log_probs * valid[rows], correct & valid[rows]
+        if not all_labelled:
+            probs.mul_(has_label[rows, None])
+            log_probs = log_probs * has_label[rows]
+            correct = correct & has_label[rows]
         sums.loss -= log_probs.sum()
         sums.num_correct += correct.sum()
-        if any(sums.wanted):
+        if any(sums.needed):
             block.copy_(probs)
 
 
 def _scored(
-    logits: Tensor, others: Tensor, target_probs: Tensor, targets: Tensor
+    logits: Tensor, signed_probs: Tensor, target_probs: Tensor, targets: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """fp32 [rows]: the target's log-probability; bool [rows]: it is the argmax, of a tie the first,
-    as torch.argmax.
+    """fp32 [rows]: the target's log-probability; bool [rows]: whether it is the argmax.
 
-    others [rows, V]: probabilities with the target's made negative; target_probs, targets [rows,
-    1]. Half-precision logits tie often: counting every tie as correct would flatter the accuracy.
-    On the CPU an argmax costs ten times a maximum, so only tied rows pay for it; elsewhere nothing
-    waits for the device.
+    Of a tie the first is, as for torch.argmax. signed_probs [rows, V]: probabilities with the
+    target's made negative; target_probs, targets [rows, 1]. Half-precision logits tie often:
+    counting every tie as correct would flatter the accuracy. On the CPU an argmax costs ten times a
+    maximum, so only tied rows pay for it; elsewhere nothing waits for the device.
     """
     log_probs = target_probs.log()
-    if not _on_cpu(others):
-        best, index = others.max(dim=-1, keepdim=True)
+    if not _on_cpu(signed_probs):
+        best, index = signed_probs.max(dim=-1, keepdim=True)
         # Where the target is nearly impossible, `best` is the largest of all.
-        from_logits = (
-            logits.gather(1, targets).float() - logits.gather(1, index).float() + best.log()
-        )
-        log_probs = torch.where(target_probs < SURE_PROB, from_logits, log_probs)
-        return log_probs.squeeze(1), (
-            (target_probs > best) | ((target_probs == best) & (targets < index))
-        ).squeeze(1)
-    best = others.amax(dim=-1, keepdim=True)
+        gap = logits.gather(1, targets).float() - logits.gather(1, index).float()
+        log_probs = torch.where(target_probs < SURE_PROB, gap + best.log(), log_probs)
+        is_tied_first = (target_probs == best) & (targets < index)
+        correct = (target_probs > best) | is_tied_first
+        return log_probs.squeeze(1), correct.squeeze(1)
+    best = signed_probs.amax(dim=-1, keepdim=True)
     correct = (target_probs > best).squeeze(1)
-    tied, rare = (
-        is_so.nonzero()[:, 0] for is_so in (target_probs == best, target_probs < SURE_PROB)
-    )
+    tied = (target_probs == best).nonzero()[:, 0]
+    rare = (target_probs < SURE_PROB).nonzero()[:, 0]
     if tied.numel():
-        correct[tied] = targets[tied, 0] < others[tied].argmax(dim=-1)
+        correct[tied] = targets[tied, 0] < signed_probs[tied].argmax(dim=-1)
     if rare.numel():
         log_probs[rare] = logits[rare].float().log_softmax(dim=-1).gather(1, targets[rare])
     return log_probs.squeeze(1), correct
@@ -199,14 +210,17 @@ def _multiply_out(
     """grad_logits [C, V], hidden [C, H] -> the chunk's share of every gradient."""
     if sums.grad_hidden is not None:
         sums.grad_hidden[rows] = grad_logits @ weight
-    if sums.wanted[1]:
+    if sums.needed[1]:
         if sums.grad_weight is None:
             sums.grad_weight = (grad_logits.t() @ hidden).float()
         elif grad_logits.dtype == torch.float32:
             sums.grad_weight.addmm_(grad_logits.t(), hidden)
         else:
             sums.grad_weight += grad_logits.t() @ hidden
-    if sums.wanted[2]:
-        # sum(dtype=float32) would first copy the chunk: 5 x the time
+    if sums.needed[2]:
+        # sum(dtype=float32) would first copy the chunk: 5 x the time.
         grad_bias = grad_logits.sum(dim=0).float()
-        sums.grad_bias = grad_bias if sums.grad_bias is None else sums.grad_bias.add_(grad_bias)
+        if sums.grad_bias is None:
+            sums.grad_bias = grad_bias
+        else:
+            sums.grad_bias += grad_bias

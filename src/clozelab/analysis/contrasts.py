@@ -1,0 +1,591 @@
+"""Contrasts: sums of weighted cells that a test compares with zero, or with a margin.
+
+The difference of two rows is one, and so is a difference of differences, or the gap of two
+learning curves at a place between their points.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import fmean
+from typing import NamedTuple
+
+from clozelab.analysis.comparability import (
+    find_incomparability,
+    group_by,
+    provenance_differences,
+)
+from clozelab.analysis.reasons import (
+    BelowFloor,
+    CellCaution,
+    DifferentContext,
+    DifferentMetric,
+    DifferentSplits,
+    DifferentTargets,
+    DuplicateSeeds,
+    Incomparability,
+    Missing,
+    NoCommonSeed,
+    NoCompleteRun,
+    NoScoresOfMetric,
+    ProvenanceDifference,
+)
+from clozelab.analysis.schema import SequentialDesign
+from clozelab.analysis.scores import Cell, DataColumn, ScoredRun, ScoreTable
+from clozelab.analysis.sequential import sequential_p
+from clozelab.analysis.statistics import (
+    PRETRAINING_SEEDS,
+    Estimate,
+    Scores,
+    Seeds,
+    estimate_contrast,
+)
+
+MINUS = "\u2212"
+# figures of pre-training whose size depends on which tokens an objective predicts
+LOSS_FIGURES = ("validation/loss", "validation/perplexity", "validation/accuracy")
+
+
+class ContrastTerm(NamedTuple):
+    """A cell and its weight in a contrast."""
+
+    weight: float
+    row: str
+    column: DataColumn
+
+
+@dataclass(frozen=True)
+class ContrastKey:
+    """What a test is about: two contrasts with one key test the same hypothesis.
+
+    A contrast and its negation, with the rows exchanged, have one key.
+    """
+
+    # (weight, row, key of the data set)
+    terms: tuple[tuple[float, str, str], ...]
+    # of equivalence; 0: against zero
+    margin: float
+
+    @classmethod
+    def of(cls, terms: Iterable[tuple[float, str, str]], margin: float) -> ContrastKey:
+        plain = sorted(terms)
+        negated = sorted((-weight, row, key) for weight, row, key in plain)
+        return cls(tuple(min(plain, negated)), margin)
+
+    def for_history(self) -> str:
+        """The text under which the analysis log knows the hypothesis.
+
+        The weights between two checkpoints are other ones with every added seed, so there only
+        their sign counts. The margin does not count: whoever has seen a difference knows which
+        margins hold it.
+        """
+        terms: list[tuple[float, str, str]] = []
+        for weight, row, key in self.terms:
+            sign_only = math.copysign(0.5, weight) if weight % 1 else weight
+            terms.append((sign_only, row, key))
+        key_without_weights = ContrastKey.of(terms, 0.0)
+        return " ".join(
+            f"{weight:+g} {row} on {key}" for weight, row, key in key_without_weights.terms
+        )
+
+
+@dataclass(frozen=True)
+class SeedSet:
+    """The seeds that all cells of a contrast have."""
+
+    pretraining: tuple[int, ...] = ()
+    finetuning: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, seeds: Iterable[Seeds]) -> SeedSet:
+        pairs = list(seeds)
+        return cls(
+            tuple(sorted({pretrain_seed for pretrain_seed, _ in pairs})),
+            tuple(sorted({finetune_seed for _, finetune_seed in pairs})),
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> SeedSet:
+        """The reverse of `str`: "1 2 3/1 2"."""
+        pretraining, _, finetuning = text.partition("/")
+        return cls(tuple(map(int, pretraining.split())), tuple(map(int, finetuning.split())))
+
+    def __str__(self) -> str:
+        if not self.pretraining:
+            return ""
+        return f"{' '.join(map(str, self.pretraining))}/{' '.join(map(str, self.finetuning))}"
+
+    def is_start_of(self, later: SeedSet) -> bool:
+        """Whether `later` only goes on with more pre-training seeds."""
+        start = later.pretraining[: len(self.pretraining)]
+        return self.pretraining == start and self.finetuning == later.finetuning
+
+
+@dataclass(frozen=True)
+class Obstacles:
+    """What keeps a contrast from being tested."""
+
+    incomparability: Incomparability | None = None
+    missing: Missing | None = None
+    # seeds of its cells that are one and the same run
+    duplicates: tuple[DuplicateSeeds, ...] = ()
+    # a cell of it has no run that read its input
+    every_run_collapsed: bool = False
+
+    @property
+    def is_comparable(self) -> bool:
+        return self.incomparability is None and self.missing is None
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a reader must know beside a contrast; none of it keeps it from being tested."""
+
+    # to how many tokens its cells' texts were cut, where that is not the same for all
+    text_lengths: tuple[tuple[int, ...], ...] = ()
+    provenance: tuple[ProvenanceDifference, ...] = ()
+    # rows below their floor, unless the contrast is the difference from that floor
+    below_floor: tuple[BelowFloor, ...] = ()
+    # cells that lack runs, or have collapsed ones
+    cells: tuple[CellCaution, ...] = ()
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """One difference that a verdict rests on, in the column's unit."""
+
+    # which one it is, where a claim has several
+    label: str
+    terms: tuple[ContrastTerm, ...]
+    # None where no seed is common to all cells
+    difference: Estimate | None
+    # of equivalence: it is tested against the end that is nearer to it; 0: against zero
+    margin: float = 0.0
+    obstacles: Obstacles = Obstacles()
+    context: Context = Context()
+    # some run behind it gave one answer to everything
+    has_collapsed: bool = False
+    # the difference over the runs that did not, where some did
+    without_collapsed: Estimate | None = None
+    seeds: SeedSet = SeedSet()
+    design: SequentialDesign | None = None
+    # it at each interim analysis of the design, the last one being over all of the design's seeds
+    interim: tuple[Contrast, ...] = ()
+
+    @cached_property
+    def key(self) -> ContrastKey:
+        terms = [(term.weight, term.row, term.column.key) for term in self.terms]
+        return ContrastKey.of(terms, self.margin)
+
+    @cached_property
+    def is_tested(self) -> bool:
+        """Whether there is an interval over pre-training seeds that may decide something."""
+        obstacles = self.obstacles
+        if self.difference is None or not obstacles.is_comparable:
+            return False
+        if obstacles.every_run_collapsed or obstacles.duplicates:
+            return False
+        has_basis = self.difference.basis == PRETRAINING_SEEDS
+        return has_basis and not self.difference.has_no_spread
+
+    @cached_property
+    def p_value(self) -> float | None:
+        """Two-sided, of one analysis of all seeds; None where nothing is tested.
+
+        Where some runs collapsed it is the larger one, with or without them: none of them may
+        decide a claim.
+        """
+        if self.difference is None or not self.is_tested:
+            return None
+        if self.rests_on_collapsed:
+            return 1.0
+        p_values: list[float] = []
+        for estimate in self._with_and_without_collapsed():
+            p_value = estimate.p_value(math.copysign(self.margin, estimate.mean))
+            if p_value is not None:
+                p_values.append(p_value)
+        return max(p_values, default=None)
+
+    @cached_property
+    def sequentially_adjusted_p(self) -> float | None:
+        """What a verdict rests on: the plain p, or under a sequential design that of all analyses.
+
+        It is None before the design's first analysis. An analysis at which the mean lay on the
+        other side of what is tested says nothing for where it lies now.
+        """
+        if self.design is None or self.p_value is None:
+            return self.p_value
+        if not self.interim:
+            return None
+        is_low = self._is_low(self.decided_on)
+        p_values: list[float] = []
+        for analysis in self.interim:
+            is_other_side = self._is_low(analysis.difference) != is_low
+            if analysis.p_value is None or is_other_side:
+                p_values.append(1.0)
+            else:
+                p_values.append(analysis.p_value)
+        return sequential_p(p_values, self.design.first, self.design.most)
+
+    @property
+    def decided_on(self) -> Estimate | None:
+        """The difference whose side a verdict names: under a design that of the last analysis."""
+        return self.interim[-1].difference if self.interim else self.difference
+
+    @property
+    def standardized_effects(self) -> list[float]:
+        """How far the mean lies from what a test has to exclude, in standard deviations.
+
+        Within a margin these are both ends. With collapsed runs it is the nearer of the means with
+        and without them.
+        """
+        candidates: list[list[float]] = []
+        for estimate in self._with_and_without_collapsed():
+            size = abs(estimate.mean)
+            gaps = [size - self.margin]
+            if size < self.margin:
+                gaps = [self.margin - size, self.margin + size]
+            candidates.append([_in_deviations(gap, estimate.sd) for gap in gaps])
+        return min(candidates, key=min, default=[])
+
+    @property
+    def rests_on_collapsed(self) -> bool:
+        """Whether the runs that did not collapse say something else, or too little."""
+        if self.difference is None or not self.has_collapsed:
+            return False
+        others = self.without_collapsed
+        if others is None or others.basis != PRETRAINING_SEEDS or others.has_no_spread:
+            return True
+        return self._is_low(self.difference) != self._is_low(others)
+
+    def _with_and_without_collapsed(self) -> list[Estimate]:
+        estimates = (self.difference, self.without_collapsed)
+        return [estimate for estimate in estimates if estimate is not None]
+
+    def _is_low(self, estimate: Estimate | None) -> bool:
+        """On which side of what is tested a mean lies: within the margin, or below zero."""
+        mean = estimate.mean if estimate else math.nan
+        return abs(mean) < self.margin if self.margin else mean < 0.0
+
+
+def _in_deviations(gap: float, sd: float | None) -> float:
+    if sd:
+        return gap / sd
+    return math.inf if gap > 1e-9 else 0.0
+
+
+@dataclass(frozen=True)
+class LearningCurve:
+    """One arm along its pre-training, on a data set."""
+
+    name: str
+    # "tokens", "flops", "seconds"; empty for shares of the steps
+    unit: str
+    # (amount, row), in order
+    points: tuple[tuple[float, str], ...]
+
+    @property
+    def start(self) -> float:
+        return self.points[0][0]
+
+    @property
+    def end(self) -> float:
+        return self.points[-1][0]
+
+    def rows_around(self, amount: float) -> list[tuple[float, str]]:
+        """(weight, row) of the rows around an amount.
+
+        Between them scores are straight lines over the logarithm of the amount.
+        """
+        amounts = [known for known, _ in self.points]
+        index = bisect_right(amounts, amount) - 1
+        left, row = self.points[index]
+        is_last = index + 1 == len(self.points)
+        if left == amount or is_last:
+            return [(1.0, row)]
+        right, next_row = self.points[index + 1]
+        share = math.log(amount / left) / math.log(right / left)
+        return [(1.0 - share, row), (share, next_row)]
+
+
+# -- making contrasts of a table -----------------------------------------------------------------
+
+
+def contrast_rows(
+    table: ScoreTable,
+    first: str,
+    second: str,
+    column: DataColumn,
+    *,
+    label: str = "",
+    margin: float = 0.0,
+) -> Contrast:
+    """The difference of two rows on one data set, whether or not a claim is about it."""
+    terms = (ContrastTerm(1.0, first, column), ContrastTerm(-1.0, second, column))
+    return make_contrast(table, terms, label=label, margin=margin)
+
+
+def make_contrast(
+    table: ScoreTable, terms: tuple[ContrastTerm, ...], *, label: str = "", margin: float = 0.0
+) -> Contrast:
+    """A contrast with all that is known of its cells."""
+    cells = [table.cells[term.row, term.column.key] for term in terms]
+    paired = _paired_cells(terms, cells)
+    difference = _difference(terms, [cell.scores for cell in paired])
+    has_collapsed = any(cell.num_collapsed for cell in cells)
+    without_collapsed = None
+    if has_collapsed:
+        without_collapsed = _difference(terms, [cell.healthy for cell in paired])
+
+    contrast = Contrast(
+        label=label,
+        terms=terms,
+        difference=difference,
+        margin=margin,
+        obstacles=Obstacles(
+            incomparability=_incomparability(table, terms, cells),
+            missing=_missing(table, terms, paired, difference),
+            duplicates=_duplicates(table, terms, paired),
+            every_run_collapsed=any(cell.is_collapsed for cell in cells),
+        ),
+        context=Context(
+            text_lengths=_text_lengths(cells),
+            provenance=_provenance(table, terms),
+            below_floor=_below_floor(table, terms),
+            cells=_cell_cautions(table, terms),
+        ),
+        has_collapsed=has_collapsed,
+        without_collapsed=without_collapsed,
+        seeds=SeedSet.of(_common_seeds([cell.scores for cell in paired])),
+    )
+    design = table.spec.stopping
+    if design is None:
+        return contrast
+    return replace(contrast, design=design, interim=_interim(contrast, design, paired))
+
+
+def _paired_cells(terms: Sequence[ContrastTerm], cells: Sequence[Cell]) -> list[Cell]:
+    """The cells as a difference pairs them by seed.
+
+    Cells of several data sets may have unlike seeds: a measure has one number a pre-training seed,
+    a task may have several, and pairs would leave out all but one. Such cells are averaged over
+    those fine-tuning seeds that each data set's cells have in common.
+    """
+    finetune_seeds = {frozenset(seed for _, seed in cell.scores) for cell in cells if cell.scores}
+    is_one_dataset = all(term.column == terms[0].column for term in terms)
+    if len(finetune_seeds) < 2 or is_one_dataset:
+        return list(cells)
+
+    averaged: list[Cell] = []
+    for term, cell in zip(terms, cells, strict=True):
+        beside = [
+            other
+            for other_term, other in zip(terms, cells, strict=True)
+            if other_term.column == term.column
+        ]
+        scores = _pretraining_means(cell.scores, [other.scores for other in beside])
+        healthy = _pretraining_means(cell.healthy, [other.healthy for other in beside])
+        averaged.append(replace(cell, scores=scores, healthy=healthy))
+    return averaged
+
+
+def _pretraining_means(scores: Scores, beside: Sequence[Scores]) -> dict[Seeds, float]:
+    """(pre-training seed, 0) -> mean over the fine-tuning seeds that all cells with scores have."""
+    common = set(scores)
+    for others in beside:
+        if others:
+            common &= others.keys()
+    means: dict[Seeds, float] = {}
+    for pretrain_seed, group in group_by(sorted(common), lambda seeds: seeds[0]).items():
+        means[pretrain_seed, 0] = fmean(scores[seeds] for seeds in group)
+    return means
+
+
+def _difference(terms: Sequence[ContrastTerm], scores: Sequence[Scores]) -> Estimate | None:
+    weights = [term.weight for term in terms]
+    return estimate_contrast(list(zip(weights, scores, strict=True)))
+
+
+def _common_seeds(scores: Sequence[Scores]) -> set[Seeds]:
+    return set.intersection(*(set(cell_scores) for cell_scores in scores))
+
+
+def _incomparability(
+    table: ScoreTable, terms: Sequence[ContrastTerm], cells: Sequence[Cell]
+) -> Incomparability | None:
+    """Another split, metric, protocol, or other tokens; None where the cells may be compared."""
+    other_scores = _other_scores([term.column for term in terms])
+    if other_scores is not None:
+        return other_scores
+    other_targets = _other_targets(table, terms)
+    if other_targets is not None:
+        return other_targets
+
+    for first, second in _row_pairs(terms):
+        pair = table.evidence(first.row, second.row, first.column.tasks)
+        difference = find_incomparability(pair) if pair else None
+        if difference is not None:
+            return difference
+
+    contexts = {run.is_causal for run in _runs_behind(cells)} - {None}
+    if len(contexts) > 1:
+        return DifferentContext()
+    return None
+
+
+def _other_scores(columns: Sequence[DataColumn]) -> DifferentSplits | DifferentMetric | None:
+    """Cells of two splits, or of another score than the claim is about."""
+    splits = dict.fromkeys(column.metric.partition("/")[0] for column in columns if column.metric)
+    if len(splits) > 1:
+        return DifferentSplits(tuple(splits))
+    for column in columns:
+        claimed = column.column.metric if column.column else ""
+        if claimed and column.tasks and column.metric != claimed:
+            return DifferentMetric(column.metric, claimed)
+    return None
+
+
+def _other_targets(table: ScoreTable, terms: Sequence[ContrastTerm]) -> DifferentTargets | None:
+    """Losses of objectives that predict other tokens."""
+    targets: set[str] = set()
+    for term in terms:
+        if term.column.is_pretraining and term.column.metric.startswith(LOSS_FIGURES):
+            targets |= table.prediction_targets(term.row)
+    return DifferentTargets() if len(targets) > 1 else None
+
+
+def _row_pairs(terms: Sequence[ContrastTerm]) -> list[tuple[ContrastTerm, ContrastTerm]]:
+    """The terms two by two: those whose cells stand against each other."""
+    return list(zip(terms[::2], terms[1::2], strict=True))
+
+
+def _runs_behind(cells: Iterable[Cell]) -> list[ScoredRun]:
+    runs: list[ScoredRun] = []
+    for cell in cells:
+        for part in cell.parts:
+            runs += part.runs.values()
+    return runs
+
+
+def _missing(
+    table: ScoreTable,
+    terms: Sequence[ContrastTerm],
+    cells: Sequence[Cell],
+    difference: Estimate | None,
+) -> Missing | None:
+    empty = [(term, cell) for term, cell in zip(terms, cells, strict=True) if not cell.scores]
+    for term, cell in empty:
+        if cell.num_unscored:
+            label = table.spec.label(term.row)
+            return NoScoresOfMetric(cell.num_unscored, term.column.metric, label)
+    if empty:
+        labels = [table.spec.label(term.row) for term, _ in empty]
+        return NoCompleteRun(tuple(dict.fromkeys(labels)))
+    return None if difference else NoCommonSeed()
+
+
+def _duplicates(
+    table: ScoreTable, terms: Sequence[ContrastTerm], cells: Sequence[Cell]
+) -> tuple[DuplicateSeeds, ...]:
+    """Pre-training seeds of a row whose runs began from one and the same encoder."""
+    found: list[DuplicateSeeds] = []
+    for term, cell in zip(terms, cells, strict=True):
+        for part in cell.parts:
+            seeds = duplicate_seeds(part.runs.values())
+            if seeds:
+                found.append(DuplicateSeeds(table.spec.label(term.row), seeds))
+    return tuple(dict.fromkeys(found))
+
+
+def duplicate_seeds(runs: Iterable[ScoredRun]) -> tuple[int, ...]:
+    """Pre-training seeds of one row on one task that share an encoder; empty where none do."""
+    usable = [run for run in runs if run.encoder and not run.is_collapsed]
+    for group in group_by(usable, lambda run: run.encoder).values():
+        seeds = sorted({run.seeds[0] for run in group})
+        if len(seeds) > 1:
+            return tuple(seeds)
+    return ()
+
+
+def _text_lengths(cells: Sequence[Cell]) -> tuple[tuple[int, ...], ...]:
+    """To how many tokens each cell's texts were cut, where all say so and not all say the same.
+
+    Rows are cut to what their encoder was trained on: one from the middle of a run may have seen
+    short rows only.
+    """
+    lengths: list[tuple[int, ...]] = []
+    for cell in cells:
+        known = {run.max_seq_length for run in _runs_behind([cell]) if run.max_seq_length}
+        lengths.append(tuple(sorted(known)))
+    different = tuple(dict.fromkeys(lengths))
+    if len(different) < 2 or not all(different):
+        return ()
+    return different
+
+
+def _provenance(
+    table: ScoreTable, terms: Sequence[ContrastTerm]
+) -> tuple[ProvenanceDifference, ...]:
+    for first, second in _row_pairs(terms):
+        pair = table.evidence(first.row, second.row, first.column.tasks)
+        differences = provenance_differences(pair) if pair else ()
+        if differences:
+            return differences
+    return ()
+
+
+def _below_floor(table: ScoreTable, terms: Sequence[ContrastTerm]) -> tuple[BelowFloor, ...]:
+    rows = {term.row for term in terms}
+    floors = table.spec.floors()
+    found: list[BelowFloor] = []
+    for term in terms:
+        below = table.below_floor(term.row, term.column)
+        if below is not None and floors[term.row] not in rows:
+            found.append(below)
+    return tuple(dict.fromkeys(found))
+
+
+def _cell_cautions(table: ScoreTable, terms: Sequence[ContrastTerm]) -> tuple[CellCaution, ...]:
+    cautions: list[CellCaution] = []
+    for row, key in dict.fromkeys((term.row, term.column.key) for term in terms):
+        cell = table.cells[row, key]
+        if cell.missing or cell.num_collapsed or cell.is_collapsed:
+            caution = CellCaution(
+                row=table.spec.label(row),
+                num_missing=len(cell.missing),
+                num_collapsed=cell.num_collapsed,
+                every_run_collapsed=cell.is_collapsed,
+            )
+            cautions.append(caution)
+    return tuple(cautions)
+
+
+def _interim(
+    contrast: Contrast, design: SequentialDesign, cells: Sequence[Cell]
+) -> tuple[Contrast, ...]:
+    """The contrast over the first seeds, as of each analysis; seeds come in their order."""
+    common = _common_seeds([cell.scores for cell in cells])
+    seeds = sorted({pretrain_seed for pretrain_seed, _ in common})
+    analyses: list[Contrast] = []
+    for count in range(design.first, min(len(seeds), design.most) + 1):
+        first_seeds = frozenset(seeds[:count])
+        difference = _difference(
+            contrast.terms, [_of_seeds(cell.scores, first_seeds) for cell in cells]
+        )
+        without_collapsed = None
+        if contrast.has_collapsed:
+            without_collapsed = _difference(
+                contrast.terms, [_of_seeds(cell.healthy, first_seeds) for cell in cells]
+            )
+        analyses.append(
+            replace(contrast, difference=difference, without_collapsed=without_collapsed)
+        )
+    return tuple(analyses)
+
+
+def _of_seeds(scores: Scores, pretrain_seeds: frozenset[int]) -> dict[Seeds, float]:
+    return {seeds: score for seeds, score in scores.items() if seeds[0] in pretrain_seeds}

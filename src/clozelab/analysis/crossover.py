@@ -1,0 +1,205 @@
+"""Where one learning curve overtakes another, with the confidence set of that place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from clozelab.analysis.contrasts import LearningCurve
+from clozelab.analysis.hypotheses import ClaimOnDataset
+from clozelab.analysis.scores import DataColumn, ScoreTable
+from clozelab.analysis.statistics import CONFIDENCE, Scores, Seeds, t_quantile
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class SignChanges:
+    """Where a mean difference changes sign, and where a t test does not exclude zero."""
+
+    points: list[float]
+    # The confidence set of the crossing: the true one is in it in 95 % of experiments.
+    level_stretches: list[Interval]
+
+
+def find_sign_changes(places: Sequence[float], differences: ArrayLike) -> SignChanges:
+    """Follow paired differences along their places.
+
+    Args:
+        places: ascending, such as logarithms of tokens.
+        differences: [seeds, places], of two seeds or more; straight lines between the places.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    points: list[float] = []
+    stretches: list[Interval] = []
+    for index, (left, right) in enumerate(pairwise(places)):
+        begin = values[:, index]
+        end = values[:, index + 1]
+        mean = begin.mean()
+        gain = end.mean() - mean
+        if mean * end.mean() < 0.0 or (mean == 0.0 and gain):
+            points.append(float(left - (right - left) * mean / gain))
+        _add_level_stretches(stretches, left, right, _excess_over_limit(begin, end))
+    return SignChanges(points, stretches)
+
+
+def _excess_over_limit(begin: NDArray[np.float64], end: NDArray[np.float64]) -> list[float]:
+    """Coefficients of a parabola in x in [0, 1] that is positive where the t test excludes zero.
+
+    Between two places every seed's difference is a straight line, begin + x (end - begin). So both
+    the squared mean and the variance are parabolas in x, and t squared is above its limit where
+    count * mean^2 - limit * variance is above zero.
+    """
+    count = len(begin)
+    limit = t_quantile(count, CONFIDENCE) ** 2
+    mean = begin.mean()
+    gain = end.mean() - mean
+    spread = np.cov(begin, end - begin)
+    variances = np.array([spread[1, 1], 2.0 * spread[0, 1], spread[0, 0]])
+    squared_mean = [count * gain**2, 2.0 * count * mean * gain, count * mean**2]
+    return list(squared_mean - limit * variances)
+
+
+def _add_level_stretches(
+    stretches: list[Interval], left: float, right: float, parabola: list[float]
+) -> None:
+    """Add what of [left, right] the parabola leaves at or below zero, joined to what ends there."""
+    roots = [
+        float(root.real)
+        for root in np.roots(parabola)
+        if root.imag == 0.0 and 0.0 < root.real < 1.0
+    ]
+    bounds = [left]
+    for root in sorted(roots):
+        bounds.append(left + root * (right - left))
+    bounds.append(right)
+
+    for low, high in pairwise(bounds):
+        middle = ((low + high) / 2.0 - left) / (right - left)
+        if np.polyval(parabola, middle) > 0.0:
+            continue
+        if stretches and stretches[-1][1] == low:
+            earlier_low, _ = stretches.pop()
+            low = earlier_low
+        stretches.append((low, high))
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """Where one line overtakes another, in the unit of the lines."""
+
+    first: str
+    second: str
+    # "tokens", "flops", "seconds"; empty for shares of the steps
+    unit: str
+    # the stretch that both lines have
+    start: float
+    end: float
+    # where the mean difference turns to the first line's favour for the last time
+    point: float | None
+    # where a test does not exclude that both are level; empty with fewer than two seeds
+    level_stretches: tuple[Interval, ...]
+    # the line that leads everywhere, where one does
+    leader: str | None
+
+
+def find_crossover(placed: ClaimOnDataset, table: ScoreTable) -> Crossover | None:
+    """Where the first of two lines crosses the second; None for a claim without two lines.
+
+    Scores are straight between points, over the logarithm of tokens (FLOPs, seconds). The interval
+    is every place at which a t test over pre-training seeds does not exclude that both are level.
+    """
+    if not placed.curves or placed.column is None:
+        return None
+    first, second = placed.curves
+    start = max(first.start, second.start)
+    end = min(first.end, second.end)
+    amounts = _amounts_between(placed.curves, start, end)
+    leads = _leads(placed.curves, placed.column, amounts, table)
+    if not len(leads):
+        return None
+
+    places = np.log(amounts)
+    has_several_seeds = len(leads) > 1
+    is_tested = has_several_seeds and all(contrast.is_tested for contrast in placed.contrasts)
+    # A single seed has sign changes, and no test.
+    tested_leads = leads if has_several_seeds else leads.repeat(2, axis=0)
+    changes = find_sign_changes(places.tolist(), tested_leads)
+    means = leads.mean(axis=0)
+    point = _last_rise(changes.points, places, means)
+    stretches: list[Interval] = []
+    for low, high in changes.level_stretches if is_tested else []:
+        # The ends are the lines' own numbers, not those that come back from a logarithm.
+        low_amount = start if low == np.log(start) else float(np.exp(low))
+        high_amount = end if high == np.log(end) else float(np.exp(high))
+        stretches.append((low_amount, high_amount))
+    leader = None
+    if np.all(means > 0.0):
+        leader = first.name
+    elif np.all(means < 0.0):
+        leader = second.name
+    return Crossover(
+        first=first.name,
+        second=second.name,
+        unit=first.unit,
+        start=start,
+        end=end,
+        point=point,
+        level_stretches=tuple(stretches),
+        leader=leader,
+    )
+
+
+def _amounts_between(curves: Sequence[LearningCurve], start: float, end: float) -> list[float]:
+    amounts: set[float] = set()
+    for curve in curves:
+        amounts |= {amount for amount, _ in curve.points if start <= amount <= end}
+    return sorted(amounts)
+
+
+def _leads(
+    curves: Sequence[LearningCurve],
+    column: DataColumn,
+    amounts: Sequence[float],
+    table: ScoreTable,
+) -> NDArray[np.float64]:
+    """[seeds, amounts]: what the first line is ahead of the second, by pre-training seed."""
+    # [lines][points]: scores by seeds
+    scores = [[table.cells[row, column.key].scores for _, row in curve.points] for curve in curves]
+    common: set[Seeds] | None = None
+    for point_scores in scores[0] + scores[1]:
+        common = set(point_scores) if common is None else common & point_scores.keys()
+    seeds = sorted(common or ())
+
+    def line(number: int, pretrain_seed: int) -> NDArray[np.float64]:
+        of_seed = [key for key in seeds if key[0] == pretrain_seed]
+        means = [_mean_over(point_scores, of_seed) for point_scores in scores[number]]
+        places = np.log([amount for amount, _ in curves[number].points])
+        return np.interp(np.log(amounts), places, means)
+
+    # Of losses the smaller one is ahead.
+    sign = -1.0 if column.falls else 1.0
+    pretrain_seeds = sorted({pretrain_seed for pretrain_seed, _ in seeds})
+    leads = [line(0, seed) - line(1, seed) for seed in pretrain_seeds]
+    return sign * np.array(leads)
+
+
+def _mean_over(scores: Scores, seeds: Sequence[Seeds]) -> float:
+    return float(np.mean([scores[key] for key in seeds]))
+
+
+def _last_rise(
+    changes: Sequence[float], places: NDArray[np.float64], means: NDArray[np.float64]
+) -> float | None:
+    """The last place where the mean goes from below zero to above it, as an amount."""
+    rises: list[float] = []
+    for place in changes:
+        before = np.interp(place - 1e-9, places, means)
+        after = np.interp(place + 1e-9, places, means)
+        if before < 0.0 < after:
+            rises.append(place)
+    return float(np.exp(rises[-1])) if rises else None

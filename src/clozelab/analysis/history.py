@@ -1,0 +1,227 @@
+"""The analysis log beside the runs: at which seeds claims were judged before, and which claims.
+
+What is decided after seeds were added without a sequential design, or of a claim that was made
+after its numbers were seen, is exploratory (docs/decisions/0015).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from clozelab.analysis.claims import BaseClaim
+from clozelab.analysis.contrasts import SeedSet
+from clozelab.analysis.schema import SequentialDesign
+
+ANALYSIS_LOG = "looks.jsonl"
+UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True)
+class InterimAnalysis:
+    """One time that claims were judged."""
+
+    # ISO time, or UNREADABLE for a line that nobody can read
+    time: str
+    # ContrastKey.for_history() of every tested contrast -> its seeds, as SeedSet writes them
+    seeds: Mapping[str, str]
+    # claim, and what it is judged on -> verdict
+    verdicts: Mapping[str, str]
+    # the sequential design that its tests allowed for; empty for none
+    rule: str = ""
+    # id or text -> what was claimed of which rows, if tested; empty: nobody knows
+    claims: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_log(folder: Path) -> list[InterimAnalysis]:
+    """Earlier analyses, oldest first; a line that cannot be read stands for unknown seeds."""
+    path = folder / ANALYSIS_LOG
+    if not path.is_file():
+        return []
+    analyses: list[InterimAnalysis] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line:
+            continue
+        try:
+            analyses.append(InterimAnalysis(**json.loads(line)))
+        except (TypeError, ValueError):
+            analyses.append(InterimAnalysis(UNREADABLE, {}, {}))
+    return analyses
+
+
+def append_to_log(folder: Path, analysis: InterimAnalysis) -> None:
+    """Note an analysis. OSError: the folder cannot be written."""
+    path = folder / ANALYSIS_LOG
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    # A line that was cut off by a full disk ends without a line break.
+    is_cut_off = bool(text) and not text.endswith("\n")
+    with path.open("a", encoding="utf-8") as file:
+        if is_cut_off:
+            file.write("\n")
+        file.write(json.dumps(asdict(analysis)) + "\n")
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def rule_of(design: SequentialDesign | None) -> str:
+    """A sequential design as the log has it; empty for none."""
+    if design is None:
+        return ""
+    return f"a look after each of {design.first} to {design.most} pre-training seeds"
+
+
+def statement(claim: BaseClaim) -> str:
+    """What a claim says of which rows, whatever it is called: JSON, as the log has it."""
+    return claim.model_dump_json(exclude={"id", "text", "paper_delta"}, exclude_defaults=True)
+
+
+def statements(claims: Iterable[BaseClaim]) -> dict[str, str]:
+    """Id or text -> statement."""
+    return {claim.id or claim.text: statement(claim) for claim in claims}
+
+
+# -- what makes a verdict exploratory ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SeedsAdded:
+    """There was an analysis at other seeds, which the design did not plan."""
+
+    # of that analysis, and its verdict on the claim; None: another claim
+    time: str
+    seeds: str | None
+    verdict: str | None
+
+
+@dataclass(frozen=True)
+class DesignChanged(SeedsAdded):
+    """There was an analysis at these seeds under another design."""
+
+
+@dataclass(frozen=True)
+class ClaimedLate:
+    """The claim was made after an analysis of its numbers."""
+
+    time: str
+
+
+@dataclass(frozen=True)
+class ClaimDropped:
+    """After an analysis, a claim that the test allowed for was dropped or moved."""
+
+    time: str
+
+
+Breach = SeedsAdded | DesignChanged | ClaimedLate | ClaimDropped
+
+
+@dataclass(frozen=True)
+class History:
+    """Earlier analyses, as they count against the claims of now."""
+
+    analyses: Sequence[InterimAnalysis]
+    # those before the first one at the present seeds and design
+    before: Sequence[InterimAnalysis]
+    rule: str
+    # statements of all claims of now
+    claims: Sequence[str]
+
+    @classmethod
+    def of(
+        cls,
+        analyses: Sequence[InterimAnalysis],
+        seeds: Mapping[str, str],
+        design: SequentialDesign | None,
+        claims: Iterable[BaseClaim],
+    ) -> History:
+        """The analyses against the present ones: `seeds` of every tested contrast."""
+        rule = rule_of(design)
+        before: list[InterimAnalysis] = []
+        for analysis in analyses:
+            if analysis.seeds == seeds and analysis.rule == rule:
+                break
+            before.append(analysis)
+        return cls(analyses, before, rule, [statement(claim) for claim in claims])
+
+    def breaches(self, claim: BaseClaim, judged_on: str, seeds: Mapping[str, str]) -> list[Breach]:
+        """What makes a decided verdict on a claim exploratory: its dropped claims first.
+
+        `seeds` are those of the claim's tested contrasts.
+        """
+        breaches: list[Breach] = []
+        first = self._first_analysis_of(seeds)
+        if first is not None:
+            if statement(claim) not in first.claims.values():
+                breaches.append(ClaimedLate(first.time))
+            elif not self._is_as_strict_as(first, claim):
+                breaches.append(ClaimDropped(first.time))
+        added = self._unplanned_analysis(claim, judged_on, seeds)
+        if added is not None:
+            breaches.append(added)
+        return breaches
+
+    def _first_analysis_of(self, seeds: Mapping[str, str]) -> InterimAnalysis | None:
+        for analysis in self.analyses:
+            if analysis.claims and seeds.keys() & analysis.seeds.keys():
+                return analysis
+        return None
+
+    def _is_as_strict_as(self, first: InterimAnalysis, claim: BaseClaim) -> bool:
+        """Whether the claim's test still allows for all that it allowed for then."""
+        then = allowed_for(statement(claim), first.claims.values())
+        return then <= allowed_for(statement(claim), self.claims)
+
+    def _unplanned_analysis(
+        self, claim: BaseClaim, judged_on: str, seeds: Mapping[str, str]
+    ) -> SeedsAdded | None:
+        """The first earlier analysis of these contrasts that the design did not plan."""
+        for analysis in self.before:
+            for key, present in seeds.items():
+                if analysis.seeds and self._is_planned(analysis, key, present):
+                    continue
+                verdict = analysis.verdicts.get(f"{claim.text} ({judged_on})")
+                then = analysis.seeds.get(key)
+                kind = DesignChanged if then == present else SeedsAdded
+                return kind(analysis.time, then, verdict)
+        return None
+
+    def _is_planned(self, analysis: InterimAnalysis, key: str, present: str) -> bool:
+        """Whether an analysis counts for nothing against a contrast.
+
+        It was of other contrasts, at the same seeds, or by the design at the first of these seeds.
+        """
+        if key not in analysis.seeds:
+            return True
+        if analysis.rule != self.rule:
+            return False
+        then = SeedSet.parse(analysis.seeds[key])
+        now_seeds = SeedSet.parse(present)
+        return then == now_seeds or (bool(self.rule) and then.is_start_of(now_seeds))
+
+
+def allowed_for(claim: str, claims: Iterable[str]) -> set[str]:
+    """The claims that a claim's test allows for: each by rows, column and whether it has a margin.
+
+    Of a primary claim these are the primary ones before it, and whether there are others. Of any
+    other claim they are all claims, and which of them are primary. `claim` is among `claims`.
+    """
+    statements_of = [json.loads(text) for text in claims]
+    own = json.loads(claim)
+    primary = [entry for entry in statements_of if entry.get("primary")]
+    primary_names = [_name_of(entry) for entry in primary]
+    if own.get("primary"):
+        before = set(primary_names[: primary.index(own)])
+        has_others = len(primary) < len(statements_of)
+        return before | {"others"} if has_others else before
+    names = {_name_of(entry) for entry in statements_of}
+    return names | {f"first {name}" for name in primary_names}
+
+
+def _name_of(entry: Mapping[str, object]) -> str:
+    keys = [entry.get(key) for key in ("rows", "column", "against")]
+    return json.dumps([*keys, "points" in entry])

@@ -1,0 +1,352 @@
+"""From a claim to the contrasts that it rests on, on each data set that speaks for its column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from clozelab.analysis.claims import ALL_COLUMNS, BaseClaim, ContrastClaim, CrossingClaim
+from clozelab.analysis.comparability import TOLERANCE
+from clozelab.analysis.contrasts import (
+    MINUS,
+    Contrast,
+    ContrastTerm,
+    LearningCurve,
+    contrast_rows,
+    make_contrast,
+)
+from clozelab.analysis.reasons import (
+    Missing,
+    NoCheckpoints,
+    NoCommonStretch,
+    NoCounterpart,
+    NoRunInColumn,
+    NoScoresOfMetric,
+    TooFewPoints,
+)
+from clozelab.analysis.schema import Column
+from clozelab.analysis.scores import (
+    CheckpointSeries,
+    DataColumn,
+    ScoreTable,
+    datasets_for_column,
+)
+
+NOTHING = "nothing"
+
+
+@dataclass(frozen=True)
+class ClaimOnDataset:
+    """A claim and the contrasts that it rests on here."""
+
+    claim: BaseClaim
+    # None where there is none, or for a claim about all columns
+    column: DataColumn | None
+    # the data set, or data sets, as the page and the analysis log call them
+    judged_on: str
+    contrasts: tuple[Contrast, ...] = ()
+    # why there is no contrast at all
+    missing: Missing | None = None
+    # of a claim about all columns: those that nothing speaks for
+    silent_columns: tuple[str, ...] = ()
+    # of a claim that one line crosses another: both lines
+    curves: tuple[LearningCurve, ...] = ()
+
+    @property
+    def rows(self) -> list[str]:
+        """All rows that it is about."""
+        rows = list(self.claim.all_rows)
+        for curve in self.curves:
+            rows += [row for _, row in curve.points]
+        return list(dict.fromkeys(rows))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether something speaks for all that it is about."""
+        return self.missing is None and not self.silent_columns
+
+
+def place_claim(claim: BaseClaim, table: ScoreTable) -> list[ClaimOnDataset]:
+    """The claim on each data set that speaks for its column; once if it is about all columns."""
+    if claim.column == ALL_COLUMNS:
+        return [_on_all_columns(claim, table)]
+    column = table.spec.column(claim.column)
+    datasets = datasets_for_column(column.name, table.with_results)
+    if not datasets:
+        return [_on_nothing(claim, column, table)]
+    if isinstance(claim, ContrastClaim):
+        return _contrast_claim(claim, table)
+    if isinstance(claim, CrossingClaim):
+        return [_crossing_claim(claim, dataset, table) for dataset in datasets]
+    placed: list[ClaimOnDataset] = []
+    for dataset in datasets:
+        contrasts = _row_contrasts(claim, dataset, table)
+        placed.append(ClaimOnDataset(claim, dataset, dataset.heading, contrasts))
+    return placed
+
+
+def _row_contrasts(
+    claim: BaseClaim, dataset: DataColumn, table: ScoreTable, *, is_one_of_many: bool = False
+) -> tuple[Contrast, ...]:
+    label = table.spec.label
+    contrasts: list[Contrast] = []
+    for first, second in claim.pairs:
+        names: list[str] = []
+        if claim.rows != (first, second):
+            names.append(f"{label(first)} {MINUS} {label(second)}")
+        if is_one_of_many:
+            names.append(dataset.heading)
+        contrasts.append(
+            contrast_rows(
+                table, first, second, dataset, label=" on ".join(names), margin=claim.margin
+            )
+        )
+    return tuple(contrasts)
+
+
+def _on_all_columns(claim: BaseClaim, table: ScoreTable) -> ClaimOnDataset:
+    contrasts: list[Contrast] = []
+    silent: list[str] = []
+    for column in table.spec.all_columns:
+        datasets = datasets_for_column(column.name, table.with_results)
+        if not datasets:
+            silent.append(column.name)
+            continue
+        contrasts += _row_contrasts(claim, datasets[0], table, is_one_of_many=True)
+    spoken = {
+        contrast.terms[0].column.key for contrast in contrasts if contrast.obstacles.is_comparable
+    }
+    judged_on = f"{len(spoken)} of {len(table.spec.all_columns)} columns"
+    return ClaimOnDataset(claim, None, judged_on, tuple(contrasts), silent_columns=tuple(silent))
+
+
+def _on_nothing(claim: BaseClaim, column: Column, table: ScoreTable) -> ClaimOnDataset:
+    """Why no data set speaks for a column."""
+    for dataset in table.columns:
+        if dataset.column != column:
+            continue
+        unscored = sum(table.cells[row, dataset.key].num_unscored for row in table.rows)
+        if unscored:
+            missing = NoScoresOfMetric(unscored, dataset.metric)
+            return ClaimOnDataset(claim, None, NOTHING, missing=missing)
+    return ClaimOnDataset(claim, None, NOTHING, missing=NoRunInColumn(column.name))
+
+
+# -- differences of differences ------------------------------------------------------------------
+
+
+def _contrast_claim(claim: ContrastClaim, table: ScoreTable) -> list[ClaimOnDataset]:
+    """One for each pair of data sets that belong together, and one for each without counterpart.
+
+    The paper's data set goes with the paper's, and a stand-in with the one at its place in the
+    other column's list. A column with a single data set by nature (no stand-ins, a mean, a fact of
+    pre-training) goes with every one.
+    """
+    assert claim.against is not None
+    column = table.spec.column(claim.column)
+    other_column = table.spec.column(claim.against[2])
+    datasets = datasets_for_column(column.name, table.with_results)
+    other_datasets = datasets_for_column(other_column.name, table.with_results)
+    if not other_datasets:
+        return [_on_nothing(claim, other_column, table)]
+
+    goes_with_all = _is_single(datasets, column) or _is_single(other_datasets, other_column)
+    placed: list[ClaimOnDataset] = []
+    paired: set[str] = set()
+    for dataset, other in product(datasets, other_datasets):
+        if goes_with_all or _place(dataset, column) == _place(other, other_column):
+            placed.append(_contrast_on(claim, dataset, other, table))
+            paired |= {dataset.key, other.key}
+
+    alone = [(dataset, column, other_column) for dataset in datasets]
+    alone += [(dataset, other_column, column) for dataset in other_datasets]
+    for dataset, own_column, lacking_column in alone:
+        if dataset.key not in paired:
+            missing = _no_counterpart(dataset, own_column, lacking_column)
+            placed.append(ClaimOnDataset(claim, dataset, dataset.heading, missing=missing))
+    return placed
+
+
+def _is_single(datasets: Sequence[DataColumn], column: Column) -> bool:
+    return len(datasets) == 1 and not column.stand_ins
+
+
+def _contrast_on(
+    claim: ContrastClaim, dataset: DataColumn, other: DataColumn, table: ScoreTable
+) -> ClaimOnDataset:
+    columns = (dataset, dataset, other, other)
+    terms = tuple(
+        ContrastTerm(weight, row, column)
+        for (weight, row, _), column in zip(claim.weighted_cells, columns, strict=True)
+    )
+    judged_on = dataset.heading
+    if dataset.key != other.key:
+        judged_on = f"{dataset.heading} against {other.heading}"
+    # Where either is not the paper's data, the paper's size says nothing about the difference.
+    speaks = other if dataset.is_paper and not other.is_paper else dataset
+    return ClaimOnDataset(claim, speaks, judged_on, (make_contrast(table, terms),))
+
+
+def _place(dataset: DataColumn, column: Column) -> int | str:
+    """Where paper.yaml lists a data set in its column (the paper's own is 0), or its name."""
+    if dataset.task in column.tasks:
+        return column.tasks.index(dataset.task)
+    return dataset.task
+
+
+def _no_counterpart(
+    dataset: DataColumn, own_column: Column, lacking_column: Column
+) -> NoCounterpart:
+    place = _place(dataset, own_column)
+    task = None
+    if isinstance(place, int) and place < len(lacking_column.tasks):
+        task = lacking_column.tasks[place]
+    return NoCounterpart(dataset.heading, lacking_column.name, task)
+
+
+# -- crossing lines ------------------------------------------------------------------------------
+
+
+def _crossing_claim(claim: CrossingClaim, dataset: DataColumn, table: ScoreTable) -> ClaimOnDataset:
+    """Its two contrasts are the second line's lead at the first common point, and the first line's
+    at the last, which the claim's rows set.
+
+    Points between them are left out where they may not be compared or rest on collapsed runs.
+    """
+
+    def without(missing: Missing) -> ClaimOnDataset:
+        return ClaimOnDataset(claim, dataset, dataset.heading, missing=missing)
+
+    lines = [
+        line for row in claim.rows for line in table.checkpoint_series if row in line.rows.values()
+    ]
+    if len(lines) < 2:
+        return without(NoCheckpoints())
+    first, second = lines
+    fractions = _common_fractions(claim, first, second, dataset, table)
+    if len(fractions) < 2:
+        return without(TooFewPoints(first.name, second.name))
+
+    unit, amounts = _amounts_at(claim, (first, second), fractions)
+    curves = tuple(
+        LearningCurve(
+            line.name,
+            unit,
+            tuple((known[fraction], line.rows[fraction]) for fraction in fractions),
+        )
+        for line, known in zip((first, second), amounts, strict=True)
+    )
+    start = max(curve.start for curve in curves)
+    end = min(curve.end for curve in curves)
+    if start >= end:
+        return without(NoCommonStretch(unit))
+
+    # Of losses the smaller one is ahead.
+    ahead, behind = curves[::-1] if dataset.falls else curves
+    contrasts = (
+        _lead(behind, ahead, start, dataset, table),
+        _lead(ahead, behind, end, dataset, table),
+    )
+    return ClaimOnDataset(claim, dataset, dataset.heading, contrasts, curves=curves)
+
+
+def _common_fractions(
+    claim: CrossingClaim,
+    first: CheckpointSeries,
+    second: CheckpointSeries,
+    dataset: DataColumn,
+    table: ScoreTable,
+) -> list[float]:
+    """Fractions at which both lines have comparable scores, up to the claim's rows."""
+    ends: list[float] = []
+    for line in (first, second):
+        ends += [fraction for fraction, row in line.rows.items() if row in claim.rows]
+    scored: list[float] = []
+    for fraction, row in first.rows.items():
+        if fraction not in second.rows or fraction > min(ends):
+            continue
+        rows = (row, second.rows[fraction])
+        if all(table.cells[name, dataset.key].scores for name in rows):
+            scored.append(fraction)
+
+    usable: list[float] = []
+    for fraction in scored:
+        is_end = fraction in (scored[0], scored[-1])
+        if is_end or _is_usable(first.rows[fraction], second.rows[fraction], dataset, table):
+            usable.append(fraction)
+    return usable
+
+
+def _is_usable(first: str, second: str, dataset: DataColumn, table: ScoreTable) -> bool:
+    contrast = contrast_rows(table, first, second, dataset)
+    is_comparable = contrast.obstacles.incomparability is None
+    has_collapsed = contrast.obstacles.every_run_collapsed or contrast.rests_on_collapsed
+    return is_comparable and not has_collapsed
+
+
+def _amounts_at(
+    claim: CrossingClaim, lines: Sequence[CheckpointSeries], fractions: Sequence[float]
+) -> tuple[str, list[dict[float, float]]]:
+    """(unit, amount of each line at each fraction); shares of the steps where amounts are unknown.
+
+    Arms are matched up to a tolerance: where two amounts are that near, both lines are put at
+    their mean.
+    """
+    unit: str = claim.measured_in or "tokens"
+    amounts = [line.reached(fractions, unit) for line in lines]
+    if not all(amounts):
+        unit = ""
+        amounts = [{fraction: fraction for fraction in fractions} for _ in lines]
+    for fraction in fractions:
+        values = [known[fraction] for known in amounts]
+        if max(values) <= (1.0 + TOLERANCE) * min(values):
+            for known in amounts:
+                known[fraction] = sum(values) / 2
+    return unit, amounts
+
+
+def _lead(
+    leader: LearningCurve,
+    other: LearningCurve,
+    amount: float,
+    dataset: DataColumn,
+    table: ScoreTable,
+) -> Contrast:
+    """What one curve is ahead of another at an amount where one of them has a row.
+
+    The other one may lie between two rows there; then the row stands against each of both, by
+    their weights.
+    """
+    leader_rows = leader.rows_around(amount)
+    other_rows = other.rows_around(amount)
+    if len(other_rows) == 1:
+        row = other_rows[0][1]
+        weighted_pairs = [(weight, name, row) for weight, name in leader_rows]
+    else:
+        row = leader_rows[0][1]
+        weighted_pairs = [(weight, row, name) for weight, name in other_rows]
+
+    terms: list[ContrastTerm] = []
+    for weight, first, second in weighted_pairs:
+        terms.append(ContrastTerm(weight, first, dataset))
+        terms.append(ContrastTerm(-weight, second, dataset))
+    firsts = _labels((first for _, first, _ in weighted_pairs), table)
+    seconds = _labels((second for _, _, second in weighted_pairs), table)
+    return make_contrast(table, tuple(terms), label=f"{firsts} {MINUS} {seconds}")
+
+
+def _labels(rows: Iterable[str], table: ScoreTable) -> str:
+    return " and ".join(dict.fromkeys(table.spec.label(row) for row in rows))
+
+
+def families_of(claims: Iterable[ClaimOnDataset]) -> Mapping[str, list[Contrast]]:
+    """Text of a primary claim -> its contrasts, in the order of the claims.
+
+    Last, under no name, those of all other claims.
+    """
+    families: dict[str, list[Contrast]] = {}
+    for placed in sorted(claims, key=lambda placed: not placed.claim.primary):
+        name = placed.claim.text if placed.claim.primary else ""
+        families.setdefault(name, []).extend(placed.contrasts)
+    return families

@@ -1,0 +1,270 @@
+"""A table of scores: data sets as columns, rows of the experiment, one cell of scores for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from pathlib import Path
+
+from clozelab.analysis.comparability import Pair
+from clozelab.analysis.reasons import BelowFloor, CellNote
+from clozelab.analysis.schema import PERCENT, Column, TableSpec
+from clozelab.analysis.statistics import Estimate, Scores, Seeds, estimate
+
+
+class Origin(Enum):
+    """What a data set is to the paper's column."""
+
+    PAPER = auto()  # the paper's own data set, on the paper's split
+    OTHER_SPLIT = auto()  # the paper's data set, on another split than its numbers
+    STAND_IN = auto()
+    SYNTHETIC = auto()
+    HELD_OUT_TEXT = auto()  # of our own corpus: a fact of pre-training
+    OWN_MEASURE = auto()  # an evaluation of ours, which the paper does not have
+    OTHER = auto()  # in no column of the paper
+
+
+@dataclass(frozen=True)
+class DataColumn:
+    """A data set in the table; scores in percent unless `unit` says otherwise."""
+
+    heading: str
+    # what its cells are filed under
+    key: str
+    # a key of scores.json, or of a pre-training run's facts
+    metric: str
+    # the paper's column that it is, or stands in for
+    column: Column | None
+    origin: Origin
+    # of a mean: the headings of those of its parts that stand in for others
+    stand_in_parts: tuple[str, ...] = ()
+    # whose runs it holds; several columns may show different scores of one task
+    task: str = ""
+    # of all its runs: one, several for a mean, none for a fact of pre-training
+    tasks: tuple[str, ...] = ()
+    # the score of always answering the most frequent label
+    majority: float | None = None
+    # the best simple method on these examples, and its score
+    baseline: tuple[str, float] | None = None
+    # that a score is over, where known
+    num_examples: int | None = None
+    # (used, available) where runs saw only a part of the training examples
+    trained_on: tuple[int, int] | None = None
+
+    @property
+    def is_paper(self) -> bool:
+        return self.origin is Origin.PAPER
+
+    @property
+    def is_other_split(self) -> bool:
+        return self.origin is Origin.OTHER_SPLIT
+
+    @property
+    def is_synthetic(self) -> bool:
+        return self.origin is Origin.SYNTHETIC
+
+    @property
+    def unit(self) -> str:
+        return self.column.unit if self.column else PERCENT
+
+    @property
+    def falls(self) -> bool:
+        """Whether a smaller score is the better one."""
+        return self.column is not None and self.column.falls
+
+    @property
+    def trivial(self) -> float | None:
+        """The best score without any model: of the most frequent label or of a simple method."""
+        scores = [self.majority]
+        if self.baseline:
+            scores.append(self.baseline[1])
+        return max((score for score in scores if score is not None), default=None)
+
+    @property
+    def is_pretraining(self) -> bool:
+        """Whether its cells are facts of the rows' pre-training."""
+        return self.column is not None and self.column.is_pretraining
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether its cells are scores of evaluations."""
+        return self.column is not None and self.column.is_measured
+
+    @property
+    def decimals(self) -> int:
+        """How many are shown: papers argue with a perplexity of 3.99 against 3.54."""
+        if self.unit == PERCENT:
+            return 1
+        return 3 if self.unit.startswith("bits") else 2
+
+
+@dataclass(frozen=True)
+class ScoredRun:
+    """What a comparison asks of the run behind a score."""
+
+    folder: Path
+    seeds: Seeds
+    # checksum of the weights that it began with; None where they were fresh, or of a pre-training
+    encoder: str | None
+    # it gives one answer to (nearly) every example
+    is_collapsed: bool
+    # tokens that its texts were cut to; None where it does not say
+    max_seq_length: int | None
+    # whether held-out text was read from the left alone; None where it does not say
+    is_causal: bool | None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The scores of one row on one data set, by seeds."""
+
+    scores: Scores = field(default_factory=dict)
+    # without those of collapsed runs
+    healthy: Scores = field(default_factory=dict)
+    # that other cells have and this one has not
+    missing: tuple[Seeds, ...] = ()
+    # what sets it apart from other cells
+    notes: tuple[CellNote, ...] = ()
+    # behind the scores; empty for a mean of columns
+    runs: Mapping[Seeds, ScoredRun] = field(default_factory=dict)
+    # a mean's parts, averaged first within a group
+    groups: tuple[tuple[tuple[DataColumn, Cell], ...], ...] = ()
+    # complete runs that have no such score
+    num_unscored: int = 0
+
+    @property
+    def estimate(self) -> Estimate | None:
+        return estimate(self.scores) if self.scores else None
+
+    @property
+    def num_collapsed(self) -> int:
+        return len(self.scores) - len(self.healthy)
+
+    @property
+    def without_collapsed(self) -> Estimate | None:
+        """Only where some runs, and not all, have collapsed."""
+        if self.num_collapsed and self.healthy:
+            return estimate(self.healthy)
+        return None
+
+    @property
+    def parts(self) -> list[Cell]:
+        """The cells that a mean is of; of any other the cell itself."""
+        if not self.groups:
+            return [self]
+        cells: list[Cell] = []
+        for group in self.groups:
+            cells += [cell for _, cell in group]
+        return cells
+
+    @property
+    def is_collapsed(self) -> bool:
+        """Whether no run of it read its input.
+
+        A mean over tasks never is: only some of its parts may be.
+        """
+        return bool(self.runs) and self.num_collapsed == len(self.scores)
+
+
+@dataclass(frozen=True)
+class CheckpointSeries:
+    """The rows along one arm's pre-training."""
+
+    name: str
+    arm: str
+    # fraction of the steps -> row, in the order of the steps; two or more
+    rows: Mapping[float, str]
+    # unit -> fraction -> what the arm had seen there, a mean over seeds; unknown fractions lack
+    amounts: Mapping[str, Mapping[float, float]]
+    # the row without pre-training that all of them name, where the line begins
+    floor: str | None
+
+    def reached(self, fractions: Iterable[float], unit: str = "tokens") -> dict[float, float]:
+        """Tokens, FLOPs or seconds at each fraction; empty unless all of them are known."""
+        known = self.amounts.get(unit, {})
+        wanted = list(fractions)
+        if not all(fraction in known for fraction in wanted):
+            return {}
+        return {fraction: known[fraction] for fraction in wanted}
+
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """Every cell of a table: (row, key of a data set) -> cell.
+
+    A table of run folders knows more than scores (results/table.py); one that is read from a CSV
+    has no evidence on how its runs were made.
+    """
+
+    spec: TableSpec
+    columns: tuple[DataColumn, ...]
+    cells: Mapping[tuple[str, str], Cell]
+
+    @property
+    def rows(self) -> list[str]:
+        return [row.name for row in self.spec.rows]
+
+    @property
+    def with_results(self) -> list[DataColumn]:
+        return [column for column in self.columns if self.has_results(column)]
+
+    def has_results(self, column: DataColumn) -> bool:
+        return any(self.cells[row, column.key].scores for row in self.rows)
+
+    def evidence(
+        self,
+        first: str,  # noqa: ARG002
+        second: str,  # noqa: ARG002
+        tasks: Sequence[str],  # noqa: ARG002
+    ) -> Pair | None:
+        """How two rows' runs were made; None where nothing is known of that."""
+        return None
+
+    def prediction_targets(self, row: str) -> set[str]:  # noqa: ARG002
+        """What the objectives of a row's pre-training predict; empty where nothing is known."""
+        return set()
+
+    @property
+    def checkpoint_series(self) -> Sequence[CheckpointSeries]:
+        return ()
+
+    def below_floor(self, row: str, column: DataColumn) -> BelowFloor | None:
+        """The floor that a row with pre-training lies below on a data set.
+
+        It is the row of the same head on random weights; where that has no score, always the most
+        frequent label.
+        """
+        about = self.spec.row(row)
+        own = self.cells[row, column.key].estimate
+        if about.arm is None or own is None or not column.tasks:
+            return None
+        floor = self.cells[about.floor, column.key].estimate if about.floor else None
+        least = floor.mean if floor else column.majority
+        gain = 0.0 if least is None else own.mean - least
+        if column.falls:
+            gain = -gain
+        if gain >= 0.0 or least is None:
+            return None
+        return BelowFloor(
+            row=about.label,
+            mean=own.mean,
+            dataset=column.heading,
+            floor=least,
+            is_random_weights=floor is not None,
+        )
+
+    def paper_value(self, row: str, column: DataColumn) -> float | None:
+        """The paper's number; None where it has none, and for any data set but its own."""
+        if not column.is_paper or column.column is None:
+            return None
+        return self.spec.printed(row, column.column.name)
+
+
+def datasets_for_column(name: str, columns: Iterable[DataColumn]) -> list[DataColumn]:
+    """Those that speak for a column of the paper.
+
+    Its own data set comes first, its other split next, stand-ins last.
+    """
+    own = [column for column in columns if column.column and column.column.name == name]
+    return sorted(own, key=lambda column: (not column.is_paper, not column.is_other_split))

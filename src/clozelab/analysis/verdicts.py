@@ -1,0 +1,452 @@
+"""A claim against our scores: holds, contradicted, inconclusive or not comparable, and on what.
+
+A claim rests on one contrast or on several. A contrast is decided by Student's t over pre-training
+seeds, after the correction for every contrast that the table's claims rest on. One pre-training
+seed cannot tell an arm from its luck: such a claim stays open. What is decided after seeds were
+added without a sequential design is exploratory (docs/decisions/0015).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from statistics import median
+
+from clozelab.analysis.claims import ALL_COLUMNS, BaseClaim, EquivalenceClaim
+from clozelab.analysis.contrasts import Contrast
+from clozelab.analysis.crossover import Crossover, find_crossover
+from clozelab.analysis.history import Breach, History, InterimAnalysis
+from clozelab.analysis.hypotheses import ClaimOnDataset, families_of, place_claim
+from clozelab.analysis.multiplicity import Correction, fallback_procedure
+from clozelab.analysis.power import MOST_SEEDS, minimum_detectable_difference, required_seeds
+from clozelab.analysis.schema import PERCENT, SequentialDesign
+from clozelab.analysis.scores import DataColumn, ScoreTable
+from clozelab.analysis.sequential import nominal_level
+from clozelab.analysis.statistics import PRETRAINING_SEEDS, SIGNIFICANCE, Estimate
+
+# points, of the difference of two arms over pre-training seeds, where no finished run says more
+ASSUMED_SD = 1.0
+
+
+class Verdict(StrEnum):
+    """What our scores say of a claim; the values stand in claims.csv and in the analysis log."""
+
+    HOLDS = "holds"
+    CONTRADICTED = "contradicted"
+    INCONCLUSIVE = "inconclusive"
+    ONE_SEED = "inconclusive (one seed)"
+    BELOW_FLOOR = "inconclusive (below its floor)"
+    NOT_COMPARABLE = "not comparable"
+
+    @property
+    def is_decided(self) -> bool:
+        return self in (Verdict.HOLDS, Verdict.CONTRADICTED)
+
+
+# -- what would decide an open claim -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NeedsTwoSeeds:
+    """One pre-training seed decides nothing."""
+
+    additional_seeds: int = 1
+
+
+@dataclass(frozen=True)
+class FirstAnalysisAhead:
+    """The sequential design has its first analysis at more seeds."""
+
+    first: int
+    additional_seeds: int
+
+
+@dataclass(frozen=True)
+class GatedByPrimary:
+    """A primary claim before this one has to be decided first."""
+
+    claim: str
+    additional_seeds: int = 0
+
+
+@dataclass(frozen=True)
+class SeedsNeeded:
+    """With so many pre-training seeds in all, 4 of 5 repetitions decide."""
+
+    count: int
+    additional_seeds: int
+    # a primary claim after which fewer seeds would do; empty for none
+    fewer_after: str = ""
+
+
+@dataclass(frozen=True)
+class TooManySeedsNeeded:
+    """More than so many pre-training seeds, at this difference and spread."""
+
+    most: int
+    additional_seeds: int
+
+
+Forecast = NeedsTwoSeeds | FirstAnalysisAhead | GatedByPrimary | SeedsNeeded | TooManySeedsNeeded
+
+
+# -- why the paper's size is not held against ours ------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OtherStatistic:
+    """The paper's numbers are not means: "median", "best"."""
+
+    averaging: str
+
+
+@dataclass(frozen=True)
+class OtherData:
+    """Ours are scores on other data than the paper's."""
+
+    column: DataColumn
+    is_equivalence: bool
+
+
+SizeObstacle = OtherStatistic | OtherData
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One claim on one data set (or on all of them)."""
+
+    placed: ClaimOnDataset
+    verdict: Verdict
+    # of each contrast
+    verdicts: tuple[Verdict, ...]
+    # the contrast that supports the claim least, of those that there is a difference for
+    weakest: Contrast | None
+    # its p after the correction for the table; None where nothing is tested
+    corrected_p: float | None
+    # contrasts that are tested together
+    num_tests: int
+    # the primary claim that the weakest contrast's test waits for; empty for none
+    gated_by: str
+    forecast: Forecast | None
+    size_obstacle: SizeObstacle | None
+    # tested contrast, as the analysis log calls it -> its seeds
+    seeds: Mapping[str, str] = field(default_factory=dict)
+    # what makes the verdict exploratory, where it is decided
+    breaches: tuple[Breach, ...] = ()
+    crossover: Crossover | None = None
+
+    @property
+    def claim(self) -> BaseClaim:
+        return self.placed.claim
+
+    @property
+    def column(self) -> DataColumn | None:
+        """The data set; None where there is none, or for a claim about all columns."""
+        return self.placed.column
+
+    @property
+    def judged_on(self) -> str:
+        return self.placed.judged_on
+
+    @property
+    def rows(self) -> list[str]:
+        return self.placed.rows
+
+    @property
+    def is_exploratory(self) -> bool:
+        """Decided after an earlier analysis at other seeds, or claimed after one."""
+        return bool(self.breaches) and self.verdict.is_decided
+
+    @property
+    def difference(self) -> Estimate | None:
+        """First - second in the column's unit; of several, what supports the claim least."""
+        return self.weakest.difference if self.weakest else None
+
+    @property
+    def p_value(self) -> float | None:
+        """Of that difference, without the correction for the table."""
+        return self.weakest.p_value if self.weakest else None
+
+    @property
+    def reported_contrast(self) -> str:
+        """Which difference that is, where there are several; else empty."""
+        if self.weakest is None or len(self.placed.contrasts) < 2:
+            return ""
+        return self.weakest.label
+
+    @property
+    def decisive_seeds(self) -> int | None:
+        """Pre-training seeds in all that would decide it, where a number can be given."""
+        return self.forecast.count if isinstance(self.forecast, SeedsNeeded) else None
+
+    @property
+    def paper_size(self) -> float | None:
+        """The paper's difference, where ours may be held against its size."""
+        return None if self.size_obstacle else self.claim.paper_delta
+
+
+# -- judging -------------------------------------------------------------------------------------
+
+
+def judge(table: ScoreTable, analyses: Sequence[InterimAnalysis] = ()) -> list[Judgement]:
+    """Every claim on every data set that speaks for its column; at least one judgement a claim.
+
+    Of the earlier `analyses` those before the first one at these seeds count against it, unless
+    the sequential design allows for them. So does the first analysis of a claim's contrasts, at
+    whatever seeds, if the claim was another one then, or none.
+    """
+    claims = table.spec.claims
+    placed_claims: list[ClaimOnDataset] = []
+    for claim in claims:
+        placed_claims += place_claim(claim, table)
+    correction = fallback_procedure(families_of(placed_claims))
+    seeds: dict[str, str] = {}
+    for placed in placed_claims:
+        seeds |= tested_seeds(placed)
+    history = History.of(analyses, seeds, table.spec.stopping, claims)
+    return [judge_claim(placed, correction, table, history) for placed in placed_claims]
+
+
+def judge_claim(
+    placed: ClaimOnDataset, correction: Correction, table: ScoreTable, history: History
+) -> Judgement:
+    verdicts = tuple(
+        contrast_verdict(contrast, placed.claim, correction.corrected.get(contrast.key))
+        for contrast in placed.contrasts
+    )
+    verdict = intersection_union_verdict(placed, verdicts)
+    weakest = least_supported_contrast(placed, verdicts)
+    corrected_p = None
+    gated_by = ""
+    if weakest is not None:
+        gated_by = correction.gated_by.get(weakest.key, "")
+        if weakest.is_tested:
+            corrected_p = correction.corrected.get(weakest.key)
+    crossover = None
+    if verdict is not Verdict.NOT_COMPARABLE:
+        crossover = find_crossover(placed, table)
+    seeds = tested_seeds(placed)
+    return Judgement(
+        placed=placed,
+        verdict=verdict,
+        verdicts=verdicts,
+        weakest=weakest,
+        corrected_p=corrected_p,
+        num_tests=correction.num_tests,
+        gated_by=gated_by,
+        forecast=find_forecast(placed, verdicts, verdict, correction),
+        size_obstacle=find_size_obstacle(placed, table),
+        seeds=seeds,
+        breaches=tuple(history.breaches(placed.claim, placed.judged_on, seeds)),
+        crossover=crossover,
+    )
+
+
+def tested_seeds(placed: ClaimOnDataset) -> dict[str, str]:
+    """Tested contrast, as the analysis log calls it -> the seeds that it is over."""
+    seeds: dict[str, str] = {}
+    for contrast in placed.contrasts:
+        if contrast.is_tested:
+            seeds[contrast.key.for_history()] = str(contrast.seeds)
+    return seeds
+
+
+def contrast_verdict(contrast: Contrast, claim: BaseClaim, corrected_p: float | None) -> Verdict:
+    """The verdict on one contrast of a claim, by its p-value after the table's correction."""
+    if contrast.difference is None or not contrast.obstacles.is_comparable:
+        return Verdict.NOT_COMPARABLE
+    if contrast.difference.basis != PRETRAINING_SEEDS:
+        return Verdict.ONE_SEED
+    # A row that answers the same whatever it reads has measured nothing, however small its spread.
+    is_significant = corrected_p is not None and corrected_p < SIGNIFICANCE
+    if not contrast.is_tested or not is_significant:
+        return Verdict.INCONCLUSIVE
+    if contrast.context.below_floor:
+        return Verdict.BELOW_FLOOR
+    return Verdict.HOLDS if supports(contrast, claim) else Verdict.CONTRADICTED
+
+
+def supports(contrast: Contrast, claim: BaseClaim) -> bool:
+    """Whether a contrast's mean lies on the claimed side."""
+    estimate = contrast.decided_on
+    return estimate is not None and claim.is_supported_by(estimate.mean)
+
+
+def intersection_union_verdict(placed: ClaimOnDataset, verdicts: Sequence[Verdict]) -> Verdict:
+    """All contrasts must hold; one that confidently goes the other way is enough to fail."""
+    spoken = [verdict for verdict in verdicts if verdict is not Verdict.NOT_COMPARABLE]
+    is_about_one_column = placed.claim.column != ALL_COLUMNS
+    is_barred = is_about_one_column and any(
+        contrast.obstacles.incomparability for contrast in placed.contrasts
+    )
+    if Verdict.CONTRADICTED in spoken:
+        return Verdict.CONTRADICTED
+    if not spoken or is_barred:
+        return Verdict.NOT_COMPARABLE
+    for open_verdict in (Verdict.ONE_SEED, Verdict.BELOW_FLOOR):
+        if open_verdict in spoken:
+            return open_verdict
+    is_whole = len(spoken) == len(verdicts) and placed.is_whole
+    if is_whole and set(spoken) == {Verdict.HOLDS}:
+        return Verdict.HOLDS
+    return Verdict.INCONCLUSIVE
+
+
+def least_supported_contrast(
+    placed: ClaimOnDataset, verdicts: Sequence[Verdict]
+) -> Contrast | None:
+    """Of the contrasts that there is a difference for; of a single one that one."""
+    if len(placed.contrasts) == 1:
+        return placed.contrasts[0]
+    spoken = [
+        contrast
+        for contrast, verdict in zip(placed.contrasts, verdicts, strict=True)
+        if verdict is not Verdict.NOT_COMPARABLE
+    ]
+    return max(spoken, key=lambda contrast: _doubt(contrast, placed.claim), default=None)
+
+
+def _doubt(contrast: Contrast, claim: BaseClaim) -> tuple[float, float]:
+    """From 0, surely as claimed, to 2, surely the other way; then by the size."""
+    size = abs(contrast.difference.mean) if contrast.difference else 0.0
+    p_value = 1.0 if contrast.p_value is None else contrast.p_value
+    if not supports(contrast, claim):
+        return 2.0 - p_value, size
+    # A large difference supports an order, and speaks against equivalence.
+    return p_value, size if isinstance(claim, EquivalenceClaim) else -size
+
+
+# -- forecasts -----------------------------------------------------------------------------------
+
+
+def find_forecast(
+    placed: ClaimOnDataset,
+    verdicts: Sequence[Verdict],
+    verdict: Verdict,
+    correction: Correction,
+) -> Forecast | None:
+    """How many pre-training seeds would decide an undecided claim; None where seeds are not what
+    is lacking.
+    """
+    if verdict is Verdict.ONE_SEED:
+        return NeedsTwoSeeds()
+    open_contrasts = [
+        contrast
+        for contrast, one in zip(placed.contrasts, verdicts, strict=True)
+        if one is Verdict.INCONCLUSIVE
+    ]
+    is_open = verdict is Verdict.INCONCLUSIVE and bool(open_contrasts) and placed.is_whole
+    if not is_open or Verdict.NOT_COMPARABLE in verdicts:
+        return None
+    if any(_is_stuck(contrast) for contrast in open_contrasts):
+        return None
+
+    design = placed.contrasts[0].design
+    present = max(contrast.difference.count for contrast in open_contrasts if contrast.difference)
+    if design and not all(contrast.interim for contrast in open_contrasts):
+        return FirstAnalysisAhead(design.first, design.first - present)
+    gates = [correction.gated_by.get(contrast.key, "") for contrast in open_contrasts]
+    gate = next(filter(None, gates), "")
+    if gate and placed.claim.primary:
+        return GatedByPrimary(gate)
+
+    most = design.most if design else MOST_SEEDS
+    level = _level_that_surely_comes(open_contrasts, correction, design)
+    needed = _seeds_for_any_way(placed, open_contrasts, level, most)
+    # The next seed cannot make it fewer than there are.
+    count = max(needed, 1 + present)
+    if count > most:
+        return TooManySeedsNeeded(most, most - present)
+    return SeedsNeeded(count, count - present, fewer_after=gate)
+
+
+def _is_stuck(contrast: Contrast) -> bool:
+    """Whether more seeds would not help: what is wrong with its runs stays wrong."""
+    obstacles = contrast.obstacles
+    return bool(
+        obstacles.duplicates
+        or obstacles.every_run_collapsed
+        or contrast.rests_on_collapsed
+        or contrast.context.below_floor
+    )
+
+
+def _level_that_surely_comes(
+    contrasts: Sequence[Contrast], correction: Correction, design: SequentialDesign | None
+) -> float:
+    """The plain p that decides at Holm's next step: a later one waits for those before it."""
+    level = min(correction.local_level.get(contrast.key, SIGNIFICANCE) for contrast in contrasts)
+    return nominal_level(level, design.first, design.most) if design else level
+
+
+def _seeds_for_any_way(
+    placed: ClaimOnDataset, open_contrasts: Sequence[Contrast], level: float, most: int
+) -> int:
+    """Seeds that decide the claim either way; `most` + 1 where it would take more.
+
+    One contrast that goes the other way is enough to fail; to hold, all have to be shown.
+    """
+    against = [
+        contrast.standardized_effects
+        for contrast in open_contrasts
+        if not supports(contrast, placed.claim)
+    ]
+    ways = against
+    if not ways:
+        all_effects: list[float] = []
+        for contrast in placed.contrasts:
+            all_effects += contrast.standardized_effects
+        ways = [all_effects]
+    counts = [required_seeds(effects, 1.0 - level, most=most) for effects in ways]
+    return min((count for count in counts if count is not None), default=most + 1)
+
+
+# -- sizes ---------------------------------------------------------------------------------------
+
+
+def find_size_obstacle(placed: ClaimOnDataset, table: ScoreTable) -> SizeObstacle | None:
+    """Why our difference is not held against the size of the paper's; None where it is."""
+    column = placed.column
+    is_paper_data = column is None or column.is_paper
+    is_of_means = table.spec.averaging in ("", "mean")
+    if not table.spec.has_paper or (is_of_means and is_paper_data):
+        return None
+    if column is None or column.is_paper:
+        return OtherStatistic(table.spec.averaging)
+    return OtherData(column, isinstance(placed.claim, EquivalenceClaim))
+
+
+@dataclass(frozen=True)
+class DetectableDifference:
+    """The smallest difference between two arms that so many pre-training seeds can show."""
+
+    difference: float
+    seeds: int
+    # of a difference between seeds, in points
+    sd: float
+    # contrasts that this is the median of; 0: it is assumed
+    num_contrasts: int
+
+
+def detectable_difference(table: ScoreTable, seeds: int) -> DetectableDifference | None:
+    """By the median spread of the claims' contrasts so far; None for fewer than two seeds."""
+    if seeds < 2:
+        return None
+    deviations: dict[object, float] = {}
+    for claim in table.spec.claims:
+        for placed in place_claim(claim, table):
+            for contrast in placed.contrasts:
+                if contrast.is_tested and contrast.difference and _is_in_points(contrast):
+                    deviations[contrast.key] = contrast.difference.sd or 0.0
+    sd = median(deviations.values()) if deviations else ASSUMED_SD
+    design = table.spec.stopping
+    level = SIGNIFICANCE
+    if design:
+        level = nominal_level(SIGNIFICANCE, design.first, design.most)
+    difference = minimum_detectable_difference(sd, seeds, 1.0 - level)
+    return DetectableDifference(difference, seeds, sd, len(deviations))
+
+
+def _is_in_points(contrast: Contrast) -> bool:
+    return all(term.column.tasks and term.column.unit == PERCENT for term in contrast.terms)

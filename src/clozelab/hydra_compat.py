@@ -1,0 +1,204 @@
+"""What we take from the inside of Hydra and OmegaConf, and what we change there, in one file.
+
+pyproject.toml keeps hydra-core at 1.3 and omegaconf at 2.3, whose insides these are. Importing this
+module imports all of Hydra, so whoever has to begin quickly imports it inside a function.
+
+Used as they are: the loader of configurations, the source of files, the repository of a search
+path, the sweepers. Changed: `running_application` and `compose_quickly`, a comment a patch.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import omegaconf
+from hydra._internal import defaults_list
+from hydra._internal import hydra as hydra_application
+from hydra._internal import utils as hydra_utils
+from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
+from hydra._internal.config_repository import ConfigRepository
+from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
+from hydra._internal.core_plugins import basic_sweeper
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra._internal.utils import create_config_search_path
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.plugins.plugin import Plugin
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import RunMode
+from omegaconf import DictConfig, ListConfig, Node, grammar_parser
+
+__all__ = ["ConfigLoaderImpl", "ConfigRepository", "FileConfigSource", "get_overrides_dirname"]
+
+
+@contextmanager
+def running_application(loader: type[ConfigLoaderImpl], *, is_one_job: bool) -> Iterator[None]:
+    """Let `hydra.main` run in our way, until the block ends.
+
+    Args:
+        loader: the class that composes.
+        is_one_job: the command line says `hydra.mode=RUN`.
+    """
+    application: Any = hydra_application
+    # `Any`, because mypy lets nobody assign to a method of a class.
+    hydra_class: Any = hydra_application.Hydra
+    before = (application.ConfigLoaderImpl, hydra_utils.run_and_report, hydra_class.get_mode)
+
+    # Hydra instantiates callbacks, logging and a launcher from what it has composed, before our
+    # function is called: any file could have code run. Our loader refuses that first.
+    application.ConfigLoaderImpl = loader
+
+    # Hydra prints every error itself, with advice about its own variables, and exits with 1. We let
+    # it through: the command line says what is wrong, and ends with the exit status that it means.
+    hydra_utils.run_and_report = lambda func: func()
+
+    # Hydra composes everything once only to read `hydra.mode`. The jobs of a sweep say it on their
+    # command line, and would compose twice.
+    if is_one_job:
+        hydra_class.get_mode = lambda *_, **__: RunMode.RUN
+
+    try:
+        yield
+    finally:
+        application.ConfigLoaderImpl, hydra_utils.run_and_report, hydra_class.get_mode = before
+
+
+def compose_quickly() -> None:
+    """Spare OmegaConf and Hydra three kinds of work whose results nobody reads.
+
+    The first takes a fifth of the time to compose, the two others a third.
+    """
+    # OmegaConf parses the text of an interpolation each time that it is looked at. Its trees are
+    # only read, so each text is parsed once.
+    parse = functools.cache(grammar_parser.parse)
+    modules: list[Any] = [omegaconf.base, omegaconf._utils]
+    for module in modules:
+        module.parse = parse
+
+    # Each composition copies its sources, and so the one store of schemas. What is loaded from it
+    # is copied again.
+    store: Any = ConfigStore
+    store.__deepcopy__ = lambda self, _: self
+
+    # Each configuration file gets a node of all choices so far, for defaults such as `tokenizer:
+    # ${corpus}`. Hardly any file has such a default.
+    make_choices = defaults_list._create_interpolation_map
+
+    @functools.wraps(make_choices)
+    def choices(overrides: Any, defaults: list[Any], self_added: bool) -> DictConfig | None:
+        if not any(default.is_interpolation() for default in defaults):
+            return None
+        return make_choices(overrides, defaults, self_added)
+
+    defaults_list._create_interpolation_map = choices  # type: ignore[assignment]
+
+
+def search_path_from(folder: Path) -> ConfigSearchPath:
+    """Return Hydra's search path with `folder` as the application's, and what plugins add."""
+    return create_config_search_path(str(folder))
+
+
+def config_repository(places: Sequence[tuple[str, str]]) -> ConfigRepository:
+    """Return a reader of single files.
+
+    `places` are (provider, `file://FOLDER` or the like).
+    """
+    search_path = ConfigSearchPathImpl()
+    for provider, path in places:
+        search_path.append(provider, path)
+    return ConfigRepository(search_path)
+
+
+def register_plugins(package: str, classes: Sequence[type[Plugin]]) -> None:
+    """Make plugins known under names below `package`, which need not exist.
+
+    Hydra accepts plugins only from the package hydra_plugins, and finds them by their addresses:
+    ours get names there, and no second top-level package.
+    """
+    plugins = Plugins.instance()
+    for plugin_class in classes:
+        plugins.register(plugin_class)
+        plugins.class_name_to_class[f"{package}.{plugin_class.__name__}"] = plugin_class
+
+
+def register_file_source(source: type[FileConfigSource]) -> None:
+    """Let Hydra read `file://` places of a search path with this class."""
+    SourcesRegistry.instance().types["file"] = source
+
+
+def expand_grid(overrides: list[Override]) -> list[tuple[str, ...]]:
+    """Return every combination of a sweep's values, as words, in Hydra's order."""
+    (jobs,) = basic_sweeper.BasicSweeper.split_arguments(overrides, None)
+    return [tuple(words) for words in jobs]
+
+
+def make_grid_sweeper(
+    max_batch_size: int | None,
+    params: Any,
+    rename_jobs: Callable[[list[tuple[str, ...]]], Sequence[tuple[str, ...]]],
+) -> Any:
+    """Return Hydra's basic sweeper, whose jobs pass through `rename_jobs`."""
+    # Looked up now and not subclassed: Hydra's search for plugins runs that module's code anew, and
+    # an older class of it no longer works.
+    sweeper: Any = basic_sweeper.BasicSweeper(max_batch_size, params)
+
+    # It composes every job of a batch to throw it away, ten seconds for the 120 jobs of a demo. Our
+    # launchers check all jobs before the first.
+    sweeper.validate_batch_is_legal = lambda batch: None  # noqa: ARG005
+
+    # It has no place between the making of its jobs and their launch, where ours get names.
+    def split_and_rename(overrides: list[Override], batch_size: int | None) -> list[Any]:
+        jobs = rename_jobs(expand_grid(overrides))
+        return list(sweeper.split_overrides_to_chunks(jobs, batch_size or len(jobs)))
+
+    sweeper.split_arguments = split_and_rename
+    return sweeper
+
+
+def make_search_sweeper(**arguments: Any) -> Sweeper:
+    """Return hydra-optuna-sweeper's search.
+
+    The class around it would make the sampler from settings of its own.
+    """
+    from hydra_plugins.hydra_optuna_sweeper._impl import OptunaSweeperImpl
+
+    sweeper: Sweeper = OptunaSweeperImpl(**arguments)
+    return sweeper
+
+
+@contextmanager
+def hydra_left_out(composed: DictConfig) -> Iterator[DictConfig]:
+    """The same node without its `hydra` part, half of all nodes, until the block ends.
+
+    OmegaConf can only delete that part, or copy all of it first.
+    """
+    nodes = composed.__dict__["_content"]
+    composed.__dict__["_content"] = {key: node for key, node in nodes.items() if key != "hydra"}
+    try:
+        yield composed
+    finally:
+        composed.__dict__["_content"] = nodes
+
+
+def raw_items(node: DictConfig | ListConfig) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield (key, child, content) of each child of a node, as it is written.
+
+    The content is a text where the child is one or is `${...}`, a dict or a list of nodes where it
+    has children. OmegaConf's public doors resolve the one, and convert all of the other.
+    """
+    keys: Iterable[Any] = node
+    if isinstance(node, ListConfig):
+        keys = range(len(node))
+    for key in keys:
+        child: Any = node._get_node(key)
+        content = None
+        if isinstance(child, Node):
+            content = child._value()
+        yield key, child, content

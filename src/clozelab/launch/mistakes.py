@@ -1,0 +1,188 @@
+"""What is wrong where a configuration does not compose, in a sentence that helps.
+
+Hydra's own messages list what the user has not asked for, and name no nearest key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from yaml import YAMLError  # type: ignore[import-untyped]
+
+from clozelab.launch.sweep import compose, without_hydra
+from clozelab.runs.identity import no_value
+from clozelab.schema import SCHEMAS
+from clozelab.text.did_you_mean import nearest
+from clozelab.text.paths import CONF_DIR
+
+CONFIGURATION_ERRORS: tuple[type[Exception], ...] = (
+    HydraException,
+    OmegaConfBaseException,
+    YAMLError,
+)
+# Beginnings of Hydra's messages, with what they are about.
+WRONG_CHOICE = re.compile(
+    r"Could not find '(?P<group>.+)/(?P<name>[^/']+)'\s+"
+    r"Available options in '[^']+':\n(?P<choices>(?:[ \t]+\S+\n?)+)"
+)
+WRONG_IN_FILE = re.compile(
+    r"In '(?P<file>[^']+)': \w+ raised while composing config:\s*"
+    r"Key '[^']+' .*\s+full_key: (?P<key>\S+)"
+)
+WRONG_OVERRIDE = re.compile(r"Could not override '(?P<key>[^']+)'")
+
+
+def explain(
+    error: BaseException, verb: str, *, config_name: str | None = None, folder: Path | None = None
+) -> str:
+    """Return the message of an error from composing a verb's configuration.
+
+    An unknown key comes with the nearest one.
+
+    Args:
+        config_name: of the primary configuration, where it is not the verb's own.
+        folder: of the experiment that it is in.
+    """
+    text = str(error).strip()
+    cause = error.__cause__
+    stage = "pretrain"  # whose configuration the verbs without one ask
+    if verb in SCHEMAS:
+        stage = verb
+    if match := WRONG_CHOICE.search(text):
+        return _explain_choice(match["group"], match["name"], match["choices"].split(), folder)
+    if match := WRONG_IN_FILE.match(text):
+        return _explain_key_in_file(match["file"], match["key"], stage, folder)
+    if match := WRONG_OVERRIDE.match(text):
+        reason = str(cause or "").strip() or text
+        known = known_keys(config_name or stage, folder, of_hydra=match["key"].startswith("hydra."))
+        return _explain_override(match["key"], reason, stage, known)
+    # A value that does not fit: Hydra names the override, OmegaConf the reason.
+    if isinstance(error, HydraException) and isinstance(cause, OmegaConfBaseException):
+        reason = str(cause).strip()
+        word = text.removeprefix("Error merging override ")
+        if word == text:
+            return f"{text}\n{reason}"
+        return f"{word}: {_first_line(reason)}"
+    if isinstance(error, MissingMandatoryValue):
+        # phases[0].steps -> phases.0.steps
+        return no_value(re.sub(r"\[(\d+)\]", r".\1", str(error.full_key)))
+    if isinstance(error, OmegaConfBaseException) and error.full_key:
+        return f"{error.full_key}: {_first_line(text)}"
+    return text
+
+
+def _first_line(text: str) -> str:
+    return text.splitlines()[0]
+
+
+def _explain_choice(group: str, name: str, choices: Sequence[str], folder: Path | None) -> str:
+    """A group has no such choice."""
+    cutoff = 0.6
+    if len(name) < 6:  # one wrong letter is a large part of a short name
+        cutoff = 0.5
+    near = nearest(name, choices, cutoff=cutoff)
+    hint = ""
+    if near:
+        hint = f"; did you mean {near!r}?"
+    advice = ""
+    if not folder:
+        advice = f"; one of your own: FOLDER/{group}/{name}.yaml and --config-dir FOLDER"
+    return f"there is no {group} {name!r}{hint} (there are {', '.join(choices)}{advice})"
+
+
+def _explain_key_in_file(name: str, key: str, stage: str, folder: Path | None) -> str:
+    """A file of the configuration has a key that there is not."""
+    file: Path | str = name
+    for parent in (folder, CONF_DIR):
+        if parent is not None and (parent / f"{name}.yaml").is_file():
+            file = parent / f"{name}.yaml"
+            break
+    known = known_keys(stage, None, of_hydra=key.startswith("hydra."))
+    return f"{file}: {_no_key(stage, key, known)}"
+
+
+def _explain_override(key: str, reason: str, stage: str, known: Sequence[str]) -> str:
+    """An override has a key that there is not, or a value that does not fit there."""
+    if key not in known:
+        return _no_key(stage, key, known)
+    # The key is right, something in its value is not.
+    if stage == "evaluate" and key == "row":
+        return "row: this sweep takes rows as measured=NAME"
+    return f"{key}: {_first_line(reason)}"
+
+
+def _no_key(stage: str, key: str, known: Sequence[str]) -> str:
+    """There is no such key: the nearest, or those beside it."""
+    package = "job"
+    if key.startswith("hydra."):
+        package = "hydra"
+    advice = f"see `clozelab {stage} --cfg {package}`"
+    near = nearest_key(key, known)
+    if near:
+        return f"{stage} has no key {key!r}; did you mean {near!r}? ({advice})"
+    # Nothing is spelt alike: name all keys beside it, if it is inside of something.
+    parent = key.rpartition(".")[0]
+    siblings = []
+    for name in known:
+        above, _, last = name.rpartition(".")
+        if parent and above == parent:
+            siblings.append(last)
+    if siblings:
+        return f"{stage} has no key {key!r}; {parent} has {', '.join(siblings)} ({advice})"
+    return f"{stage} has no key {key!r}; {advice}"
+
+
+def known_keys(config_name: str, folder: Path | None, *, of_hydra: bool = False) -> list[str]:
+    """Return the dotted names of all keys of a configuration, or of Hydra's own beside it.
+
+    None where it does not compose.
+    """
+    try:
+        composed = compose(config_name, folder=folder)
+    except CONFIGURATION_ERRORS:
+        return []
+    if of_hydra:
+        config = OmegaConf.masked_copy(composed, "hydra")
+    else:
+        config = without_hydra(composed)
+    return list(_dotted_names(OmegaConf.to_container(config, resolve=False), ""))
+
+
+def _dotted_names(value: Any, prefix: str) -> Iterator[str]:
+    if not isinstance(value, dict):
+        return
+    for key, child in value.items():
+        yield f"{prefix}{key}"
+        yield from _dotted_names(child, f"{prefix}{key}.")
+
+
+def nearest_key(key: str, known: Sequence[str]) -> str | None:
+    """Return the key that was probably meant, or None.
+
+    That is one beside it that is spelt alike, else any that ends in it, else any that is alike.
+    """
+    parent, _, last = key.rpartition(".")
+    siblings = {}
+    for name in known:
+        above, _, last_of_name = name.rpartition(".")
+        if above == parent:
+            siblings[last_of_name] = name
+    near = nearest(last, siblings)
+    if near:
+        return siblings[near]
+    for name in known:
+        if name.rpartition(".")[2] == last:
+            return name
+    # By whole names, its neighbours and what it stands below would always win.
+    elsewhere = [
+        name
+        for name in known
+        if name.rpartition(".")[0] != parent and not key.startswith(f"{name}.")
+    ]
+    return nearest(key, elsewhere, cutoff=0.75)

@@ -1,0 +1,310 @@
+"""A pool of operating-system processes: some at a time, a live table, and a clean stop.
+
+Each job has a session of its own, so Ctrl-C reaches only us and we stop the jobs: SIGTERM to the
+whole group, time to save, then SIGKILL. A job stops when we are killed outright, too. It waits
+while another launch works in its folder.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from clozelab.launch.processes import (
+    POLL_SECONDS,
+    AnyProcess,
+    ForkServer,
+    Job,
+    RemoteProcess,
+    failure_message,
+    last_lines,
+    send_to_groups,
+    start_process,
+)
+from clozelab.launch.progress import (
+    JobProgress,
+    Outlook,
+    Pulse,
+    counted,
+    left_at,
+    progress_line,
+    steps_in,
+    time_words,
+)
+from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
+from clozelab.text.formatting import duration
+from clozelab.training.host import holder
+from clozelab.training.stopping import OUT_OF_TIME, interrupt, taken_signals
+
+REDRAW_SECONDS = 0.5
+LOOK_AGAIN_SECONDS = 2.0
+# where this machine does not list who holds the folder, and only a new process can find out
+TRY_AGAIN_SECONDS = 30.0
+UNFINISHED = ("waiting", "running", "held")
+WRONG = ("failed", "stopped", "held", "left")
+PROGRESS_STATES = {
+    "waiting": "waiting",
+    "held": "waiting",
+    "running": "running",
+    "complete": "done",
+    "skipped": "done",
+}
+"""How a job's state counts in progress; any other has ended without a result."""
+SHOWN_ROWS = 24
+BAR_WIDTH = 30
+LOG_HEAD = re.compile(r"^[\d:-]+ [A-Z] ")  # time and level of a line of log
+STYLES = {
+    "running": "cyan",
+    "complete": "green",
+    "skipped": "green dim",
+    "failed": "bold red",
+    "stopped": "yellow",
+    "held": "yellow",
+    "left": "yellow",
+}
+
+
+class ProcessPool:
+    """Runs jobs, at most `at_once` at a time; a job that fails does not stop the others.
+
+    Args:
+        grace_seconds: that jobs get to save when they are stopped.
+        console: shows the table where it is a terminal; else a line a job.
+        server: forks the jobs that may be forked; without one each is a new process.
+        outlook: the place of these jobs in all that runs.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        *,
+        at_once: int,
+        grace_seconds: float,
+        console: Console,
+        server: ForkServer | None = None,
+        outlook: Outlook | None = None,
+    ) -> None:
+        self.jobs = list(jobs)
+        self.at_once = at_once
+        self.grace_seconds = grace_seconds
+        self.console = console
+        self.server = server
+        self.outlook = Outlook()
+        if outlook is not None:
+            self.outlook = outlook
+        self.pulse = Pulse(
+            console, lambda: progress_line(self._states(), self.at_once, self.outlook)
+        )
+
+    def run(self) -> None:
+        """Run every waiting job to its end.
+
+        Raises Interrupted after a signal, once every job has been stopped.
+        """
+        drawn_at = float("-inf")
+        # The table is refreshed by hand and seldom: no second thread while we fork, and the cores
+        # are the jobs'.
+        table: AbstractContextManager[Live | None] = nullcontext()
+        if self.console.is_terminal:
+            table = Live(self._table(), console=self.console, auto_refresh=False, transient=True)
+        with taken_signals() as signals, table as live:
+            try:
+                # 50 times a second: notice what ended, start what may, show how it stands.
+                while not signals:
+                    self._collect()
+                    if not any(job.state in UNFINISHED for job in self.jobs):
+                        break
+                    self._start_waiting()
+                    if live is not None and time.monotonic() - drawn_at >= REDRAW_SECONDS:
+                        live.update(self._table(), refresh=True)
+                        drawn_at = time.monotonic()
+                    self.pulse.beat()
+                    time.sleep(POLL_SECONDS)
+            finally:
+                self._stop_all(signals)
+        if signals:
+            interrupt(signals[0])
+
+    def _start_waiting(self) -> None:
+        """Start jobs in their order, as far as there is room and their folders are free."""
+        for job in self.jobs:
+            if job.state == "held" and time.monotonic() >= job.look_again:
+                job.state = "waiting"
+            if job.state != "waiting":
+                continue
+            if sum(job.state == "running" for job in self.jobs) >= self.at_once:
+                break
+            pid = None
+            if job.start is None and job.folder:
+                pid = holder(Path(job.folder, LOCK_FILE))
+            if pid is None:
+                self._start(job)
+            else:
+                # As far as this machine can tell, another launch works in its folder now.
+                self._hold(job, LOOK_AGAIN_SECONDS, f"process {pid} works in its folder")
+
+    def _start(self, job: Job) -> None:
+        """Start a job in the way that it is made for."""
+        job.log.parent.mkdir(parents=True, exist_ok=True)
+        job.state = "running"
+        job.started = time.monotonic()
+        try:
+            if job.start is not None:
+                job.process = job.start()
+            elif self.server is not None and job.words is not None:
+                job.process = self.server.start(job.words, job.log)
+            else:
+                job.process = start_process(job)
+        except Exception as error:
+            if job.start is None:
+                raise
+            # One job that a batch system refuses; the others may suit it.
+            job.state = "failed"
+            job.message = f"it could not be handed over: {error}"
+        self._say(job)
+
+    def _hold(self, job: Job, seconds: float, reason: str) -> None:
+        """Let a job wait until it may be tried again."""
+        job.state = "held"
+        job.look_again = time.monotonic() + seconds
+        if job.message != reason:
+            job.message = reason
+            self._say(job)
+
+    def _collect(self) -> None:
+        """Take notice of the jobs that have ended."""
+        for job in self.jobs:
+            if job.state != "running" or job.process is None:
+                continue
+            job.seconds = time.monotonic() - job.started
+            status = job.process.poll()
+            if status == BUSY_STATUS and job.start is None:
+                self._hold(job, TRY_AGAIN_SECONDS, "another process works in its folder")
+            elif status is not None:
+                self._end(job, status)
+
+    def _end(self, job: Job, status: int) -> None:
+        """Note how a job has ended, by its exit status."""
+        job.message = ""
+        if status == 0:
+            job.state = "complete"
+        else:
+            job.state = "stopped" if status == OUT_OF_TIME else "failed"
+            reason = getattr(job.process, "reason", "")
+            job.message = reason or failure_message(job.log, status)
+        self._say(job)
+
+    def _stop_all(self, signals: Sequence[int]) -> None:
+        """Stop what runs, if anything does; a second signal ends the wait."""
+        self._collect()
+        processes: list[AnyProcess] = []
+        begun = [job for job in self.jobs if job.state == "running"]
+        for job in begun:
+            if isinstance(job.process, RemoteProcess) and job.process.survives:
+                job.state = "left"
+            elif job.process is not None:
+                job.state = "stopped"
+                processes.append(job.process)
+        if processes:
+            self.console.print(
+                f"stopping {len(processes)} job(s); up to {self.grace_seconds:.0f} s to save"
+            )
+        self._end_processes(processes, signals)
+        for job in begun:
+            job.seconds = time.monotonic() - job.started
+
+    def _end_processes(self, processes: Sequence[AnyProcess], signals: Sequence[int]) -> None:
+        """Let all save in the same grace period, then kill what still runs."""
+        send_to_groups(processes, signal.SIGTERM)
+        deadline = time.monotonic() + self.grace_seconds
+        while any(process.poll() is None for process in processes):
+            # Whoever presses Ctrl-C again does not want to wait.
+            if time.monotonic() > deadline or len(signals) >= 2:
+                break
+            time.sleep(POLL_SECONDS)
+        send_to_groups(processes, signal.SIGKILL)
+        for process in processes:
+            process.wait()
+
+    def _say(self, job: Job) -> None:
+        """Print a line of a job that has ended, is held or was handed over.
+
+        Only where there is no terminal to draw on.
+        """
+        if self.console.is_terminal or (job.state == "running" and job.start is None):
+            return
+        if job.state == "running":
+            remark = ""
+        elif job.state == "held":
+            remark = f": {job.message}"
+        else:
+            remark = f" after {duration(job.seconds)}  ({self._progress()})"
+        self.console.print(
+            f"{job.state:>8}  {job.name}{remark}", markup=False, highlight=False, soft_wrap=True
+        )
+        self.pulse.spoken()
+
+    def _progress(self) -> str:
+        """Say how many jobs have ended, of all that belong together, and the time left."""
+        states = self._states()
+        seconds = left_at(self.outlook, states, self.at_once)
+        return counted(states, self.outlook) + time_words(seconds)
+
+    def _states(self) -> list[JobProgress]:
+        """Return the jobs as their progress is counted."""
+        progress = []
+        for job in self.jobs:
+            steps = None
+            if job.state == "running":
+                steps = steps_in(last_lines(job.log))
+            state = PROGRESS_STATES.get(job.state, "failed")
+            progress.append(JobProgress(job.name, state, job.seconds, job.planned, steps))
+        return progress
+
+    def _table(self) -> Group:
+        """Draw a bar for all jobs, and a line for each that runs or went wrong.
+
+        None is wider than the terminal.
+        """
+        return Group(self._bar(), self._job_lines())
+
+    def _bar(self) -> Table:
+        counts = Counter(job.state for job in self.jobs)
+        num_ended = sum(count for state, count in counts.items() if state not in UNFINISHED)
+        before = self.outlook.jobs_before
+        total = before + len(self.jobs) + self.outlook.jobs_after
+        wrong = "".join(f", {counts[state]} {state}" for state in WRONG if counts[state])
+        # The bar is of this sweep among all that belong to it; the words say what went wrong here.
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(
+            ProgressBar(total, before + num_ended, width=BAR_WIDTH), f"{self._progress()}{wrong}"
+        )
+        return bar
+
+    def _job_lines(self) -> Table:
+        lines = Table.grid(padding=(0, 1))
+        for justify in ("left", "left", "right"):
+            lines.add_column(justify=justify, no_wrap=True)
+        lines.add_column()  # what a narrow terminal cuts
+        shown_jobs = [job for job in self.jobs if job.state in ("running", *WRONG)]
+        for job in shown_jobs[:SHOWN_ROWS]:
+            if job.state == "held":
+                seconds = ""
+                message = job.message
+            else:
+                seconds = duration(job.seconds)
+                message = "".join(last_lines(job.log)[-1:])
+            text = Text(LOG_HEAD.sub("", message), no_wrap=True, overflow="ellipsis")
+            lines.add_row(f"[{STYLES[job.state]}]{job.state}[/]", job.name, seconds, text)
+        return lines

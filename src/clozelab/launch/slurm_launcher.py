@@ -1,0 +1,342 @@
+"""`hydra/launcher=slurm`: the jobs of a sweep as jobs of Slurm, handed over by submitit.
+
+What Slurm was handed is noted beside the logs, so a launcher that was killed finds its waiting jobs
+again. `cluster: local` (`hydra/launcher=slurm_local`) goes the same way without Slurm.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from clozelab.launch.clusters import NO_RESULT, RemoteJob
+from clozelab.launch.launcher import SweepLauncher, require_positive
+from clozelab.launch.pool import ProcessPool
+from clozelab.launch.processes import Job, RemoteProcess
+from clozelab.launch.slurm_queue import JobState, SlurmQueue, SlurmSilentError, ask_slurm
+from clozelab.runs.record import write_json
+from clozelab.runs.redaction import redacted_words
+from clozelab.training.host import require_package
+
+# that a file system shared by the nodes may need to show the result of a job that has ended
+RESULT_SECONDS = 15.0
+LOCK_SECONDS = 60.0
+SILENT_HOURS = 6.0  # without an answer of Slurm, after which nobody waits for it any more
+NOTES_FILE = "handed_over.json"  # run folder -> the job that Slurm was handed for it
+
+
+class SlurmLauncher(SweepLauncher):
+    """Hands jobs to Slurm and waits.
+
+    Args: conf/hydra/launcher/slurm.yaml; `parameters` are submitit's executor's.
+    """
+
+    stopped_words = (
+        "stopped waiting; jobs that Slurm has go on (scancel ends them); the same command finds"
+        " them again"
+    )
+
+    def __init__(
+        self,
+        cluster: str,
+        jobs_at_once: int,
+        poll_seconds: float,
+        grace_seconds: float,
+        **parameters: Any,
+    ) -> None:
+        require_package("submitit", "slurm", "hydra/launcher=slurm")
+        if cluster == "slurm" and shutil.which("sbatch") is None:
+            raise ValueError(
+                "hydra/launcher=slurm: there is no sbatch here; start the sweep on a cluster's"
+                " login node"
+            )
+        require_positive("jobs_at_once", jobs_at_once)
+        if cluster not in ("slurm", "local"):
+            raise ValueError(f"hydra.launcher.cluster is {cluster!r}: choose slurm or local")
+        delay = parameters["signal_delay_s"]
+        if grace_seconds >= delay:
+            raise ValueError(
+                f"hydra.launcher.grace_seconds is {grace_seconds}, and Slurm kills signal_delay_s ="
+                f" {delay} after its warning: leave a job less time to save than that"
+            )
+        self.cluster = cluster
+        self.jobs_at_once = jobs_at_once
+        self.poll_seconds = float(poll_seconds)
+        self.grace_seconds = float(grace_seconds)
+        plain: Any = OmegaConf.to_container(OmegaConf.create(parameters), resolve=True)
+        self.parameters: dict[str, Any] = plain
+        self.queue: SlurmQueue | None = None  # of the real Slurm
+
+    def run_jobs(
+        self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console
+    ) -> None:
+        self._refuse_secrets(jobs)
+        # on a file system that the nodes share
+        self.folder = self.sweep_dir.resolve() / self.cluster
+        threads = self.parameters.get("cpus_per_task")
+        for job, config in zip(jobs, composed, strict=True):
+            resources = job_resources(self.parameters, config, self.cluster)
+            remote = RemoteJob(job, threads, self.grace_seconds, is_alone=self.cluster != "slurm")
+            job.start = partial(self._hand_over, job, remote, resources)
+        console.print(
+            f"{self.verb}: {len(jobs)} jobs for {self.cluster}, notes and scripts in {self.folder}"
+        )
+        asking: AbstractContextManager[Any] = nullcontext()
+        if self.cluster == "slurm":
+            say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+            self.queue = SlurmQueue(self.poll_seconds, report=say)
+            asking = self.queue
+        with asking:
+            ProcessPool(
+                jobs,
+                at_once=self.jobs_at_once,
+                grace_seconds=self.grace_seconds,
+                console=console,
+                outlook=self.outlook,
+            ).run()
+
+    def _refuse_secrets(self, jobs: Sequence[Job]) -> None:
+        """ValueError for a word that looks like a secret: the scripts for the cluster hold it."""
+        texts: list[str] = []
+        for job in jobs:
+            texts += job.words or ()
+        texts += [f"{key}={value}" for key, value in self.parameters.items()]
+        for text, redacted in zip(texts, redacted_words(texts), strict=True):
+            if text != redacted:
+                raise ValueError(
+                    f"{redacted} looks like a secret, which files for the cluster would hold;"
+                    " export it, say '${oc.env:NAME}'"
+                )
+
+    def _hand_over(
+        self, job: Job, remote: RemoteJob, resources: Mapping[str, Any]
+    ) -> RemoteProcess:
+        """Hand a job over and note it, or find the one for the same folder.
+
+        ValueError where that one has other words.
+        """
+        key = job.folder or " ".join(remote.words)
+        notes_file = self.folder / NOTES_FILE
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # Whoever else launches into this folder waits, but not for a launcher that hangs.
+        with FileLock(self.folder / ".lock", timeout=LOCK_SECONDS):
+            notes: dict[str, Any] = {}
+            if notes_file.exists():
+                notes = json.loads(notes_file.read_text(encoding="utf-8"))
+            earlier = self._earlier_job(notes.get(key))
+            if earlier is None:
+                submitted = self._submit(remote, resources)
+                note = {
+                    "job_id": submitted.job_id,
+                    "tasks": submitted.num_tasks,
+                    "words": remote.words,
+                    "time": time.time(),
+                }
+                write_json(notes_file, notes | {key: note})
+                return SubmittedJob(submitted, self.queue)
+            if notes[key]["words"] != remote.words:
+                raise ValueError(
+                    f"Slurm job {earlier.job_id} is in line for the same folder with other"
+                    f" settings; wait for it, or: scancel {earlier.job_id}"
+                )
+            return SubmittedJob(earlier, self.queue)
+
+    def _submit(self, remote: RemoteJob, resources: Mapping[str, Any]) -> Any:
+        """Let submitit hand a job over; returns its job."""
+        from submitit.local.local import LocalExecutor
+        from submitit.slurm.slurm import SlurmExecutor
+
+        executor_class: Any = LocalExecutor
+        if self.cluster == "slurm":
+            executor_class = SlurmExecutor
+        max_num_timeout = int(self.parameters["max_num_timeout"])
+        executor = executor_class(self.folder / "%j", max_num_timeout=max_num_timeout)
+        executor.update_parameters(**resources)
+        remote.log.unlink(missing_ok=True)
+        submitted = executor.submit(remote)
+        # A cluster that was set up anew counts from 1 again: results of an older job of this number
+        # are not ours.
+        for result in result_paths(submitted):
+            result.unlink(missing_ok=True)
+        return submitted
+
+    def _earlier_job(self, note: Mapping[str, Any] | None) -> Any:
+        """Return submitit's job for a note, if Slurm still has it; None otherwise.
+
+        ValueError where Slurm does not answer.
+        """
+        from submitit.slurm.slurm import SlurmJob
+
+        if note is None or self.cluster == "local":
+            return None
+        job_id = note["job_id"]
+        job = SlurmJob[int](self.folder / "%j", job_id, tasks=list(range(note["tasks"])))
+        if all(path.exists() for path in result_paths(job)):
+            return None
+        try:
+            state = ask_slurm([job_id])[job_id]
+        except SlurmSilentError as error:
+            raise ValueError(
+                f"Slurm does not answer ({error}), and job {job_id} for this folder may still run"
+                " there; try again later"
+            ) from error
+        if state.has_ended:
+            return None
+        return job
+
+
+def job_resources(
+    parameters: Mapping[str, Any], config: DictConfig, cluster: str
+) -> dict[str, Any]:
+    """Return what one job asks for, in the words of submitit's executor of that cluster.
+
+    Values of None are left out.
+    """
+    trainer = config.get("trainer") or {}
+    asked = {key: value for key, value in parameters.items() if key != "max_num_timeout"}
+    gpus = asked.pop("gpus_per_node")
+    if gpus == "auto":
+        gpus = 0
+        if trainer.get("accelerator", "cpu") in ("gpu", "auto"):
+            gpus = int(trainer.get("devices", 1))
+    if cluster == "local":
+        resources = _local_resources(asked, gpus, trainer)
+    else:
+        resources = _slurm_resources(asked, gpus, trainer)
+    return {key: value for key, value in resources.items() if value is not None}
+
+
+def _local_resources(
+    asked: Mapping[str, Any], gpus: int | None, trainer: Mapping[str, Any]
+) -> dict[str, Any]:
+    """In the words of submitit's LocalExecutor."""
+    nodes = int(trainer.get("num_nodes", 1))
+    if nodes > 1:
+        raise ValueError(
+            f"trainer.num_nodes is {nodes}: hydra/launcher=slurm_local has this machine only"
+        )
+    return {
+        "timeout_min": asked["timeout_min"],
+        "tasks_per_node": 1,  # Lightning itself starts the other ranks
+        "gpus_per_node": gpus,
+        "setup": asked["setup"],
+        "signal_delay_s": asked["signal_delay_s"],
+    }
+
+
+def _slurm_resources(
+    asked: dict[str, Any], gpus: int | None, trainer: Mapping[str, Any]
+) -> dict[str, Any]:
+    """In the words of submitit's SlurmExecutor; what it calls as we do is passed on."""
+    resources: dict[str, Any] = {
+        "time": asked.pop("timeout_min"),
+        "nodes": int(trainer.get("num_nodes", 1)),
+        # Under srun Lightning takes its ranks from Slurm's tasks: one for each device.
+        "ntasks_per_node": int(trainer.get("devices", 1)),
+        "gpus_per_node": gpus or None,
+    }
+    memory = asked.pop("mem_gb")
+    if memory:
+        resources["mem"] = f"{memory}GB"
+    resources |= asked
+    # Since Slurm 22.05 srun's tasks have one core each unless srun is told it too.
+    resources["srun_args"] = None
+    if asked["cpus_per_task"]:
+        resources["srun_args"] = [f"--cpus-per-task={asked['cpus_per_task']}"]
+    return resources
+
+
+def result_paths(job: Any) -> list[Path]:
+    """Return the files into which the tasks of a job of submitit's write their results."""
+    return [job.task(number).paths.result_pickle for number in range(job.num_tasks)]
+
+
+class SubmittedJob(RemoteProcess):
+    """A job that submitit has handed over.
+
+    `queue` is of the real Slurm, None for processes of this machine.
+    """
+
+    def __init__(self, job: Any, queue: SlurmQueue | None) -> None:
+        self.job = job
+        self.queue = queue
+        self.survives = queue is not None
+        self._ended_at: float | None = None  # when it was first seen to have ended without a result
+        if queue is not None:
+            queue.watch(job.job_id)
+
+    def ask(self) -> int | None:
+        _refresh(self.job.paths.folder)
+        if all(path.exists() for path in result_paths(self.job)):
+            return self._status_of_results()
+        if self.queue is not None and self.queue.silent_seconds > 3600 * SILENT_HOURS:
+            self.reason = (
+                f"Slurm has not answered for {SILENT_HOURS:.0f} hours; job {self.job.job_id} may"
+                " still run there, and the same command finds it again"
+            )
+            return NO_RESULT
+
+        # Results may show late, and a job that has failed may be put in line again: both get a
+        # little time.
+        state = self._state()
+        if state is None or not state.has_ended:
+            self._ended_at = None
+            return None
+        if self._ended_at is None:
+            self._ended_at = time.monotonic()
+        if time.monotonic() - self._ended_at < RESULT_SECONDS:
+            return None
+        end = str(state)
+        if self.queue is None:
+            end = "its process was killed"
+        self.reason = (
+            f"job {self.job.job_id} is lost: {end}, and it left no result; the same command takes"
+            " it up"
+        )
+        return NO_RESULT
+
+    def _state(self) -> JobState | None:
+        if self.queue is not None:
+            return self.queue.state(self.job.job_id)
+        if self.job.done():
+            return JobState("FAILED")
+        return JobState("RUNNING")
+
+    def _status_of_results(self) -> int:
+        """Return the first exit status of its ranks that is not 0.
+
+        NO_RESULT where submitit's own code failed in one.
+        """
+        from submitit.core.utils import FailedJobError
+
+        try:
+            statuses = self.job.results()
+        except FailedJobError as error:
+            lines = str(error).splitlines()
+            lines = [line for line in lines if line.strip() and not line.startswith("---")]
+            last_line = "".join(lines[-1:]).strip()
+            self.reason = f"job {self.job.job_id} ended without a result: {last_line}"
+            return NO_RESULT
+        return next((status for status in statuses if status), 0)
+
+    def send_signal(self, number: int) -> None:  # noqa: ARG002  (submitit has one way to end a job)
+        self.job.cancel(check=False)
+
+
+def _refresh(folder: Path) -> None:
+    """Make a network file system look at a folder again.
+
+    Changing a folder's mode, to what it is, does that.
+    """
+    with suppress(OSError):
+        folder.chmod(folder.stat().st_mode)

@@ -1,0 +1,172 @@
+"""A finished model over many sequences: its encoder in batches of similar lengths.
+
+The encoder runs in bf16 where the processor multiplies that, heads and probabilities in fp32.
+
+Letters: T tokens of a batch, H hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from clozelab.datamodules import examples
+from clozelab.datamodules.encoded import Encoded
+from clozelab.datamodules.examples import Ints
+from clozelab.datamodules.finetuning import make_batch
+from clozelab.modules.classification import sequence_states
+from clozelab.modules.finetuning import Batch, BatchValues, in_order
+from clozelab.modules.model import Model
+from clozelab.training.runtime import (
+    MAX_FP32_ERROR,
+    choose_precision,
+    onednn_fp32,
+    onednn_fp32_error,
+)
+
+PRECISIONS = ("auto", "bf16-mixed", "32-true")
+BATCH_TOKENS = 4096
+# Kind of head -> what trains one.
+COMMANDS = {
+    "lm": "clozelab pretrain objective=mlm encoder=FOLDER",
+    "nsp": "clozelab pretrain objective=mlm_nsp encoder=FOLDER",
+    "classification": "clozelab finetune encoder=FOLDER row=NAME task=sst2",
+    "tags": "clozelab finetune encoder=FOLDER row=NAME task=ner_conll2003",
+    "spans": "clozelab finetune encoder=FOLDER row=NAME task=squad_v1",
+}
+
+
+class ModelRunner:
+    """A model on its device, in its precision; `run` reads sequences with it.
+
+    `device`: cpu, cuda or auto (a GPU where there is one). `precision`: one of PRECISIONS, of the
+    encoder. `progress` is put around the batches: rich.progress.track shows a bar.
+    """
+
+    def __init__(self, model: Model, *, device: str = "auto", precision: str = "auto") -> None:
+        self.device = resolve_device(device)
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision={precision}: choose one of {', '.join(PRECISIONS)}")
+        self.model = model
+        self.tokenizer = model.tokenizer
+        self.encoder = model.encoder.to(self.device).eval()
+        self.heads = model.heads.to(self.device).eval()
+        is_cpu = self.device.type == "cpu"
+        self.precision = choose_precision(precision, "cpu" if is_cpu else "gpu")
+        self.progress: Callable[[Sequence[Ints]], Iterable[Ints]] = iter
+        # oneDNN multiplies fp32 faster, where it does not round the factors.
+        self._fp32_library: Any = nullcontext
+        if is_cpu and self.precision == "32-true":
+            error = onednn_fp32_error()
+            if error is not None and error <= MAX_FP32_ERROR:
+                self._fp32_library = onednn_fp32
+
+    def head(self, kind: str, verb: str) -> Any:
+        """The head of a kind; ValueError where it was never trained."""
+        if kind in self.heads:
+            return self.heads[kind]
+        trained = [name for name in self.heads if name not in ("bilstm", "feature_mix")]
+        raise ValueError(
+            f"{self.model.folder} cannot {verb}: its {kind} head was never trained (trained heads:"
+            f" {', '.join(trained) or 'none'}); train one:"
+            f" {COMMANDS[kind].replace('FOLDER', str(self.model.folder))}"
+        )
+
+    def in_fp32(self, head: nn.Module, hidden: Tensor) -> Tensor:
+        with torch.autocast(self.device.type, enabled=False):
+            return head(hidden.float())
+
+    @torch.inference_mode()
+    def run(
+        self,
+        sequences: examples.Sequences,
+        read: Callable[[Tensor, Batch], BatchValues],
+        *,
+        hidden_states: bool = False,
+        reads_bilstm: bool = False,
+        max_tokens: int = BATCH_TOKENS,
+    ) -> list[BatchValues]:
+        """Calls `read` with every batch's states [T, H], and returns its values on the host.
+
+        `hidden_states`: those of all layers are in the batch.
+        """
+        is_bf16 = self.precision.startswith("bf16")
+        bilstm = None
+        if reads_bilstm and "bilstm" in self.heads:
+            bilstm = self.heads["bilstm"]
+        outputs = []
+        for index in self.progress(examples.token_budget_batches(sequences.lengths, max_tokens)):
+            batch = make_batch(sequences, index, {})
+            # A layout moves as tensors do.
+            batch = {key: value.to(self.device) for key, value in batch.items()}
+            with (
+                torch.autocast(self.device.type, torch.bfloat16, enabled=is_bf16),
+                self._fp32_library(),
+            ):
+                states, batch["hidden_states"] = self.encoder(
+                    batch["input_ids"],
+                    batch["token_type_ids"],
+                    batch["position_ids"],
+                    batch["layout"],
+                    output_hidden_states=hidden_states,
+                )
+                if bilstm is not None:
+                    states = bilstm(states, batch["layout"])
+                numbers, values = read(states, batch)
+            self.refuse_not_finite(values)
+            outputs.append((numbers.cpu(), values.cpu()))
+        return outputs
+
+    def refuse_not_finite(self, values: Tensor) -> None:
+        if not torch.isfinite(values).all():
+            raise ValueError(
+                f"{self.model.folder} gives no finite numbers: its weights are damaged or diverged"
+            )
+
+    def sequence_logits(self, head: Any, encoded: Encoded) -> NDArray[np.float32]:
+        """[readable texts, outputs of the head]: of a text in windows the mean of their logits."""
+        sequences = encoded.sequences
+        has_bilstm = "bilstm" in self.heads
+
+        def logits(hidden: Tensor, batch: Batch) -> BatchValues:
+            states = sequence_states(self.encoder, head, hidden, batch["layout"], has_bilstm)
+            return batch["example_index"], self.in_fp32(head, states)
+
+        values = values_in_order(self.run(sequences, logits, reads_bilstm=True), len(sequences))
+        return mean_of_windows(values, encoded.window_offsets)
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """The device that `auto` or a name means; ValueError for one that is not here."""
+    has_gpu = torch.cuda.is_available()
+    name = str(device)
+    if device == "auto":
+        name = "cuda" if has_gpu else "cpu"
+    device_type = name.partition(":")[0]
+    if device_type != "cpu" and not (device_type == "cuda" and has_gpu):
+        raise ValueError(
+            f"device={device}: choose auto, cpu or cuda; there is {'a' if has_gpu else 'no'}"
+            " GPU here"
+        )
+    return torch.device(name)
+
+
+def values_in_order(outputs: Sequence[BatchValues], number: int) -> NDArray[Any]:
+    """As `in_order`, also of no text at all."""
+    if number:
+        return in_order(outputs, number)
+    return np.zeros(0, dtype=np.float32)
+
+
+def mean_of_windows(values: NDArray[Any], offsets: Ints) -> NDArray[Any]:
+    """[windows, ...] -> [N, ...]; the windows of text n begin at offsets[n]."""
+    if len(offsets) == len(values) + 1:
+        return values  # one window a text
+    sums = np.add.reduceat(values, offsets[:-1], axis=0)
+    return sums / np.diff(offsets)[:, None].astype(values.dtype)

@@ -1,0 +1,264 @@
+"""What heads on tokens say of texts: masks, log-probabilities, answers in passages, tags of words.
+
+Letters: T tokens of a batch, P predicted positions, W words, N texts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import Split
+from torch import Tensor
+
+from clozelab.corpus.lines import SURROGATES
+from clozelab.datamodules import examples, scoring, squad, tags
+from clozelab.datamodules.examples import Ints, TokenSequences
+from clozelab.models.heads import feature_layers
+from clozelab.models.layout import Layout
+from clozelab.modules import answers
+from clozelab.modules.finetuning import Batch, BatchValues
+from clozelab.modules.measures import log_probs
+from clozelab.modules.model import Model
+from clozelab.modules.runner import ModelRunner, values_in_order
+from clozelab.modules.spans import NBestSettings, predict_answers, token_logits
+
+log = logging.getLogger(__name__)
+# A mark (an accent apart from its letter, a vowel of Hindi) is a part of its word here, which
+# Python's \w denies.
+WORDS = Split(
+    Regex(r"[\w\p{N}]+(?:(?:[-'’.]|\p{Cf}+)[\w\p{N}]+)*|[^\w\p{N}\s\p{Cf}\p{Cc}][\p{M}\p{Cf}]*"),
+    "removed",
+    invert=True,
+)
+
+
+@dataclass(frozen=True)
+class _Passage:
+    """A passage of a question: both by their numbers, and the text."""
+
+    question: int
+    number: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Words:
+    """A text and the characters (start, end) of each of its words."""
+
+    text: str
+    spans: list[tuple[int, int]]
+
+    def strings(self) -> list[str]:
+        return [self.text[start:end] for start, end in self.spans]
+
+
+def mask_questions(runner: ModelRunner, sequences: TokenSequences) -> scoring.Questions:
+    """One question for each mask of the sequences: which token is it?"""
+    by_sequence = []
+    for ids in _split(sequences):
+        by_sequence.append(np.flatnonzero(ids == runner.tokenizer.mask_id))
+    counts = [len(positions) for positions in by_sequence]
+    positions = np.concatenate([np.zeros(0, dtype=np.int64), *by_sequence])
+    # What a causal encoder says of a token stands at the token before it.
+    positions -= runner.encoder.config.is_causal
+    return scoring.Questions(
+        sequences=sequences,
+        offsets=examples.offsets_of(counts),
+        positions=positions,
+        ids=np.zeros_like(positions),  # the answers are not known
+        text=np.repeat(np.arange(len(counts)), counts),
+    )
+
+
+def score_sequences(
+    runner: ModelRunner, head: Any, sequences: TokenSequences, index: Ints
+) -> list[answers.Scored]:
+    """The scores of the sequences at `index`."""
+    is_causal = runner.encoder.config.is_causal
+    arrays = sequences.gather(index)
+    lengths = arrays["lengths"]
+    ids = arrays["input_ids"].astype(np.int32)
+    texts = TokenSequences(ids, examples.offsets_of(lengths), lengths)
+    text, position = scoring.inner_tokens(texts)
+    asked_tokens: scoring.Tokens
+    hidden_tokens: scoring.Tokens | None
+    if is_causal:
+        # One reading of a text tells all of its tokens.
+        readings = np.arange(len(texts))
+        asked_tokens = (text, position)
+        hidden_tokens = None
+    else:
+        # A masked model reads a text once for each token, with that token hidden.
+        readings = text
+        asked_tokens = (np.arange(len(text)), position)
+        hidden_tokens = asked_tokens
+    questions = scoring.ask(
+        texts,
+        readings,
+        asked_tokens,
+        hidden_tokens,
+        mask_id=runner.tokenizer.mask_id,
+        is_causal=is_causal,
+    )
+
+    def label_log_probs(hidden: Tensor, batch: Batch) -> BatchValues:
+        states = hidden.index_select(0, batch["prediction_positions"])
+        values = log_probs(head, states, batch["prediction_labels"])
+        return batch["prediction_index"], values[:, 0]
+
+    outputs = runner.run(questions, label_log_probs)
+    values = values_in_order(outputs, len(questions.ids)).astype(np.float64)
+    # [tokens of all texts] -> an array for each text
+    ends = np.cumsum(np.bincount(questions.text, minlength=len(index)))[:-1]
+    scored = []
+    for token_values, token_ids in zip(
+        np.split(values, ends), np.split(questions.ids, ends), strict=True
+    ):
+        tokens = tuple(runner.tokenizer.vocabulary[i] for i in token_ids)
+        total = float(token_values.sum())
+        scored.append(answers.Scored(total, tokens, tuple(map(float, token_values))))
+    return scored
+
+
+def window_settings(model: Model) -> squad.WindowSettings:
+    """Windows over a question and its passage: those of the model's fine-tuning."""
+    trained = model.config.get("clozelab", {})
+    limit = model.max_length
+    return squad.WindowSettings.fitted(
+        max_seq_length=min(trained.get("max_seq_length", limit), limit),
+        doc_stride=trained.get("doc_stride", 128),
+        max_query_length=trained.get("max_query_length", 64),
+    )
+
+
+def span_candidates(
+    runner: ModelRunner,
+    head: Any,
+    questions: Sequence[tuple[str, Sequence[str]]],
+    windows: squad.WindowSettings,
+    settings: NBestSettings,
+) -> list[answers.Candidates]:
+    """The candidates of each question, from all of its passages."""
+    # Each passage is asked its question as SQuAD has them: one question, one passage.
+    passages: list[_Passage] = []
+    for question, (_, texts) in enumerate(questions):
+        for number, text in enumerate(texts):
+            passages.append(_Passage(question, number, text))
+    pairs = []
+    for index, passage in enumerate(passages):
+        question_text = questions[passage.question][0]
+        pairs.append(squad.SquadQuestion(str(index), question_text, index, (), -1))
+    asked_pairs = squad.SquadExamples([passage.text for passage in passages], pairs)
+    features, counts = squad.build_features(asked_pairs, runner.tokenizer, windows)
+    if counts["questions_cut"]:
+        log.warning(
+            "questions of more than %d tokens are cut to them, as in training",
+            windows.max_query_length,
+        )
+
+    def span_logits(hidden: Tensor, batch: Batch) -> BatchValues:
+        return batch["example_index"], runner.in_fp32(head, hidden)
+
+    outputs = runner.run(features.sequences, span_logits, reads_bilstm=True)
+    start_logits, end_logits = token_logits(features, outputs)
+    predicted = predict_answers(features, asked_pairs, start_logits, end_logits, settings)
+    # The passages' candidates, with their logits, compete for the question.
+    candidates = [answers.Candidates() for _ in questions]
+    for index, passage in enumerate(passages):
+        nbest = zip(predicted.nbest[str(index)], predicted.places[str(index)], strict=True)
+        for candidate, span in nbest:
+            logit = candidate["start_logit"] + candidate["end_logit"]
+            if span is not None:
+                answer = answers.Answer(candidate["text"], 0.0, passage.number, *span)
+                candidates[passage.question].scored.append((logit, answer))
+            elif candidate["text"] == "":
+                candidates[passage.question].add_null(logit)
+    return candidates
+
+
+def tag_texts(
+    runner: ModelRunner, head: Any, texts: Sequence[Words], labels: Sequence[str]
+) -> list[answers.Tagged]:
+    """The words of each text with their tags, and its entities."""
+    words = [text.strings() for text in texts]
+    predictions = _predict_tags(runner, head, words)
+    # [W, 2] -> the rows of each text
+    ends = np.cumsum([len(text_words) for text_words in words])[:-1]
+    tagged = []
+    for text, rows in zip(texts, np.split(predictions, ends), strict=True):
+        spans = []
+        for (start, end), (probability, tag) in zip(text.spans, rows, strict=True):
+            word = text.text[start:end]
+            label = labels[int(tag)]
+            spans.append(answers.Span(word, start, end, label, float(probability)))
+        entities = answers.entities_of(text.text, spans)
+        tagged.append(answers.Tagged(text.text, tuple(spans), entities))
+    return tagged
+
+
+def _predict_tags(runner: ModelRunner, head: Any, words: list[list[str]]) -> NDArray[np.float64]:
+    """[W, 2]: of each word of all texts the probability and the number of its best tag."""
+    # Each text is a sentence, and a document, of its own: nothing stands around it.
+    numbers = list(range(len(words)))
+    sentences = tags.TaggedSentences(words, documents=numbers, lines=numbers)
+    arrays, _ = tags.build_sequences(
+        sentences, numbers, runner.tokenizer, runner.model.max_length, False
+    )
+    offsets = arrays["offsets"]
+    tokens = TokenSequences(arrays["input_ids"], offsets, np.diff(offsets).astype(np.int32))
+    num_words = sum(map(len, words))
+    sequences = tags.TaggedSequences(
+        sequences=tokens,
+        word_offsets=arrays["word_offsets"],
+        word_positions=arrays["word_positions"],
+        labels=np.zeros(num_words, dtype=np.int64),
+    )
+    # A feature-based tagger (table 7) reads some layers of each word, a usual one the last
+    # layer.
+    mix: Any = dict(runner.heads.items()).get("feature_mix")
+    features = runner.model.config.get("clozelab", {}).get("features")
+    layers: list[int] = []
+    if mix is not None:
+        layers = feature_layers(features, runner.encoder.config.num_hidden_layers)
+    words_per_text = np.diff(arrays["word_offsets"])
+
+    def best_tags(hidden: Tensor, batch: Batch) -> BatchValues:
+        if layers:
+            hidden = torch.stack([batch["hidden_states"][layer] for layer in layers], dim=1)
+        states = hidden.index_select(0, batch["word_slots"])
+        if layers:
+            lengths = words_per_text[batch["example_index"].cpu().numpy()]
+            layout = Layout.ragged(lengths).to(runner.device)
+            states = runner.heads["bilstm"](mix(states.float()), layout)
+        top = runner.in_fp32(head, states).softmax(1).max(1)
+        pairs = torch.stack([top.values.double(), top.indices.double()], dim=1)
+        return batch["word_index"], pairs
+
+    has_mix = bool(layers)
+    outputs = runner.run(sequences, best_tags, reads_bilstm=not has_mix, hidden_states=has_mix)
+    return values_in_order(outputs, num_words)
+
+
+def word_spans(text: str | Sequence[str]) -> list[tuple[int, int]]:
+    """The characters (start, end) of each word; of a list of words, where one space joins them."""
+    if isinstance(text, str):
+        return [span for _, span in WORDS.pre_tokenize_str(SURROGATES.sub("\ufffd", text))]
+    spans = []
+    start = 0
+    for word in text:
+        spans.append((start, start + len(word)))
+        start += len(word) + 1
+    return spans
+
+
+def _split(sequences: TokenSequences) -> list[NDArray[np.int32]]:
+    """The ids of each sequence."""
+    return [sequences.input_ids[start:end] for start, end in pairwise(sequences.offsets)]

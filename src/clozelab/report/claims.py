@@ -1,0 +1,353 @@
+"""The claims, and the differences of a table without claims, as a page shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from clozelab.analysis.claims import BaseClaim, CrossingClaim, EquivalenceClaim, TrendClaim
+from clozelab.analysis.contrasts import Contrast, contrast_rows
+from clozelab.analysis.multiplicity import fallback_procedure
+from clozelab.analysis.power import MOST_SEEDS
+from clozelab.analysis.schema import PERCENT
+from clozelab.analysis.scores import DataColumn
+from clozelab.analysis.statistics import PRETRAINING_SEEDS, Estimate
+from clozelab.analysis.verdicts import Judgement, TooManySeedsNeeded, Verdict
+from clozelab.report import wording
+from clozelab.report.summaries import seed_seconds
+from clozelab.report.tables import usual_basis
+from clozelab.results.table import ResultTable
+from clozelab.text.formatting import interval, probability, signed
+
+POINTS = "points"
+DIRECTIONS = {"increasing": "rising", "decreasing": "falling"}
+
+
+@dataclass(frozen=True)
+class AxisMarks:
+    """Where what is drawn lies on the common axis, in percent of its width; None: not drawn."""
+
+    ours: float | None = None
+    # ends of the interval
+    low: float | None = None
+    high: float | None = None
+    paper: float | None = None
+    # ends of the margin of equivalence
+    least: float | None = None
+    most: float | None = None
+
+
+@dataclass(frozen=True)
+class ClaimFigures:
+    """The numbers of a claim, in words; empty texts for what there is not."""
+
+    # the claimed difference, or its direction
+    paper: str
+    ours: str
+    interval: str
+    # "p = 0.012, corrected 0.024", and the corrected one alone
+    p: str
+    corrected: str
+    # what the interval is over, where that is not what most of the table's are over
+    basis: str
+    # which difference it is, where a claim has several
+    weakest: str
+    marks: AxisMarks
+
+
+@dataclass(frozen=True)
+class ClaimView:
+    """A claim with its verdict and what both rest on."""
+
+    number: int
+    # it is a primary claim or a decided one: the first screen has it
+    is_answer: bool
+    # the answer as one sentence
+    sentence: str
+    text: str
+    # what the paper says, or who claims it: "the paper −10.1", "claimed: higher"
+    claimed: str
+    # the rows in the order of the claim
+    compared: str
+    judged_on: str
+    verdict: str
+    is_exploratory: bool
+    # how the verdict is coloured: "holds", "contradicted", "inconclusive", "not"
+    badge: str
+    figures: ClaimFigures
+    # what would decide it, and the same for a narrow page
+    needs: str
+    needs_short: str
+    note: str
+
+
+@dataclass(frozen=True)
+class DifferenceView:
+    """The difference of a row from the first one, on a data set."""
+
+    row: str
+    first: str
+    judged_on: str
+    ours: str
+    unit: str
+    interval: str
+    p: str
+    note: str
+
+
+def claim_views(
+    judgements: Sequence[Judgement], table: ResultTable, axis: float
+) -> list[ClaimView]:
+    """The judgements in words; `axis` is half the width of their common axis in points."""
+    basis = usual_basis(table)
+    views: list[ClaimView] = []
+    for number, judgement in enumerate(judgements, 1):
+        figures = _figures(judgement, table, basis, axis)
+        views.append(_claim_view(number, judgement, figures, table))
+    return views
+
+
+def _claim_view(
+    number: int, judgement: Judgement, figures: ClaimFigures, table: ResultTable
+) -> ClaimView:
+    claimed = _claimed(judgement, table)
+    note = wording.judgement_note(judgement)
+    needs = needs_of(judgement, table)
+    return ClaimView(
+        number=number,
+        is_answer=judgement.claim.primary or judgement.verdict.is_decided,
+        sentence=_sentence(judgement, figures, claimed, note),
+        text=judgement.claim.text,
+        claimed=claimed,
+        compared=_compared(judgement.claim, table),
+        judged_on=judgement.judged_on,
+        verdict=wording.verdict_label(judgement),
+        is_exploratory=judgement.is_exploratory,
+        badge=judgement.verdict.split()[0],
+        figures=figures,
+        needs=needs,
+        needs_short=_needs_short(judgement) if needs else "",
+        note=note,
+    )
+
+
+# -- what is claimed -------------------------------------------------------------------------------
+
+
+def _is_our_measure(judgement: Judgement, table: ResultTable) -> bool:
+    """Whether the claim is about a column that no paper has a number of."""
+    measured = [column.name for column in table.experiment.columns if column.is_measured]
+    return judgement.claim.column in measured
+
+
+def _claimed_size(judgement: Judgement) -> str:
+    """The paper's difference; its direction where ours may not be held against its size."""
+    if judgement.paper_size is not None:
+        return signed(judgement.paper_size, _decimals(judgement.column))
+    claim = judgement.claim
+    if isinstance(claim, EquivalenceClaim):
+        return f"within {claim.points:g}"
+    return DIRECTIONS.get(claim.direction, claim.direction)
+
+
+def _claimed(judgement: Judgement, table: ResultTable) -> str:
+    """`the paper −10.1`, `claimed: higher`."""
+    author = "claimed"
+    if table.experiment.has_paper and not _is_our_measure(judgement, table):
+        author = "the paper"
+    separator = ": " if judgement.paper_size is None else " "
+    return f"{author}{separator}{_claimed_size(judgement)}"
+
+
+def _compared(claim: BaseClaim, table: ResultTable) -> str:
+    labels = [table.experiment.label(row) for row in claim.rows]
+    first, *others = labels
+    if isinstance(claim, TrendClaim):
+        return f"{', '.join(labels)}: {claim.direction}"
+    if isinstance(claim, EquivalenceClaim):
+        return f"{', '.join(labels)}: within {claim.points:g} of each other"
+    if isinstance(claim, CrossingClaim):
+        return f"along the lines up to {first} and {others[0]}"
+    each_of = "each of " if len(others) > 1 else ""
+    text = f"{first} against {each_of}{', '.join(others)}"
+    if claim.against is None:
+        return text
+    base, other_base, column = claim.against
+    less = f"{table.experiment.label(base)} against {table.experiment.label(other_base)}"
+    return f"{text} on {claim.column}, less {less} on {column}"
+
+
+# -- figures ---------------------------------------------------------------------------------------
+
+
+def unit_of(judgement: Judgement) -> str:
+    """The unit of a claim's difference: points of percent, or the column's own."""
+    if judgement.column is None or judgement.column.unit == PERCENT:
+        return POINTS
+    return judgement.column.unit
+
+
+def _decimals(column: DataColumn | None) -> int:
+    return column.decimals if column else 1
+
+
+def _figures(judgement: Judgement, table: ResultTable, basis: str, axis: float) -> ClaimFigures:
+    difference = judgement.difference
+    decimals = _decimals(judgement.column)
+    paper = _claimed_size(judgement)
+    if table.experiment.has_paper and _is_our_measure(judgement, table):
+        paper = f"{paper} (ours)"
+    ours = signed(difference.mean if difference else None, decimals)
+    interval_text = interval(difference, decimals)
+    marks = AxisMarks()
+    weakest = ""
+    if judgement.crossover:
+        ours = wording.crossover_place(judgement.crossover)
+        interval_text = wording.crossover_interval(judgement.crossover)
+    else:
+        if unit_of(judgement) == POINTS:
+            marks = _axis_marks(judgement, axis)
+        if judgement.reported_contrast:
+            weakest = f"weakest: {judgement.reported_contrast}"
+    return ClaimFigures(
+        paper=paper,
+        ours=ours,
+        interval=interval_text,
+        p=_p_values(judgement),
+        corrected=probability(judgement.corrected_p),
+        basis=difference.basis if difference and difference.basis != basis else "",
+        weakest=weakest,
+        marks=marks,
+    )
+
+
+def _p_values(judgement: Judgement) -> str:
+    """`p = 0.012, corrected 0.024`; empty where nothing is tested."""
+    if judgement.p_value is None:
+        return ""
+    corrected = probability(judgement.corrected_p).removeprefix("p ").removeprefix("= ")
+    return f"{probability(judgement.p_value)}, corrected {corrected}"
+
+
+def axis_half_width(judgements: Sequence[Judgement]) -> float:
+    """Half the width of the claims' common axis in points.
+
+    It shows every mean, and cuts an interval that dwarfs them.
+    """
+    means: list[float] = []
+    ends: list[float] = []
+    for judgement in judgements:
+        if unit_of(judgement) != POINTS:
+            continue
+        means.append(max(abs(judgement.paper_size or 0.0), judgement.claim.points))
+        difference = judgement.difference
+        if difference:
+            means.append(abs(difference.mean))
+            ends += [abs(end) for end in (difference.low, difference.high) if end is not None]
+    widest = 1.05 * max(means + ends, default=0.0)
+    return max(1.0, min(widest, 2.0 * max(means, default=0.0)))
+
+
+def _axis_marks(judgement: Judgement, axis: float) -> AxisMarks:
+    def position(value: float | None) -> float | None:
+        if value is None:
+            return None
+        return round(min(100.0, max(0.0, 50.0 + 50.0 * value / axis)), 2)
+
+    difference = judgement.difference
+    margin = judgement.claim.points or None
+    return AxisMarks(
+        ours=position(difference.mean if difference else None),
+        low=position(difference.low if difference else None),
+        high=position(difference.high if difference else None),
+        paper=position(judgement.paper_size),
+        least=position(-margin if margin else None),
+        most=position(margin),
+    )
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def _sentence(judgement: Judgement, figures: ClaimFigures, claimed: str, note: str) -> str:
+    """`Left-to-right costs SQuAD: contradicted here, +36.3 F1 [+35.0, +37.6]; the paper −10.1`."""
+    text = judgement.claim.text
+    where = " here"
+    if judgement.column and not judgement.column.is_paper:
+        where = f" on {judgement.judged_on}"
+    result = f" ({note})" if note else ""
+    if judgement.difference or judgement.crossover:
+        weakest = f"{figures.weakest}, " if figures.weakest else ""
+        size = f"{figures.ours}{_unit_in_sentence(judgement)}"
+        result = f", {weakest}{size} {figures.interval}".rstrip()
+    answer = f"{wording.verdict_label(judgement)}{where}{result}"
+    return f"{text[:1].upper()}{text[1:]}: {answer}; {claimed}"
+
+
+def _unit_in_sentence(judgement: Judgement) -> str:
+    if judgement.crossover:
+        return ""
+    if judgement.column and judgement.column.metric.rpartition("/")[2] == "f1":
+        return " F1"
+    return f" {unit_of(judgement)}"
+
+
+def needs_of(judgement: Judgement, table: ResultTable) -> str:
+    """How many seeds would decide a claim, and how long these rows' runs take for them."""
+    seconds = None
+    if judgement.forecast and judgement.forecast.additional_seeds:
+        tasks: dict[str, None] = {}
+        for contrast in judgement.placed.contrasts:
+            for term in contrast.terms:
+                tasks |= dict.fromkeys(term.column.tasks)
+        seconds = seed_seconds(judgement.rows, tasks, table)
+    return wording.forecast(judgement, seconds)
+
+
+def _needs_short(judgement: Judgement) -> str:
+    if judgement.verdict is Verdict.ONE_SEED:
+        return ""
+    if judgement.decisive_seeds:
+        return f"~{judgement.decisive_seeds} seeds"
+    if isinstance(judgement.forecast, TooManySeedsNeeded):
+        return f">{MOST_SEEDS} seeds"
+    return "waits"
+
+
+# -- a table without claims ------------------------------------------------------------------------
+
+
+def differences(table: ResultTable) -> list[DifferenceView]:
+    """Every other row against the first one, on every data set: for a table without claims."""
+    first, *others = table.rows
+    contrasts: list[Contrast] = []
+    for column, row in product(table.with_results, others):
+        contrasts.append(contrast_rows(table, row, first, column))
+    corrected = fallback_procedure({"": contrasts}).corrected
+    views: list[DifferenceView] = []
+    for contrast in contrasts:
+        if contrast.difference:
+            corrected_p = corrected.get(contrast.key)
+            views.append(_difference_view(contrast, contrast.difference, corrected_p, table))
+    return views
+
+
+def _difference_view(
+    contrast: Contrast, difference: Estimate, corrected_p: float | None, table: ResultTable
+) -> DifferenceView:
+    row, first = (table.experiment.label(term.row) for term in contrast.terms)
+    column = contrast.terms[0].column
+    notes = wording.contrast_notes(contrast)
+    if difference.basis != PRETRAINING_SEEDS:
+        notes.append(f"over {difference.basis}")
+    return DifferenceView(
+        row=row,
+        first=first,
+        judged_on=column.heading,
+        ours=signed(difference.mean, column.decimals),
+        unit=POINTS if column.unit == PERCENT else column.unit,
+        interval=interval(difference, column.decimals),
+        p=probability(corrected_p),
+        note="; ".join(filter(None, notes)),
+    )

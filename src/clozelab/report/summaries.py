@@ -1,0 +1,634 @@
+"""What the runs of an experiment learnt, cost and lack, and what they were made with: the report's
+lists.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import product
+from operator import attrgetter
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from clozelab.analysis.schema import Row
+from clozelab.analysis.scores import Cell, DataColumn
+from clozelab.report import wording
+from clozelab.report.inconsistencies import inconsistencies
+from clozelab.results.table import ResultTable
+from clozelab.runs.outcome import LEARNT_CONTEXT_NATS, context_free, same_fraction
+from clozelab.runs.record import grouped
+from clozelab.text.formatting import DASH, distinct, duration, listed, percent, rough, several
+
+if TYPE_CHECKING:
+    from clozelab.runs.record import Record
+
+LEARNT_NSP_ACCURACY = 0.55
+"""Of held-out pairs inside one source, both kinds counted alike; a few hundred pairs decide it to 2
+%. Learnt means above it, and for all pairs above what asking for the sources alone gives."""
+# parameters of encoders of one size differ by no larger factor: a head of one's own makes no other
+SAME_SIZE = 1.02
+# in labels of rows whose encoder has another size at a small scale
+PAPER_SIZE = re.compile(r"L=\d+, H=\d+(, A=\d+)?")
+SIZE_LETTERS = {"L": "num_hidden_layers", "H": "hidden_size", "A": "num_attention_heads"}
+
+
+# -- means over runs -------------------------------------------------------------------------------
+
+
+def _facts(runs: Iterable[Record], key: str) -> list[Any]:
+    return [run.facts.get(key) for run in runs]
+
+
+def _average(values: Iterable[Any]) -> float | None:
+    """The mean of those values that are numbers; None where none is."""
+    numbers = [float(value) for value in values if isinstance(value, int | float)]
+    return sum(numbers) / len(numbers) if numbers else None
+
+
+def _shown_mean(values: Iterable[Any], shape: str = "") -> str:
+    """The mean in this shape, without one to three digits; a dash where there is no number."""
+    mean = _average(values)
+    if mean is None:
+        return DASH
+    return shape.format(mean) if shape else rough(mean)
+
+
+# -- arms and their sizes --------------------------------------------------------------------------
+
+
+def arm_labels(table: ResultTable) -> dict[str, str]:
+    """Arm -> label of the first row that uses it, for every arm with runs.
+
+    It is the arm's own name where that row is but one point of its training, or missing.
+    """
+    points: set[str] = set()
+    for series in table.checkpoint_series:
+        points |= {row for fraction, row in series.rows.items() if fraction < 1.0}
+    labels: dict[str, str] = {}
+    for row in table.experiment.rows:
+        if row.arm is not None:
+            labels.setdefault(row.arm, row.arm if row.name in points else row.label)
+    trained = grouped(table.runs.pretrain)
+    for arm in trained:
+        labels.setdefault(arm, arm)
+    return {arm: label for arm, label in labels.items() if arm in trained}
+
+
+def _label_with_arm(label: str, arm: str) -> str:
+    return label if label == arm else f"{label} ({arm})"
+
+
+def encoder_sizes(table: ResultTable) -> dict[str, float]:
+    """Arm -> parameters of its encoder, as a mean over the runs that know them."""
+    sizes: dict[str, float] = {}
+    for arm, runs in grouped(table.runs.pretrain).items():
+        size = _average(_facts(runs, "parameters"))
+        if size:
+            sizes[arm] = size
+    return sizes
+
+
+def with_own_sizes(table: ResultTable) -> ResultTable:
+    """The table with our encoders' sizes in the labels of rows that the paper names after its
+    own.
+
+    A row whose new label another one has keeps the old label behind it.
+    """
+    rows: list[Row] = []
+    labels: set[str] = set()
+    for row in table.experiment.rows:
+        label = row.label
+        size = _own_size(row, table)
+        if size:
+            label = PAPER_SIZE.sub(size, label)
+        if label in labels:
+            label = f"{label} ({row.label})"
+        labels.add(label)
+        rows.append(row.model_copy(update={"label": label}))
+    return table.with_rows(rows)
+
+
+def _own_size(row: Row, table: ResultTable) -> str:
+    """`L=3, H=64, A=2` of the encoder that a row takes; empty where no run says so."""
+    arm = str(row.arm or row.delta.get("encoder_arm"))
+    runs = table.pretrain_runs.get(arm, [])
+    model = runs[0].config["model"] if runs else {}
+    sizes = [f"{letter}={model[key]}" for letter, key in SIZE_LETTERS.items() if key in model]
+    return ", ".join(sizes)
+
+
+def rows_by_size(table: ResultTable) -> list[Row]:
+    """The rows to compare by the size of their encoders; none where sizes are alike.
+
+    Of several points of one run it is the last.
+    """
+    earlier: set[str] = set()
+    for series in table.checkpoint_series:
+        earlier |= set(list(series.rows.values())[:-1])
+    sizes = encoder_sizes(table)
+    rows = [row for row in table.experiment.rows if row.arm in sizes and row.name not in earlier]
+    if not rows:
+        return []
+    row_sizes = [sizes[str(row.arm)] for row in rows]
+    return rows if max(row_sizes) > SAME_SIZE * min(row_sizes) else []
+
+
+# -- what pre-training learnt ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LossBound:
+    """A held-out loss that no model of its kind can beat, from the corpus's generator."""
+
+    # the kind of model: "masked", "left_to_right"
+    reader: str
+    nats: float
+    standard_error: float
+    # what a reader who reaches it sees
+    view: str
+
+    @classmethod
+    def of(cls, run: Record) -> LossBound | None:
+        fact = run.facts.get("known_loss")
+        if not fact:
+            return None
+        return cls(fact["reader"], fact["nats"], fact["standard_error"], fact["view"])
+
+
+@dataclass(frozen=True)
+class ArmSummary:
+    """How large an arm's encoder is, and what its finished runs reached on held-out text."""
+
+    label: str
+    encoder: str
+    # tokens a row of held-out text
+    rows: str
+    loss: str
+    without_context: str
+    # what no model can be below, and how far above that the loss is
+    bound: str
+    above: str
+    accuracy: str
+    # next-sentence prediction: of all pairs, by the sources alone, inside one source
+    nsp: str
+    nsp_rule: str
+    nsp_inside: str
+
+
+def learnt(table: ResultTable) -> list[ArmSummary]:
+    """A summary for each arm, figures as means over its finished runs."""
+    summaries: list[ArmSummary] = []
+    for arm, label in arm_labels(table).items():
+        runs = table.pretrain_runs.get(arm, [])
+        bounds, above = _bounds_and_distances(runs)
+        inside = _facts(runs, "validation/nsp_accuracy_one_source")
+        summaries.append(
+            ArmSummary(
+                label=_label_with_arm(label, arm),
+                encoder=distinct(_encoder_size(run) for run in runs),
+                rows=distinct(str(run.config["validation"]["seq_length"]) for run in runs),
+                loss=_shown_mean(_facts(runs, "validation/loss"), "{:.3f}"),
+                without_context=_shown_mean(map(context_free, runs), "{:.3f}"),
+                bound=distinct(bounds),
+                above=f"{fmean(above):.2f}" if above else DASH,
+                accuracy=_shown_mean(_facts(runs, "validation/accuracy"), "{:.1%}"),
+                nsp=_shown_mean(_facts(runs, "validation/nsp_accuracy"), "{:.1%}"),
+                nsp_rule=_shown_mean(_facts(runs, "validation/nsp_source_rule"), "{:.1%}"),
+                nsp_inside=_shown_mean(inside, "{:.1%}"),
+            )
+        )
+    return summaries
+
+
+def _encoder_size(run: Record) -> str:
+    """`L2 H128, 1.53 M`: rows are named as in the paper, whatever the scale makes of them."""
+    model = run.config["model"]
+    parameters = run.facts.get("parameters")
+    size = f"L{model['num_hidden_layers']} H{model['hidden_size']}"
+    return f"{size}, {rough(parameters)}" if parameters else size
+
+
+def _bounds_and_distances(runs: Iterable[Record]) -> tuple[list[str], list[float]]:
+    """(`0.53 ± 0.02` of each run that knows a bound, how far its loss is above that)."""
+    bounds: list[str] = []
+    above: list[float] = []
+    for run in runs:
+        bound = LossBound.of(run)
+        if bound is None:
+            continue
+        bounds.append(f"{bound.nats:.2f} \u00b1 {bound.standard_error:.2f}")
+        loss = run.facts.get("validation/loss")
+        if loss is not None:
+            above.append(loss - bound.nats)
+    return bounds, above
+
+
+def loss_bounds(table: ResultTable) -> list[LossBound]:
+    """The bounds that a generated corpus knows for its models' losses, each of them once."""
+    bounds: dict[tuple[str, str], LossBound] = {}
+    for run in table.runs.pretrain:
+        bound = LossBound.of(run)
+        if bound is not None:
+            bounds[bound.reader, f"{bound.nats:.2f}"] = bound
+    return [bounds[key] for key in sorted(bounds)]
+
+
+@dataclass(frozen=True)
+class NotLearnt:
+    """What has not taken hold.
+
+    A claim that names an arm of each group of arms cannot be judged without it.
+    """
+
+    text: str
+    groups: list[set[str]]
+
+
+def not_learnt(table: ResultTable) -> list[NotLearnt]:
+    """What the arms' pre-training has not learnt: the next sentence first, then context."""
+    lacks = [_without_next_sentence(table)]
+    for arm, label in arm_labels(table).items():
+        lacks.append(_without_context(arm, _label_with_arm(label, arm), table))
+    return [lack for lack in lacks if lack is not None]
+
+
+def _without_next_sentence(table: ResultTable) -> NotLearnt | None:
+    """Arms whose next-sentence prediction tells no more than the sources of the segments do."""
+    unlearnt: dict[str, str] = {}
+    without_objective: set[str] = set()
+    for arm, label in arm_labels(table).items():
+        runs = table.pretrain_runs.get(arm, [])
+        accuracy = _average(_facts(runs, "validation/nsp_accuracy"))
+        rule = _average(_facts(runs, "validation/nsp_source_rule"))
+        inside = _average(_facts(runs, "validation/nsp_accuracy_one_source"))
+        if accuracy is None:
+            without_objective.add(arm)
+            continue
+        if rule is None:
+            continue
+        is_weak_inside = inside is not None and inside < LEARNT_NSP_ACCURACY
+        if accuracy <= rule or is_weak_inside:
+            of_those = "there are none" if inside is None else f"{inside:.1%} of those"
+            unlearnt[arm] = (
+                f"{_label_with_arm(label, arm)} {accuracy:.1%} (the sources alone tell"
+                f" {rule:.1%}; inside one source {of_those})"
+            )
+    if not unlearnt:
+        return None
+
+    first_arm = next(iter(unlearnt))
+    length = table.pretrain_runs[first_arm][0].config["validation"]["seq_length"]
+    text = (
+        f"Next-sentence prediction tells, of held-out pairs of {length} tokens:"
+        f" {'; '.join(unlearnt.values())}. Unless longer pairs tell more"
+        " (measure=pairs_follows), what it gives or costs cannot show at this budget"
+    )
+    return NotLearnt(text, [set(unlearnt), without_objective])
+
+
+def _without_context(arm: str, label: str, table: ResultTable) -> NotLearnt | None:
+    """An arm whose loss is where frequencies alone bring it, or hardly below."""
+    runs = table.pretrain_runs.get(arm, [])
+    if any("validation/rtd_loss" in run.facts for run in runs):
+        return None  # its loss is the generator's, which is not kept
+    loss = _average(_facts(runs, "validation/loss"))
+    plateau = _average(map(context_free, runs))
+    if loss is None or plateau is None or loss <= plateau - LEARNT_CONTEXT_NATS:
+        return None
+    copied = ""
+    if any(same_fraction(run) for run in runs):
+        copied = ", and copying what masking leaves in place"
+    text = (
+        f"{label}: a held-out loss of {loss:.2f} nats, where {plateau:.2f} takes no context"
+        f" (each token's frequency{copied}): its encoder has learnt next to nothing of"
+        " context"
+    )
+    return NotLearnt(text, [{arm}])
+
+
+# -- cost ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What some runs took; speeds and tokens are means over the finished ones."""
+
+    label: str
+    runs: str
+    tokens: str
+    speed: str
+    mfu: str
+    time: str
+
+
+def costs(table: ResultTable) -> list[Cost]:
+    """A line for each arm's pre-training, each row's fine-tuning and evaluation, and the sum."""
+    runs = table.runs
+    trained = grouped(runs.pretrain)
+    lines = [
+        _cost(f"pre-training {label}", trained[arm]) for arm, label in arm_labels(table).items()
+    ]
+    for stage, stage_runs in (("fine-tuning", runs.finetune), ("evaluation", runs.evaluate)):
+        by_row = grouped(stage_runs)
+        for row in table.experiment.rows:
+            if row.name in by_row:
+                lines.append(_cost(f"{stage} {row.label}", by_row[row.name]))
+    num_complete, time = _runs_and_time(runs.runs)
+    lines.append(Cost("all", num_complete, tokens="", speed="", mfu="", time=time))
+    return lines
+
+
+def _cost(label: str, runs: Sequence[Record]) -> Cost:
+    complete = [run for run in runs if run.is_complete]
+    num_complete, time = _runs_and_time(runs)
+    return Cost(
+        label=label,
+        runs=num_complete,
+        tokens=_shown_mean(_facts(complete, "tokens")),
+        speed=_shown_mean(_facts(complete, "tokens_per_second")),
+        mfu=_shown_mean(_facts(complete, "mfu"), "{:.0%}"),
+        time=time,
+    )
+
+
+def _runs_and_time(runs: Sequence[Record]) -> tuple[str, str]:
+    """(`2 of 3`: how many are complete, how long all took together)."""
+    num_complete = sum(run.is_complete for run in runs)
+    seconds = [run.seconds for run in runs if run.status != "running"]
+    return f"{num_complete} of {len(runs)}", duration(sum(seconds)) if seconds else DASH
+
+
+def seed_seconds(rows: Iterable[str], tasks: Iterable[str], table: ResultTable) -> float | None:
+    """What one more pre-training seed of some rows takes, as finished runs did.
+
+    None where a part of it has no finished run to go by.
+    """
+    row_names = list(rows)
+    # (finished runs of a part of the work, how often a pre-training seed does it)
+    work: list[tuple[list[Record], int]] = []
+    arms = [row.arm for row in table.experiment.rows if row.name in row_names and row.arm]
+    for arm in dict.fromkeys(arms):
+        work.append((table.pretrain_runs.get(arm, []), 1))
+    for row, task in product(row_names, tasks):
+        runs = table.runs_on(row, task)
+        work.append((runs, len({run.seed for run in runs})))
+    if not work:
+        return None
+
+    total = 0.0
+    all_runs: list[Record] = []
+    for runs, count in work:
+        mean = _average(run.seconds for run in runs if run.seconds)
+        if mean is None:
+            return None
+        total += mean * count
+        all_runs += runs
+    return total / _parallelism(all_runs)
+
+
+def _parallelism(runs: Iterable[Record]) -> float:
+    """How many of some runs went on at once, on average while any did."""
+    sessions: list[tuple[datetime, datetime]] = []
+    for run in runs:
+        if run.finished:
+            start = datetime.fromisoformat(run.started)
+            sessions.append((start, datetime.fromisoformat(run.finished)))
+    busy = 0.0
+    wall = 0.0
+    latest = datetime.min.replace(tzinfo=UTC)
+    for start, end in sorted(sessions):
+        busy += (end - start).total_seconds()
+        # Only what lies behind the end of all earlier ones is new on the clock.
+        wall += max(0.0, (end - max(start, latest)).total_seconds())
+        latest = max(latest, end)
+    return busy / wall if wall else 1.0
+
+
+# -- what is missing or went wrong -----------------------------------------------------------------
+
+
+def problems(table: ResultTable) -> dict[str, list[str]]:
+    """Heading -> lines, of what a reader has to know is not there or not well."""
+    runs = table.runs
+    unreadable = [line.replace(f"{runs.root}/", "") for line in [*runs.damaged, *runs.lost]]
+    troubles = {
+        "Another data set": [wording.excluded_runs(excluded) for excluded in table.excluded],
+        "Another results version": list(wording.outdated_runs(table.outdated, runs.runs)),
+        "Unequal": inconsistencies(table.experiment, runs),
+        "Not learnt": [lack.text for lack in not_learnt(table)],
+        "Missing": _missing_runs(table),
+        "Not complete": _unfinished(runs.runs),
+        "Collapsed": _collapsed_cells(table),
+        "Below the floor": [*_below_floors(table), *_below_baselines(table)],
+        "Left out": _unknown_rows(table),
+        "Unreadable": unreadable,
+    }
+    return {heading: lines for heading, lines in troubles.items() if lines}
+
+
+def _unfinished(runs: Iterable[Record]) -> list[str]:
+    lines: list[str] = []
+    for run in runs:
+        if not run.is_complete:
+            problem = f": {run.problem}" if run.problem else ""
+            lines.append(f"{run.place} ({run.status}){problem}")
+    return lines
+
+
+def _unknown_rows(table: ResultTable) -> list[str]:
+    lines: list[str] = []
+    for row, runs in grouped([*table.runs.finetune, *table.runs.evaluate]).items():
+        if row not in table.rows:
+            lines.append(f"{len(runs)} runs of row {row}, which paper.yaml does not have")
+    return lines
+
+
+def _below_floors(table: ResultTable) -> list[str]:
+    """Rows that lie below their own floor."""
+    lines: list[str] = []
+    for column, row in product(table.with_results, table.rows):
+        below = table.below_floor(row, column)
+        if below:
+            lines.append(wording.below_floor(below))
+    return lines
+
+
+def _below_baselines(table: ResultTable) -> list[str]:
+    """Rows with an encoder that a method without any beats."""
+    lines: list[str] = []
+    for column in table.with_results:
+        if column.baseline is None:
+            continue
+        name, best = column.baseline
+        labels: list[str] = []
+        for row in table.experiment.rows:
+            estimate = table.cells[row.name, column.key].estimate
+            if row.arm and estimate and estimate.mean < best:
+                labels.append(row.label)
+        if labels:
+            lines.append(
+                f"{listed(labels)} below the surface baseline of {column.heading}"
+                f" ({name}: {best:.1f})"
+            )
+    return lines
+
+
+def _missing_runs(table: ResultTable) -> list[str]:
+    """A line for each row that lacks runs on a data set which other rows have runs on."""
+    lines: list[str] = []
+    for row in table.experiment.rows:
+        gaps: list[str] = []
+        for column in table.with_results:
+            cell = table.cells[row.name, column.key]
+            if column.task and cell.missing:
+                gaps.append(f"{column.heading} ({_missing_seeds(cell)})")
+        if gaps:
+            lines.append(f"{row.label} on {'; '.join(gaps)}")
+    return lines
+
+
+def _missing_seeds(cell: Cell) -> str:
+    if not cell.scores:
+        return "every seed"
+    seeds = [f"{pretrain_seed}/{seed}" for pretrain_seed, seed in cell.missing]
+    return f"pre-training/fine-tuning seed {', '.join(seeds)}"
+
+
+def _collapsed_cells(table: ResultTable) -> list[str]:
+    """A line for each cell with runs that give one answer to everything."""
+    lines: list[str] = []
+    for row in table.experiment.rows:
+        for column in table.columns:
+            cell = table.cells[row.name, column.key]
+            if column.task and cell.num_collapsed:
+                lines.append(_collapsed_cell(row, column, cell))
+    return lines
+
+
+def _collapsed_cell(row: Row, column: DataColumn, cell: Cell) -> str:
+    mean = percent(cell.estimate)
+    if cell.is_collapsed and cell.estimate:
+        # The spread of runs that have all collapsed measures nothing.
+        mean = f"{cell.estimate.mean:.1f}"
+    without = percent(cell.without_collapsed) if cell.without_collapsed else "none left"
+    return (
+        f"{row.label} on {column.heading}: {cell.num_collapsed} of {len(cell.scores)}"
+        f" runs give one answer to (nearly) every example; mean with them {mean},"
+        f" without them {without}"
+    )
+
+
+# -- what it was made with -------------------------------------------------------------------------
+
+
+def provenance(table: ResultTable) -> list[tuple[str, str]]:
+    """(heading, what the runs were made with): commands, commits, versions, machines, times."""
+    runs = table.runs.runs
+    sessions = _sessions(runs)
+    entries = [("Command", command) for command in commands(runs)]
+    entries += [
+        ("Commit", distinct(_commit(session.get("git")) for session in sessions)),
+        ("Versions", distinct(_versions(session.get("versions")) for session in sessions)),
+        ("Machine", distinct(_host(session.get("host") or {}) for session in sessions)),
+    ]
+    by_machine = grouped((run for run in runs if run.machine), attrgetter("machine"))
+    if len(by_machine) > 1:
+        machines = [f"{name} ({len(by_machine[name])} runs)" for name in sorted(by_machine)]
+        entries.append(("Machines", listed(machines)))
+    entries += [
+        ("Seeds", seed_counts(table)),
+        ("Runs", _first_and_last_time(runs)),
+        ("Report", f"made {datetime.now(UTC):%Y-%m-%d %H:%M} UTC from run folders alone"),
+    ]
+    return entries
+
+
+def _sessions(runs: Sequence[Record]) -> list[dict[str, Any]]:
+    """The code, versions and machine of each session: earlier ones of all runs, then the last."""
+    sessions: list[dict[str, Any]] = []
+    for run in runs:
+        sessions += run.earlier_sessions
+    for run in runs:
+        git = run.git.model_dump() if run.git else None
+        sessions.append({"git": git, "versions": run.versions, "host": run.host})
+    return sessions
+
+
+def _commit(git: Mapping[str, Any] | None) -> str:
+    if not git:
+        return "not from a checkout"
+    changed = " with local changes" if git.get("dirty") else ""
+    return f"{git['commit'][:12]}{changed}"
+
+
+def _versions(versions: Mapping[str, str] | None) -> str:
+    """`torch 2.13.0, numpy 2.4.0`; empty where none is known."""
+    if not versions:
+        return ""
+    return ", ".join(f"{package} {version}" for package, version in versions.items())
+
+
+def _host(host: Mapping[str, Any]) -> str:
+    gpus = f", {len(host['gpus'])} x {host['gpus'][0]}" if host.get("gpus") else ""
+    return f"{host.get('cpu', 'unknown')}, {host.get('cores', '?')} cores{gpus}"
+
+
+def _first_and_last_time(runs: Iterable[Record]) -> str:
+    times: list[str] = []
+    for run in runs:
+        times += [time[:16].replace("T", " ") for time in (run.started, run.finished) if time]
+    return f"{min(times)} to {max(times)} UTC" if times else DASH
+
+
+def commands(runs: Sequence[Record]) -> list[str]:
+    """The sweeps that the runs were made by: a multirun over their overrides.
+
+    Each key has every value that some run has.
+    """
+    by_config = grouped((run for run in runs if run.config_name), _config_place)
+    return [
+        _sweep_command(stage, folder, name, config_runs)
+        for (stage, folder, name), config_runs in by_config.items()
+    ]
+
+
+def _config_place(run: Record) -> tuple[str, str, str]:
+    """(stage, folder and name of its primary config)."""
+    folder = run.config_dir.removeprefix(f"{run.started_in}/")
+    return run.stage, folder, run.config_name
+
+
+def _sweep_command(stage: str, folder: str, name: str, runs: Iterable[Record]) -> str:
+    words = ["clozelab", stage]
+    if folder:
+        words += ["--config-dir", folder]
+    if name != stage:
+        words += ["--config-name", name]
+    words.append("-m")
+    # key -> its values, in the order of the runs
+    values: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for override in run.overrides:
+            key, _, value = override.partition("=")
+            values.setdefault(key, {})[value] = None
+    words += [f"{key}={','.join(key_values)}" for key, key_values in values.items()]
+    return shlex.join(words)
+
+
+def seed_counts(table: ResultTable) -> str:
+    """`3 pre-training seeds (1, 2, 3), 1 fine-tuning seed (1)`; empty for none."""
+    finetune_seeds = {run.seed for run in table.runs.finetune if run.name in table.rows}
+    stages = {
+        "pre-training": table.pretrain_seeds,
+        "fine-tuning": sorted(finetune_seeds),
+    }
+    counts: list[str] = []
+    for stage, seeds in stages.items():
+        if seeds:
+            names = ", ".join(map(str, seeds))
+            counts.append(f"{several(len(seeds), f'{stage} seed')} ({names})")
+    return ", ".join(counts)

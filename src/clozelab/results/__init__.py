@@ -1,0 +1,1 @@
+"""From run folders to a table of scores: the bridge between runs/ and analysis/."""

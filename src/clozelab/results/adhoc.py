@@ -1,0 +1,210 @@
+"""The table of any sweep's runs, without an experiment: its rows are what differs between runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from clozelab.analysis.comparability import group_by, is_within
+from clozelab.analysis.contrasts import LOSS_FIGURES
+from clozelab.analysis.schema import Column, Row
+from clozelab.results.evidence import NAMES, settings
+from clozelab.results.experiment import Experiment
+from clozelab.results.table import ResultTable, build_table
+from clozelab.runs.identity import flatten
+
+if TYPE_CHECKING:
+    from clozelab.runs.find import Runs
+    from clozelab.runs.record import Record
+
+# what overrides say that makes no other row: seeds, columns, places and machines
+NO_DIFFERENCE = (
+    "seed",
+    "pretrain_seed",
+    "task",
+    "measure",
+    "hydra",
+    "trainer",
+    "logger",
+    "hub",
+    "share_runs",
+    "reuse",
+    "runs_dir",
+    "run_dir",
+    "data_dir",
+    "cache_dir",
+    "encoder",
+    "keep_model",
+    "predict_test",
+)
+# held-out figures that a table of pre-trainings shows
+FIGURES = (*LOSS_FIGURES, "validation/nsp_accuracy", "validation/nsp_accuracy_one_source")
+
+
+def infer_table(runs: Runs) -> ResultTable:
+    """The table of a folder's runs: of pre-training where there are no others.
+
+    ValueError: there is no run.
+    """
+    known = [run for run in runs.records if run.fingerprint and run.config.get("seed") is not None]
+    if not known:
+        raise ValueError(
+            f"{runs.root}: no run; give the folder of a sweep's runs, or the name of an experiment"
+        )
+    tuned = [run for run in known if run.stage != "pretrain"]
+    shown = tuned if tuned else known
+    pretrained = [run for run in runs.records if run.stage == "pretrain"] if tuned else []
+
+    keys = _row_keys(shown)
+    short = _short_names(keys)
+    named = _named_by_values(shown, short, is_tuned=bool(tuned))
+    experiment = _infer_experiment(runs, named, short, is_tuned=bool(tuned))
+    # Whatever the rows are named by is what they are about.
+    swept = [*(_differing(overrides_of(shown)) or keys), *_differing(overrides_of(pretrained))]
+    experiment = experiment.model_copy(update={"differ_in": tuple(swept)})
+    return build_table(experiment, replace(runs, records=[*pretrained, *named]))
+
+
+def _infer_experiment(
+    runs: Runs, named: Sequence[Record], short: Mapping[str, str], *, is_tuned: bool
+) -> Experiment:
+    entries = _task_columns(named) if is_tuned else _figure_columns(named)
+    columns = tuple(Column.model_validate(entry) for entry in entries)
+    arms: dict[str, str] = {}
+    for run in named:
+        arms[run.name] = str(run.config.get("encoder_arm")) if is_tuned else run.name
+    empty = (None,) * len(columns)
+    rows = [Row(row=name, label=name, arm=arm, cells=empty) for name, arm in arms.items()]
+    subject = " and ".join(short.values()) or "this recipe"
+    return Experiment(
+        folder=runs.root,
+        name=runs.root.name,
+        title=f"What {subject} changes",
+        columns=columns,
+        rows=tuple(rows),
+        matched_by="none",
+    )
+
+
+def _row_keys(runs: Sequence[Record]) -> list[str]:
+    """The settings that tell rows apart; experiments do where there are several."""
+    keys = _varying(runs)
+    if len({run.experiment for run in runs}) > 1:
+        keys = ["experiment", *keys]
+    return list(dict.fromkeys(keys))
+
+
+def _short_names(keys: Sequence[str]) -> dict[str, str]:
+    """Key -> its last part where no other key ends so, such as learning_rate."""
+    ends = [key.rpartition(".")[2] for key in keys]
+    short: dict[str, str] = {}
+    for key, end in zip(keys, ends, strict=True):
+        short[key] = end if ends.count(end) == 1 else key
+    return short
+
+
+def _named_by_values(
+    runs: Sequence[Record], short: Mapping[str, str], *, is_tuned: bool
+) -> list[Record]:
+    """The runs, each called by its values: "learning_rate=0.001, steps=500"."""
+    kind = "row" if is_tuned else "arm"
+    named: list[Record] = []
+    for run, overrides in zip(runs, overrides_of(runs), strict=True):
+        config = flatten(run.config)
+        values: dict[str, str] = {}
+        for key, name in short.items():
+            values[name] = overrides.get(key, str(config.get(key, "default")))
+        label = ", ".join(f"{name}={value}" for name, value in values.items()) or run.name
+        only_key = next(iter(short)) if len(short) == 1 else ""
+        if only_key in NAMES:
+            label = values[only_key]
+        named.append(run.model_copy(update={"config": run.config | {kind: label}}))
+    return named
+
+
+def _task_columns(runs: Sequence[Record]) -> list[dict[str, Any]]:
+    """A column a task, called by its title where that is clear."""
+    titles = {run.task: run.title for run in runs}
+    is_clear = len(set(titles.values())) == len(titles)
+    evaluations: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        if run.stage == "evaluate":
+            evaluations[run.task] = {"from": "evaluate", "metric": run.metric}
+    columns: list[dict[str, Any]] = []
+    for task, title in titles.items():
+        name = title if is_clear else task
+        columns.append({"name": name, "task": task} | evaluations.get(task, {}))
+    return columns
+
+
+def _figure_columns(runs: Sequence[Record]) -> list[dict[str, Any]]:
+    """A column a held-out figure that some run has; the loss where none has any."""
+    known = [key for key in FIGURES if any(key in run.facts for run in runs)]
+    columns: list[dict[str, Any]] = []
+    for key in known or FIGURES[:1]:
+        figure = key.removeprefix("validation/").replace("_", " ")
+        columns.append({"name": f"held-out {figure}", "from": "pretrain", "metric": key})
+    return columns
+
+
+def overrides_of(runs: Sequence[Record]) -> list[dict[str, str]]:
+    """Of each run the overrides that may set it apart."""
+    overrides: list[dict[str, str]] = []
+    for run in runs:
+        words: dict[str, str] = {}
+        for word in run.overrides:
+            key, _, value = word.lstrip("+~").partition("=")
+            if not is_within(key, NO_DIFFERENCE):
+                words[key] = value
+        overrides.append(words)
+    return overrides
+
+
+def _varying(runs: Sequence[Record]) -> list[str]:
+    """The keys that the runs' overrides say differently; else their names, else their settings."""
+    names = [
+        {key: str(value) for key, value in run.config.items() if key in ("arm", "row")}
+        for run in runs
+    ]
+    # A task's own settings set no row apart, so settings are compared task by task.
+    by_task = group_by(runs, lambda run: run.task).values()
+    settings_by_task = [[settings(run) for run in group] for group in by_task]
+    for groups in ([overrides_of(runs)], [names], settings_by_task):
+        keys = _differing_in_groups(groups)
+        if keys:
+            return _without_names(keys, groups)
+    return []
+
+
+def _differing_in_groups(groups: Sequence[Sequence[Mapping[str, str]]]) -> list[str]:
+    keys: dict[str, None] = {}
+    for group in groups:
+        keys |= dict.fromkeys(_differing(group))
+    return list(keys)
+
+
+def _without_names(keys: list[str], groups: Sequence[Sequence[Mapping[str, str]]]) -> list[str]:
+    """The keys that are no names, where these tell as many rows apart.
+
+    A multirun names its arms by what differs: that says more than the name.
+    """
+    plain = [key for key in keys if key not in NAMES]
+    values: list[Mapping[str, str]] = []
+    for group in groups:
+        values += group
+    if plain and _num_combinations(plain, values) == _num_combinations(keys, values):
+        return plain
+    return keys
+
+
+def _num_combinations(keys: Sequence[str], values: Sequence[Mapping[str, str]]) -> int:
+    return len({tuple(mapping.get(key) for key in keys) for mapping in values})
+
+
+def _differing(values: Sequence[Mapping[str, str]]) -> list[str]:
+    """The keys that some of the mappings have otherwise, or lack."""
+    keys: dict[str, None] = {}
+    for mapping in values:
+        keys |= dict.fromkeys(mapping)
+    return [key for key in keys if len({mapping.get(key) for mapping in values}) > 1]

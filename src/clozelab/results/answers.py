@@ -1,0 +1,339 @@
+"""What two fine-tuning runs answered to the same examples, and whether their scores differ by more
+than chance.
+
+Another seed of either may end elsewhere: so it decides no verdict, and stands in `clozelab compare`
+alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clozelab.analysis.paired_tests import RESAMPLES, Bootstrap, McNemar, bootstrap, mcnemar
+from clozelab.text.formatting import signed
+
+if TYPE_CHECKING:
+    from clozelab.runs.record import Record
+
+# points by which scores computed here may differ from scores.json's (predictions are rounded there)
+TOLERANCE = 0.05
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    num_examples: int  # in both
+    metric: str  # what `bootstrap` is about, in percent
+    bootstrap: Bootstrap
+    mcnemar: McNemar | None = None  # of right and wrong answers; None where an answer is neither
+
+
+@dataclass(frozen=True)
+class Answers:
+    """One run's answers: `labels` None for questions, whose gold texts are in the task's file."""
+
+    ids: list[str]
+    predictions: list[Any]
+    labels: list[Any] | None = None
+
+
+def paired_test(one: Record, two: Record, data_dir: str | None = None) -> PairedTest:
+    """Test two fine-tuning runs on their validation examples (files in `data_dir`); ValueError:
+    nothing to pair.
+    """
+    for record in (one, two):
+        if record.stage != "finetune" or record.status != "complete":
+            raise ValueError(f"{record.place} is no complete fine-tuning run")
+    if one.task != two.task:
+        raise ValueError(f"they are on different tasks ({one.task} and {two.task})")
+    first, second = (read_answers(run.folder / "predictions.jsonl") for run in (one, two))
+    if first.labels is None and first.ids == second.ids:
+        return _questions(one, two, first, second, data_dir)
+    return pair_runs(one, first, second, one.metric.rpartition("/")[2])
+
+
+def describe(test: PairedTest) -> list[str]:
+    """The test in words; differences are second - first."""
+    lines = [
+        (
+            f"These two runs on their {test.num_examples:,} common examples (other seeds are another"
+            " question):"
+        )
+    ]
+    if test.mcnemar is not None:
+        counts = f"only A right {test.mcnemar.only_first}, only B right {test.mcnemar.only_second}"
+        lines.append(f"  {counts}: exact McNemar p = {test.mcnemar.p_value:.3g}")
+    gap = test.bootstrap
+    lines.append(
+        f"  {test.metric}, B - A: {signed(-gap.difference)} points, 95 %"
+        f" [{signed(-gap.high)}, {signed(-gap.low)}] by paired bootstrap ({RESAMPLES:,} resamples)"
+    )
+    return lines
+
+
+def read_answers(path: Path) -> Answers:
+    """A predictions file in its order; a question task's is predictions.json beside it.
+
+    ValueError: it cannot be read.
+    """
+    questions = path.with_name("predictions.json")
+    try:
+        if questions.is_file():
+            texts = json.loads(questions.read_text(encoding="utf-8"))
+            return Answers(list(texts), list(texts.values()))
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        ids = [str(row["id"]) for row in rows]
+        return Answers(ids, [row["prediction"] for row in rows], [row["label"] for row in rows])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path.parent} has no readable predictions of labelled examples ({error!r})"
+        ) from error
+
+
+# -- labelled examples -----------------------------------------------------------------------------
+
+
+def pair_runs(run: Record, first: Answers, second: Answers, metric: str) -> PairedTest:
+    """Test two runs' answers to labelled examples; `run` knows the task's labels in their order."""
+    if first.ids != second.ids or first.labels != second.labels or not first.labels:
+        raise ValueError("they were not scored on the same examples with the same labels")
+    count = len(first.ids)
+    labels = first.labels
+    predictions = (first.predictions, second.predictions)
+    if isinstance(labels[0], list):
+        return PairedTest(count, metric, _bootstrap_tags(predictions, labels, metric))
+    if isinstance(labels[0], float | int):
+        numbers = [np.array(values, float) for values in predictions]
+        return PairedTest(
+            count, metric, _bootstrap_scores(numbers, np.array(labels, float), metric)
+        )
+
+    first_index, second_index, label_index = _indices(run, *predictions, labels)
+    right = np.array([first_index == label_index, second_index == label_index])
+    test = mcnemar(right[0], right[1])
+    if metric == "accuracy":
+        return PairedTest(count, metric, _bootstrap_means(100.0 * right), test)
+    names = {str(label) for label in labels}
+    if not _label_names(run) and names != {"0", "1"}:  # F1 asks for the second label
+        raise ValueError(
+            f"{metric} needs the order of the labels {sorted(names)}, which the run does not say"
+        )
+    scores = _bootstrap_scores([first_index, second_index], label_index, metric)
+    return PairedTest(count, metric, scores, test)
+
+
+def _label_names(run: Record) -> list[str]:
+    data = _task(run).get("data") or {}
+    return [str(name) for name in data.get("labels") or ()]
+
+
+def _task(run: Record) -> Mapping[str, Any]:
+    """What it was scored on; a measure of a task has that in itself."""
+    measure = run.config.get("measure") or {}
+    return run.config.get("task") or measure.get("task") or {}
+
+
+def _indices(run: Record, *answers: Sequence[Any]) -> list[NDArray[Any]]:
+    """Labels as numbers in the task's order, or else sorted.
+
+    The right ones are last in `answers`; labels that are none of those are -1.
+    """
+    right_labels = sorted({str(label) for label in answers[-1]})
+    names = dict.fromkeys([*_label_names(run), *right_labels])
+    index = {name: number for number, name in enumerate(names)}
+    numbers: list[NDArray[Any]] = []
+    for values in answers:
+        numbers.append(np.array([index.get(str(value), -1) for value in values]))
+    return numbers
+
+
+def _bootstrap_means(scores: NDArray[np.float64]) -> Bootstrap:
+    """Of both systems' mean scores; `scores` [2, N]."""
+
+    def mean(index: NDArray[np.int64], system: int) -> float:
+        return float(scores[system, index].mean())
+
+    return bootstrap(mean, scores.shape[1])
+
+
+def _bootstrap_scores(
+    predicted: Sequence[NDArray[Any]], labels: NDArray[Any], metric: str
+) -> Bootstrap:
+    from clozelab.metrics import glue
+
+    scorer = glue.SCORERS.get(metric)
+    if scorer is None:
+        raise ValueError(f"{metric} is no score of labelled examples")
+
+    def score(index: NDArray[np.int64], system: int) -> float:
+        return 100.0 * scorer(predicted[system][index], labels[index])
+
+    return bootstrap(score, len(labels))
+
+
+def _bootstrap_tags(predictions: Sequence[list[Any]], labels: list[Any], metric: str) -> Bootstrap:
+    """Sentences are resampled, not words: the words of one sentence share their fate."""
+    # of each system [sentences, 2]: numerator and denominator
+    counts: list[NDArray[Any]] = []
+    for answers in predictions:
+        pairs = zip(answers, labels, strict=True)
+        counts.append(np.array([_count_tags(answer, label, metric) for answer, label in pairs]))
+
+    def score(index: NDArray[np.int64], system: int) -> float:
+        right, total = counts[system][index].sum(axis=0)
+        return 100.0 * right / total if total else 0.0
+
+    return bootstrap(score, len(labels))
+
+
+def _count_tags(predicted: Sequence[str], label: Sequence[str], metric: str) -> tuple[int, int]:
+    """Numerator and denominator of one sentence's score; F1 is 2 hits of (predicted + right)."""
+    from clozelab.metrics.entities import entities
+
+    if metric == "accuracy":
+        hits = sum(tag == right for tag, right in zip(predicted, label, strict=True))
+        return hits, len(label)
+    found = set(entities(predicted))
+    expected = set(entities(label))
+    hits = len(found & expected)
+    if metric == "precision":
+        return hits, len(found)
+    if metric == "recall":
+        return hits, len(expected)
+    return 2 * hits, len(found) + len(expected)
+
+
+# -- questions -------------------------------------------------------------------------------------
+
+
+def _read_right_answers(
+    run: Record, ids: Sequence[str], data_dir: str | None
+) -> tuple[bool, Mapping[str, Sequence[str]]]:
+    """(whether some questions have no answer, id -> right answers).
+
+    They are read from the file that a run was scored on, in `data_dir` or where it was then.
+    """
+    from clozelab.datamodules.squad import read_squad
+
+    data = _task(run)["data"]
+    name = str(data["validation_file"])
+    has_unanswerable = bool(data.get("with_unanswerable", False))
+    paths = [Path(path) for path in run.watched if path.endswith(name)]
+    if data_dir:
+        paths = [Path(data_dir) / name]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        raise ValueError(f"the right answers ({name}) are not to be found; say data_dir=FOLDER")
+    gold = read_squad(path, for_training=False, with_unanswerable=has_unanswerable)
+    answers = {question.id: question.answers for question in gold.questions}
+    if set(answers) != set(ids):
+        raise ValueError(f"{path} does not have the questions that the runs answered")
+    return has_unanswerable, answers
+
+
+def _questions(
+    one: Record, two: Record, first: Answers, second: Answers, data_dir: str | None
+) -> PairedTest:
+    """F1 of each question, against the golds of the file that the first run was scored on."""
+    from clozelab.metrics import squad
+
+    has_unanswerable, right_answers = _read_right_answers(one, first.ids, data_dir)
+    scores_by_run: list[NDArray[np.float64]] = []
+    for record, answers in ((one, first), (two, second)):
+        texts = dict(zip(answers.ids, answers.predictions, strict=True))
+        if has_unanswerable:
+            # 2.0's threshold is in the texts
+            scores = squad.score_each(squad.f1_or_both_empty, right_answers, texts)
+        else:
+            scores = squad.best_over_golds(squad.f1, right_answers, texts)
+        values = np.array([100.0 * scores.get(key, 0.0) for key in right_answers])
+        recorded = record.score or 0.0
+        is_headline = record.metric == "validation/f1"
+        if is_headline and abs(values.mean() - recorded) > TOLERANCE:
+            raise ValueError(
+                f"{record.place}: its answers score {values.mean():.2f}, its scores.json"
+                f" {recorded:.2f}"
+            )
+        scores_by_run.append(values)
+    return PairedTest(len(right_answers), "f1", _bootstrap_means(np.array(scores_by_run)))
+
+
+# -- scoring again ---------------------------------------------------------------------------------
+
+
+def rescored(run: Record, data_dir: str | None = None) -> dict[str, float]:
+    """What the official scorers give a run's kept predictions: key -> score, as scores.json has it.
+
+    ValueError: no predictions, or SQuAD's right answers (in the task's file) are not here.
+    """
+    if (run.folder / "predictions.json").is_file():
+        return _rescore_questions(run, data_dir)
+    paths = sorted(run.folder.glob("predictions*.jsonl"))
+    if not paths:
+        raise ValueError(f"{run.place} has no predictions")
+    with paths[0].open(encoding="utf-8") as file:
+        is_minimal_pairs = '"won":' in file.readline()
+    if is_minimal_pairs:
+        return _rescore_minimal_pairs(paths[0])
+    scores: dict[str, float] = {}
+    for path in paths:
+        scores |= _rescore_labelled(run, path)
+    return scores
+
+
+def _rescore_questions(run: Record, data_dir: str | None) -> dict[str, float]:
+    from clozelab.metrics import squad
+
+    answers = read_answers(run.folder / "predictions.jsonl")
+    texts = dict(zip(answers.ids, answers.predictions, strict=True))
+    has_unanswerable, right_answers = _read_right_answers(run, answers.ids, data_dir)
+    scorer = squad.score_v2 if has_unanswerable else squad.score_v1
+    scores: dict[str, float] = {}
+    for name, value in scorer(right_answers, texts).items():
+        if f"validation/{name}" in run.scores:
+            scores[f"validation/{name}"] = value
+    return scores
+
+
+def _rescore_minimal_pairs(path: Path) -> dict[str, float]:
+    """Accuracy of each paradigm, and their mean: ids are PARADIGM/NUMBER."""
+    from pandas import DataFrame
+
+    lines = path.read_text(encoding="utf-8").splitlines()
+    rows = DataFrame([json.loads(line) for line in lines])
+    paradigms = rows.id.str.rpartition("/")[0]
+    accuracies = rows.won.groupby(paradigms).mean()
+    scores = {"validation/accuracy": accuracies.mean()}
+    for paradigm, accuracy in accuracies.items():
+        scores[f"validation/accuracy/{paradigm}"] = accuracy
+    return scores
+
+
+def _rescore_labelled(run: Record, path: Path) -> dict[str, float]:
+    """Scores of one file of predictions; predictions_mismatched.jsonl has mismatched_ scores."""
+    from clozelab.metrics import glue
+    from clozelab.metrics.entities import entity_scores, tag_scores
+
+    answers = read_answers(path)
+    labels = answers.labels or []
+    file = path.stem.removeprefix("predictions").removeprefix("_")
+    prefix = f"validation/{file}_" if file else "validation/"
+    names = [key.removeprefix(prefix) for key in run.scores if key.startswith(prefix)]
+    if labels and isinstance(labels[0], list):
+        scorer = entity_scores if "f1" in names else tag_scores
+        scores = scorer(answers.predictions, labels)
+    else:
+        if labels and isinstance(labels[0], float | int):
+            predicted = np.array(answers.predictions, float)
+            expected = np.array(labels, float)
+        else:
+            predicted, expected = _indices(run, answers.predictions, labels)
+        official = [name for name in names if name in glue.SCORERS]
+        scores = glue.score(official, predicted, expected)
+    return {f"{prefix}{name}": value for name, value in scores.items() if name in names}

@@ -1,0 +1,379 @@
+"""What paper.yaml may say: a table, and the arms and sweeps that fill it.
+
+Reading it takes pydantic and yaml alone, so every verb opens an experiment first. docs/claims.md
+shows every key; columns, rows and claims are in analysis/.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml  # type: ignore[import-untyped]
+from pydantic import BaseModel, Field, Strict, ValidationError, model_validator
+
+from clozelab.analysis.claims import ALL_COLUMNS, CLAIM_KINDS, BaseClaim, CrossingClaim
+from clozelab.analysis.schema import (
+    Column,
+    Entry,
+    Row,
+    SequentialDesign,
+    TableSpec,
+)
+from clozelab.text.did_you_mean import hint
+from clozelab.text.paths import EXPERIMENTS_DIR
+from clozelab.text.safe_yaml import UniqueKeys, own_text
+
+MATCHES = {None: ("steps", "tokens"), "none": (), "time": ("training_seconds",)}
+"""What `matched_by` may say -> the amounts of two arms' pre-training that have to agree.
+
+Any other word is an amount itself."""
+RATE_KEYS = ("learning_rate", "optimizer.learning_rate")
+# how long pre-training is, and what is counted in steps
+STEP_KEYS = ("phases.*.steps", "validation.interval_steps")
+# largest difference between a claim's size and that of its cells, each rounded to one decimal
+ROUNDING = 0.1 + 1e-9
+
+
+class Sweeps(Entry):
+    """What the sweeps of an experiment without sweep_*.yaml run over.
+
+    Each maps a key to its values, as in hydra.sweeper.params.
+    """
+
+    pretrain: dict[str, Any] = Field(default={}, description="a mapping such as {seed: '1,2,3'}")
+    finetune: dict[str, Any] = Field(
+        default={}, description="a mapping such as {task: 'mnli,qnli', seed: '1,2'}"
+    )
+    evaluate: dict[str, Any] = Field(
+        default={}, description="a mapping such as {pretrain_seed: '1,2'}"
+    )
+
+
+class Experiment(TableSpec):
+    """paper.yaml as a whole.
+
+    Two fields are no keys of the file: `folder`, and `name`, which is the folder's.
+    """
+
+    folder: Path
+    name: str
+    title: str = Field(default="", description="the table's heading; without it, the folder's name")
+    arms: dict[str, dict[str, Any]] = Field(
+        default={}, description="a mapping of arms, each a mapping of settings"
+    )
+    sweeps: Sweeps = Field(default=Sweeps(), description="a mapping with pretrain and finetune")
+    matched_by: Literal["steps", "tokens", "flops", "time", "none"] | None = Field(
+        default=None,
+        description="one of steps, tokens, flops, time, none; without it, steps and tokens",
+    )
+    matched_by_reason: str = Field(default="", description="why arms need not agree in anything")
+    differ_in: tuple[str, ...] = Field(
+        default=(), description="a list of settings such as [epochs]"
+    )
+    seeds: Annotated[int, Strict()] | None = Field(
+        default=None, ge=1, description="the number of runs behind a cell"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_defaults(cls, file: dict[str, Any]) -> dict[str, Any]:
+        """Fill in what a file need not say.
+
+        Rows for the arms where there are none; name, split and empty cells where an entry says
+        nothing of them.
+        """
+        file = {"title": file.get("name", "")} | file
+        arms = file.get("arms")
+        if file.get("rows") is None and isinstance(arms, dict) and arms:
+            floor = {"row": "random", "label": "No pre-training", "arm": None}
+            rows = [{"row": arm, "arm": arm, "floor": "random"} for arm in arms]
+            file["rows"] = [*rows, floor]
+        columns = file.get("columns")
+        if not isinstance(columns, list):
+            return file
+        split = {"split": file["split"]} if "split" in file else {}
+        file["columns"] = [_column_with_defaults(entry, split) for entry in columns]
+        if isinstance(file.get("rows"), list):
+            file["rows"] = [_row_with_defaults(entry, len(columns)) for entry in file["rows"]]
+        return file
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        self._check_names()
+        for index, column in enumerate(self.columns):
+            self._check_mean(column, f"columns.{index}: mean_of")
+        row_names = [row.name for row in self.rows]
+        for index, row in enumerate(self.rows):
+            if len(row.cells) != len(self.columns):
+                raise ValueError(
+                    f"rows.{index}: {len(row.cells)} cells for {len(self.columns)} columns"
+                )
+            if row.floor is not None:
+                _check_known(row.floor, row_names, f"rows.{index}: floor", "rows")
+        for index, claim in enumerate(self.claims):
+            self._check_claim(claim, f"claims.{index}", row_names)
+        return self
+
+    def _check_names(self) -> None:
+        """Columns, rows and claims are told apart by their names."""
+        unique = {
+            "columns: name": [column.name for column in self.columns],
+            "rows: row": [row.name for row in self.rows],
+            "claims: id": [claim.id for claim in self.claims if claim.id],
+            "claims: text": [claim.text for claim in self.claims],
+        }
+        for key, names in unique.items():
+            for index, name in enumerate(names):
+                if name in names[:index]:
+                    raise ValueError(f"{key} {name!r} is there twice; give each its own")
+
+    def _check_mean(self, column: Column, where: str) -> None:
+        """A mean is of tasks or of measures, in percent."""
+        tasks = [known.name for known in self.columns if known.task]
+        parts = list(chain.from_iterable(column.parts))
+        names = {part.column for part in parts}
+        kinds = {known.is_measured for known in self.columns if known.name in names}
+        if len(kinds) > 1:
+            raise ValueError(f"{where}: tasks and measures have seeds of their own; take one kind")
+        for part in parts:
+            _check_known(part.column, tasks, where, "tasks' columns")
+            own = self.column(part.column)
+            metric = part.metric or own.metric
+            if own.model_copy(update={"metric": metric}).falls:
+                raise ValueError(f"{where}: {part.column} is not in percent, as a mean is")
+
+    def _check_claim(self, claim: BaseClaim, where: str, row_names: list[str]) -> None:
+        """Its rows and columns are the table's, its size is what the printed cells say."""
+        units = {column.name: column.unit for column in self.columns}
+        for name in claim.all_rows:
+            _check_known(name, row_names, where, "rows")
+        _check_known(claim.column, [*units, ALL_COLUMNS], where, "columns")
+        if isinstance(claim, CrossingClaim) and self.column(claim.column).is_pretraining:
+            raise ValueError(
+                f"{where}: crosses is about kept encoders; {claim.column!r} is a fact of whole runs"
+            )
+        if claim.against:
+            first, second, column = claim.against
+            _check_known(column, units, f"{where}: against", "columns")
+            if first == second:
+                raise ValueError(f"{where}: against compares {first!r} with itself")
+            if units[claim.column] != units[column]:
+                raise ValueError(
+                    f"{where}: compare is in {units[claim.column]} and against in {units[column]};"
+                    " they cannot be subtracted"
+                )
+        self._check_size(claim, where)
+
+    def _check_size(self, claim: BaseClaim, where: str) -> None:
+        """The claim's size is the difference of the printed cells, where all are printed."""
+        if claim.paper_delta is None:
+            return
+        total = 0.0
+        for weight, row, column in claim.weighted_cells:
+            cell = self.printed(row, column)
+            if cell is None:
+                return
+            total += weight * cell
+        if abs(total - claim.paper_delta) > ROUNDING:
+            raise ValueError(
+                f"{where}: paper_delta is {claim.paper_delta:g}, and its cells say {total:.4g}"
+            )
+
+    @property
+    def matched(self) -> tuple[str, ...]:
+        """The amounts of two arms' pre-training that have to agree."""
+        return MATCHES.get(self.matched_by, (str(self.matched_by),))
+
+    @property
+    def free_keys(self) -> frozenset[str]:
+        """Settings in which any two rows or arms may differ, whatever their files say."""
+        keys = set(self.differ_in)
+        if "learning_rate" in self.differ_in:
+            keys |= set(RATE_KEYS)
+        if "steps" not in self.matched:
+            keys |= set(STEP_KEYS)
+        return frozenset(keys)
+
+
+def _column_with_defaults(entry: Any, split: dict[str, Any]) -> Any:
+    """`MNLI` is a column of that name and task; a column has the table's split."""
+    if isinstance(entry, str):
+        entry = {"name": entry, "task": entry}
+    return split | entry if isinstance(entry, dict) else entry
+
+
+def _row_with_defaults(entry: Any, num_columns: int) -> Any:
+    """A row without cells has empty ones, and one without a label its name."""
+    if not isinstance(entry, dict):
+        return entry
+    return {"cells": [None] * num_columns, "label": str(entry.get("row"))} | entry
+
+
+def _check_known(name: str, known: Iterable[str], where: str, kind: str) -> None:
+    """ValueError with the nearest name where `name` is none of those."""
+    names = list(known)
+    if name not in names:
+        raise ValueError(f"{where}: {name!r} is none of the {kind}; {hint(name, names)}")
+
+
+def find_experiment(name: str) -> Path:
+    """The folder of an experiment, or its one file, from its name or path.
+
+    ValueError: there is none such, or it has a slip.
+    """
+    for path in (Path(name), EXPERIMENTS_DIR / name):
+        is_one_file = path.is_file() and path.suffix == ".yaml"
+        if is_one_file or (path / "paper.yaml").is_file():
+            return load_experiment(path.resolve()).folder
+    raise ValueError(
+        f"no experiment {name!r} (a folder with a paper.yaml); {hint(name, list_experiments())}"
+    )
+
+
+def list_experiments() -> list[str]:
+    """Names of the experiments that come with the project."""
+    return sorted(path.parent.name for path in EXPERIMENTS_DIR.glob("*/paper.yaml"))
+
+
+def own_experiments() -> list[Path]:
+    """What is one's own of what `find_experiment` takes: where one stands, and in `experiments`.
+
+    These are folders with a paper.yaml, and files that have a table's columns.
+    """
+    found: set[Path] = set()
+    for pattern in ("*.yaml", "*/paper.yaml", "experiments/*.yaml", "experiments/*/paper.yaml"):
+        for path in Path().glob(pattern):
+            if not path.is_file() or not os.access(path, os.R_OK):
+                continue
+            if path.name == "paper.yaml":
+                found.add(path.parent)
+            elif b"\ncolumns:" in b"\n" + path.read_bytes():
+                found.add(path)
+    return sorted(path for path in found if path.resolve().parent != EXPERIMENTS_DIR.resolve())
+
+
+def load_experiment(folder: Path) -> Experiment:
+    """Read and check paper.yaml, or the one file, and those beside it.
+
+    ValueError: the file, the key, what is wrong.
+    """
+    path = folder if folder.is_file() else folder / "paper.yaml"
+    file = read_yaml(path)
+    for key in ("folder", "name"):
+        if key in file:
+            raise ValueError(f"{path}: has no key {key!r}; an experiment is called as its folder")
+    name = folder.stem if folder.is_file() else folder.name
+    try:
+        experiment = Experiment.model_validate(file | {"folder": folder, "name": name})
+    except ValidationError as error:
+        raise ValueError(f"{path}: {_in_words(error)}") from None
+    _check_files(experiment, path)
+    return experiment
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file as it is written. ValueError where it is no YAML or no mapping."""
+    try:
+        plain = yaml.load(own_text(path, path.parent), UniqueKeys) or {}
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: {error}") from error
+    if not isinstance(plain, dict):
+        raise ValueError(f"{path}: not a mapping of keys and values")
+    return {str(key): value for key, value in plain.items()}
+
+
+def _in_words(error: ValidationError) -> str:
+    """The first refusal in one sentence: the place in the file, what is wrong, what to write."""
+    # A slip also leaves its key out: of both refusals the slip is named.
+    first = min(error.errors(), key=lambda entry: entry["type"] != "extra_forbidden")
+    place = [str(step) for step in first["loc"] if step != "" and step not in CLAIM_KINDS]
+    if first["type"] == "value_error":
+        return ": ".join(filter(None, (".".join(place), str(first["ctx"]["error"]))))
+
+    model, depth = _model_at(place)
+    key = place[depth]
+    where = f"{'.'.join(place[:depth])}: " if depth else ""
+    meanings = {
+        field.alias or name: field.description
+        for name, field in model.model_fields.items()
+        if field.description
+    }
+    if first["type"] == "extra_forbidden":
+        keys = [*meanings, "compare"] if model is BaseClaim else list(meanings)
+        return f"{where}has no key {key!r}; {hint(key, keys)}"
+    if first["type"] == "missing" and len(place) == depth + 1:
+        return f"{where}lacks {key}, {meanings[key]}"
+    meaning = meanings.get(key, "a mapping of keys and values")
+    return f"{'.'.join(place)} is {first['input']!r}; it is {meaning}"
+
+
+def _model_at(place: list[str]) -> tuple[type[BaseModel], int]:
+    """The model whose key a refusal names, and how many steps of its place come before that key.
+
+    `columns.2.metrics` is the key `metrics` of a Column, two steps down.
+    """
+    models: dict[str, type[BaseModel]] = {
+        "columns": Column,
+        "rows": Row,
+        "claims": BaseClaim,
+        "sweeps": Sweeps,
+        "stopping": SequentialDesign,
+    }
+    depth = 1 if place[0] in ("sweeps", "stopping") else 2
+    if place[0] not in models or len(place) <= depth:
+        return Experiment, 0
+    return models[place[0]], depth
+
+
+def _check_files(experiment: Experiment, path: Path) -> None:
+    """Files of arms and rows are called as they say, and a row takes its arm.
+
+    A slip would show after the last run.
+    """
+    rows = {row.name: row.arm for row in experiment.rows}
+    arms = set(experiment.arms)
+    files = [*experiment.folder.glob("arm/*.yaml"), *experiment.folder.glob("row/*.yaml")]
+    for file in sorted(files):
+        kind = file.parent.name
+        if kind == "arm":
+            arms.add(file.stem)
+        settings = read_yaml(file)
+        if "@package _global_" in file.read_text(encoding="utf-8"):
+            _check_file(file, kind, settings, rows)
+    if not arms:
+        return
+    for index, row in enumerate(experiment.rows):
+        for name in filter(None, (row.arm, row.delta.get("encoder_arm"))):
+            if "${" not in str(name):
+                _check_known(name, arms, f"{path}: rows.{index}: encoder_arm", "arms")
+
+
+def _check_file(
+    file: Path, kind: str, settings: Mapping[str, Any], rows: Mapping[str, str | None]
+) -> None:
+    """One file of an arm or a row. ValueError: it says another name, or another arm."""
+    name = file.stem
+    own_name = str(settings.get(kind, name))
+    if "${" not in own_name and own_name != name:
+        raise ValueError(
+            f"{file}: it says {kind}: {own_name!r}; {kind}s are called as their files, so {name!r}"
+        )
+    if kind != "row" or name not in rows:
+        return
+    # The report gives a row its arm's cost; a floor takes only the arm's shape.
+    arm = rows[name]
+    has_weights = arm is not None or settings.get("initialisation") == "pretrained"
+    encoder_arm = settings.get("encoder_arm", "${")
+    if has_weights and "${" not in str(encoder_arm) and encoder_arm != arm:
+        raise ValueError(
+            f"{file}: encoder_arm is {_as_yaml(encoder_arm)}, and paper.yaml says arm:"
+            f" {_as_yaml(arm)} of this row"
+        )
+
+
+def _as_yaml(name: str | None) -> str:
+    return "null" if name is None else repr(name)

@@ -1,0 +1,233 @@
+"""What may be deleted of runs and of the cache.
+
+Nothing is deleted that a process holds, or that changed a moment ago.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from clozelab.runs.record import KILLED, LOCK_FILE, RUN_FILE, TEMPORARY, Record
+
+KINDS = {
+    "checkpoints": "checkpoints of complete runs (their encoders stay)",
+    "models": "models of complete fine-tunings (their scores and predictions stay)",
+    "unfinished": "failed, interrupted and killed runs, whole",
+    "leftovers": "temporary files and folders of killed processes",
+    "cache": "prepared corpora and tokenised tasks that none of these runs refers to",
+}
+UNFINISHED = ("failed", "interrupted", KILLED)
+QUIET_SECONDS = 3600.0  # what changed later than this ago may be in somebody's hands
+SECONDS_PER_DAY = 86_400
+CACHE_PARTS = ("corpora", "tasks", "features", "baselines")
+
+
+@dataclass
+class Garbage:
+    """One thing that may go.
+
+    `lock` is the run folder, or the corpus's lock file, to hold meanwhile.
+    """
+
+    kind: str
+    path: Path
+    reason: str
+    lock: Path | None = None
+
+    @cached_property
+    def num_bytes(self) -> int:
+        return size(self.path)
+
+
+def find_garbage(
+    records: Sequence[Record], runs_dir: Path, cache_dir: Path, older_than_days: float
+) -> list[Garbage]:
+    """Return everything that may go, by kind and place.
+
+    Args:
+        records: of every run below `runs_dir`.
+        older_than_days: an unfinished run that changed later stays.
+    """
+    # what a process of this machine, or perhaps of another one, works in
+    busy_folders = set()
+    for run in records:
+        if run.holder is not None or run.status == "running":
+            busy_folders.add(run.folder)
+
+    items = list(_unused_cache(records, cache_dir))
+    for run in records:
+        if run.folder not in busy_folders and _is_quiet(run.folder):
+            items += _garbage_of_run(run, older_than_days)
+    items += _leftovers(runs_dir, busy_folders)
+
+    # of a run that goes whole, nothing is named again
+    whole_runs = {item.path for item in items if item.kind == "unfinished"}
+    kinds = list(KINDS)
+    remaining = []
+    for item in items:
+        if item.kind == "unfinished" or whole_runs.isdisjoint(item.path.parents):
+            remaining.append(item)
+    return sorted(remaining, key=lambda item: (kinds.index(item.kind), str(item.path)))
+
+
+def _garbage_of_run(run: Record, older_than_days: float) -> Iterator[Garbage]:
+    folder = run.folder
+    if run.is_complete:
+        checkpoints = folder / "checkpoints"
+        has_encoder = (folder / "encoder" / "config.json").is_file()
+        if checkpoints.is_dir() and has_encoder:
+            yield Garbage("checkpoints", checkpoints, "the run is complete", folder)
+        model = folder / "model"
+        if run.stage == "finetune" and model.is_dir():
+            yield Garbage("models", model, "only predicting with it needs it", folder)
+    if run.status in UNFINISHED:
+        age_days = (time.time() - last_change(folder)) / SECONDS_PER_DAY
+        if age_days >= older_than_days:
+            reason = f"{run.status} {age_days:.0f} days ago"
+            yield Garbage("unfinished", folder, reason, folder)
+
+
+def _leftovers(runs_dir: Path, busy_folders: set[Path]) -> Iterator[Garbage]:
+    """Yield what killed processes were writing in run folders."""
+    for pattern in TEMPORARY:
+        for path in runs_dir.rglob(pattern):
+            if not busy_folders.isdisjoint(path.parents) or not _is_quiet(path):
+                continue
+            run_folder = None
+            for parent in path.parents:
+                if (parent / RUN_FILE).is_file():
+                    run_folder = parent
+                    break
+            yield Garbage("leftovers", path, "a killed process left it", run_folder)
+
+
+def _unused_cache(records: Sequence[Record], cache_dir: Path) -> Iterator[Garbage]:
+    """Yield entries of the cache that no run refers to, and what killed preparations left."""
+    corpus_fingerprints = {run.inputs.get("corpus") for run in records}
+    named_entries = set[str]()
+    # tasks of unfinished runs, which may have used any entry of theirs
+    tasks_in_use = set[str]()
+    for run in records:
+        named_entries.update(run.facts.get("cache", ()))
+        if run.task and "cache" not in run.facts:
+            tasks_in_use.add(run.task)
+
+    for path in _cache_entries(cache_dir):
+        name = path.name
+        room = path.parent.name
+        if name.startswith("."):
+            # of a preparation, which holds its lock while it fills it
+            with held(path.with_name(name.removesuffix(".tmp") + ".lock")) as is_free:
+                if is_free:
+                    yield Garbage("leftovers", path, "a killed process left it")
+        elif room == "corpora" and _corpus_fingerprint(path) not in corpus_fingerprints:
+            lock = path.with_name(f".{name}.lock")
+            yield Garbage("cache", path, "no run was trained on it", lock)
+        elif room != "corpora" and f"{room}/{name}" not in named_entries:
+            task = name.rpartition("-")[0]
+            if task not in tasks_in_use:
+                yield Garbage("cache", path, "no run refers to it")
+
+
+def _cache_entries(cache_dir: Path) -> Iterator[Path]:
+    """Yield the quiet folders of the cache in order, hidden ones, too."""
+    paths = list[Path]()
+    for part in CACHE_PARTS:
+        paths += cache_dir.glob(f"{part}/*")
+    for path in sorted(paths):
+        if path.is_dir() and _is_quiet(path):
+            yield path
+
+
+def _corpus_fingerprint(folder: Path) -> Any:
+    """Return the fingerprint of a prepared corpus; None where its manifest cannot be read."""
+    try:
+        return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _is_quiet(path: Path) -> bool:
+    try:
+        return time.time() - last_change(path) > QUIET_SECONDS
+    except OSError:  # gone while we looked: somebody is at work
+        return False
+
+
+def last_change(path: Path) -> float:
+    """Return the time of the newest change at or below a path.
+
+    Reading does not count, nor does a lock file.
+    """
+    newest = path.stat().st_mtime
+    if path.is_dir():
+        for child in path.rglob("*"):
+            if child.name != LOCK_FILE and child.is_file():
+                newest = max(newest, child.stat().st_mtime)
+    return newest
+
+
+def size(path: Path) -> int:
+    """Return the bytes at and below a path, without following links."""
+    if path.is_symlink() or not path.is_dir():
+        return path.lstat().st_size
+    num_bytes = 0
+    for child in path.rglob("*"):
+        if child.is_symlink() or child.is_file():
+            num_bytes += child.lstat().st_size
+    return num_bytes
+
+
+def delete(item: Garbage) -> str:
+    """Delete one thing; return "" or why it stays."""
+    if item.kind == "unfinished" and item.path.exists() and not _is_quiet(item.path):
+        return "it has changed since it was listed"
+    with held(item.lock) as is_free:
+        if not is_free:
+            return "in use by another process"
+        try:
+            _remove(item.path)
+        except OSError as error:
+            return str(error)
+    return ""
+
+
+def _remove(path: Path) -> None:
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    # Out of sight first: half a folder must never pass for a whole one, nor a new run's files go
+    # with it.
+    (path / RUN_FILE).unlink(missing_ok=True)
+    shutil.rmtree(path.rename(path.with_name(f".{path.name}.deleted.tmp")))
+
+
+@contextmanager
+def held(lock: Path | None) -> Iterator[bool]:
+    """Hold a lock file, or a run folder's, while inside.
+
+    It yields False, and holds nothing, where somebody else has it; True where there is no lock.
+    """
+    if lock is None or not lock.exists():
+        yield True
+        return
+    file = FileLock(lock / LOCK_FILE if lock.is_dir() else lock, timeout=0)
+    try:
+        file.acquire()
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        file.release()

@@ -1,0 +1,128 @@
+"""The code that makes a run, as hashes of its modules."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from clozelab.corpus.files import digest
+from clozelab.runs.identity import flatten
+
+ROOMS = (
+    "corpus",
+    "datamodules",
+    "metrics",
+    "models",
+    "modules",
+    "objectives",
+    "optim",
+    "stages",
+    "training",
+)
+"""Folders whose code decides results; those that plan, launch, record and judge do not."""
+WATCHERS = (
+    "host.py",
+    "measuring.py",
+    "tracking.py",
+    "background.py",
+    "mlflow_tracker.py",
+)
+"""Files of these rooms that watch a training, and change nothing in it."""
+
+
+def code_hash(stage: str, config: Mapping[str, Any]) -> str:
+    """Return one hash of all the code that makes a run."""
+    return digest(code_of(stage, config))
+
+
+def code_of(stage: str, config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the code that makes a run: module -> hash.
+
+    That is its stage, its model's family, the `_target_`s of its configuration, and what all these
+    import. Comments, docstrings and line endings count for nothing.
+    """
+    leaves = flatten(dict(config))
+    names = [f"stages.{stage}", f"models.families.{leaves.get('architecture.model_type')}"]
+    names += [str(value) for key, value in leaves.items() if key.endswith("_target_")]
+    return code_behind(names, stage)
+
+
+def code_behind(names: Iterable[str], stage: str = "") -> dict[str, str]:
+    """Return the code behind some addresses and all that it imports: module -> hash.
+
+    Of the stages' modules only `stage` is followed into what it imports.
+    """
+    code = code_of_results()
+    hashes = dict[str, str]()
+    # names of modules, or of what they hold, whose code is still to be looked up
+    pending = list(names)
+    while pending:
+        module = _module_of(pending.pop(), code)
+        if not module or module in hashes:
+            continue
+        module_hash, imports = code[module]
+        hashes[module] = module_hash
+        # another stage's module counts, but what it imports serves that stage
+        if module == f"stages.{stage}" or not module.startswith("stages."):
+            pending += imports
+    return hashes
+
+
+def _module_of(address: str, code: Mapping[str, Any]) -> str:
+    """Return the module that an address lies in, "" where it is none of `code`."""
+    name = address.removeprefix("clozelab.")
+    while name and name not in code:
+        name = name.rpartition(".")[0]
+    return name
+
+
+@cache
+def code_of_results() -> dict[str, tuple[str, list[str]]]:
+    """Return module -> (hash of its code, addresses that it imports), of all modules of ROOMS.
+
+    The files are read once: later edits are not this process's.
+    """
+    package = Path(__file__).resolve().parents[1]
+    modules = {}
+    for room in ROOMS:
+        for path in (package / room).rglob("*.py"):
+            if path.name not in WATCHERS:
+                name = ".".join(path.relative_to(package).with_suffix("").parts)
+                modules[name] = _hash_and_imports(path)
+    return modules
+
+
+def _hash_and_imports(path: Path) -> tuple[str, list[str]]:
+    # parsed, so that comments, line ends and quotes make no difference
+    tree = ast.parse(path.read_bytes())
+    words = list[str]()
+    _append_words(tree, words)
+    imports = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            imports += [f"{node.module}.{alias.name}" for alias in node.names]
+    return hashlib.sha256("\n".join(words).encode()).hexdigest(), imports
+
+
+def _append_words(node: Any, words: list[str]) -> None:
+    """Append what a part of a syntax tree says, in order, without docstrings.
+
+    Unset fields are left out: versions of Python differ in how many of them there are.
+    """
+    if isinstance(node, ast.AST):
+        words.append(type(node).__name__)
+        for name, value in ast.iter_fields(node):
+            if value is not None and value != []:
+                words.append(name)
+                _append_words(value, words)
+    elif isinstance(node, list):
+        for child in node:
+            is_docstring = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
+            if not is_docstring:
+                _append_words(child, words)
+    else:
+        words.append(repr(node))

@@ -1,0 +1,159 @@
+"""What a run reads: the encoder that it starts from, and every file that its configuration names.
+
+An encoder is known by its checksums. Files are only watched: by their sizes and times one sees
+quickly whether a complete run's inputs are surely untouched.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from clozelab.corpus.files import digest, file_sha256, matching_files
+from clozelab.runs.identity import canonical, flatten
+
+MOST_NAMED = 4
+MAX_WATCHED_FILES = 500
+UNWATCHED = "(not all files can be watched)"
+"""Stands for files too many or not to be found: only the run can say more."""
+FOLDER_KEYS = (".path", ".files", "vocab_file")
+"""Ends of keys whose plain word may be a folder."""
+
+
+def require_encoder(folder: str | Path | None) -> Path:
+    """Return `folder`; ValueError where it holds no encoder."""
+    if folder is not None:
+        for name in ("config.json", "bert_config.json"):
+            if (Path(folder) / name).is_file():
+                return Path(folder)
+        encoder = Path(folder) / "encoder"
+        if (encoder / "config.json").is_file():
+            raise ValueError(f"{folder} is a run's folder; its encoder is {encoder}")
+    raise ValueError(
+        f"{folder or 'encoder is not set'}: no encoder here (config.json is missing);"
+        " pre-train it first, or give encoder=FOLDER in the Hugging Face"
+        f" layout{_encoders_near(Path(folder or ''))}"
+    )
+
+
+def _encoders_near(folder: Path) -> str:
+    """Name the encoders of the same runs_dir, at any scale; "" where there are none.
+
+    Runs lie in RUNS_DIR/EXPERIMENT/SCALE/pretrain/ARM/seed-N.
+    """
+    for parent in folder.parents:
+        if parent.name == "pretrain" and len(parent.parents) > 2:
+            runs_dir = parent.parents[2]
+            break
+    else:
+        return ""
+    configs = sorted(runs_dir.glob("*/*/*/*/*/encoder/config.json"))
+    encoders = [str(config.parent) for config in configs]
+    if not encoders:
+        return ""
+    text = f"; there are {', '.join(encoders[:MOST_NAMED])}"
+    if len(encoders) > MOST_NAMED:
+        text += f" and {len(encoders) - MOST_NAMED} more"
+    return text
+
+
+def encoder_fingerprint(folder: str | Path) -> str:
+    """Return what an encoder folder holds, as a hash.
+
+    It is of the folder's list of checksums, or of the files of a folder from elsewhere.
+    """
+    folder = require_encoder(folder)
+    checksums = folder / "checksums.json"
+    if checksums.is_file():
+        paths = [checksums]
+    else:
+        paths = [path for path in folder.iterdir() if path.is_file()]
+    return digest({path.name: file_sha256(path) for path in paths})
+
+
+def watched_files(config: DictConfig) -> dict[str, tuple[int, ...]]:
+    """Return every file that the configuration names -> what tells whether it was touched.
+
+    That is its size, its inode, and the times (ns) of its content and of any change; the last one
+    cannot be set.
+    """
+    watched: dict[str, tuple[int, ...]] = {}
+    try:
+        for path in _named_files(config):
+            status = path.stat()
+            watched[str(path)] = (
+                status.st_size,
+                status.st_ino,
+                status.st_mtime_ns,
+                status.st_ctime_ns,
+            )
+            if len(watched) > MAX_WATCHED_FILES:
+                return {UNWATCHED: (-1,)}
+    except (OSError, RuntimeError, ValueError):
+        # no such source, nobody's "~", no pattern, a file that just went
+        return {UNWATCHED: (-1,)}
+    return dict(sorted(watched.items()))
+
+
+def are_untouched(config: DictConfig, before: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether the configuration's files are surely those of a run's record, as they were then."""
+    watched = watched_files(config)
+    return UNWATCHED not in watched and before == watched
+
+
+def _named_files(config: DictConfig) -> Iterator[Path]:
+    """Yield the files that the configuration names, perhaps twice.
+
+    Any text of it may name a file, a folder or a glob, below data_dir or where the command began.
+    """
+    plain = canonical(config, hides=False)
+    data_dir = str(config.get("data_dir") or "")
+    plain.pop("optimizer", None)
+
+    # a corpus has its own rule for what its sources name
+    corpus = plain.get("corpus")
+    sources = corpus.pop("sources", None) if isinstance(corpus, dict) else None
+    for source in sources or ():
+        files, _ = matching_files(str(source["path"]), data_dir)
+        if not files:
+            raise ValueError(f"{source['path']}: no such files")
+        yield from files.values()
+
+    # an encoder's folder may be called by a plain word
+    encoder = config.get("encoder")
+    if encoder:
+        yield from _files_at(str(Path(str(encoder)).expanduser()))
+
+    # any other text
+    for key, value in flatten(plain).items():
+        if isinstance(value, str) and value:
+            yield from _files_named_by(key, value, data_dir)
+
+
+def _files_named_by(key: str, text: str, data_dir: str) -> Iterator[Path]:
+    """Yield the files that one text of the configuration names, if any."""
+    # elsewhere a plain word is no folder
+    may_be_folder = "/" in text or "." in text or key.endswith(FOLDER_KEYS)
+    for base in ("",) if text.startswith("/") else ("", data_dir):
+        # pathlib's raises for nobody's "~"
+        name = str(Path(base, os.path.expanduser(text)))  # noqa: PTH111
+        # pathlib's raises for a text too long for a name
+        if os.path.isfile(name):  # noqa: PTH113
+            yield Path(name)
+        elif may_be_folder:
+            yield from _files_at(name)
+
+
+def _files_at(name: str) -> Iterator[Path]:
+    """Yield the file, the files of the folder, or those of all that a glob fits."""
+    # pathlib has no glob that starts at an absolute pattern
+    names = glob.glob(name) if glob.has_magic(name) else [name]  # noqa: PTH207
+    for path in map(Path, names):
+        candidates = [path]
+        if path.is_dir():
+            candidates += path.rglob("*")
+        yield from filter(Path.is_file, candidates)

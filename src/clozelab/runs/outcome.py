@@ -1,0 +1,158 @@
+"""What a finished run says: its score beside what takes no context, and what to do next."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from operator import attrgetter, itemgetter
+
+from clozelab.runs.record import PERCENT, Record, grouped
+from clozelab.text.formatting import DASH
+
+LEARNT_CONTEXT_NATS = 0.2
+"""A token, below the loss of a model without context: else a run is on its first plateau."""
+LEARNT_SKILL = 0.05
+"""The same of a pre-training that tells replaced tokens: a skill score."""
+LEARNT_NOTHING = "learnt nothing"
+BEHIND = "behind the "
+RTD_ACCURACY = "validation/rtd_accuracy"
+RTD_TRIVIAL_ACCURACY = "validation/rtd_trivial_accuracy"
+
+
+def context_free(run: Record) -> float | None:
+    """Return the held-out loss without context, in nats.
+
+    It comes from the training text's frequencies, and from copying what masking leaves in place.
+    """
+    loss = run.facts.get("unigram_loss")
+    if loss is None:
+        return None
+    return (1.0 - same_fraction(run)) * float(loss)
+
+
+def same_fraction(run: Record) -> float:
+    """Return the share of the predicted tokens that masking leaves in place.
+
+    It is 0 where every token is predicted.
+    """
+    objective = run.config.get("objective") or {}
+    token = objective.get("token") or {}
+    return float(token.get("same_fraction") or 0.0)
+
+
+def skill_score(run: Record) -> float:
+    """Return the share of the loss that takes no context which a pre-training has learnt to avoid.
+
+    Of replaced-token detection it is the share of the errors that one constant answer makes.
+    """
+    if RTD_ACCURACY in run.facts:  # the loss is the generator's, which is not kept
+        accuracy = run.facts[RTD_ACCURACY]
+        trivial_accuracy = run.facts[RTD_TRIVIAL_ACCURACY]
+        if trivial_accuracy >= 1:
+            return 0.0
+        return float((accuracy - trivial_accuracy) / (1 - trivial_accuracy))
+    loss = run.facts.get("validation/loss")
+    plateau = context_free(run)
+    if loss is None or not plateau:
+        return 0.0
+    return 1 - float(loss) / plateau
+
+
+def score_in_context(run: Record) -> str:
+    """Say what a finished run's score stands beside, or nothing.
+
+    That is a loss without context, one fixed answer, or the best simple method.
+    """
+    if RTD_ACCURACY in run.facts:
+        text = (
+            f"{run.facts[RTD_ACCURACY]:.1%} of tokens rightly told as replaced or not, one answer"
+            f" gives {run.facts[RTD_TRIVIAL_ACCURACY]:.1%}"
+        )
+        has_learnt = skill_score(run) > LEARNT_SKILL
+        return text if has_learnt else f"{LEARNT_NOTHING}: {text}"
+
+    loss = run.facts.get("validation/loss")
+    plateau = context_free(run)
+    if run.stage == "pretrain" and loss is not None and plateau is not None:
+        text = f"{loss:.2f} nats, word frequencies give {plateau:.2f}"
+        has_learnt = loss <= plateau - LEARNT_CONTEXT_NATS
+        return text if has_learnt else f"{LEARNT_NOTHING}: {text}"
+
+    return _baselines_in_words(run)
+
+
+def _baselines_in_words(run: Record) -> str:
+    """Write `most frequent label 52.1, behind the unigrams 61.0`, as far as the run has them."""
+    phrases = []
+    score = run.scores.get(run.metric)
+    if score is not None and score.majority is not None:
+        phrases.append(f"most frequent label {score.majority:.1f}")
+    if score is not None and score.baselines:
+        name, value = max(score.baselines.items(), key=itemgetter(1))
+        prefix = BEHIND if (run.score or 0.0) < value else ""
+        phrases.append(f"{prefix}{name} {value:.1f}")
+    if run.facts.get("collapsed"):
+        phrases.append("collapsed: one answer to everything")
+    return ", ".join(phrases)
+
+
+def shown_score(run: Record, value: float | None) -> str:
+    """Write a headline score as tables have it; a loss or perplexity by its name."""
+    if value is None:
+        return DASH
+    if run.scores[run.metric].unit == PERCENT:
+        return f"{value:.1f}"
+    name = run.metric.rpartition("/")[2].replace("_", " ")
+    return f"{name} {value:.3f}"
+
+
+def results(records: Iterable[Record]) -> list[list[str]]:
+    """Return a line for each arm, or row and task.
+
+    A line has: name, task, number of finished runs, mean score, what that stands beside.
+    """
+    lines = []
+    for (name, task), runs in grouped(records, attrgetter("name", "task")).items():
+        scores = [run.score for run in runs if run.score is not None]
+        mean = statistics.fmean(scores) if scores else None
+        contexts = []
+        for run in runs:
+            context = score_in_context(run)
+            if not context.startswith(LEARNT_NOTHING):
+                # the loss itself is a run's own, what it stands beside is the same for all
+                context = context.rpartition(" nats, ")[2]
+            contexts.append(context)
+        distinct_contexts = "; ".join(filter(None, dict.fromkeys(contexts)))
+        lines.append([name, task, str(len(runs)), shown_score(runs[0], mean), distinct_contexts])
+    return lines
+
+
+def ending(run: Record) -> list[str]:
+    """Return the lines of a finished run.
+
+    They say its score, beside what; the next command, if any is of use; how its model is loaded.
+    """
+    is_encoder = run.stage == "pretrain"
+    context = score_in_context(run)
+    if is_encoder:
+        folder = (run.folder / "encoder").resolve()
+        has_model = True
+        headline = context
+        next_command = f"finetune encoder={folder} row={run.name} task=TASK"
+    else:
+        folder = run.folder.resolve()
+        has_model = (folder / "model").is_dir()
+        headline = f"{run.title}: {shown_score(run, run.score)}; {context}".removesuffix("; ")
+        next_command = f"predict {folder} text=..."
+
+    # then what to do about it: a warning, advice, or the next command
+    lines = [headline] if headline else []
+    if BEHIND in headline:
+        lines.append("a method without context does better: train longer, or give more examples")
+    if headline.startswith(LEARNT_NOTHING):
+        lines.append("more steps, shorter sequences or more text may help")
+    elif has_model:
+        lines.append(f"next: clozelab {next_command}")
+    if has_model:
+        lines.append(f'from Python: clozelab.load("{folder}")')
+    return lines

@@ -1,0 +1,255 @@
+"""How far runs are, and how long the rest of a sweep takes.
+
+A launch leaves a note beside its runs: its command line and its jobs. So nothing has to be composed
+again to say what is missing, and which command goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from clozelab.runs.record import (
+    DAMAGED,
+    KILLED,
+    STATUSES,
+    JobName,
+    Record,
+    command_line,
+    write_json,
+)
+from clozelab.runs.redaction import redacted_words
+from clozelab.training.measuring import read_rows
+
+LAUNCH_FILE = Path("launcher") / "launch.json"
+"""Below the folder of an experiment's runs at one scale."""
+TAIL_BYTES = 16_384
+RECENT_VALUES = 5  # logged speeds whose median counts as the speed now
+SPEED_KEY = "train/tokens_per_second"
+
+
+class Launch(BaseModel):
+    """What one stage was last started by: `clozelab reproduce`, or a sweep of its own."""
+
+    words: list[str]  # of the command line, after `clozelab`; what looks like a secret is hidden
+    started_in: str
+    root: str  # where its runs were to lie
+    # None of a search, which chooses on its way; no job where the stage was not to be run
+    jobs: list[JobName] | None
+
+    def command(self, root: Path) -> str:
+        """Return the command line that goes on with it, where its runs lie in `root` now."""
+        words = ["clozelab", *self.words]
+        if Path(self.root) != root.resolve():
+            words = [word for word in words if not word.startswith("runs_dir=")]
+            words.append(f"runs_dir={root.resolve().parent.parent}")
+        return command_line(words, self.started_in)
+
+
+def write_launch(
+    root: Path, words: Sequence[str], jobs: Mapping[str, Sequence[JobName] | None]
+) -> None:
+    """Note in the folder of its runs what `words` start: for each stage in `jobs`, these jobs."""
+    launches = read_launches(root)
+    for stage, names in jobs.items():
+        launches[stage] = Launch(
+            words=redacted_words(words),
+            started_in=str(Path.cwd()),
+            root=str(root.resolve()),
+            jobs=None if names is None else list(names),
+        )
+    (root / LAUNCH_FILE).parent.mkdir(parents=True, exist_ok=True)
+    _write_launches(root, launches)
+
+
+def read_launches(root: Path) -> dict[str, Launch]:
+    """Return stage -> its last launch; a note that is not there or cannot be read tells nothing."""
+    try:
+        saved = json.loads((root / LAUNCH_FILE).read_text(encoding="utf-8"))
+        return {str(stage): Launch(**note) for stage, note in saved.items()}
+    except (OSError, ValueError, TypeError, AttributeError):  # ValueError: also pydantic's
+        return {}
+
+
+def merge_launches(root: Path, added_root: Path) -> None:
+    """Add the jobs of another folder's launches to those of a folder.
+
+    A launch without end (None) stays so, and makes the merged one so.
+    """
+    launches = read_launches(root)
+    for stage, added in read_launches(added_root).items():
+        launch = launches.setdefault(stage, added)
+        if launch.jobs is None or added.jobs is None:
+            launch.jobs = None
+        else:
+            launch.jobs = list(dict.fromkeys([*launch.jobs, *added.jobs]))
+    _write_launches(root, launches)
+
+
+def _write_launches(root: Path, launches: Mapping[str, Launch]) -> None:
+    notes = {stage: launch.model_dump() for stage, launch in launches.items()}
+    write_json(root / LAUNCH_FILE, notes)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands; None where its folder does not say."""
+
+    step: int = 0
+    total_steps: int | None = None
+    tokens: int = 0
+    training_seconds: float = 0.0
+    tokens_per_second: float | None = None
+    seconds_left: float | None = None  # of training alone
+    silent_seconds: float | None = None  # since the last line of metrics.csv
+
+
+def read_progress(record: Record) -> Progress:
+    """Return the progress of a run from the end of its metrics.csv."""
+    path = record.folder / "metrics.csv"
+    phases = record.config.get("phases") or []
+    total_steps = record.facts.get("total_steps") or sum(phase["steps"] for phase in phases)
+    total_steps = int(total_steps) or None
+    rows = list(read_rows(path, TAIL_BYTES))
+    if not rows:
+        return Progress(total_steps=total_steps)
+
+    # where it stands now, and how fast it was lately
+    step, tokens, seconds, *_ = rows[-1]
+    speeds = [row.value for row in rows if row.key == SPEED_KEY][-RECENT_VALUES:]
+    speed = statistics.median(speeds) if speeds else None
+    seconds_left = None
+    if speed and total_steps and step:
+        # what is left to read in units of what has been read
+        slots = _slots_per_step(phases) or [1] * total_steps
+        seconds_left = tokens / speed * sum(slots[step:]) / sum(slots[:step])
+    return Progress(
+        step=step,
+        total_steps=total_steps,
+        tokens=tokens,
+        training_seconds=seconds,
+        tokens_per_second=speed,
+        seconds_left=seconds_left,
+        silent_seconds=max(0.0, time.time() - path.stat().st_mtime),
+    )
+
+
+def _slots_per_step(phases: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return how many slots each step has for tokens; phases differ in it."""
+    slots_per_step = []
+    for phase in phases:
+        slots_per_step += [phase["global_batch_size"] * phase["seq_length"]] * phase["steps"]
+    return slots_per_step
+
+
+def elapsed(record: Record) -> float:
+    """Return the seconds that a run took.
+
+    Of one that has not ended its training's alone, for its record is older.
+    """
+    if record.status in ("running", KILLED):
+        return max(record.seconds, read_progress(record).training_seconds)
+    return record.seconds
+
+
+@dataclass(frozen=True)
+class SweepState:
+    """A stage of an experiment at one scale: its jobs counted, and how long the rest takes."""
+
+    stage: str
+    planned: int | None  # jobs of the launch; None where none says which there were to be
+    counts: Counter[str]  # of runs that are a job of the launch, or of all
+    others: int  # runs that are not
+    not_begun: int
+    # one job after the other; None where no finished run says how long one takes
+    seconds_left: float | None
+
+    @property
+    def is_done(self) -> bool:
+        return self.planned == self.counts["complete"]
+
+
+def sweep_state(
+    stage: str, records: Sequence[Record], jobs: Sequence[JobName] | None
+) -> SweepState:
+    """Count a stage's jobs, and add up how long is left.
+
+    Args:
+        stage: pretrain, finetune or evaluate.
+        records: runs of any stage.
+        jobs: what the launch was to make; None where that is not known.
+    """
+    runs_of_stage = [run for run in records if run.stage == stage]
+    if jobs is None:
+        runs = runs_of_stage
+        not_begun = Counter[JobName]()
+    else:
+        runs, not_begun = _match_jobs(runs_of_stage, jobs)
+    statuses = [run.status for run in runs]
+    return SweepState(
+        stage=stage,
+        planned=None if jobs is None else len(jobs),
+        counts=Counter(statuses),
+        others=len(runs_of_stage) - len(runs),
+        not_begun=not_begun.total(),
+        seconds_left=_seconds_left(runs, not_begun, runs_of_stage),
+    )
+
+
+def _match_jobs(
+    runs: Sequence[Record], jobs: Sequence[JobName]
+) -> tuple[list[Record], Counter[JobName]]:
+    """Return the runs that are one of the jobs, and the jobs that none is.
+
+    Of two runs with one name the better counts.
+    """
+    not_begun = Counter(jobs)
+    matched = []
+    for run in sorted(runs, key=lambda run: STATUSES.index(run.status)):
+        if not_begun[run.job_name]:
+            not_begun[run.job_name] -= 1
+            matched.append(run)
+    return matched, not_begun
+
+
+def _seconds_left(
+    runs: Sequence[Record], not_begun: Counter[JobName], runs_of_stage: Sequence[Record]
+) -> float | None:
+    """Add up what is left of a stage; None where nothing says how long a job takes.
+
+    A job without a folder takes as long as the finished runs most like it, one that has begun what
+    its own speed says.
+    """
+    finished = [run for run in runs_of_stage if run.is_complete and run.seconds]
+    estimates = [_typical_seconds(job, finished) for job in not_begun.elements()]
+    for run in runs:
+        if run.status in ("complete", DAMAGED):
+            continue
+        seconds_left = read_progress(run).seconds_left
+        if seconds_left is None:
+            seconds_left = _typical_seconds(run.job_name, finished)
+        estimates.append(seconds_left)
+    total = 0.0
+    for estimate in estimates:
+        if estimate is None:
+            return None
+        total += estimate
+    return total
+
+
+def _typical_seconds(job: JobName, finished: Sequence[Record]) -> float | None:
+    """Return the median seconds of the finished runs most like a job: its name, its task, any."""
+    same_task = [run for run in finished if run.task == job.task]
+    same_name = [run for run in same_task if run.name == job.name]
+    most_like = same_name or same_task or finished
+    if not most_like:
+        return None
+    return statistics.median(run.seconds for run in most_like)

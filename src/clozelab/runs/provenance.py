@@ -1,0 +1,163 @@
+"""What Hydra composed a run's configuration from: its command line, its choices, its arm's node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import OmegaConf
+
+from clozelab.runs.redaction import redacted, redacted_words
+
+if TYPE_CHECKING:
+    from hydra.core.default_element import ConfigDefault, GroupDefault
+
+    from clozelab.hydra_compat import ConfigRepository
+
+DELTA_FIELDS = {"arm": "arm_delta", "row": "row_delta", "measured": "row_delta"}
+"""Group of an experiment's own choices -> the field of a record that has the choice's delta."""
+
+
+def hydra_provenance() -> dict[str, Any]:
+    """Return the fields of a record that say what this process's configuration is composed from.
+
+    There are none without Hydra.
+    """
+    from hydra.core.hydra_config import HydraConfig  # lazy: a run without Hydra needs none of it
+
+    if not HydraConfig.initialized():
+        return {}
+    hydra = HydraConfig.get()
+
+    choices = {}
+    for group, choice in hydra.runtime.choices.items():
+        if "hydra/" not in str(group):
+            choices[str(group)] = str(choice)
+
+    deltas = {}
+    for group, field in DELTA_FIELDS.items():
+        if group in choices:
+            deltas[field] = read_delta(group, choices[group])
+
+    config_dir = ""
+    for source in hydra.runtime.config_sources:
+        if source.provider == "command-line":
+            config_dir = str(source.path)
+            break
+
+    search_path = [word for word in hydra.overrides.hydra if word.startswith("hydra.searchpath=")]
+    return {
+        **deltas,
+        "started_in": str(Path.cwd()),
+        "config_dir": config_dir,
+        "config_name": str(hydra.job.config_name),
+        "overrides": redacted_words([*hydra.overrides.task, *search_path]),
+        "choices": choices,
+    }
+
+
+def read_delta(group: str, choice: str, *, with_parts: bool = True) -> dict[str, Any]:
+    """Return what the node of one group's choice itself says: key -> value, "/group" -> choice.
+
+    Keys are dotted. What a file chooses in its defaults list counts, and what it lays over a part
+    (`/task/format/features@task`). Where a choice is of the whole configuration (`# @package
+    _global_`: recipe, architecture), so does all that it says. Without `with_parts` what a chosen
+    file says of its own group (`model: mini` of its sizes) is left out.
+    """
+    from hydra.core.hydra_config import HydraConfig
+
+    search_path = []
+    for source in HydraConfig.get().runtime.config_sources:
+        if source.schema:
+            search_path.append((str(source.provider), f"{source.schema}://{source.path}"))
+    return dict(_read_delta(tuple(search_path), group, choice, with_parts))
+
+
+@cache
+def _read_delta(
+    search_path: tuple[tuple[str, str], ...], group: str, choice: str, with_parts: bool
+) -> dict[str, Any]:
+    """`search_path` has (provider, address) of every folder of configuration files."""
+    from clozelab.hydra_compat import config_repository  # lazy: a run without Hydra needs none
+
+    return _DeltaReader(config_repository(search_path), with_parts).delta_of(group, choice)
+
+
+@dataclass(frozen=True)
+class _DeltaReader:
+    """Reads the files of `read_delta`: defaults list first, then what a file says itself."""
+
+    repository: ConfigRepository
+    with_parts: bool
+
+    def delta_of(self, group: str, choice: str) -> dict[str, Any]:
+        from hydra.core.default_element import ConfigDefault, GroupDefault
+
+        file = self.repository.load_config(f"{group}/{choice}")
+        delta: dict[str, Any] = {}
+        if file is None:
+            return delta
+        for default in file.defaults_list or ():
+            if isinstance(default, ConfigDefault):
+                merge_delta(delta, self._of_included_file(group, default))
+            elif isinstance(default, GroupDefault) and isinstance(default.value, str):
+                self._merge_group_choice(delta, group, default)
+        merge_delta(delta, _leaves_of(file.config, ""))
+        return delta
+
+    def _of_included_file(self, group: str, default: ConfigDefault) -> dict[str, Any]:
+        """Return the delta of `- other`, or of `- /task/format/features@task`."""
+        if default.package:
+            file = self.repository.load_config(str(default.path).lstrip("/"))
+            return _leaves_of(file.config, default.package) if file else {}
+        if default.path == "_self_":
+            return {}
+        return self.delta_of(group, str(default.path))
+
+    def _merge_group_choice(self, delta: dict[str, Any], group: str, default: GroupDefault) -> None:
+        """Merge `- /model: mini`, or `- size: mini` of a group below this one."""
+        name = str(default.group).lstrip("/")
+        if not str(default.group).startswith("/"):
+            name = f"{group}/{name}"
+        choice = str(default.value)
+        delta[f"/{name}"] = choice
+
+        file = self.repository.load_config(f"{name}/{choice}")
+        if file is None:
+            return
+        if file.header.get("package") == "_global_":
+            merge_delta(delta, self.delta_of(name, choice))
+        elif self.with_parts:
+            merge_delta(delta, _leaves_of(file.config, name.replace("/", ".")))
+
+
+def merge_delta(delta: dict[str, Any], later: Mapping[str, Any]) -> None:
+    """Lay a later delta over one, in place.
+
+    A value replaces what was said inside of it: `architecture.pooler: null` all of a pooler.
+    """
+    for old, new in product([*delta], later):
+        if old.startswith(f"{new}.") or new.startswith(f"{old}."):
+            delta.pop(old, None)
+    delta.update(later)
+
+
+def _leaves_of(config: Any, prefix: str) -> dict[str, Any]:
+    """Return dotted key -> value of a file's node, unresolved and without secrets."""
+    node = redacted(OmegaConf.to_container(config, resolve=False))
+    if not node:
+        return {}
+    return dict(_leaves(node, prefix))
+
+
+def _leaves(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Yield the values below a node; a list and an empty mapping are values."""
+    if not isinstance(node, dict) or not node:
+        yield prefix, node
+        return
+    for key, value in node.items():
+        yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))

@@ -1,0 +1,201 @@
+"""Whether a run that exists is the one asked for, and which equal run may stand in for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from clozelab.config import kept_step, total_steps
+from clozelab.runs.code import code_hash
+from clozelab.runs.identity import RESULTS_VERSIONS, identity_of
+from clozelab.runs.inputs import are_untouched, encoder_fingerprint
+from clozelab.runs.record import RUN_FILE, Record, plain_config, read_record
+from clozelab.training.host import host_facts
+
+NAMES = frozenset({"experiment", "arm"})
+"""Keys for what a run is called: nothing that was trained depends on it."""
+
+
+def is_record_of(record: Record, *, stage: str, config: DictConfig) -> bool:
+    """Whether a record is of this very configuration, whatever it read.
+
+    ValueError where the configuration lacks a value.
+    """
+    is_current = record.stage == stage and record.results_version == RESULTS_VERSIONS[stage]
+    return is_current and identity_of(record.config) == identity_of(plain_config(config))
+
+
+def is_done(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
+    """Whether the folder surely holds this very run, complete.
+
+    Then its inputs are untouched, and it has what others take from it.
+    """
+    folder = Path(run_dir)
+    reuse = config.get("reuse")
+    try:
+        record = read_record(folder)
+        if record is None or reuse == "never" or not record.is_complete:
+            return False
+        if not is_record_of(record, stage=stage, config=config):
+            return False
+        if not are_untouched(config, record.watched) and not _has_traveled(record, config):
+            return False
+        if reuse == "same_code" and other_code(record):
+            return False
+    except ValueError:
+        return False
+    # what others take from it
+    if stage != "pretrain":
+        return (folder / "scores.json").is_file()
+    if record.shared is not None and not shared_run_is_there(record):
+        return False
+    return not missing_encoders(config, folder)
+
+
+def _has_traveled(record: Record, config: DictConfig) -> bool:
+    """Whether a fine-tuning run came without its encoder's weights, but with their checksums.
+
+    Those have to be of the encoder that the run read.
+    """
+    folder = Path(str(config.get("encoder") or ""))
+    if record.stage != "finetune" or not (folder / "checksums.json").is_file():
+        return False
+    if any(folder.glob("*.safetensors")):
+        return False
+    return encoder_fingerprint(folder) == record.inputs.get("encoder")
+
+
+def other_code(record: Record | None) -> str:
+    """Say of a run that other code has made it, or begun it, than would make it now; "" else."""
+    if record is None:
+        return ""
+    code = code_hash(record.stage, record.config)
+    # of all sessions that trained it, the last one's code included
+    sessions = [(session.get("code"), session.get("git")) for session in record.earlier_sessions]
+    sessions.append((record.code, record.git.model_dump() if record.git else None))
+    for session_code, session_git in sessions:
+        if session_code != code:
+            before = _code_and_commit(session_code or "", session_git)
+            after = _code_and_commit(code, host_facts()["git"])
+            return f"{record.folder} was made by other code: {before}, now {after}"
+    return ""
+
+
+def _code_and_commit(code: str, git: Mapping[str, Any] | None) -> str:
+    """Write `0a1b2c3d4e (commit 5f6a7b8c9d, changed)`."""
+    if not git:
+        commit = "no commit"
+    else:
+        commit = f"commit {git['commit'][:10]}"
+        if git["dirty"]:
+            commit += ", changed"
+    return f"{code[:10] or 'unknown'} ({commit})"
+
+
+def kept_steps(config: DictConfig) -> list[int]:
+    """Return the steps after which the run keeps its encoder.
+
+    ValueError for an impossible fraction.
+    """
+    num_steps = total_steps(config.phases)
+    try:
+        return [kept_step(fraction, num_steps) for fraction in config.keep_encoders]
+    except ValueError as error:
+        raise ValueError(f"keep_encoders: {error}") from None
+
+
+def missing_encoders(config: DictConfig, folder: Path) -> list[str]:
+    """Return the kept encoders that a run's folder lacks and this configuration needs."""
+    if not config.get("needs_kept_encoders"):
+        return []
+    missing = []
+    for step in kept_steps(config):
+        place = f"encoders/step-{step}"
+        if not (folder / place / "config.json").is_file():
+            missing.append(place)
+    return missing
+
+
+def require_kept_encoders(config: DictConfig) -> None:
+    """ValueError for a complete run that was made without the encoders that are needed here."""
+    missing = missing_encoders(config, Path(config.run_dir))
+    if missing:
+        raise ValueError(
+            f"{config.run_dir} is complete, but has no {', '.join(missing)}: it was trained without"
+            " keep_encoders. Remove the folder to train again, or give run_dir another name"
+        )
+
+
+def trained_by(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was trained: a record's configuration without its names and layout."""
+    return {key: value for key, value in identity_of(config).items() if key not in NAMES}
+
+
+def find_equal_run(
+    config: DictConfig, inputs: Mapping[str, str] | None = None, anyhow: bool = False
+) -> Record | None:
+    """Return a complete run of another experiment that trained just this by itself.
+
+    It has every encoder that is needed of it.
+
+    Args:
+        config: of a pre-training.
+        inputs: fingerprints of what it reads; None: the answer is only likely.
+        anyhow: a run that any code made will do (reuse=any).
+    """
+    if not config.get("share_runs") or config.get("reuse") == "never":
+        return None
+    any_code = anyhow or config.get("reuse") == "any"
+    training = trained_by(plain_config(config))
+    for record in _complete_pretrainings_elsewhere(config):
+        is_equal = trained_by(record.config) == training and inputs in (None, record.inputs)
+        if is_equal and _has_encoders(record, config) and (any_code or not other_code(record)):
+            return record
+    return None
+
+
+def _has_encoders(record: Record, config: DictConfig) -> bool:
+    """Whether a run has its encoder, and every other one that is needed of it."""
+    has_last_one = (record.folder / "encoder/model.safetensors").is_file()
+    return has_last_one and not missing_encoders(config, record.folder)
+
+
+def _complete_pretrainings_elsewhere(config: DictConfig) -> Iterator[Record]:
+    """Yield complete pre-trainings of other experiments, of this scale and seed.
+
+    Each was trained by itself, and has the present results version.
+    """
+    pattern = f"*/{config.scale.name}/pretrain/*/seed-{config.seed}/{RUN_FILE}"
+    for path in sorted(Path(config.runs_dir).glob(pattern)):
+        try:
+            record = read_record(path.parent)
+        except (OSError, ValueError):
+            continue  # a damaged record is its own experiment's trouble
+        if record is None or not record.is_complete or record.shared is not None:
+            continue
+        is_current = record.results_version == RESULTS_VERSIONS["pretrain"]
+        if is_current and record.experiment != str(config.experiment):
+            yield record
+
+
+def shared_run_is_there(record: Record) -> bool:
+    """Whether the run that a shared record speaks of still has the same weights.
+
+    Trained anew it may have others.
+    """
+    if record.shared is None:
+        return False
+    source = Path(os.path.normpath(record.folder.resolve() / record.shared.run))
+    try:
+        shared_run = read_record(source)
+        if shared_run is None or not shared_run.is_complete:
+            return False
+        if shared_run.fingerprint != record.shared.fingerprint:
+            return False
+        return encoder_fingerprint(source / "encoder") == record.shared.weights
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,323 @@
+"""What the verbs on a finished model share: which model, read how, and its answers row by row.
+
+An act is what a model is asked to do (fill, classify, ...). A role is what a text is for an act
+(text, pair, question, ...), and stands in a column of a file or under a key of an object.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import yaml  # type: ignore[import-untyped]
+
+from clozelab.corpus.rows import Row, RowFile
+from clozelab.datamodules.columns import choose_columns, named_roles, refuse_unread, roles_of
+from clozelab.datamodules.texts import Unreadable, UnreadableText, read_cells
+from clozelab.modules.answers import Unanswered, summary_of
+from clozelab.terminal import Words
+
+if TYPE_CHECKING:
+    from clozelab.modules.predictor import Predictor
+
+ACTS = ("fill", "classify", "answer", "tag", "next", "score", "embed", "states", "attention")
+ACT_OF_TASK = {
+    "classification": "classify",
+    "multi_label": "classify",
+    "regression": "classify",
+    "tags": "tag",
+    "spans": "answer",
+    "embedding": "embed",
+}
+METHODS = {
+    "fill": "fill_mask",
+    "next": "next_sentence",
+    "states": "hidden_states",
+    "answer": "answer_all",
+    "embed": "embed_each",
+}
+"""Act -> the predictor's method, where that is called otherwise."""
+ROLES_BY_ROW = ("answer", "tag")
+"""Acts whose objects may differ in their keys: words or text, passages or text."""
+CONSTANT_ROLES = ("pair", "question")
+"""Roles whose one text the command line may give for every row of a file."""
+MODEL_KEYS = ("device", "precision", "hub", "label_names")
+OPTION_KEYS = ("top_k", "layer", "stride", "pooling")
+OPTIONS = {
+    "fill": ("top_k",),
+    "answer": ("top_k",),
+    "classify": ("stride",),
+    "embed": ("pooling", "layer", "stride"),
+}
+"""Act -> the OPTION_KEYS that it takes."""
+READING = {"errors": ("mark", "raise"), "empty": ("keep", "skip")}
+"""Key -> its choices, the usual one first."""
+ROWS_AT_ONCE = 2048
+
+Answered = Iterator[tuple[Row, Any]]
+"""Rows in order, each with its answer or `Unanswered`."""
+
+
+# The command line
+
+
+def load_predictor(args: Words) -> Predictor:
+    """Load the model that is named first; in a terminal it shows how far it is."""
+    # These take seconds, which --help and wrong words need not wait.
+    from rich.console import Console
+    from rich.progress import track
+
+    from clozelab.modules.predictor import load
+
+    values = args.values
+    machine: Any = {key: values[key] for key in ("device", "precision") if key in values}
+    predictor = load(
+        args.names[0],
+        hub=values.get("hub") == "true",
+        label_names=parse_label_names(values),
+        **machine,
+    )
+    predictor.warns = False  # counted at the end, over all batches
+    if sys.stderr.isatty() and {"input", "in"} & values.keys():
+        predictor.progress = partial(
+            track, description="reading", console=Console(stderr=True), transient=True
+        )
+    return predictor
+
+
+def parse_label_names(values: Mapping[str, str]) -> dict[str, str]:
+    """`label_names={NEGATIVE: 0, POSITIVE: 1}` as it is meant: names, whatever they look like."""
+    text = values.get("label_names")
+    if text is None:
+        return {}
+    # The base loader reads every value as a text: 0, no and null are names, too.
+    try:
+        names = yaml.load(text, Loader=yaml.BaseLoader)
+    except yaml.YAMLError:
+        names = None
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise ValueError(
+            f"label_names={text}: write '{{MODEL_NAME: NAME, ...}}', a name of each label to be"
+            " renamed"
+        )
+    return names
+
+
+def parse_choice(key: str, values: Mapping[str, Any]) -> str:
+    """One of READING; ValueError for a wrong one."""
+    choices = READING[key]
+    value = values.get(key, choices[0])
+    if value not in choices:
+        raise ValueError(f"{key}={value}: choose one of {', '.join(choices)}")
+    return str(value)
+
+
+def parse_options(act: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of an act among `values`; ValueError for one that is nothing for it."""
+    options: dict[str, Any] = {}
+    for key in OPTION_KEYS:
+        if key not in values:
+            continue
+        value = str(values[key])
+        is_valid = key == "pooling" or value.lstrip("-").isdecimal()
+        if key not in OPTIONS.get(act, ()) or not is_valid:
+            raise ValueError(f"{key}={value} is nothing for do={act}, or no whole number")
+        if key == "pooling":
+            options[key] = value
+        else:
+            options[key] = int(value)
+    return options
+
+
+# Rows
+
+
+def roles_of_file(file: RowFile, act: str, values: Mapping[str, str]) -> dict[str, str]:
+    """Role -> the column of a file that has it, or the key of the command line that gives it.
+
+    ValueError where a column is missing, where none is named and none can be told to be the text,
+    and where a key would hide a column.
+    """
+    constants = _constants(values)
+    _refuse_constants(constants, file, act)
+    if "text" not in values:
+        return choose_columns([*file.columns, *constants], act, where=file.name)
+    # text=premise,hypothesis names two columns, unless one has the whole of it as its name.
+    columns = [values["text"]]
+    if values["text"] not in file.columns:
+        columns = values["text"].split(",")
+    roles = choose_columns(file.columns, act, named=columns, where=file.name)
+    for key in constants:
+        if key in roles:
+            raise ValueError(
+                f"{key}= and text={values['text']} are {len(columns) + 1} texts: name one column",
+            )
+        roles[key] = key
+    return roles
+
+
+def _constants(values: Mapping[str, str]) -> dict[str, str]:
+    return {key: values[key] for key in CONSTANT_ROLES if key in values}
+
+
+def _refuse_constants(constants: Mapping[str, str], file: RowFile, act: str) -> None:
+    for key, value in constants.items():
+        if key in file.columns:
+            raise ValueError(
+                f"{file.name} has {key!r}, which {key}= would replace: leave one of them out",
+            )
+        if file.is_table and value in file.columns:
+            raise ValueError(
+                f"{key}={value} would be that very text for every row, and {file.name} has a column"
+                f" {value!r}: say text=FIRST,{value} for the texts of two columns"
+            )
+        if key not in roles_of(act):
+            raise ValueError(f"{key}= is nothing for do={act}")
+
+
+def rows_of(
+    file: RowFile,
+    roles: Mapping[str, str],
+    act: str,
+    values: Mapping[str, str],
+    *,
+    skips_empty: bool = False,
+) -> Iterator[Row]:
+    """A file's rows, each with what the command line says for all.
+
+    `skips_empty` leaves out those without text.
+    """
+    constants = _constants(values)
+    # Objects whose texts are found by their keys may each have others.
+    has_own_keys = file.form == "jsonl" and "text" not in values
+    for row in file.rows():
+        record = {**row.record, **constants}
+        problem = row.problem
+        if problem is None:
+            if skips_empty and is_empty(record, roles):
+                continue
+            if has_own_keys:
+                problem = _unread_key(record, roles, act)
+        yield Row(row.place, record, problem, row.number)
+
+
+def is_empty(record: Mapping[str, Any], roles: Mapping[str, str]) -> bool:
+    """Whether nothing stands in any column that is read."""
+    return all(_is_blank(record.get(column)) for column in roles.values())
+
+
+def _is_blank(cell: Any) -> bool:
+    if isinstance(cell, str):
+        return not cell.strip()
+    return cell is None or bool(cell != cell)  # NaN
+
+
+def _unread_key(record: Mapping[str, Any], roles: Mapping[str, str], act: str) -> str | None:
+    """What is wrong with an object that has a text under a key that nothing reads.
+
+    The keys of the first object count.
+    """
+    if act not in ROLES_BY_ROW and "pair" in record and "pair" not in roles:
+        return "has 'pair', which the first object has not"
+    try:
+        refuse_unread(record, roles, act, "it")
+    except ValueError as error:
+        return str(error).removeprefix("it ")
+    return None
+
+
+# Answers
+
+
+def answer_rows(
+    predictor: Predictor,
+    act: str,
+    rows: Iterable[Row],
+    options: dict[str, Any],
+    *,
+    roles: Mapping[str, str] | None = None,
+    errors: str = "mark",
+) -> Answered:
+    """What the model says of each row; a stretch of rows is held at a time.
+
+    A row that cannot be read has `Unanswered`; with errors="raise" it is a ValueError that names
+    its place. `roles`: role -> column; None: by each row's own keys.
+    """
+    remaining = iter(rows)
+    while stretch := list(islice(remaining, ROWS_AT_ONCE)):
+        answers = _answer_stretch(predictor, act, stretch, options, roles, errors)
+        yield from zip(stretch, answers, strict=True)
+
+
+def _answer_stretch(
+    predictor: Predictor,
+    act: str,
+    rows: Sequence[Row],
+    options: dict[str, Any],
+    roles: Mapping[str, str] | None,
+    errors: str,
+) -> list[Any]:
+    """An answer, or `Unanswered`, for each row."""
+    # Rows without a problem are answered below, in their places.
+    answers: list[Any] = [None] * len(rows)
+    texts: list[Any] = []
+    indices: list[int] = []  # of the rows that `texts` are of
+    for index, row in enumerate(rows):
+        text = _text_of(row, act, roles)
+        if not isinstance(text, Unreadable):
+            texts.append(text)
+            indices.append(index)
+        elif errors == "raise":
+            raise ValueError(f"{row.place} {text.reason}")
+        else:
+            answers[index] = Unanswered(text.reason)
+    if not texts:
+        return answers
+    # All that can be read goes to the model at once: it forms the batches.
+    method: Callable[..., Any] = getattr(predictor, METHODS.get(act, act))
+    try:
+        predictions = method(texts, errors=errors, **options)
+    except UnreadableText as error:
+        # It counts the texts from 1, and knows nothing of rows.
+        row = rows[indices[error.number - 1]]
+        raise ValueError(f"{row.place} {error.reason}") from error
+    for index, prediction in zip(indices, predictions, strict=True):
+        answers[index] = prediction
+    return answers
+
+
+def _text_of(row: Row, act: str, roles: Mapping[str, str] | None) -> Any:
+    """The text of a row, or `Unreadable`."""
+    if row.problem is not None:
+        return Unreadable(row.problem)
+    # Columns that are called as their roles are taken as each object has them.
+    is_by_row = roles is not None and act in ROLES_BY_ROW and set(roles) == set(roles.values())
+    if roles is None or is_by_row:
+        roles = {role: role for role in named_roles(row.record, act)}
+    return read_cells(row.record, roles, act)
+
+
+def count_unanswered(answered: Answered) -> Answered:
+    """The same rows; at the end stderr says how many were not answered, and why.
+
+    ValueError where none was.
+    """
+    total = 0
+    problems: list[tuple[str, str]] = []  # (place, reason)
+    for row, answer in answered:
+        total += 1
+        if isinstance(answer, Unanswered):
+            problems.append((row.place, answer.error))
+        yield row, answer
+    if not total:
+        raise ValueError("there is no row to read, or all of them are empty")
+    if len(problems) == total:
+        message = " ".join(problems[0])
+        if total > 1:
+            message += f" (and none of the other {total - 1:,} can be answered)"
+        raise ValueError(message)
+    if problems:
+        print(summary_of(problems, total), file=sys.stderr)

@@ -1,0 +1,142 @@
+"""`clozelab submit`: a benchmark's submission, packed from the test predictions of runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from clozelab.metrics.glue import TEST_SETS, placeholder, write_submission
+from clozelab.terminal import Words, verb
+
+HELP = """\
+clozelab submit glue RUNS... [out=FILE] [--placeholders]
+
+Packs the test predictions of fine-tuning runs (predict_test=true) into a GLUE
+submission. RUNS are run folders, or folders above them; of several runs on one
+test set the best on its validation split is taken.
+
+  out=FILE          where the zip goes (glue_submission.zip)
+  --placeholders    fill test sets that no run has predicted with one constant
+                    answer
+
+What the server would turn away is refused, and nothing is written then."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One run's predictions for one test set."""
+
+    path: Path
+    run: Path
+    metric: str
+    score: float
+    stand_in_for: str | None
+    task: str
+
+
+@verb("submit", HELP, names=(0, None), keys=("out",), flags=("placeholders",))
+def main(args: Words) -> int:
+    """Write a submission; returns the exit status."""
+    if args.names[:1] != ["glue"]:
+        raise ValueError(
+            "submit knows one benchmark: `clozelab submit glue RUNS...`, not"
+            f" {args.names[:1] or 'nothing'}"
+        )
+    out = Path(args.values.get("out", "glue_submission.zip"))
+    folders = [Path(name) for name in args.names[1:]]
+    best = {}
+    for test_set, candidates in find_predictions(folders).items():
+        best[test_set] = best_candidate(test_set, candidates)
+    # The server takes all test sets or none.
+    missing = [test_set for test_set in TEST_SETS if test_set not in best]
+    if missing and "placeholders" not in args.flags:
+        raise ValueError(
+            f"no predictions for {', '.join(missing)}: fine-tune those tasks with"
+            " predict_test=true, or add --placeholders to fill them with one constant answer"
+            " (their scores then mean nothing)"
+        )
+    contents = {test_set: candidate.path.read_bytes() for test_set, candidate in best.items()}
+    for test_set in missing:
+        contents[test_set] = placeholder(test_set).encode()
+    write_submission(out, contents)
+    print_contents(best)
+    print(f"Submission: {out.resolve()}")
+    return 0
+
+
+def best_candidate(test_set: str, candidates: Sequence[Candidate]) -> Candidate:
+    """The run with the best validation score; ValueError where scores mean different things.
+
+    A model trained on a stand-in is scored on another validation set, so it counts only where there
+    is no other.
+    """
+    comparable = [candidate for candidate in candidates if candidate.stand_in_for is None]
+    if not comparable:
+        comparable = list(candidates)
+    if len({(candidate.metric, candidate.task) for candidate in comparable}) > 1:
+        runs = [
+            f"{candidate.run} ({candidate.task}, {candidate.metric})" for candidate in comparable
+        ]
+        raise ValueError(
+            f"{test_set}: nobody can say which is best of {', '.join(runs)}; give only the run that"
+            " you mean"
+        )
+    return max(comparable, key=lambda candidate: candidate.score)
+
+
+def print_contents(best: Mapping[str, Candidate]) -> None:
+    """A line for each test set: whose predictions go in."""
+    for test_set in TEST_SETS:
+        if test_set not in best:
+            print(f"  {test_set:<8} placeholder: one constant answer")
+            continue
+        candidate = best[test_set]
+        note = ""
+        if candidate.stand_in_for:
+            note = f"  (trained on a stand-in for {candidate.stand_in_for})"
+        print(f"  {test_set:<8} {candidate.metric} {candidate.score:.4f}  {candidate.run}{note}")
+
+
+def find_predictions(folders: Sequence[Path]) -> dict[str, list[Candidate]]:
+    """Test set -> the predictions for it in or below the given folders.
+
+    ValueError: a folder does not exist, none holds predictions, or a run has no score beside them.
+    """
+    candidates: dict[str, list[Candidate]] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise ValueError(
+                f"{folder} is no folder; give run folders of `clozelab finetune ..."
+                " predict_test=true`"
+            )
+        for candidate in _candidates_below(folder):
+            candidates.setdefault(candidate.path.stem, []).append(candidate)
+    if not candidates:
+        names = ", ".join(map(str, folders)) or "(no folder given)"
+        raise ValueError(f"no test predictions in {names}; fine-tune with predict_test=true first")
+    return candidates
+
+
+def _candidates_below(folder: Path) -> Iterator[Candidate]:
+    for path in sorted(folder.rglob("test_predictions/*.tsv")):
+        if path.stem not in TEST_SETS:
+            continue
+        run = path.parents[1]
+        try:
+            results = json.loads((run / "scores.json").read_text(encoding="utf-8"))
+            metric = str(results["metric"])
+            candidate = Candidate(
+                path,
+                run,
+                metric,
+                score=float(results["scores"][metric]),
+                stand_in_for=results.get("stand_in_for"),
+                task=str(results["name"]),
+            )
+        except (OSError, ValueError, KeyError) as error:
+            raise ValueError(
+                f"{run}: no readable scores.json beside its predictions ({error})"
+            ) from error
+        yield candidate

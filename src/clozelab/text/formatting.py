@@ -1,0 +1,192 @@
+"""Numbers, lists and help texts as tables, reports and messages write them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from clozelab.analysis.statistics import Estimate
+
+STAGE_NAMES = {"pretrain": "pre-training", "finetune": "fine-tuning", "evaluate": "evaluation"}
+LOWER_IS_BETTER = ("perplexity", "loss")
+MINUS = "\u2212"
+PLUS_MINUS = "\u00b1"
+DASH = "\u2013"
+MOST_PASSES = 40
+"""Passes over its text after which an encoder learns it by heart."""
+
+
+def shortened(text: str, most_characters: int) -> str:
+    """Return a value for a message: its beginning and dots where it is longer."""
+    if len(text) <= most_characters:
+        return text
+    return f"{text[:most_characters]}..."
+
+
+def percent(estimate: Estimate | None, decimals: int = 1) -> str:
+    """Write an estimate as `67.4 ± 1.7`, or its mean alone where there is no interval."""
+    if estimate is None:
+        return "missing"
+    return f"{estimate.mean:.{decimals}f} {half_width(estimate, decimals)}".rstrip()
+
+
+def half_width(estimate: Estimate | None, decimals: int = 1) -> str:
+    """Write half of an interval as `± 1.7`, and two seeds as `(65.7, 69.1)`.
+
+    It is empty where there is but one seed, and `(equal)` where all seeds happen to agree.
+    """
+    if estimate is None or estimate.half_width is None:
+        return ""
+    if estimate.has_no_spread:
+        return "(equal)"
+    if len(estimate.values) == 2:
+        first, second = estimate.values
+        return f"({first:.{decimals}f}, {second:.{decimals}f})"
+    return f"{PLUS_MINUS} {estimate.half_width:.{decimals}f}"
+
+
+def interval(estimate: Estimate | None, decimals: int = 1) -> str:
+    """Write an interval as `[−1.2, +0.4]`.
+
+    It is empty where there is none, and in words where there is no spread to make one of.
+    """
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return ""
+    if estimate.has_no_spread:
+        return "no spread"
+    return f"[{signed(estimate.low, decimals)}, {signed(estimate.high, decimals)}]"
+
+
+def signed(value: float | None, decimals: int = 1) -> str:
+    """Write a difference with its sign, and a dash for none."""
+    if value is None:
+        return DASH
+    text = f"{abs(value):.{decimals}f}"
+    if float(text) == 0.0:
+        return text
+    sign = "+" if value > 0 else MINUS
+    return f"{sign}{text}"
+
+
+def probability(p_value: float | None) -> str:
+    """Write a p-value as `p = 0.012`; empty for none."""
+    if p_value is None:
+        return ""
+    if p_value < 0.001:
+        return "p < 0.001"
+    return f"p = {p_value:.3f}"
+
+
+def rough(value: float) -> str:
+    """Write a count to three digits: 1.53 M."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= 0.9995 * size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.0f}"
+
+
+def span(values: Iterable[float], show: Callable[[float], str] = rough) -> str:
+    """Write the range of several values as `957 k to 2.72 M`.
+
+    One value, or what looks alike, is `1.53 M`; no value is empty.
+    """
+    ordered = sorted(values)
+    if not ordered:
+        return ""
+    low = show(ordered[0])
+    high = show(ordered[-1])
+    return low if low == high else f"{low} to {high}"
+
+
+def passes(read: float, text: int) -> tuple[str, bool]:
+    """Say how often a pre-training reads its text; also return whether that is too often.
+
+    Args:
+        read: tokens that it reads in all.
+        text: tokens of its text.
+    """
+    sentence = f"{read / text:.1f} passes over {rough(text)} tokens of text"
+    if read <= MOST_PASSES * text:
+        return sentence, False
+    advice = (
+        f"; beyond {MOST_PASSES} an encoder learns the text by heart: more text, or fewer steps"
+        " (steps_factor=)"
+    )
+    return sentence + advice, True
+
+
+def several(number: int, noun: str) -> str:
+    """Write a count with its noun: `1 job`, `2 jobs`."""
+    if number == 1:
+        return f"{number} {noun}"
+    return f"{number} {noun}s"
+
+
+def duration(seconds: float) -> str:
+    """Write seconds in the unit that suits them."""
+    for size, unit in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+# a line end within a paragraph: what follows goes on with it, as a continued explanation of a key
+# (eight blanks or more) or as plain text; an own key, a blank line and a command begin a new line
+CONTINUED_LINE = re.compile(r"(?<!\n)\n(?: {8,}|(?! |\n|clozelab ))")
+# a key and the blanks before its explanation: "  seed=1            which run is drawn"
+KEY_COLUMN = re.compile(r" {2}\S.*?  +")
+
+
+def fitted(text: str) -> str:
+    """Fill a help text into the terminal's columns, at most 100.
+
+    Paragraphs are filled, and what a key means stays beside the key.
+    """
+    width = min(shutil.get_terminal_size().columns, 100) - 1
+    lines = []
+    for line in CONTINUED_LINE.sub(" ", text).split("\n"):
+        indent = ""
+        if key := KEY_COLUMN.match(line):
+            indent = " " * min(key.end(), width // 2)
+        elif line.startswith("clozelab "):
+            indent = " " * 4
+        lines.append(textwrap.fill(line, width, subsequent_indent=indent, break_on_hyphens=False))
+    return "\n".join(lines)
+
+
+def distinct(values: Iterable[str]) -> str:
+    """Join every value once, in order; a dash for none."""
+    return "; ".join(dict.fromkeys(filter(None, values))) or DASH
+
+
+def listed(names: Iterable[str]) -> str:
+    """Join names as `1, 2 and 3`."""
+    *most, last = names
+    if not most:
+        return last
+    return f"{', '.join(most)} and {last}"
+
+
+def in_units(common: str, units: Mapping[str, str]) -> str:
+    """Write the unit of most columns and that of each other column (name -> unit).
+
+    An example: `percent (LM perplexity: perplexity)`.
+    """
+    exceptions = {name: unit for name, unit in units.items() if unit != common}
+    if not exceptions:
+        return common
+    if len(exceptions) == len(units):
+        return distinct(exceptions.values())
+    named = "; ".join(f"{name}: {unit}" for name, unit in exceptions.items())
+    return f"{common} ({named})"
+
+
+def with_direction(metric: str) -> str:
+    """Write a metric's name, and where less of it is better, that too."""
+    if metric in LOWER_IS_BETTER:
+        return f"{metric}, lower is better"
+    return metric

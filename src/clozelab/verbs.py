@@ -1,0 +1,277 @@
+"""The verbs of the command line, and what their help says.
+
+A help text is read from files, in half a second, with nothing heavy imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from clozelab.text.formatting import fitted
+from clozelab.text.paths import CONF_DIR
+
+HYDRA_VERBS = {
+    "prepare": "text -> vocabulary -> token shards in the cache",
+    "pretrain": "one encoder from a prepared corpus (-m: a sweep, one process a job)",
+    "finetune": "one encoder on one downstream task, scored and kept (-m: a sweep)",
+    "evaluate": "an encoder or a fine-tuned model, measured without training it (-m: a sweep)",
+}
+PLAIN_VERBS = {
+    "reproduce": "a whole experiment: prepare, the sweeps, report; stop and start at will",
+    "register": "freeze claims, arms, seeds and stopping rule with a date, before the first run",
+    "report": "judge an experiment from its run folders: table, verdicts, plots",
+    "doctor": "what this machine can do; with an experiment: what is wrong before it is trained",
+    "plan": (
+        "parameters, FLOPs, jobs, time, disk and the smallest detectable difference, before"
+        " anything runs"
+    ),
+    "status": "what runs now and how far it is, what failed and why",
+    "runs": "every run folder: status, score, time",
+    "verify": "is it the same run, trained again? is a pack what it says?",
+    "track": "sends the numbers of runs to a tracker that was away while they trained",
+    "pack": "records, scores and predictions of runs in one small file",
+    "pool": "runs of several machines and days, from their packs, in one table",
+    "compare": "two runs: what differs, how they learnt, a paired test on the same examples",
+    "explain-cell": (
+        "the runs behind a cell of an experiment's table, and the commands that make them"
+    ),
+    "predict": (
+        "what a finished model says: masks, classes, answers, tags, embeddings, scores, test files"
+    ),
+    "search": "the lines of a file that are most like a text",
+    "serve": "a model behind a small HTTP endpoint of this machine",
+    "explain": "which tokens an answer rests on, and where attention looks: a page or a picture",
+    "export": (
+        "a run's model, or anybody's, for transformers, ONNX or sentence-transformers, with its"
+        " card"
+    ),
+    "gc": "what could be deleted: checkpoints of complete runs, leftovers, unused cache",
+    "submit": "the submission zip of a benchmark from runs with predict_test=true",
+    "list": "experiments with their status",
+}
+FUNCTIONS = {
+    "list": "list_experiments.main",
+    "doctor": "plan.doctor",
+    "explain-cell": "explain_cell.main",
+}
+"""Module and function below clozelab.stages of a plain verb; any other is `main` in the module of
+its name.
+"""
+HYDRA_HELP = {
+    "prepare": (
+        """\
+Cleans and splits text, learns or takes a vocabulary, and writes token shards
+into the cache; what is there already is not made again. The other verbs
+prepare the corpus they need by themselves.
+
+  clozelab prepare corpus=microworld   # the embedded world, and its tasks
+  clozelab prepare corpus=text corpus.sources.0.path=FOLDER   # your own text"""
+    ),
+    "pretrain": (
+        """\
+Trains one encoder on a prepared corpus and leaves it in RUN_DIR/encoder, in the
+Hugging Face layout. The same command goes on with a run that was stopped, and
+skips one that is complete.
+
+  clozelab pretrain scale=demo objective=mlm seed=2
+  clozelab pretrain scale=own corpus.sources.0.path=FOLDER
+  clozelab pretrain -m objective=mlm,ltr seed=1,2   # a sweep"""
+    ),
+    "finetune": (
+        """\
+Fine-tunes one encoder on one task, and keeps its official scores and every
+prediction (scores.json, predictions.*).
+
+  clozelab finetune encoder=FOLDER row=NAME task=mrpc
+  clozelab finetune -m encoder=FOLDER row=NAME task=mrpc,rte seed=1,2"""
+    ),
+    "evaluate": (
+        """\
+Measures one encoder, or one fine-tuned model, without training it, and keeps
+scores and predictions.
+
+  clozelab evaluate encoder=FOLDER row=NAME measure=blimp   # minimal pairs
+  clozelab evaluate -m encoder_arm=mlm,ltr measure=blimp,held_out_text"""
+    ),
+}
+USUAL_KEYS = {
+    "prepare": (
+        "corpus.validation_fraction tokenizer.vocab_size tokenizer.lowercase tokenizer.vocab_file "
+        "max_unknown_share data_dir cache_dir"
+    ),
+    "pretrain": (
+        "arm seed encoder steps_factor optimizer.learning_rate tokenizer.vocab_size stop_after_step"
+        " keep_encoders trainer.precision trainer.devices trainer.max_time reuse data_dir cache_dir"
+        " runs_dir"
+    ),
+    "finetune": (
+        "encoder row seed pretrain_seed head learning_rate epochs global_batch_size"
+        " max_train_examples keep_model predict_test hub trainer.precision trainer.max_time reuse"
+        " data_dir cache_dir runs_dir"
+    ),
+    "evaluate": (
+        "encoder row encoder_arm pretrain_seed seed initialisation pooling encoder_fraction"
+        " trainer.precision reuse data_dir cache_dir runs_dir"
+    ),
+}
+"""Those that people set; what each means, its comment in conf/ says."""
+HELP = """clozelab: BERT-style encoders, from raw text to a judged table
+
+  clozelab VERB [name=value ...]
+
+{verbs}
+
+  clozelab VERB --help           what the verb takes
+  clozelab VERB --cfg job        the composed configuration
+  clozelab VERB -m key=a,b ...   a sweep (of the first four verbs): each job in its own process
+  clozelab --version
+  CLOZELAB_DEBUG=1 clozelab ...  where an error was raised
+
+Examples:
+  clozelab reproduce table5_pretraining_tasks scale=demo
+  clozelab pretrain objective=mlm seed=2
+  clozelab finetune encoder=FOLDER row=NAME task=mrpc"""
+HELP_COLUMNS = 79
+NAME_COLUMNS = 21  # of a group or key, beside what it means
+
+
+def function_of(verb: str) -> tuple[str, str]:
+    """Return the module below clozelab.stages, and its function, of a plain verb."""
+    module, _, function = FUNCTIONS.get(verb, f"{verb}.main").partition(".")
+    return module, function
+
+
+def help_of_all() -> str:
+    """Return what `clozelab --help` prints."""
+    verbs = HYDRA_VERBS | PLAIN_VERBS
+    lines = "\n".join(f"  {verb:<13} {text}" for verb, text in verbs.items())
+    return fitted(HELP.format(verbs=lines))
+
+
+def help_of(verb: str, words: Sequence[str]) -> str:
+    """Return what `clozelab VERB --help` prints; empty where nothing says it."""
+    if verb in HYDRA_VERBS:
+        return _hydra_help(verb, words)
+    if verb in PLAIN_VERBS:
+        return fitted(_plain_help(verb))
+    return ""
+
+
+def _plain_help(verb: str) -> str:
+    """Return the text constant of the verb's module that begins with its name."""
+    module, _ = function_of(verb)
+    file = Path(__file__).parent / "stages" / f"{module}.py"
+    for statement in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
+            text = statement.value.value
+            if isinstance(text, str) and text.split()[:2] == ["clozelab", verb]:
+                return text
+    return ""
+
+
+def _hydra_help(verb: str, words: Sequence[str]) -> str:
+    """Return the groups with their choices, and the usual keys with their meaning.
+
+    The user's own choices, in a `--config-dir`, are among them.
+    """
+    folders = [CONF_DIR, *_config_dirs(words)]
+    usual_choices = _usual_choices(verb)
+    lines = textwrap.wrap(f"clozelab {verb}: {HYDRA_VERBS[verb]}", HELP_COLUMNS)
+    lines += ["", HYDRA_HELP[verb], "", "Groups (NAME=CHOICE; [] what is usual):"]
+    for group, usual in usual_choices.items():
+        for name in (group, *_inner_groups(group, folders)):
+            lines += _beside(name, " ".join(_choices(name, usual, folders)))
+    lines += ["", "Keys that people set (NAME=VALUE):"]
+    for key in USUAL_KEYS[verb].split():
+        lines += _beside(key, meaning(key, verb, usual_choices, CONF_DIR))
+    lines += ["", f"Every key: clozelab {verb} --cfg job (with every choice: --help-all)"]
+    return "\n".join(lines)
+
+
+def _config_dirs(words: Sequence[str]) -> Iterator[Path]:
+    """The folders of `--config-dir FOLDER` and `--config-dir=FOLDER`."""
+    for index, word in enumerate(words):
+        option, _, folder = word.partition("=")
+        if option == "--config-dir":
+            following = "".join(words[index + 1 : index + 2])
+            yield Path(folder or following)
+
+
+def _usual_choices(verb: str) -> dict[str, Any]:
+    """Group -> its choice, as the verb's defaults list says."""
+    import yaml  # type: ignore[import-untyped]
+
+    config = yaml.safe_load((CONF_DIR / f"{verb}.yaml").read_text(encoding="utf-8"))
+    # A defaults list: ["pretrain_schema", {"scale": "demo"}, "_self_"].
+    choices: dict[str, Any] = {}
+    for entry in config["defaults"]:
+        if isinstance(entry, dict):
+            choices |= entry
+    if verb != "prepare":
+        choices |= {"hydra/launcher": "processes", "hydra/sweeper": "grid"}
+    return choices
+
+
+def _inner_groups(group: str, folders: Sequence[Path]) -> list[str]:
+    """The groups inside of a group, such as objective/input."""
+    names = set()
+    for folder in folders:
+        names |= {f"{group}/{file.parent.name}" for file in folder.glob(f"{group}/*/*.yaml")}
+    return sorted(names)
+
+
+def _choices(group: str, usual: Any, folders: Sequence[Path]) -> list[str]:
+    """The choices of a group, the usual one in brackets."""
+    stems = set()
+    for folder in folders:
+        stems |= {file.stem for file in folder.glob(f"{group}/*.yaml")}
+    # corpus/scale_demo.yaml is what a scale takes by itself: nobody chooses it.
+    choices = []
+    for stem in sorted(stems):
+        if stem == usual:
+            choices.append(f"[{stem}]")
+        elif not stem.startswith("scale_"):
+            choices.append(stem)
+    if group == "corpus":
+        choices.append("[the scale's]")
+    return choices
+
+
+def _beside(name: str, text: str) -> list[str]:
+    """A name and what it means, in 80 columns."""
+    return textwrap.wrap(
+        text,
+        HELP_COLUMNS,
+        initial_indent=f"  {name:<{NAME_COLUMNS}} ",
+        subsequent_indent=" " * (NAME_COLUMNS + 3),
+    )
+
+
+def meaning(key: str, verb: str, usual_choices: Mapping[str, str], conf: Path) -> str:
+    """Return the comment above a key in conf/, and the key's usual value.
+
+    The key is in its group's usual file, the verb's or paths.yaml.
+    """
+    group, _, name = key.rpartition(".")
+    files = [f"{verb}.yaml", "paths.yaml"]
+    if group == "corpus":
+        files = ["corpus/microworld.yaml"]
+    elif group:
+        files = [f"{group}/{usual_choices.get(group)}.yaml"]
+    for file in files:
+        text = (conf / file).read_text(encoding="utf-8")
+        # Lines that begin with "#", then "NAME: VALUE".
+        match = re.search(rf"((?:^#.*\n)+)^{name}: (.*)", text, re.MULTILINE)
+        if match is None:
+            continue
+        comment, value = match.groups()
+        sentence = " ".join(line.lstrip("# ") for line in comment.splitlines()).removesuffix(".")
+        if value in ("null", "auto", "[]") or "$" in value:
+            return sentence
+        return f"{sentence} [{value}]"
+    return ""

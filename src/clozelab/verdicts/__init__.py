@@ -1,1 +1,0 @@
-"""An experiment's table and what may be said of it."""

@@ -1,0 +1,687 @@
+"""Rows that were not made in the same way are not compared, and the reason names what differs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.results.words import judgement_note, why_not
+
+from clozelab.analysis.verdicts import Judgement, Verdict, judge
+from clozelab.launch import sweep
+from clozelab.report.inconsistencies import inconsistencies
+from clozelab.report.summaries import problems
+from clozelab.results.evidence import derived_settings, treatment_factors
+from clozelab.results.experiment import Experiment, find_experiment, load_experiment
+from clozelab.results.table import build_table
+from clozelab.runs.find import find
+from clozelab.runs.identity import canonical
+
+MEANS = {("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}
+CHOICES = {
+    "mlm_nsp": {
+        "objective": "mlm_nsp",
+        "objective/input": "segment_pairs",
+        "objective/token": "mlm",
+        "objective/pair": "nsp",
+    },
+    "mlm": {"objective": "mlm", "objective/input": "segment_pairs", "objective/token": "mlm"},
+    "ltr": {"objective": "ltr", "objective/input": "segment_pairs", "objective/token": "ltr"},
+}
+"""Arm -> what Hydra chose for it in table 5."""
+FEATURES = {
+    "task.module._target_": "clozelab.modules.tags.FeatureBased",
+    "task.module.features": "${task.data.features}",
+    "task.data.features": "last",
+    "task.always.head": "bilstm",
+}
+"""Of what a feature-based row of table 7 says."""
+
+
+@pytest.fixture
+def experiment() -> Experiment:
+    return load_experiment(find_experiment("table5_pretraining_tasks"))
+
+
+@pytest.fixture
+def root(make_runs: Callable[..., Path]) -> Path:
+    """Runs that say of themselves what those of table 5 say."""
+    root = make_runs(MEANS)
+    for arm, choices in CHOICES.items():
+        change(
+            root,
+            f"pretrain/{arm}/*",
+            choices=choices,
+            arm_delta={"/objective": choices["objective"], "arm": arm},
+        )
+    for row in ("mlm", "ltr"):
+        change(
+            root,
+            f"finetune/{row}/*/*/*",
+            row_delta={"row": row, "encoder_arm": row, "head": "linear"},
+        )
+    return root
+
+
+def change(root: Path, pattern: str, **values: Any) -> None:
+    """Set dotted keys of run.json in all folders that match."""
+    folders = list(root.glob(pattern))
+    assert folders
+    for folder in folders:
+        state = json.loads((folder / "run.json").read_text())
+        for key, value in values.items():
+            part = state
+            *parents, last = key.split("__")
+            for name in parents:
+                part = part.setdefault(name, {})
+            part[last] = value
+        (folder / "run.json").write_text(json.dumps(state))
+
+
+def mrpc(experiment: Experiment, root: Path) -> Judgement:
+    found = judge(build_table(experiment, find(root)))
+    return next(one for one in found if one.claim.id == "ltr_hurts_mrpc")
+
+
+def unequal(experiment: Experiment, root: Path) -> list[str]:
+    return inconsistencies(experiment, find(root))
+
+
+def allowing(experiment: Experiment, **values: Any) -> Experiment:
+    return experiment.model_copy(update=values)
+
+
+def test_equal_protocols_are_compared(experiment: Experiment, root: Path) -> None:
+    change(root, "finetune/*/*/*/*", config__epochs=3.0, config__optimizer__learning_rate=1e-3)
+    assert mrpc(experiment, root).verdict == Verdict.HOLDS and unequal(experiment, root) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("config__epochs", 5.0, "epochs 5.0 against none"),
+        ("config__max_train_examples", 100, "max_train_examples 100 against none"),
+        ("config__task__data__max_length", 64, "task.data.max_length 64 against none"),
+        ("inputs__task_files", "0123", "input task_files 0123 against none"),
+        ("facts__precision", "32-true", "precision 32-true against none"),
+        ("config__head", "bilstm", "head bilstm against none"),
+        ("config__initialisation", "random", "initialisation random against none"),
+    ],
+)
+def test_another_protocol(
+    experiment: Experiment, root: Path, key: str, value: Any, reason: str
+) -> None:
+    change(root, "finetune/ltr/*/*/*", **{key: value})
+    found = mrpc(experiment, root)
+    assert (
+        found.verdict == Verdict.NOT_COMPARABLE
+        and f"another protocol: fine-tuned with {reason}" in judgement_note(found)
+    )
+    # The difference is there to see, and decides nothing: nor is it one of the table's tests.
+    assert found.difference is not None and found.corrected_p is None and found.num_tests == 0
+    (line,) = unequal(experiment, root)
+    name = reason.partition(" against")[0].rpartition(" ")[0]
+    assert (
+        line.startswith(f"fine-tuning runs on mrpc differ in {name}: ")
+        and "none (6 runs, e.g. mlm seed 1/1)" in line
+    )
+
+
+def test_settings_are_compared_seed_by_seed(experiment: Experiment, root: Path) -> None:
+    """A difference is paired: as sets, both rows' epochs would be equal here."""
+    for row, (first, second) in {"ltr": (1.0, 3.0), "mlm": (3.0, 1.0)}.items():
+        change(root, f"finetune/{row}/*/*/seed-1", config__epochs=first)
+        change(root, f"finetune/{row}/*/*/seed-2", config__epochs=second)
+    assert "epochs 1.0/3.0 against 3.0/1.0" in judgement_note(mrpc(experiment, root))
+    for seed, epochs in ((1, 1.0), (2, 3.0)):
+        change(root, f"finetune/*/*/*/seed-{seed}", config__epochs=epochs)
+    # the control: unequal runs (a problem of its own), equal pairs
+    assert mrpc(experiment, root).verdict == Verdict.HOLDS
+    assert len(unequal(experiment, root)) == 1
+
+
+def test_another_search_over_learning_rates(experiment: Experiment, root: Path) -> None:
+    change(root, "finetune/mlm/*/*/*", config__learning_rate=1e-4)
+    change(
+        root,
+        "finetune/ltr/*/*/*",
+        config__learning_rate=5e-5,
+        config__optimizer={"learning_rate": 5e-5},
+    )
+    note = judgement_note(mrpc(experiment, root))
+    assert "learning_rate 5e-05 against 0.0001" in note and "optimizer" not in note
+
+
+def test_rates_that_were_tried_for_every_row_are_one_search(
+    experiment: Experiment, root: Path
+) -> None:
+    for folder in list(root.glob("finetune/*/*/mrpc/*")):
+        shutil.copytree(folder, folder.parent / "rate-2" / folder.name)
+    change(root, "finetune/*/*/mrpc/rate-2/*", config__learning_rate=2e-5)
+    change(root, "finetune/*/*/mrpc/seed-*", config__learning_rate=1e-5)
+    runs = find(root)
+    assert inconsistencies(experiment, runs) == runs.damaged == []
+    shutil.rmtree(root / "finetune/ltr/pretrain-seed-2/mrpc/seed-1")
+    (line,) = unequal(experiment, root)
+    assert line.startswith("fine-tuning runs on mrpc differ in learning_rate: ")
+
+
+def test_what_paper_yaml_allows_to_differ(experiment: Experiment, root: Path) -> None:
+    change(root, "finetune/ltr/*/*/*", config__epochs=5.0, config__task__data__layers=4)
+    assert mrpc(experiment, root).verdict == Verdict.NOT_COMPARABLE
+    allowed = allowing(experiment, differ_in=("epochs", "task.data"))
+    assert mrpc(allowed, root).verdict == Verdict.HOLDS and unequal(allowed, root) == []
+    assert (
+        mrpc(allowing(experiment, differ_in=("epochs", "task.dat")), root).verdict
+        == Verdict.NOT_COMPARABLE
+    )
+    # inside a row it has to be one
+    change(root, "finetune/ltr/pretrain-seed-1/*/seed-1", config__epochs=1.0)
+    (line,) = unequal(allowed, root)
+    assert line.startswith("fine-tuning runs on mrpc of ltr differ in epochs: 1.0 (1 runs")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "apart"),
+    [
+        # how tokens are masked and pairs are made has to be equal
+        ("mlm_nsp", "mlm", {"objective.pair"}),
+        ("mlm", "ltr", {"objective.token"}),
+        ("mlm", "mlm", set()),
+    ],
+)
+def test_what_two_choices_have_in_common_is_not_meant_to_differ(
+    root: Path, first: str, second: str, apart: set[str]
+) -> None:
+    runs = find(root).pretrain
+    found = treatment_factors(
+        *([run for run in runs if run.name == name] for name in (first, second))
+    )
+    assert {key for key in found if key.split(".")[0] == "objective"} == apart
+
+
+def test_a_choice_that_is_one_object_is_meant_to_differ_whole(
+    experiment: Experiment, root: Path
+) -> None:
+    for arm in ("mlm", "ltr"):
+        change(
+            root, f"pretrain/{arm}/*", config__objective={"_target_": f"own.{arm}", "weight": arm}
+        )
+    assert mrpc(experiment, root).verdict == Verdict.HOLDS
+    change(root, "pretrain/ltr/*", config__model__hidden_act="other")
+    assert "pre-trained with model.hidden_act other against none" in judgement_note(
+        mrpc(experiment, root)
+    )
+
+
+@pytest.mark.parametrize(
+    ("arm", "key"),
+    [
+        ("mlm", "objective__token__weight"),
+        ("mlm", "objective__input__negative_scope"),
+        ("ltr", "model__hidden_act"),
+    ],
+)
+def test_what_no_arm_is_about_has_to_be_equal(
+    experiment: Experiment, root: Path, arm: str, key: str
+) -> None:
+    change(root, "pretrain/*/*", config__objective={"token": {"weight": 1.0}, "input": {}})
+    other = "mlm_nsp" if arm == "mlm" else "mlm"
+    assert why_not(build_table(experiment, find(root)), arm, other, ()) == ""
+    change(root, f"pretrain/{arm}/*", **{f"config__{key}": "other"})
+    reason = f"pre-trained with {key.replace('__', '.')} "
+    assert reason in why_not(build_table(experiment, find(root)), arm, other, ())
+
+
+def test_what_follows_from_a_setting_may_differ_with_it(experiment: Experiment, root: Path) -> None:
+    """As table 6's arms: a depth changes the number of layers, and not the dropout."""
+    for arm, depth, layers in (("mlm", "1", 4), ("ltr", "1/2", 2)):
+        delta = {"/model": "ratio", "size.depth": depth}
+        change(root, f"pretrain/{arm}/*", arm_delta=delta, config__model__num_hidden_layers=layers)
+    assert mrpc(experiment, root).verdict == Verdict.HOLDS and unequal(experiment, root) == []
+    change(root, "pretrain/ltr/*", config__model__hidden_size=256)
+    found = mrpc(experiment, root)
+    assert (
+        found.verdict == Verdict.NOT_COMPARABLE
+        and "pre-trained with model.hidden_size 256 against 128" in judgement_note(found)
+    )
+
+
+def test_another_tokenizer_brings_another_corpus_of_the_same_text(
+    experiment: Experiment, root: Path
+) -> None:
+    """As family's arms; without a tokenizer of its own, an arm on another corpus is another
+    protocol.
+    """
+    for arm, kind in (("mlm", "wordpiece"), ("ltr", "byte_bpe")):
+        change(
+            root,
+            f"pretrain/{arm}/*",
+            arm_delta={"tokenizer.kind": kind},
+            inputs__corpus=f"{kind}'s shards",
+        )
+        change(root, f"pretrain/{arm}/*", config__tokenizer={"kind": kind})
+    assert mrpc(experiment, root).verdict == Verdict.HOLDS and unequal(experiment, root) == []
+    for arm in ("mlm", "ltr"):
+        change(root, f"pretrain/{arm}/*", arm_delta={}, config__tokenizer={"kind": "wordpiece"})
+    assert "input corpus" in judgement_note(mrpc(experiment, root))
+
+
+def test_what_the_shipped_configuration_derives() -> None:
+    found = derived_settings()
+    assert {"task.always.epochs", "task.epochs"} < set(found["epochs"])
+    assert (
+        "size.depth" in found["model.num_hidden_layers"]
+        and "steps_factor" in found["phases.*.steps"]
+    )
+    settings = ("objective.input.cuts", "objective.token.count_specials", "objective.dupe_factor")
+    assert all("fidelity" in found[key] for key in settings)
+    assert (
+        "model.hidden_size" in found["model.intermediate_size"]
+        and "learning_rate" in found["optimizer.learning_rate"]
+    )
+
+
+def test_a_row_about_frozen_features_frees_what_it_says(experiment: Experiment, root: Path) -> None:
+    """As table 7's rows do: what the row does not say has to be equal, its recipe only if differ_in
+    says so.
+    """
+    module = {"_target_": FEATURES["task.module._target_"], "features": "last"}
+    change(
+        root,
+        "finetune/ltr/*/*/*",
+        row_delta=FEATURES,
+        config__task__module=module,
+        config__head="bilstm",
+    )
+    change(root, "finetune/mlm/*/*/*", config__head="linear")
+    assert mrpc(experiment, root).verdict == Verdict.HOLDS and unequal(experiment, root) == []
+    change(root, "finetune/ltr/*/*/*", config__task__data={"max_length": 64})
+    assert "task.data.max_length 64 against none" in judgement_note(mrpc(experiment, root))
+    change(
+        root,
+        "finetune/ltr/*/*/*",
+        config__task__data={},
+        row_delta=FEATURES | {"epochs": 9},
+        config__epochs=9,
+    )
+    assert "epochs 9 against none" in judgement_note(mrpc(experiment, root))
+    # Two such rows differ in which layers, and in what refers to that.
+    change(
+        root,
+        "finetune/mlm/*/*/*",
+        row_delta=FEATURES | {"task.data.features": "embeddings", "epochs": 9},
+    )
+    tuned = find(root).finetune
+    found = treatment_factors(
+        *([run for run in tuned if run.name == name] for name in ("mlm", "ltr"))
+    )
+    assert found == {"task.data.features", "task.module.features"}
+
+
+@pytest.mark.parametrize(
+    ("fact", "other", "matched", "verdict"),
+    [
+        ("tokens", 1_015_000, None, Verdict.HOLDS),
+        ("tokens", 1_025_000, None, Verdict.NOT_COMPARABLE),
+        ("tokens", 1_025_000, "steps", Verdict.HOLDS),
+        ("tokens", 2_000_000, "none", Verdict.HOLDS),
+        ("steps", 2000, None, Verdict.NOT_COMPARABLE),
+        ("steps", 2000, "tokens", Verdict.HOLDS),
+        ("training_seconds", 99.0, "time", Verdict.NOT_COMPARABLE),
+        ("world_size", 2, "time", Verdict.NOT_COMPARABLE),  # seconds are those of all devices
+        ("flops", 2e15, "flops", Verdict.NOT_COMPARABLE),
+        ("flops", 1.01e15, "flops", Verdict.HOLDS),
+    ],
+)
+def test_arms_that_saw_more(
+    experiment: Experiment, root: Path, fact: str, other: float, matched: str | None, verdict: str
+) -> None:
+    for key, value in {"steps": 1000, "training_seconds": 60.0, "flops": 1e15}.items():
+        change(root, "pretrain/*/*", **{f"facts__{key}": value})
+    change(root, "pretrain/ltr/*", **{f"facts__{fact}": other})
+    found = mrpc(allowing(experiment, matched_by=matched), root)
+    assert found.verdict == verdict
+    assert ("arms not matched: " in judgement_note(found)) == (verdict == Verdict.NOT_COMPARABLE)
+
+
+@pytest.mark.parametrize(
+    ("matched", "amount"), [("flops", "flops"), ("time", "training time (seconds x devices)")]
+)
+def test_what_is_not_known_is_not_matched(
+    experiment: Experiment, root: Path, matched: str, amount: str
+) -> None:
+    change(root, "pretrain/mlm/*", facts__training_seconds=60.0, facts__flops=1e12)
+    found = mrpc(allowing(experiment, matched_by=matched), root)
+    assert found.verdict == Verdict.NOT_COMPARABLE
+    assert f"{amount} of pre-training not known for ltr, so" in judgement_note(found)
+
+
+def test_arms_without_any_record_are_not_matched(experiment: Experiment, root: Path) -> None:
+    shutil.rmtree(root / "pretrain" / "ltr")
+    found = mrpc(experiment, root)
+    assert (
+        found.verdict == Verdict.NOT_COMPARABLE
+        and "no complete pre-training run of ltr" in judgement_note(found)
+    )
+    assert mrpc(allowing(experiment, matched_by="none"), root).verdict == Verdict.HOLDS
+
+
+def composed(experiment: Experiment, arm: str, *words: str) -> dict[str, Any]:
+    """What run.json says of the configuration."""
+    whole = sweep.compose(
+        "sweep_pretrain", [f"arm={arm}", *words], folder=experiment.folder, sweep=True
+    )
+    with sweep.hydra_config(whole):
+        plain = json.loads(json.dumps(canonical(sweep.without_hydra(whole))))
+        return dict(plain)
+
+
+def train(
+    root: Path,
+    arm: str,
+    config: Mapping[str, Any],
+    flops: float,
+    delta: Mapping[str, Any] | None = None,
+) -> None:
+    """Records as that arm's runs leave them."""
+    steps = sum(phase["steps"] for phase in config["phases"])
+    for path in root.glob(f"pretrain/{arm}/*/run.json"):
+        state = json.loads(path.read_text())
+        state["config"] = {**config, "seed": state["config"]["seed"]}
+        state["facts"] |= {"steps": steps, "tokens": 1000.0 * steps, "flops": flops}
+        state["arm_delta"] |= delta or {}
+        path.write_text(json.dumps(state))
+
+
+@pytest.mark.parametrize("is_its_own", [True, False], ids=["arm", "override"])
+@pytest.mark.parametrize(
+    ("matched_by", "reason"),
+    [
+        ("flops", ""),
+        ("none", ""),
+        ("tokens", "arms not matched: 960 k against"),
+        (None, "arms not matched: 960 against"),
+    ],
+)
+def test_an_arm_of_other_steps(
+    experiment: Experiment, root: Path, is_its_own: bool, matched_by: str | None, reason: str
+) -> None:
+    ours = allowing(experiment, matched_by=matched_by)
+    shorter = composed(experiment, "ltr", "steps_factor=0.4")
+    for arm in ("mlm_nsp", "mlm"):
+        train(root, arm, composed(experiment, arm), 1e15)
+    train(root, "ltr", shorter, 1.01e15, {"steps_factor": 0.4} if is_its_own else {})
+    found = mrpc(ours, root)
+    assert found.verdict == (Verdict.NOT_COMPARABLE if reason else Verdict.HOLDS)
+    assert reason in judgement_note(found) and "another protocol" not in judgement_note(found)
+    # The length is an arm's own where its lines say so, or where arms are not matched by it.
+    assert bool(unequal(ours, root)) == (not is_its_own and matched_by is None)
+
+
+@pytest.mark.parametrize(
+    ("word", "verdict"),
+    [
+        ("validation.interval_steps=50", Verdict.HOLDS),
+        ("checkpoint_interval_steps=50", Verdict.HOLDS),
+        ("scale.pretrain.phases.0.steps=900", Verdict.HOLDS),
+        ("scale.pretrain.phases.0.global_batch_size=32", Verdict.NOT_COMPARABLE),
+        ("scale.pretrain.learning_rate=1", Verdict.NOT_COMPARABLE),
+    ],
+)
+def test_what_steps_bring_with_them_and_nothing_else(
+    experiment: Experiment, root: Path, word: str, verdict: str
+) -> None:
+    train(root, "mlm", composed(experiment, "mlm"), 1e15)
+    train(root, "ltr", composed(experiment, "ltr", word), 1e15)
+    assert mrpc(allowing(experiment, matched_by="flops"), root).verdict == verdict
+
+
+@pytest.mark.parametrize("stage", ["pretrain", "finetune"])
+@pytest.mark.parametrize(
+    ("key", "value", "verdict"),
+    [
+        ("trainer__devices", 2, Verdict.HOLDS),
+        ("trainer__strategy", "ddp", Verdict.HOLDS),
+        ("trainer__threads", 2, Verdict.HOLDS),
+        ("phases", [{"micro_batch_size": 8}], Verdict.HOLDS),
+        ("phases", [{"global_batch_size": 8}], Verdict.NOT_COMPARABLE),
+        ("trainer__precision", "32-true", Verdict.NOT_COMPARABLE),
+        ("trainer__tf32", True, Verdict.NOT_COMPARABLE),
+    ],
+)
+def test_how_the_work_is_laid_out_is_no_protocol(
+    experiment: Experiment, root: Path, stage: str, key: str, value: Any, verdict: str
+) -> None:
+    change(
+        root,
+        f"{stage}/ltr/" + ("*" if stage == "pretrain" else "*/*/*"),
+        **{f"config__{key}": value},
+    )
+    assert mrpc(experiment, root).verdict == verdict
+
+
+def test_predicting_the_test_files_is_no_protocol(experiment: Experiment, root: Path) -> None:
+    change(
+        root,
+        "finetune/ltr/*/*/*",
+        config__predict_test=True,
+        config__task__data__test_files={"t": "f"},
+    )
+    assert mrpc(experiment, root).verdict == Verdict.HOLDS
+
+
+def test_another_metric(experiment: Experiment, root: Path) -> None:
+    for path in root.glob("finetune/ltr/*/mrpc/*/run.json"):
+        state = json.loads(path.read_text())
+        state["scores"], state["metric"] = (
+            {"validation/f1": state["scores"]["validation/accuracy"]},
+            "validation/f1",
+        )
+        path.write_text(json.dumps(state))
+    found = mrpc(experiment, root)
+    assert found.verdict == Verdict.NOT_COMPARABLE
+    assert (
+        "another metric: 6 complete run(s) of LTR & No NSP have no validation/accuracy"
+        in judgement_note(found)
+    )
+
+
+def test_a_row_with_another_arms_encoder_is_barred(experiment: Experiment, root: Path) -> None:
+    change(root, "finetune/*/*/mrpc/*", config__initialisation="pretrained")
+    change(root, "finetune/ltr/*/mrpc/seed-1", config__encoder_arm="mlm_nsp")
+    found = mrpc(experiment, root)
+    assert found.verdict == Verdict.NOT_COMPARABLE
+    assert judgement_note(found).startswith(
+        "not what it is called: paper.yaml says arm ltr of the row ltr, and 3 of 6 runs have"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern"), [("arm", "pretrain/ltr/seed-1"), ("row", "finetune/ltr/*/*/seed-1")]
+)
+def test_lines_that_changed_between_runs_bar_the_row(
+    experiment: Experiment, root: Path, kind: str, pattern: str
+) -> None:
+    change(root, pattern, **{f"{kind}_delta__new": 1})
+    assert f"the runs of ltr were made from 2 versions of its {kind}" in judgement_note(
+        mrpc(experiment, root)
+    )
+
+
+def test_two_rows_of_one_arm_from_different_encoders(
+    experiment: Experiment, make_runs: Callable[..., Path]
+) -> None:
+    """A row may keep its arm's name when its encoder is given: the arm's other rows then began from
+    another one.
+    """
+    root = make_runs({("ltr", "squad_v1"): 20.0, ("ltr_bilstm", "squad_v1"): 25.0})
+    for row, encoder in (("ltr", "one"), ("ltr_bilstm", "one"), ("ltr_bilstm", "another")):
+        change(
+            root,
+            f"finetune/{row}/*/*/*",
+            config__initialisation="pretrained",
+            inputs__encoder=encoder,
+        )
+        reason = why_not(build_table(experiment, find(root)), "ltr", "ltr_bilstm", ("squad_v1",))
+        assert ("stand for one encoder, and began from different ones" in reason) == (
+            encoder == "another"
+        )
+
+
+def test_encoders_that_are_not_one_a_seed_are_named(experiment: Experiment, root: Path) -> None:
+    change(
+        root, "finetune/mlm/*/*/*", config__initialisation="pretrained", config__encoder_arm="mlm"
+    )
+    change(root, "finetune/mlm/pretrain-seed-1/*/seed-1", inputs__encoder="e1")
+    change(root, "finetune/mlm/pretrain-seed-1/*/seed-2", inputs__encoder="e2")
+    assert "mlm, pre-training seed 1: its runs began with 2 different encoders" in unequal(
+        experiment, root
+    )
+    change(root, "finetune/mlm/*/*/*", inputs__encoder="e1")
+    assert "mlm: pre-training seeds 1, 2 and 3 are one and the same encoder" in unequal(
+        experiment, root
+    )
+    change(root, "pretrain/mlm/seed-2", finished="2031-01-01T00:00:00+00:00")
+    lines = [
+        line for line in unequal(experiment, root) if "trained to its end (anew since?)" in line
+    ]
+    assert len(lines) == 2 and "finetune/mlm/pretrain-seed-2/mrpc/seed-1" in lines[0]
+
+
+def test_rows_with_another_number_of_token_types_are_named(
+    experiment: Experiment, root: Path
+) -> None:
+    """An encoder that never met a second segment gives pairs one: no bar to a claim, and no
+    secret.
+    """
+    change(root, "finetune/*/*/*/*", facts__data={"token_types": 2})
+    assert unequal(experiment, root) == []
+    change(root, "finetune/ltr/*/*/*", facts__data={"token_types": 1})
+    (line,) = unequal(experiment, root)
+    assert "differ in the token types of a pair: " in line and "1 (" in line and "2 (" in line
+
+
+def test_texts_cut_to_other_lengths_are_named_and_failed_runs_are_not(
+    experiment: Experiment, root: Path
+) -> None:
+    change(root, "finetune/*/*/*/*", facts__data={"max_seq_length": 384})
+    change(root, "finetune/ltr/pretrain-seed-1/*/seed-1", facts__data={"max_seq_length": 64})
+    (line,) = problems(build_table(experiment, find(root)))["Unequal"]
+    assert "differ in the length that texts are cut to: " in line and "64 tokens (1 runs" in line
+    change(root, "finetune/ltr/pretrain-seed-1/*/seed-1", status="failed")
+    assert unequal(experiment, root) == []
+
+
+def made(root: Path, pattern: str, **environment: str) -> None:
+    """Versions, and hashes of modules where a name has a dot."""
+    modules = {name.replace("__", "."): one for name, one in environment.items() if "__" in name}
+    change(
+        root,
+        pattern,
+        modules=modules,
+        environment={k: v for k, v in environment.items() if "__" not in k},
+    )
+
+
+def test_arms_of_two_versions_of_the_code_are_not_compared(
+    experiment: Experiment, root: Path
+) -> None:
+    made(root, "pretrain/*/*", objectives__mlm="a1", models__encoder="b1")
+    made(root, "finetune/*/*/*/*", modules__spans="c1")
+    assert mrpc(experiment, root).verdict == Verdict.HOLDS
+    made(root, "pretrain/ltr/*", objectives__mlm="a2", models__encoder="b1")
+    found = mrpc(experiment, root)
+    assert found.verdict == Verdict.NOT_COMPARABLE
+    assert (
+        judgement_note(found)
+        == "other code: pre-trained with two versions of objectives.mlm, and differ_in does not say"
+        " code"
+    )
+    allowed = experiment.model_copy(update={"differ_in": ("code",)})
+    found = mrpc(allowed, root)
+    assert (
+        found.verdict == Verdict.HOLDS
+        and "pre-trained with objectives.mlm a2 against a1" in judgement_note(found)
+    )
+    made(root, "pretrain/ltr/*", objectives__mlm="a1", models__encoder="b1")
+    made(root, "finetune/ltr/*/*/*", modules__spans="c2")
+    assert "other code: fine-tuned with two versions of modules.spans" in judgement_note(
+        mrpc(experiment, root)
+    )
+
+
+def test_a_run_that_went_on_under_other_code_is_of_both_versions(
+    experiment: Experiment, root: Path
+) -> None:
+    made(root, "pretrain/*/*", objectives__mlm="a1", models__encoder="b1")
+    begun = {
+        "code": "x",
+        "modules": {"objectives.mlm": "a0", "models.encoder": "b1"},
+        "environment": {},
+    }
+    change(root, "pretrain/ltr/*", earlier_sessions=[begun])
+    found = mrpc(experiment, root)
+    assert (
+        found.verdict == Verdict.NOT_COMPARABLE
+        and "two versions of objectives.mlm, and" in judgement_note(found)
+    )
+    assert any(
+        "objectives.mlm: a0/a1 (e.g. pretrain/ltr" in line for line in unequal(experiment, root)
+    )
+    change(root, "pretrain/mlm/*", earlier_sessions=[begun])
+    assert mrpc(experiment, root).verdict == Verdict.HOLDS
+
+
+def test_modules_that_one_arm_does_not_use_are_no_difference(
+    experiment: Experiment, root: Path
+) -> None:
+    """Left to right has no masking; a run of which nothing is known differs in nothing."""
+    made(root, "pretrain/mlm/*", objectives__mlm="a1", models__encoder="b1")
+    made(root, "pretrain/ltr/*", objectives__ltr="d1", models__encoder="b1")
+    assert mrpc(experiment, root).verdict == Verdict.HOLDS and unequal(experiment, root) == []
+    made(root, "pretrain/ltr/*", models__encoder="b2")
+    made(root, "pretrain/ltr/seed-1")
+    # by the seeds that are known
+    assert "two versions of models.encoder" in judgement_note(mrpc(experiment, root))
+    made(root, "pretrain/ltr/*")
+    assert mrpc(experiment, root).verdict == Verdict.HOLDS
+
+
+def test_code_that_differs_only_between_seeds_is_no_difference_of_arms(
+    experiment: Experiment, root: Path
+) -> None:
+    for seed in (1, 2, 3):
+        made(root, f"pretrain/*/seed-{seed}", models__encoder=f"b{seed}", torch=f"2.{seed}")
+    found = mrpc(experiment, root)
+    assert (
+        found.verdict == Verdict.HOLDS
+        and "torch" not in judgement_note(found)
+        and "encoder" not in judgement_note(found)
+    )
+    (line,) = unequal(experiment, root)  # but said
+    assert line.startswith("pre-training runs were made with different torch: 2.1 (e.g. ")
+    assert "; models.encoder: b1 (e.g. pretrain/ltr/seed-1), b2 (e.g. " in line
+
+
+def test_another_environment_is_a_note(experiment: Experiment, root: Path) -> None:
+    made(root, "pretrain/*/*", torch="2.13.0", kernels="x86_64 avx2")
+    made(root, "finetune/*/*/*/*", torch="2.13.0")
+    assert "torch" not in judgement_note(mrpc(experiment, root))
+    made(root, "pretrain/ltr/seed-2", torch="2.11.0", kernels="x86_64 avx2")
+    found = mrpc(experiment, root)
+    assert (
+        found.verdict == Verdict.HOLDS
+        and "pre-trained with torch 2.11.0 against 2.13.0" in judgement_note(found)
+    )
+    assert "kernels" not in judgement_note(found)
+    made(root, "finetune/mlm/*/*/*", torch="2.11.0")
+    note = judgement_note(mrpc(experiment, root))
+    assert (
+        "pre-trained with torch 2.11.0 against 2.13.0; fine-tuned with torch 2.13.0 against 2.11.0"
+        in note
+    )

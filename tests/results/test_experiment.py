@@ -1,0 +1,492 @@
+"""What paper.yaml may say, and one sentence with file and key for everything else."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+from tests import forked
+
+from clozelab.analysis.claims import (
+    ContrastClaim,
+    EquivalenceClaim,
+    OrderClaim,
+    TrendClaim,
+    read_claim,
+)
+from clozelab.analysis.schema import Part
+from clozelab.launch.experiments import inline_configs
+from clozelab.report.wording import statistic
+from clozelab.results.experiment import (
+    find_experiment,
+    list_experiments,
+    load_experiment,
+)
+from clozelab.text.paths import EXPERIMENTS_DIR
+
+SOURCE = str(Path(__file__).parents[2] / "src")
+TABLE = """
+title: T
+source: S
+split: dev
+columns:
+  - {name: MNLI, metric: validation/accuracy, task: mnli, stand_ins: [snli_95k], benchmarks: []}
+  - {name: MRPC, metric: validation/accuracy, task: mrpc}
+  - {name: LM, from: pretrain, metric: validation/perplexity}
+  - {name: Average, mean_of: [MNLI, MRPC]}
+rows:
+  - {row: small, label: Small, arm: small, cells: [80.0, 70.0, 5.84, 75.0]}
+  - {row: base, label: Base, arm: base, cells: [82.0, 75.0, 3.99, 78.5], floor: small}
+  - {row: large, label: Large, arm: large, cells: [83.0, null, 3.23, null]}
+claims:
+  - {id: series, text: series, rows: [small, base, large], column: LM, direction: decreasing}
+  - {id: spread, text: spread, rows: [small, base], column: MNLI, direction: within, points: 1.0}
+  - {id: contrast, text: contrast, paper_delta: -3, compare: [base, small, MNLI], against: [base, small, MRPC], direction: lower}
+  - {id: each, text: each, compare: [large, [small, base], MNLI], direction: higher}
+  - {id: order, text: order, paper_delta: 2.0, compare: [base, small, MNLI], direction: higher}
+"""
+ABLATION = """
+title: How many tokens to mask
+arms:
+  rate15: {objective: mlm, objective.token.predict_prob: 0.15}
+  rate30: {objective: mlm, objective.token.predict_prob: 0.3}
+columns: [mnli, {name: loss, from: pretrain, metric: validation/loss}]
+claims:
+  - {text: masking 30 % beats 15 % on MNLI, compare: [rate30, rate15, mnli], direction: higher}
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    (folder / "paper.yaml").write_text(text)
+    return folder
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def test_four_kinds_of_claims(tmp_path: Path) -> None:
+    series, spread, contrast, each, order = load_experiment(write(tmp_path, TABLE)).claims
+    assert isinstance(series, TrendClaim) and isinstance(spread, EquivalenceClaim)
+    assert isinstance(contrast, ContrastClaim)
+    assert isinstance(each, OrderClaim) and isinstance(order, OrderClaim)
+    assert series.pairs == [("base", "small"), ("large", "base")]
+    assert spread.points == 1.0
+    assert contrast.against == ("base", "small", "MRPC") and contrast.pairs == [("base", "small")]
+    assert each.pairs == [("large", "small"), ("large", "base")]
+    assert order.pairs == [("base", "small")] and order.paper_delta == 2.0
+
+
+def test_three_kinds_of_columns(tmp_path: Path) -> None:
+    mnli, mrpc, facts, mean = load_experiment(write(tmp_path, TABLE)).columns
+    assert (facts.unit, mnli.unit) == ("perplexity", "percent") and mean.parts == (
+        (Part("MNLI"),),
+        (Part("MRPC"),),
+    )
+    assert [bool(one.task) for one in (mnli, mrpc, facts, mean)] == [True, True, False, False]
+    assert (
+        mnli.accepts("snli_95k", None)
+        and mnli.accepts("x", "mnli")
+        and not mnli.accepts("mrpc", None)
+    )
+    assert not mean.accepts("", None)
+
+
+def test_an_ablation_of_one_number_is_one_file(tmp_path: Path) -> None:
+    found = load_experiment(write(tmp_path, ABLATION))
+    assert [(row.name, row.label, row.arm, row.cells, row.floor) for row in found.rows] == [
+        ("rate15", "rate15", "rate15", (None, None), "random"),
+        ("rate30", "rate30", "rate30", (None, None), "random"),
+        ("random", "No pre-training", None, (None, None), None),
+    ]
+    assert found.columns[0].task == "mnli" and not found.has_paper
+    own = "rows: [{row: half, arm: rate30, set: {encoder_fraction: 0.5}}]\n"
+    (row,) = load_experiment(write(tmp_path, ABLATION.split("claims")[0] + own)).rows
+    assert row.delta == {"encoder_fraction": 0.5} and row.label == "half"
+
+
+@pytest.mark.parametrize("delta", ["null", "0", "0.0"])
+@pytest.mark.parametrize("direction", ["lower", "higher"])
+def test_a_size_of_none_contradicts_no_direction(delta: str, direction: str) -> None:
+    claim = {
+        "text": "t",
+        "compare": ["a", "b", "C"],
+        "direction": direction,
+        "paper_delta": None if delta == "null" else float(delta),
+    }
+    assert not read_claim(claim).paper_delta
+
+
+@pytest.mark.parametrize(
+    ("line", "matched"),
+    [("", ("steps", "tokens")), ("matched_by: tokens", ("tokens",)), ("matched_by: none", ())],
+)
+def test_what_arms_are_matched_by(tmp_path: Path, line: str, matched: tuple[str, ...]) -> None:
+    found = load_experiment(write(tmp_path, f"{TABLE}{line}\n"))
+    assert found.matched == matched and ("phases.*.steps" in found.free_keys) == (
+        "steps" not in matched
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("", ""),
+        ("seeds: 5\naveraging: mean", "means of 5 runs a cell"),
+        ("seeds: 5\naveraging: median", "medians of 5 runs a cell"),
+        ("averaging: best", "the best of several runs a cell"),
+        ("seeds: 1", "over 1 run a cell"),
+    ],
+)
+def test_what_the_papers_cells_are_of_its_runs(tmp_path: Path, lines: str, words: str) -> None:
+    assert statistic(load_experiment(write(tmp_path, f"{TABLE}{lines}\n"))) == words
+
+
+MNLI = (
+    "{name: MNLI, metric: validation/accuracy, task: mnli, stand_ins: [snli_95k], benchmarks: []}"
+)
+SERIES, ORDERED = (
+    "rows: [small, base, large], column: LM",
+    "compare: [base, small, MNLI], direction: higher",
+)
+REFUSED = [
+    ("split: dev", "split: dve", "split is 'dve'; it is dev or test"),
+    (
+        "split: dev",
+        "split: dev\nmatched_by: luck",
+        "matched_by is 'luck'; it is one of steps, tokens,",
+    ),
+    (
+        "split: dev",
+        "split: dev\nseeds: many",
+        "seeds is 'many'; it is the number of runs behind a cell",
+    ),
+    ("split: dev", "split: dev\nseeds: 0", "seeds is 0; it is the number of runs behind a cell"),
+    (
+        "split: dev",
+        "split: dev\naveraging: average",
+        "averaging is 'average'; it is one of mean, median, best",
+    ),
+    (
+        "split: dev",
+        "split: dev\ndiffer_in: epochs",
+        "differ_in is 'epochs'; it is a list of settings",
+    ),
+    ("title: T", "titel: T", "has no key 'titel'; did you mean 'title'?"),
+    ("title: T", "name: T", "has no key 'name'; an experiment is called as its folder"),
+    (
+        "split: dev",
+        "split: dev\narms: [a]",
+        "arms is .'a'.; it is a mapping of arms, each a mapping of settings",
+    ),
+    (
+        "split: dev",
+        "split: dev\nsweeps: {finetun: {}}",
+        "sweeps: has no key 'finetun'; did you mean 'finetune'?",
+    ),
+    (
+        MNLI,
+        MNLI.replace("[snli_95k]", "snli_95k"),
+        "columns.0.stand_ins is 'snli_95k'; it is a list of tasks",
+    ),
+    (MNLI, MNLI.replace("]}", "], split: tset}"), "columns.0.split is 'tset'; it is dev or test"),
+    (MNLI, MNLI.replace("task:", "tasks:"), "columns.0: has no key 'tasks'; did you mean 'task'?"),
+    (
+        MNLI,
+        MNLI.replace("task: mnli,", ""),
+        "columns.0: a column has one of task, from: pretrain and mean_of",
+    ),
+    (
+        "from: pretrain",
+        "from: pretraining",
+        "columns.2.from is 'pretraining'; it is pretrain, evaluate, or left out",
+    ),
+    (", metric: validation/perplexity", "", "columns.2: a column from pretrain has a metric"),
+    (
+        "[MNLI, MRPC]",
+        "[MNLI, MRPCC]",
+        "columns.3: mean_of: 'MRPCC' is none .* did you mean 'MRPC'?",
+    ),
+    ("[MNLI, MRPC]", "[MNLI, LM]", "columns.3: mean_of: 'LM' is none of the tasks' columns"),
+    (
+        "task: mrpc",
+        "task: mrpc, from: evaluate",
+        "columns.3: mean_of: tasks and measures have seeds of their own",
+    ),
+    (
+        "[MNLI, MRPC]",
+        "[MNLI, [MRPC, MRPC]]",
+        "columns.3.mean_of: it is a list of two or more different columns",
+    ),
+    (
+        "[MNLI, MRPC]",
+        "[[MNLI, MRPC]]",
+        "columns.3.mean_of: it is a list of two or more different columns",
+    ),
+    (
+        "[MNLI, MRPC]",
+        "MNLI",
+        "columns.3.mean_of: it is a list of two or more different columns, not 'MNLI'",
+    ),
+    (
+        "[MNLI, MRPC]",
+        "[MNLI, MRPC], stand_ins: [x]",
+        "columns.3: stand_ins, benchmarks and a metric belong to a",
+    ),
+    ("name: MRPC", "name: MNLI", "columns: name 'MNLI' is there twice"),
+    ("3.99, 78.5]", "3.99]", "rows.1: 3 cells for 4 columns"),
+    ("3.99, 78.5]", "3.99, high]", "rows.1.cells.3 is 'high'; it is a list with a number, or null"),
+    (
+        "floor: small",
+        "floor: smal",
+        "rows.1: floor: 'smal' is none of the rows; did you mean 'small'?",
+    ),
+    ("row: base,", "row: small,", "rows: row 'small' is there twice"),
+    ("row: base,", "", "rows.1: lacks row, the row's name"),
+    (
+        "decreasing",
+        "down",
+        "claims.0.direction is 'down'; it is lower, higher or crosses with compare",
+    ),
+    (
+        "decreasing",
+        "lower",
+        "claims.0: direction is 'lower'; with rows it is increasing, decreasing or within",
+    ),
+    (
+        "decreasing",
+        "decreasing, points: 1.0",
+        "claims.0: points, a number above 0, belongs to direction: within",
+    ),
+    (
+        "decreasing",
+        "decreasing, paper_delta: -1.5",
+        "claims.0: paper_delta is -1.5; of several differences it is null",
+    ),
+    (
+        SERIES,
+        "rows: [small], column: LM",
+        "claims.0: a claim needs two or more different rows, not small",
+    ),
+    (
+        SERIES,
+        "rows: [small, small], column: LM",
+        "claims.0: a claim needs two or more different rows",
+    ),
+    (
+        SERIES,
+        "rows: [small, bas], column: LM",
+        "claims.0: 'bas' is none of the rows; did you mean 'base'?",
+    ),
+    (SERIES, SERIES.replace("LM", "L"), "claims.0: 'L' is none of the columns; did you mean 'LM'?"),
+    (SERIES, "rows: [small, base]", "claims.0: lacks column, a column's name, or all"),
+    (
+        "points: 1.0",
+        "points: 0",
+        "claims.1: points, a number above 0, belongs to direction: within",
+    ),
+    ("points: 1.0", "points: true", "claims.1.points is True; it is a number above 0"),
+    (
+        "small, MRPC], direction: lower",
+        "small, LM], direction: lower",
+        "claims.2: compare is in percent and against",
+    ),
+    (
+        "small, MRPC], direction: lower",
+        "small, all], direction: lower",
+        "claims.2: against: 'all' is none of",
+    ),
+    (
+        "small, MRPC], direction: lower",
+        "small, MNLI], direction: lower",
+        "claims.2: against is the same difference as",
+    ),
+    ("[base, small, MRPC]", "[base, MRPC]", "claims.2.against.2 is .*; it is .row, row, column."),
+    ("[base, small, MRPC]", "[base, base, MRPC]", "claims.2: against compares 'base' with itself"),
+    (
+        "paper_delta: -3",
+        "paper_delta: 3",
+        "claims.2: paper_delta is 3 and direction is lower: .* is wrong",
+    ),
+    ("paper_delta: -3", "paper_delta: -7", "claims.2: paper_delta is -7, and its cells say -3$"),
+    (
+        "[small, base], MNLI]",
+        "[small, small], MNLI]",
+        "claims.3: a claim needs two or more different rows",
+    ),
+    (
+        "[small, base], MNLI]",
+        "[small, large], MNLI]",
+        "claims.3: a claim needs two or more different rows",
+    ),
+    ("[small, base], MNLI]", "[small, base]]", "claims.3: compare is .row, row, column. or"),
+    (
+        ORDERED,
+        ORDERED.replace("base, small", "base, base"),
+        "claims.4: a claim needs two or more different rows",
+    ),
+    (
+        ORDERED,
+        ORDERED.replace("higher", "within"),
+        "claims.4: direction is 'within'; with compare it is lower",
+    ),
+    (
+        ORDERED,
+        ORDERED.replace("MNLI", "all"),
+        "claims.4: paper_delta is 2; of several differences it is null",
+    ),
+    (
+        "paper_delta: 2.0",
+        "paper_delta: lots",
+        "claims.4.paper_delta is 'lots'; it is a number in the column's unit",
+    ),
+    ("paper_delta: 2.0", "paper_delta: 20", "claims.4: paper_delta is 20, and its cells say 2$"),
+    ("paper_delta: 2.0", "size: 2.0", "claims.4: has no key 'size'; there are "),
+    ("id: order", "id: each", "claims: id 'each' is there twice"),
+    ("text: order", "text: each", "claims: text 'each' is there twice"),
+    ("title: T", "title: [T", "is not valid YAML"),
+    ("title: T", "title: T\nclaims: []", "is not valid YAML: the key 'claims' is there twice"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), REFUSED)
+def test_a_slip_in_the_table_is_refused_in_one_sentence(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    write(tmp_path, TABLE)
+    edit(tmp_path / "paper.yaml", old, new)
+    place = re.escape(str(tmp_path / "paper.yaml"))
+    with pytest.raises(ValueError, match=rf"^{place}:? " + message.replace("?", r"\?")):
+        find_experiment(str(tmp_path))
+
+
+BESIDE = [
+    (
+        "row/mlm.yaml",
+        ": mlm\nhead",
+        ": mlmm\nhead",
+        "encoder_arm is 'mlmm', and paper.yaml says arm: 'mlm' of this row",
+    ),
+    (
+        "row/mlm.yaml",
+        ": mlm\nhead",
+        ": ltr\nhead",
+        "encoder_arm is 'ltr', and paper.yaml says arm: 'mlm' of this row",
+    ),
+    (
+        "row/mlm.yaml",
+        ": mlm\nhead",
+        ": null\nhead",
+        "encoder_arm is null, and paper.yaml says arm: 'mlm' of this row",
+    ),
+    (
+        "row/random.yaml",
+        "on: random",
+        "on: pretrained",
+        "encoder_arm is 'mlm', and paper.yaml says arm: null",
+    ),
+    (
+        "row/ltr.yaml",
+        "row: ltr",
+        "row: lrt",
+        "it says row: 'lrt'; rows are called as their files, so 'ltr'",
+    ),
+    ("arm/ltr.yaml", "arm: ltr", "arm: [ltr", "is not valid YAML"),
+    (
+        "paper.yaml",
+        "floor: random_bilstm}",
+        "floor: random_bilstm, set: {encoder_arm: lrt}}",
+        "encoder_arm: 'lrt' is none of the arms; did you mean 'ltr'?",
+    ),
+    (
+        "paper.yaml",
+        "{row: random,",
+        "{row: randm,",
+        "rows.0: floor: 'random' is none of the rows; did you mean 'random_bilstm'?",
+    ),
+]
+
+
+@pytest.fixture
+def table5(tmp_path: Path) -> Path:
+    """Table 5 with a file for each arm and row."""
+    folder = Path(
+        shutil.copytree(EXPERIMENTS_DIR / "table5_pretraining_tasks", tmp_path / "experiment")
+    )
+    for name, config in inline_configs(folder).items():
+        if "/" in name:
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / f"{name}.yaml").write_text("# @package _global_\n" + yaml.safe_dump(config))
+    text = (folder / "paper.yaml").read_text()
+    text = re.sub(r"arms:\n(  .*\n)*", "", re.sub(r", set: {.*}}", "}", text))
+    return write(folder, text)
+
+
+@pytest.mark.parametrize(("file", "old", "new", "message"), BESIDE)
+def test_a_slip_beside_the_table_is_refused(
+    table5: Path, file: str, old: str, new: str, message: str
+) -> None:
+    edit(table5 / file, old, new)
+    with pytest.raises(
+        ValueError, match=f"{re.escape(str(table5 / file))}.*" + message.replace("?", r"\?")
+    ):
+        find_experiment(str(table5))
+
+
+def test_an_arm_without_its_file_would_stay_empty(table5: Path) -> None:
+    (table5 / "arm/ltr.yaml").rename(table5 / "arm/mine.yaml")
+    edit(table5 / "arm/mine.yaml", "arm: ltr", "arm: mine")
+    with pytest.raises(ValueError, match="encoder_arm: 'ltr' is none of the arms"):
+        find_experiment(str(table5))
+
+
+@pytest.mark.parametrize("verb", ["plan", "report"])
+def test_a_verb_that_opens_an_experiment_refuses(table5: Path, verb: str) -> None:
+    edit(table5 / "row/mlm.yaml", ": mlm\nhead", ": mlmm\nhead")
+    words = [sys.executable, "-m", "clozelab", verb, str(table5), f"runs_dir={table5}/runs"]
+    done = forked.run(
+        words, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": SOURCE}
+    )
+    assert done.returncode == 1 and not done.stdout and not (table5 / "runs").exists()
+    assert f"error: {table5}/row/mlm.yaml: encoder_arm is 'mlmm'" in done.stderr
+
+
+def test_what_is_left_open_is_no_slip(table5: Path) -> None:
+    """An interpolated arm, a glob, a group of the experiment's own, a set that no task here reads,
+    a module's score.
+    """
+    edit(table5 / "row/mlm.yaml", "encoder_arm: mlm", "encoder_arm: ${row}")
+    edit(table5 / "sweep_pretrain.yaml", "arm: mlm_nsp,mlm,ltr", "arm: glob(*)\n      flavour: one")
+    edit(table5 / "paper.yaml", "accuracy, task: sst2", "bleu, task: fremde_daten")
+    edit(
+        table5 / "paper.yaml",
+        "split: dev\n",
+        "split: dev\ndiffer_in: [task.data, 'phases.*.steps']\n",
+    )
+    (table5 / "flavour").mkdir()
+    assert find_experiment(str(table5)) == table5
+
+
+def test_opening_every_experiment_imports_neither_torch_nor_hydra() -> None:
+    code = (
+        "import sys\nfrom clozelab.results.experiment import find_experiment\n"
+        f"[find_experiment(name) for name in {list_experiments()!r}]\n"
+        "assert not {'torch', 'hydra', 'omegaconf', 'scipy'} & sys.modules.keys()\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": SOURCE}
+    )
+
+
+def test_the_whole_file_that_the_page_shows_can_be_read(tmp_path: Path) -> None:
+    page = (Path(SOURCE).parent / "docs" / "claims.md").read_text()
+    shown = page.split("## A whole paper.yaml")[1].split("```yaml\n")[1].split("```")[0]
+    assert len(load_experiment(write(tmp_path, shown)).claims) == 1

@@ -1,0 +1,298 @@
+"""Every look at other seeds is noted beside the runs, and what is decided after seeds were added is
+exploratory.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from scipy import stats
+from tests.results.words import judgement_note, verdict_label
+
+from clozelab.analysis.history import ANALYSIS_LOG
+from clozelab.analysis.verdicts import Judgement, Verdict
+from clozelab.report.render import Report, write_latex, write_report
+from clozelab.results.analyses import run_interim_analysis
+from clozelab.results.experiment import find_experiment, load_experiment
+from clozelab.stages.report import print_page
+
+FILE = importlib.util.spec_from_file_location(
+    "looks", Path(__file__).parents[2] / "benchmarks" / "looks.py"
+)
+assert FILE is not None and FILE.loader is not None
+simulation = importlib.util.module_from_spec(FILE)
+FILE.loader.exec_module(simulation)
+MEANS = {("mlm", "mrpc"): 80.0, ("ltr", "mrpc"): 70.0, ("mlm_nsp", "mrpc"): 80.0}
+
+
+@pytest.fixture(autouse=True)
+def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
+
+
+def written(root: Path, target: str = "report") -> Report:
+    experiment = load_experiment(find_experiment("table5_pretraining_tasks"))
+    return write_report(experiment, root, root / target, scale="demo")
+
+
+def claim(report: Report) -> Judgement:
+    return next(one for one in report.judgements if one.claim.id == "ltr_hurts_mrpc")
+
+
+def test_a_claim_that_is_worded_after_a_look_is_exploratory(
+    make_runs: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Other rows, another direction, another margin or another place in the order; another sentence
+    is none.
+    """
+    root, folder = make_runs(MEANS), tmp_path / "table5_pretraining_tasks"
+    shutil.copytree(find_experiment("table5_pretraining_tasks"), folder)
+    path, seen = folder / "paper.yaml", {}
+    text = path.read_text()
+    within = (
+        "  - {id: near, text: NSP leaves MRPC, rows: [mlm_nsp, mlm], column: MRPC, direction:"
+        " within, points: 9}"
+    )
+    mine = (
+        "text: left-to-right costs MRPC, paper_delta: -9.0, compare: [ltr, mlm, MRPC], direction:"
+        " lower"
+    )
+    path.write_text(f"{text.rstrip()}\n{within}\n")
+    for change in (
+        ("", ""),
+        (mine, mine.replace("left-to-right", "LTR")),
+        (mine, mine.replace("lower", "higher").replace("paper_delta: -9.0, ", "")),
+        ("ltr_hurts_mrpc, text", "ltr_hurts_mrpc, primary: true, text"),
+        ("points: 9", "points: 5"),
+    ):
+        path.write_text(f"{text.rstrip()}\n{within}\n".replace(*change))
+        found = write_report(
+            load_experiment(folder), root, root / "report", scale="demo"
+        ).judgements
+        seen[change[1]] = {one.claim.id: judgement_note(one) for one in found if one.is_exploratory}
+    first, sentence, direction, place, margin = seen.values()
+    assert first == sentence == {}
+    assert [*direction] == [*place] == ["ltr_hurts_mrpc"] and [*margin] == ["near"]
+    assert all(
+        "claimed after a look at its numbers (20" in note
+        for note in (*direction.values(), *margin.values())
+    )
+    # a name is no claim
+    nameless = re.sub(r"\{id: \w+, text: ", "{text: now ", f"{text.rstrip()}\n{within}\n")
+    path.write_text(nameless)
+    found = write_report(load_experiment(folder), root, root / "report", scale="demo").judgements
+    assert not any(one.is_exploratory for one in found)
+    look, *_ = noted(root)
+    # of a look that did not note them
+    (root / ANALYSIS_LOG).write_text(json.dumps(look | {"claims": {}}) + "\n")
+    found = write_report(load_experiment(folder), root, root / "report", scale="demo").judgements
+    assert not any(one.is_exploratory for one in found)
+
+
+def add_seed(root: Path, writers: Any, seed: int) -> None:
+    for arm in ("mlm_nsp", "mlm", "ltr"):
+        if not (root / "pretrain" / arm / f"seed-{seed}").exists():
+            writers.pretrain(root, arm, seed)
+    for (row, task), mean in MEANS.items():
+        for restart in (1, 2):
+            writers.finetune(
+                root,
+                row,
+                task,
+                (seed, restart),
+                mean + 0.3 * (seed % 3) * (row == "ltr") + 0.1 * restart,
+            )
+
+
+def noted(root: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (root / ANALYSIS_LOG).read_text().splitlines()]
+
+
+def test_a_verdict_after_seeds_were_added_is_exploratory(
+    make_runs: Callable[..., Path], writers: Any
+) -> None:
+    root = make_runs(MEANS)
+    first = written(root)
+    assert claim(first).verdict == Verdict.HOLDS and not claim(first).is_exploratory
+    (look,) = noted(root)
+    assert look["verdicts"]["left-to-right costs MRPC (MRPC)"] == Verdict.HOLDS
+    assert set(look["seeds"].values()) == {"1 2 3/1 2"} and first.page.overview.looks.startswith(
+        "1 ("
+    )
+    add_seed(root, writers, 4)
+    second = written(root)
+    assert claim(second).verdict == Verdict.HOLDS and claim(second).is_exploratory
+    assert verdict_label(claim(second)) == "holds (exploratory)"
+    assert judgement_note(claim(second)).startswith(
+        f"seeds were added after a look at 1 2 3/1 2 ({look['time'][:10]}: holds)"
+    )
+    md, html = ((second.folder / f"report.{kind}").read_text() for kind in ("md", "html"))
+    assert "| **holds (exploratory)** | left-to-right costs MRPC" in md and "- **Looks:** 2 (" in md
+    assert (
+        '<span class="badge holds exploratory">holds (exploratory)</span>' in html
+        and "Looks:</strong> 2 (" in html
+    )
+    assert "1 holds (exploratory)" in second.page.overview.summary
+    tex = write_latex(second.page, second.folder / "report.tex").read_text()
+    assert "holds (exploratory)" in tex and "Looks: 2 (" in tex
+    console = Console(width=160, file=io.StringIO())
+    print_page(second.page, console)
+    shown = " ".join(console.file.getvalue().split())
+    assert "(exploratory)" in shown and "looks: 2 (" in shown
+    assert "no run on MNLI-m or a stand-in for it" in shown and "nothing: –" not in shown, (
+        "why nothing is judged"
+    )
+
+
+def test_the_same_data_again_is_no_new_look(make_runs: Callable[..., Path], writers: Any) -> None:
+    root = make_runs(MEANS)
+    for _ in range(3):
+        assert not claim(written(root)).is_exploratory
+    assert len(noted(root)) == 1
+    add_seed(root, writers, 4)
+    # The note lies beside the runs: another report folder, or none, does not begin the count anew.
+    shutil.rmtree(root / "report")
+    assert all(
+        claim(written(root, target)).is_exploratory for target in ("report", "elsewhere", "report")
+    )
+    assert len(noted(root)) == 2
+    # The data of the first look are what they were then.
+    for path in root.glob("*/*/*seed-4"):
+        shutil.rmtree(path)
+    assert not claim(written(root)).is_exploratory and len(noted(root)) == 2
+
+
+def test_a_gap_that_is_filled_is_no_new_look(make_runs: Callable[..., Path], writers: Any) -> None:
+    """A job that failed and ran later adds no seed."""
+    root = make_runs(MEANS)
+    gap = root / "finetune/mlm/pretrain-seed-2/mrpc/seed-1"
+    shutil.move(gap, root.parent / "aside")
+    assert len(written(root).table.cells["mlm", "mrpc"].scores) == 5
+    shutil.move(root.parent / "aside", gap)
+    assert not claim(written(root)).is_exploratory and len(noted(root)) == 1
+
+
+def test_one_seed_is_no_look(make_runs: Callable[..., Path], writers: Any) -> None:
+    """It decides nothing whatever it shows, so a test that follows is the first."""
+    root = make_runs(MEANS, pretrain_seeds=(1,))
+    report = written(root)
+    assert (
+        claim(report).verdict == Verdict.ONE_SEED
+        and not report.page.overview.looks
+        and not (root / ANALYSIS_LOG).exists()
+    )
+    for seed in (2, 3, 4):
+        add_seed(root, writers, seed)
+    assert verdict_label(claim(written(root))) == Verdict.HOLDS
+
+
+def test_other_claims_are_not_touched(make_runs: Callable[..., Path], writers: Any) -> None:
+    """Seeds of one column alone: the claims about another were looked at once."""
+    root = make_runs(MEANS | {("ltr_bilstm", "squad_v1"): 80.0, ("ltr", "squad_v1"): 70.0})
+    written(root)
+    add_seed(root, writers, 4)
+    found = {one.claim.id: verdict_label(one) for one in written(root).judgements}
+    assert (
+        found["bilstm_helps_squad"] == Verdict.HOLDS
+        and found["ltr_hurts_mrpc"] == "holds (exploratory)"
+    )
+
+
+def test_a_damaged_line_counts_as_a_look(make_runs: Callable[..., Path], writers: Any) -> None:
+    root = make_runs(MEANS)
+    written(root)
+    text = (root / ANALYSIS_LOG).read_text()
+    (root / ANALYSIS_LOG).write_text(text + text[: len(text) // 2])
+    add_seed(root, writers, 4)
+    report = written(root)
+    assert claim(report).is_exploratory and report.page.overview.looks.startswith("3 (")
+    assert "unreadable" in report.page.overview.looks
+    assert written(root).page.overview.looks == report.page.overview.looks, (
+        "the look was noted on a line of its own"
+    )
+
+
+def test_a_look_that_cannot_be_noted_is_said(make_runs: Callable[..., Path]) -> None:
+    root = make_runs(MEANS)
+    (root / ANALYSIS_LOG).mkdir()
+    assert "could not be noted" in written(root).page.problems["Looks"][0]
+
+
+# Simulated, through the real judge. benchmarks/looks.py has the longer run that docs/results
+# publishes.
+
+
+def test_seeds_that_are_added_after_a_look_bring_false_verdicts(tmp_path: Path) -> None:
+    """Why such verdicts are called exploratory: one look keeps to 5 %, looking at every seed does
+    not.
+    """
+    experiment, draw, tables = (
+        simulation.make_experiment(tmp_path / "null", 1),
+        np.random.default_rng(1),
+        100,
+    )
+    seen = [
+        list(simulation.looks(experiment, draw.normal(size=(1, 10)), simulation.one_more, 9))
+        for _ in range(tables)
+    ]
+    first, ever = (
+        sum(simulation.is_false(one[0]) for one in seen),
+        sum(any(map(simulation.is_false, one)) for one in seen),
+    )
+    assert first <= stats.binom.ppf(0.995, tables, 0.05) < ever
+
+
+@pytest.mark.parametrize(("claims", "mean", "sd"), [(1, 1.0, 1.0), (4, 1.5, 1.2)])
+def test_four_of_five_repetitions_decide_at_the_forecast(
+    tmp_path: Path, claims: int, mean: float, sd: float
+) -> None:
+    """Half of them did at the former forecast."""
+    experiment, draw, cases = (
+        simulation.make_experiment(tmp_path / "power", claims),
+        np.random.default_rng(2),
+        120,
+    )
+    shape = np.array([-1.0, 0.0, 1.0])
+    seen = np.tile(mean + sd * shape, (claims, 1)) + 1e-6 * draw.normal(size=(claims, 3))
+    found = simulation.judged(experiment, seen, 3)
+    assert {one.verdict for one in found} == {Verdict.INCONCLUSIVE}
+
+    def decided(count: int) -> float:
+        drawn = (
+            simulation.judged(experiment, draw.normal(mean, sd, (claims, count)), count)
+            for _ in range(cases)
+        )
+        return float(
+            np.mean(
+                [
+                    one.verdict in (Verdict.HOLDS, Verdict.CONTRADICTED)
+                    for table in drawn
+                    for one in table
+                ]
+            )
+        )
+
+    (count,) = {one.decisive_seeds for one in found}
+    assert count is not None
+    assert decided(count) >= 0.75 and decided(min(simulation.former(found))) < 0.7
+
+
+def test_a_look_changes_no_judgement_but_its_name(make_runs: Callable[..., Path]) -> None:
+    from clozelab.analysis.verdicts import judge
+    from clozelab.results.table import build_table
+    from clozelab.runs.find import find
+
+    table = build_table(
+        load_experiment(find_experiment("table5_pretraining_tasks")), find(make_runs(MEANS))
+    )
+    assert judge(table) == run_interim_analysis(table).judgements

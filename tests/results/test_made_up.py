@@ -1,0 +1,491 @@
+"""Verdicts over records that are made up here: seeds of two kinds, units, looks, and what a plan
+says of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.results.words import cell_note, forecast, judgement_note, role_of
+
+from clozelab.analysis.verdicts import Judgement, Verdict, detectable_difference, judge
+from clozelab.planning.choice import ask
+from clozelab.results.analyses import run_interim_analysis
+from clozelab.results.experiment import Experiment, find_experiment, load_experiment
+from clozelab.results.table import build_table
+from clozelab.runs.find import Runs
+from clozelab.runs.record import Record, Score
+from clozelab.stages.reproduce import nearest
+
+METRIC = "validation/accuracy"
+BITS = "validation/bits_per_character"
+TASK = {"name": "task", "task": "task", "metric": METRIC}
+
+
+@pytest.fixture
+def declare(tmp_path: Path) -> Any:
+    """An experiment with rows a, b and c, and one claim unless others are said: b above a on the
+    task.
+    """
+
+    def make(**said: Any) -> Experiment:
+        folder = tmp_path / f"mine-{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        usual: dict[str, Any] = {
+            "columns": [TASK],
+            "arms": {row: {} for row in "abc"},
+            "matched_by": "none",
+            "rows": [{"row": row, "arm": row} for row in "abc"],
+            "claims": [claim("t", "b", "a")],
+        }
+        (folder / "paper.yaml").write_text(json.dumps(usual | said))
+        return load_experiment(folder)
+
+    return make
+
+
+def claim(text: str, one: str, other: str, **more: Any) -> dict[str, Any]:
+    return {"text": text, "compare": [one, other, "task"], "direction": "higher"} | more
+
+
+def run(
+    stage: str, scores: dict[str, float], facts: dict[str, Any] | None = None, **config: Any
+) -> Record:
+    units = {
+        key: Score.of(key, are_shares=False).model_copy(update={"value": one})
+        for key, one in scores.items()
+    }
+    place = Path("none") / "-".join(str(one) for one in config.values()).replace("/", "_")
+    return Record.model_construct(
+        status="complete",
+        stage=stage,
+        scale="",
+        fingerprint="f",
+        results_version=0,
+        config=config,
+        inputs={},
+        metric=next(iter(scores), METRIC),
+        scores=units,
+        facts=facts or {},
+        folder=place,
+        arm_delta={},
+        row_delta={},
+        started="2030-01-01T00:00:00+00:00",
+    )
+
+
+def tuned(
+    row: str, seed: int, score: float, *, task: str = "task", metric: str = METRIC, again: int = 1
+) -> Record:
+    return run(
+        "finetune", {metric: score}, row=row, task={"name": task}, pretrain_seed=seed, seed=again
+    )
+
+
+def judged(experiment: Experiment, records: Sequence[Record]) -> dict[str, Judgement]:
+    return {
+        one.claim.id or one.claim.text: one
+        for one in judge(build_table(experiment, Runs(Path("none"), records)))
+    }
+
+
+def test_a_difference_across_stages_takes_all_fine_tuning_seeds() -> None:
+    key, records = "validation/spearman", []
+    for seed in (1, 2, 3):
+        for row, frozen in (("mean", 40 + 0.2 * seed), ("cls", 36 + 0.3 * seed)):
+            measure = {"name": "similarity"}
+            records.append(
+                run("evaluate", {key: frozen}, row=row, measure=measure, pretrain_seed=seed, seed=1)
+            )
+        for again in (1, 2):
+            mean, cls = 60 + 0.1 * seed + 2 * (again == 2), 59 + 0.15 * seed - 8 * (again == 2)
+            for row, score in (("mean", mean), ("cls", cls)):
+                records.append(
+                    tuned(row, seed, score, task="stsb_siamese", metric=key, again=again)
+                )
+    experiment = load_experiment(find_experiment("sentence_embeddings"))
+    found = judged(experiment, records)["training_narrows"]
+    assert found.difference is not None and found.difference.mean == pytest.approx(5.9 - 3.8)
+    assert (
+        found.verdict == Verdict.CONTRADICTED
+    )  # by the first fine-tuning seed alone it would hold
+    lacking = [one for one in records if (one.name, one.seed) != ("cls", 2)]
+    partly = judged(experiment, lacking)["training_narrows"]
+    assert partly.difference is not None and partly.difference.mean == pytest.approx(0.9 - 3.8)
+    for one in records:  # collapsed, its partner of the same seeds is left out with it
+        one.facts["collapsed"] = (one.name, one.seed) == ("cls", 2)
+    healthy = judged(experiment, records)["training_narrows"]
+    assert "without collapsed runs −2.9" in judgement_note(healthy)
+
+
+def test_losses_of_one_source_do_not_compare_either(declare: Any) -> None:
+    key = "validation/loss/books"
+    columns = [{"name": "loss", "from": "pretrain", "metric": key}]
+    asked = {"text": "t", "compare": ["b", "a", "loss"], "direction": "lower"}
+    records = [
+        run(
+            "pretrain",
+            {},
+            {key: loss + 0.01 * seed},
+            arm=arm,
+            seed=seed,
+            objective={"token": {"predict_prob": share}},
+        )
+        for arm, share, loss in (("b", 0.15, 2.0), ("a", 0.4, 3.0))
+        for seed in (1, 2, 3)
+    ]
+    (found,) = judged(declare(columns=columns, claims=[asked]), records).values()
+    assert found.verdict == Verdict.NOT_COMPARABLE and "predict other tokens" in judgement_note(
+        found
+    )
+
+
+def test_a_mean_is_of_percent(declare: Any) -> None:
+    bits = [{"name": name, "from": "evaluate", "task": name, "metric": BITS} for name in ("m", "n")]
+    with pytest.raises(ValueError, match="mean_of: m is not in percent"):
+        declare(columns=[*bits, {"name": "M", "mean_of": ["m", "n"]}])
+
+
+def test_a_look_that_cannot_be_read_counts(declare: Any, tmp_path: Path) -> None:
+    gaps = (1.0, 1.9, 0.2, 1.6, 1.2, 1.7)
+    records = [
+        tuned(row, seed, 70 + gap * (row == "b"))
+        for seed, gap in enumerate(gaps, 1)
+        for row in "ab"
+    ]
+    (tmp_path / "looks.jsonl").write_text('{"time": "20')
+    (found,) = run_interim_analysis(build_table(declare(), Runs(tmp_path, records))).judgements
+    assert found.is_exploratory and "after a look at unknown seeds" in judgement_note(found)
+
+
+def test_seeds_after_the_last_look_decide_nothing(declare: Any) -> None:
+    """The ninth seed turns the mean around; the verdict stays that of the eighth."""
+    ruled = declare(stopping={"first": 3, "most": 8})
+    gaps = [2.2, 1.0, 3.1, 1.8, 2.4, 1.5, 2.9, 2.0, -40.0]
+    words = []
+    for count in (8, 9):
+        records = [
+            tuned(row, seed, 70 + gap * (row == "b"))
+            for seed, gap in enumerate(gaps[:count], 1)
+            for row in "ab"
+        ]
+        words.append(judged(ruled, records)["t"].verdict)
+    assert words == [Verdict.HOLDS, Verdict.HOLDS]
+
+
+def test_no_forecast_from_a_difference_of_nothing(declare: Any) -> None:
+    (found,) = judged(
+        declare(), [tuned(row, seed, 70.0) for row in "ab" for seed in (1, 2, 3)]
+    ).values()
+    assert (
+        found.verdict == Verdict.INCONCLUSIVE
+        and found.decisive_seeds is None
+        and forecast(found).startswith("more than 50")
+    )
+
+
+def test_the_next_seed_goes_where_it_can_decide(declare: Any) -> None:
+    """The primary claim is open after its last look; another one has looks left, a second primary
+    one waits.
+    """
+    claims = [
+        claim("p", "b", "a", primary=True),
+        claim("q", "c", "a", primary=True),
+        claim("r", "c", "b"),
+    ]
+    ruled = declare(claims=claims, stopping={"first": 3, "most": 6})
+    noise = (0.9, -1.1, 0.3, -0.4, 1.2, -0.8)
+    records = [
+        tuned(row, seed, 70 + noise[seed - 1] * (row == "b"))
+        for row in "ab"
+        for seed in range(1, 7)
+    ]
+    records += [tuned("c", seed, 70.5 + 0.3 * seed) for seed in (1, 2, 3)]
+    found = list(judged(ruled, records).values())
+    assert [one.verdict for one in found] == [Verdict.INCONCLUSIVE] * 3
+    chosen = nearest(found, ruled)
+    assert chosen is not None and chosen.claim.text == "r"
+
+
+def test_a_plan_counts_as_the_judge_does(declare: Any) -> None:
+    claims = [claim("t", "b", "a", primary=True), claim("u", "a", "c", primary=True)]
+    assert ask(declare(claims=claims), ["task"], 2.0).families == [[0], [1], []]
+    bits = {"name": "m", "from": "evaluate", "task": "m", "metric": BITS}
+    of_bits = {"text": "t", "compare": ["b", "a", "m"], "direction": "lower"}
+    assert ask(declare(columns=[bits], claims=[of_bits]), ["m"], 2.0).unknown == ["t"]
+
+
+def test_what_can_be_detected_is_in_points_and_under_the_rule(declare: Any) -> None:
+    columns = [TASK, {"name": "m", "from": "evaluate", "task": "m", "metric": BITS}]
+    claims = [claim("t", "b", "a"), {"text": "u", "compare": ["b", "a", "m"], "direction": "lower"}]
+    records = [
+        tuned(row, seed, 70 + (2.0 * seed) * (row == "b")) for row in "ab" for seed in (1, 2, 3)
+    ]
+    for row, seed in product("ab", (1, 2, 3)):
+        bits = {BITS: 2.0 + 0.01 * seed * (row == "b")}
+        records.append(
+            run("evaluate", bits, row=row, measure={"name": "m"}, pretrain_seed=seed, seed=1)
+        )
+    found = []
+    for more in ({}, {"stopping": {"first": 3, "most": 8}}):
+        experiment = declare(columns=columns, claims=claims, **more)
+        table = build_table(experiment, Runs(Path("none"), records))
+        detectable = detectable_difference(table, 3)
+        assert detectable is not None
+        found.append(detectable)
+    assert round(found[0].difference, 1) == 6.5 and round(found[0].sd, 1) == 2.0
+    assert found[1].difference > 11.0
+
+
+@pytest.mark.parametrize("direction", ["within", "increasing"])
+def test_a_difference_of_differences_is_higher_or_lower(declare: Any, direction: str) -> None:
+    points = {"points": 2.0} if direction == "within" else {}
+    said = {
+        "text": "t",
+        "rows": ["b", "a"],
+        "column": "task",
+        "direction": direction,
+        "against": ["b", "a", "other"],
+    }
+    columns = [TASK, {"name": "other", "task": "other", "metric": METRIC}]
+    with pytest.raises(ValueError, match="higher or lower"):
+        declare(columns=columns, claims=[said | points])
+
+
+def asked(
+    row: str, seed: int, score: float, *, measure: str = "probe", facts: Any = None, **more: Any
+) -> Record:
+    return run(
+        "evaluate",
+        {METRIC: score},
+        facts,
+        row=row,
+        measure={"name": measure},
+        pretrain_seed=seed,
+        seed=1,
+        **more,
+    )
+
+
+def measured(name: str, metric: str = METRIC, **more: Any) -> dict[str, Any]:
+    return {"name": name, "from": "evaluate", "task": "probe", "metric": metric} | more
+
+
+def records(make: Any, **more: Any) -> list[Record]:
+    return [
+        make(row, seed, base + 0.1 * seed * (row == "b"), **more)
+        for seed in (1, 2, 3)
+        for row, base in (("a", 70.0), ("b", 80.0))
+    ]
+
+
+def test_a_misspelt_metric_of_a_measure_shows_no_other_score(declare: Any) -> None:
+    experiment = declare(columns=[measured("Selectivity", "validation/selectivty")], claims=[])
+    cells = build_table(experiment, Runs(Path("none"), records(asked))).cells
+    assert not any(cell.scores for cell in cells.values())
+    assert any("lack validation/selectivty" in cell_note(cell) for cell in cells.values())
+
+
+def test_what_stands_in_for_a_measure_is_called_so(declare: Any) -> None:
+    experiment = declare(columns=[measured("Tags", stand_ins=["entities"])], claims=[])
+    table = build_table(experiment, Runs(Path("none"), records(asked, measure="entities")))
+    (column,) = table.with_results
+    assert "entities" in column.heading and role_of(column) == "stand-in for Tags"
+
+
+def test_a_task_called_as_a_measure_is_not_in_its_cell(declare: Any) -> None:
+    experiment = declare(columns=[measured("M", task="imdb")], claims=[])
+    runs = [
+        *records(tuned, task="imdb"),
+        *(asked("a", seed, 50.0, measure="imdb") for seed in (1, 2)),
+    ]
+    table = build_table(experiment, Runs(Path("none"), runs))
+    assert [*table.cells["a", table.with_results[0].key].scores.values()] == [50.0, 50.0]
+
+
+def trained(arm: str, seed: int, loss: float, **config: Any) -> Record:
+    key = "validation/loss"
+    return run(
+        "pretrain",
+        {key: loss},
+        {key: loss, "steps": 10, "tokens": 10**6},
+        arm=arm,
+        seed=seed,
+        **config,
+    )
+
+
+LOSS = {"name": "loss", "from": "pretrain", "metric": "validation/loss"}
+
+
+def test_an_encoder_on_the_way_has_not_the_last_ones_figures(declare: Any) -> None:
+    rows = [
+        {"row": "a", "arm": "a"},
+        {"row": "early", "arm": "a", "set": {"encoder_fraction": 0.1}},
+    ]
+    runs = [trained("a", seed, 3.0 + 0.1 * seed) for seed in (1, 2, 3)]
+    table = build_table(declare(columns=[LOSS], rows=rows, claims=[]), Runs(Path("none"), runs))
+    assert {
+        row: len(cell.scores)
+        for (row, key), cell in table.cells.items()
+        if key.startswith("pretrain")
+    } == {
+        "a": 3,
+        "early": 0,
+    }
+
+
+def test_the_last_phase_says_what_a_loss_is_of(declare: Any) -> None:
+    phases = {
+        arm: [{"steps": 10, "objective": {"token": {"predict_prob": p}}}]
+        for arm, p in (("a", 0.15), ("b", 0.4))
+    }
+    runs = [
+        trained(arm, seed, loss + 0.01 * seed * (arm == "b"), phases=phases[arm])
+        for seed in (1, 2, 3)
+        for arm, loss in (("a", 3.0), ("b", 3.5))
+    ]
+    said = {"text": "t", "compare": ["b", "a", "loss"], "direction": "higher"}
+    (judgement,) = judge(
+        build_table(declare(columns=[LOSS], claims=[said]), Runs(Path("none"), runs))
+    )
+    assert judgement.verdict == Verdict.NOT_COMPARABLE and "other tokens" in judgement_note(
+        judgement
+    )
+    same = [one.model_copy(update={"config": one.config | {"phases": phases["a"]}}) for one in runs]
+    (judgement,) = judge(
+        build_table(declare(columns=[LOSS], claims=[said]), Runs(Path("none"), same))
+    )
+    assert judgement.verdict == Verdict.HOLDS
+
+
+def test_a_loss_from_the_left_is_not_one_from_both_sides(declare: Any) -> None:
+    said = {"text": "t", "compare": ["b", "a", "Bits"], "direction": "higher"}
+    experiment = declare(columns=[measured("Bits")], claims=[said])
+    for sides, verdict in (
+        ({"a": True, "b": True}, Verdict.HOLDS),
+        ({"a": True, "b": False}, Verdict.NOT_COMPARABLE),
+    ):
+        runs = [
+            one.model_copy(update={"facts": {"data": {"is_causal": sides[one.config["row"]]}}})
+            for one in records(asked)
+        ]
+        (judgement,) = judge(build_table(experiment, Runs(Path("none"), runs)))
+        assert judgement.verdict == verdict
+
+
+def test_rows_of_two_arms_begin_with_two_encoders(declare: Any) -> None:
+    both = []
+    for one in records(tuned):
+        began = {"encoder_arm": one.config["row"], "initialisation": "pretrained"}
+        inputs = {"encoder": f"one-{one.config['pretrain_seed']}"}
+        both.append(one.model_copy(update={"inputs": inputs, "config": one.config | began}))
+    (judgement,) = judge(build_table(declare(), Runs(Path("none"), both)))
+    assert judgement.verdict == Verdict.NOT_COMPARABLE and "two encoders" in judgement_note(
+        judgement
+    )
+
+
+def test_a_fraction_that_no_row_sets_may_not_differ(declare: Any) -> None:
+    runs = [
+        one.model_copy(
+            update={
+                "config": (
+                    one.config | {"encoder_fraction": 0.1 if one.config["row"] == "b" else 1.0}
+                )
+            }
+        )
+        for one in records(tuned)
+    ]
+    (judgement,) = judge(build_table(declare(), Runs(Path("none"), runs)))
+    assert judgement.verdict == Verdict.NOT_COMPARABLE and "encoder_fraction" in judgement_note(
+        judgement
+    )
+
+
+def test_a_rule_that_is_dropped_after_a_look_leaves_no_plain_verdict(
+    declare: Any, tmp_path: Path
+) -> None:
+    gains = (2.0, 1.2, 2.9, 1.7)
+    runs = [
+        tuned(row, seed, 70.0 + gain * (row == "b"))
+        for seed, gain in enumerate(gains, 1)
+        for row in "ab"
+    ]
+    (tmp_path / "root").mkdir()
+    (ruled,) = run_interim_analysis(
+        build_table(declare(stopping={"first": 2, "most": 20}), Runs(tmp_path / "root", runs))
+    ).judgements
+    (free,) = run_interim_analysis(build_table(declare(), Runs(tmp_path / "root", runs))).judgements
+    assert ruled.verdict == Verdict.INCONCLUSIVE
+    assert free.is_exploratory and judgement_note(free).startswith(
+        "the stopping rule was changed after a look"
+    )
+    (again,) = run_interim_analysis(
+        build_table(declare(), Runs(tmp_path / "root", runs))
+    ).judgements
+    assert again.is_exploratory
+
+
+def test_no_verdict_from_no_number(declare: Any) -> None:
+    runs = [
+        tuned(row, seed, float("nan") if row == "b" else 70.0 + seed)
+        for seed in (1, 2, 3)
+        for row in "ab"
+    ]
+    (judgement,) = judge(build_table(declare(), Runs(Path("none"), runs)))
+    assert judgement.verdict not in (Verdict.HOLDS, Verdict.CONTRADICTED)
+
+
+def test_a_claim_whose_test_allows_for_less_after_a_look_is_exploratory(
+    declare: Any, tmp_path: Path
+) -> None:
+    """Dropped, demoted or reordered claims make p smaller; added ones and those without runs do
+    not.
+    """
+    records = [
+        tuned(row, seed, at + 0.01 * seed * at)
+        for row, at in zip("abc", (1, 50, 90), strict=True)
+        for seed in (1, 2, 3, 4, 5)
+    ]
+    first, second = claim("ab", "b", "a", primary=True), claim("bc", "c", "b", primary=True)
+    third, unrun = (
+        claim("ac", "c", "a"),
+        claim("other", "b", "a") | {"compare": ["b", "a", "task"], "direction": "lower"},
+    )
+    never = claim("never", "b", "a") | {"compare": ["b", "a", "more"]}
+    near = {
+        "text": "near",
+        "rows": ["c", "a"],
+        "column": "task",
+        "direction": "within",
+        "points": 9,
+    }
+    columns = [TASK, {**TASK, "name": "more", "task": "more"}]
+    for number, (then, now, exploratory) in enumerate(
+        [
+            ([first, second, third], [first, second, third], []),
+            # ab has one before it now, where none was
+            ([first, second, third], [second, first, third], ["bc"]),
+            ([first, second, third], [second, third], ["bc", "ac"]),
+            ([first, second, third], [first, second], ["ab", "bc"]),  # at 5 % instead of 4 %
+            ([first, second, third], [first, {**second, "primary": False}, third], ["bc", "ac"]),
+            ([first, second, third], [first, second, third, unrun], ["other"]),
+            ([first, second, third, never], [first, second, third], []),
+            ([third, near], [third], ["ac"]),  # a margin of the same rows is a test of its own
+        ]
+    ):
+        root = tmp_path / f"root-{number}"
+        root.mkdir()
+        run_interim_analysis(
+            build_table(declare(columns=columns, claims=then), Runs(root, records))
+        )
+        found = run_interim_analysis(
+            build_table(declare(columns=columns, claims=now), Runs(root, records))
+        ).judgements
+        assert [one.claim.text for one in found if one.is_exploratory] == exploratory, number

@@ -1,0 +1,220 @@
+"""Scores along pre-training: which rows belong together, how far each is, and what the report shows
+of them.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from clozelab.report.render import Report, write_latex, write_report
+from clozelab.report.summaries import arm_labels
+from clozelab.results.experiment import find_experiment, load_experiment
+from clozelab.results.series import find_series
+from clozelab.results.table import build_table
+from clozelab.runs.find import find
+from clozelab.stages.report import print_page
+
+FIGURE_5 = "figure5_training_steps"
+PERCENTS = (5, 10, 25, 50, 75, 100)
+WOBBLE = (0.0, 0.3, -0.3)
+"""Of the difference, from seed to seed."""
+
+
+@pytest.fixture
+def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spares a test about words the seconds that pictures take."""
+    monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
+
+
+@pytest.fixture
+def only_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spares a test about the picture of lines the other ones."""
+    for other in ("draw_table", "draw_sizes", "draw_curves"):
+        monkeypatch.setattr(f"clozelab.report.render.{other}", lambda *_: None)
+
+
+def make_figure(
+    root: Path,
+    writers: Any,
+    leads: Sequence[float | None],
+    seeds: Sequence[int] = (1, 2, 3),
+    task: str = "mnli",
+) -> Path:
+    """Runs in which MLM leads LTR by so many points after each of PERCENTS; None: LTR has no run
+    there.
+    """
+    for arm in ("mlm", "ltr"):
+        for seed in seeds:
+            writers.pretrain(root, arm, seed)
+    for number, (percent, lead) in enumerate(zip(PERCENTS, leads, strict=True)):
+        for seed in seeds:
+            both = {"mlm": None if lead is None else lead + WOBBLE[seed % 3], "ltr": 0.0}
+            for arm, ahead in both.items():
+                if ahead is not None:
+                    score = 60.0 + 2.0 * number + seed + ahead
+                    config = {"encoder_arm": arm, "encoder_fraction": percent / 100}
+                    writers.finetune(
+                        root, f"{arm}_{percent:02d}", task, (seed, 1), score, config=config
+                    )
+    return root
+
+
+def written(root: Path, name: str = FIGURE_5) -> Report:
+    return write_report(load_experiment(find_experiment(name)), root, root / "report", scale="demo")
+
+
+def test_lines_are_rows_that_differ_in_the_fraction_alone(tmp_path: Path, writers: Any) -> None:
+    runs = find(make_figure(tmp_path, writers, [1.0] * 6))
+    lines = find_series(load_experiment(find_experiment(FIGURE_5)), runs)
+    assert [line.name for line in lines] == ["mlm", "ltr"]
+    assert list(lines[0].rows) == [0.05, 0.1, 0.25, 0.5, 0.75, 1.0]
+    assert lines[1].rows[0.05] == "ltr_05" and lines[1].rows[1.0] == "ltr_100"
+    assert [line.floor for line in lines] == ["random", "random_ltr"]
+    for one in runs.finetune:  # rows that say something else differently are no line
+        one.row_delta = {"head": one.name}
+    assert find_series(load_experiment(find_experiment(FIGURE_5)), runs) == []
+
+
+def test_tokens_are_those_of_the_step(tmp_path: Path, writers: Any) -> None:
+    """Steps of a later phase are longer: tokens are read from the curves and not shared out
+    evenly.
+    """
+    root = make_figure(tmp_path, writers, [None] * 6, seeds=(1,))
+    for arm in ("mlm", "ltr"):
+        lines = [
+            f"{step},{1000 * step if step <= 50 else 50_000 + 19_000 * (step - 50)}"
+            for step in (20, 40, 50, 90)
+        ]
+        text = "step,tokens,seconds,key,value\n" + "".join(
+            f"{line},1.0,train/loss,2.0\n" for line in lines
+        )
+        (root / "pretrain" / arm / "seed-1" / "metrics.csv").write_text(text + "95,1")
+    found = find_series(load_experiment(find_experiment(FIGURE_5)), find(root))[0]
+    assert found.reached(found.rows) == {
+        0.05: 5_000,
+        0.1: 10_000,
+        0.25: 25_000,
+        0.5: 50_000,
+        0.75: 525_000,
+        1.0: 1_000_000,
+    }
+
+
+@pytest.mark.usefixtures("only_points")
+def test_unknown_tokens_are_not_made_up(tmp_path: Path, writers: Any) -> None:
+    root = make_figure(tmp_path, writers, [1.0] * 6)
+    for path in root.glob("pretrain/mlm/*/metrics.csv"):
+        path.unlink()
+    lines = find_series(load_experiment(find_experiment(FIGURE_5)), find(root))
+    assert lines[0].reached(lines[0].rows) == {}
+    assert len(lines[1].reached(lines[1].rows)) == 6
+    assert (written(root).folder / "points.png").is_file()
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_points_cut_to_other_lengths_are_said(tmp_path: Path, writers: Any) -> None:
+    root = make_figure(tmp_path, writers, [1.0] * 6)
+    for path in root.glob("finetune/*/*/*/*/run.json"):
+        state = json.loads(path.read_text())
+        state["facts"]["data"] = {"max_seq_length": 64 if "_50" in str(path) else 128}
+        state["row_delta"] = {"encoder_fraction": state["config"]["encoder_fraction"]}
+        path.write_text(json.dumps(state))
+    claims = (written(root).folder / "report.md").read_text().split("## The claims")[1]
+    assert "texts cut to 128 against 64 tokens" in next(
+        li for li in claims.split("\n") if "500k to 1M" in li
+    )
+    assert "texts cut" not in next(li for li in claims.split("\n") if "MLM ends above LTR" in li)
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_a_table_of_dashes_is_left_out(tmp_path: Path, writers: Any) -> None:
+    """The figure has no printed numbers: beside a stand-in's column the paper's would hold
+    nothing.
+    """
+    stood_in = written(make_figure(tmp_path / "stand-in", writers, [1.0] * 6, task="snli_95k"))
+    assert "SNLI-95k" in (text := (stood_in.folder / "report.md").read_text())
+    assert "The paper's own numbers" not in text and "MNLI-m, paper" not in text
+    empty = written(make_figure(tmp_path / "empty", writers, [None] * 6))
+    assert "MNLI-m, ours" in (empty.folder / "report.md").read_text()  # with nothing else to show
+
+
+@pytest.mark.usefixtures("only_points")
+def test_lines_begin_at_their_floors(tmp_path: Path, writers: Any) -> None:
+    root = make_figure(tmp_path, writers, [1.0] * 6)
+    without = (written(root).folder / "points.svg").read_text()
+    for seed in (1, 2, 3):
+        writers.finetune(root, "random", "mnli", (seed, 1), 40.0)
+    drawn = (written(root).folder / "points.svg").read_text()
+    assert "before any step" in drawn and "before any step" not in without
+
+
+@pytest.mark.usefixtures("only_points")
+def test_the_difference_of_two_lines_is_drawn_below_them(tmp_path: Path, writers: Any) -> None:
+    """It needs comparable rows: without pre-training runs of one arm nothing says what that has
+    seen.
+    """
+    root = make_figure(tmp_path, writers, (-5.0, None, None, 4.0, None, None), task="snli_95k")
+    report = written(root)
+    assert "mlm \u2212 ltr, points" in (report.folder / "points.svg").read_text()
+    assert "## Along pre-training" in (report.folder / "report.md").read_text()
+    assert "<h2>Along pre-training</h2>" in (report.folder / "report.html").read_text()
+    with_both = (report.folder / "points.svg").read_text()
+    for path in root.glob("pretrain/ltr/*/run.json"):
+        path.unlink()
+    assert (written(root).folder / "points.svg").read_text() != with_both
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_the_report_says_where_one_arm_overtakes_another(tmp_path: Path, writers: Any) -> None:
+    root = make_figure(tmp_path, writers, (-5.0, -3.0, 0.1, 4.0, 5.0, 6.0), task="snli_95k")
+    report = written(root)
+    text = (report.folder / "report.md").read_text()
+    tex = write_latex(report.page, tmp_path / "report.tex").read_text()
+    console = Console(width=400, file=io.StringIO())
+    print_page(report.page, console)
+    # MLM is 3 points behind at 100 k tokens and 0.1 ahead at 250 k; straight lines over the
+    # logarithm.
+    place = "at 243 k tokens"
+    assert (
+        f"mlm overtakes ltr {place}; 95 % interval: [" in text
+        and f"mlm overtakes ltr {place}" in tex
+    )
+    assert f"mlm overtakes ltr {place}" in (report.folder / "report.html").read_text()
+    assert place in console.file.getvalue() and place in (report.folder / "claims.csv").read_text()
+    # A whole run is not "MLM after 5 %".
+    assert [arm.label for arm in report.page.arms] == ["mlm", "ltr"]
+    assert report.page.costs[0].label == "pre-training mlm"
+    for path in root.glob("pretrain/ltr/*/run.json"):
+        path.write_text(
+            path.read_text().replace('"validation/loss": 4.4', '"validation/loss": 6.1')
+        )
+    assert written(root).page.problems["Not learnt"][0].startswith("ltr: a held-out loss of 6.10")
+
+
+def test_other_arms_keep_the_label_of_their_first_row(tmp_path: Path, writers: Any) -> None:
+    for arm in ("ltr", "mlm", "mine"):
+        writers.pretrain(tmp_path, arm, 1)
+    table = build_table(
+        load_experiment(find_experiment("table5_pretraining_tasks")), find(tmp_path)
+    )
+    assert arm_labels(table) == {"mlm": "No NSP", "ltr": "LTR & No NSP", "mine": "mine"}
+
+
+def test_no_points_no_section(tmp_path: Path, writers: Any) -> None:
+    writers.pretrain(tmp_path, "mlm", 1)
+    report = written(tmp_path, "table5_pretraining_tasks")
+    assert (
+        "Along pre-training"
+        not in (report.folder / "report.html").read_text()
+        + (report.folder / "report.md").read_text()
+    )
+    assert (
+        not (report.folder / "points.png").exists() and not (report.folder / "sizes.png").exists()
+    )

@@ -1,0 +1,180 @@
+"""Primary claims are tested first, at 4 %, the others keep 1 % and inherit the rest: no more
+verdicts are wrong.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+from tests.results.words import forecast, judgement_note
+
+from clozelab.analysis.verdicts import Judgement, Verdict
+from clozelab.results.experiment import Experiment, load_experiment
+
+FILE = importlib.util.spec_from_file_location(
+    "looks", Path(__file__).parents[2] / "benchmarks" / "looks.py"
+)
+assert FILE is not None and FILE.loader is not None
+simulation = importlib.util.module_from_spec(FILE)
+FILE.loader.exec_module(simulation)
+
+
+@pytest.fixture(scope="module")
+def experiments(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Experiment]:
+    """Number of primary claims -> an experiment with five claims."""
+    root = tmp_path_factory.mktemp("primary")
+    return {
+        primary: simulation.make_experiment(root / str(primary), 5, primary) for primary in (0, 2)
+    }
+
+
+def judged(experiment: Experiment, means: list[float], p: float = 0.02) -> list[Judgement]:
+    """Five seeds whose differences have these means, in the unit in which 1 has this p alone, and
+    -1 too.
+    """
+    shape = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
+    standard = shape.std(ddof=1) / 5**0.5 * stats.t.isf(p / 2, 4)
+    return list(simulation.judged(experiment, shape + standard * np.array(means)[:, None], 5))
+
+
+def test_a_primary_claim_is_tested_almost_as_if_it_were_alone(
+    experiments: dict[int, Experiment],
+) -> None:
+    found = judged(experiments[0], [1.0, 0.1, 0.1, 0.1, 0.1])
+    assert {one.verdict for one in found} == {Verdict.INCONCLUSIVE} and found[
+        0
+    ].corrected_p == pytest.approx(0.1)
+    found = judged(experiments[2], [1.0, 0.1, 0.1, 0.1, 0.1])
+    assert [one.verdict for one in found] == [Verdict.HOLDS, *[Verdict.INCONCLUSIVE] * 4]
+    assert found[0].corrected_p == pytest.approx(0.02 / 0.8)
+
+
+def test_the_order_is_that_of_the_claims(experiments: dict[int, Experiment]) -> None:
+    """The first undecided one stops the primary claims behind it, however sure they are."""
+    found = judged(experiments[2], [0.6, 5.0, 1.0, 1.0, 1.0])
+    assert {one.verdict for one in found} == {Verdict.INCONCLUSIVE}
+    assert found[1].corrected_p == pytest.approx(
+        found[0].p_value / 0.8 if found[0].p_value else None
+    )
+    assert forecast(found[1]) == "first the primary claim 'claim 0' has to be decided"
+    assert (
+        "the test waits for the primary claim 'claim 0'" in judgement_note(found[1])
+        and found[0].decisive_seeds
+    )
+
+
+def test_the_others_have_one_percent_whatever_is_open_before_them(
+    experiments: dict[int, Experiment],
+) -> None:
+    """A plain effect is found though the claim in front is hard: Holm among three, at a fifth of
+    the 5 %.
+    """
+    found = judged(experiments[2], [0.6, 0.6, 4.0, 1.0, 1.0])
+    assert [one.verdict for one in found] == [
+        Verdict.INCONCLUSIVE,
+        Verdict.INCONCLUSIVE,
+        Verdict.HOLDS,
+        Verdict.INCONCLUSIVE,
+        Verdict.INCONCLUSIVE,
+    ]
+    assert found[2].p_value is not None
+    assert found[2].corrected_p == pytest.approx(found[2].p_value * 3 / 0.2)
+    assert (
+        "the test at 1 % does not: it has 5 % once the primary claim 'claim 0' is decided"
+        in judgement_note(found[3])
+    )
+    assert (
+        forecast(found[3]).endswith("; with fewer once 'claim 0' is decided")
+        and found[3].decisive_seeds
+    )
+    # p 0.028: Holm's first step is all that is lacking
+    free = judged(experiments[2], [3.0, 3.0, 4.0, 0.9, 0.9])
+    assert (
+        "1 %" not in judgement_note(free[3])
+        and free[3].decisive_seeds
+        and free[3].decisive_seeds < found[3].decisive_seeds
+    )
+
+
+def test_a_claim_that_fails_is_decided_too(experiments: dict[int, Experiment]) -> None:
+    found = judged(experiments[2], [-1.0, 1.0, 2.0, 0.6, 0.6])
+    assert [one.verdict for one in found] == [
+        Verdict.CONTRADICTED,
+        Verdict.HOLDS,
+        Verdict.HOLDS,
+        Verdict.INCONCLUSIVE,
+        Verdict.INCONCLUSIVE,
+    ]
+    assert "waits" not in judgement_note(found[3]) and found[3].decisive_seeds
+
+
+def test_the_others_are_corrected_among_themselves(experiments: dict[int, Experiment]) -> None:
+    found = judged(experiments[2], [1.0, 1.0, 1.0, 0.1, 0.1])
+    assert [one.verdict for one in found] == [
+        Verdict.HOLDS,
+        Verdict.HOLDS,
+        Verdict.INCONCLUSIVE,
+        Verdict.INCONCLUSIVE,
+        Verdict.INCONCLUSIVE,
+    ]
+    assert found[2].corrected_p == pytest.approx(0.06), "of three, not of five"
+
+
+def test_what_nothing_was_measured_for_stops_no_other(experiments: dict[int, Experiment]) -> None:
+    differences = np.array([[np.nan] * 4, *[[4.0, 5.0, 6.0, 5.0]] * 4])
+    records = [one for one in simulation.records(differences, 4) if one.name not in ("a0", "b0")]
+    found = simulation.judge_records(experiments[2], records)
+    assert [one.verdict for one in found] == ["not comparable", *[Verdict.HOLDS] * 4]
+
+
+@pytest.mark.parametrize("tables", [60, pytest.param(4000, marks=pytest.mark.slow)])
+def test_one_table_in_twenty_is_false_at_most(
+    experiments: dict[int, Experiment], tables: int
+) -> None:
+    """Whichever of the claims are true: none, the primary ones, one of each kind, or an other one
+    alone.
+    """
+    draw = np.random.default_rng(5)
+    for truth in (
+        [0.0] * 5,
+        [9.0, 9.0, 0.0, 0.0, 0.0],
+        [9.0, 0.0, 9.0, 0.0, 0.0],
+        [0.0, 0.0, 30.0, 0.0, 0.0],
+    ):
+        wrong = 0
+        for _ in range(tables):
+            found = simulation.judged(
+                experiments[2], np.array(truth)[:, None] + draw.normal(size=(5, 3)), 3
+            )
+            wrong += any(
+                not mean and one.verdict != Verdict.INCONCLUSIVE
+                for mean, one in zip(truth, found, strict=True)
+            )
+        assert wrong <= stats.binom.ppf(0.999, tables, 0.05), f"{wrong} of {tables} with {truth}"
+
+
+def test_it_would_be_more_without_the_gate(experiments: dict[int, Experiment]) -> None:
+    """The negative control: each claim alone at 5 %."""
+    draw, tables = np.random.default_rng(5), 150
+    p_values = (
+        [one.p_value for one in simulation.judged(experiments[2], draw.normal(size=(5, 3)), 3)]
+        for _ in range(tables)
+    )
+    assert sum(min(found) < 0.05 for found in p_values) > stats.binom.ppf(0.999, tables, 0.05)
+
+
+def test_primary_is_true_or_false(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    text = "columns: [mrpc]\narms: {a: {}, b: {}}\nclaims:\n"
+    text += "  - {text: t, compare: [a, b, mrpc], direction: higher, primary: first}\n"
+    (folder / "paper.yaml").write_text(text)
+    with pytest.raises(
+        ValueError,
+        match=r"claims\.0\.primary is 'first'; it is true where it is tested before the others",
+    ):
+        load_experiment(folder)

@@ -1,0 +1,187 @@
+"""A stopping rule that is fixed before the first look: one may stop at any look, and is wrong no
+more often.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+from tests.results.words import forecast, judgement_note, verdict_label
+
+from clozelab.analysis.sequential import sequential_p
+from clozelab.analysis.verdicts import Judgement, Verdict
+from clozelab.results.analyses import run_interim_analysis
+from clozelab.results.experiment import Experiment, load_experiment
+from clozelab.results.table import build_table
+from clozelab.runs.find import Runs
+from clozelab.stages.reproduce import nearest
+
+FILE = importlib.util.spec_from_file_location(
+    "looks", Path(__file__).parents[2] / "benchmarks" / "looks.py"
+)
+assert FILE is not None and FILE.loader is not None
+simulation = importlib.util.module_from_spec(FILE)
+FILE.loader.exec_module(simulation)
+DIFFERENCES = np.array([[2.2, 1.0, 3.1, 1.8, 2.4, 1.5, 2.9, 2.0, 1.9]])
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    return made(tmp_path / "ruled", first=3, most=8)
+
+
+def made(folder: Path, **rule: int) -> Experiment:
+    return simulation.make_experiment(folder, 1, **({"stopping": rule} if rule else {}))  # type: ignore[no-any-return]
+
+
+def looked(experiment: Experiment, root: Path, seeds: int, left_out: int = 0) -> Judgement:
+    """Judged from the runs of so many seeds, and noted beside them."""
+    records = [
+        one for one in simulation.records(DIFFERENCES, seeds) if one.pretrain_seed > left_out
+    ]
+    (found,) = run_interim_analysis(build_table(experiment, Runs(root, records))).judgements
+    return found
+
+
+def test_the_p_is_that_of_all_looks(experiment: Experiment, tmp_path: Path) -> None:
+    plain = [float(stats.ttest_1samp(DIFFERENCES[0, :count], 0.0).pvalue) for count in range(3, 9)]
+    for count in (3, 4, 8):
+        found = looked(experiment, tmp_path, count)
+        assert found.p_value == pytest.approx(plain[count - 3])
+        assert found.corrected_p == pytest.approx(sequential_p(plain[: count - 2], 3, 8))
+        assert found.corrected_p > found.p_value or count == 8
+        assert not found.is_exploratory, "the rule allows for these looks"
+    assert verdict_label(found) == Verdict.HOLDS
+    later = looked(experiment, tmp_path, 9)
+    assert (
+        later.corrected_p == found.corrected_p
+        and "seeds after the last look (8) decide nothing" in judgement_note(later)
+    )
+
+
+def test_a_look_speaks_for_the_side_that_it_was_on(tmp_path: Path) -> None:
+    """Surely beyond the margin after three seeds; after six the mean lies inside, and nothing says
+    that surely.
+    """
+    simulation.make_experiment(folder := tmp_path / "mine", 1, stopping={"first": 3, "most": 6})
+    claim = {
+        "text": "t",
+        "rows": ["b0", "a0"],
+        "column": "task",
+        "direction": "within",
+        "points": 1.0,
+    }
+    said = json.loads((folder / "paper.yaml").read_text()) | {"claims": [claim]}
+    (folder / "paper.yaml").write_text(json.dumps(said))
+    experiment = load_experiment(folder)
+    differences = np.array([[2.0, 2.01, 1.99, -0.7, -1.0, 0.1]])
+    verdicts = [simulation.judged(experiment, differences, count)[0].verdict for count in (3, 6)]
+    assert verdicts == [Verdict.CONTRADICTED, Verdict.INCONCLUSIVE]
+
+
+def test_nothing_is_tested_before_the_first_look(experiment: Experiment, tmp_path: Path) -> None:
+    found = looked(experiment, tmp_path, 2)
+    assert (
+        found.verdict == Verdict.INCONCLUSIVE
+        and forecast(found) == "the first look is at 3 pre-training seeds"
+    )
+
+
+def test_other_looks_than_the_rule_s_count(experiment: Experiment, tmp_path: Path) -> None:
+    """Of another rule, of none, and with seeds that come before those of an earlier look."""
+    befores = {
+        "none": (made(tmp_path / "free"), 0),
+        "other": (made(tmp_path / "most", first=3, most=9), 0),
+    }
+    for name, (before, left_out) in (befores | {"seeds": (experiment, 1)}).items():
+        root = tmp_path / f"runs-{name}"
+        root.mkdir()
+        looked(before, root, 5, left_out)
+        assert looked(experiment, root, 8).is_exploratory, name
+
+
+@pytest.mark.parametrize("tables", [80, pytest.param(4000, marks=pytest.mark.slow)])
+def test_looking_after_every_seed_is_wrong_once_in_twenty(tmp_path: Path, tables: int) -> None:
+    """Through the real judge; without a rule it is far more."""
+    draw = np.random.default_rng(4)
+    drawn = [draw.normal(size=(1, 8)) for _ in range(tables)]
+
+    def wrong(experiment: Experiment) -> int:
+        return sum(
+            any(
+                simulation.is_false(simulation.judged(experiment, one, count))
+                for count in range(3, 9)
+            )
+            for one in drawn
+        )
+
+    most = stats.binom.ppf(0.99, tables, 0.05)
+    assert wrong(made(tmp_path / "ruled", first=3, most=8)) <= most
+    assert wrong(made(tmp_path / "free")) > most
+
+
+@pytest.mark.parametrize("tables", [12, pytest.param(4000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("primary", [0, 1])
+def test_until_decided_is_wrong_once_in_twenty(tmp_path: Path, tables: int, primary: int) -> None:
+    """Three claims without a true difference; each next seed goes to the one that `until=decided`
+    chooses.
+    """
+    experiment = simulation.make_experiment(
+        tmp_path / "ruled", 3, primary, stopping={"first": 3, "most": 6}
+    )
+    claims, draw, wrong = [one.text for one in experiment.claims], np.random.default_rng(6), 0
+    for _ in range(tables):
+        differences, seeds, is_false = draw.normal(size=(3, 6)), [3, 3, 3], False
+        while True:
+            have = {f"{side}{claim}": number for claim, number in enumerate(seeds) for side in "ab"}
+            records = simulation.records(differences, 6)
+            found = simulation.judge_records(
+                experiment, [one for one in records if one.pretrain_seed <= have[one.name]]
+            )
+            is_false |= simulation.is_false(found)
+            if (chosen := nearest(found, experiment)) is None:
+                break
+            seeds[claims.index(chosen.claim.text)] += 1
+        assert seeds[0] == 6 or is_false, "the seeds went somewhere"
+        wrong += is_false
+    assert wrong <= stats.binom.ppf(0.999, tables, 0.05)
+
+
+def test_a_forecast_is_one_of_the_rule_s_looks(tmp_path: Path) -> None:
+    """More seeds than one look alone would take, and none after the last look."""
+    shape, forecasts = np.array([[-1.0, 0.0, 1.0]]), {}
+    for name, rule in (
+        ("free", {}),
+        ("eight", {"first": 3, "most": 8}),
+        ("seven", {"first": 3, "most": 7}),
+    ):
+        (found,) = simulation.judged(made(tmp_path / name, **rule), shape + 1.6, 3)
+        assert found.verdict == Verdict.INCONCLUSIVE
+        forecasts[name] = found.decisive_seeds or forecast(found)
+    assert forecasts["free"] == 6 and forecasts["eight"] == 8
+    assert forecasts["seven"] == "more than 7 pre-training seeds at this difference and spread"
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (
+            {"first": 1, "most": 3},
+            "stopping.first is 1; it is pre-training seeds of the first look, 2 or more",
+        ),
+        (
+            {"first": 5, "most": 3},
+            "stopping: the last look is at 3 seeds, before the first one at 5",
+        ),
+        ({"first": 3}, "stopping: lacks most, seeds of the last look"),
+        ({"first": 3, "most": 8, "last": 9}, "stopping: has no key 'last'"),
+    ],
+)
+def test_rules_that_are_refused(tmp_path: Path, rule: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        made(tmp_path / "mine", **rule)

@@ -1,0 +1,243 @@
+"""A table of any sweep's runs without an experiment: rows for what differs, paired differences from
+the first.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozelab.analysis.schema import Column
+from clozelab.report.claims import differences
+from clozelab.report.summaries import problems
+from clozelab.results.adhoc import infer_table
+from clozelab.results.table import ResultTable
+from clozelab.runs.find import find
+from clozelab.stages.report import main
+
+
+def say(root: Path, pattern: str, *overrides: str) -> None:
+    """What the jobs of a multirun recorded of their command line."""
+    for path in root.glob(f"{pattern}/run.json"):
+        state = json.loads(path.read_text())
+        seeds = [
+            f"{key}={state['config'][key]}"
+            for key in ("pretrain_seed", "seed")
+            if key in state["config"]
+        ]
+        path.write_text(
+            json.dumps(state | {"overrides": [*overrides, *seeds], "config_name": state["stage"]})
+        )
+
+
+def rows_of(table: ResultTable) -> dict[str, list[float | None]]:
+    """Label -> means of the columns with results."""
+    cells = {
+        row: [table.cells[row, one.key].estimate for one in table.with_results]
+        for row in table.rows
+    }
+    return {row: [one and round(one.mean, 4) for one in found] for row, found in cells.items()}
+
+
+@pytest.fixture
+def rates(tmp_path: Path, writers: Any) -> Path:
+    """`clozelab pretrain -m objective.token.predict_prob=0.15,0.3 seed=1,2,3`: every run is called
+    mlm.
+    """
+    for rate, loss in (("0.15", 4.0), ("0.3", 4.5)):
+        for seed in (1, 2, 3):
+            known = {"validation/loss": loss + 0.1 * seed + (0.01 * seed if rate == "0.3" else 0.0)}
+            writers.pretrain(tmp_path / f"predict_prob={rate}", "mlm", seed, known=known)
+        say(
+            tmp_path,
+            f"predict_prob={rate}/*/*/*",
+            f"objective.token.predict_prob={rate}",
+            "scale=demo",
+            f"arm=p-{rate}",
+        )
+    return tmp_path
+
+
+def test_rows_are_what_the_overrides_say_differently(rates: Path) -> None:
+    """The multirun has named its arms after it, too. What the rows are about is no problem of
+    theirs.
+    """
+    table = infer_table(find(rates))
+    assert "Unequal" not in problems(table)
+    assert rows_of(table) == {"predict_prob=0.15": [4.2], "predict_prob=0.3": [4.72]}
+    assert [one.heading for one in table.columns if not one.is_paper] == ["held-out loss"]
+    (found,) = differences(table)
+    assert (found.row, found.first, found.ours) == (
+        "predict_prob=0.3",
+        "predict_prob=0.15",
+        "+0.52",
+    )
+    assert found.interval == "[+0.50, +0.54]" and found.p == "p < 0.001" and found.note == ""
+
+
+def test_measures_of_a_swept_pre_training_are_compared(rates: Path, writers: Any) -> None:
+    """What the sweep varied in pre-training is what the rows of its measures are about, too."""
+    for path in rates.glob("*/*/*/*/run.json"):
+        state, rate = json.loads(path.read_text()), path.parts[-5].partition("=")[2]
+        state["config"] |= {
+            "arm": f"p-{rate}",
+            "objective": {"token": {"predict_prob": float(rate)}},
+        }
+        path.write_text(json.dumps(state))
+    for rate, score in (("0.15", 50.0), ("0.3", 60.0)):
+        for seed in (1, 2, 3):
+            writers.finetune(
+                rates / "tuned",
+                f"p-{rate}",
+                "mrpc",
+                (seed, 1),
+                score + 0.1 * seed * (rate == "0.3"),
+                config={"encoder_arm": f"p-{rate}"},
+            )
+        say(rates, f"tuned/finetune/p-{rate}/*/*/*", f"encoder_arm=p-{rate}")
+    (found,) = differences(infer_table(find(rates)))
+    assert found.p == "p < 0.001" and "another protocol" not in found.note
+
+
+def test_losses_over_other_tokens_are_not_compared(
+    rates: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Masking twice as many is a harder question."""
+    for path in rates.glob("*/*/*/*/run.json"):
+        state = json.loads(path.read_text())
+        state["config"]["objective"] = {
+            "token": {"predict_prob": float(path.parts[-5].partition("=")[2])}
+        }
+        path.write_text(json.dumps(state))
+    table = infer_table(find(rates))
+    assert "Unequal" not in problems(table)
+    (found,) = differences(table)
+    assert found.p == "" and found.note.startswith("their objectives predict other tokens")
+    assert main([str(rates)]) == 0
+    assert "predict_prob=0.3 on held-out loss: their objectives predict" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
+def test_without_overrides_rows_are_what_the_settings_say(rates: Path) -> None:
+    say(rates, "*/*/*/*", "scale=demo")
+    for path in rates.glob("predict_prob=0.3/*/*/*/run.json"):
+        state = json.loads(path.read_text())
+        state["config"]["objective"] = {"token": {"predict_prob": 0.3}}
+        path.write_text(json.dumps(state))
+    assert list(rows_of(infer_table(find(rates)))) == ["predict_prob=default", "predict_prob=0.3"]
+
+
+def test_columns_of_fine_tuning_are_tasks(tmp_path: Path, writers: Any) -> None:
+    for epochs, gain in ((3, 0.0), (6, 2.0)):
+        for seed in (1, 2):
+            for task, score in (("mrpc", 70.0), ("sst2", 80.0)):
+                writers.finetune(
+                    tmp_path / str(epochs),
+                    "mlm",
+                    task,
+                    (seed, 1),
+                    score + gain,
+                    config={"epochs": epochs},
+                )
+        say(tmp_path, f"{epochs}/finetune/*/*/*/*", f"epochs={epochs}")
+    table = infer_table(find(tmp_path))
+    assert rows_of(table) == {"epochs=3": [70.0, 80.0], "epochs=6": [72.0, 82.0]}
+    assert [one.heading for one in table.with_results] == ["MRPC", "SST-2"]
+    assert {one.ours for one in differences(table)} == {"+2.0"} and not table.runs.damaged
+
+
+def test_shares_of_a_pretraining_are_percent(tmp_path: Path, writers: Any) -> None:
+    """Whatever the record declares: value and unit of a column agree."""
+    for arm in ("mlm", "ltr"):
+        known = {"validation/nsp_accuracy": 0.7, "validation/nsp_accuracy_one_source": 0.6}
+        writers.pretrain(tmp_path, arm, 1, known=known)
+    table = infer_table(find(tmp_path))
+    assert rows_of(table) == {arm: [4.4, 70.0, 60.0] for arm in ("ltr", "mlm")}
+    assert [one.unit for one in table.with_results] == ["loss", "percent", "percent"]
+    units = {
+        one: Column(name="a", source="pretrain", metric=one).unit
+        for one in (
+            "validation/nsp_accuracy/wiki",
+            "validation/rtd_trivial_accuracy",
+            "validation/rtd_loss",
+            "validation/perplexity",
+            "tokens",
+        )
+    }
+    assert [*units.values()] == ["percent", "percent", "rtd loss", "perplexity", "tokens"]
+
+
+def test_what_only_tasks_differ_in_names_no_row(tmp_path: Path, writers: Any) -> None:
+    """Without a word of overrides, rows are what the settings say, and a task's own settings are no
+    row's.
+    """
+    for task, file in (("mrpc", "MRPC/train.tsv"), ("sst2", "SST-2/train.tsv")):
+        for seed in (1, 2):
+            config = {"task": {"name": task, "data": {"train_file": file}}}
+            writers.finetune(tmp_path, "mine", task, (seed, 1), 70.0, config=config)
+    assert rows_of(infer_table(find(tmp_path))) == {"mine": [70.0, 70.0]}
+
+
+@pytest.mark.parametrize("are_said", [True, False])
+def test_rows_of_two_experiments_stay_apart(tmp_path: Path, writers: Any, are_said: bool) -> None:
+    """Below one folder, whether the rows' names are overrides or not: their seeds would else be
+    those of one row.
+    """
+    for experiment, score in (("first", 70.0), ("second", 80.0)):
+        for row in ("mlm", "ltr"):
+            for seed in (1, 2):
+                config = {"experiment": experiment}
+                writers.finetune(
+                    tmp_path / experiment,
+                    row,
+                    "mrpc",
+                    (seed, 1),
+                    score + (row == "ltr"),
+                    config=config,
+                )
+            if are_said:
+                say(tmp_path, f"{experiment}/finetune/{row}/*/*/*", f"row={row}")
+    assert rows_of(infer_table(find(tmp_path))) == {
+        f"experiment={experiment}, row={row}": [score + (row == "ltr")]
+        for experiment, score in (("first", 70.0), ("second", 80.0))
+        for row in ("ltr", "mlm")
+    }
+
+
+def test_arms_go_by_their_names(tmp_path: Path, writers: Any) -> None:
+    for arm in ("mlm", "ltr"):
+        writers.pretrain(tmp_path, arm, 1)
+        say(tmp_path, f"pretrain/{arm}/*", f"arm={arm}")
+    assert list(rows_of(infer_table(find(tmp_path)))) == ["ltr", "mlm"]
+
+
+def test_the_verb_makes_the_same_page_without_a_word_of_a_paper(
+    rates: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
+    assert main([str(rates)]) == 0
+    pages = [(rates / "report" / name).read_text() for name in ("report.html", "report.md")]
+    out = capsys.readouterr().out
+    assert all("predict_prob=0.3" in page and "+0.52" in page for page in (*pages, out))
+    assert max(map(len, out.splitlines()[:-1])) <= 80 and out.count("predict_prob=0.3") == 2, (
+        "no name is broken"
+    )
+    words = pages[1].lower()
+    assert (
+        "paper" not in words
+        and "verdict" not in words
+        and "claim" not in words
+        and "ours" not in words
+    )
+    assert (rates / "report" / "results.csv").read_text().count("\n") == 7
+
+
+def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match="no run; give the folder of a sweep's runs, or the name of an experiment"
+    ):
+        main([str(tmp_path)])

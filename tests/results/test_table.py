@@ -1,0 +1,409 @@
+"""Which runs stand in which column: several scores of one task, another split than the paper's,
+learning rates.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.results.words import cell_note, judgement_note, role_of
+
+from clozelab.analysis.scores import Cell
+from clozelab.analysis.verdicts import Verdict, judge
+from clozelab.results.experiment import load_experiment
+from clozelab.results.table import ResultTable, build_table
+from clozelab.runs.find import Runs
+from clozelab.runs.record import Record, Score
+from clozelab.text.paths import EXPERIMENTS_DIR
+
+
+def run(row: str, task: str, metric: str, scores: dict[str, float], **about: Any) -> Record:
+    """A complete run's record; `about` are names, facts, settings of the task, or the record's own
+    fields.
+    """
+    names = {"pretrain_seed": 1, "seed": 1, "learning_rate": 1e-4}
+    config = {"row": row, "task": {"name": task, "data": about.pop("data", {})}}
+    config |= {key: about.pop(key, value) for key, value in names.items()}
+    whole = {
+        key: about.pop(key, value)
+        for key, value in {"status": "complete", "folder": Path(row)}.items()
+    }
+    whole |= {
+        "scale": "",
+        "fingerprint": "f",
+        "results_version": 0,
+        "inputs": {},
+        "watched": {},
+        "started": "",
+    }
+    found = {key: Score(unit="percent", value=value) for key, value in scores.items()}
+    facts = {"title": task.upper()} | about
+    return Record(
+        stage="finetune", config=config, facts=facts, metric=metric, scores=found, **whole
+    )
+
+
+def table_of(name: str, *runs: Record) -> ResultTable:
+    return build_table(load_experiment(EXPERIMENTS_DIR / name), Runs(Path("x"), list(runs)))
+
+
+def test_one_task_fills_several_columns() -> None:
+    scores = {"validation/exact_match": 70.0, "validation/f1": 80.0}
+    table = table_of("table2_squad_v1", run("large", "squad_v1", "validation/f1", scores))
+    assert [(one.heading, one.is_paper) for one in table.columns] == [
+        (name, True) for name in ("dev EM", "dev F1", "test EM", "test F1")
+    ]
+    assert len({one.key for one in table.columns}) == 4
+    means = [table.cells["large", one.key].estimate for one in table.columns]
+    assert [one and one.mean for one in means] == [70.0, 80.0, None, None]
+    assert [table.paper_value("large_extra", one) for one in table.columns] == [
+        84.2,
+        91.1,
+        85.1,
+        91.8,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "task", "about", "names"),
+    [
+        (
+            "table2_squad_v1",
+            "squad_v1",
+            {"synthetic": "microworld"},
+            ["microworld dev EM", "microworld SQuAD F1"],
+        ),
+        ("table3_squad_v2", "squad_v2_partial", {}, ["squad_v2_partial dev EM", "SQuAD F1"]),
+    ],
+)
+def test_a_score_is_not_called_by_anothers_name(
+    table: str, task: str, about: dict[str, Any], names: list[str]
+) -> None:
+    """The task's title says F1, which is the score that it is selected by."""
+    scores = {"validation/exact_match": 70.0, "validation/exact": 70.0, "validation/f1": 80.0}
+    about |= {"title": "SQuAD F1", "num_examples": 900}
+    found = table_of(table, run("large", task, "validation/f1", scores, **about))
+    assert [one.heading for one in found.with_results] == names
+    # both are over the same questions
+    assert [one.num_examples for one in found.with_results] == [900, 900]
+    of = {one.judged_on for one in judge(found) if one.claim.column == "dev EM"}
+    assert of == ({names[0]} if table == "table2_squad_v1" else set())
+
+
+def test_a_slip_in_a_metric_is_told_by_what_the_runs_have(tmp_path: Path) -> None:
+    columns = (
+        "[{name: RTE, task: rte, metric: validation/acuracy}, {name: LM, from: pretrain, metric:"
+        " validation/los}]"
+    )
+    (tmp_path / "paper.yaml").write_text(
+        f"title: T\ncolumns: {columns}\nrows: [{{row: a, arm: a}}]\n"
+    )
+    tuned = run("a", "rte", "validation/accuracy", {"validation/accuracy": 70.0})
+    trained = tuned.model_copy(update={"stage": "pretrain", "config": {"arm": "a", "seed": 1}})
+    trained.facts = {"validation/loss": 2.0}
+    table = build_table(load_experiment(tmp_path), Runs(Path("x"), [trained, tuned]))
+    assert (
+        cell_note(table.cells["a", "rte"])
+        == "1 run(s) lack validation/acuracy (did you mean 'validation/accuracy'?)"
+    )
+    assert "did you mean 'validation/loss'?" in cell_note(table.cells["a", "pretrain:LM"])
+
+
+@pytest.mark.parametrize("synthetic", [None, "microworld"])
+def test_examples_are_those_of_the_scores_own_file(synthetic: str | None) -> None:
+    data = {"extra_validation_files": {"mismatched": "dev_mismatched.tsv"}}
+    scores = {"validation/accuracy": 80.0, "validation/mismatched_accuracy": 81.0}
+    one = run(
+        "large",
+        "mnli",
+        "validation/accuracy",
+        scores,
+        num_examples=9815,
+        synthetic=synthetic,
+        title="MNLI-m",
+        data=data,
+    )
+    table = table_of("table1_glue", one)
+    names = (
+        [f"{synthetic} MNLI-m", f"{synthetic} MNLI-mm"]
+        if synthetic
+        else ["MNLI-m (dev)", "MNLI-mm (dev)"]
+    )
+    assert [(one.heading, one.num_examples) for one in table.with_results] == [
+        (names[0], 9815),
+        (names[1], None),
+    ]
+
+
+def test_a_real_score_is_no_generated_one() -> None:
+    """A given encoder on real files, in the folder of runs on a generated world's files of the same
+    name.
+    """
+    scores = {"validation/accuracy": 60.0}
+    world = run("mlm_nsp", "rte", "validation/accuracy", scores, synthetic="microworld")
+    real = run("given", "rte", "validation/accuracy", {"validation/accuracy": 47.0})
+    both = table_of("table1_glue", world, real)
+    assert [one.heading for one in both.with_results] == ["microworld RTE"]
+    assert not both.cells["given", "rte"].scores and both.cells["mlm_nsp", "rte"].scores
+    assert (
+        len(both.excluded) == 1
+        and (both.excluded[0].task, both.excluded[0].rows) == ("rte", ("given",))
+        and both.excluded[0].generator is None
+    )
+    alone = table_of("table1_glue", real)
+    assert [one.heading for one in alone.with_results] == ["RTE (dev)"] and not alone.excluded
+    unsaid = run(
+        "mlm_nsp", "rte", "validation/accuracy", {}, synthetic="microworld", status="running"
+    )
+    assert table_of("table1_glue", real, unsaid).cells["given", "rte"].scores
+
+
+GLUE_SCORES = {
+    "cola": ["matthews"],
+    "sst2": ["accuracy"],
+    "mrpc": ["f1", "accuracy"],
+    "stsb": ["spearman", "pearson"],
+    "qqp": ["f1", "accuracy"],
+    "mnli": ["accuracy", "mismatched_accuracy"],
+    "qnli": ["accuracy"],
+    "rte": ["accuracy"],
+}
+
+
+def glue_runs(cells: list[tuple[float, ...]]) -> list[Record]:
+    """One run a task of GLUE_SCORES, with these scores."""
+    runs = []
+    for (task, names), values in zip(GLUE_SCORES.items(), cells, strict=True):
+        scores = {f"validation/{name}": value for name, value in zip(names, values, strict=True)}
+        runs.append(run("large", task, next(iter(scores)), scores))
+    return runs
+
+
+def means_of_columns(runs: list[Record]) -> dict[str, float]:
+    table = table_of("table1_glue", *runs)
+    found = {
+        one.column.name: table.cells["large", one.key].estimate
+        for one in table.with_results
+        if one.column
+    }
+    return {name: one.mean for name, one in found.items() if one is not None}
+
+
+@pytest.mark.parametrize(
+    ("cells", "official"),
+    # published test scores of three compact models (with 62.3 on WNLI): MRPC and QQP F1/acc, STS-B
+    # S/P, MNLI m/mm
+    [
+        (
+            [
+                (0.0,),
+                (85.9,),
+                (81.1, 71.8),
+                (73.3, 75.4),
+                (66.4, 86.2),
+                (74.8, 74.3),
+                (84.1,),
+                (57.9,),
+            ],
+            65.8,
+        ),
+        (
+            [
+                (27.8,),
+                (89.7,),
+                (83.4, 76.2),
+                (77.0, 78.8),
+                (68.1, 87.0),
+                (77.6, 77.0),
+                (86.4,),
+                (61.8,),
+            ],
+            71.2,
+        ),
+        (
+            [
+                (38.0,),
+                (89.6,),
+                (86.6, 81.6),
+                (78.4, 80.4),
+                (69.6, 87.9),
+                (80.0, 79.1),
+                (87.7,),
+                (62.2,),
+            ],
+            73.5,
+        ),
+    ],
+)
+def test_the_benchmarks_own_score(cells: list[tuple[float, ...]], official: float) -> None:
+    found = means_of_columns(glue_runs(cells))["GLUE score without WNLI"]
+    assert (8 * found + 62.3) / 9 == pytest.approx(official, abs=0.051)
+
+
+def test_the_papers_average_and_a_mean_that_lacks_a_part() -> None:
+    """BERT-Large's test scores as if they were ours."""
+    cells = [
+        (60.5,),
+        (94.9,),
+        (89.3, 85.4),
+        (86.5, 87.6),
+        (72.1, 89.3),
+        (86.7, 85.9),
+        (92.7,),
+        (70.1,),
+    ]
+    runs = glue_runs(cells)
+    found = means_of_columns(runs)
+    assert (
+        round(found["Average"], 1) == 82.1 and round(found["GLUE score without WNLI"], 2) == 82.45
+    )
+    lacking = [one for one in runs if one.task != "stsb"]
+    lacking.append(run("large", "stsb", "validation/spearman", {"validation/spearman": 86.5}))
+    without = means_of_columns(lacking)
+    assert "Average" in without and "GLUE score without WNLI" not in without, (
+        "a mean over fewer is another number"
+    )
+
+
+def test_another_split_stands_apart_and_judges_direction_only() -> None:
+    scores = {"validation/accuracy": 80.0, "validation/mismatched_accuracy": 81.0}
+    runs = [run(row, "mnli", "validation/accuracy", scores) for row in ("large", "mlm_nsp")]
+    runs += [
+        run(row, "rte", "validation/accuracy", {"validation/accuracy": 70.0})
+        for row in ("large", "mlm_nsp")
+    ]
+    table = table_of("table1_glue", *runs)
+    ours = {one.heading: one for one in table.with_results}
+    assert list(ours) == ["MNLI-m (dev)", "MNLI-mm (dev)", "RTE (dev)"]
+    cell = table.cells["large", ours["MNLI-mm (dev)"].key]
+    assert cell.estimate is not None and cell.estimate.mean == 81.0
+    assert all(table.paper_value("large", one) is None for one in ours.values())
+    assert all(role_of(one) == "dev; the paper's numbers are on test" for one in ours.values())
+    paper = [table.paper_value("large", one) for one in table.columns if one.is_paper]
+    assert paper == [86.7, 85.9, 72.1, 92.7, 94.9, 60.5, 86.5, 89.3, 70.1, 82.1, None]
+    everywhere, rte, cola, average = judge(table)
+    note = "dev; the paper's numbers are on test: direction only"
+    # as any other data set with a seed
+    assert (everywhere.verdict, rte.verdict) == (Verdict.ONE_SEED, Verdict.ONE_SEED)
+    assert judgement_note(rte).startswith(note) and judgement_note(everywhere).count(note) == 1
+    alone = judge(
+        table_of(
+            "table1_glue", run("large", "rte", "validation/accuracy", {"validation/accuracy": 70.0})
+        )
+    )
+    assert alone[0].verdict == Verdict.NOT_COMPARABLE and note not in judgement_note(
+        alone[0]
+    )  # nothing is judged
+    assert {cola.verdict, average.verdict} == {Verdict.NOT_COMPARABLE}
+
+
+def test_the_size_of_another_split_is_not_compared() -> None:
+    """Six seeds of a sure difference: the claim holds, and the paper's 3.7 points on test stand
+    nowhere beside it.
+    """
+    runs = [
+        run(
+            row,
+            "rte",
+            "validation/accuracy",
+            {"validation/accuracy": score + wobble * (seed % 3)},
+            pretrain_seed=seed,
+        )
+        for row, score, wobble in (("large", 73.0, 0.1), ("mlm_nsp", 70.0, 0.2))
+        for seed in range(1, 7)
+    ]
+    table = table_of("table1_glue", *runs)
+    found = next(one for one in judge(table) if one.claim.id == "large_helps_small_data")
+    assert (found.verdict, found.judged_on, found.claim.paper_delta) == (
+        Verdict.HOLDS,
+        "RTE (dev)",
+        3.7,
+    )
+    assert (
+        found.paper_size is None
+        and judgement_note(found) == "dev; the paper's numbers are on test: direction only"
+    )
+
+
+def test_a_cell_of_one_split_against_a_cell_of_another_is_refused(tmp_path: Path) -> None:
+    """Whatever the columns are called: what the scores say of themselves decides."""
+    (tmp_path / "paper.yaml").write_text(
+        "title: T\nsource: S\nsplit: dev\ncolumns:\n  - {name: dev, metric: validation/accuracy,"
+        " task: rte, stand_ins: [], benchmarks: []}\n  - {name: test, metric: test/accuracy, task:"
+        " rte, stand_ins: [], benchmarks: []}\nrows:\n  - {row: a, label: A, arm: null, cells: [0,"
+        " 1]}\n  - {row: b, label: B, arm: null, cells: [1, 1]}\nclaims:\n  - {id: c, text: t,"
+        " paper_delta: -1, direction: lower, compare: [a, b, dev], against: [a, b, test]}\n"
+    )
+    scores = {"validation/accuracy": 70.0, "test/accuracy": 60.0}
+    runs = [run(row, "rte", "validation/accuracy", scores) for row in ("a", "b")]
+    (found,) = judge(build_table(load_experiment(tmp_path), Runs(Path("x"), runs)))
+    assert found.verdict == Verdict.NOT_COMPARABLE
+    assert "another split: cells of validation against cells of test" in judgement_note(found)
+
+
+def test_stand_in_speaks_for_one_column_only() -> None:
+    found = run(
+        "given",
+        "snli_95k",
+        "validation/accuracy",
+        {"validation/accuracy": 80.0},
+        stand_in_for="mnli",
+    )
+    table = table_of("table1_glue", found)
+    assert [one.column.name for one in table.with_results if one.column] == ["MNLI-m"]
+
+
+def test_best_learning_rate_is_chosen_by_its_mean() -> None:
+    def at(rate: float, seed: int, accuracy: float, f1: float) -> Record:
+        scores = {"validation/accuracy": accuracy, "validation/f1": f1}
+        return run("given", "mrpc", "validation/accuracy", scores, learning_rate=rate, seed=seed)
+
+    runs = [
+        at(5e-5, 1, 90.0, 92.0),
+        at(5e-5, 2, 70.0, 95.0),
+        at(3e-5, 1, 84.0, 88.0),
+        at(3e-5, 2, 86.0, 89.0),
+    ]
+    table = table_of("table1_glue", *runs, at(2e-5, 1, 99.0, 99.0))
+    cell = table.cells["given", "mrpc"]
+    assert dict(cell.scores) == {(1, 1): 88.0, (1, 2): 89.0}
+    assert (
+        cell_note(cell)
+        == "learning rate 3e-05, best of 2 on dev (1 more with fewer seeds left out)"
+    )
+
+
+def test_learning_rates_are_compared_on_the_seeds_they_share() -> None:
+    """Seed 9 is a lucky one and seed 1 an unlucky one, at any rate."""
+
+    def cell_of(*scores: tuple[float, int, float]) -> Cell:
+        runs = [
+            run(
+                "given",
+                "rte",
+                "validation/accuracy",
+                {"validation/accuracy": score},
+                learning_rate=rate,
+                seed=seed,
+            )
+            for rate, seed, score in scores
+        ]
+        return table_of("table1_glue", *runs).cells["given", "rte"]
+
+    cell = cell_of((5e-5, 1, 50.0), (5e-5, 2, 72.0), (3e-5, 2, 70.0), (3e-5, 9, 90.0))
+    assert dict(cell.scores) == {(1, 1): 50.0, (1, 2): 72.0}
+    assert cell_note(cell) == "learning rate 5e-05, best of 2 on dev over 1 of 2 seeds"
+    cell = cell_of((5e-5, 1, 50.0), (3e-5, 9, 90.0))
+    assert (
+        dict(cell.scores) == {(1, 1): 50.0}
+        and cell_note(cell) == "learning rate 5e-05, of 2 without a seed in common"
+    )
+
+
+@pytest.mark.parametrize("name", ["table2_squad_v1", "table3_squad_v2"])
+def test_no_runs(name: str) -> None:
+    table = table_of(name)
+    assert all(one.is_paper for one in table.columns) and not table.with_results
+    assert {one.verdict for one in judge(table)} == {Verdict.NOT_COMPARABLE}

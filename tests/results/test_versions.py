@@ -1,0 +1,143 @@
+"""A column compares runs of one results version, the newest that it has; older runs are named and
+in no cell.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.results.words import cell_note, judgement_note, why_not
+
+from clozelab.analysis.verdicts import Judgement, Verdict, judge
+from clozelab.report.render import write_results
+from clozelab.report.summaries import problems
+from clozelab.results.experiment import Experiment, find_experiment, load_experiment
+from clozelab.results.table import ResultTable, build_table
+from clozelab.runs.find import find
+from clozelab.runs.identity import RESULTS_VERSIONS
+
+MEANS = {("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}
+OLD = RESULTS_VERSIONS["finetune"] - 1
+HEADING = "Another results version"
+
+
+@pytest.fixture
+def experiment() -> Experiment:
+    return load_experiment(find_experiment("table5_pretraining_tasks"))
+
+
+@pytest.fixture
+def root(make_runs: Callable[..., Path]) -> Path:
+    return make_runs(MEANS, pretrain_seeds=(1, 2, 3, 4))
+
+
+def make_older(root: Path, pattern: str) -> int:
+    """Lower the results version of all runs that match; how many they are."""
+    files = list(root.glob(f"{pattern}/run.json"))
+    assert files
+    for path in files:
+        state = json.loads(path.read_text())
+        path.write_text(json.dumps(state | {"results_version": state["results_version"] - 1}))
+    return len(files)
+
+
+def mrpc(table: ResultTable) -> Judgement:
+    return next(one for one in judge(table) if one.claim.id == "ltr_hurts_mrpc")
+
+
+def seeds_in(table: ResultTable, row: str) -> set[int]:
+    return {first for first, _ in table.cells[row, "mrpc"].scores}
+
+
+@pytest.mark.parametrize("version", ["all new", "all old"])
+def test_runs_of_one_version_are_compared_whichever_it_is(
+    experiment: Experiment, root: Path, version: str
+) -> None:
+    if version == "all old":
+        make_older(root, "**")
+    table = build_table(experiment, find(root))
+    assert not table.outdated and HEADING not in problems(table)
+    assert seeds_in(table, "mlm") == {1, 2, 3, 4}
+    assert mrpc(table).verdict == Verdict.HOLDS
+
+
+def test_older_runs_of_a_column_are_in_no_cell_and_named(
+    experiment: Experiment, root: Path, tmp_path: Path
+) -> None:
+    count = make_older(root, "finetune/*/pretrain-seed-[12]/*/*")
+    table = build_table(experiment, find(root))
+    assert seeds_in(table, "mlm") == seeds_in(table, "ltr") == {3, 4}
+    assert "of an older results version left out" in cell_note(table.cells["mlm", "mrpc"])
+    (line,) = problems(table)[HEADING]
+    assert line.startswith(
+        f"finetune mrpc: {count} run(s) of ltr, mlm are of results version {OLD}, beside others of"
+    )
+    # The judge sees the same runs as the cells, and results.csv says which count.
+    assert mrpc(table).difference is not None and mrpc(table).difference.count == 2
+    write_results(tmp_path / "results.csv", table, "demo")
+    with (tmp_path / "results.csv").open(newline="") as file:
+        lines = [line for line in csv.DictReader(file) if line["stage"] == "finetune"]
+    assert {line["pretrain_seed"] for line in lines if line["counts"] == "True"} == {"3", "4"}
+    assert {line["pretrain_seed"] for line in lines} == {"1", "2", "3", "4"}
+
+
+def test_a_row_of_an_older_version_alone_is_not_compared_with_a_newer_one(
+    experiment: Experiment, root: Path
+) -> None:
+    make_older(root, "finetune/ltr/*/*/*")
+    table = build_table(experiment, find(root))
+    assert seeds_in(table, "mlm") == {1, 2, 3, 4} and not seeds_in(table, "ltr")
+    found = mrpc(table)
+    assert found.verdict == Verdict.NOT_COMPARABLE
+    assert (
+        f"of ltr are of results version {OLD}, beside others of {OLD + 1}, and no comparison"
+        in judgement_note(found)
+    )
+    assert why_not(table, "mlm", "ltr", ["mrpc"]) == why_not(table, "ltr", "mlm", ["mrpc"])
+
+
+def test_runs_on_encoders_of_an_older_version_are_left_out_with_them(
+    experiment: Experiment, root: Path
+) -> None:
+    for path in root.glob("finetune/*/*/*/*/run.json"):
+        state = json.loads(path.read_text())
+        state["config"] |= {
+            "initialisation": "pretrained",
+            "encoder_arm": path.relative_to(root).parts[1],
+        }
+        path.write_text(json.dumps(state))
+    make_older(root, "pretrain/*/seed-1")
+    table = build_table(experiment, find(root))
+    assert seeds_in(table, "mlm") == seeds_in(table, "ltr") == {2, 3, 4}
+    assert any(
+        "on encoders of an older results version" in line for line in problems(table)[HEADING]
+    )
+
+
+def test_other_columns_keep_their_own_version(experiment: Experiment, make_runs: Any) -> None:
+    root = make_runs(MEANS | {("mlm", "sst2"): 80.0, ("ltr", "sst2"): 75.0}, pretrain_seeds=(1, 2))
+    make_older(root, "finetune/*/*/sst2/*")
+    table = build_table(experiment, find(root))
+    assert not table.outdated
+    assert len(table.cells["ltr", "sst2"].scores) == len(table.cells["ltr", "mrpc"].scores) > 0
+
+
+def test_versions_may_be_what_rows_differ_in(experiment: Experiment, root: Path) -> None:
+    make_older(root, "finetune/ltr/*/*/*")
+    table = build_table(
+        experiment.model_copy(update={"differ_in": ("results_version",)}), find(root)
+    )
+    assert not table.outdated and mrpc(table).verdict == Verdict.HOLDS
+
+
+def test_a_newer_run_that_failed_leaves_nothing_out(experiment: Experiment, root: Path) -> None:
+    make_older(root, "**")
+    (path,) = root.glob("finetune/mlm/pretrain-seed-1/mrpc/seed-1/run.json")
+    state = json.loads(path.read_text())
+    path.write_text(json.dumps(state | {"results_version": OLD + 1, "status": "failed"}))
+    assert not build_table(experiment, find(root)).outdated
