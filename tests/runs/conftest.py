@@ -1,4 +1,4 @@
-"""An encoder folder, and the fine-tuning stage from overrides to run folder."""
+"""An encoder folder, the fine-tuning stage from overrides to run folder, and packs of runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.composing import composed
+from tests.runs.archives import MEANS, NAME, on_machines, say
 
 from clozelab.corpus.tokenizers import WordPieceTokenizer
 from clozelab.models.encoder import Encoder
@@ -66,3 +67,37 @@ def finetune(world: Path, tmp_path: Path) -> Callable[..., Path]:
         return tmp_path / name
 
     return run
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take longer than everything else, and are drawn from the same table."""
+    monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
+
+
+@pytest.fixture
+def packed(make_runs: Any, tmp_path: Path, capsys: Any) -> Callable[..., Path]:
+    """packed(name, *seeds) -> a pack of the runs of these pre-training seeds, made in a folder of
+    their own.
+    """
+
+    def make(
+        name: str,
+        *seeds: int,
+        change: Callable[[Path], None] = lambda _: None,
+        words: tuple[str, ...] = (),
+    ) -> Path:
+        root = make_runs(MEANS, pretrain_seeds=seeds, finetune_seeds=(1,), below=name)
+        on_machines(root)
+        change(root)
+        out = tmp_path / f"{name}.zip"
+        assert (
+            say(
+                ["pack", NAME, "scale=demo", f"runs_dir={tmp_path / name}", f"out={out}", *words],
+                capsys,
+            )[0]
+            == 0
+        )
+        return out
+
+    return make

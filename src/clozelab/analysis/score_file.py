@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from clozelab.analysis.claims import BaseClaim
+from clozelab.analysis.claims import Claim
 from clozelab.analysis.schema import Column, Row, SequentialDesign, TableSpec
 from clozelab.analysis.scores import Cell, DataColumn, Origin, ScoreTable
 from clozelab.analysis.statistics import Seeds
@@ -130,7 +130,7 @@ def _refuse_repeated(path: Path, lines: Iterable[ScoreLine]) -> None:
 
 def make_score_table(
     lines: Iterable[ScoreLine],
-    claims: Iterable[BaseClaim],
+    claims: Iterable[Claim],
     design: SequentialDesign | None = None,
 ) -> ScoreTable:
     """The table of a score file. Nothing is known of how its runs were made."""

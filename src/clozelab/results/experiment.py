@@ -310,7 +310,7 @@ class _ClaimFile(Entry):
         return self
 
 
-def read_claims(path: Path) -> tuple[list[BaseClaim], SequentialDesign | None]:
+def read_claims(path: Path) -> tuple[list[Claim], SequentialDesign | None]:
     """(claims, sequential design) of a file that has `claims:` as paper.yaml, or is their list.
 
     Other keys of a paper.yaml are left alone. ValueError: the file, the key, what is wrong.

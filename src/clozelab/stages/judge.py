@@ -13,7 +13,7 @@ from clozelab.text.did_you_mean import hint
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from clozelab.analysis.claims import BaseClaim
+    from clozelab.analysis.claims import Claim
     from clozelab.analysis.schema import SequentialDesign
     from clozelab.analysis.scores import ScoreTable
     from clozelab.analysis.verdicts import Judgement
@@ -75,7 +75,7 @@ def main(args: ParsedArgs) -> int:
     return 0
 
 
-def read_claim_file(path: Path) -> tuple[list[BaseClaim], SequentialDesign | None]:
+def read_claim_file(path: Path) -> tuple[list[Claim], SequentialDesign | None]:
     """(claims, sequential design) of a YAML file. ValueError: what it cannot mean, and where."""
     from clozelab.results.experiment import read_claims
 
