@@ -214,7 +214,7 @@ def _table_entries(table: ResultTable, columns: Sequence[DataColumn]) -> list[Li
     name = "ours" if has_paper else "mean"
     entries = [_entry(f"{name}{unit}, {reach}", color=ink, marker="o")]
     if has_paper:
-        hollow = {"marker": "D", "markerfacecolor": "none", "linestyle": ""}
+        hollow: dict[str, Any] = {"marker": "D", "markerfacecolor": "none", "linestyle": ""}
         entries.append(_entry("the paper", color=ink, **hollow))
     return entries + common_entries(columns, table.rows, table)
 
@@ -296,7 +296,7 @@ def _cut_to_percent(axes: Axes, bars: Iterable[_Bar]) -> None:
     low, high = within_percent(*axes.get_xlim(), least=LEAST_PERCENT)
     axes.set_xlim(low, high)
     for bar in bars:
-        arrow = {"markersize": 5, "color": bar.colour, "clip_on": False}
+        arrow: dict[str, Any] = {"markersize": 5, "color": bar.colour, "clip_on": False}
         if bar.low < low:
             axes.plot(low, bar.height, marker="<", **arrow)
         if bar.high > high:
