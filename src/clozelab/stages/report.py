@@ -118,7 +118,7 @@ def print_page(page: Page, console: Console) -> None:
             "[bold yellow]Synthetic data: encoders were trained or scored on generated text.[/]"
         )
     console.print(f"[bold]{escape(page.about.title)}[/] ({escape(page.about.scale)})")
-    looks = f"; looks: {page.overview.looks}" if page.overview.looks else ""
+    looks = f"; looks: {page.overview.analyses}" if page.overview.analyses else ""
     console.print(
         escape(f"{page.overview.setup}\n{page.overview.runs}{looks}; {page.table.interval}"),
         style="dim",
