@@ -126,7 +126,7 @@ def test_a_verdict_after_seeds_were_added_is_exploratory(
     assert claim(first).verdict == Verdict.HOLDS and not claim(first).is_exploratory
     (look,) = noted(root)
     assert look["verdicts"]["left-to-right costs MRPC (MRPC)"] == Verdict.HOLDS
-    assert set(look["seeds"].values()) == {"1 2 3/1 2"} and first.page.overview.looks.startswith(
+    assert set(look["seeds"].values()) == {"1 2 3/1 2"} and first.page.overview.analyses.startswith(
         "1 ("
     )
     add_seed(root, writers, 4)
@@ -188,7 +188,7 @@ def test_one_seed_is_no_look(make_runs: Callable[..., Path], writers: Any) -> No
     report = written(root)
     assert (
         claim(report).verdict == Verdict.ONE_SEED
-        and not report.page.overview.looks
+        and not report.page.overview.analyses
         and not (root / ANALYSIS_LOG).exists()
     )
     for seed in (2, 3, 4):
@@ -215,9 +215,9 @@ def test_a_damaged_line_counts_as_a_look(make_runs: Callable[..., Path], writers
     (root / ANALYSIS_LOG).write_text(text + text[: len(text) // 2])
     add_seed(root, writers, 4)
     report = written(root)
-    assert claim(report).is_exploratory and report.page.overview.looks.startswith("3 (")
-    assert "unreadable" in report.page.overview.looks
-    assert written(root).page.overview.looks == report.page.overview.looks, (
+    assert claim(report).is_exploratory and report.page.overview.analyses.startswith("3 (")
+    assert "unreadable" in report.page.overview.analyses
+    assert written(root).page.overview.analyses == report.page.overview.analyses, (
         "the look was noted on a line of its own"
     )
 

@@ -250,21 +250,22 @@ def axis_half_width(judgements: Sequence[Judgement]) -> float:
 
 
 def _axis_marks(judgement: Judgement, axis: float) -> AxisMarks:
-    def position(value: float | None) -> float | None:
-        if value is None:
-            return None
-        return round(min(100.0, max(0.0, 50.0 + 50.0 * value / axis)), 2)
-
+    """What there is to draw of a claim; `axis` is half the width of the axis in points."""
+    points = {"paper": judgement.paper_size}
+    margin = judgement.claim.points
+    if margin:
+        points |= {"least": -margin, "most": margin}
     difference = judgement.difference
-    margin = judgement.claim.points or None
-    return AxisMarks(
-        ours=position(difference.mean if difference else None),
-        low=position(difference.low if difference else None),
-        high=position(difference.high if difference else None),
-        paper=position(judgement.paper_size),
-        least=position(-margin if margin else None),
-        most=position(margin),
-    )
+    if difference:
+        points |= {"ours": difference.mean, "low": difference.low, "high": difference.high}
+
+    positions: dict[str, float] = {}
+    for name, value in points.items():
+        if value is not None:
+            # Zero lies in the middle; what is beyond the axis lies at its end.
+            position = 50.0 + 50.0 * value / axis
+            positions[name] = round(min(100.0, max(0.0, position)), 2)
+    return AxisMarks(**positions)
 
 
 # -- words -----------------------------------------------------------------------------------------

@@ -94,7 +94,8 @@ class Overview:
     summary: str
     unlearnt: list[Unlearnt]
     registered: str
-    looks: str
+    # how many interim analyses there were, and when
+    analyses: str
     # what was trained, and how far the runs are
     setup: str
     runs: str
@@ -234,7 +235,7 @@ def _overview(table: ResultTable, analysed: AnalysedTable, registered: str) -> O
         summary=wording.summarise(analysed.judgements),
         unlearnt=_unlearnt(table, analysed.judgements),
         registered=registered,
-        looks=_looks(analysed.analyses),
+        analyses=_analyses(analysed.analyses),
         setup=_setup(table),
         runs=_run_counts(table),
     )
@@ -257,7 +258,7 @@ def _rests_on(judgement: Judgement, lack: NotLearnt, table: ResultTable) -> bool
     return True
 
 
-def _looks(analyses: Sequence[InterimAnalysis]) -> str:
+def _analyses(analyses: Sequence[InterimAnalysis]) -> str:
     """`2 (2026-11-20, 2026-11-25)`: the analyses so far; empty for none."""
     if not analyses:
         return ""

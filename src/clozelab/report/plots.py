@@ -214,7 +214,7 @@ def _table_entries(table: ResultTable, columns: Sequence[DataColumn]) -> list[Li
     name = "ours" if has_paper else "mean"
     entries = [_entry(f"{name}{unit}, {reach}", color=ink, marker="o")]
     if has_paper:
-        hollow = {"marker": "D", "markerfacecolor": "none", "linestyle": ""}
+        hollow: dict[str, Any] = {"marker": "D", "markerfacecolor": "none", "linestyle": ""}
         entries.append(_entry("the paper", color=ink, **hollow))
     return entries + common_entries(columns, table.rows, table)
 

@@ -217,7 +217,7 @@ def registration_summary(experiment: Experiment, runs: Runs) -> str:
 def registration_status(
     experiment: Experiment, runs: Runs, entries: Sequence[Entry]
 ) -> RegistrationStatus:
-    """Hold the declaration and the runs against the registrations, of which there is one or more."""
+    """Hold the declaration and the runs against the registrations, one or more."""
     # A shared run did not begin here.
     own_runs = [run for run in runs.runs if run.shared is None]
     began = min((run.started for run in own_runs if run.started), default="")

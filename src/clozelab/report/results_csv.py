@@ -62,6 +62,7 @@ def result_lines(table: ResultTable, scale: str) -> Iterator[dict[str, str]]:
             "synthetic": run.synthetic,
         }
         if run.stage == "pretrain":
+            # Encoders of one table are of one world, or all of real text.
             about["synthetic"] = table.runs.synthetic
             lines = _pretraining_lines(run, table)
         else:
@@ -80,6 +81,7 @@ def _counted_folders(table: ResultTable) -> set[Path]:
 
 
 def _about_run(run: Record) -> dict[str, Any]:
+    # Pre-training has its learning rate in the optimizer, a task's run on its own.
     optimizer = run.config.get("optimizer") or {}
     return {
         "stage": run.stage,
@@ -119,6 +121,7 @@ def _is_number(text: str) -> bool:
 
 def _pretraining_lines(run: Record, table: ResultTable) -> Iterator[dict[str, Any]]:
     """The facts of a run that are held-out figures, or that a column of the table shows."""
+    # fact -> the column of the table that shows it
     headings = {
         column.metric: column.heading
         for column in table.columns
@@ -146,30 +149,37 @@ def _pretraining_lines(run: Record, table: ResultTable) -> Iterator[dict[str, An
 def _task_lines(run: Record, table: ResultTable) -> Iterator[dict[str, Any]]:
     """The scores of a fine-tuning or an evaluation, each with what it stands beside."""
     arms = {row.name: row.arm for row in table.experiment.rows}
+    # score -> the column of the table that shows it; a row of nobody is in no column
     headings: dict[str, str] = {}
     if run.name in arms:
-        headings = {
-            column.metric: column.heading for column in table.columns if column.task == run.task
-        }
-    about = {
-        "row": run.name,
-        "arm": arms.get(run.name, run.config.get("encoder_arm")),
-        "task": run.task,
-        "stand_in_for": stand_in_for(run),
-        "pretrain_seed": run.pretrain_seed,
-        "seed": run.seed,
-        "examples": run.facts.get("num_examples"),
-        "collapsed": bool(run.facts.get("collapsed")) if is_scored(run) else None,
-    }
+        for column in table.columns:
+            if column.task == run.task:
+                headings[column.metric] = column.heading
+    about = _about_task_run(run)
+    about["arm"] = arms.get(run.name, run.config.get("encoder_arm"))
     for line in _score_lines(run.values if run.is_complete else {}, run.metric):
         metric = line.get("metric", "")
         line = line | about | {"column": headings.get(metric), "unit": ""}
         score = run.scores.get(metric)
         if score:
             line["unit"] = score.unit
-            line["majority"] = score.majority if line["is_headline"] else None
             line["baseline"] = max(score.baselines.values(), default=None)
+            if line["is_headline"]:
+                line["majority"] = score.majority
         yield line
+
+
+def _about_task_run(run: Record) -> dict[str, Any]:
+    collapsed = bool(run.facts.get("collapsed")) if is_scored(run) else None
+    return {
+        "row": run.name,
+        "task": run.task,
+        "stand_in_for": stand_in_for(run),
+        "pretrain_seed": run.pretrain_seed,
+        "seed": run.seed,
+        "examples": run.facts.get("num_examples"),
+        "collapsed": collapsed,
+    }
 
 
 def _score_lines(scores: Mapping[str, float], headline: str) -> Iterator[dict[str, Any]]:

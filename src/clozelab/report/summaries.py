@@ -184,24 +184,28 @@ def learnt(table: ResultTable) -> list[ArmSummary]:
     summaries: list[ArmSummary] = []
     for arm, label in arm_labels(table).items():
         runs = table.pretrain_runs.get(arm, [])
-        bounds, above = _bounds_and_distances(runs)
-        inside = _facts(runs, "validation/nsp_accuracy_one_source")
-        summaries.append(
-            ArmSummary(
-                label=_label_with_arm(label, arm),
-                encoder=distinct(_encoder_size(run) for run in runs),
-                rows=distinct(str(run.config["validation"]["seq_length"]) for run in runs),
-                loss=_shown_mean(_facts(runs, "validation/loss"), "{:.3f}"),
-                without_context=_shown_mean(map(context_free, runs), "{:.3f}"),
-                bound=distinct(bounds),
-                above=f"{fmean(above):.2f}" if above else DASH,
-                accuracy=_shown_mean(_facts(runs, "validation/accuracy"), "{:.1%}"),
-                nsp=_shown_mean(_facts(runs, "validation/nsp_accuracy"), "{:.1%}"),
-                nsp_rule=_shown_mean(_facts(runs, "validation/nsp_source_rule"), "{:.1%}"),
-                nsp_inside=_shown_mean(inside, "{:.1%}"),
-            )
-        )
+        summaries.append(_arm_summary(_label_with_arm(label, arm), runs))
     return summaries
+
+
+def _arm_summary(label: str, runs: Sequence[Record]) -> ArmSummary:
+    def share(key: str) -> str:
+        return _shown_mean(_facts(runs, f"validation/{key}"), "{:.1%}")
+
+    bounds, above = _bounds_and_distances(runs)
+    return ArmSummary(
+        label=label,
+        encoder=distinct(_encoder_size(run) for run in runs),
+        rows=distinct(str(run.config["validation"]["seq_length"]) for run in runs),
+        loss=_shown_mean(_facts(runs, "validation/loss"), "{:.3f}"),
+        without_context=_shown_mean(map(context_free, runs), "{:.3f}"),
+        bound=distinct(bounds),
+        above=f"{fmean(above):.2f}" if above else DASH,
+        accuracy=share("accuracy"),
+        nsp=share("nsp_accuracy"),
+        nsp_rule=share("nsp_source_rule"),
+        nsp_inside=share("nsp_accuracy_one_source"),
+    )
 
 
 def _encoder_size(run: Record) -> str:

@@ -144,8 +144,8 @@ def print_title(page: Page, console: Console) -> None:
         )
     console.print(f"[bold]{escape(page.about.title)}[/] ({escape(page.about.scale)})")
     looks = ""
-    if page.overview.looks:
-        looks = f"; looks: {page.overview.looks}"
+    if page.overview.analyses:
+        looks = f"; looks: {page.overview.analyses}"
     runs = f"{page.overview.setup}\n{page.overview.runs}"
     _print_plain(f"{runs}{looks}; {page.table.interval}", console, "dim")
     if page.overview.registered:
