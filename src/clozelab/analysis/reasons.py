@@ -5,7 +5,6 @@ These are types with numbers and names, and no sentences: report/wording.py has 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -292,7 +291,3 @@ Missing = (
     | TooFewPoints
     | NoCommonStretch
 )
-
-
-def distinct_in_order(values: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(values))

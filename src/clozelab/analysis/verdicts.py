@@ -357,7 +357,8 @@ def find_forecast(
     # The next seed cannot make it fewer than there are.
     count = max(needed, 1 + present)
     if count > most:
-        return TooManySeedsNeeded(most, most - present)
+        # Seeds after a design's last analysis are none that it could still use.
+        return TooManySeedsNeeded(most, max(0, most - present))
     return SeedsNeeded(count, count - present, fewer_after=gate)
 
 

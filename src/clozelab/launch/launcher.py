@@ -223,7 +223,9 @@ class SweepLauncher(Launcher):
             value = None
             if job.state != "failed":  # the value of a failed one raises what it failed of
                 value = result.return_value
-            choices = dict(word.split("=", 1) for word in result.overrides or ())
+            # `~hub` takes a key out: it has no value.
+            pairs = [word.partition("=") for word in result.overrides or ()]
+            choices = {key: choice for key, _, choice in pairs}
             self.rows.append({"name": job.name, "state": job.state, "value": value, **choices})
         with hydra_config(config) as stage_config:
             self.track(stage_config, self.verb, self.sweep_dir, self.rows)

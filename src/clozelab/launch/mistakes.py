@@ -141,7 +141,7 @@ def _no_key(stage: str, key: str, known: Sequence[str]) -> str:
 def known_keys(config_name: str, folder: Path | None, *, of_hydra: bool = False) -> list[str]:
     """Return the dotted names of all keys of a configuration, or of Hydra's own beside it.
 
-    None where it does not compose.
+    The list is empty where it does not compose.
     """
     try:
         composed = compose(config_name, folder=folder)

@@ -215,9 +215,10 @@ class SlurmQueue:
     @property
     def silent_seconds(self) -> float:
         """For how long Slurm has given no answer."""
-        if self._silent_since is None:
+        since = self._silent_since  # the thread that asks may set it to None at any moment
+        if since is None:
             return 0.0
-        return time.monotonic() - self._silent_since
+        return time.monotonic() - since
 
     def _keep_asking(self) -> None:
         while not self._is_over:

@@ -9,7 +9,6 @@ from itertools import product
 from clozelab.analysis.claims import BaseClaim, CrossingClaim, EquivalenceClaim, TrendClaim
 from clozelab.analysis.contrasts import Contrast, contrast_rows
 from clozelab.analysis.multiplicity import fallback_procedure
-from clozelab.analysis.power import MOST_SEEDS
 from clozelab.analysis.schema import PERCENT
 from clozelab.analysis.scores import DataColumn
 from clozelab.analysis.statistics import PRETRAINING_SEEDS, Estimate
@@ -312,7 +311,7 @@ def _needs_short(judgement: Judgement) -> str:
     if judgement.decisive_seeds:
         return f"~{judgement.decisive_seeds} seeds"
     if isinstance(judgement.forecast, TooManySeedsNeeded):
-        return f">{MOST_SEEDS} seeds"
+        return f">{judgement.forecast.most} seeds"
     return "waits"
 
 
