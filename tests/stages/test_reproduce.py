@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from omegaconf.errors import InterpolationResolutionError
 
-from clozelab.analysis.scores import DataColumn
+from clozelab.analysis.hypotheses import ClaimOnDataset
+from clozelab.analysis.scores import DataColumn, Origin
 from clozelab.analysis.statistics import estimate
 from clozelab.analysis.verdicts import Judgement, Verdict
 from clozelab.launch.jobs import PlannedJob
@@ -109,15 +110,27 @@ def ruled(folder: Path, **more: Any) -> Path:
 
 
 def judgement(
-    experiment: Experiment, number: int, seeds: int, verdict: str, p: float | None = 0.2
+    experiment: Experiment, number: int, seeds: int, verdict: Verdict, p: float | None = 0.2
 ) -> Judgement:
-    values = [float(one) for one in range(seeds)]
-    found = estimate({(seed, 1): value for seed, value in enumerate(values, 1)})
-    about = experiment.columns[0 if number < 2 else 1]
-    column = DataColumn("x", "x", "m", about, False, tasks=("mrpc",) if number < 2 else ())
-    known = {"key": f"{' '.join(map(str, range(1, seeds + 1)))}/1"}
-    claim = experiment.claims[number]
-    return Judgement(claim, column, "x", found, verdict, p=p, seeds=known, rows=claim.rows)
+    """A claim's judgement over so many seeds; only what choosing the next seed asks for is real."""
+    values = [float(seed) for seed in range(seeds)]
+    difference = estimate({(seed, 1): value for seed, value in enumerate(values, 1)})
+    column = experiment.columns[0 if number < 2 else 1]
+    tasks = ("mrpc",) if number < 2 else ()
+    dataset = DataColumn("x", "x", "m", column, Origin.OTHER, tasks=tasks)
+    seed_numbers = " ".join(map(str, range(1, seeds + 1)))
+    return Judgement(
+        placed=ClaimOnDataset(experiment.claims[number], dataset, "x"),
+        verdict=verdict,
+        verdicts=(verdict,),
+        weakest=SimpleNamespace(difference=difference, p_value=p, label=""),
+        corrected_p=None,
+        num_tests=1,
+        gated_by="",
+        forecast=None,
+        size_obstacle=None,
+        seeds={"key": f"{seed_numbers}/1"},
+    )
 
 
 def test_the_next_seed_goes_to_the_claim_that_is_nearest(
@@ -280,8 +293,9 @@ def test_a_claim_on_a_measure_gets_its_seed_without_fine_tuning(tmp_path: Path) 
     experiment = load_experiment(
         ruled(tmp_path / "mine", columns=["mrpc", measure], claims=[claim])
     )
-    column = DataColumn("x", "x", "m", experiment.columns[1], False, tasks=("blimp",))
-    found = replace(judgement(experiment, 0, 3, Verdict.INCONCLUSIVE), column=column)
+    column = DataColumn("x", "x", "m", experiment.columns[1], Origin.OTHER, tasks=("blimp",))
+    found = judgement(experiment, 0, 3, Verdict.INCONCLUSIVE)
+    found = replace(found, placed=replace(found.placed, column=column))
     assert reproduce.next_seed(found, experiment) == [
         *("pretrain.seed=4", "pretrain.arm=b,a"),
         *("evaluate.pretrain_seed=4", "evaluate.measured=b,a", "evaluate.measure=blimp"),

@@ -23,7 +23,7 @@ from clozelab.analysis.reasons import OutdatedRuns
 from clozelab.analysis.statistics import Seeds
 from clozelab.results.experiment import STEP_KEYS, read_yaml
 from clozelab.results.versions import all_are_outdated
-from clozelab.runs.identity import CONDITIONAL_KEYS, flatten
+from clozelab.runs.identity import CONDITIONAL_KEYS, flatten, identity_of
 from clozelab.schema import LAYOUT, NEUTRAL, meaning_of
 from clozelab.text.paths import CONF_DIR
 
@@ -80,7 +80,7 @@ def settings(run: Record) -> dict[str, str]:
 
     Precision is among it, and a machine's layout is not.
     """
-    values = {key: value for key, value in flatten(run.config).items() if _counts(key)}
+    values = {key: value for key, value in identity_of(run.config).items() if _counts(key)}
     files = "corpus" if run.stage == "pretrain" else "task_files"
     if files in run.inputs:
         values[f"input {files}"] = run.inputs[files][:12]
