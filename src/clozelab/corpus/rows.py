@@ -327,9 +327,11 @@ def _is_quoted(path: Path) -> bool:
     except csv.Error:
         return False
     # Where every line has as many tabs as the header, each is a row: two marks on different lines
-    # are no cell that goes over them. Of a single column the tabs say nothing.
+    # are no cell that goes over them. Of a single column the tabs say nothing, and a doubled mark
+    # is a writer's.
     num_tabs = {line.count(TAB) for line in raw}
-    if len(num_tabs) == 1 and num_tabs != {0} and len(rows) < len(raw):
+    has_rows_of_lines = len(num_tabs) == 1 and num_tabs != {0}
+    if has_rows_of_lines and len(rows) < len(raw) and '""' not in text:
         return False
     # Quotation marks where they are needed, or around every cell.
     for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL):
