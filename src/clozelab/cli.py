@@ -168,7 +168,6 @@ def job(verb: str, cfg: DictConfig) -> int:
     from clozelab.runs.record import read_record
     from clozelab.runs.reuse import is_done
     from clozelab.runs.store import accept_other_code
-    from clozelab.stages.prepare import require_sources
     from clozelab.targets import check_targets
     from clozelab.training.host import import_torchmetrics_quickly, tune_allocator
 
@@ -184,6 +183,8 @@ def job(verb: str, cfg: DictConfig) -> int:
     if "encoder_arm" in cfg:
         require_encoder(cfg.encoder)
     if verb in ("prepare", "pretrain"):
+        from clozelab.stages.prepare import require_sources
+
         require_sources(cfg)
     tune_allocator()  # before torch and lightning are imported
     import_torchmetrics_quickly()
