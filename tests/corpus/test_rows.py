@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from pathlib import Path
@@ -104,6 +105,8 @@ def test_what_is_piped_in(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ("a.jsonl", "[1]\n", "auto", "a.jsonl:1 is no JSON object"),
         ("a.json", "[1]", "auto", "a list of objects was expected"),
+        ("a.txt", '[{"text": "one"}]', "auto", "begins as a list of JSON objects"),
+        ("a.txt", '[\n  {\n    "text": "one"\n  }\n]\n', "auto", "a list of JSON objects"),
         ("a.xlsx", "PK\x03\x04" + "\0" * 100, "auto", "is binary"),
         ("a.parquet", "text", "auto", "no parquet file"),
         ("a.txt", "one", "xml", "format=xml: choose auto, lines"),
@@ -144,3 +147,36 @@ def test_lines_that_end_with_carriage_returns_alone(tmp_path: Path) -> None:
         open_rows(str(path))
     assert [record["text"] for _, record, _ in rows_of(path, b"one\r\ntwo\r\n")] == ["one", "two"]
     assert [record["text"] for _, record, _ in rows_of(path, b"one\r")] == ["one"]
+
+
+def test_marks_that_span_lines_of_whole_rows_are_characters(tmp_path: Path) -> None:
+    plain = 'text\tn\n"the cat\t1\nbad film"\t2\ndog\t3\n'
+    assert [record["text"] for _, record, _ in rows_of(tmp_path / "a.tsv", plain)] == [
+        '"the cat',
+        'bad film"',
+        "dog",
+    ]
+    quoted = 'text\tn\n"the ""cat"""\t1\ndog\t3\n'
+    assert rows_of(tmp_path / "b.tsv", quoted)[0][1]["text"] == 'the "cat"'
+    over_lines = 'text\tn\n"the cat\nbad film"\t2\ndog\t3\n'
+    assert rows_of(tmp_path / "c.tsv", over_lines)[0][1]["text"] == "the cat\nbad film"
+    column = 'text\n"the cat\nbad film"\ndog\n'
+    assert rows_of(tmp_path / "d.tsv", column)[0][1]["text"] == "the cat\nbad film"
+
+
+@pytest.mark.parametrize("content", ["one\n\ntwo\n\n\n", "one\n\r\n", "one", "one\n", "a\tb\n\n"])
+def test_a_file_has_the_lines_that_a_pipe_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(content))
+    piped = [(row.number, row.record, row.problem) for row in open_rows("-").rows()]
+    assert rows_of(tmp_path / "e.txt", content) == piped
+    assert len(piped) == content.removesuffix("\n").count("\n") + 1
+
+
+def test_a_packed_list_of_objects_is_read_as_one(tmp_path: Path) -> None:
+    content = b'[{"text": "one"},\n {"text": "two"}]'
+    expected = [(1, {"text": "one"}, None), (2, {"text": "two"}, None)]
+    assert rows_of(tmp_path / "a.json.gz", gzip.compress(content)) == expected
+    assert len(rows_of(tmp_path / "a.txt", content, "lines")) == 2
+    assert rows_of(tmp_path / "b.txt", "[{MASK}] is\n[\n")[0][1] == {"text": "[{MASK}] is"}

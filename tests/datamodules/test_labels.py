@@ -5,6 +5,7 @@ have meant.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -207,9 +208,11 @@ def test_a_listed_class_may_be_empty(tmp_path: Path) -> None:
         TableFormat(["text"], "label").read(path, expected=ANY, listed=["a", "b"])
 
 
-def class_label_file(folder: Path, labels: list[int]) -> Path:
+def class_label_file(
+    folder: Path, labels: list[int], names: Sequence[str] = ("sad", "glad")
+) -> Path:
     """As the datasets library writes a column of classes."""
-    feature = {"names": ["sad", "glad"], "_type": "ClassLabel"}
+    feature = {"names": list(names), "_type": "ClassLabel"}
     noted = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
     table = pyarrow.table(
         {"text": [f"text {index}" for index in range(len(labels))], "label": labels}
@@ -227,3 +230,24 @@ def test_names_of_a_class_label_column(tmp_path: Path) -> None:
     assert read(path, expected=NUMBERS).labels == ["0", "1", "1"]
     with pytest.raises(ValueError, match="label is empty"):
         read(class_label_file(tmp_path, [0, 1, -1]))
+
+
+def test_a_name_that_no_known_label_has_changes_no_other(tmp_path: Path) -> None:
+    """The training file may lack a class that the validation file has, or both may lack it."""
+    stars = class_label_file(tmp_path, [1, 2, 3], ["1", "2", "3", "4", "5"])
+    assert read(stars, names=["1", "2", "3", "4"]).labels == ["2", "3", "4"]
+    tones = class_label_file(tmp_path, [0, 1], ["neg", "pos", "neutral"])
+    assert read(tones, names=["neg", "pos"]).labels == ["neg", "pos"]
+    with pytest.raises(ValueError, match="'neutral' is not one of the known labels"):
+        read(class_label_file(tmp_path, [2], ["neg", "pos", "neutral"]), names=["neg", "pos"])
+
+
+def test_numbers_that_are_labels_by_themselves_and_by_name_are_refused(tmp_path: Path) -> None:
+    names = ["1", "2", "3", "4", "5"]
+    known = ["0", "1", "2", "3", "4"]
+    with pytest.raises(ValueError, match="by themselves and by their names"):
+        read(class_label_file(tmp_path, [0, 1, 2], names), names=known)
+    with pytest.raises(ValueError, match="'5' is not one of the known labels"):
+        read(class_label_file(tmp_path, [0, 1, 4], names), names=known)
+    same = class_label_file(tmp_path, [0, 2], ["0", "1", "2"])
+    assert read(same, names=["0", "2", "3"]).labels == ["0", "2"]

@@ -191,3 +191,56 @@ def test_labels_get_other_names(predict: Any) -> None:
     assert json.loads(out)["prediction"]["probabilities"].keys() == {"0", "1"}
     assert "has no label 'nope'" in predict("text=a", "label_names={nope: x}")[2]
     assert "label_names=no: write" in predict("text=a", "label_names=no")[2]
+
+
+@pytest.mark.parametrize(("suffix", "delimiter"), [("csv", ","), ("tsv", "\t")])
+def test_a_carriage_return_inside_a_text_is_quoted(
+    predict: Any, tmp_path: Path, suffix: str, delimiter: str
+) -> None:
+    texts = ["a\rb", "c", "d\r", "\re\n", "f\r\ng"]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    assert predict("input=in.jsonl", f"output=out.{suffix}")[0] == 0
+    with (tmp_path / f"out.{suffix}").open(newline="") as file:
+        table = pandas.read_csv(file, sep=delimiter)
+    assert table.text.tolist() == texts
+    assert table.prediction.notna().all()
+    # What was written is read here, too, and comes out as it was.
+    assert predict(f"input=out.{suffix}", f"output=again.{suffix}")[0] == 0
+    written = (tmp_path / f"out.{suffix}").read_bytes()
+    assert (tmp_path / f"again.{suffix}").read_bytes() == written
+
+
+def test_a_table_has_the_keys_of_every_object(predict: Any, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text(
+        '{"text": "a"}\nno object\n{"text": "b", "id": 7}\n{"text": "c", "note": "x"}\n'
+    )
+    (tmp_path / "objects.jsonl").write_text(
+        "".join((tmp_path / "in.jsonl").read_text().splitlines(keepends=True)[::2])
+    )
+    expected = pandas.read_json(tmp_path / "objects.jsonl", lines=True)
+    for suffix, read in (("csv", pandas.read_csv), ("parquet", pandas.read_parquet)):
+        assert predict("input=in.jsonl", f"output=out.{suffix}")[0] == 0
+        table = read(tmp_path / f"out.{suffix}")
+        assert table.columns[:3].tolist() == ["text", "id", "note"]
+        assert table.id.isna().tolist() == [True, True, False, True]
+        assert table.note[3] == "x"
+        assert predict("input=objects.jsonl", f"output=out.{suffix}")[0] == 0
+        given = read(tmp_path / f"out.{suffix}")[expected.columns]
+        pandas.testing.assert_frame_equal(given, expected, check_dtype=False)
+
+
+def test_keys_that_json_answers_replace_are_told_once(predict: Any, tmp_path: Path) -> None:
+    rows = [
+        {"text": "a"},
+        {"prediction": 1, "text": "b"},
+        {"text": "c", "error": 2, "prediction": 3},
+    ]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    status, out, err = predict("input=in.jsonl", "--json")
+    assert status == 0
+    assert err.count("the column prediction is replaced by the answers'") == 1
+    assert err.count("the column error is replaced by the answers'") == 1
+    assert [list(json.loads(line)) for line in out.splitlines()] == [["text", "prediction"]] * 3
+    (tmp_path / "in.csv").write_text("text,prediction,error\na,1,2\nb,3,4\n")
+    err = predict("input=in.csv", "output=out.jsonl")[2]
+    assert err.count("in.csv: the column prediction, error is replaced by the answers'") == 1

@@ -174,8 +174,8 @@ def find_files(source: Source, index: int, data_dir: Path) -> list[TextFile]:
     ValueError where there are none, and for a table that does not say which of its columns is the
     text.
     """
-    paths, num_left_out = matching_files(source.path, data_dir)
-    location = _resolve(source.path, data_dir)
+    paths, num_left_out = source_files(source, data_dir)
+    location = resolve_path(source.path, data_dir)
     if num_left_out:
         log.warning(
             "%s: %d files are left out: no texts by their suffix, or tables beside texts (a glob as"
@@ -183,17 +183,23 @@ def find_files(source: Source, index: int, data_dir: Path) -> list[TextFile]:
             location,
             num_left_out,
         )
-    if not paths:
-        raise ValueError(
-            f"source {source.name}: no text files at {location.absolute()}, nor from"
-            f" here\n{HOW_TO_GET}"
-        )
     if source.format not in CORPUS_FORMATS:
         raise ValueError(
             f"source {source.name}: format={source.format!r} is unknown; known:"
             f" {', '.join(CORPUS_FORMATS)}"
         )
     return [_text_file(source, index, name, path) for name, path in sorted(paths.items())]
+
+
+def source_files(source: Source, data_dir: str | Path) -> tuple[dict[str, Path], int]:
+    """As `matching_files`; ValueError where a source has none."""
+    paths, num_left_out = matching_files(source.path, data_dir)
+    if not paths:
+        location = resolve_path(source.path, data_dir).absolute()
+        raise ValueError(
+            f"source {source.name}: no text files at {location}, nor from here\n{HOW_TO_GET}"
+        )
+    return paths, num_left_out
 
 
 def _text_file(source: Source, index: int, name: str, path: Path) -> TextFile:
@@ -238,7 +244,7 @@ def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path],
     Below a folder the name is the relative path. The number is how many files of a folder are no
     texts by their suffix.
     """
-    location = _resolve(pattern, data_dir)
+    location = resolve_path(pattern, data_dir)
     if location.is_file():
         return {location.name: location}, 0
     if location.is_dir():
@@ -335,7 +341,7 @@ def _warn_of_broken_link(path: Path) -> None:
         )
 
 
-def _resolve(pattern: str, data_dir: str | Path) -> Path:
+def resolve_path(pattern: str, data_dir: str | Path) -> Path:
     """Below `data_dir`; where nothing is there, from the folder that one stands in."""
     from_here = Path(pattern).expanduser()
     from_data_dir = Path(data_dir).expanduser() / from_here

@@ -16,18 +16,27 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from clozelab.corpus.lines import is_decoded, parse_json, refuse_carriage_returns, text_lines
+from clozelab.corpus.lines import (
+    file_suffix,
+    is_decoded,
+    parse_json,
+    refuse_carriage_returns,
+    text_lines,
+)
 from clozelab.corpus.tables import (
     COLUMNAR,
     DamagedRow,
     Table,
+    csv_line,
     json_record,
     open_table,
     table_format,
@@ -36,6 +45,9 @@ from clozelab.corpus.tables import (
 FORMATS = ("lines", "jsonl", "csv", "tsv", "parquet", "arrow")
 TAB = "\t"
 DELIMITERS = (",", ";", TAB)  # of a csv file: the one that its header has most of
+# [{"text": ...: no line of a text begins so
+JSON_LIST = re.compile(r'\s*\[\s*\{\s*"')
+JSON_LIST_LINES = 3  # over which its beginning may go
 # (number, text); None for a line that is not UTF-8
 Lines = Callable[[], Iterator[tuple[int, str | None]]]
 
@@ -83,13 +95,14 @@ def open_rows(name: str, form: str = "auto") -> RowFile:
     path = Path(name)
     if not path.is_file():
         raise ValueError(f"input={name}: there is no such file")
-    if form == "auto" and path.suffix.lower() == ".json":
+    if form == "auto" and file_suffix(path) == ".json":
         return _open_json(path)
     known_form: str | None = form
     if form == "auto":
         known_form = table_format(path)
     if known_form is None or known_form in ("lines", "jsonl"):
-        return _open_lines(name, lambda: text_lines(path), known_form)
+        # An answer for every line, so that answers stay beside their texts.
+        return _open_lines(name, lambda: text_lines(path, keeps_empty_end=True), known_form)
     return _open_table(path, known_form)
 
 
@@ -131,6 +144,7 @@ def _open_lines(name: str, lines: Lines, form: str | None) -> RowFile:
     if number == 0:
         raise ValueError(f"input={name} has no line to read")
     if form is None:
+        _refuse_json_list(name, lines)
         form = "lines"
         if isinstance(json_record(first), dict):
             form = "jsonl"
@@ -141,6 +155,16 @@ def _open_lines(name: str, lines: Lines, form: str | None) -> RowFile:
     if has_pairs:
         columns = ["text", "pair"]
     return RowFile(name, form, columns, _rows=lambda: _text_rows(name, lines, has_pairs))
+
+
+def _refuse_json_list(name: str, lines: Lines) -> None:
+    """ValueError for a list of objects, which its lines would cut to pieces."""
+    beginning = "\n".join(line or "" for _, line in islice(lines(), JSON_LIST_LINES))
+    if JSON_LIST.match(beginning):
+        raise ValueError(
+            f"{name} begins as a list of JSON objects: call it .json, or write an object a line"
+            " (format=lines takes its lines as texts)"
+        )
 
 
 def _first_keys(name: str, lines: Lines) -> list[str]:
@@ -291,18 +315,28 @@ def _is_quoted(path: Path) -> bool:
     the very same file of what it reads there. Benchmarks have quotation marks that are characters
     like any other, and most have some that no writer would have left so.
     """
-    raw = [line for _, line in text_lines(path)]
-    if None in raw or not any('"' in (line or "") for line in raw):
+    raw: list[str] = []
+    for _, line in text_lines(path):
+        if line is None:
+            return False
+        raw.append(line)
+    text = "\n".join(raw)
+    if '"' not in text:
         return False
-    text = "\n".join(line or "" for line in raw)
     try:
         rows = list(csv.reader(io.StringIO(text, newline=""), delimiter="\t", strict=True))
     except csv.Error:
         return False
+    # Where every line has as many tabs as the header, each is a row: two marks on different lines
+    # are no cell that goes over them. Of a single column the tabs say nothing, and a doubled mark
+    # is a writer's.
+    num_tabs = {line.count(TAB) for line in raw}
+    has_rows_of_lines = len(num_tabs) == 1 and num_tabs != {0}
+    if has_rows_of_lines and len(rows) < len(raw) and '""' not in text:
+        return False
     # Quotation marks where they are needed, or around every cell.
     for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL):
-        buffer = io.StringIO(newline="")
-        csv.writer(buffer, delimiter="\t", lineterminator="\n", quoting=quoting).writerows(rows)
-        if buffer.getvalue().rstrip("\n") == text:
+        lines = [csv_line(row, TAB, quoting) for row in rows]
+        if "".join(lines).rstrip("\n") == text:
             return True
     return False

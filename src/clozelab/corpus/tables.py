@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import io
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -301,6 +302,18 @@ def _csv_lines(path: Path, raw: CountedFile) -> Iterator[str]:
             line = line.replace(NUL, b"")
         yield line.decode("utf-8", "surrogateescape") + "\n"
     warn_of_nuls(path, num_nuls)
+
+
+def csv_line(cells: Iterable[Any], delimiter: str = ",", quoting: int = csv.QUOTE_MINIMAL) -> str:
+    """A row of csv with its line feed, quoted where it is needed.
+
+    Older Pythons quote a carriage return only where their own rows end with one. A reader takes it
+    for the end of a row.
+    """
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer, delimiter=delimiter, lineterminator="\r\n", quoting=quoting)  # type: ignore[arg-type]
+    writer.writerow(cells)
+    return buffer.getvalue().removesuffix("\r\n") + "\n"
 
 
 def _delimited_record(columns: list[str], fields: list[str] | None, delimiter: str) -> Record:

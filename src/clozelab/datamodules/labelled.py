@@ -140,7 +140,7 @@ class TableFormat:
         table = open_table(path, self.file_format, header=self.columns, required=self.text_columns)
         columns, id_column = self._columns_to_read(table, has_labels)
         label_column = LabelColumn(path, names, expected, listed=listed)
-        class_names = self._class_names(table, listed if names is None else names, expected)
+        named_classes = self._named_classes(table, listed if names is None else names, expected)
         examples = TextExamples()
         labels: list[str] = []
         damaged: list[str] = []
@@ -153,12 +153,14 @@ class TableFormat:
                 continue
             if has_labels and not isinstance(record, str):
                 label = record.get(self.label_column)
-                if class_names:
-                    label = _named_class(label, class_names)
+                if named_classes is not None:
+                    label = named_classes.read(label)
                 labels.append(label_column.add(line, label))
             name, texts = cells
             examples.ids.append(str(row) if name is None else name)
             examples.texts.append(texts)
+        if named_classes is not None:
+            named_classes.refuse_two_readings()
         # A label column that is no column of labels, before the rows that are damaged beside it.
         label_column.refuse()
         refuse_wrong_file(path, damaged, num_rows, f"the columns {table.columns}")
@@ -167,17 +169,20 @@ class TableFormat:
         examples.num_bad_rows = len(damaged)
         return examples
 
-    def _class_names(self, table: Table, listed: Sequence[str], expected: str) -> list[str]:
-        """The names of the label column's numbers, where the file says them.
+    def _named_classes(
+        self, table: Table, labels: Sequence[str], expected: str
+    ) -> NamedClasses | None:
+        """How the label column's numbers are read where the file names them.
 
-        There are none where numbers are expected, or where the listed classes are others.
+        None: as they stand. So it is where numbers are expected, and where the known `labels` and
+        the names have nothing in common.
         """
         names = table.class_names.get(self.label_column, [])
-        if expected == NUMBERS:
-            return []
-        if listed and not set(names) <= set(listed):
-            return []
-        return names
+        if not names or expected == NUMBERS:
+            return None
+        if labels and set(labels).isdisjoint(names):
+            return None
+        return NamedClasses(table.path, self.label_column, names, frozenset(labels))
 
     def _columns_to_read(self, table: Table, has_labels: bool) -> tuple[list[str], str | None]:
         """All columns to read, and the one with ids.
@@ -232,16 +237,47 @@ class TableFormat:
         return cells[id_column], texts
 
 
-def _named_class(value: Any, names: Sequence[str]) -> Any:
-    """The name of a class's number.
+@dataclass
+class NamedClasses:
+    """A column of numbers to which the datasets library gave names (ClassLabel)."""
 
-    None for -1, by which the datasets library means that a row has no label.
-    """
-    if isinstance(value, int) and 0 <= value < len(names):
-        return names[value]
-    if value == -1:
-        return None
-    return value
+    path: Path
+    column: str
+    names: list[str]
+    labels: frozenset[str]  # those that are known; empty: none are
+    numbers: set[int] = field(default_factory=set)  # that were read
+
+    def read(self, value: Any) -> Any:
+        """The name of a class's number.
+
+        None for -1, by which the datasets library means that a row has no label.
+        """
+        if isinstance(value, int) and 0 <= value < len(self.names):
+            self.numbers.add(value)
+            return self.names[value]
+        if value == -1:
+            return None
+        return value
+
+    def refuse_two_readings(self) -> None:
+        """ValueError where the rows' names are known labels, and the numbers themselves are too.
+
+        Names ["1", "2", "3"] beside the labels 0 to 3: is the number 1 the label "1" or "2"? No
+        question is left where every known label is one of the names.
+        """
+        if self.labels <= set(self.names):
+            return
+        as_names = {number: self.names[number] for number in self.numbers}
+        as_numbers = {number: str(number) for number in self.numbers}
+        fits_twice = self.labels.issuperset(as_names.values()) and self.labels.issuperset(
+            as_numbers.values()
+        )
+        if fits_twice and as_names != as_numbers:
+            raise ValueError(
+                f"{self.path}: the numbers of the column {self.column!r} are labels by themselves"
+                f" and by their names {self.names}, of {sorted(self.labels)}: write the labels as"
+                " text"
+            )
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ Letters: N rows, H hidden size.
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import sys
@@ -18,7 +17,7 @@ from typing import IO, Any
 
 from clozelab.corpus.files import whole_file, write_whole
 from clozelab.corpus.rows import Row, RowFile
-from clozelab.corpus.tables import COLUMNAR
+from clozelab.corpus.tables import COLUMNAR, csv_line
 from clozelab.datamodules.labels import is_missing
 from clozelab.modules.answers import Result, Unanswered, columns_of
 
@@ -27,6 +26,8 @@ ARRAYS = {".npy": ("embed",), ".npz": ("embed", "states", "attention")}
 DELIMITER_OF = {".csv": ",", ".tsv": "\t"}
 MAIN_KEYS = ("label", "text", "value", "log_probability")
 """Of an answer, what a line of text says first."""
+ANSWER_KEYS = ("prediction", "error")
+"""Of a JSON object, what an answer adds to the record."""
 Answered = Iterable[tuple[Row, Any]]
 
 
@@ -46,7 +47,7 @@ def write_answers(out: Path, file: RowFile, answered: Answered, array_name: str)
             # Flushes; `target` stays open, for `whole_file` to close and rename.
             text.detach()
     elif out.suffix == ".jsonl":
-        write_whole(out, (json_line(answer, row.record) for row, answer in answered))
+        write_whole(out, json_lines(file, answered))
     else:
         write_whole(out, (text_line(answer) for _, answer in answered))
 
@@ -59,11 +60,11 @@ def print_answers(file: RowFile, answered: Answered, array_name: str, *, is_json
             suffix = ".tsv"
         write_delimited(sys.stdout, file, answered, array_name, suffix)
         return
-    for row, answer in answered:
-        if is_json:
-            line = json_line(answer, row.record)
-        else:
-            line = text_line(answer)
+    if is_json:
+        lines = json_lines(file, answered)
+    else:
+        lines = (text_line(answer) for _, answer in answered)
+    for line in lines:
         print(line, flush=True)
 
 
@@ -77,11 +78,22 @@ def to_json_value(answer: Any) -> Any:
     return answer.to_dict()
 
 
+def json_lines(file: RowFile, answered: Answered) -> Iterator[str]:
+    """A line for each answer; stderr says once which given keys are replaced."""
+    replaced: set[str] = set()
+    for row, answer in answered:
+        new = [key for key in ANSWER_KEYS if key in row.record and key not in replaced]
+        if new:
+            _tell_replaced(file, new)
+            replaced.update(new)
+        yield json_line(answer, row.record)
+
+
 def json_line(answer: Any, record: Mapping[str, Any]) -> str:
     """A JSON object of the record that was read, and its prediction."""
     content = dict(record)
     # An earlier prediction's keys are replaced, and come last again.
-    for key in ("prediction", "error"):
+    for key in ANSWER_KEYS:
         content.pop(key, None)
     if isinstance(answer, Unanswered):
         content |= {"prediction": None, "error": answer.error}
@@ -155,7 +167,7 @@ def write_delimited(
 
 def _write_line(target: IO[str], cells: Sequence[str], delimiter: str, is_quoted: bool) -> None:
     if is_quoted:
-        csv.writer(target, delimiter=delimiter, lineterminator="\n").writerow(cells)
+        target.write(csv_line(cells, delimiter))
         return
     # In a table without quoting a tab or a line break inside an answer would be another cell.
     target.write(delimiter.join(map(_without_breaks, cells)) + "\n")
@@ -201,13 +213,32 @@ def _with_cells(answered: Answered, array_name: str) -> Iterator[tuple[Row, dict
 def _given_columns(file: RowFile, answer_names: Iterable[str]) -> list[str]:
     """Columns that stay; one that is called as an answer's is replaced, and stderr says so."""
     of_answers = set(answer_names)
-    replaced = [name for name in file.columns if name in of_answers]
+    columns = _columns_of(file)
+    replaced = [name for name in columns if name in of_answers]
     if replaced:
-        print(
-            f"{file.name}: the column {', '.join(replaced)} is replaced by the answers'",
-            file=sys.stderr,
-        )
-    return [name for name in file.columns if name not in of_answers]
+        _tell_replaced(file, replaced)
+    return [name for name in columns if name not in of_answers]
+
+
+def _tell_replaced(file: RowFile, names: Sequence[str]) -> None:
+    print(
+        f"{file.name}: the column {', '.join(names)} is replaced by the answers'",
+        file=sys.stderr,
+    )
+
+
+def _columns_of(file: RowFile) -> list[str]:
+    """The given columns; of objects the keys of all, in the order in which they come up.
+
+    A table's header stands first, so the objects are gone through before they are answered.
+    """
+    if file.form != "jsonl":
+        return file.columns
+    keys: dict[str, None] = {}
+    for row in file.rows():
+        if row.problem is None:
+            keys |= dict.fromkeys(row.record)
+    return list(keys)
 
 
 def write_parquet(out: Path, file: RowFile, answered: Answered, array_name: str) -> None:
