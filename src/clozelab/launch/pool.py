@@ -39,7 +39,6 @@ from clozelab.launch.progress import (
     counted,
     left_at,
     progress_line,
-    steps_in,
     time_words,
 )
 from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
@@ -48,6 +47,7 @@ from clozelab.training.host import holder
 from clozelab.training.stopping import OUT_OF_TIME, interrupt, taken_signals
 
 REDRAW_SECONDS = 0.5
+LOOK_SECONDS = 2.0  # between two looks at the logs of the jobs that run
 LOOK_AGAIN_SECONDS = 2.0
 # where this machine does not list who holds the folder, and only a new process can find out
 TRY_AGAIN_SECONDS = 30.0
@@ -113,6 +113,7 @@ class ProcessPool:
         Raises Interrupted after a signal, once every job has been stopped.
         """
         drawn_at = float("-inf")
+        looked_at = float("-inf")
         # The table is refreshed by hand and seldom: no second thread while we fork, and the cores
         # are the jobs'.
         table: AbstractContextManager[Live | None] = nullcontext()
@@ -126,6 +127,9 @@ class ProcessPool:
                     if not any(job.state in UNFINISHED for job in self.jobs):
                         break
                     self._start_waiting()
+                    if time.monotonic() - looked_at >= LOOK_SECONDS:
+                        self._look_at_logs()
+                        looked_at = time.monotonic()
                     if live is not None and time.monotonic() - drawn_at >= REDRAW_SECONDS:
                         live.update(self._table(), refresh=True)
                         drawn_at = time.monotonic()
@@ -172,7 +176,15 @@ class ProcessPool:
             # One job that a batch system refuses; the others may suit it.
             job.state = "failed"
             job.message = f"it could not be handed over: {error}"
+        job.is_in_line = job.start is not None
+        job.seconds_in_line = 0.0
+        job.first_step = None
         self._say(job)
+
+    def _look_at_logs(self) -> None:
+        for job in self.jobs:
+            if job.state == "running":
+                job.look_at_log(time.monotonic())
 
     def _hold(self, job: Job, seconds: float, reason: str) -> None:
         """Let a job wait until it may be tried again."""
@@ -263,13 +275,13 @@ class ProcessPool:
 
     def _states(self) -> list[JobProgress]:
         """Return the jobs as their progress is counted."""
+        self._look_at_logs()
         progress = []
         for job in self.jobs:
-            steps = None
-            if job.state == "running":
-                steps = steps_in(last_lines(job.log))
             state = PROGRESS_STATES.get(job.state, "failed")
-            progress.append(JobProgress(job.name, state, job.seconds, job.planned, steps))
+            if state == "running" and job.is_in_line:
+                state = "waiting"
+            progress.append(job.progress(state))
         return progress
 
     def _table(self) -> Group:

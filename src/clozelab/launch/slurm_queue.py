@@ -35,6 +35,18 @@ ENDED = frozenset(
         LOST,
     }
 )
+# A job that waits for its nodes, for the first time or again.
+IN_LINE = frozenset(
+    {
+        "CONFIGURING",
+        "PENDING",
+        "REQUEUED",
+        "REQUEUE_FED",
+        "REQUEUE_HOLD",
+        "RESV_DEL_HOLD",
+        "SPECIAL_EXIT",
+    }
+)
 # Parts of Slurm's reasons for which a waiting job never starts by itself.
 NEVER_STARTS = (
     "held",
