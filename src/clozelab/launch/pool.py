@@ -103,9 +103,8 @@ class ProcessPool:
         self.outlook = Outlook()
         if outlook is not None:
             self.outlook = outlook
-        self.pulse = Pulse(
-            console, lambda: progress_line(self._states(), self.at_once, self.outlook)
-        )
+        self._is_loading = False
+        self.pulse = Pulse(console, self._line)
 
     def run(self) -> None:
         """Run every waiting job to its end.
@@ -121,6 +120,7 @@ class ProcessPool:
             table = Live(self._table(), console=self.console, auto_refresh=False, transient=True)
         with taken_signals() as signals, table as live:
             try:
+                self._wait_for_server(signals)
                 # 50 times a second: notice what ended, start what may, show how it stands.
                 while not signals:
                     self._collect()
@@ -139,6 +139,23 @@ class ProcessPool:
                 self._stop_all(signals)
         if signals:
             interrupt(signals[0])
+
+    def _wait_for_server(self, signals: Sequence[int]) -> None:
+        """Let the server import what the jobs need: that is no time of the first job's."""
+        will_fork = any(job.state == "waiting" and job.words is not None for job in self.jobs)
+        if self.server is None or not will_fork:
+            return
+        self._is_loading = True
+        while not self.server.is_ready() and not signals:
+            self.pulse.beat()
+            time.sleep(POLL_SECONDS)
+        self._is_loading = False
+
+    def _line(self) -> str:
+        """Say how far all is, for whoever watches no terminal."""
+        if self._is_loading:
+            return "loading modules"
+        return progress_line(self._states(), self.at_once, self.outlook)
 
     def _start_waiting(self) -> None:
         """Start jobs in their order, as far as there is room and their folders are free."""
@@ -162,7 +179,6 @@ class ProcessPool:
         """Start a job in the way that it is made for."""
         job.log.parent.mkdir(parents=True, exist_ok=True)
         job.state = "running"
-        job.started = time.monotonic()
         try:
             if job.start is not None:
                 job.process = job.start()
@@ -176,6 +192,8 @@ class ProcessPool:
             # One job that a batch system refuses; the others may suit it.
             job.state = "failed"
             job.message = f"it could not be handed over: {error}"
+        job.started = time.monotonic()
+        job.seconds = 0.0
         job.is_in_line = job.start is not None
         job.seconds_in_line = 0.0
         job.first_step = None

@@ -15,6 +15,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -181,11 +182,32 @@ class ForkServer:
         os.environ.update(environment)
         # its imports take seconds; the launcher still has things to check meanwhile
         forkserver.ensure_running()
+        self._first: threading.Thread | None = None
+
+    def is_ready(self) -> bool:
+        """Whether it has imported all, and the next start will not wait for that."""
+        if self._first is None:
+            self._first = threading.Thread(target=_start_nothing, daemon=True)
+            self._first.start()
+        return not self._first.is_alive()
 
     def start(self, arguments: Sequence[str], log: Path) -> ForkedProcess:
         process = ForkedProcess(target=_run_forked, args=(self.module, list(arguments), str(log)))
         process.start()
         return process
+
+
+def _start_nothing() -> None:
+    """Have the server fork a process that does nothing, which it does once it has imported all."""
+    # where the server has ended, the first job's start says so
+    with suppress(OSError, EOFError):
+        process = ForkedProcess(target=_do_nothing)
+        process.start()
+        process.join()
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def _run_forked(module: str, arguments: list[str], log: str) -> None:
