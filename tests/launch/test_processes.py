@@ -11,7 +11,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -19,7 +21,7 @@ from rich.text import Text
 
 from clozelab.launch import pool as pooling
 from clozelab.launch.pool import ProcessPool
-from clozelab.launch.processes import ForkServer, Job, failure_message
+from clozelab.launch.processes import ForkServer, Job, failure_message, start_process
 from clozelab.launch.progress import Outlook
 from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
 from clozelab.training.stopping import OUT_OF_TIME, Interrupted
@@ -415,6 +417,37 @@ def test_a_pipe_hears_of_jobs_that_run_for_long(
         r"3 of 12 done, 1 run \(long step 400 of 1,000\), about 11.0 min left", lines[0]
     )
     assert lines[-1].startswith("complete  next after 0 s  (5 of 12 done")
+
+
+class SlowServer(ForkServer):
+    """Imports for 0.7 s, and starts new processes."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        self.jobs = jobs
+        self.ready_at = time.monotonic() + 0.7
+
+    def is_ready(self) -> bool:
+        return time.monotonic() >= self.ready_at
+
+    def start(self, arguments: Sequence[str], log: Path) -> Any:
+        time.sleep(0.3)  # a busy machine
+        assert self.is_ready()
+        return start_process(next(one for one in self.jobs if one.log == log))
+
+
+def test_a_pipe_hears_that_modules_are_loaded_and_no_job_is_charged_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clozelab.launch.progress.PULSE_SECONDS", 0.2)
+    screen = io.StringIO()
+    jobs = [job(tmp_path, "one", "sleep 0.1"), job(tmp_path, "two", "sleep 0.1")]
+    for one in jobs:
+        one.words = [one.name]
+    ProcessPool(
+        jobs, at_once=1, grace_seconds=1, console=Console(file=screen), server=SlowServer(jobs)
+    ).run()
+    assert screen.getvalue().splitlines()[0] == "loading modules"
+    assert all(one.state == "complete" and 0.1 <= one.seconds < 0.3 for one in jobs)
 
 
 def test_an_error_of_several_lines_is_kept_whole(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from clozelab.launch.processes import Job, RemoteProcess
 from clozelab.launch.progress import (
     JobProgress,
     Outlook,
@@ -55,6 +56,79 @@ def test_a_job_that_says_its_step_is_left_by_that() -> None:
     assert seconds_left([half], 1) == pytest.approx(50.0)
     begun = JobProgress("begun", "running", 8.0, 40.0, steps=(10, 1000))
     assert seconds_left([begun], 1) == pytest.approx(32.0), "its first steps say nothing yet"
+
+
+def test_a_resumed_job_is_left_by_the_steps_of_this_launch() -> None:
+    """Of 1,000 steps 900 took 9,000 s before; this launch has worked for 30 s."""
+    begun = JobProgress("resumed", "running", 30.0, 10_000.0, (901, 1000), 901, is_resumed=True)
+    assert seconds_left([begun], 1) == pytest.approx(990.0)
+    later = JobProgress("resumed", "running", 150.0, 10_000.0, (911, 1000), 901, 110.0, True)
+    assert seconds_left([later], 1) == pytest.approx(979.0)
+    unplanned = JobProgress("resumed", "running", 30.0, None, (901, 1000), 901, is_resumed=True)
+    assert seconds_left([unplanned], 1) is None
+
+
+def test_a_resumed_job_says_nothing_of_whole_ones() -> None:
+    resumed = JobProgress("resumed", "done", 60.0, 10_000.0, is_resumed=True)
+    fresh = [waits(10_000.0)] * 9
+    assert seconds_left([resumed, *fresh], 1) == pytest.approx(90_000.0)
+    assert (
+        seconds_left([JobProgress("resumed", "done", 60.0, is_resumed=True), waits(None)], 1)
+        is None
+    )
+
+
+class Remote(RemoteProcess):
+    """A job that a batch system has."""
+
+    in_line = True
+
+    @property
+    def is_in_line(self) -> bool:
+        return self.in_line
+
+    def ask(self) -> int | None:
+        return None
+
+    def send_signal(self, number: int) -> None:
+        pass
+
+
+@pytest.fixture
+def remote_job(tmp_path: Path) -> Job:
+    log = tmp_path / "log"
+    log.write_text("")
+    return Job("remote", [], log, process=Remote(), state="running", is_in_line=True)
+
+
+def look(job: Job, seconds: float, line: str = "", *, in_line: bool = False) -> JobProgress:
+    """What is known of a job so many seconds after it was handed over, by this line of its log."""
+    job.seconds = seconds
+    job.process.in_line = in_line  # type: ignore[union-attr]  # a Remote
+    job.log.write_text(line)
+    job.look_at_log(seconds)
+    return job.progress("running")
+
+
+def test_time_in_line_is_no_time_of_steps(remote_job: Job) -> None:
+    began = 5 * 3600.0
+    assert look(remote_job, began, in_line=True).seconds == 0.0
+    look(remote_job, began + 12.0, "step 10/1000")
+    progress = look(remote_job, began + 120.0, "step 100/1000")
+    assert progress.seconds == pytest.approx(120.0)
+    assert seconds_left([progress], 1) == pytest.approx(18 * 60.0)
+    assert look(remote_job, began + 900.0, in_line=True).is_resumed, "it was put in line again"
+    progress = look(remote_job, 2 * began, "step 100/1000")
+    assert progress.first_step == 100 and progress.stepping_seconds == 0.0
+
+
+def test_time_in_line_is_no_time_of_a_job(remote_job: Job) -> None:
+    look(remote_job, 5 * 3600.0, in_line=True)
+    look(remote_job, 5 * 3600.0 + 1200.0, "over")
+    remote_job.planned = 1200.0
+    done = remote_job.progress("done")
+    jobs = [done, done, *[waits(1200.0)] * 5]
+    assert seconds_left(jobs, 1) == pytest.approx(100 * 60.0)
 
 
 def test_a_job_that_is_late_makes_those_behind_it_late() -> None:

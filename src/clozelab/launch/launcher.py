@@ -32,7 +32,7 @@ from clozelab.launch.progress import Outlook, Pulse, job_key, plan_file
 from clozelab.launch.sweep import JobComposer, hydra_config, refuse_repeated
 from clozelab.runs.outcome import ending, results, score_in_context, skill_score
 from clozelab.runs.progress import write_launch
-from clozelab.runs.record import DAMAGED, Record, grouped, read_record
+from clozelab.runs.record import DAMAGED, KILLED, Record, grouped, read_record
 from clozelab.runs.store import accept_other_code
 from clozelab.terminal import Heading, make_table, say
 from clozelab.text.did_you_mean import key_of
@@ -46,6 +46,7 @@ REPRODUCING = "reproduce"
 PLAN_FOLDER = "CLOZELAB_PLAN_FOLDER"
 FEW_JOBS = 3  # so many are sooner run than checked
 TRAININGS = ("pretrain", "finetune")  # the verbs whose sweeps have a pre-flight
+BEGUN = ("running", "interrupted", "failed", KILLED)  # how the run of a resumed job stands
 DONE = ("complete", "skipped")  # whose scores a sweep ends with
 # Overrides of Hydra's own keys that decide which jobs there are, and where.
 PASSED_ON = ("hydra.searchpath", "hydra.sweeper.params", "hydra/launcher")
@@ -181,6 +182,7 @@ class SweepLauncher(Launcher):
             folder=plan.run_dir,
             log=self.sweep_dir / "logs" / f"{self.verb}-{name.replace('/', '--')}.log",
             state=state,
+            is_resumed=plan.status in BEGUN,
         )
 
     def _preflight(

@@ -39,7 +39,6 @@ from clozelab.launch.progress import (
     counted,
     left_at,
     progress_line,
-    steps_in,
     time_words,
 )
 from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
@@ -48,6 +47,7 @@ from clozelab.training.host import holder
 from clozelab.training.stopping import OUT_OF_TIME, interrupt, taken_signals
 
 REDRAW_SECONDS = 0.5
+LOOK_SECONDS = 2.0  # between two looks at the logs of the jobs that run
 LOOK_AGAIN_SECONDS = 2.0
 # where this machine does not list who holds the folder, and only a new process can find out
 TRY_AGAIN_SECONDS = 30.0
@@ -103,9 +103,8 @@ class ProcessPool:
         self.outlook = Outlook()
         if outlook is not None:
             self.outlook = outlook
-        self.pulse = Pulse(
-            console, lambda: progress_line(self._states(), self.at_once, self.outlook)
-        )
+        self._is_loading = False
+        self.pulse = Pulse(console, self._line)
 
     def run(self) -> None:
         """Run every waiting job to its end.
@@ -113,6 +112,7 @@ class ProcessPool:
         Raises Interrupted after a signal, once every job has been stopped.
         """
         drawn_at = float("-inf")
+        looked_at = float("-inf")
         # The table is refreshed by hand and seldom: no second thread while we fork, and the cores
         # are the jobs'.
         table: AbstractContextManager[Live | None] = nullcontext()
@@ -120,12 +120,16 @@ class ProcessPool:
             table = Live(self._table(), console=self.console, auto_refresh=False, transient=True)
         with taken_signals() as signals, table as live:
             try:
+                self._wait_for_server(signals)
                 # 50 times a second: notice what ended, start what may, show how it stands.
                 while not signals:
                     self._collect()
                     if not any(job.state in UNFINISHED for job in self.jobs):
                         break
                     self._start_waiting()
+                    if time.monotonic() - looked_at >= LOOK_SECONDS:
+                        self._look_at_logs()
+                        looked_at = time.monotonic()
                     if live is not None and time.monotonic() - drawn_at >= REDRAW_SECONDS:
                         live.update(self._table(), refresh=True)
                         drawn_at = time.monotonic()
@@ -135,6 +139,23 @@ class ProcessPool:
                 self._stop_all(signals)
         if signals:
             interrupt(signals[0])
+
+    def _wait_for_server(self, signals: Sequence[int]) -> None:
+        """Let the server import what the jobs need: that is no time of the first job's."""
+        will_fork = any(job.state == "waiting" and job.words is not None for job in self.jobs)
+        if self.server is None or not will_fork:
+            return
+        self._is_loading = True
+        while not self.server.is_ready() and not signals:
+            self.pulse.beat()
+            time.sleep(POLL_SECONDS)
+        self._is_loading = False
+
+    def _line(self) -> str:
+        """Say how far all is, for whoever watches no terminal."""
+        if self._is_loading:
+            return "loading modules"
+        return progress_line(self._states(), self.at_once, self.outlook)
 
     def _start_waiting(self) -> None:
         """Start jobs in their order, as far as there is room and their folders are free."""
@@ -158,7 +179,6 @@ class ProcessPool:
         """Start a job in the way that it is made for."""
         job.log.parent.mkdir(parents=True, exist_ok=True)
         job.state = "running"
-        job.started = time.monotonic()
         try:
             if job.start is not None:
                 job.process = job.start()
@@ -172,7 +192,17 @@ class ProcessPool:
             # One job that a batch system refuses; the others may suit it.
             job.state = "failed"
             job.message = f"it could not be handed over: {error}"
+        job.started = time.monotonic()
+        job.seconds = 0.0
+        job.is_in_line = job.start is not None
+        job.seconds_in_line = 0.0
+        job.first_step = None
         self._say(job)
+
+    def _look_at_logs(self) -> None:
+        for job in self.jobs:
+            if job.state == "running":
+                job.look_at_log(time.monotonic())
 
     def _hold(self, job: Job, seconds: float, reason: str) -> None:
         """Let a job wait until it may be tried again."""
@@ -263,13 +293,13 @@ class ProcessPool:
 
     def _states(self) -> list[JobProgress]:
         """Return the jobs as their progress is counted."""
+        self._look_at_logs()
         progress = []
         for job in self.jobs:
-            steps = None
-            if job.state == "running":
-                steps = steps_in(last_lines(job.log))
             state = PROGRESS_STATES.get(job.state, "failed")
-            progress.append(JobProgress(job.name, state, job.seconds, job.planned, steps))
+            if state == "running" and job.is_in_line:
+                state = "waiting"
+            progress.append(job.progress(state))
         return progress
 
     def _table(self) -> Group:

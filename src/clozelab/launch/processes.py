@@ -15,6 +15,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -23,11 +24,9 @@ from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from clozelab.launch.progress import (
-    Pulse,
-)
+from clozelab.launch.progress import JobProgress, Pulse, steps_in
 from clozelab.training.stopping import (
     SIGNALS,
     bound_to_us,
@@ -67,6 +66,11 @@ class RemoteProcess(ABC):
             self._status = self.ask()
         return self._status
 
+    @property
+    def is_in_line(self) -> bool:
+        """It has been handed over, and waits for a machine."""
+        return False
+
     @abstractmethod
     def ask(self) -> int | None:
         """Exit status now."""
@@ -82,6 +86,14 @@ class RemoteProcess(ABC):
 
 
 AnyProcess = subprocess.Popen[bytes] | ForkedProcess | RemoteProcess
+
+
+class StepTime(NamedTuple):
+    """A step of a training, how many it has, and when a log was seen to say so."""
+
+    step: int
+    total: int
+    time: float
 
 
 @dataclass
@@ -106,6 +118,55 @@ class Job:
     message: str = ""
     process: AnyProcess | None = None
     started: float = 0.0
+    is_resumed: bool = False  # it goes on with what an earlier launch has begun
+    is_in_line: bool = False  # at a batch system, which has no machine for it yet
+    seconds_in_line: float = 0.0  # of its seconds
+    # (step, of all, time) as its log said first and last
+    first_step: StepTime | None = None
+    last_step: StepTime | None = None
+
+    def look_at_log(self, now: float) -> None:
+        """Note whether it works, and how far its log says it is."""
+        if isinstance(self.process, RemoteProcess):
+            was_in_line = self.is_in_line
+            self.is_in_line = self.process.is_in_line or not self.log.exists()
+            if self.is_in_line:
+                self.seconds_in_line = now - self.started
+                self.first_step = None
+                # in line again, as its time was over or its machine went
+                if not was_in_line:
+                    self.is_resumed = True
+                return
+        steps = steps_in(last_lines(self.log))
+        if steps is None:
+            return
+        latest = StepTime(*steps, now)
+        # A log may still be that of an earlier launch for a moment.
+        if self.first_step is None or self.last_step is None or steps[0] < self.last_step.step:
+            self.first_step = latest
+            self.last_step = latest
+        elif steps[0] > self.last_step.step:
+            self.last_step = latest
+
+    def progress(self, state: str) -> JobProgress:
+        """Return how far it is; `state` is one of JobProgress."""
+        steps = None
+        first_step = 0
+        stepping_seconds = 0.0
+        if state == "running" and self.first_step is not None and self.last_step is not None:
+            steps = (self.last_step.step, self.last_step.total)
+            first_step = self.first_step.step
+            stepping_seconds = self.last_step.time - self.first_step.time
+        return JobProgress(
+            self.name,
+            state,
+            max(0.0, self.seconds - self.seconds_in_line),
+            self.planned,
+            steps,
+            first_step,
+            stepping_seconds,
+            self.is_resumed,
+        )
 
 
 class ForkServer:
@@ -121,11 +182,32 @@ class ForkServer:
         os.environ.update(environment)
         # its imports take seconds; the launcher still has things to check meanwhile
         forkserver.ensure_running()
+        self._first: threading.Thread | None = None
+
+    def is_ready(self) -> bool:
+        """Whether it has imported all, and the next start will not wait for that."""
+        if self._first is None:
+            self._first = threading.Thread(target=_start_nothing, daemon=True)
+            self._first.start()
+        return not self._first.is_alive()
 
     def start(self, arguments: Sequence[str], log: Path) -> ForkedProcess:
         process = ForkedProcess(target=_run_forked, args=(self.module, list(arguments), str(log)))
         process.start()
         return process
+
+
+def _start_nothing() -> None:
+    """Have the server fork a process that does nothing, which it does once it has imported all."""
+    # where the server has ended, the first job's start says so
+    with suppress(OSError, EOFError):
+        process = ForkedProcess(target=_do_nothing)
+        process.start()
+        process.join()
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def _run_forked(module: str, arguments: list[str], log: str) -> None:

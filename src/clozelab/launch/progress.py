@@ -27,7 +27,7 @@ from clozelab.text.formatting import duration
 PULSE_SECONDS = 25.0  # between two lines; with what a line waits for, never more than 30
 SHOWN_RUNNING = 2  # jobs that a line names
 STEP = re.compile(r"\bstep (\d+)/(\d+)")  # as training logs it
-# of a job's steps: before that its own start weighs too much to say how long it takes
+# of the steps that a job has before it: after so many its own speed says how long it takes
 TRUSTED_SHARE = 0.1
 
 
@@ -37,10 +37,16 @@ class JobProgress:
 
     name: str
     state: str
-    """done | failed | running | waiting; a job that was skipped is done with no seconds."""
-    seconds: float = 0.0
+    """done | failed | running | waiting (also in line at a batch system); a job that was skipped
+    is done with no seconds."""
+    seconds: float = 0.0  # of its work
     planned: float | None = None  # seconds, before anything ran
     steps: tuple[int, int] | None = None  # (taken, of all), where its log says so
+    # the first step that this launch has seen, and the seconds from there to the last one
+    first_step: int = 0
+    stepping_seconds: float = 0.0
+    # it went on with what an earlier launch had begun, so its seconds are not those of a whole job
+    is_resumed: bool = False
 
     @property
     def is_left(self) -> bool:
@@ -204,8 +210,9 @@ def _pace(jobs: Sequence[JobProgress], expected: Mapping[int, float], *, is_plan
 
     Without a plan there is no unit, and it is the seconds a job takes (0: unknown).
     """
-    # Skipped jobs are done with no seconds; they say nothing about the pace.
-    finished = [job for job in jobs if job.state == "done" and job.seconds > 0.0]
+    # Skipped jobs are done with no seconds; they say nothing about the pace. Nor do resumed ones.
+    fresh = [job for job in jobs if not job.is_resumed]
+    finished = [job for job in fresh if job.state == "done" and job.seconds > 0.0]
     seconds_expected = sum(expected[id(job)] for job in finished)
     pace = 0.0
     if is_planned:
@@ -215,7 +222,7 @@ def _pace(jobs: Sequence[JobProgress], expected: Mapping[int, float], *, is_plan
     if not is_planned:
         return pace
     # A job that runs, without saying how far it is, for longer than all that was expected of it.
-    for job in jobs:
+    for job in fresh:
         if job.state == "running" and job.steps is None and expected[id(job)] > 0.0:
             pace = max(pace, job.seconds / expected[id(job)])
     return pace
@@ -226,11 +233,21 @@ def _remaining(job: JobProgress, expected: float) -> float:
 
     0 where it has taken longer than expected and does not say how far it is.
     """
-    # By its own steps, if it says them; its start-up weighs too much at first.
-    if job.steps is not None:
-        step, last_step = job.steps
-        if step >= TRUSTED_SHARE * last_step:
-            return job.seconds * (last_step - step) / step
+    if job.steps is None:
+        return max(0.0, expected - job.seconds)
+
+    # By its own speed, once it has taken some steps: its start-up is no part of that.
+    step, last_step = job.steps
+    steps_left = last_step - step
+    steps_seen = step - job.first_step
+    is_seen = job.stepping_seconds > 0.0 and steps_seen > 0
+    if is_seen and steps_seen >= TRUSTED_SHARE * (last_step - job.first_step):
+        return job.stepping_seconds * steps_left / steps_seen
+    # Steps of an earlier launch took none of its time.
+    if job.is_resumed:
+        return expected * steps_left / last_step
+    if step >= TRUSTED_SHARE * last_step:
+        return job.seconds * steps_left / step
     return max(0.0, expected - job.seconds)
 
 

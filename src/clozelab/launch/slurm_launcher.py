@@ -23,7 +23,7 @@ from clozelab.launch.clusters import NO_RESULT, RemoteJob
 from clozelab.launch.launcher import SweepLauncher, require_positive
 from clozelab.launch.pool import ProcessPool
 from clozelab.launch.processes import Job, RemoteProcess
-from clozelab.launch.slurm_queue import JobState, SlurmQueue, SlurmSilentError, ask_slurm
+from clozelab.launch.slurm_queue import IN_LINE, JobState, SlurmQueue, SlurmSilentError, ask_slurm
 from clozelab.runs.record import write_json
 from clozelab.runs.redaction import redacted_words
 from clozelab.training.host import require_package
@@ -149,6 +149,8 @@ class SlurmLauncher(SweepLauncher):
                     f"Slurm job {earlier.job_id} is in line for the same folder with other"
                     f" settings; wait for it, or: scancel {earlier.job_id}"
                 )
+            # It may have worked for long, or have ended a moment ago.
+            job.is_resumed = True
             return SubmittedJob(earlier, self.queue)
 
     def _submit(self, remote: RemoteJob, resources: Mapping[str, Any]) -> Any:
@@ -274,6 +276,13 @@ class SubmittedJob(RemoteProcess):
         self._ended_at: float | None = None  # when it was first seen to have ended without a result
         if queue is not None:
             queue.watch(job.job_id)
+
+    @property
+    def is_in_line(self) -> bool:
+        if self.queue is None:
+            return False
+        state = self.queue.state(self.job.job_id)
+        return state is not None and state.name in IN_LINE
 
     def ask(self) -> int | None:
         _refresh(self.job.paths.folder)

@@ -5,7 +5,6 @@ lists.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from clozelab.analysis.schema import Row
 from clozelab.analysis.scores import Cell, DataColumn
 from clozelab.report import wording
+from clozelab.report.commands import commands
 from clozelab.report.inconsistencies import inconsistencies
 from clozelab.results.table import ResultTable
 from clozelab.runs.outcome import LEARNT_CONTEXT_NATS, context_free, same_fraction
@@ -586,41 +586,6 @@ def _first_and_last_time(runs: Iterable[Record]) -> str:
     for run in runs:
         times += [time[:16].replace("T", " ") for time in (run.started, run.finished) if time]
     return f"{min(times)} to {max(times)} UTC" if times else DASH
-
-
-def commands(runs: Sequence[Record]) -> list[str]:
-    """The sweeps that the runs were made by: a multirun over their overrides.
-
-    Each key has every value that some run has.
-    """
-    by_config = grouped((run for run in runs if run.config_name), _config_place)
-    return [
-        _sweep_command(stage, folder, name, config_runs)
-        for (stage, folder, name), config_runs in by_config.items()
-    ]
-
-
-def _config_place(run: Record) -> tuple[str, str, str]:
-    """(stage, folder and name of its primary config)."""
-    folder = run.config_dir.removeprefix(f"{run.started_in}/")
-    return run.stage, folder, run.config_name
-
-
-def _sweep_command(stage: str, folder: str, name: str, runs: Iterable[Record]) -> str:
-    words = ["clozelab", stage]
-    if folder:
-        words += ["--config-dir", folder]
-    if name != stage:
-        words += ["--config-name", name]
-    words.append("-m")
-    # key -> its values, in the order of the runs
-    values: dict[str, dict[str, None]] = {}
-    for run in runs:
-        for override in run.overrides:
-            key, _, value = override.partition("=")
-            values.setdefault(key, {})[value] = None
-    words += [f"{key}={','.join(key_values)}" for key, key_values in values.items()]
-    return shlex.join(words)
 
 
 def seed_counts(table: ResultTable) -> str:

@@ -10,7 +10,7 @@ import json
 import statistics
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,20 @@ def read_launches(root: Path) -> dict[str, Launch]:
         return {str(stage): Launch(**note) for stage, note in saved.items()}
     except (OSError, ValueError, TypeError, AttributeError):  # ValueError: also pydantic's
         return {}
+
+
+def launches_above(runs: Iterable[Record]) -> dict[Path, dict[str, Launch]]:
+    """Return folder of a run -> the launches noted in the nearest folder above it that has any."""
+    launches: dict[Path, dict[str, Launch]] = {}
+    by_root: dict[Path, dict[str, Launch]] = {}
+    for run in runs:
+        for root in run.folder.resolve().parents:
+            if root not in by_root:
+                by_root[root] = read_launches(root)
+            if by_root[root]:
+                launches[run.folder] = by_root[root]
+                break
+    return launches
 
 
 def merge_launches(root: Path, added_root: Path) -> None:
