@@ -17,8 +17,9 @@ from clozelab.planning.jobs import Shape, Speed, rounded_length
 from clozelab.planning.measures import Fit, Reading
 from clozelab.planning.starts import Starts, measured_starts, usual_starts
 from clozelab.planning.steps import make_steps
+from clozelab.planning.tables import part_tables, sums
 from clozelab.results.experiment import find_experiment
-from clozelab.stages.plan import keep_plan, part_tables, sums
+from clozelab.stages.plan import keep_plan
 from clozelab.stages.subject import Corpora, analyse
 from clozelab.text.formatting import duration
 
