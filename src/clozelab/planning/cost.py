@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 
 from clozelab.datamodules.files import TaskPreview
 from clozelab.launch.jobs import planned_jobs
-from clozelab.launch.process_launcher import is_one_cpu_process, share_cores
+from clozelab.launch.process_launcher import allowed_threads, is_one_cpu_process, share_cores
 from clozelab.launch.progress import Part, job_key, makespan
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
@@ -103,6 +103,7 @@ class Pool:
         forks = False
         if sweep.runs_here:
             timed_at_once = at_once
+            threads = allowed_threads(threads)
             is_forkable = len(sweep.jobs) > 1 and is_one_cpu_process(sweep.master)
             forks = bool(launcher.get("fork")) and is_forkable
         return cls(
