@@ -366,6 +366,18 @@ def test_verb(
     assert "smallest detectable" not in out
 
 
+def test_a_busy_machine_is_told_beside_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Worker(monkeypatch)
+    monkeypatch.setattr(timing, "is_busy_for", lambda threads: True)
+    folders = [f"{key}={tmp_path}" for key in ("cache_dir", "runs_dir", "data_dir")]
+    assert main(["pretrain", "scale=demo", "objective=mlm", *folders]) == 0
+    out = capsys.readouterr().out
+    assert out.index("together about") < out.index("the machine was busy") < out.index("FLOPs")
+    assert out.count("the machine was busy") == 1
+
+
 def test_the_worker_trains_a_shape(demo: list[Arm]) -> None:
     request = next(demo[0].requests())
     asked = request.question | {"seconds": 0.1, "ticks": 2, "steps_a_tick": 1}

@@ -162,8 +162,8 @@ def main(parsed: ParsedArgs) -> int:
     console = make_console()
     for line in sums(plan.costing, plan.parts):  # what is asked first
         console.print(line, style="bold", markup=False)
+    _print_warnings(console, busy_lines(plan.costing))  # of these times
     if args.is_brief:
-        _print_warnings(console, busy_lines(plan.costing))
         _print_warnings(console, [f"not timed: {problem}" for problem in plan.costing.problems])
         keep_plan(Path(str(plan.sweep_step.sweep.master.hydra.sweep.dir)), plan.parts)
     else:
@@ -322,7 +322,7 @@ def print_plan(plan: Plan, console: Console) -> None:
             _print_allocations(plan, plan.args.budget, console)
     if plan.experiment.claims:
         _print_detectable(plan, console)
-    _print_warnings(console, [*warnings(costing, shares), *busy_lines(costing)])
+    _print_warnings(console, warnings(costing, shares))
 
 
 def _print_warnings(console: Console, lines: Sequence[str]) -> None:
