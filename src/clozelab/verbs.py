@@ -57,7 +57,6 @@ PLAIN_VERBS = {
 }
 FUNCTIONS = {
     "list": "list_experiments.main",
-    "doctor": "plan.doctor",
     "explain-cell": "explain_cell.main",
 }
 """Module and function below clozelab.stages of a plain verb; any other is `main` in the module of

@@ -15,7 +15,15 @@ import numpy as np
 import pytest
 
 from clozelab.analysis.verdicts import Verdict
-from clozelab.planning.choice import Choice, Question, Spread, ask, choices, spreads_of
+from clozelab.planning.choice import (
+    Allocation,
+    Effect,
+    PowerQuestion,
+    StdDevs,
+    allocations,
+    power_study,
+    std_devs_of,
+)
 from clozelab.planning.jobs import Speed
 from clozelab.planning.starts import usual_starts
 from clozelab.results.experiment import find_experiment, load_experiment, read_yaml
@@ -45,12 +53,14 @@ def test_power_is_as_planned(
     """Through the real judge, where differences vary as the plan was told: two cells of two
     fine-tuning seeds.
     """
-    spread, difference = Spread(1.2, 0.9, "told"), 3.0
+    spread, difference = StdDevs(1.2, 0.9, "told"), 3.0
     experiment = simulation.make_experiment(
         tmp_path / "mine", claims, primary, **({"stopping": rule} if rule else {})
     )
-    looks = (rule["first"], rule["most"]) if rule else None
-    planned = ask(experiment, ["task"], difference).power({"task": spread}, seeds, 2, looks)
+    analyses = (rule["first"], rule["most"]) if rule else None
+    planned = power_study(experiment, ["task"], difference).power(
+        {"task": spread}, seeds, 2, analyses
+    )
     draw, found = np.random.default_rng(7), list[float]()
     for _ in range(tables):
         noise = (
@@ -70,7 +80,7 @@ def test_power_is_as_planned(
 
 
 def test_differences_are_counted_as_the_judge_counts_them() -> None:
-    found = ask(TABLE_5, ["snli_95k", "squad_v1"], 2.0)
+    found = power_study(TABLE_5, ["snli_95k", "squad_v1"], 2.0)
     assert len(found.claims) + len(found.unknown) == len(TABLE_5.claims) and found.num_primary == 2
     assert {task for *_, task in found.effects} == {"snli_95k", "squad_v1"}
     assert found.families == [
@@ -78,7 +88,9 @@ def test_differences_are_counted_as_the_judge_counts_them() -> None:
         [1],
         [2, 3, 4, 5],
     ], "each difference once: primary claims alone, the rest together"
-    crossing = ask(load_experiment(find_experiment("figure5_training_steps")), ["snli_95k"], 2.0)
+    crossing = power_study(
+        load_experiment(find_experiment("figure5_training_steps")), ["snli_95k"], 2.0
+    )
     assert sorted(map(len, crossing.claims)) == [1, 1, 1, 1, 2, 5]
 
 
@@ -100,18 +112,18 @@ def machine(minutes: float = 10.0, plateau: float = 0.0) -> Any:
 
 
 def chosen(
-    hours: float, spread: Spread, difference: float = 3.0, **more: Any
-) -> tuple[Choice, list[Choice]]:
-    question = Question([(difference, 0.0, 2, "task")], [[0]], 1, [])
-    options: dict[str, Any] = {"tuned_seeds": 3, "looks": None, "may_shorten": True} | more
-    found = choices(
+    hours: float, spread: StdDevs, difference: float = 3.0, **more: Any
+) -> tuple[Allocation, list[Allocation]]:
+    question = PowerQuestion([Effect(difference, 0.0, 2, "task")], [[0]], 1, [])
+    options: dict[str, Any] = {"tuned_seeds": 3, "analyses": None, "may_shorten": True} | more
+    found = allocations(
         options.pop("costing", machine()), question, {"task": spread}, 3600.0 * hours, **options
     )
-    return max(found, key=lambda one: one.worth), found
+    return max(found, key=lambda one: one.utility), found
 
 
 def test_seeds_come_before_tokens_and_tokens_before_more_seeds() -> None:
-    one, found = chosen(1.5, Spread(1.0, 0.5, ""))
+    one, found = chosen(1.5, StdDevs(1.0, 0.5, ""))
     assert all(
         choice.seconds <= 1.5 * 3600 + 1e-6 and 0.05 <= choice.factor <= 1.0 for choice in found
     )
@@ -119,11 +131,11 @@ def test_seeds_come_before_tokens_and_tokens_before_more_seeds() -> None:
         one.power >= 0.8
         and max(choice.factor for choice in found if choice.power >= 0.8) == one.factor
     )
-    rich, _ = chosen(24.0, Spread(1.0, 0.5, ""))
+    rich, _ = chosen(24.0, StdDevs(1.0, 0.5, ""))
     assert rich.factor == 1.0 and rich.power > one.power
     assert [choice.power for choice in found] == sorted(choice.power for choice in found)
-    noisy, _ = chosen(3.0, Spread(0.2, 3.0, ""))
-    steady, _ = chosen(3.0, Spread(3.0, 0.2, ""))
+    noisy, _ = chosen(3.0, StdDevs(0.2, 3.0, ""))
+    steady, _ = chosen(3.0, StdDevs(3.0, 0.2, ""))
     assert noisy.finetune_seeds > steady.finetune_seeds and noisy.seeds < steady.seeds
 
 
@@ -131,19 +143,19 @@ def test_limits() -> None:
     """Arms with lengths of their own keep them; a masked model gets past its plateau; a rule begins
     at its first.
     """
-    _, whole = chosen(1.5, Spread(1.0, 0.5, ""), may_shorten=False)
+    _, whole = chosen(1.5, StdDevs(1.0, 0.5, ""), may_shorten=False)
     assert {one.factor for one in whole} == {1.0}
-    _, past = chosen(1.5, Spread(1.0, 0.5, ""), costing=machine(plateau=2e5))
+    _, past = chosen(1.5, StdDevs(1.0, 0.5, ""), costing=machine(plateau=2e5))
     assert min(one.factor for one in past) >= 0.4
-    _, ruled = chosen(9.0, Spread(1.0, 0.5, ""), looks=(3, 5))
+    _, ruled = chosen(9.0, StdDevs(1.0, 0.5, ""), analyses=(3, 5))
     assert [one.seeds for one in ruled] == [3, 4, 5]
     with pytest.raises(
         ValueError,
         match=r"2 pre-training seeds with one fine-tuning seed take about 6.. min: a larger",
     ):
-        chosen(0.05, Spread(1.0, 0.5, ""))
+        chosen(0.05, StdDevs(1.0, 0.5, ""))
     with pytest.raises(ValueError, match="no speed is known yet"):
-        chosen(1.0, Spread(1.0, 0.5, ""), costing=SimpleNamespace(arms=[], shapes=[]))
+        chosen(1.0, StdDevs(1.0, 0.5, ""), costing=SimpleNamespace(arms=[], shapes=[]))
 
 
 def test_measures_are_planned_as_tasks_are(
@@ -200,7 +212,7 @@ def test_spreads_have_sources() -> None:
         assert task == "default" or any(
             (CONF_DIR / kind / f"{task}.yaml").is_file() for kind in ("task", "measure")
         )
-        assert Spread(**said).pretraining > 0.0 and said["source"]
+        assert StdDevs(**said).pretraining > 0.0 and said["source"]
         assert (
             not said["source"].startswith("docs/") or (CONF_DIR.parent / said["source"]).is_file()
         )
@@ -210,7 +222,7 @@ def test_own_runs_replace_the_shipped_spreads(make_runs: Callable[..., Path]) ->
     """Rows that vary alike from seed to seed have no difference that varies."""
     means = {("mlm", "squad_v1"): 70.0, ("ltr", "squad_v1"): 72.0, ("mlm", "mrpc"): 60.0}
     table = build_table(TABLE_5, find(make_runs(means)))
-    found = spreads_of(["squad_v1", "mrpc", "sst2"], table)
+    found = std_devs_of(["squad_v1", "mrpc", "sst2"], table)
     assert found["squad_v1"].source == "your own runs, 3 seeds" and found[
         "squad_v1"
     ].finetuning == pytest.approx(0.0707, abs=1e-3)
@@ -224,7 +236,7 @@ def test_own_runs_replace_the_shipped_spreads(make_runs: Callable[..., Path]) ->
         "docs/results"
     )
     two = build_table(TABLE_5, find(make_runs(means, pretrain_seeds=(1, 2), below="two")))
-    assert spreads_of(["squad_v1"], two)["squad_v1"].source.startswith("docs/results"), (
+    assert std_devs_of(["squad_v1"], two)["squad_v1"].source.startswith("docs/results"), (
         "two seeds are too few"
     )
 
@@ -247,6 +259,6 @@ def test_a_spread_is_in_points(tmp_path: Path, writers: Any) -> None:
             }
             writers.evaluation(tmp_path / "runs", row, "text", seed, scores, experiment="mine")
     table = build_table(load_experiment(tmp_path / "mine"), find(tmp_path / "runs"))
-    assert spreads_of(["text"], table)["text"].pretraining == pytest.approx(
+    assert std_devs_of(["text"], table)["text"].pretraining == pytest.approx(
         np.std([1, 4, 9], ddof=1)
     )

@@ -11,10 +11,10 @@ from omegaconf import OmegaConf
 
 from clozelab.planning.cost import Costing
 from clozelab.planning.steps import Step, make_steps
+from clozelab.planning.tables import sums
 from clozelab.results.experiment import find_experiment
 from clozelab.runs.find import find
 from clozelab.runs.identity import RESULTS_VERSIONS, canonical
-from clozelab.stages.plan import sums
 from clozelab.stages.subject import Corpora, analyse
 from clozelab.training.host import host_facts
 

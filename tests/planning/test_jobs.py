@@ -37,9 +37,10 @@ from clozelab.planning.jobs import (
 )
 from clozelab.planning.starts import Starts, constants, usual_starts
 from clozelab.planning.steps import make_steps
+from clozelab.planning.tables import warnings
 from clozelab.planning.timing import measured_speeds, pretraining_ticks
 from clozelab.results.experiment import find_experiment
-from clozelab.stages.plan import main, parse_budget, warnings
+from clozelab.stages.plan import main, parse_budget
 from clozelab.stages.subject import Corpora, analyse, read_preview
 from clozelab.training.trainer import choose_hardware
 
@@ -281,7 +282,9 @@ def test_costs_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     # but for the heads that they save.
     assert found.wall("pretrain") == pytest.approx(3 * (found.arms[0].seconds or 0.0), rel=1e-3)
     assert sum(job.count for job in found.tasks) == 48 and not any(job.train for job in found.tasks)
-    assert found.room(tmp_path, ())[2] > 2 * sum(arm.checkpoint_bytes for arm in found.arms)
+    assert found.disk_usage(tmp_path, ()).run_bytes > 2 * sum(
+        arm.checkpoint_bytes for arm in found.arms
+    )
     kept = 5  # encoders on the way, beside the last one
     assert all(
         arm.result_bytes == (3 + (kept + 1) / ADAM_COPIES) * arm.checkpoint_bytes
@@ -361,6 +364,18 @@ def test_verb(
         r"run: clozelab pretrain scale=demo .*objective=mlm steps_factor=[\d.]+\n", out
     )
     assert "smallest detectable" not in out
+
+
+def test_a_busy_machine_is_told_beside_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Worker(monkeypatch)
+    monkeypatch.setattr(timing, "is_busy_for", lambda threads: True)
+    folders = [f"{key}={tmp_path}" for key in ("cache_dir", "runs_dir", "data_dir")]
+    assert main(["pretrain", "scale=demo", "objective=mlm", *folders]) == 0
+    out = capsys.readouterr().out
+    assert out.index("together about") < out.index("the machine was busy") < out.index("FLOPs")
+    assert out.count("the machine was busy") == 1
 
 
 def test_the_worker_trains_a_shape(demo: list[Arm]) -> None:

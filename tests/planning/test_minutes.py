@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 
+from clozelab.launch.process_launcher import ProcessLauncher
 from clozelab.planning import machine, starts
 from clozelab.planning.cost import Costing, Pool, parts_of, sizes
 from clozelab.planning.jobs import Shape, Speed, rounded_length
 from clozelab.planning.measures import Fit, Reading
 from clozelab.planning.starts import Starts, measured_starts, usual_starts
 from clozelab.planning.steps import make_steps
+from clozelab.planning.tables import part_tables, sums
 from clozelab.results.experiment import find_experiment
-from clozelab.stages.plan import keep_plan, part_tables, sums
+from clozelab.stages.plan import keep_plan
 from clozelab.stages.subject import Corpora, analyse
 from clozelab.text.formatting import duration
 
@@ -188,6 +190,23 @@ def test_pools_know_whether_jobs_are_forked(tmp_path: Path) -> None:
     ):
         step = next(step for step in make_steps(FOLDER, [*words, *more]) if step.verb == "pretrain")
         assert Pool.of(step).forks is forks
+
+
+@pytest.mark.parametrize(("limit", "threads"), [("", 4), ("16", 4), ("3", 3), ("no number", 4)])
+def test_a_plan_has_the_threads_of_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, threads: int
+) -> None:
+    """Two jobs share eight cores, and the user may allow fewer threads than that."""
+    monkeypatch.setattr("clozelab.launch.process_launcher.usable_cores", lambda: 8)
+    monkeypatch.setenv("OMP_NUM_THREADS", limit)
+    words = ["scale=dials", f"data_dir={tmp_path}", "hydra.launcher.jobs_at_once=2"]
+    step = next(step for step in make_steps(FOLDER, words) if step.verb == "pretrain")
+    pool = Pool.of(step)
+    assert (pool.at_once, pool.threads) == (2, threads)
+    launcher = ProcessLauncher(2, 1.0, fork=False)
+    launcher.config = step.sweep.master
+    environment = launcher._environment(len(step.sweep.jobs))
+    assert environment["OMP_NUM_THREADS"] == str(pool.threads)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import pytest
 from tests.results.words import cell_note, forecast, judgement_note, role_of
 
 from clozelab.analysis.verdicts import Judgement, Verdict, detectable_difference, judge
-from clozelab.planning.choice import ask
+from clozelab.planning.choice import power_study
 from clozelab.results.analyses import run_interim_analysis
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.results.table import build_table
@@ -214,10 +214,10 @@ def test_the_next_seed_goes_where_it_can_decide(declare: Any) -> None:
 
 def test_a_plan_counts_as_the_judge_does(declare: Any) -> None:
     claims = [claim("t", "b", "a", primary=True), claim("u", "a", "c", primary=True)]
-    assert ask(declare(claims=claims), ["task"], 2.0).families == [[0], [1], []]
+    assert power_study(declare(claims=claims), ["task"], 2.0).families == [[0], [1], []]
     bits = {"name": "m", "from": "evaluate", "task": "m", "metric": BITS}
     of_bits = {"text": "t", "compare": ["b", "a", "m"], "direction": "lower"}
-    assert ask(declare(columns=[bits], claims=[of_bits]), ["m"], 2.0).unknown == ["t"]
+    assert power_study(declare(columns=[bits], claims=[of_bits]), ["m"], 2.0).unknown == ["t"]
 
 
 def test_what_can_be_detected_is_in_points_and_under_the_rule(declare: Any) -> None:

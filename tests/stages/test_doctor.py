@@ -17,7 +17,7 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
 from clozelab.planning.jobs import Request, Speed
 from clozelab.stages import reproduce
-from clozelab.stages.plan import doctor
+from clozelab.stages.doctor import main as doctor
 from clozelab.stages.prepare import find_corpus, prepared_corpus
 from clozelab.stages.subject import gather, gather_sweep
 from clozelab.text.paths import EXPERIMENTS_DIR

@@ -22,7 +22,7 @@ from clozelab.planning.steps import Step
 from clozelab.report import summaries
 from clozelab.results.experiment import Experiment, load_experiment
 from clozelab.stages import reproduce
-from clozelab.stages.plan import doctor
+from clozelab.stages.doctor import main as doctor
 
 STEPS = [
     Step("prepare", "prepare", None, ()),

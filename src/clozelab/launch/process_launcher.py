@@ -69,20 +69,21 @@ class ProcessLauncher(SweepLauncher):
         ).run()
 
     def _environment(self, num_jobs: int) -> dict[str, str]:
-        """Return how many threads a job's process may have, as environment variables.
-
-        That is its share of the cores, or what the user allows if that is fewer.
-        """
+        """Return how many threads a job's process may have, as environment variables."""
         _, share = share_cores(self.jobs_at_once, self.config, num_jobs)
-        environment = {}
-        for name in THREAD_VARIABLES:
-            threads = share
-            # A number meant for a whole machine must not reach every job.
-            limit = os.environ.get(name, "")
-            if limit.isdigit() and int(limit) > 0:
-                threads = min(share, int(limit))
-            environment[name] = str(threads)
-        return environment
+        return {name: str(allowed_threads(share, name)) for name in THREAD_VARIABLES}
+
+
+def allowed_threads(share: int, name: str = "OMP_NUM_THREADS") -> int:
+    """Return the threads of a job's process.
+
+    That is its share of the cores, or what the user's variable `name` allows if that is fewer.
+    """
+    # A number meant for a whole machine must not reach every job.
+    limit = os.environ.get(name, "")
+    if limit.isdigit() and int(limit) > 0:
+        return min(share, int(limit))
+    return share
 
 
 def modules_of(verb: str) -> list[str]:

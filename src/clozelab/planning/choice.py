@@ -1,39 +1,50 @@
-"""What a budget decides: seeds of both kinds, and how long to pre-train, that give an experiment's
-claims most power.
+"""What a budget decides: seeds of both kinds, and how long to pre-train.
 
-Power is counted in simulated tables, corrected as the judge corrects, at a true difference that the
-user names. How much scores vary from seed to seed is measured: on finished runs, or else on those
-that conf/spreads.yaml names.
+The allocation is the one that gives an experiment's claims most power. Power is counted in
+simulated tables, corrected as the judge corrects, at a true difference that the user names. How
+much scores vary from seed to seed is measured: on finished runs, or else on those that
+conf/spreads.yaml names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean, variance
+from typing import NamedTuple
 
 import numpy as np
 
-from clozelab.analysis.claims import ALL_COLUMNS, EquivalenceClaim
+from clozelab.analysis.claims import ALL_COLUMNS, BaseClaim, EquivalenceClaim
 from clozelab.analysis.power import POWER, simulate_decided
-from clozelab.analysis.schema import PERCENT
+from clozelab.analysis.schema import PERCENT, Column
 from clozelab.planning.cost import NO_SPEED, Costing
 from clozelab.results.experiment import Experiment, read_yaml
 from clozelab.results.table import ResultTable
 from clozelab.text.formatting import duration
 from clozelab.text.paths import CONF_DIR
 
-MOST_FINETUNE_SEEDS, MOST_SEEDS = 5, 20
+MOST_SEEDS = 20
+MOST_FINETUNE_SEEDS = 5
 # a masked model has to see so many times the tokens after which it leaves its first plateau
 PLATEAUS = 2.0
-FEWEST = 3  # pre-training seeds from which a spread is worth more than the shipped one
+LEAST_STEPS_FACTOR = 0.05
+MIN_SHARED_SEEDS = 3  # pre-training seeds from which a deviation is worth more than the shipped one
+MIN_SCALE = 1e-9  # points: scores that never vary are not divided by zero
+
+# one cell of a table: (pre-training seed, fine-tuning seed) -> score
+Scores = Mapping[tuple[int, int], float]
 
 
 @dataclass(frozen=True)
-class Spread:
-    """Standard deviations in points: of a difference of rows between pre-training seeds, of a run
-    between its own.
+class StdDevs:
+    """Standard deviations in points.
+
+    Attributes:
+        pretraining: of a difference of two rows, between pre-training seeds.
+        finetuning: of a run's score, between the fine-tuning seeds of one encoder.
+        source: where they are from.
     """
 
     pretraining: float
@@ -41,135 +52,216 @@ class Spread:
     source: str
 
 
-@dataclass(frozen=True)
-class Question:
-    """The differences that an experiment's claims rest on before they are measured. `effects` are
-    (true difference, margin, cells) in points by task; `claims` the places of each claim's, the
-    `num_primary` primary ones first;
-    `unknown` the claims about columns that have no such spread."""
+class Effect(NamedTuple):
+    """A difference that claims rest on: a sum of some cells of one task, in points."""
 
-    effects: Sequence[tuple[float, float, int, str]]
+    difference: float  # the true one
+    margin: float  # that it is tested against
+    cells: int
+    task: str
+
+
+@dataclass(frozen=True)
+class PowerQuestion:
+    """The differences that an experiment's claims rest on, before they are measured.
+
+    Attributes:
+        effects: every difference once.
+        claims: of each claim the places of its differences, primary claims first.
+        num_primary: how many claims are primary.
+        unknown: the claims about columns whose deviations nobody knows.
+    """
+
+    effects: Sequence[Effect]
     claims: Sequence[Sequence[int]]
     num_primary: int
     unknown: Sequence[str]
 
     @property
     def families(self) -> list[list[int]]:
-        first = [list(places) for places in self.claims[: self.num_primary]]
-        rest = dict.fromkeys(
-            place for places in self.claims[self.num_primary :] for place in places
-        )
-        found, seen = [], set[int]()
-        for family in (*first, list(rest)):
-            found.append([place for place in family if place not in seen])
-            seen |= set(family)
-        *primary, others = found
-        # the last one is of the others, also where there are none
+        """Places of differences: a family for each primary claim, and last one for the others.
+
+        A place belongs to the first family that has it. The last family is there even if empty.
+        """
+        others: list[int] = []
+        for places in self.claims[self.num_primary :]:
+            others += places
+        families = []
+        seen: set[int] = set()
+        for places in (*self.claims[: self.num_primary], list(dict.fromkeys(others))):
+            families.append([place for place in places if place not in seen])
+            seen |= set(places)
+        *primary, others = families
         return [*filter(None, primary), others]
 
     def power(
-        self, spreads: Mapping[str, Spread], seeds: int, tuned: int, looks: tuple[int, int] | None
+        self,
+        std_devs: Mapping[str, StdDevs],
+        seeds: int,
+        finetune_seeds: int,
+        analyses: tuple[int, int] | None,
     ) -> float:
-        """The share of tables that decide all primary claims; without any, of all claims the share
-        that is decided.
+        """The share of tables that decide all primary claims.
+
+        Without primary claims: of all claims the share that is decided.
         """
-        # a sum of so many cells
-        known = [(spreads[task], cells) for *_, cells, task in self.effects]
-        variances = [
-            cells * (one.pretraining**2 / 2 + one.finetuning**2 / tuned) for one, cells in known
-        ]
-        scales = np.maximum(1e-9, np.sqrt(variances)).tolist()
-        effects = [
-            (gap / sd, margin / sd)
-            for (gap, margin, *_), sd in zip(self.effects, scales, strict=True)
-        ]
-        decided = simulate_decided(effects, self.families, seeds, looks)
-        shares = [decided[:, list(places)].all(axis=1) for places in self.claims]
+        effects = []
+        for effect in self.effects:
+            deviations = std_devs[effect.task]
+            # A difference of two rows has the variance of two cells, so each cell brings half.
+            of_cell = deviations.pretraining**2 / 2 + deviations.finetuning**2 / finetune_seeds
+            scale = max(MIN_SCALE, float(np.sqrt(effect.cells * of_cell)))
+            effects.append((effect.difference / scale, effect.margin / scale))
+        # bool [tables, effects]
+        decided = simulate_decided(effects, self.families, seeds, analyses)
+        decided_claims = [decided[:, list(places)].all(axis=1) for places in self.claims]
         if self.num_primary:
-            return float(np.all(shares[: self.num_primary], axis=0).mean())
-        return float(np.mean(shares))
+            return float(np.all(decided_claims[: self.num_primary], axis=0).mean())
+        return float(np.mean(decided_claims))
 
 
-def ask(experiment: Experiment, tasks: Iterable[str], difference: float) -> Question:
-    """What an experiment's claims will rest on, where these tasks are fine-tuned and the true
-    differences are alike.
+def power_study(experiment: Experiment, tasks: Iterable[str], difference: float) -> PowerQuestion:
+    """What an experiment's claims will rest on.
+
+    Args:
+        experiment: with the claims.
+        tasks: that are fine-tuned or measured.
+        difference: the true one of every test against zero, in points.
     """
-    here = set(tasks)
-    places: dict[object, int] = {}
-    effects: list[tuple[float, float, int, str]] = []
+    planned_tasks = set(tasks)
+    place_of: dict[Hashable, int] = {}
+    effects: list[Effect] = []
     claims: list[list[int]] = []
-    unknown, num_primary = [], 0
-    for claim in sorted(experiment.claims, key=lambda one: not one.primary):
-        mine = []
-        named = [column for column in experiment.columns if column.name == claim.column]
-        for column in experiment.all_columns if claim.column == ALL_COLUMNS else named:
-            # spreads are in points
-            names = (column.task, *column.stand_ins) if column.unit == PERCENT else ()
-            task = next((one for one in names if one in here), None)
-            for key in claim.hypotheses(column.name) if task else ():
-                if key not in places:
-                    places[key] = len(effects)
-                    gap, margin = (
-                        (0.0, claim.points)
-                        if isinstance(claim, EquivalenceClaim)
-                        else (difference, 0.0)
-                    )
-                    effects.append((gap, margin, 4 if claim.against else 2, str(task)))
-                mine.append(places[key])
-        if mine:
-            claims.append(mine)
+    unknown: list[str] = []
+    num_primary = 0
+    for claim in sorted(experiment.claims, key=lambda claim: not claim.primary):
+        places = []
+        for column in _columns_of(claim, experiment):
+            task = _planned_task(column, planned_tasks)
+            if task is None:
+                continue
+            for hypothesis in claim.hypotheses(column.name):
+                # Two claims may test the same thing: it is one effect.
+                if hypothesis not in place_of:
+                    place_of[hypothesis] = len(effects)
+                    effects.append(_effect_of(claim, task, difference))
+                places.append(place_of[hypothesis])
+        if places:
+            claims.append(places)
             num_primary += claim.primary
         else:
             unknown.append(claim.text)
-    return Question(effects, claims, num_primary, unknown)
+    return PowerQuestion(effects, claims, num_primary, unknown)
 
 
-def spreads_of(tasks: Iterable[str], table: ResultTable | None) -> dict[str, Spread]:
-    """Of each task: from the finished runs, where those are of three pre-training seeds; else the
-    shipped ones.
+def _columns_of(claim: BaseClaim, experiment: Experiment) -> list[Column]:
+    if claim.column == ALL_COLUMNS:
+        return list(experiment.all_columns)
+    return [column for column in experiment.columns if column.name == claim.column]
+
+
+def _planned_task(column: Column, planned_tasks: set[str]) -> str | None:
+    """The planned task that speaks for a column, itself or as a stand-in.
+
+    It is None for a column in another unit, since deviations are in points.
     """
-    shipped = {name: Spread(**said) for name, said in read_yaml(CONF_DIR / "spreads.yaml").items()}
-    return {
-        task: (_own(task, table) if table else None) or shipped.get(task, shipped["default"])
-        for task in tasks
-    }
+    if column.unit != PERCENT:
+        return None
+    for task in (column.task, *column.stand_ins):
+        if task in planned_tasks:
+            return task
+    return None
 
 
-def _own(task: str, table: ResultTable) -> Spread | None:
-    column = next(
-        (one for one in table.with_results if one.tasks == (task,) and one.unit == PERCENT), None
-    )
-    if column is None:
-        return None
-    cells = [cell.healthy for row in table.rows if (cell := table.cells[row, column.key]).healthy]
-    groups = [
-        {seed: [cell[key] for key in cell if key[0] == seed] for seed, _ in cell} for cell in cells
+def _effect_of(claim: BaseClaim, task: str, difference: float) -> Effect:
+    cells = 2
+    if claim.against:
+        cells = 4  # a difference of differences
+    if isinstance(claim, EquivalenceClaim):
+        return Effect(0.0, claim.points, cells, task)
+    return Effect(difference, 0.0, cells, task)
+
+
+def std_devs_of(tasks: Iterable[str], table: ResultTable | None) -> dict[str, StdDevs]:
+    """The deviations of each task, from the finished runs of a table or else the shipped ones.
+
+    The finished runs have to be of three pre-training seeds.
+    """
+    shipped = {}
+    for name, entry in read_yaml(CONF_DIR / "spreads.yaml").items():
+        shipped[name] = StdDevs(**entry)
+    std_devs = {}
+    for task in tasks:
+        measured = None
+        if table is not None:
+            measured = _measured_std_devs(task, table)
+        if measured is None:
+            measured = shipped.get(task, shipped["default"])
+        std_devs[task] = measured
+    return std_devs
+
+
+def _measured_std_devs(task: str, table: ResultTable) -> StdDevs | None:
+    """The deviations of a task by the rows of a table; None where they share too few seeds."""
+    columns = [
+        column
+        for column in table.with_results
+        if column.tasks == (task,) and column.unit == PERCENT
     ]
-    inside = [
-        (len(one) - 1, variance(one)) for group in groups for one in group.values() if len(one) > 1
-    ]
-    tuned = (
-        sum(count * found for count, found in inside) / sum(count for count, _ in inside)
-        if inside
-        else 0.0
-    )
-    found = []
-    for one, other in combinations(groups, 2):
-        if len(common := one.keys() & other.keys()) >= FEWEST:
-            noise = tuned * fmean(1 / len(one[seed]) + 1 / len(other[seed]) for seed in common)
-            found.append(variance(fmean(one[seed]) - fmean(other[seed]) for seed in common) - noise)
-    if not found:
+    if not columns:
         return None
-    seeds = max(map(len, groups))
-    return Spread(
-        float(np.sqrt(max(0.0, fmean(found)))),
-        float(np.sqrt(tuned)),
-        f"your own runs, {seeds} seeds",
+    cells = [_by_seed(table.cells[row, columns[0].key].healthy) for row in table.rows]
+    cells = [cell for cell in cells if cell]
+
+    within = _within_variance(cells)
+    # Two rows' difference, a value a pre-training seed. Its variance holds the noise of
+    # fine-tuning too, of which means over several fine-tuning seeds have less.
+    between = []
+    for first, second in combinations(cells, 2):
+        shared_seeds = first.keys() & second.keys()
+        if len(shared_seeds) < MIN_SHARED_SEEDS:
+            continue
+        gaps = []
+        noises = []
+        for seed in shared_seeds:
+            gaps.append(fmean(first[seed]) - fmean(second[seed]))
+            noises.append(1 / len(first[seed]) + 1 / len(second[seed]))
+        between.append(variance(gaps) - within * fmean(noises))
+    if not between:
+        return None
+
+    num_seeds = max(map(len, cells))
+    return StdDevs(
+        pretraining=float(np.sqrt(max(0.0, fmean(between)))),
+        finetuning=float(np.sqrt(within)),
+        source=f"your own runs, {num_seeds} seeds",
     )
+
+
+def _by_seed(scores: Scores) -> dict[int, list[float]]:
+    """Pre-training seed -> the scores of its fine-tunings."""
+    scores_of: dict[int, list[float]] = {}
+    for (seed, _), score in scores.items():
+        scores_of.setdefault(seed, []).append(score)
+    return scores_of
+
+
+def _within_variance(cells: Sequence[Mapping[int, Sequence[float]]]) -> float:
+    """The variance between fine-tuning seeds, pooled over encoders; 0 where none has two."""
+    sum_of_squares = 0.0
+    degrees_of_freedom = 0
+    for cell in cells:
+        for scores in cell.values():
+            if len(scores) > 1:
+                sum_of_squares += (len(scores) - 1) * variance(scores)
+                degrees_of_freedom += len(scores) - 1
+    if not degrees_of_freedom:
+        return 0.0
+    return sum_of_squares / degrees_of_freedom
 
 
 @dataclass(frozen=True)
-class Choice:
+class Allocation:
     """So many seeds of both kinds, at this multiple of the scale's steps."""
 
     seeds: int
@@ -179,74 +271,107 @@ class Choice:
     power: float = 0.0
 
     @property
-    def worth(self) -> tuple[float, ...]:
-        """Power up to four in five; then tokens, up to the scale's own; then more power, by
+    def utility(self) -> tuple[float, ...]:
+        """What an allocation is chosen by: the largest is best.
+
+        First comes power up to four in five, then tokens up to the scale's own, then more power by
         percents, and less time.
         """
-        enough, power = self.power >= POWER, round(self.power, 2)
-        return (
-            enough,
-            self.factor if enough else power,
-            power if enough else self.factor,
-            -self.seconds,
-        )
+        power = round(self.power, 2)
+        if self.power >= POWER:
+            return True, self.factor, power, -self.seconds
+        return False, power, self.factor, -self.seconds
 
 
-def choices(
+@dataclass(frozen=True)
+class SeedCosts:
+    """Seconds of one pre-training seed of all arms, by the clock."""
+
+    start: float  # start-ups and evaluations, whatever the steps
+    train: float  # at the scale's own steps
+    tune: float  # of one fine-tuning seed
+
+    def seconds(self, seeds: int, finetune_seeds: int, factor: float) -> float:
+        return seeds * (self.start + factor * self.train + finetune_seeds * self.tune)
+
+    def affordable(self, budget: float, seeds: int, finetune_seeds: int) -> Allocation:
+        """So many seeds at the largest multiple of steps, 1 at most, that a budget pays for."""
+        for_training = budget / seeds - self.start - finetune_seeds * self.tune
+        factor = min(1.0, for_training / self.train)
+        seconds = self.seconds(seeds, finetune_seeds, factor)
+        return Allocation(seeds, finetune_seeds, factor, seconds)
+
+
+def allocations(
     costing: Costing,
-    question: Question,
-    spreads: Mapping[str, Spread],
+    question: PowerQuestion,
+    std_devs: Mapping[str, StdDevs],
     budget: float,
     *,
     tuned_seeds: int,
-    looks: tuple[int, int] | None,
+    analyses: tuple[int, int] | None,
     may_shorten: bool,
     measuring: float = 0.0,
-) -> list[Choice]:
+) -> list[Allocation]:
     """The best of each number of pre-training seeds that the budget pays for, fewest seeds first.
 
-    `costing` counts `tuned_seeds` fine-tuning seeds; `looks` are the first and the last of a
-    stopping rule. Steps that
-    `may_shorten` never do below the first plateau of a masked model. `measuring`: seconds of the
-    evaluations of one pre-training seed, one after another. ValueError: no speed, or too small a
-    budget."""
-    if not costing.arms or any(one.seconds is None for one in costing.shapes):
+    ValueError: no speed is known, or the budget is too small.
+
+    Args:
+        costing: of the experiment as it stands.
+        question: whose power counts.
+        std_devs: of each task.
+        budget: seconds by the clock.
+        tuned_seeds: fine-tuning seeds that `costing` counts.
+        analyses: pre-training seeds at the first and the last analysis of a stopping rule.
+        may_shorten: arms may take fewer steps, never below a masked model's first plateau.
+        measuring: seconds of the evaluations of one pre-training seed, one after another.
+    """
+    if not costing.arms or any(shape.seconds is None for shape in costing.shapes):
         raise ValueError(NO_SPEED)
-    at_once = {verb: pool.at_once for verb, pool in costing.pools.items()}
-    share = 1 / costing.num_seeds / at_once["pretrain"]
-    starts = sum(arm.starts.pretrain * arm.count for arm in costing.arms) * share
-    train = sum((arm.seconds or 0.0) * arm.count for arm in costing.arms) * share - starts
-    start = starts + measuring / at_once["pretrain"]
-    tune = (
-        sum((job.seconds or 0.0) * job.count for job in costing.tasks)
-        / costing.num_seeds
-        / tuned_seeds
-    )
-    tune /= at_once.get("finetune", 1)
-    plateaus = [PLATEAUS * arm.tokens_to_plateau / arm.tokens for arm in costing.arms]
-    least = min(1.0, max([0.05, *plateaus])) if may_shorten else 1.0
+    costs = _seed_costs(costing, tuned_seeds, measuring)
+    least_factor = 1.0
+    if may_shorten:
+        least_factor = _least_steps_factor(costing)
 
-    def fits(seeds: int, tuned: int) -> Choice:
-        factor = min(1.0, (budget / seeds - start - tuned * tune) / train)
-        return Choice(seeds, tuned, factor, seeds * (start + factor * train + tuned * tune))
-
-    fewest, most = looks or (2, MOST_SEEDS)
-    found = []
+    fewest, most = analyses or (2, MOST_SEEDS)
+    best_of_each = []
     for seeds in range(fewest, most + 1):
-        able = [
-            one
-            for tuned in range(1, MOST_FINETUNE_SEEDS + 1)
-            if (one := fits(seeds, tuned)).factor >= least
-        ]
-        known = [
-            replace(one, power=question.power(spreads, seeds, one.finetune_seeds, looks))
-            for one in able
-        ]
-        found += [max(known, key=lambda one: one.worth)] if known else []
-    if not found:
-        least_time = duration(fewest * (start + least * train + tune))
+        affordable = []
+        for finetune_seeds in range(1, MOST_FINETUNE_SEEDS + 1):
+            allocation = costs.affordable(budget, seeds, finetune_seeds)
+            if allocation.factor >= least_factor:
+                power = question.power(std_devs, seeds, finetune_seeds, analyses)
+                affordable.append(replace(allocation, power=power))
+        if affordable:
+            best_of_each.append(max(affordable, key=lambda allocation: allocation.utility))
+    if not best_of_each:
+        least_time = duration(costs.seconds(fewest, 1, least_factor))
         these = f"{fewest} pre-training seeds with one fine-tuning seed"
         raise ValueError(
             f"{these} take about {least_time}: a larger budget, or fewer rows or tasks"
         )
-    return found
+    return best_of_each
+
+
+def _seed_costs(costing: Costing, tuned_seeds: int, measuring: float) -> SeedCosts:
+    pretrain_at_once = costing.pools["pretrain"].at_once
+    finetune_at_once = 1
+    if "finetune" in costing.pools:
+        finetune_at_once = costing.pools["finetune"].at_once
+
+    starts = sum(arm.starts.pretrain * arm.count for arm in costing.arms)
+    pretrain = sum((arm.seconds or 0.0) * arm.count for arm in costing.arms)
+    finetune = sum((job.seconds or 0.0) * job.count for job in costing.tasks)
+    jobs_of_seed = costing.num_seeds * pretrain_at_once
+    return SeedCosts(
+        start=starts / jobs_of_seed + measuring / pretrain_at_once,
+        train=(pretrain - starts) / jobs_of_seed,
+        tune=finetune / costing.num_seeds / tuned_seeds / finetune_at_once,
+    )
+
+
+def _least_steps_factor(costing: Costing) -> float:
+    """The multiple of steps, 1 at most, at which every masked model leaves its first plateau."""
+    factors = [PLATEAUS * arm.tokens_to_plateau / arm.tokens for arm in costing.arms]
+    return min(1.0, max([LEAST_STEPS_FACTOR, *factors]))

@@ -1,5 +1,4 @@
-"""What an experiment costs: time by speeds that are known, disk, and what a budget buys when arms
-are matched.
+"""What an experiment costs: time by known speeds, disk, and what a budget buys matched arms.
 
 Asked for time, it says None where a speed is not known; it never guesses one silently.
 """
@@ -11,9 +10,8 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas
 from omegaconf import OmegaConf
@@ -21,20 +19,21 @@ from scipy.optimize import brentq
 
 from clozelab.datamodules.files import TaskPreview
 from clozelab.launch.jobs import planned_jobs
-from clozelab.launch.process_launcher import is_one_cpu_process, share_cores
+from clozelab.launch.process_launcher import allowed_threads, is_one_cpu_process, share_cores
 from clozelab.launch.progress import Part, job_key, makespan
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
 from clozelab.planning.jobs import (
     CHARACTERS_A_TOKEN,
+    NO_SAMPLES,
     Arm,
     Corpus,
     Features,
-    Kind,
+    JobGroup,
     Request,
     Sample,
+    Samples,
     Shape,
-    Speed,
     TaskJob,
     Words,
 )
@@ -65,7 +64,6 @@ MEASURE_OF_TASK: dict[str, Any] = {
     "max_train_examples": None,
 }
 """What the reader of a task's files wants beside a measure's own settings."""
-Samples = tuple[Sample | None, Sample | None]
 NO_SPEED = (
     "no speed is known yet: leave --no-measure out (and the tasks' files must be in data_dir)"
 )
@@ -73,69 +71,104 @@ NO_SPEED = (
 
 @dataclass(frozen=True)
 class Pool:
-    """How a stage's jobs run: so many at a time, with so many threads each."""
+    """How a stage's jobs run: so many at a time, with so many threads each.
+
+    Attributes:
+        num_jobs: of the stage.
+        num_seeds: of pre-training.
+        at_once: jobs that run side by side.
+        threads: of each job's process.
+        timed_at_once: processes side by side that are timed: one where jobs run elsewhere.
+        forks: jobs are forked from a server that has imported what they need.
+    """
 
     num_jobs: int
-    num_seeds: int  # of pre-training
+    num_seeds: int
     at_once: int
     threads: int
-    timed_at_once: int  # processes side by side that are timed: one where jobs run elsewhere
-    forks: bool = False  # jobs are forked from a server that has imported what they need
+    timed_at_once: int
+    forks: bool = False
 
     @classmethod
     def of(cls, step: Step) -> Pool:
         sweep = step.sweep
-        seed = "pretrain_seed"
-        if step.verb == "pretrain":
-            seed = "seed"
         launcher = sweep.master.hydra.launcher
         at_once, threads = share_cores(
             launcher.get("jobs_at_once", 1), sweep.master, len(sweep.jobs)
         )
-        num_seeds = len(sweep.groups(lambda key: key == seed))
-        is_forkable = len(sweep.jobs) > 1 and is_one_cpu_process(sweep.master)
-        forks = sweep.runs_here and bool(launcher.get("fork")) and is_forkable
+        seed_key = "pretrain_seed"
+        if step.verb == "pretrain":
+            seed_key = "seed"
+        timed_at_once = 1
+        forks = False
+        if sweep.runs_here:
+            timed_at_once = at_once
+            threads = allowed_threads(threads)
+            is_forkable = len(sweep.jobs) > 1 and is_one_cpu_process(sweep.master)
+            forks = bool(launcher.get("fork")) and is_forkable
         return cls(
-            len(sweep.jobs),
-            num_seeds,
-            at_once,
-            threads,
-            at_once if sweep.runs_here else 1,
-            forks,
+            num_jobs=len(sweep.jobs),
+            num_seeds=len(sweep.groups(lambda key: key == seed_key)),
+            at_once=at_once,
+            threads=threads,
+            timed_at_once=timed_at_once,
+            forks=forks,
         )
 
 
 class TaskFiles:
-    """What the files of each task hold, each read once by `read`, which takes a fine-tuning's
-    settings.
+    """What the files of each task hold, each read once.
+
+    Args:
+        read: reads them, by a fine-tuning's settings.
     """
 
     def __init__(self, read: Callable[[Mapping[str, Any]], TaskPreview]) -> None:
         self.read = read
-        self._found: dict[str, Samples] = {}
+        self._samples: dict[str, Samples] = {}
 
     def of(self, settings: Mapping[str, Any], preview: TaskPreview | None = None) -> Samples:
-        """(training, validation), by the caller's preview if it has one; Nones for files not there,
-        or on the hub.
+        """Both splits, by the caller's preview if it has one.
+
+        They are None for files that are not there, or on the hub.
         """
         key = json.dumps([settings["data_dir"], settings["task"]["data"]], default=str)
-        if key not in self._found or preview is not None:
-            try:
-                preview = preview or (None if settings["hub"] else self.read(settings))
-            except (OSError, ValueError):
-                preview = None
-            self._found[key] = (
-                (Sample.of(preview.train), Sample.of(preview.validation))
-                if preview
-                else (None, None)
-            )
-        return self._found[key]
+        if preview is None:
+            if key in self._samples:
+                return self._samples[key]
+            preview = self._preview(settings)
+        samples = NO_SAMPLES
+        if preview is not None:
+            samples = Samples(Sample.of(preview.train), Sample.of(preview.validation))
+        self._samples[key] = samples
+        return samples
+
+    def _preview(self, settings: Mapping[str, Any]) -> TaskPreview | None:
+        if settings["hub"]:
+            return None
+        try:
+            return self.read(settings)
+        except (OSError, ValueError):
+            return None
+
+
+class DiskUsage(NamedTuple):
+    """Room on the disk, in bytes."""
+
+    folder: str  # where the runs go
+    free_bytes: int
+    run_bytes: int  # of all run folders
+    used_bytes: int  # of them, that are there already
 
 
 @dataclass(frozen=True)
 class Costing:
-    """An experiment at one scale: its arms, its tasks, how each stage's jobs share this machine,
-    what was not timed.
+    """An experiment at one scale.
+
+    Attributes:
+        arms, tasks, measures: what runs in each stage.
+        pools: how each stage's jobs share this machine.
+        problems: what was not timed, and why.
     """
 
     arms: Sequence[Arm]
@@ -154,12 +187,12 @@ class Costing:
         return [*self.arms, *self.tasks, *self.measures]
 
     def of(self, verb: str) -> Sequence[Shape]:
-        of_stage: dict[str, Sequence[Shape]] = {
+        shapes_of: dict[str, Sequence[Shape]] = {
             "pretrain": self.arms,
             "finetune": self.tasks,
             "evaluate": self.measures,
         }
-        return of_stage[verb]
+        return shapes_of[verb]
 
     @property
     def starts(self) -> Starts:
@@ -167,225 +200,314 @@ class Costing:
         return next((shape.starts for shape in self.shapes), usual_starts())
 
     def wall(self, verb: str, *, only_left: bool = False) -> float | None:
-        """Wall time of a stage's jobs, or of those that runs so far leave; None where a speed is
-        not known.
+        """Wall time of a stage's jobs, or of those that runs so far leave.
+
+        It is None where a speed is not known.
         """
         durations: list[float] = []
         for shape in self.of(verb):
-            count = shape.left if only_left else shape.count
-            if shape.seconds is None and count:
+            count = shape.count
+            if only_left:
+                count = shape.left
+            if not count:
+                continue
+            if shape.seconds is None:
                 return None
-            durations += [shape.seconds or 0.0] * count
-        return makespan(durations, self.pools[verb].at_once if verb in self.pools else 1)
+            durations += [shape.seconds] * count
+        at_once = 1
+        if verb in self.pools:
+            at_once = self.pools[verb].at_once
+        return makespan(durations, at_once)
 
     def left(self, verb: str) -> int:
         return sum(shape.left for shape in self.of(verb))
 
-    def room(self, root: Path, steps: Iterable[Step]) -> tuple[str, int, int, int]:
-        """(where the runs go, bytes free there, bytes of all run folders, of those that are there
-        already).
-        """
-        there = next(
-            folder for folder in (root.absolute(), *root.absolute().parents) if folder.is_dir()
+    def disk_usage(self, root: Path, steps: Iterable[Step]) -> DiskUsage:
+        """What the runs below a folder want, and what there is."""
+        folder = root.absolute()
+        while not folder.is_dir():
+            folder = folder.parent
+        used_bytes = 0
+        for step in steps:
+            # Runs outside an experiment are of many sweeps: none is known to be one of these.
+            if step.folder and (root / step.verb).is_dir():
+                used_bytes += size(root / step.verb)
+        return DiskUsage(
+            folder=str(root),
+            free_bytes=shutil.disk_usage(folder).free,
+            run_bytes=sum(shape.count * shape.result_bytes for shape in self.shapes),
+            used_bytes=used_bytes,
         )
-        # Runs outside an experiment are of many sweeps: none is known to be one of these.
-        mine = [root / step.verb for step in steps if step.folder and (root / step.verb).is_dir()]
-        wanted = sum(shape.count * shape.result_bytes for shape in self.shapes)
-        return str(root), shutil.disk_usage(there).free, wanted, sum(map(size, mine))
+
+
+# What runs, without timing anything
 
 
 def assemble(
     steps: Sequence[Step],
     arms: Sequence[Arm],
-    finetunings: Sequence[Kind],
+    finetunings: Sequence[JobGroup],
     files: TaskFiles,
     runs: Runs | None,
-    evaluations: Sequence[Kind] = (),
+    evaluations: Sequence[JobGroup] = (),
 ) -> Costing:
-    """What is known without timing anything, with what the runs so far (of the experiment, at its
-    scale) say.
+    """What is known without timing anything.
+
+    Args:
+        steps: of the experiment.
+        arms: that are pre-trained.
+        finetunings, evaluations: the jobs of these stages.
+        files: of the tasks.
+        runs: those so far, of the experiment at its scale.
     """
     sweeps = {step.verb: step for step in steps if step.is_sweep}
-    past_of = {verb: past_runs(step, runs) for verb, step in sweeps.items()}
-    looked = [(arm, past_of["pretrain"](arm.settings, arm.jobs)) for arm in arms]
-    arms = [replace(arm, done=done, took=took) for arm, (done, took) in looked]
-    tasks = task_jobs(finetunings, arms, files, past_of["finetune"]) if finetunings else []
+    past_runs = {verb: PastRuns(step, runs) for verb, step in sweeps.items()}
+    arms_with_past = []
+    for arm in arms:
+        past = past_runs["pretrain"].of(JobGroup(arm.settings, arm.jobs))
+        arms_with_past.append(replace(arm, done=past.done, took=past.took))
+    tasks = []
+    if finetunings:
+        tasks = task_jobs(finetunings, arms_with_past, files, past_runs["finetune"])
     measures = []
     if evaluations:
-        measures = measure_jobs(evaluations, arms, files, past_of["evaluate"])
+        measures = measure_jobs(evaluations, arms_with_past, files, past_runs["evaluate"])
     return Costing(
-        arms,
+        arms_with_past,
         tasks,
         {verb: Pool.of(step) for verb, step in sweeps.items()},
         measures=measures,
     )
 
 
-def measure_jobs(
-    kinds: Iterable[Kind],
-    arms: Sequence[Arm],
-    files: TaskFiles,
-    past_of: Callable[..., tuple[int, list[float]]],
-) -> list[MeasureJob]:
-    """Every measure on every size of encoder, over rows and seeds."""
-    groups: dict[tuple[Any, ...], list[tuple[EncoderConfig, Corpus | None, Kind]]] = {}
-    for settings, jobs in kinds:
-        encoder, corpus = _measured_encoder(settings, arms)
-        if encoder is None:
-            continue
-        key = settings["measure"]["name"], parameter_count(encoder), encoder.is_causal
-        groups.setdefault(key, []).append((encoder, corpus, (settings, jobs)))
+class Past(NamedTuple):
+    """What runs so far tell of some jobs."""
 
-    made = []
-    for group in groups.values():
-        encoder, corpus, (settings, _) = group[0]
-        jobs = [words for *_, (_, its_jobs) in group for words in its_jobs]
-        past = [past_of(*kind) for *_, kind in group]
-        took = [seconds for _, one in past for seconds in one]
-        samples: Samples = (None, None)
-        if settings["measure"]["task"] is not None:
-            samples = files.of({**settings, **MEASURE_OF_TASK, "task": settings["measure"]["task"]})
-        more: dict[str, Any] = {"done": sum(done for done, _ in past), "took": took}
-        made.append(measure_job(settings, jobs, encoder, corpus, samples, **more))
-    return made
+    done: int  # jobs that need not run again
+    took: list[float]  # seconds of each run like them on this machine
 
 
-def _measured_encoder(
-    settings: Mapping[str, Any],
-    arms: Sequence[Arm],
-) -> tuple[EncoderConfig | None, Corpus | None]:
-    """The shape of the encoder of an evaluation and the corpus it was trained on; Nones where it is
-    not there yet."""
+class PastRuns:
+    """The runs so far of one step."""
+
+    def __init__(self, step: Step, runs: Runs | None) -> None:
+        self.step = step
+        complete = []
+        if runs is not None:
+            complete = [run for run in getattr(runs, step.verb) if run.is_complete]
+
+        # Runs that took their time on a machine like this.
+        host = host_facts()["host"]
+        self.timed = []
+        for run in complete:
+            is_of_here = all(run.host.get(key) == host[key] for key in HOST)
+            if run.shared is None and run.seconds and is_of_here:
+                self.timed.append(run)
+
+        # To ask takes time. Runs of other experiments are shared in pre-training alone.
+        self.done: set[Words] = set()
+        if runs is not None and (complete or step.verb == "pretrain"):
+            self.done = {job.overrides for job in planned_jobs(step.sweep) if job.status in DONE}
+
+    def of(self, *groups: JobGroup) -> Past:
+        """Of jobs that cost the same."""
+        num_done = 0
+        took = []
+        for group in groups:
+            num_done += sum(words in self.done for words in group.jobs)
+            took += self._seconds_of(group.settings)
+        return Past(num_done, took)
+
+    def _seconds_of(self, settings: Mapping[str, Any]) -> list[float]:
+        """Seconds of the runs of the same name that have to take as long."""
+        config = json.loads(json.dumps(canonical(OmegaConf.create(dict(settings)))))
+        keys = ALIKE[self.step.verb]
+        name = JobName.of(settings)[:2]
+        seconds = []
+        for run in self.timed:
+            is_alike = all(run.config.get(key) == config.get(key) for key in keys)
+            if run.job_name[:2] == name and is_alike:
+                seconds.append(run.seconds)
+        return seconds
+
+
+@dataclass(frozen=True)
+class EncoderShape:
+    """The encoder that a job stands on, as far as its cost goes."""
+
+    config: EncoderConfig
+    # Of an arm's: what it is trained on, and tokens of the longest instance of that.
+    corpus: Corpus | None = None
+    longest: int | None = None
+
+
+def _encoder_of(settings: Mapping[str, Any], arms: Sequence[Arm]) -> EncoderShape:
+    """That of the arm that a job names, else the first arm's; without arms the given one.
+
+    ValueError, OSError: the given one is not there.
+    """
+    for arm in arms:
+        if arm.name == str(settings["encoder_arm"]):
+            return EncoderShape(arm.config, arm.corpus, arm.longest)
     if arms:
-        arm = next((arm for arm in arms if arm.name == str(settings["encoder_arm"])), arms[0])
-        return arm.config, arm.corpus
+        return EncoderShape(arms[0].config, arms[0].corpus, arms[0].longest)
     from clozelab.models.folders import read_config  # lazy: only a given encoder is read
 
-    try:
-        return read_config(settings["encoder"]), None
-    except (OSError, ValueError):
-        return None, None
+    return EncoderShape(read_config(settings["encoder"]))
+
+
+def measure_jobs(
+    groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles, past_runs: PastRuns
+) -> list[MeasureJob]:
+    """Every measure on every size of encoder, over rows and seeds."""
+    alike: dict[tuple[Any, ...], list[tuple[EncoderShape, JobGroup]]] = {}
+    for group in groups:
+        try:
+            encoder = _encoder_of(group.settings, arms)
+        except (OSError, ValueError):
+            continue  # it is not there yet
+        name = group.settings["measure"]["name"]
+        key = name, parameter_count(encoder.config), encoder.config.is_causal
+        alike.setdefault(key, []).append((encoder, group))
+
+    measures = []
+    for members in alike.values():
+        encoder, first_group = members[0]
+        same = [group for _, group in members]
+        settings = first_group.settings
+        samples = NO_SAMPLES
+        if settings["measure"]["task"] is not None:
+            samples = files.of({**settings, **MEASURE_OF_TASK, "task": settings["measure"]["task"]})
+        past = past_runs.of(*same)
+        measure = measure_job(
+            settings,
+            _jobs_of(same),
+            encoder.config,
+            encoder.corpus,
+            samples,
+            done=past.done,
+            took=past.took,
+        )
+        measures.append(measure)
+    return measures
+
+
+def _jobs_of(groups: Iterable[JobGroup]) -> list[Words]:
+    jobs: list[Words] = []
+    for group in groups:
+        jobs += group.jobs
+    return jobs
 
 
 def task_jobs(
-    found: Iterable[Kind],
-    arms: Sequence[Arm],
-    files: TaskFiles,
-    past_of: Callable[..., tuple[int, list[float]]],
+    groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles, past_runs: PastRuns
 ) -> list[TaskJob]:
-    """Every task, head and size of encoder, over rows and seeds; `past_of` says what runs so far
-    tell of a kind.
-    """
+    """Every task, head and size of encoder, over rows and seeds."""
     # it imports the modules, and only a given encoder needs it
     from clozelab.modules.model import max_positions
 
-    by_name = {arm.name: arm for arm in arms}
-    groups: dict[tuple[Any, ...], list[tuple[EncoderConfig, int, Kind]]] = {}
-    for settings, jobs in found:
-        if arms:
-            arm = by_name.get(str(settings["encoder_arm"]), arms[0])
-            encoder, trained = arm.config, arm.longest
-        else:
-            from clozelab.models.folders import read_config  # lazy: only a given encoder is read
-
-            encoder, trained = (
-                read_config(settings["encoder"]),
-                max_positions(Path(settings["encoder"])),
-            )
-        work = (
-            parameter_count(encoder),
-            *(str(settings[one]) for one in (*ALIKE["finetune"], "evaluations_per_epoch")),
-        )
-        key = settings["task"]["name"], settings["head"], work, Features.of(settings, encoder)
-        groups.setdefault(key, []).append((encoder, trained, (settings, jobs)))
+    alike: dict[tuple[Any, ...], list[tuple[EncoderShape, JobGroup]]] = {}
     # A frozen encoder passes over a task's text once, for all jobs that stand on it.
-    readers = Counter(
-        one
-        for (*_, features), group in groups.items()
-        if features
-        for *_, kind in group
-        for one in _encoders(*kind)
-    )
-    made = []
-    for (task, head, _, features), group in groups.items():
-        encoder, trained, (settings, _) = group[0]
-        kinds = [kind for *_, kind in group]
-        jobs = [words for _, its_jobs in kinds for words in its_jobs]
-        done, took = zip(*(past_of(*kind) for kind in kinds), strict=True)
-        past: Any = {"done": sum(done), "took": [*chain.from_iterable(took)]}
-        share = (
-            sum(1 / readers[one] for kind in kinds for one in _encoders(*kind)) / len(jobs)
-            if features
-            else 0.0
+    num_readers: Counter[Words] = Counter()
+    for group in groups:
+        settings = group.settings
+        encoder = _encoder_of(settings, arms)
+        features = Features.of(settings, encoder.config)
+        key = (
+            settings["task"]["name"],
+            settings["head"],
+            parameter_count(encoder.config),
+            features,
+            *(str(settings[key]) for key in (*ALIKE["finetune"], "evaluations_per_epoch")),
         )
-        train, validation = files.of(settings)
-        sizes = _sizes(
-            settings["task"]["data"],
-            train,
-            min(int(settings["task"]["data"]["max_seq_length"]), trained),
+        alike.setdefault(key, []).append((encoder, group))
+        if features:
+            num_readers.update(_encoders_read(group))
+
+    tasks = []
+    for members in alike.values():
+        encoder, first_group = members[0]
+        same = [group for _, group in members]
+        settings = first_group.settings
+        jobs = _jobs_of(same)
+        features = Features.of(settings, encoder.config)
+        # Of each reader its part of a pass: two that share an encoder read half of it each.
+        num_passes = 0.0
+        if features:
+            for group in same:
+                num_passes += sum(1 / num_readers[words] for words in _encoders_read(group))
+        samples = files.of(settings)
+        data = settings["task"]["data"]
+        trained_length = encoder.longest
+        if trained_length is None:
+            trained_length = max_positions(Path(settings["encoder"]))
+        longest = min(int(data["max_seq_length"]), trained_length)
+        lengths = _lengths_of(data, samples.train, longest)
+        past = past_runs.of(*same)
+        task = TaskJob(
+            task=settings["task"]["name"],
+            head=settings["head"],
+            encoder=encoder.config,
+            train=samples.train,
+            validation=samples.validation,
+            tokens_per_example=lengths.tokens,
+            inputs_per_example=lengths.inputs,
+            longest=longest,
+            features=features,
+            pass_share=num_passes / len(jobs),
+            settings=settings,
+            jobs=jobs,
+            done=past.done,
+            took=past.took,
         )
-        shape = task, head, encoder, train, validation, *sizes, features, share
-        made.append(TaskJob(*shape, settings=settings, jobs=jobs, **past))
-    return made
+        tasks.append(task)
+    return tasks
 
 
-def _sizes(data: Mapping[str, Any], train: Sample | None, longest: int) -> tuple[float, float, int]:
-    """(tokens of an example, its inputs, tokens of the longest input)."""
-    length = train.characters / CHARACTERS_A_TOKEN + 2 if train else longest / 2
+class ExampleLengths(NamedTuple):
+    """Of an example of a task."""
+
+    tokens: float
+    inputs: float  # windows of a passage, or choices; 1 for other tasks
+
+
+def _lengths_of(data: Mapping[str, Any], train: Sample | None, longest: int) -> ExampleLengths:
+    """By the training file; guesses where it is not there.
+
+    Args:
+        data: settings of the task's data.
+        train: what its training file holds.
+        longest: tokens of the longest input.
+    """
+    inputs = 1.0
+    length = longest / 2
+    if train is not None:
+        inputs = train.inputs
+        length = train.characters / CHARACTERS_A_TOKEN + 2
     if data.get("document_context"):
         length = longest  # neighbouring sentences fill the input
-    inputs = train.inputs if train else 1.0
     if length > longest and "doc_stride" in data:
-        inputs = 1.0 + -(-(length - longest) // min(int(data["doc_stride"]), longest // 2))
+        # A passage is cut into windows that overlap.
+        stride = min(int(data["doc_stride"]), longest // 2)
+        inputs = 1.0 + -(-(length - longest) // stride)
     else:
         length *= inputs
-    return max(4.0, min(length, inputs * longest)), inputs, longest
+    return ExampleLengths(max(4.0, min(length, inputs * longest)), inputs)
 
 
-def _encoders(settings: Mapping[str, Any], jobs: Sequence[Words]) -> Iterator[Words]:
-    """A task and the encoder that each of some jobs of one configuration stands on, in words that
-    tell them apart.
-    """
+def _encoders_read(group: JobGroup) -> Iterator[Words]:
+    """A task and the encoder that each of some jobs stands on, in words that tell them apart."""
+    settings = group.settings
     keys = ("encoder_arm", "encoder_fraction", "initialisation")
-    which = settings["task"]["name"], *(str(settings[key]) for key in keys)
-    for words in jobs:
+    common = (settings["task"]["name"], *(str(settings[key]) for key in keys))
+    for words in group.jobs:
         seeds = [word.partition("=")[2] for word in words if key_of(word) == "pretrain_seed"]
-        yield (*which, *(seeds or [str(settings["pretrain_seed"])]))
+        if not seeds:
+            seeds = [str(settings["pretrain_seed"])]
+        yield (*common, *seeds)
 
 
-def past_runs(
-    step: Step, runs: Runs | None
-) -> Callable[[Mapping[str, Any], Sequence[Words]], tuple[int, list[float]]]:
-    """How many of a kind's jobs need not run again, and how many seconds each run like it took on
-    this machine.
-    """
-    if runs is None:
-        of_stage = []
-    else:
-        of_stage = getattr(runs, step.verb)
-    complete, here = [run for run in of_stage if run.is_complete], host_facts()["host"]
-    timed = []
-    for run in complete:
-        is_of_here = all(run.host.get(key) == here[key] for key in HOST)
-        if run.shared is None and run.seconds and is_of_here:
-            timed.append(run)
-    # Runs of other experiments are shared in pre-training alone.
-    asks = runs is not None and (complete or step.verb == "pretrain")
-    done = (
-        {job.overrides for job in planned_jobs(step.sweep) if job.status in DONE} if asks else set()
-    )
-
-    def look(settings: Mapping[str, Any], jobs: Sequence[Words]) -> tuple[int, list[float]]:
-        config = json.loads(json.dumps(canonical(OmegaConf.create(dict(settings)))))
-        name, wanted = JobName.of(settings)[:2], {key: config.get(key) for key in ALIKE[step.verb]}
-        took = []
-        for run in timed:
-            its_own = {key: run.config.get(key) for key in wanted}
-            if run.job_name[:2] == name and wanted == its_own:
-                took.append(run.seconds)
-        return sum(words in done for words in jobs), took
-
-    return look
+# Speeds
 
 
 def with_speeds(
@@ -396,67 +518,72 @@ def with_speeds(
     anew: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Costing:
-    """The same with the speeds and start-ups that the cache has, or (`measure`) will then have; see
-    measured_speeds."""
+    """The same with the speeds and start-ups that the cache has, or (`measure`) will then have.
+
+    The arguments are those of measured_speeds.
+    """
     # What runs alike is timed together: it costs seconds to start the timing processes.
-    groups: dict[tuple[int, int], list[str]] = {}
+    verbs_of: dict[tuple[int, int], list[str]] = {}
     for verb, pool in costing.pools.items():
-        groups.setdefault((pool.timed_at_once, pool.threads), []).append(verb)
+        verbs_of.setdefault((pool.timed_at_once, pool.threads), []).append(verb)
 
     timed: dict[str, list[Any]] = {"pretrain": [], "finetune": [], "evaluate": []}
-    told: list[tuple[Request, Speed | None]] = []
-    for (at_once, threads), verbs in groups.items():
-        requests = [
-            request for verb in verbs for shape in costing.of(verb) for request in shape.requests()
-        ]
-        how: dict[str, Any] = {
+    problems: list[str] = []
+    for (at_once, threads), verbs in verbs_of.items():
+        options: dict[str, Any] = {
             "at_once": at_once,
             "threads": threads,
             "measure": measure,
             "anew": anew,
             "say": say,
         }
+        requests: list[Request] = []
+        for verb in verbs:
+            for shape in costing.of(verb):
+                requests += shape.requests()
         speeds = []
         if requests:
-            speeds = measured_speeds(requests, cache_dir, **how)
-        starts = _starts(costing, verbs, cache_dir, how)
-        told += zip(requests, speeds, strict=True)
+            speeds = measured_speeds(requests, cache_dir, **options)
+        for request, speed in zip(requests, speeds, strict=True):
+            if speed and speed.problem:
+                problems.append(f"{request.title}: {speed.problem}")
+        starts = _measured_starts(costing, verbs, cache_dir, options)
+
+        # The answers come in the order of the requests: each shape takes as many as it asked.
         answers = iter(speeds)
         for verb in verbs:
             for shape in costing.of(verb):
-                own = [next(answers) for _ in shape.requests()]
-                timed[verb].append(replace(shape, speeds=own, starts=starts))
-    problems = dict.fromkeys(
-        f"{one.title}: {speed.problem}" for one, speed in told if speed and speed.problem
-    )
+                shape_speeds = [next(answers) for _ in shape.requests()]
+                timed[verb].append(replace(shape, speeds=shape_speeds, starts=starts))
     return replace(
         costing,
         arms=timed["pretrain"],
         tasks=timed["finetune"],
         measures=timed["evaluate"],
-        problems=tuple(problems),
+        problems=tuple(dict.fromkeys(problems)),
     )
 
 
-def _starts(
-    costing: Costing,
-    verbs: Sequence[str],
-    cache_dir: Path,
-    how: Mapping[str, Any],
+def _measured_starts(
+    costing: Costing, verbs: Sequence[str], cache_dir: Path, options: Mapping[str, Any]
 ) -> Starts:
     """Start-ups of the jobs of some stages, which run alike."""
-    shape = next((shape for verb in verbs for shape in costing.of(verb)), None)
-    if shape is None:
-        return usual_starts()
     forks = any(costing.pools[verb].forks for verb in verbs)
-    return measured_starts(shape.settings["trainer"], cache_dir, forks=forks, **how)
+    for verb in verbs:
+        for shape in costing.of(verb):
+            return measured_starts(shape.settings["trainer"], cache_dir, forks=forks, **options)
+    return usual_starts()
+
+
+# What a budget buys
 
 
 def affordable(
     costing: Costing, budget_seconds: float, matchings: Iterable[str]
 ) -> dict[str, pandas.DataFrame]:
-    """What every arm gets of a budget for the whole experiment, by each of these ways to match
-    arms.
+    """What every arm gets of a budget for the whole experiment, by each way to match arms.
+
+    ValueError: no speed is known, or the budget is too small.
     """
     finetune = costing.wall("finetune")
     if finetune is None or not costing.arms or any(arm.seconds is None for arm in costing.arms):
@@ -467,45 +594,42 @@ def affordable(
             f"fine-tuning alone takes about {duration(finetune)}: fewer tasks or seeds, or more"
             " time"
         )
-    return {
-        name: divide(costing.arms, left, costing.pools["pretrain"].at_once, name)
-        for name in matchings
-    }
+    at_once = costing.pools["pretrain"].at_once
+    return {name: divide(costing.arms, left, at_once, name) for name in matchings}
 
 
 def divide(
     arms: Sequence[Arm], wall_seconds: float, at_once: int, matched_by: str
 ) -> pandas.DataFrame:
-    """What a run of each arm gets of some wall time, so many jobs at a time, at equal steps,
-    tokens, flops or time.
+    """What a run of each arm gets of some wall time, at equal steps, tokens, flops or time.
 
-    A line an arm: its steps, tokens, flops and seconds; `factor` times its planned run; and the
-    `steps_factor` that its configuration has to say for it. ValueError: an arm takes no time, or
-    the time is gone before a first step."""
+    ValueError: an arm takes no time, or the time is gone before a first step.
+
+    Args:
+        arms: all of them, each with its runs.
+        wall_seconds: for all runs.
+        at_once: runs side by side.
+        matched_by: steps, tokens, flops or time.
+
+    Returns:
+        A line an arm: its steps, tokens, flops and seconds; `factor` times its planned run; and the
+        `steps_factor` that its configuration has to say for it.
+    """
     start = max(arm.starts.pretrain for arm in arms)
-    planned = pandas.DataFrame(
-        {
-            "arm": arm.name,
-            "steps": arm.steps,
-            "tokens": arm.tokens,
-            "flops": arm.flops,
-            "time": max((arm.seconds or 0.0) - start, 0.0),
-            "steps_factor": arm.settings["steps_factor"],
-        }
-        for arm in arms
-    )
-    if instant := list(planned.arm[planned.time == 0.0]):
+    planned = _planned_runs(arms, start)
+    instant = list(planned.arm[planned.time == 0.0])
+    if instant:
         raise ValueError(
             f"a run of {', '.join(instant)} takes no longer than its start: there is nothing to"
             " divide"
         )
-    counts, amounts = [arm.count for arm in arms], planned[matched_by]
+    counts = [arm.count for arm in arms]
+    amounts = planned[matched_by]
 
     def wall(amount: float) -> float:
-        """Where one run of each arm gets so much of the quantity: that share of its planned run,
-        and the start.
-        """
-        return makespan((start + planned.time * amount / amounts).repeat(counts), at_once)
+        """Wall time of all runs where each gets so much of the quantity."""
+        seconds = start + planned.time * amount / amounts
+        return makespan(seconds.repeat(counts), at_once)
 
     if wall(0.0) >= wall_seconds:
         raise ValueError(
@@ -514,11 +638,30 @@ def divide(
     # With this much the processes would be busy all the time without starting: never less than what
     # there is time for.
     most = wall_seconds * at_once / (counts * planned.time / amounts).sum()
-    factor = (
-        brentq(lambda amount: wall(amount) - wall_seconds, 0.0, most, xtol=1e-9 * most) / amounts
-    )
+    amount = brentq(lambda amount: wall(amount) - wall_seconds, 0.0, most, xtol=1e-9 * most)
+    factor = amount / amounts
     shares = planned[["steps", "tokens", "flops", "steps_factor"]].mul(factor, axis=0)
     return shares.assign(arm=planned.arm, seconds=start + planned.time * factor, factor=factor)
+
+
+def _planned_runs(arms: Iterable[Arm], start: float) -> pandas.DataFrame:
+    """One run of each arm as it is planned; its time is without the start."""
+    lines = []
+    for arm in arms:
+        lines.append(
+            {
+                "arm": arm.name,
+                "steps": arm.steps,
+                "tokens": arm.tokens,
+                "flops": arm.flops,
+                "time": max((arm.seconds or 0.0) - start, 0.0),
+                "steps_factor": arm.settings["steps_factor"],
+            }
+        )
+    return pandas.DataFrame(lines)
+
+
+# The parts of a reproduction's time
 
 
 def parts_of(
@@ -527,21 +670,27 @@ def parts_of(
     opening: float,
     preparing: float,
 ) -> list[Part] | None:
-    """The parts of a reproduction, or of one sweep, with what each takes by the clock; None where a
-    speed is unknown.
+    """The parts of a reproduction, or of one sweep, with what each takes by the clock.
+
+    It is None where a speed is unknown.
 
     Args:
+        costing: of all sweeps.
+        steps: the commands.
         opening: seconds that it took to open the experiment here, imports included; the other steps
-        open it again.
+            open it again.
         preparing: seconds of preparing its corpora.
     """
-    times, whole = constants()["times_of_opening"], len(steps) > 1
+    # How many times `opening` a verb takes besides its jobs.
+    times = constants()["times_of_opening"]
+    is_reproduction = len(steps) > 1
     parts = []
     for step in steps:
         if not step.is_sweep:
             parts.append(Part("prepare", preparing))
             continue
-        if whole and not any(part.name == "doctor" for part in parts):
+        # The pre-flight is before the first sweep.
+        if is_reproduction and not any(part.name == "doctor" for part in parts):
             parts.append(Part("doctor", times["doctor"] * opening))
         seconds = costing.wall(step.verb, only_left=True)
         if seconds is None:
@@ -550,24 +699,31 @@ def parts_of(
         if costing.pools[step.verb].forks and costing.left(step.verb):
             start = max(start, costing.starts.server)
         parts.append(Part(step.verb, start + seconds, job_seconds(costing.of(step.verb))))
-    if whole:
+    if is_reproduction:
         parts.append(Part("report", times["report"] * opening))
     return parts
 
 
 def job_seconds(shapes: Iterable[Shape]) -> dict[str, float]:
     """Of every job, by its words."""
-    return {job_key(words): shape.seconds or 0.0 for shape in shapes for words in shape.jobs}
+    seconds_of: dict[str, float] = {}
+    for shape in shapes:
+        seconds_of |= dict.fromkeys(map(job_key, shape.jobs), shape.seconds or 0.0)
+    return seconds_of
 
 
 def sizes(costing: Costing, verb: str) -> Part:
-    """How long the jobs of one stage take or, where no speed is known, how large they are beside
-    each other."""
+    """How long the jobs of one stage take.
+
+    Where no speed is known: how large they are beside each other.
+    """
     shapes = costing.of(verb)
     seconds = costing.wall(verb, only_left=True)
     if seconds is not None:
         return Part(verb, seconds, job_seconds(shapes))
-    work = {job_key(words): shape.flops for shape in shapes for words in shape.jobs}
-    if any(flops is None for flops in work.values()):
-        return Part(verb, 0.0)
-    return Part(verb, 0.0, {key: flops or 0.0 for key, flops in work.items()}, is_relative=True)
+    work: dict[str, float] = {}
+    for shape in shapes:
+        if shape.flops is None:
+            return Part(verb, 0.0)
+        work |= dict.fromkeys(map(job_key, shape.jobs), shape.flops)
+    return Part(verb, 0.0, work, is_relative=True)

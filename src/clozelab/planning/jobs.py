@@ -1,5 +1,4 @@
-"""What an experiment runs, whatever the seeds: each arm with its corpus, each task with a head on a
-size of encoder.
+"""What an experiment runs, whatever the seeds: arms with their corpora, tasks on sizes of encoder.
 
 Composed once; the planner and the pre-flight read the same. Everything here is arithmetic on
 composed configurations: parameters, tokens, FLOPs, bytes and, once speeds are known, seconds of one
@@ -34,10 +33,7 @@ from clozelab.planning.starts import Starts, constants, usual_starts
 ADAM_COPIES = 3  # weights and two moments in a checkpoint
 MAX_BOUND_TOKENS = 100_000_000  # finding instances takes a second or two for as many
 
-
 Words = tuple[str, ...]  # of one job of a sweep, as the sweeper gives them
-# a composed configuration, and the jobs that repeat it over seeds
-Kind = tuple[Mapping[str, Any], Sequence[Words]]
 PARTS = ("start", "steps", "forward", "fit", "saving")
 """Of the seconds of a job: start-up and end; training steps; validations or an evaluation's passes;
 a probe's classifiers; checkpoints and encoders."""
@@ -46,10 +42,16 @@ CHARACTERS_A_TOKEN = 4.2
 FORWARD_SHARE = 1 / 3  # of a training step's work: what a validation pass costs per token
 FLOAT_BYTES = 4
 SENTENCE_WORDS = 15.0  # of a tagged sentence whose file is not there
-PREDICTION_BYTES, NBEST_BYTES, RECORD_BYTES = 105, 3700, 25_000
-"""Of one example in predictions.jsonl, of one question in nbest_predictions.json, of what every run
-folder records.
-"""
+PREDICTION_BYTES = 105  # of one example in predictions.jsonl
+NBEST_BYTES = 3700  # of one question in nbest_predictions.json
+RECORD_BYTES = 25_000  # of what every run folder records
+
+
+class JobGroup(NamedTuple):
+    """Jobs that differ in seeds alone."""
+
+    settings: Mapping[str, Any]  # the composed configuration of the first of them
+    jobs: Sequence[Words]
 
 
 @dataclass(frozen=True)
@@ -95,25 +97,26 @@ class Shape(ABC):
 
     @property
     def is_timed(self) -> bool:
-        return bool(self.speeds) and all(one and one.tokens_per_second for one in self.speeds)
+        return bool(self.speeds) and all(speed and speed.tokens_per_second for speed in self.speeds)
 
     @property
     def is_estimated(self) -> bool:
-        return any(one.is_estimated for one in self.speeds if one)
+        return any(speed.is_estimated for speed in self.speeds if speed)
 
     @property
     def is_busy(self) -> bool:
-        """Whether the machine had other work while one of the speeds, or the start-up, was
-        measured."""
-        return self.starts.is_busy or any(one.is_busy for one in self.speeds if one)
+        """Whether the machine had other work while a speed or the start-up was measured."""
+        return self.starts.is_busy or any(speed.is_busy for speed in self.speeds if speed)
 
     @property
     def seconds(self) -> float | None:
-        """Of one run, with its validations and its start; without speeds what finished runs
-        took.
-        """
-        timed = self.timed_seconds() if self.is_timed else None
-        return fmean(self.took) if timed is None and self.took else timed
+        """Of one run, with its validations and its start; without speeds what finished ones took."""
+        seconds = None
+        if self.is_timed:
+            seconds = self.timed_seconds()
+        if seconds is None and self.took:
+            seconds = fmean(self.took)
+        return seconds
 
     def timed_seconds(self) -> float | None:
         """Of one run by its speeds; None where its length is not known either."""
@@ -124,8 +127,10 @@ class Shape(ABC):
 
     @abstractmethod
     def parts(self) -> dict[str, float] | None:
-        """Seconds of one run by its speeds, by what they go into (some of PARTS); None where its
-        length is unknown."""
+        """Seconds of one run by its speeds, by what they go into (some of PARTS).
+
+        It is None where its length is unknown.
+        """
 
     @abstractmethod
     def requests(self) -> Iterator[Request]:
@@ -142,19 +147,27 @@ class Shape(ABC):
         """Of a run folder."""
 
     def hardware(self) -> dict[str, Any]:
-        """The part of the trainer's settings that decides a speed; a measurement has one
-        process.
-        """
-        chosen = {
-            key: self.settings["trainer"][key] for key in ("accelerator", "precision", "threads")
+        """What decides a speed of the trainer's settings; a measurement has one process."""
+        trainer = self.settings["trainer"]
+        return {
+            "accelerator": trainer["accelerator"],
+            "precision": trainer["precision"],
+            "threads": trainer["threads"],
+            "devices": 1,
+            "num_nodes": 1,
+            "strategy": "auto",
         }
-        return chosen | {"devices": 1, "num_nodes": 1, "strategy": "auto"}
 
 
 @dataclass
 class Corpus:
-    """A prepared corpus, or a made-up one where there is none yet: that has no tokenizer and no
-    folder.
+    """A prepared corpus, or a made-up one where there is none yet.
+
+    A made-up one has no tokenizer and no folder.
+
+    Attributes:
+        sampled: it is a sample of one not prepared yet, which is so many times as large.
+        sampled_held_out: sentences that the whole one will hold out.
     """
 
     name: str
@@ -164,9 +177,8 @@ class Corpus:
     unk_id: int
     tokenizer: Tokenizer | None
     folder: Path | None = None
-    # it is a sample of one that is not prepared yet, which is so many times as large
     sampled: float | None = None
-    sampled_held_out: int = 0  # sentences that the whole one will hold out
+    sampled_held_out: int = 0
     _instances: dict[str, Instances] = field(default_factory=dict, repr=False)
 
     @property
@@ -177,32 +189,39 @@ class Corpus:
         return self.sampled_held_out
 
     def instances(self, objective: Objective, seq_length: int) -> Instances:
-        """Instances of an input format, found once for all arms that share it; of a huge corpus, in
-        its beginning.
-        """
+        """Instances of an input format, found once for all arms that share it."""
         key = f"{objective.input!r} {seq_length}"
         if key not in self._instances:
-            shards = self.train
-            documents, sentences = (
-                np.asarray(shards.document_offsets),
-                np.asarray(shards.sentence_offsets),
-            )
-            most = MAX_BOUND_TOKENS // objective.input.copies
-            number = int(np.searchsorted(sentences[documents], most, side="right")) - 1
-            if 2 <= number < shards.num_documents:
-                shards = replace(
-                    shards,
-                    document_offsets=documents[: number + 1],
-                    sentence_offsets=sentences[: documents[number] + 1],
-                    document_source=np.asarray(shards.document_source)[:number],
-                )
+            shards = _beginning_of(self.train, MAX_BOUND_TOKENS // objective.input.copies)
             self._instances[key] = objective.bind(shards, self.ids, seq_length)
         return self._instances[key]
 
 
+def _beginning_of(shards: TokenShards, most_tokens: int) -> TokenShards:
+    """As many first documents as have so many tokens; all where that would be less than two."""
+    documents = np.asarray(shards.document_offsets)
+    sentences = np.asarray(shards.sentence_offsets)
+    # Documents that begin at the sentences [0, 2, 5], and sentences at the tokens
+    # [0, 9, 17, 20, 31, 40]: the documents begin at the tokens [0, 17, 40].
+    begins = sentences[documents]
+    number = int(np.searchsorted(begins, most_tokens, side="right")) - 1
+    if not 2 <= number < shards.num_documents:
+        return shards
+    return replace(
+        shards,
+        document_offsets=documents[: number + 1],
+        sentence_offsets=sentences[: documents[number] + 1],
+        document_source=np.asarray(shards.document_source)[:number],
+    )
+
+
 def made_up_corpus(vocab_size: int, documents: int = 200, sentences: int = 20) -> Corpus:
-    """Random text for what needs instances of any kind: sentences of 5..24 tokens, so many a
-    document.
+    """Random text for what needs instances of any kind.
+
+    Args:
+        vocab_size: of its tokens.
+        documents: how many.
+        sentences: of each document; they have 5 to 24 tokens.
     """
     rng = np.random.default_rng(0)
     lengths = rng.integers(5, 25, documents * sentences)
@@ -226,8 +245,11 @@ SAMPLED_INSTANCES = 512
 
 @dataclass(frozen=True)
 class Arm(Shape):
-    """One pre-training configuration; `objective` is its last phase's, `objectives` and their
-    `nodes` those of all.
+    """One pre-training configuration.
+
+    Attributes:
+        objective: its last phase's.
+        objectives, nodes: those of all phases, built and as they are configured.
     """
 
     name: str
@@ -248,18 +270,16 @@ class Arm(Shape):
 
     @cached_property
     def phase_tokens(self) -> list[int]:
-        """Of each phase, as many a step as a sample of its instances holds; full ones where no
-        corpus is prepared.
-        """
-        found = []
-        for phase, own in zip(self.phases, self.of_phases, strict=True):
-            held = float(phase["seq_length"])
+        """Of each phase; its instances are as full as a sample of them, or full without a corpus."""
+        tokens = []
+        for phase, objective in zip(self.phases, self.of_phases, strict=True):
+            of_instance = float(phase["seq_length"])
             if self.corpus.folder is not None or self.corpus.sampled is not None:
-                instances = self.corpus.instances(own, phase["seq_length"])
+                instances = self.corpus.instances(objective, phase["seq_length"])
                 index = np.linspace(0, len(instances) - 1, SAMPLED_INSTANCES).astype(np.int64)
-                held = float(own.arrays(instances, 0, 0, index)["lengths"].mean())
-            found.append(round(phase["steps"] * phase["global_batch_size"] * held))
-        return found
+                of_instance = float(objective.arrays(instances, 0, 0, index)["lengths"].mean())
+            tokens.append(round(phase["steps"] * phase["global_batch_size"] * of_instance))
+        return tokens
 
     @property
     def tokens(self) -> int:
@@ -278,17 +298,19 @@ class Arm(Shape):
 
     @property
     def of_phases(self) -> Sequence[Objective]:
-        return self.objectives or [self.objective] * len(self.phases)
+        if self.objectives:
+            return self.objectives
+        return [self.objective] * len(self.phases)
 
     @cached_property
     def flops_per_token(self) -> list[float]:
         """Of training in each phase."""
-        return [
-            own.token.flops_per_token(
-                self.config, phase["seq_length"], own.token.predicted_share(phase["seq_length"])
-            )
-            for phase, own in zip(self.phases, self.of_phases, strict=True)
-        ]
+        flops = []
+        for phase, objective in zip(self.phases, self.of_phases, strict=True):
+            seq_length = phase["seq_length"]
+            share = objective.token.predicted_share(seq_length)
+            flops.append(objective.token.flops_per_token(self.config, seq_length, share))
+        return flops
 
     @property
     def flops(self) -> float:
@@ -296,14 +318,24 @@ class Arm(Shape):
 
     @property
     def tokens_to_plateau(self) -> float:
-        """After how many tokens it knows more than frequencies, by rule of thumb; with Muon after
-        half of them.
+        """After how many tokens it knows more than frequencies, by rule of thumb.
+
+        With Muon it takes half of them.
         """
-        first, is_causal = self.phases[0]["seq_length"], self.objective.is_causal
         tokens = plateau_tokens(
-            vocab_size=self.config.vocab_size, first_seq_length=first, is_causal=is_causal
+            vocab_size=self.config.vocab_size,
+            first_seq_length=self.phases[0]["seq_length"],
+            is_causal=self.objective.is_causal,
         )
-        return tokens / (2 if self.settings.get("optimizer", {}).get("matrix_learning_rate") else 1)
+        if self.settings.get("optimizer", {}).get("matrix_learning_rate"):
+            return tokens / 2
+        return tokens
+
+    @property
+    def encoder_bytes(self) -> int:
+        """Of the encoders with their heads that a run keeps, the last one among them."""
+        num_encoders = 1 + len(self.settings.get("keep_encoders", ()))
+        return num_encoders * FLOAT_BYTES * self.trained_parameters
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -311,22 +343,21 @@ class Arm(Shape):
 
     @property
     def result_bytes(self) -> int:
-        """Of a run folder: three checkpoints at most, the encoder with its heads, and those kept on
-        the way.
-        """
-        encoders = 1 + len(self.settings.get("keep_encoders", ()))
-        return 3 * self.checkpoint_bytes + encoders * FLOAT_BYTES * self.trained_parameters
+        """Of a run folder: three checkpoints at most, and the encoders."""
+        return 3 * self.checkpoint_bytes + self.encoder_bytes
 
     def parts(self) -> dict[str, float]:
-        speeds = [one.tokens_per_second for one in self.speeds if one]
-        steps = sum(tokens / speed for tokens, speed in zip(self.phase_tokens, speeds, strict=True))
+        steps = 0.0
+        speeds = [speed for speed in self.speeds if speed]
+        for tokens, speed in zip(self.phase_tokens, speeds, strict=True):
+            steps += tokens / speed.tokens_per_second
         validation = self.settings["validation"]
         rounds = -(-self.steps // validation["interval_steps"])
-        tokens = rounds * validation["instances"] * validation["seq_length"]
+        validation_tokens = rounds * validation["instances"] * validation["seq_length"]
         return {
             "start": self.starts.pretrain,
             "steps": steps,
-            "forward": FORWARD_SHARE * tokens * steps / self.tokens,
+            "forward": FORWARD_SHARE * validation_tokens * steps / self.tokens,
             "saving": self.saved_bytes / float(constants()["saved_bytes_per_second"]),
         }
 
@@ -334,11 +365,8 @@ class Arm(Shape):
     def saved_bytes(self) -> int:
         """Of all checkpoints and encoders that one run writes."""
         interval = self.settings.get("checkpoint_interval_steps") or self.steps
-        checkpoints = self.steps // int(interval) + 1
-        encoders = 1 + len(self.settings.get("keep_encoders", ()))
-        return (
-            checkpoints * self.checkpoint_bytes + encoders * FLOAT_BYTES * self.trained_parameters
-        )
+        num_checkpoints = self.steps // int(interval) + 1
+        return num_checkpoints * self.checkpoint_bytes + self.encoder_bytes
 
     def requests(self) -> Iterator[Request]:
         """One a phase."""
@@ -350,7 +378,8 @@ class Arm(Shape):
                 "phase": {**phase, "steps": 1, "objective": None},
                 "objective": node,
                 "hardware": self.hardware(),
-                **{key: self.settings[key] for key in ("optimizer", "schedule")},
+                "optimizer": self.settings["optimizer"],
+                "schedule": self.settings["schedule"],
             }
             title = f"pre-training {self.name}, instances of {phase['seq_length']} tokens"
             yield Request(question, title, tokens, tokens * flops)
@@ -361,20 +390,28 @@ class Arm(Shape):
             yield self
             return
         for objective in dict.fromkeys(self.objectives):
-            numbers = [number for number, one in enumerate(self.objectives) if one is objective]
+            first = self.objectives.index(objective)
+            phases = []
+            for phase, objective_of_phase in zip(self.phases, self.objectives, strict=True):
+                if objective_of_phase is objective:
+                    phases.append(phase)
             yield replace(
                 self,
-                name=f"{self.name}, phase {numbers[0] + 1}",
+                name=f"{self.name}, phase {first + 1}",
                 objective=objective,
                 objectives=(),
-                phases=[self.phases[number] for number in numbers],
+                phases=phases,
                 config=replace(self.config, is_causal=objective.is_causal),
             )
 
 
 class Sample(NamedTuple):
-    """What a split holds: examples, the model inputs that each makes, and the mean text of one such
-    input.
+    """What a split holds.
+
+    Attributes:
+        examples: how many.
+        inputs: of the model that each example makes.
+        characters, words: of the text of one such input, on average.
     """
 
     examples: int
@@ -384,37 +421,46 @@ class Sample(NamedTuple):
 
     @classmethod
     def of(cls, split: Preview) -> Sample:
-        number, parts = (
-            max(1, split.num_examples),
-            [texts for texts in split.texts.values() if len(texts)],
-        )
-        # each ending of a choice is one
-        inputs = max([1.0, *(len(texts) / number for texts in parts)])
-        characters = sum(sum(map(len, texts)) / len(texts) for texts in parts)
-        words = sum(sum(text.count(" ") + 1 for text in texts) / len(texts) for texts in parts)
+        num_examples = max(1, split.num_examples)
+        inputs = 1.0
+        characters = 0.0
+        words = 0.0
+        for texts in split.texts.values():
+            if not len(texts):
+                continue
+            # Each ending of a choice is an input.
+            inputs = max(inputs, len(texts) / num_examples)
+            characters += sum(map(len, texts)) / len(texts)
+            words += sum(text.count(" ") + 1 for text in texts) / len(texts)
         return cls(split.num_examples, inputs, characters, words)
 
 
+class Samples(NamedTuple):
+    """The splits of a task; None where a file is not there."""
+
+    train: Sample | None
+    validation: Sample | None
+
+
+NO_SAMPLES = Samples(None, None)
+
+
 class Features(NamedTuple):
-    """The BiLSTM that a tagging task trains over words, on a frozen encoder; hidden size of one
-    direction.
-    """
+    """The BiLSTM that a tagging task trains over words, on a frozen encoder."""
 
     input_size: int
-    hidden_size: int
+    hidden_size: int  # of one direction
     num_layers: int
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], encoder: EncoderConfig) -> Features | None:
         """None for a task that trains its encoder."""
-        module = settings["task"]["module"]
         if "features" not in settings["task"]["data"]:
             return None
-        size = FeatureMix(
-            module["features"], encoder.num_hidden_layers, encoder.hidden_size
-        ).output_size
+        module = settings["task"]["module"]
+        mix = FeatureMix(module["features"], encoder.num_hidden_layers, encoder.hidden_size)
         return cls(
-            size,
+            mix.output_size,
             int(module["bilstm_hidden_size"] or encoder.hidden_size),
             int(module["bilstm_num_layers"]),
         )
@@ -423,9 +469,8 @@ class Features(NamedTuple):
     def flops_per_word(self) -> float:
         """Of training: a product with every matrix, forward once and backward twice."""
         with torch.device("meta"):
-            return 6.0 * sum(
-                value.numel() for value in BiLSTM(*self, 0.0).parameters() if value.ndim == 2
-            )
+            parameters = list(BiLSTM(*self, 0.0).parameters())
+        return 6.0 * sum(value.numel() for value in parameters if value.ndim == 2)
 
 
 @dataclass(frozen=True)
@@ -448,16 +493,22 @@ class TaskJob(Shape):
 
     @property
     def words_per_example(self) -> float:
-        return self.train.words if self.train else SENTENCE_WORDS
+        if self.train is None:
+            return SENTENCE_WORDS
+        return self.train.words
 
     @property
     def train_examples(self) -> int | None:
         limit: int | None = self.settings["max_train_examples"]
-        return min(self.train.examples, limit or self.train.examples) if self.train else limit
+        if self.train is None:
+            return limit
+        return min(self.train.examples, limit or self.train.examples)
 
     @property
     def validation_examples(self) -> int:
-        return self.validation.examples if self.validation else 0
+        if self.validation is None:
+            return 0
+        return self.validation.examples
 
     @property
     def trained_examples(self) -> float:
@@ -467,11 +518,8 @@ class TaskJob(Shape):
     @property
     def pass_tokens(self) -> float:
         """What a frozen encoder reads for one run: its share of both splits once."""
-        return (
-            ((self.train_examples or 0) + self.validation_examples)
-            * self.tokens_per_example
-            * self.pass_share
-        )
+        examples = (self.train_examples or 0) + self.validation_examples
+        return examples * self.tokens_per_example * self.pass_share
 
     @property
     def flops_per_token(self) -> float:
@@ -480,8 +528,9 @@ class TaskJob(Shape):
 
     @property
     def flops(self) -> float | None:
-        """Of training, without the head; on features: its share of the encoder's pass, and the
-        BiLSTM's training.
+        """Of training, without the head.
+
+        On features it is the share of the encoder's pass, and the BiLSTM's training.
         """
         if self.train_examples is None:
             return None
@@ -493,73 +542,74 @@ class TaskJob(Shape):
     @property
     def result_bytes(self) -> int:
         """Of a run folder: records, predictions, and the model where it is saved."""
-        is_span = "SpanExtraction" in str(self.settings["task"]["module"]["_target_"])
-        model = (
-            FLOAT_BYTES * cost.parameter_count(self.encoder) if self.settings["keep_model"] else 0
-        )
-        return (
-            RECORD_BYTES
-            + self.validation_examples * (NBEST_BYTES if is_span else PREDICTION_BYTES)
-            + model
-        )
+        of_example = PREDICTION_BYTES
+        if "SpanExtraction" in str(self.settings["task"]["module"]["_target_"]):
+            of_example = NBEST_BYTES
+        model_bytes = 0
+        if self.settings["keep_model"]:
+            model_bytes = FLOAT_BYTES * cost.parameter_count(self.encoder)
+        return RECORD_BYTES + self.validation_examples * of_example + model_bytes
 
     @property
     def validations(self) -> int:
         """Of one run."""
-        return max(
-            1,
-            round(float(self.settings["epochs"]) * float(self.settings["evaluations_per_epoch"])),
-        )
+        number = float(self.settings["epochs"]) * float(self.settings["evaluations_per_epoch"])
+        return max(1, round(number))
 
     def parts(self) -> dict[str, float] | None:
         (speed,) = self.speeds
         if speed is None or self.train_examples is None:
             return None
-        rate, evaluated = speed.tokens_per_second, self.validations * self.validation_examples
+        rate = speed.tokens_per_second
+        evaluated_examples = self.validations * self.validation_examples
         if self.features is None:
             steps = self.trained_examples * self.tokens_per_example / rate
-            forward = evaluated * self.tokens_per_example / (speed.forward or rate / FORWARD_SHARE)
+            forward_rate = speed.forward or rate / FORWARD_SHARE
+            forward = evaluated_examples * self.tokens_per_example / forward_rate
         else:
-            steps = (
-                (self.trained_examples + evaluated * FORWARD_SHARE) * self.words_per_example / rate
-            )
+            # The BiLSTM reads words, in training and in validations.
+            examples = self.trained_examples + evaluated_examples * FORWARD_SHARE
+            steps = examples * self.words_per_example / rate
             # Where nothing was timed, the encoder's products are taken to be as fast as the
             # BiLSTM's.
-            alike = rate * self.features.flops_per_word / (self.flops_per_token / 3)
-            forward = self.pass_tokens / (speed.forward or alike)
-        forward += self.validations * self.starts.validation
-        saved = self.result_bytes / float(constants()["saved_bytes_per_second"])
-        return {"start": self.starts.finetune, "steps": steps, "forward": forward, "saving": saved}
+            like_bilstm = rate * self.features.flops_per_word / (self.flops_per_token / 3)
+            forward = self.pass_tokens / (speed.forward or like_bilstm)
+        return {
+            "start": self.starts.finetune,
+            "steps": steps,
+            "forward": forward + self.validations * self.starts.validation,
+            "saving": self.result_bytes / float(constants()["saved_bytes_per_second"]),
+        }
 
     def requests(self) -> Iterator[Request]:
         """One; lengths are rounded, so that like tasks share a measurement."""
-        length, batch = (
-            self.tokens_per_example / self.inputs_per_example,
-            int(self.settings["global_batch_size"]),
-        )
-        tokens, flops = batch * length, self.flops_per_token
+        length = self.tokens_per_example / self.inputs_per_example
+        batch_size = int(self.settings["global_batch_size"])
+        step_tokens = batch_size * length
+        flops_each = self.flops_per_token
+        data = self.settings["task"]["data"]
         question = {
             "kind": "finetune",
             "model": self.encoder.to_dict(),
             "head": self.head,
-            "batch_size": batch,
+            "batch_size": batch_size,
             "tokens_each": rounded_length(length),
             "max_tokens": self.longest,
-            "evaluation_tokens": int(self.settings["task"]["data"].get("evaluation_tokens", 8192)),
-        }
-        question |= {
+            "evaluation_tokens": int(data.get("evaluation_tokens", 8192)),
             "hardware": self.hardware(),
             "optimizer": self.settings["optimizer"],
             "schedule": self.settings["schedule"],
         }
         if self.features:
             words = max(1, round(self.words_per_example))
-            question |= {"kind": "features", "bilstm": self.features._asdict(), "words_each": words}
-            tokens, flops = float(batch * words), self.features.flops_per_word
+            question["kind"] = "features"
+            question["bilstm"] = self.features._asdict()
+            question["words_each"] = words
+            step_tokens = float(batch_size * words)
+            flops_each = self.features.flops_per_word
         size = f"{self.encoder.num_hidden_layers} layers of {self.encoder.hidden_size}"
-        yield Request(
-            question, f"fine-tuning {size} on {self.task} ({self.head})", tokens, tokens * flops
-        )
+        title = f"fine-tuning {size} on {self.task} ({self.head})"
+        yield Request(question, title, step_tokens, step_tokens * flops_each)
 
 
 def rounded_length(tokens: float) -> int:

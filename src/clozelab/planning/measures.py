@@ -1,8 +1,8 @@
-"""How long an evaluation takes: what a measure reads, in tokens that pass forward, and the fits of
-a probe.
+"""How long an evaluation takes: the tokens that pass forward, and the fits of a probe.
 
-A measure's data class decides how much that is. Texts are counted in its files, or in the held-out
-part of the corpus."""
+A measure's data class decides how much it reads. Texts are counted in its files, or in the held-out
+part of the corpus.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ from clozelab.datamodules.labelled import TableFormat
 from clozelab.datamodules.scoring import MinimalPairs
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
-from clozelab.planning.jobs import CHARACTERS_A_TOKEN, RECORD_BYTES, Corpus, Request, Sample, Shape
+from clozelab.planning.jobs import (
+    CHARACTERS_A_TOKEN,
+    RECORD_BYTES,
+    Corpus,
+    Request,
+    Sample,
+    Samples,
+    Shape,
+)
 from clozelab.planning.starts import constants
 from clozelab.targets import locate
 
@@ -36,13 +44,12 @@ class Reading(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """The classifiers of a probe: training examples, width of a state, classes, and how many are
-    fitted."""
+    """The classifiers of a probe."""
 
-    examples: int
-    width: int
+    examples: int  # of training
+    width: int  # of a state
     classes: int
-    fits: int
+    fits: int  # how many classifiers
 
 
 @dataclass(frozen=True)
@@ -75,9 +82,8 @@ class MeasureJob(Shape):
 
     @property
     def _flops_a_token(self) -> float:
-        if self.reading is None:
-            length = 1
-        else:
+        length = 1
+        if self.reading is not None:
             length = round(self.reading.tokens_each)
         return training_flops_per_token(self.encoder, length, 0.0) / 3
 
@@ -86,21 +92,29 @@ class MeasureJob(Shape):
         return RECORD_BYTES
 
     def parts(self) -> dict[str, float] | None:
-        starts = {"start": self.starts.evaluate}
+        parts = {"start": self.starts.evaluate}
         if self.reading is None:
-            return starts | {"forward": float(constants()["unknown_evaluation_seconds"])}
-        speeds = [one.tokens_per_second for one in self.speeds if one]
-        seconds = {"forward": self.reading.inputs * self.reading.tokens_each / speeds[0]}
+            parts["forward"] = float(constants()["unknown_evaluation_seconds"])
+            return parts
+        # The answers to `requests`: tokens a second, and fits a second.
+        speeds = [speed.tokens_per_second for speed in self.speeds if speed]
+        parts["forward"] = self.reading.inputs * self.reading.tokens_each / speeds[0]
         if self.fit is not None:
-            seconds["fit"] = self.fit.fits / speeds[1]
-        return starts | seconds
+            parts["fit"] = self.fit.fits / speeds[1]
+        return parts
 
     def requests(self) -> Iterator[Request]:
         """The forward passes, and a probe's fit."""
         if self.reading is None:
             return
-        length = max(SHORTEST, 2 ** math.ceil(math.log2(self.reading.tokens_each)))
-        data = self.settings["measure"]["data"] or self.settings["measure"]["task"]["data"]
+        yield self._passes(self.reading)
+        if self.fit is not None:
+            yield self._classifier(self.fit)
+
+    def _passes(self, reading: Reading) -> Request:
+        length = max(SHORTEST, 2 ** math.ceil(math.log2(reading.tokens_each)))
+        measure = self.settings["measure"]
+        data = measure["data"] or measure["task"]["data"]
         tokens = int(data["evaluation_tokens"])
         question = {
             "kind": "forward",
@@ -113,24 +127,22 @@ class MeasureJob(Shape):
             "hardware": self.hardware(),
         }
         size = f"{self.encoder.num_hidden_layers} layers of {self.encoder.hidden_size}"
-        yield Request(
-            question,
-            f"evaluating {size}, inputs of {length} tokens",
-            tokens,
-            tokens * self._flops_a_token,
-        )
-        if self.fit is not None:
-            iterations = int(self.settings["measure"]["module"]["max_iterations"])
-            asked = {key: value for key, value in self.fit._asdict().items() if key != "fits"}
-            asked["max_iterations"] = iterations
-            # A product with the states forward and one backward, an iteration.
-            flops = 4.0 * self.fit.examples * self.fit.width * self.fit.classes * iterations
-            yield Request(
-                {"kind": "fit", "hardware": self.hardware()} | asked,
-                "a probe's classifier",
-                1.0,
-                flops,
-            )
+        title = f"evaluating {size}, inputs of {length} tokens"
+        return Request(question, title, tokens, tokens * self._flops_a_token)
+
+    def _classifier(self, fit: Fit) -> Request:
+        iterations = int(self.settings["measure"]["module"]["max_iterations"])
+        question = {
+            "kind": "fit",
+            "hardware": self.hardware(),
+            "examples": fit.examples,
+            "width": fit.width,
+            "classes": fit.classes,
+            "max_iterations": iterations,
+        }
+        # A product with the states forward and one backward, an iteration.
+        flops = 4.0 * fit.examples * fit.width * fit.classes * iterations
+        return Request(question, "a probe's classifier", 1.0, flops)
 
 
 def measure_reading(
@@ -140,38 +152,57 @@ def measure_reading(
 ) -> Reading | None:
     """What one evaluation by a measure of its own data reads; None where that is not known."""
     data = settings["measure"]["data"]
-    kind = locate(data["_target_"])
-    if issubclass(kind, MinimalPairs):
+    data_class = locate(data["_target_"])
+    if issubclass(data_class, MinimalPairs):
         return _of_pairs(settings, encoder.is_causal)
     if data.get("sources") or corpus is None:
         return None
+    # Held-out text of the corpus: so many sentences of so many tokens.
     sentences = min(corpus.held_out_sentences, int(data["max_sentences"]))
-    words = corpus.validation.num_tokens / max(1, corpus.validation.num_sentences)
-    if issubclass(kind, HeldOutText):
-        room = int(data["max_seq_length"])
-        if encoder.is_causal:
-            copies = 1
-        else:
-            copies = int(data["mask_parts"])
-        inputs = max(1.0, sentences * words / (room - 2))
-        return Reading(copies * inputs, min(room, sentences * words / inputs + 2))
-    if issubclass(kind, ClozeBySide):
-        sides = len(data["sides"] or (["left"] if encoder.is_causal else ClozeBySide.SIDES))
-        return Reading(
-            sides * min(sentences, int(data["max_words"])),
-            max(words, float(data["min_tokens"])) + 2,
-        )
-    if issubclass(kind, SentencePairs):
-        # A document's sentences make half as many first ones, each with a right and a wrong second
-        # one.
-        texts = sentences / int(data["sentences"])
-        pairs = [
-            min(float(data["max_train_pairs"]), texts * 2 / 3),
-            min(float(data["max_validation_pairs"]), texts / 3),
-        ]
-        length = 2 * words * int(data["sentences"]) + 3
-        return Reading(max(1.0, sum(pairs)), min(float(data["max_seq_length"]), length))
+    tokens_each = corpus.validation.num_tokens / max(1, corpus.validation.num_sentences)
+    if issubclass(data_class, HeldOutText):
+        return _of_held_out_text(data, encoder.is_causal, sentences, tokens_each)
+    if issubclass(data_class, ClozeBySide):
+        return _of_cloze(data, encoder.is_causal, sentences, tokens_each)
+    if issubclass(data_class, SentencePairs):
+        return _of_sentence_pairs(data, sentences, tokens_each)
     return None
+
+
+def _of_held_out_text(
+    data: Mapping[str, Any], is_causal: bool, sentences: int, tokens_each: float
+) -> Reading:
+    """Instances filled with sentences; a masked model reads each once for each part of its mask."""
+    copies = 1
+    if not is_causal:
+        copies = int(data["mask_parts"])
+    max_length = int(data["max_seq_length"])
+    tokens = sentences * tokens_each
+    inputs = max(1.0, tokens / (max_length - 2))
+    return Reading(copies * inputs, min(max_length, tokens / inputs + 2))
+
+
+def _of_cloze(
+    data: Mapping[str, Any], is_causal: bool, sentences: int, tokens_each: float
+) -> Reading:
+    """A sentence a word, once for each side that is shown."""
+    sides = data["sides"]
+    if not sides:
+        sides = ClozeBySide.SIDES
+        if is_causal:
+            sides = ["left"]
+    inputs = len(sides) * min(sentences, int(data["max_words"]))
+    return Reading(inputs, max(tokens_each, float(data["min_tokens"])) + 2)
+
+
+def _of_sentence_pairs(data: Mapping[str, Any], sentences: int, tokens_each: float) -> Reading:
+    """Two thirds of the pairs are for training."""
+    # A document's sentences make half as many first ones, each with a right and a wrong second one.
+    texts = sentences / int(data["sentences"])
+    train = min(float(data["max_train_pairs"]), texts * 2 / 3)
+    validation = min(float(data["max_validation_pairs"]), texts / 3)
+    length = 2 * tokens_each * int(data["sentences"]) + 3
+    return Reading(max(1.0, train + validation), min(float(data["max_seq_length"]), length))
 
 
 def _of_pairs(settings: Mapping[str, Any], is_causal: bool) -> Reading | None:
@@ -180,22 +211,24 @@ def _of_pairs(settings: Mapping[str, Any], is_causal: bool) -> Reading | None:
     files, _ = matching_files(data["files"], Path(settings["data_dir"]))
     columns = data["columns"]
     layout = TableFormat([columns["good"], columns["bad"]], columns["group"] or "")
-    number, lengths = 0, list[int]()
+    num_pairs = 0
+    lengths: list[int] = []  # characters
     for path in files.values():
         try:
-            texts = layout.read(path, columns["group"] is not None).limited(data["max_pairs"]).texts
+            table = layout.read(path, columns["group"] is not None)
+            pairs = table.limited(data["max_pairs"]).texts
         except (OSError, ValueError):
             continue
-        number += len(texts)
-        lengths += [len(text) for pair in texts[:MOST_READ] for text in pair]
+        num_pairs += len(pairs)
+        for pair in pairs[:MOST_READ]:
+            lengths += map(len, pair)
     if not lengths:
         return None
     tokens = sum(lengths) / len(lengths) / CHARACTERS_A_TOKEN
-    if is_causal:
-        times = 1.0
-    else:
-        times = tokens
-    return Reading(2 * number * times, tokens + 2)
+    copies = 1.0
+    if not is_causal:
+        copies = tokens
+    return Reading(2 * num_pairs * copies, tokens + 2)
 
 
 def measure_job(
@@ -203,7 +236,7 @@ def measure_job(
     jobs: Sequence[Any],
     encoder: EncoderConfig,
     corpus: Corpus | None,
-    samples: tuple[Sample | None, Sample | None],
+    samples: Samples,
     **more: Any,
 ) -> MeasureJob:
     """The evaluations by one measure of encoders of one size.
@@ -215,25 +248,32 @@ def measure_job(
         samples: of the task's splits, for a measure that takes a task.
     """
     measure = settings["measure"]
-    layers, width = encoder.num_hidden_layers, encoder.hidden_size
+    layers = encoder.num_hidden_layers
+    width = encoder.hidden_size
     is_probe = measure["module"] is not None and "max_iterations" in measure["module"]
     fit = None
     if measure["task"] is None:
         reading = measure_reading(settings, encoder, corpus)
         if is_probe and reading is not None:
+            # Two thirds are training pairs; a classifier a layer, and of the pooled state.
             fit = Fit(round(reading.inputs * 2 / 3), width, 2, layers + 2)
     else:
         reading = _of_task(measure, samples, is_probe=is_probe)
-        if is_probe and samples[0] is not None and reading is not None:
-            fit = _fit_of_task(measure, samples[0], layers, width)
-    is_guess = corpus is not None and corpus.folder is None and corpus.sampled is None
-    shape = str(measure["name"]), encoder, reading, fit, is_guess
-    return MeasureJob(*shape, settings=settings, jobs=jobs, **more)
+        if is_probe and samples.train is not None and reading is not None:
+            fit = _fit_of_task(measure, samples.train, layers, width)
+    return MeasureJob(
+        measure=str(measure["name"]),
+        encoder=encoder,
+        reading=reading,
+        fit=fit,
+        is_guess=corpus is not None and corpus.folder is None and corpus.sampled is None,
+        settings=settings,
+        jobs=jobs,
+        **more,
+    )
 
 
-def _of_task(
-    measure: Mapping[str, Any], samples: tuple[Sample | None, Sample | None], *, is_probe: bool
-) -> Reading | None:
+def _of_task(measure: Mapping[str, Any], samples: Samples, *, is_probe: bool) -> Reading | None:
     """Of a task's files: a probe reads both splits, other measures the validation split."""
     train, validation = samples
     if validation is None or train is None:
@@ -249,8 +289,11 @@ def _of_task(
 
 
 def _fit_of_task(measure: Mapping[str, Any], train: Sample, layers: int, width: int) -> Fit:
-    """Of words there are as many examples as words, and control labels beside the real ones; of
-    texts the pooled state is one more."""
+    """The classifiers of a probe of a task's labels.
+
+    Of words there are as many examples as words, and control labels beside the real ones; of texts
+    the pooled state is one more.
+    """
     examples = min(train.examples, measure["max_train_examples"] or train.examples)
     classes = max(2, len(measure["task"]["data"].get("labels") or ()))
     if "tags" in str(measure["task"]["data"]["_target_"]):

@@ -1,10 +1,10 @@
-"""What a job takes besides its steps: its start and its end, measured by tiny jobs that run as
-those of a sweep do.
+"""What a job takes besides its steps: its start and its end, measured by tiny jobs.
 
-`python -m clozelab.planning.starts` runs them in a temporary folder: a pre-training of four steps,
-a fine-tuning of two, one with many validations, and an evaluation, as many side by side as jobs
-will run. All of their time counts as start-up, since the model and the text are next to nothing.
-Kept in the cache, unless the machine was busy."""
+`python -m clozelab.planning.starts` runs them in a temporary folder, in the way a sweep runs its
+jobs: a pre-training of four steps, a fine-tuning of two, one with many validations, and an
+evaluation, as many side by side as jobs will run. All of their time counts as start-up, since the
+model and the text are next to nothing. It is kept in the cache, unless the machine was busy.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -44,7 +44,11 @@ MAX_SECONDS = 180.0  # of all tiny jobs together
 MOST_SIDE_BY_SIDE = 4  # more say nothing new
 STAGES = ("pretrain", "finetune", "evaluate")
 VALIDATIONS = 10  # more in one of two fine-tunings, whose difference is what a validation takes
-NUM_WORDS, NUM_DOCUMENTS, NUM_SENTENCES, NUM_EXAMPLES = 80, 60, 10, 40
+# of the made-up text and tasks; sentences a document
+NUM_WORDS = 80
+NUM_DOCUMENTS = 60
+NUM_SENTENCES = 10
+NUM_EXAMPLES = 40
 TINY_MODEL = (
     "model.num_hidden_layers=1",
     "model.hidden_size=16",
@@ -69,7 +73,7 @@ class Starts:
         return float(getattr(self, stage))
 
 
-SECONDS = [one.name for one in fields(Starts)][:5]
+SECONDS = [field.name for field in fields(Starts)][:5]
 
 
 @cache
@@ -94,8 +98,9 @@ def measured_starts(
     anew: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Starts:
-    """Start-ups on this machine, from the cache or measured now; the usual ones where neither is to
-    be had.
+    """Start-ups on this machine, from the cache or measured now.
+
+    They are the usual ones where neither is to be had.
 
     Args:
         trainer: a job's trainer settings.
@@ -109,8 +114,6 @@ def measured_starts(
         "code": code_of_results(),
         "torch": facts["versions"].get("torch"),
         "host": {key: facts["host"][key] for key in ("cpu", "cores", "gpus")},
-    }
-    question |= {
         "forks": forks,
         "accelerator": trainer["accelerator"],
         "precision": trainer["precision"],
@@ -119,12 +122,9 @@ def measured_starts(
     }
     path = cache_dir / "speeds" / f"starts-{digest(question)[:16]}.json"
     if not (anew and measure):
-        try:
-            saved = json.loads(path.read_text(encoding="utf-8"))
-            kept: dict[str, Any] = {key: float(saved[key]) for key in SECONDS}
-            return Starts(**kept, is_measured=True)
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
+        kept = _kept_starts(path)
+        if kept is not None:
+            return kept
     if not measure:
         return usual_starts()
 
@@ -140,15 +140,23 @@ def measured_starts(
     return measured
 
 
+def _kept_starts(path: Path) -> Starts | None:
+    """Those of the cache; None where there are none, or damaged ones."""
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        seconds: dict[str, Any] = {key: float(saved[key]) for key in SECONDS}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return Starts(**seconds, is_measured=True)
+
+
 def _ask_worker(question: Mapping[str, Any]) -> Starts | None:
     """The answer of a process of its own; None where it failed or took too long."""
-    environment = os.environ | dict.fromkeys(
-        ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"),
-        str(question["threads"]),
-    )
+    threads = str(question["threads"])
+    environment = os.environ | {"OMP_NUM_THREADS": threads, "RAYON_NUM_THREADS": threads}
     command = [sys.executable, "-m", WORKER, json.dumps(question)]
     try:
-        done = subprocess.run(
+        worker = subprocess.run(
             command,
             env=environment,
             capture_output=True,
@@ -156,7 +164,7 @@ def _ask_worker(question: Mapping[str, Any]) -> Starts | None:
             timeout=MAX_SECONDS,
             check=True,
         )
-        lines = [line for line in done.stdout.splitlines() if line.startswith(ANSWER)]
+        lines = [line for line in worker.stdout.splitlines() if line.startswith(ANSWER)]
         return Starts(**json.loads(lines[-1].removeprefix(ANSWER)))
     except (subprocess.SubprocessError, OSError, ValueError, IndexError, TypeError):
         return None
@@ -166,7 +174,8 @@ class Rehearsal:
     """The tiny jobs, in a folder that is thrown away."""
 
     def __init__(self, folder: Path, question: Mapping[str, Any]) -> None:
-        self.folder, self.at_once = folder, int(question["at_once"])
+        self.folder = folder
+        self.at_once = int(question["at_once"])
         self.words = [
             f"data_dir={folder}",
             f"cache_dir={folder}/cache",
@@ -199,42 +208,44 @@ class Rehearsal:
             self.server_seconds = wall
 
     def seconds(self, stage: str, *words: str) -> float:
-        """Of one job of a stage, where as many run side by side as in a sweep. ValueError: one has
-        failed."""
-        jobs = []
-        for seed in range(1, self.at_once + 1):
-            name = f"{stage}-{digest(list(words))[:8]}-{seed}"
-            run = [
-                stage,
-                *self.words,
-                *words,
-                f"seed={seed}",
-                f"run_dir={self.folder}/runs/{name}",
-                "hydra.mode=RUN",
-            ]
-            clock = self.folder / f"{name}.clock"
-            job = Job(name, [sys.executable, "-m", "clozelab", *run], self.folder / f"{name}.log")
-            job.words = [str(clock), *run]
-            jobs.append(job)
-        console = Console(file=io.StringIO())
+        """Of one job of a stage, where as many run side by side as in a sweep.
+
+        ValueError: one has failed.
+        """
+        jobs = [self._job(stage, words, seed) for seed in range(1, self.at_once + 1)]
         ProcessPool(
             jobs,
             at_once=self.at_once,
             grace_seconds=1.0,
-            console=console,
+            console=Console(file=io.StringIO()),
             server=self.server,
         ).run()
-        failed = [job for job in jobs if job.state != "complete"]
-        if failed:
-            raise ValueError(f"{stage}: {failed[0].message}")
+        for job in jobs:
+            if job.state != "complete":
+                raise ValueError(f"{stage}: {job.message}")
         return fmean(self._time_of(job) for job in jobs)
+
+    def _job(self, stage: str, words: Sequence[str], seed: int) -> Job:
+        """A job that can be forked or started; a forked one leaves a clock file of its name."""
+        name = f"{stage}-{digest(list(words))[:8]}-{seed}"
+        command_line = [
+            stage,
+            *self.words,
+            *words,
+            f"seed={seed}",
+            f"run_dir={self.folder}/runs/{name}",
+            "hydra.mode=RUN",
+        ]
+        command = [sys.executable, "-m", "clozelab", *command_line]
+        job = Job(name, command, self.folder / f"{name}.log")
+        job.words = [str(self.folder / f"{name}.clock"), *command_line]
+        return job
 
     def _time_of(self, job: Job) -> float:
         """Wall time; where other work took its core away, and it says so, processor time."""
+        clock = self.folder / f"{job.name}.clock"
         try:
-            processor = float(
-                (self.folder / f"{job.name}.clock").read_text(encoding="utf-8").split()[0],
-            )
+            processor = float(clock.read_text(encoding="utf-8").split()[0])
         except OSError:  # a process of its own, with children perhaps
             return job.seconds
         waited = max(0.0, 1.0 - processor / job.seconds)
@@ -263,32 +274,32 @@ def write_texts(folder: Path) -> None:
         rows = [f"{sentence()}\t{number % 2}" for number in range(NUM_EXAMPLES)]
         text = "\n".join(["sentence\tlabel", *rows]) + "\n"
         (folder / f"glue/SST-2/{name}.tsv").write_text(text, encoding="utf-8")
-    pairs = [
-        {"sentence_good": sentence(), "sentence_bad": sentence(), "UID": "u"}
-        for _ in range(NUM_EXAMPLES)
-    ]
-    lines = [json.dumps(pair) for pair in pairs]
+    lines = []
+    for _ in range(NUM_EXAMPLES):
+        pair = {"sentence_good": sentence(), "sentence_bad": sentence(), "UID": "u"}
+        lines.append(json.dumps(pair))
     (folder / "pairs.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def rehearse(question: Mapping[str, Any], folder: Path) -> Starts:
     """Run the tiny jobs. ValueError: one has failed."""
     jobs = Rehearsal(folder, question)
-    text = f"corpus.sources.0.path={folder}/text.txt"
-    corpus = ["corpus=text", text, "corpus.validation_fraction=0.1", "tokenizer.vocab_size=200"]
-    phase = "{seq_length: 32, steps: 4, global_batch_size: 8, micro_batch_size: 8}"
-    model = [f"phases=[{phase}]", *TINY_MODEL, "objective=mlm", "keep_encoders=[]"]
+    pretraining = [
+        "corpus=text",
+        f"corpus.sources.0.path={folder}/text.txt",
+        "corpus.validation_fraction=0.1",
+        "tokenizer.vocab_size=200",
+        "phases=[{seq_length: 32, steps: 4, global_batch_size: 8, micro_batch_size: 8}]",
+        *TINY_MODEL,
+        "objective=mlm",
+        "keep_encoders=[]",
+    ]
     # Prepares the corpus, which in a sweep is done before.
-    jobs.seconds(
-        "pretrain",
-        *corpus,
-        *model,
-        "arm=first",
-    )
-    pretrain = jobs.seconds("pretrain", *corpus, *model, "arm=second")
+    jobs.seconds("pretrain", *pretraining, "arm=first")
+    pretrain = jobs.seconds("pretrain", *pretraining, "arm=second")
 
     encoder = next(folder.glob("runs/pretrain-*/encoder"))
-    tuned = [
+    finetuning = [
         "task=sst2",
         f"encoder={encoder}",
         "row=tiny",
@@ -296,43 +307,41 @@ def rehearse(question: Mapping[str, Any], folder: Path) -> Starts:
         "global_batch_size=2",
         "max_train_examples=40",
     ]
-    finetune = jobs.seconds("finetune", *tuned, "evaluations_per_epoch=1")
-    often = jobs.seconds("finetune", *tuned, f"evaluations_per_epoch={1 + VALIDATIONS}")
+    finetune = jobs.seconds("finetune", *finetuning, "evaluations_per_epoch=1")
+    evaluated_often = f"evaluations_per_epoch={1 + VALIDATIONS}"
+    with_validations = jobs.seconds("finetune", *finetuning, evaluated_often)
 
-    pairs = [
+    evaluate = jobs.seconds(
+        "evaluate",
         "measure=minimal_pairs",
         "measure.data.files=pairs.jsonl",
         "measure.data.columns.field=null",
-    ]
-    evaluate = jobs.seconds(
-        "evaluate",
-        *pairs,
         f"encoder={encoder}",
         "row=tiny",
         "max_unknown_share=1.0",
     )
-    is_busy = bool(jobs.waited) and fmean(jobs.waited) > 2 * BUSY_SHARE
-    validation = max(0.0, (often - finetune) / VALIDATIONS)
     return Starts(
-        jobs.server_seconds,
-        pretrain,
-        finetune,
-        evaluate,
-        validation,
+        server=jobs.server_seconds,
+        pretrain=pretrain,
+        finetune=finetune,
+        evaluate=evaluate,
+        validation=max(0.0, (with_validations - finetune) / VALIDATIONS),
         is_measured=True,
-        is_busy=is_busy,
+        is_busy=bool(jobs.waited) and fmean(jobs.waited) > 2 * BUSY_SHARE,
     )
 
 
-def answer() -> int:
-    """As a process: print the start-ups for the question of the command line; returns the exit
-    status."""
+def main() -> int:
+    """As a process: print the start-ups for the question of the command line.
+
+    Returns the exit status.
+    """
     die_with_parent()
     with tempfile.TemporaryDirectory(prefix="clozelab-starts-") as folder:
-        found = rehearse(json.loads(sys.argv[1]), Path(folder))
-    print(f"{ANSWER}{json.dumps(asdict(found))}", flush=True)
+        starts = rehearse(json.loads(sys.argv[1]), Path(folder))
+    print(f"{ANSWER}{json.dumps(asdict(starts))}", flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(answer())
+    sys.exit(main())

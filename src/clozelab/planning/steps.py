@@ -1,5 +1,4 @@
-"""What reproducing an experiment consists of: its steps, and which of the user's overrides goes to
-which step.
+"""What reproducing an experiment consists of: its steps, and the overrides that go to each.
 
 `prepare.x=`, `pretrain.x=`, `finetune.x=` and `evaluate.x=` go to that stage alone; any other
 override goes to every stage that has such a key, and one that no stage has is refused. Evaluations
@@ -11,7 +10,7 @@ them. `seeds=4,5` are the pre-training seeds of every stage.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +31,7 @@ LEAVE_OUT = {"finetune=none", "evaluate=none"}
 ENUMERABLE = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP, ValueType.RANGE_SWEEP)
 """Lists of values that are known without a sweeper; glob() and interval() are not."""
 PLAIN = re.compile(r"[\w.]+=")  # an override that can only change what is there
+SEEDS_OVERRIDE = re.compile(r"seeds=(\d+(,\d+)*|range\(.*\))")
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,16 @@ class Step:
         """Command line after `clozelab`."""
         if not self.is_sweep:
             return [self.verb, *self.overrides]
-        where = ["--config-dir", str(self.folder)] if self.folder else []
-        return [self.verb, *where, "--config-name", self.config_name, "-m", *self.overrides]
+        words = [self.verb]
+        if self.folder:
+            words += ["--config-dir", str(self.folder)]
+        return [*words, "--config-name", self.config_name, "-m", *self.overrides]
 
     @cached_property
     def sweep(self) -> Sweep:
-        """Its jobs, opened once: each kind is composed once. ValueError or an error of Hydra's for
-        a wrong override.
+        """Its jobs, opened once: each kind is composed once.
+
+        ValueError or an error of Hydra's for a wrong override.
         """
         return Sweep(self.config_name, self.overrides, folder=self.folder)
 
@@ -68,14 +71,14 @@ class Step:
 
 
 def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
-    """The steps of an experiment with the user's overrides; ValueError for one that no stage
-    takes.
+    """The steps of an experiment with the user's overrides.
+
+    ValueError for one that no stage takes.
     """
-    names = {
-        stage: name
-        for stage, name in sweeps_of(folder).items()
-        if f"{stage}=none" not in {*words} & LEAVE_OUT
-    }
+    names = {}
+    for stage, name in sweeps_of(folder).items():
+        if f"{stage}=none" not in LEAVE_OUT.intersection(words):
+            names[stage] = name
     words = [word for word in words if word not in LEAVE_OUT]
     keys = [word.removeprefix("finetune.").partition("=")[0] for word in words]
     if "encoder" in keys:
@@ -85,157 +88,208 @@ def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
                 " encoder="
             )
         names = {verb: name for verb, name in names.items() if verb == "finetune"}
-        # The row decides what later overrides start from.
-        words = words if "row" in keys else [f"row={GIVEN_ROW}", *words]
+        if "row" not in keys:
+            # The row decides what later overrides start from.
+            words = [f"row={GIVEN_ROW}", *words]
     if not names:
         raise ValueError(f"{folder.name}: nothing is left to run without its fine-tuning")
-    given = (word for word in words if key_of(word) == "seeds")
-    if wrong := next(
-        (word for word in given if not re.fullmatch(r"seeds=(\d+(,\d+)*|range\(.*\))", word)), ""
-    ):
-        raise ValueError(f"{wrong}: give whole numbers, such as seeds=1,2,3")
-    keys_of_seeds = [f"{stage}.{next(iter(SEEDS[stage]))}=" for stage in names]
-    words = [
-        one
-        for word in words
-        for one in (
-            [key + word.partition("=")[2] for key in keys_of_seeds]
-            if key_of(word) == "seeds"
-            else [word]
-        )
-    ]
-    shared = split_overrides(folder, names, words)
-    steps = [Step(verb, name, folder, tuple(shared[verb])) for verb, name in names.items()]
+
+    overrides = split_overrides(folder, names, _with_seeds_of_stages(words, names))
+    steps = [Step(verb, name, folder, tuple(overrides[verb])) for verb, name in names.items()]
     if "pretrain" in names:
         # The corpus that the sweep trains on, whether the scale, the experiment or the user chose
         # it.
-        chosen = steps[0].sweep.master.hydra.runtime.choices
-        steps.insert(
-            0, Step("prepare", "prepare", None, (f"corpus={chosen.corpus}", *shared["prepare"]))
-        )
+        corpus = f"corpus={steps[0].sweep.master.hydra.runtime.choices.corpus}"
+        steps.insert(0, Step("prepare", "prepare", None, (corpus, *overrides["prepare"])))
     return steps
+
+
+def _with_seeds_of_stages(words: Sequence[str], stages: Iterable[str]) -> list[str]:
+    """`seeds=1,2` as `pretrain.seed=1,2`, `finetune.pretrain_seed=1,2` and so on.
+
+    ValueError: it gives no whole numbers.
+    """
+    spelled_out = []
+    for word in words:
+        if key_of(word) != "seeds":
+            spelled_out.append(word)
+            continue
+        if not SEEDS_OVERRIDE.fullmatch(word):
+            raise ValueError(f"{word}: give whole numbers, such as seeds=1,2,3")
+        for stage in stages:
+            key = next(iter(SEEDS[stage]))
+            spelled_out.append(f"{stage}.{key}={word.partition('=')[2]}")
+    return spelled_out
 
 
 def split_overrides(
     folder: Path, names: dict[str, str], words: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Stage -> its overrides."""
-    rows = {
-        word: f"evaluate.{MEASURED}={word.partition('=')[2]}"
-        for word in words
-        if key_of(word) == "row"
-    }
+    """Stage -> its overrides.
+
+    ValueError for one that no stage takes.
+
+    Args:
+        folder: of the experiment.
+        names: stage -> its sweep configuration.
+        words: the user's overrides.
+    """
+    # Evaluations have no rows of their own: `row=a,b` names the encoders that they measure.
+    row_overrides = {}
+    for word in words:
+        if key_of(word) == "row":
+            row_overrides[word] = f"evaluate.{MEASURED}={word.partition('=')[2]}"
     is_of_measures = "finetune" not in names and "evaluate" in names
-    meant = [_addressed(rows.get(word, word) if is_of_measures else word) for word in words]
-    shared: dict[str, list[str]] = {}
+    addressed = []
+    for word in words:
+        if is_of_measures:
+            addressed.append(_addressed(row_overrides.get(word, word)))
+        else:
+            addressed.append(_addressed(word))
+
+    overrides: dict[str, list[str]] = {}
     for stage in STAGES:
-        theirs = [said for asked, said in meant if stage in asked]
+        for_stage = [override for stages, override in addressed if stage in stages]
         if stage == "evaluate" and not is_of_measures:
-            theirs += [word.partition(".")[2] for word in rows.values()]
-        shared[stage] = _taken(stage, names, folder, theirs) if theirs else []
-    for word, (asked, said) in zip(words, meant, strict=True):
-        if not any(said in shared[one] for one in asked):
-            # The sweeps have all keys that prepare has, and more: the last one's refusal says most.
-            last = (
-                asked[0]
-                if len(asked) == 1
-                else sorted(names, key=lambda name: name != "evaluate")[-1]
-            )
-            where = folder if last in names else None
-            refused = _composed(last, names, folder, [*shared[last], said])
-            assert isinstance(refused, Exception)
-            why = explain(refused, last, config_name=names.get(last), folder=where)
-            raise ValueError(
-                f"{word}: {why}" if len(asked) == 1 else f"no stage takes {word!r}: {why}"
-            )
-    return shared
+            for_stage += [word.partition(".")[2] for word in row_overrides.values()]
+        overrides[stage] = []
+        if for_stage:
+            overrides[stage] = _accepted(stage, names, folder, for_stage)
+    for word, (stages, override) in zip(words, addressed, strict=True):
+        if not any(override in overrides[stage] for stage in stages):
+            raise ValueError(_refusal(word, stages, override, names, folder, overrides))
+    return overrides
 
 
-def _taken(stage: str, names: dict[str, str], folder: Path, words: Sequence[str]) -> list[str]:
+def _refusal(
+    word: str,
+    stages: Sequence[str],
+    override: str,
+    names: dict[str, str],
+    folder: Path,
+    accepted: Mapping[str, Sequence[str]],
+) -> str:
+    """Why no stage takes an override.
+
+    Args:
+        word: the override as the user gave it.
+        stages: those that it is for.
+        override: what it says to them.
+        names: stage -> its sweep configuration.
+        folder: of the experiment.
+        accepted: stage -> the overrides that it takes.
+    """
+    subject = word
+    stage = stages[0]
+    if len(stages) > 1:
+        subject = f"no stage takes {word!r}"
+        # The sweeps have all keys that prepare has, and more: the last one's refusal says most.
+        *_, stage = sorted(names, key=lambda name: name != "evaluate")
+    config_dir = None
+    if stage in names:
+        config_dir = folder
+    error = _composed(stage, names, folder, [*accepted[stage], override])
+    assert isinstance(error, Exception)
+    return f"{subject}: {explain(error, stage, config_name=names.get(stage), folder=config_dir)}"
+
+
+def _accepted(stage: str, names: dict[str, str], folder: Path, words: Sequence[str]) -> list[str]:
     """Those of some overrides that a stage takes.
 
     To compose takes half a second, so they are not tried one by one: mostly a stage takes them all.
     Else those whose key is there are tried together, and a plain key that is not there after them
-    is no key of the stage."""
+    is no key of the stage.
+    """
     if isinstance(_composed(stage, names, folder, words), DictConfig):
         return list(words)
-    usual = _composed(stage, names, folder, [])
-    if isinstance(usual, Exception):
+    plain = _composed(stage, names, folder, [])
+    if isinstance(plain, Exception):
         return []
-    known = [word for word in words if _has(usual, key_of(word)) or key_of(word) == MEASURED]
-    whole = _composed(stage, names, folder, known)
-    if isinstance(whole, DictConfig):
-        words = [
-            word
-            for word in words
-            if word in known or not PLAIN.match(word) or _has(whole, key_of(word))
-        ]
-        if words == known:
-            return known
-    taken: list[str] = []
+    with_key = [word for word in words if _has(plain, key_of(word)) or key_of(word) == MEASURED]
+    together = _composed(stage, names, folder, with_key)
+    if isinstance(together, DictConfig):
+        # What they bring along may have the keys of others.
+        candidates = []
+        for word in words:
+            if word in with_key or not PLAIN.match(word) or _has(together, key_of(word)):
+                candidates.append(word)
+        if candidates == with_key:
+            return with_key
+        words = candidates
+    accepted: list[str] = []
     for word in words:
-        if isinstance(_composed(stage, names, folder, [*taken, word]), DictConfig):
-            taken.append(word)
-    return taken
+        if isinstance(_composed(stage, names, folder, [*accepted, word]), DictConfig):
+            accepted.append(word)
+    return accepted
 
 
 def chooses_seeds(word: str) -> bool:
     """Whether an override is about the seeds of pre-training."""
     stage, _, key = key_of(word).rpartition(".")
-    return (
-        key in ("seed", "pretrain_seed", "seeds") and "finetune" not in stage
-    ) or key == "pretrain_seed"
+    if key in ("seed", "seeds"):
+        return "finetune" not in stage
+    return key == "pretrain_seed"
 
 
 def _has(config: DictConfig, key: str) -> bool:
-    """Whether a dotted key, or a group of conf/, is there; what a reference stands for counts as
-    there.
+    """Whether a dotted key, or a group of conf/, is there.
+
+    What a reference stands for counts as there.
     """
     node = OmegaConf.to_container(config, resolve=False)
-    for part in key.partition("@")[0].replace("/", ".").split("."):
+    for name in key.partition("@")[0].replace("/", ".").split("."):
         if isinstance(node, list):
-            node = dict(zip(map(str, range(len(node))), node, strict=True))
+            node = {str(index): value for index, value in enumerate(node)}
         if not isinstance(node, dict):
             return isinstance(node, str) and "${" in node
-        if part not in node:
+        if name not in node:
             return False
-        node = node[part]
+        node = node[name]
     return True
 
 
 def _addressed(word: str) -> tuple[tuple[str, ...], str]:
-    """(the stages that an override is for, what it says to them): `finetune.task=mrpc` is
-    `task=mrpc` for one.
+    """The stages that an override is for, and what it says to them.
+
+    `finetune.task=mrpc` is `task=mrpc` for one.
     """
     bare = word.lstrip("+~")
-    stage, dot, rest = bare.partition(".")
+    sign = word[: len(word) - len(bare)]
+    stage, dot, override = bare.partition(".")
     if dot and stage in STAGES:
-        return (stage,), word[: len(word) - len(bare)] + rest
-    return (
-        tuple(one for one in STAGES if one != "evaluate" or key_of(word) not in ("row", "seed")),
-        word,
-    )
+        return (stage,), sign + override
+    stages = STAGES
+    if key_of(word) in ("row", "seed"):
+        stages = tuple(stage for stage in STAGES if stage != "evaluate")
+    return stages, word
 
 
 def _composed(
     stage: str, names: dict[str, str], folder: Path, words: Sequence[str]
 ) -> DictConfig | Exception:
-    """A stage's configuration with some overrides, or why it does not take the last of them, or one
-    of all.
+    """A stage's configuration with some overrides.
+
+    Or why it does not take the last of them, or one of all.
     """
     if stage not in names and (stage in SWEEPS or "pretrain" not in names):
         return ValueError(f"there is nothing to {stage} here")
-    name, where = (names[stage], folder) if stage in names else (stage, None)
+    name = names.get(stage, stage)
+    config_dir = None
+    if stage in names:
+        config_dir = folder
     try:
         for parsed in OverridesParser.create().parse_overrides(list(words)):
-            if stage == "prepare" and parsed.is_sweep_override():
+            if not parsed.is_sweep_override():
+                continue
+            if stage == "prepare":
                 return ValueError("prepare runs once; it takes no list of values")
-            if parsed.is_sweep_override() and parsed.value_type not in ENUMERABLE:
+            if parsed.value_type not in ENUMERABLE:
                 key = parsed.get_key_element()
-                if key not in known_keys(name, where):
+                if key not in known_keys(name, config_dir):
                     return ValueError(f"{stage} has no key {key!r}")
         # A master configuration leaves lists of values out: try the first of each.
-        return compose(name, [_first(word) for word in words], folder=where, sweep=stage in SWEEPS)
+        first_values = [_first(word) for word in words]
+        return compose(name, first_values, folder=config_dir, sweep=stage in SWEEPS)
     except CONFIGURATION_ERRORS as error:
         return error
 
@@ -250,19 +304,21 @@ def _first(word: str) -> str:
 
 def sweeps_of(folder: Path) -> dict[str, str]:
     """Stage -> the experiment's sweep configuration. Raises ValueError where there is none."""
-    if names := sweeps_in(folder):
-        return names
-    raise ValueError(
-        f"{folder} has no sweep: give arms in paper.yaml, or sweep_pretrain.yaml and"
-        " sweep_finetune.yaml"
-    )
+    names = sweeps_in(folder)
+    if not names:
+        raise ValueError(
+            f"{folder} has no sweep: give arms in paper.yaml, or sweep_pretrain.yaml and"
+            " sweep_finetune.yaml"
+        )
+    return names
 
 
 def runs_root(
     folder: Path | None, overrides: Sequence[str], config_name: str | None = None
 ) -> tuple[Path, str]:
-    """(folder of an experiment's runs at its scale, the scale's name), by one of its sweeps; else
-    by its first.
+    """Folder of an experiment's runs at its scale, and the scale's name.
+
+    One of its sweeps says so: `config_name`, else the first.
     """
     name = config_name or next(iter(sweeps_of(folder or Path()).values()))
     return root_of(compose(name, list(overrides), folder=folder, sweep=True))

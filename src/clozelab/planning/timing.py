@@ -1,14 +1,14 @@
-"""Speeds: measured once a shape and machine and kept in the cache; `python -m
-clozelab.planning.timing` times them.
+"""Speeds: measured once a shape and machine and kept in the cache.
 
-As many processes are timed side by side as jobs will run, because cores share their memory and
-caches. A process with one thread is timed by processor time, which other work of the machine hardly
-changes. It does change it a little: a speed that was measured on a busy machine is used and not
-kept.
+`python -m clozelab.planning.timing` times them, in as many processes side by side as jobs will run,
+because cores share their memory and caches. A process with one thread is timed by processor time,
+which other work of the machine hardly changes. It does change it a little: a speed that was
+measured on a busy machine is used and not kept.
 
 Pre-training and fine-tuning go through the modules, loaders and trainer of a run, on made-up inputs
 of the right lengths. On a frozen encoder's features the BiLSTM alone is trained. A probe is its
-classifier's fit."""
+classifier's fit.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import pandas
@@ -67,14 +67,19 @@ USUAL_SHARE = 0.4  # of the speed of a matrix product: what training a large mod
 ceiling = cache(matmul_ceiling)
 WARM_UP_TICKS = 3  # left out: the first steps allocate memory and compile kernels
 # so short a step takes notably longer where each one is logged
-QUICK_STEP_SECONDS, STEPS_A_TICK = (0.02, 10)
+QUICK_STEP_SECONDS = 0.02
+STEPS_A_TICK = 10
 # steps timed at least; a large model's first step is hardly slower than its second
-MIN_TICKS, SLOW_TICKS = 4, 2
+MIN_TICKS = 4
+SLOW_TICKS = 2
 # of one shape on a machine that is much slower than its matrix products, or busy
 MAX_SECONDS = 180.0
-NUM_DOCUMENTS, NUM_SENTENCES = 400, 40  # of the made-up corpus; sentences a document
+# of the made-up corpus; sentences a document
+NUM_DOCUMENTS = 400
+NUM_SENTENCES = 40
 # of the made-up task: batches an epoch, steps at most
-MADE_UP_BATCHES, MADE_UP_STEPS = (200, 100_000)
+MADE_UP_BATCHES = 200
+MADE_UP_STEPS = 100_000
 
 
 def measured_speeds(
@@ -99,27 +104,40 @@ def measured_speeds(
         say: is told what is timed.
     """
     facts = host_facts()
-    machine = {"version": TIMING_VERSION, **{key: facts["host"][key] for key in HOST}}
-    machine |= {"torch": facts["versions"].get("torch"), "at_once": at_once, "threads": threads}
-    keys = [digest({"machine": machine, "request": dict(one.question)})[:16] for one in requests]
-    paths = [cache_dir / "speeds" / f"{key}.json" for key in keys]
-    known = {path: None if anew and measure else _kept_speed(path) for path in paths}
-    missing = {path: one for path, one in zip(paths, requests, strict=True) if known[path] is None}
+    machine = {
+        "version": TIMING_VERSION,
+        **{key: facts["host"][key] for key in HOST},
+        "torch": facts["versions"].get("torch"),
+        "at_once": at_once,
+        "threads": threads,
+    }
+    paths = []
+    missing: dict[Path, Request] = {}  # each once, though several shapes may ask it
+    speeds: dict[Path, Speed | None] = {}
+    for request in requests:
+        key = digest({"machine": machine, "request": dict(request.question)})[:16]
+        path = cache_dir / "speeds" / f"{key}.json"
+        paths.append(path)
+        speeds[path] = None
+        if not (anew and measure):
+            speeds[path] = _kept_speed(path)
+        if speeds[path] is None:
+            missing[path] = request
     if not missing or not measure:
-        return [known[path] for path in paths]
+        return [speeds[path] for path in paths]
 
     was_busy = is_busy_for(at_once * threads)
     answers = iter(_measure(list(missing.values()), at_once, threads))
-    for number, (path, one) in enumerate(missing.items(), 1):
-        say(f"timing {number} of {len(missing)}: {one.title}")
+    for number, (path, request) in enumerate(missing.items(), 1):
+        say(f"timing {number} of {len(missing)}: {request.title}")
         answer = next(answers)
         speed = replace(answer, is_busy=answer.is_busy or was_busy)
-        known[path] = speed
+        speeds[path] = speed
         if not speed.problem and not speed.is_estimated and not speed.is_busy:
             kept = {key: getattr(speed, key) for key in KEPT}
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, {**kept, "machine": machine, "request": dict(one.question)})
-    return [known[path] for path in paths]
+            write_json(path, {**kept, "machine": machine, "request": dict(request.question)})
+    return [speeds[path] for path in paths]
 
 
 def _kept_speed(path: Path) -> Speed | None:
@@ -132,8 +150,11 @@ def _kept_speed(path: Path) -> Speed | None:
 
 
 def _measure(requests: Sequence[Request], at_once: int, threads: int) -> Iterator[Speed]:
-    """Time all requests in `at_once` processes side by side. A shape that ends its process (out of
-    memory) is a problem of its own; the others are timed by new processes."""
+    """Time all requests in `at_once` processes side by side.
+
+    A shape that ends its process (out of memory) is a problem of its own; the others are timed by
+    new processes.
+    """
     left = list(requests)
     while left:
         for speed in _until_one_dies(list(left), at_once, threads):
@@ -142,61 +163,93 @@ def _measure(requests: Sequence[Request], at_once: int, threads: int) -> Iterato
 
 
 def _until_one_dies(requests: Sequence[Request], at_once: int, threads: int) -> Iterator[Speed]:
-    limits = {"seconds": SECONDS, "max_step_seconds": MAX_STEP_SECONDS}
-    asked = json.dumps(
-        [{**limits, "step_flops": one.step_flops, **one.question} for one in requests]
-    )
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "RAYON_NUM_THREADS": str(threads)}
-    pipes: dict[str, Any] = {
-        "stdin": subprocess.PIPE,
-        "stdout": subprocess.PIPE,
-        "text": True,
-        "env": environment,
-    }
+    """The speeds of some requests, up to the first that ends a process."""
+    entries = []
+    for request in requests:
+        entries.append(
+            {
+                "seconds": SECONDS,
+                "max_step_seconds": MAX_STEP_SECONDS,
+                "step_flops": request.step_flops,
+                **request.question,
+            }
+        )
     with ExitStack() as stack:
         workers = []
         for _ in range(at_once):
-            # what two say at once would run together
+            # Each has a file of its own: what two say at once would run together.
             errors = stack.enter_context(tempfile.TemporaryFile("w+"))
-            worker = subprocess.Popen([sys.executable, "-m", WORKER], stderr=errors, **pipes)
-            stack.callback(worker.wait)
-            stack.callback(worker.kill)
-            worker.stdin.write(asked)  # type: ignore[union-attr]
-            worker.stdin.close()  # type: ignore[union-attr]
-            workers.append((worker, errors))
-        for one in requests:
+            workers.append(_start_worker(stack, errors, json.dumps(entries), threads))
+        for request in requests:
             answers = []
-            for worker, errors in workers:
-                line = next((line for line in worker.stdout or () if line.startswith(ANSWER)), None)
-                if line is None:
-                    errors.seek(0)
-                    yield Speed(
-                        0.0,
-                        problem=(errors.read().strip().splitlines() or ["its process was killed"])[
-                            -1
-                        ],
-                    )
+            for worker in workers:
+                answer = worker.answer()
+                if answer is None:
+                    yield Speed(0.0, problem=worker.last_words())
                     return
-                answers.append(json.loads(line.removeprefix(ANSWER)))
-            yield _speed(answers, one, threads)
+                answers.append(answer)
+            yield _speed(answers, request, threads)
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A timing process, and the file of what it says on stderr."""
+
+    process: subprocess.Popen[str]
+    errors: IO[str]
+
+    def answer(self) -> dict[str, Any] | None:
+        """The next one; None where the process has ended."""
+        for line in self.process.stdout or ():
+            if line.startswith(ANSWER):
+                answer: dict[str, Any] = json.loads(line.removeprefix(ANSWER))
+                return answer
+        return None
+
+    def last_words(self) -> str:
+        """Why it has ended."""
+        self.errors.seek(0)
+        lines = self.errors.read().strip().splitlines()
+        if not lines:
+            return "its process was killed"
+        return lines[-1]
+
+
+def _start_worker(stack: ExitStack, errors: IO[str], entries: str, threads: int) -> Worker:
+    """A process that times some entries (JSON); the stack ends it."""
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "RAYON_NUM_THREADS": str(threads)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", WORKER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        env=environment,
+    )
+    stack.callback(process.wait)
+    stack.callback(process.kill)
+    assert process.stdin is not None
+    process.stdin.write(entries)
+    process.stdin.close()
+    return Worker(process, errors)
 
 
 def _speed(answers: Sequence[Mapping[str, Any]], request: Request, threads: int) -> Speed:
     """The mean of what the processes measured."""
-    problems = [str(one["problem"]) for one in answers if "problem" in one]
-    if problems:
-        return Speed(0.0, problem=problems[0])
-    estimates = [float(one["step_seconds"]) for one in answers if "step_seconds" in one]
+    for answer in answers:
+        if "problem" in answer:
+            return Speed(0.0, problem=str(answer["problem"]))
+    estimates = [float(answer["step_seconds"]) for answer in answers if "step_seconds" in answer]
     if estimates:
         return Speed(request.step_tokens / max(estimates), is_estimated=True)
 
+    # A line a process: wall, processor, forward_wall, forward_processor, waited.
     mean = pandas.DataFrame(answers).mean()
-    is_busy = max(one.get("waited", 0.0) for one in answers) > BUSY_SHARE
+    is_busy = max(answer.get("waited", 0.0) for answer in answers) > BUSY_SHARE
     # Of one thread the clock that saw more speed counts.
-    if threads > 1:
-        clocks = ["wall"]
-    else:
-        clocks = ["wall", "processor"]
+    clocks = ["wall"]
+    if threads == 1:
+        clocks.append("processor")
     speed = max(mean[clock] for clock in clocks)
     forward = None
     if "forward_wall" in mean:
@@ -209,44 +262,49 @@ def main() -> int:
     die_with_parent()
     for request in json.load(sys.stdin):
         try:
-            found = answer(request, choose_hardware(**request["hardware"]))
+            result = answer(request, choose_hardware(**request["hardware"]))
         except Exception as error:  # whatever it is: the other shapes can still be timed
-            found = {"problem": " ".join(f"{type(error).__name__}: {error}".split())}
-        print(f"{ANSWER}{json.dumps(found)}", flush=True)
+            result = {"problem": " ".join(f"{type(error).__name__}: {error}".split())}
+        print(f"{ANSWER}{json.dumps(result)}", flush=True)
     return 0
 
 
 def answer(request: dict[str, Any], hardware: Hardware) -> dict[str, Any]:
-    """The speed of one shape and the share of its time that it waited for a core; or how long its
-    step would take, if that is too long."""
-    step_seconds = request["step_flops"] / (
-        USUAL_SHARE * ceiling(hardware.precision, hardware.device)
-    )
+    """The speed of one shape, and the share of its time that it waited for a core.
+
+    If its step would take too long, how long that is.
+    """
+    reached = USUAL_SHARE * ceiling(hardware.precision, hardware.device)
+    step_seconds = request["step_flops"] / reached
     if step_seconds > request["max_step_seconds"]:
         return {"step_seconds": step_seconds}
-    is_slow = 2 * step_seconds > request["seconds"]
     request |= {"ticks": MIN_TICKS, "steps_a_tick": 1}
-    if is_slow:
+    if 2 * step_seconds > request["seconds"]:
         request |= {"ticks": SLOW_TICKS, "seconds": (SLOW_TICKS + 0.2) * step_seconds}
     elif step_seconds < QUICK_STEP_SECONDS:
         request |= {"steps_a_tick": STEPS_A_TICK}
 
-    watch, kind = Stopwatch(), request["kind"]
-    passing = request | {"seconds": request["seconds"] / 2}
-    if kind == "pretrain":
-        measured = speeds(pretraining_ticks(request, hardware))
-    elif kind == "forward":
-        measured = speeds(plain_ticks(passing, hardware, is_evaluation=True))
-    elif kind == "fit":
-        measured = speeds(fitting_ticks(request))
-    else:
-        train: Callable[..., list[Tick]] = finetuning_ticks
-        if kind == "features":
-            train = plain_ticks
-        measured = speeds(train(request, hardware))
-        forward = speeds(plain_ticks(passing, hardware, is_evaluation=True))
-        measured |= {f"forward_{clock}": value for clock, value in forward.items()}
+    watch = Stopwatch()
+    measured = _measured(request, hardware)
     return measured | {"waited": watch.waited_share(torch.get_num_threads())}
+
+
+def _measured(request: dict[str, Any], hardware: Hardware) -> dict[str, float]:
+    """Tokens a second by both clocks, of a fine-tuning those of its evaluation passes too."""
+    of_passes = request | {"seconds": request["seconds"] / 2}
+    match request["kind"]:
+        case "pretrain":
+            return speeds(pretraining_ticks(request, hardware))
+        case "forward":
+            return speeds(forward_ticks(of_passes, hardware))
+        case "fit":
+            return speeds(fitting_ticks(request))
+        case "features":
+            measured = speeds(feature_ticks(request, hardware))
+        case _:
+            measured = speeds(finetuning_ticks(request, hardware))
+    forward = speeds(forward_ticks(of_passes, hardware))
+    return measured | {f"forward_{clock}": value for clock, value in forward.items()}
 
 
 class Tick(NamedTuple):
@@ -255,6 +313,10 @@ class Tick(NamedTuple):
     tokens: int
     wall: float
     processor: float
+
+    @classmethod
+    def now(cls, tokens: int) -> Tick:
+        return cls(tokens, time.perf_counter(), time.process_time())
 
 
 class StepClock(DummyLogger):
@@ -266,16 +328,19 @@ class StepClock(DummyLogger):
 
     def log_metrics(self, metrics: Mapping[str, Any], *_: Any, **__: Any) -> None:
         if TOKENS_KEY in metrics:
-            self.ticks.append(
-                Tick(int(metrics[TOKENS_KEY]), time.perf_counter(), time.process_time())
-            )
+            self.ticks.append(Tick.now(int(metrics[TOKENS_KEY])))
 
 
 def speeds(ticks: Sequence[Tick]) -> dict[str, float]:
     """Tokens a second between the end of the warm-up and the last step."""
-    first, last = ticks[min(WARM_UP_TICKS, len(ticks) - 2)], ticks[-1]
-    tokens, wall, processor = (after - before for before, after in zip(first, last, strict=True))
-    return {"wall": tokens / wall, "processor": tokens / (processor if processor > 0 else wall)}
+    first = ticks[min(WARM_UP_TICKS, len(ticks) - 2)]
+    last = ticks[-1]
+    tokens = last.tokens - first.tokens
+    wall = last.wall - first.wall
+    processor = last.processor - first.processor
+    if processor <= 0:
+        processor = wall
+    return {"wall": tokens / wall, "processor": tokens / processor}
 
 
 def pretraining_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
@@ -287,12 +352,22 @@ def pretraining_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]
     config = EncoderConfig(**request["model"])
     phase = request["phase"] | {"steps": 1_000_000}
     text = made_up_corpus(config.vocab_size, NUM_DOCUMENTS, NUM_SENTENCES)
-    ids = SimpleNamespace(
-        pad_id=0, unk_id=1, cls_id=2, sep_id=3, mask_id=4, vocab_size=config.vocab_size
+    # What the data module asks of a tokenizer.
+    tokenizer = SimpleNamespace(
+        pad_id=0,
+        unk_id=1,
+        cls_id=2,
+        sep_id=3,
+        mask_id=4,
+        vocab_size=config.vocab_size,
+        pair_separators=1,
+        has_token_types=True,
+        undrawn_ids=(),
+        continues=lambda: np.zeros(config.vocab_size, dtype=np.bool_),
     )
-    ids.pair_separators, ids.has_token_types, ids.undrawn_ids = 1, True, ()
-    ids.continues = lambda: np.zeros(config.vocab_size, dtype=np.bool_)
-    prepared: Any = SimpleNamespace(tokenizer=ids, train=text.train, validation=text.validation)
+    prepared: Any = SimpleNamespace(
+        tokenizer=tokenizer, train=text.train, validation=text.validation
+    )
     data = CorpusDataModule(
         prepared,
         [objective],
@@ -319,14 +394,14 @@ def pretraining_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]
 
 def _fit(module: Any, data: Any, hardware: Hardware, request: Mapping[str, Any]) -> list[Tick]:
     """The ticks of a training that goes on for `seconds`, and for `ticks` steps at least."""
-    clock, most = StepClock(), 1_000_000
+    clock = StepClock()
     started = time.perf_counter()
     limit = timedelta(seconds=request["seconds"])
     while len(clock.ticks) < request["ticks"]:
         options: dict[str, Any] = {"max_time": limit, "accelerator": hardware.accelerator}
         trainer = build_trainer(
             hardware,
-            max_steps=most,
+            max_steps=1_000_000,
             validation_interval_steps=None,
             callbacks=[],
             loggers=[clock],
@@ -342,24 +417,26 @@ def _fit(module: Any, data: Any, hardware: Hardware, request: Mapping[str, Any])
 
 
 class MadeUpTask(LightningDataModule):
-    """Training batches of random sequences as a task has them: of unequal lengths, similar ones in
-    a batch."""
+    """Training batches of random sequences as a task has them.
+
+    They are of unequal lengths, similar ones in a batch.
+    """
 
     def __init__(self, request: Mapping[str, Any], vocab_size: int) -> None:
         super().__init__()
-        batch_size, mean = request["batch_size"], request["tokens_each"]
+        batch_size = request["batch_size"]
         rng = np.random.default_rng(0)
-        lengths = _lengths(rng, mean, batch_size * MADE_UP_BATCHES, request["max_tokens"])
+        lengths = _lengths(
+            rng, request["tokens_each"], batch_size * MADE_UP_BATCHES, request["max_tokens"]
+        )
         ids = rng.integers(min(5, vocab_size - 1), vocab_size, lengths.sum()).astype(np.int32)
-        sequences = TokenSequences(ids, offsets_of(lengths), lengths.astype(np.int32))
-        plan = TrainingPlan(batch_size, 1.0, 1, None, seed=1, num_workers=0)
-        everything = slice(0, len(lengths))
-        self.data: Any = SimpleNamespace(train_sequences=sequences, plan=plan)
-        self.data.train_targets = {"labels": np.zeros(len(lengths), dtype=np.int64)}
-        self.data.loader_position = lambda step: (
-            step // MADE_UP_BATCHES,
-            step % MADE_UP_BATCHES,
-            everything,
+        all_sequences = slice(0, len(lengths))
+        # What the loader asks of a task's data module.
+        self.data: Any = SimpleNamespace(
+            train_sequences=TokenSequences(ids, offsets_of(lengths), lengths.astype(np.int32)),
+            train_targets={"labels": np.zeros(len(lengths), dtype=np.int64)},
+            plan=TrainingPlan(batch_size, 1.0, 1, None, seed=1, num_workers=0),
+            loader_position=lambda step: (*divmod(step, MADE_UP_BATCHES), all_sequences),
         )
 
     def train_dataloader(self) -> Any:
@@ -368,16 +445,14 @@ class MadeUpTask(LightningDataModule):
 
 def _lengths(rng: np.random.Generator, mean: float, number: int, longest: int) -> NDArray[np.int64]:
     """Lengths in tokens that vary as those of sentences do."""
-    return np.clip(rng.normal(mean, mean / 5, number).round().astype(np.int64), 4, max(4, longest))
+    lengths = rng.normal(mean, mean / 5, number).round().astype(np.int64)
+    return np.clip(lengths, 4, max(4, longest))
 
 
 def finetuning_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
-    """Train a classifier on made-up sequences, through the module, the loader and the trainer of a
-    run."""
-    # Here: who asks for speeds trains nothing.
-    from clozelab.modules.classification import (
-        SequenceClassification,
-    )
+    """Train a classifier on made-up sequences, through a run's module, loader and trainer."""
+    # here: who asks for speeds trains nothing
+    from clozelab.modules.classification import SequenceClassification
 
     config = EncoderConfig(**request["model"])
     no_ids = np.zeros(0, dtype=np.int32)
@@ -414,17 +489,20 @@ def fitting_ticks(request: Mapping[str, Any]) -> list[Tick]:
     """Fit a probe's classifier to made-up states, again and again; a "token" is a fit.
 
     States of encoders depend on each other, so that a fit takes many iterations: of these most of
-    the variance is in a sixth of the directions. The labels can be told apart in part."""
+    the variance is in a sixth of the directions. The labels can be told apart in part.
+    """
     from clozelab.modules.measures import logistic_regression
 
-    rng, width = np.random.default_rng(0), request["width"]
+    rng = np.random.default_rng(0)
+    width = request["width"]
     strengths = np.exp(-6.0 * np.arange(width) / width)
     mixed = rng.standard_normal((width, width)) * strengths[:, None]
     states = (rng.standard_normal((request["examples"], width)) @ mixed).astype(np.float32)
     states = (states - states.mean(0)) / states.std(0)
     votes = states @ rng.standard_normal((width, request["classes"]))
     labels = (votes + votes.std() * rng.standard_normal(votes.shape)).argmax(axis=1)
-    ticks = [Tick(0, time.perf_counter(), time.process_time())]
+
+    ticks = [Tick.now(0)]
     end = time.process_time() + request["seconds"] / 4
     while time.process_time() < end or len(ticks) < 2:
         logistic_regression(
@@ -434,75 +512,78 @@ def fitting_ticks(request: Mapping[str, Any]) -> list[Tick]:
             strength=1.0,
             max_iterations=request["max_iterations"],
         )
-        ticks.append(Tick(len(ticks), time.perf_counter(), time.process_time()))
+        ticks.append(Tick.now(len(ticks)))
     return ticks
 
 
-def plain_ticks(
-    request: dict[str, Any],
-    hardware: Hardware,
-    *,
-    is_evaluation: bool = False,
-) -> list[Tick]:
-    """The training of a BiLSTM on features, without a trainer around it; or the forward of an
-    evaluation's batches.
+def feature_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
+    """Train a BiLSTM with its head on the words of made-up features, without a trainer around it.
 
-    On a frozen encoder's features (in fp32 on every device) the BiLSTM is trained on words; the
-    encoder only passes."""
-    config, device = EncoderConfig(**request["model"]), hardware.device
-    is_frozen, rng = request["kind"] == "features", np.random.default_rng(0)
-    encoder = None if is_frozen and not is_evaluation else Encoder(config).to(device)
-    sizes = (
-        [config.hidden_size, config.hidden_size, 1]
-        if request["head"] == "bilstm" and not is_frozen
-        else []
-    )
-    if encoder is None:
-        sizes = [request["bilstm"][key] for key in ("input_size", "hidden_size", "num_layers")]
-        lengths = np.full(request["batch_size"], request["words_each"], dtype=np.int64)
-        features = torch.randn(int(lengths.sum()), sizes[0], device=device)
-    else:
-        mean = request["tokens_each"]
-        number = max(1, round(request["evaluation_tokens"] / mean))
-        lengths = _lengths(rng, mean, number, request["max_tokens"])
-        ids = torch.from_numpy(rng.integers(5, config.vocab_size, lengths.sum())).to(device)
-        positions = torch.from_numpy(np.concatenate([np.arange(length) for length in lengths])).to(
-            device
-        )
+    Features are in fp32 on every device.
+    """
+    device = hardware.device
+    sizes = request["bilstm"]
+    # Letters: T words of a batch, F size of a feature, all sentences of equal length.
+    lengths = np.full(request["batch_size"], request["words_each"], dtype=np.int64)
+    num_words = int(lengths.sum())
+    features = torch.randn(num_words, sizes["input_size"], device=device)  # [T, F]
+    no_labels = torch.zeros(num_words, dtype=torch.int64, device=device)
+    lstm = BiLSTM(sizes["input_size"], sizes["hidden_size"], sizes["num_layers"], 0.0).to(device)
+    config = EncoderConfig(**request["model"])
+    head = SequenceClassificationHead(config, 2, 2 * sizes["hidden_size"]).to(device)
+    trained = nn.ModuleList([lstm, head])
+    optimizer = build("optimizer", request["optimizer"])(list(trained.named_parameters()))
+
+    def train() -> None:
+        logits = head(lstm(features, Layout.ragged(lengths)).float())
+        nn.functional.cross_entropy(logits, no_labels).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return _repeated(train, num_words, request, device)
+
+
+def forward_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
+    """The forward passes of an evaluation's batches, without a trainer around them."""
+    device = hardware.device
+    config = EncoderConfig(**request["model"])
+    encoder = Encoder(config).to(device)
     lstm = None
-    if sizes:
-        lstm = BiLSTM(sizes[0], sizes[1], sizes[2], 0.0).to(device)
-    head = SequenceClassificationHead(config, 2, 2 * sizes[1] if sizes else None).to(device)
-    trained = nn.ModuleList([part for part in (encoder, lstm, head) if part is not None])
-    optimizer = None
-    if not is_evaluation:
-        optimizer = build("optimizer", request["optimizer"])(list(trained.named_parameters()))
-    half = torch.autocast(
-        device.type, torch.bfloat16, enabled=hardware.precision == "bf16-mixed" and not is_frozen
-    )
+    if request["head"] == "bilstm" and request["kind"] != "features":
+        lstm = BiLSTM(config.hidden_size, config.hidden_size, 1, 0.0).to(device)
+    # A batch of made-up sequences as one stream of T tokens.
+    rng = np.random.default_rng(0)
+    mean = request["tokens_each"]
+    number = max(1, round(request["evaluation_tokens"] / mean))
+    lengths = _lengths(rng, mean, number, request["max_tokens"])
+    num_tokens = int(lengths.sum())
+    ids = torch.from_numpy(rng.integers(5, config.vocab_size, num_tokens)).to(device)
+    each = [np.arange(length) for length in lengths]
+    positions = torch.from_numpy(np.concatenate(each)).to(device)
+    # A frozen encoder's features are in fp32.
+    is_half = hardware.precision == "bf16-mixed" and request["kind"] != "features"
+
+    def forward() -> None:
+        layout = Layout.ragged(lengths)
+        with torch.autocast(device.type, torch.bfloat16, enabled=is_half), torch.no_grad():
+            states = encoder(ids, torch.zeros_like(ids), positions, layout).sequence_output
+            if lstm is not None:
+                lstm(states, layout)
+
+    return _repeated(forward, num_tokens, request, device)
+
+
+def _repeated(
+    step: Callable[[], None], tokens: int, request: Mapping[str, Any], device: torch.device
+) -> list[Tick]:
+    """The ticks of a step that is repeated as long as the request says."""
     ticks: list[Tick] = []
     end = time.process_time() + request["seconds"]
     while time.process_time() < end or len(ticks) < request["ticks"]:
-        layout = Layout.ragged(lengths)
-        with half, torch.set_grad_enabled(not is_evaluation):
-            hidden = (
-                encoder(ids, torch.zeros_like(ids), positions, layout).sequence_output
-                if encoder
-                else features
-            )
-            hidden = lstm(hidden, layout) if lstm else hidden
-        if optimizer is not None:
-            logits = head(hidden.float())
-            nn.functional.cross_entropy(
-                logits, torch.zeros(len(logits), dtype=torch.int64, device=device)
-            ).backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        step()
         if device.type == "cuda":
             torch.cuda.synchronize()
-        ticks.append(
-            Tick((len(ticks) + 1) * int(lengths.sum()), time.perf_counter(), time.process_time())
-        )
+        ticks.append(Tick.now((len(ticks) + 1) * tokens))
     return ticks
 
 

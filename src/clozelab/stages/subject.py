@@ -26,7 +26,7 @@ from clozelab.launch.sweep import Sweep, phase_objectives
 from clozelab.models.folders import read_config, read_config_dict
 from clozelab.modules.model import max_positions, named_labels, open_tokenizer
 from clozelab.planning.cost import Costing, TaskFiles, assemble, sizes, with_speeds
-from clozelab.planning.jobs import Arm, Corpus, Kind, Words, made_up_corpus
+from clozelab.planning.jobs import Arm, Corpus, JobGroup, Words, made_up_corpus
 from clozelab.planning.starts import constants
 from clozelab.planning.steps import Step, make_steps
 from clozelab.runs.find import Runs, find
@@ -203,15 +203,17 @@ def analyse(steps: Sequence[Step], corpora: Corpora, runs: Runs | None = None) -
 
     `runs` are its own, at this scale.
     """
-    kinds: dict[str, list[Kind]] = {"pretrain": [], "finetune": [], "evaluate": []}
+    groups: dict[str, list[JobGroup]] = {"pretrain": [], "finetune": [], "evaluate": []}
     for step in steps:
         if step.is_sweep:
-            groups = jobs_by_settings(step.sweep).values()
-            kinds[step.verb] = [(step.sweep.settings(jobs[0]), jobs) for jobs in groups]
-    arms = [open_arm(settings, jobs, corpora) for settings, jobs in kinds["pretrain"]]
+            for jobs in jobs_by_settings(step.sweep).values():
+                groups[step.verb].append(JobGroup(step.sweep.settings(jobs[0]), jobs))
+    arms = [open_arm(settings, jobs, corpora) for settings, jobs in groups["pretrain"]]
     files = TaskFiles(corpora.read_preview)
-    evaluations = [(corpora.where_it_is(settings), jobs) for settings, jobs in kinds["evaluate"]]
-    return assemble(steps, arms, kinds["finetune"], files, runs, evaluations)
+    evaluations = [
+        group._replace(settings=corpora.where_it_is(group.settings)) for group in groups["evaluate"]
+    ]
+    return assemble(steps, arms, groups["finetune"], files, runs, evaluations)
 
 
 def open_task(
@@ -282,8 +284,8 @@ class Gathering:
         self.noticed: list[Finding] = []
         self.arms: list[Arm] = []
         self.tasks: list[Task] = []
-        self.finetunings: list[Kind] = []
-        self.evaluations: list[Kind] = []
+        self.finetunings: list[JobGroup] = []
+        self.evaluations: list[JobGroup] = []
         self.costing: Costing | None = None
         self.corpora = Corpora(strict=True)
         self.files = TaskFiles(read_preview)
@@ -347,10 +349,10 @@ class Gathering:
                     " and say that name in the column"
                 )
             self._require_files(settings)
-            self.evaluations.append((settings, jobs))
+            self.evaluations.append(JobGroup(settings, jobs))
         else:
             preconditions.check_finetuning(cfg)
-            self.finetunings.append((settings, jobs))
+            self.finetunings.append(JobGroup(settings, jobs))
 
     def _require_files(self, settings: Mapping[str, Any]) -> None:
         """ValueError where a measure's own files are not there.
@@ -484,13 +486,12 @@ class Gathering:
     def _budget(self, root: Path) -> Budget:
         """What is left costs, by speeds that are known; nothing is timed."""
         steps = list(self.steps.values())
-        evaluations: list[Kind] = []
+        evaluations: list[JobGroup] = []
         if self.arms:
             evaluations = self.evaluations
         finetunings = self._countable_finetunings()
         costing = assemble(steps, self.arms, finetunings, self.files, find(root), evaluations)
-        # (folder, free bytes, bytes wanted, bytes used)
-        disk = costing.room(root, steps)
+        disk = costing.disk_usage(root, steps)
         if costing.shapes:
             cache_dir = Path(costing.shapes[0].settings["cache_dir"])
             costing = with_speeds(costing, cache_dir, measure=False)
@@ -502,10 +503,10 @@ class Gathering:
             seconds[STAGE_NAMES[verb]] = costing.wall(verb, only_left=True)
         return Budget(*disk, seconds)
 
-    def _countable_finetunings(self) -> list[Kind]:
+    def _countable_finetunings(self) -> list[JobGroup]:
         """Those whose encoder's shape is known."""
         if "pretrain" not in self.steps:
-            return [kind for kind in self.finetunings if _is_there(kind[0]["encoder"])]
+            return [group for group in self.finetunings if _is_there(group.settings["encoder"])]
         if not self.arms:
             return []
         return self.finetunings

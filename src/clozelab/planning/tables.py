@@ -1,0 +1,348 @@
+"""A plan in tables and sentences: what is asked of a Costing, as a terminal shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich import filesize
+
+from clozelab.terminal import Heading
+from clozelab.text.formatting import DASH, STAGE_NAMES, duration, listed, passes, rough, several
+
+if TYPE_CHECKING:  # they import torch: not for --help and mistakes
+    import pandas
+
+    from clozelab.launch.progress import Part
+    from clozelab.planning.choice import Allocation
+    from clozelab.planning.cost import Costing, DiskUsage
+    from clozelab.planning.jobs import Arm, Shape, TaskJob
+
+Table = tuple[list[Heading], list[list[str]]]
+
+# of a reproduction, beside its jobs
+SHORT_PARTS = {"prepare": "preparing", "doctor": "pre-flight", "report": "report"}
+PART_HEADINGS = {
+    "start": "start-up",
+    "steps": "steps",
+    "forward": "passes",
+    "fit": "fits",
+    "saving": "saving",
+}
+# Columns of numbers: name -> how soon a narrow terminal loses it.
+TIME_COLUMNS = {"tokens/s": 1, "time": 0, "took": 2}
+ARM_COLUMNS = {
+    "runs": 0,
+    "parameters": 3,
+    "with heads": 6,
+    "tokens": 0,
+    "FLOPs/token": 5,
+    "FLOPs a run": 0,
+    **TIME_COLUMNS,
+}
+TASK_COLUMNS = {"runs": 0, "examples": 3, "tokens each": 5, "FLOPs a run": 4, **TIME_COLUMNS}
+PART_COLUMNS = {"jobs": 3, **dict.fromkeys(PART_HEADINGS.values(), 0), "fits": 2, "saving": 1}
+SHARE_COLUMNS = dict.fromkeys(("steps", "tokens", "FLOPs", "time a run", "steps_factor"), 0)
+POWER_COLUMNS = dict.fromkeys(("seeds", "fine-tuning\nseeds", "tokens\na run", "time", "power"), 0)
+POWER_BAR = 12  # characters of a power of 1
+
+BUSY = (
+    "the machine was busy with something else while speeds or start-ups were measured: times may"
+    " be wrong, and none of those was kept; plan again when it is idle"
+)
+
+
+def _headings(columns: Mapping[str, int]) -> list[Heading]:
+    return [Heading(name, True, drop) for name, drop in columns.items()]
+
+
+# Jobs and time
+
+
+def sums(costing: Costing, parts: Sequence[Part] | None = None) -> list[str]:
+    """Jobs and time in words, of all runs and of those that are left.
+
+    `parts` has what a reproduction does beside its jobs.
+    """
+    lines = []
+    seconds_of_all: list[float | None] = []
+    seconds_left: list[float | None] = []
+    for stage, pool in costing.pools.items():
+        seconds_of_all.append(costing.wall(stage))
+        seconds_left.append(costing.wall(stage, only_left=True))
+        jobs = f"{STAGE_NAMES[stage]}: {several(pool.num_jobs, 'job')}"
+        share = f"{pool.at_once} at a time with {several(pool.threads, 'thread')}"
+        left = _left(costing.left(stage), pool.num_jobs, seconds_left[-1])
+        lines.append(f"{jobs}, {share}: {_about(seconds_of_all[-1])}{left}")
+    if not lines or None in seconds_of_all:
+        return lines
+
+    total = sum(seconds or 0.0 for seconds in seconds_of_all)
+    total_left = sum(seconds or 0.0 for seconds in seconds_left)
+    beside_jobs = 0.0
+    if parts:
+        beside_jobs = sum(part.seconds for part in parts) - total_left
+    num_left = sum(map(costing.left, costing.pools))
+    num_jobs = sum(pool.num_jobs for pool in costing.pools.values())
+    left = _left(num_left, num_jobs, total_left + beside_jobs)
+    lines.append(f"together {_about(total + beside_jobs)}{_beside_jobs(parts)}{left}")
+    return lines
+
+
+def _beside_jobs(parts: Sequence[Part] | None) -> str:
+    """What a reproduction's time includes beside its jobs."""
+    names = []
+    for part in parts or ():
+        if part.name in SHORT_PARTS:
+            names.append(f"{SHORT_PARTS[part.name]} {duration(part.seconds)}")
+    if not names:
+        return ""
+    return f", with {listed(names)}"
+
+
+def _about(seconds: float | None) -> str:
+    if seconds is None:
+        return "time unknown"
+    return f"about {duration(seconds)}"
+
+
+def _left(num_left: int, num_jobs: int, seconds: float | None) -> str:
+    """What is left of some jobs; nothing where none of them is done."""
+    if num_left == num_jobs:
+        return ""
+    if not num_left:
+        return "; left: nothing, all are complete or shared"
+    return f"; left: {several(num_left, 'job')}, {_about(seconds)}"
+
+
+def busy_lines(costing: Costing) -> list[str]:
+    """What to say of speeds that the machine may reach only when it is idle."""
+    if any(shape.is_busy for shape in costing.shapes):
+        return [BUSY]
+    return []
+
+
+# A table a stage
+
+
+def stage_tables(costing: Costing) -> Iterator[Table]:
+    """One a stage: what its runs are, their FLOPs, speed and time."""
+    if costing.arms:
+        headings = [Heading("pre-training"), *_headings(ARM_COLUMNS)]
+        yield headings, [_arm_cells(arm) for arm in costing.arms]
+    if costing.tasks:
+        headings = [Heading("fine-tuning"), Heading("head"), *_headings(TASK_COLUMNS)]
+        yield headings, [_task_cells(job) for job in costing.tasks]
+
+
+def _arm_cells(arm: Arm) -> list[str]:
+    return [
+        arm.name,
+        str(arm.count),
+        f"{arm.parameters:,}",
+        f"{arm.trained_parameters:,}",
+        rough(arm.tokens),
+        f"{arm.flops / arm.tokens:.3g}",
+        f"{arm.flops:.3g}",
+        *_time_cells(arm),
+    ]
+
+
+def _task_cells(job: TaskJob) -> list[str]:
+    head = job.head
+    unit = ""
+    if job.features:
+        head = f"{job.head} on {job.features.input_size} features"
+        unit = " words"
+    examples = "unknown"
+    if job.train_examples is not None:
+        examples = f"{job.train_examples:,}"
+    tokens_each = f"{job.tokens_per_example:.0f}"
+    if not job.train:
+        tokens_each += " ?"
+    flops = DASH
+    if job.flops is not None:
+        flops = f"{job.flops:.3g}"
+    return [job.task, head, str(job.count), examples, tokens_each, flops, *_time_cells(job, unit)]
+
+
+def _time_cells(shape: Shape, unit: str = "") -> list[str]:
+    """Speed, time of a run, and what finished ones took."""
+    mark = ""
+    if shape.is_estimated:
+        mark = " ?"
+    speed = DASH
+    if shape.is_timed:
+        # of an arm, one a phase
+        speeds = [rough(answer.tokens_per_second) for answer in shape.speeds if answer]
+        speed = " ".join(dict.fromkeys(speeds)) + unit + mark
+    else:
+        mark = " *"
+    time = DASH
+    if shape.seconds is not None:
+        time = duration(shape.seconds) + mark
+    took = ""
+    if shape.took:
+        took = f"{duration(sum(shape.took) / len(shape.took))} (of {len(shape.took)})"
+    return [speed, time, took]
+
+
+def part_tables(costing: Costing) -> Iterator[Table]:
+    """What the seconds of one job go into, so that a wrong part shows."""
+    named: list[tuple[str, Shape]] = [(arm.name, arm) for arm in costing.arms]
+    named += [(f"{job.task}, {job.head}", job) for job in costing.tasks]
+    named += [(job.measure, job) for job in costing.measures]
+    rows = []
+    for name, shape in named:
+        parts = None
+        if shape.is_timed:
+            parts = shape.parts()
+        if parts is None:
+            continue
+        cells = [name, str(shape.count)]
+        for part in PART_HEADINGS:
+            cell = ""
+            if part in parts:
+                cell = f"{parts[part]:.1f}"
+            cells.append(cell)
+        rows.append([*cells, f"{sum(parts.values()):.1f}"])
+    if rows:
+        headings = [Heading("seconds a job"), *_headings(PART_COLUMNS), Heading("in all", True)]
+        yield headings, rows
+
+
+def disk_line(costing: Costing, usage: DiskUsage) -> str:
+    """What the runs leave, what of it is there, and the room."""
+    from clozelab.runs.cleanup import size
+
+    runs = f"run folders {filesize.decimal(usage.run_bytes)}"
+    if usage.used_bytes:
+        runs += f" ({filesize.decimal(usage.used_bytes)} there already)"
+    corpus = "not prepared yet"
+    folders = {arm.corpus.folder for arm in costing.arms if arm.corpus.folder}
+    if folders:
+        corpus = filesize.decimal(sum(map(size, folders)))
+    free = filesize.decimal(usage.free_bytes)
+    return f"disk: {runs}, prepared corpus {corpus}; {free} free for {usage.folder}"
+
+
+# What a budget buys
+
+
+def share_table(matched_by: str, shares: pandas.DataFrame) -> Table:
+    """Steps, tokens, FLOPs and time of one run of each arm.
+
+    The last column is the arm's steps_factor that makes it so.
+    """
+    rows = []
+    for arm in shares.itertuples():
+        rows.append(
+            [
+                arm.arm,
+                f"{int(arm.steps):,} ({arm.factor:.2f} x)",
+                rough(arm.tokens),
+                f"{arm.flops:.3g}",
+                duration(arm.seconds),
+                f"{arm.steps_factor:.3g}",
+            ]
+        )
+    return [Heading(f"equal {matched_by}"), *_headings(SHARE_COLUMNS)], rows
+
+
+def power_table(
+    allocations: Sequence[Allocation], best: Allocation, *, most_tokens: int, is_tuned: bool
+) -> Table:
+    """The power of every number of seeds, as a bar too.
+
+    Args:
+        allocations: of a budget.
+        best: the one of them that is chosen.
+        most_tokens: of a run of the longest arm, at the scale's own steps.
+        is_tuned: there are fine-tuning seeds.
+    """
+    rows = []
+    for allocation in allocations:
+        bar = "#" * round(POWER_BAR * allocation.power)
+        if allocation == best:
+            bar += "  <- chosen"
+        finetune_seeds = DASH
+        if is_tuned:
+            finetune_seeds = str(allocation.finetune_seeds)
+        rows.append(
+            [
+                str(allocation.seeds),
+                finetune_seeds,
+                rough(most_tokens * allocation.factor),
+                duration(allocation.seconds),
+                f"{allocation.power:.0%}",
+                bar,
+            ]
+        )
+    return [*_headings(POWER_COLUMNS), Heading("")], rows
+
+
+# Warnings
+
+
+def warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame]) -> list[str]:
+    """What a plan's reader has to know, besides what `busy_lines` says."""
+    lines = []
+    if any(arm.corpus.folder is None for arm in costing.arms):
+        lines.append(
+            "the corpus is not prepared yet: parameters are those of a full vocabulary, which may"
+            " turn out smaller"
+        )
+    lines += _training_warnings(costing, shares)
+    lines += [f"not timed: {problem}" for problem in costing.problems]
+    lines += _mark_warnings(costing)
+    unknown = [job.measure for job in costing.measures if job.reading is None and not job.took]
+    if unknown:
+        lines.append(
+            "a minute each is a guess, since the plan cannot count what they read:"
+            f" {', '.join(dict.fromkeys(unknown))}"
+        )
+    guessed = [job.task for job in costing.tasks if not job.train]
+    if guessed:
+        names = ", ".join(dict.fromkeys(guessed))
+        lines.append(f"files not found for {names}: their lengths (?) are guesses")
+    return lines
+
+
+def _training_warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame]) -> list[str]:
+    """Arms that learn too little, and how often the arms read their text."""
+    lines = []
+    names_of: dict[str, list[str]] = {}  # how often -> arms
+    for number, arm in enumerate(costing.arms):
+        # What the budget buys counts, where several shares are shown the smallest.
+        tokens = min([share.tokens[number] for share in shares.values()], default=arm.tokens)
+        if arm.tokens_to_plateau > tokens:
+            lines.append(
+                f"{arm.name}: too short to learn more than word frequencies: {rough(tokens)}"
+                f" tokens, where a masked model takes about {rough(arm.tokens_to_plateau)} (rule of"
+                " thumb at the tiny size; larger ones later)"
+            )
+        if arm.corpus.folder:
+            amount, _ = passes(tokens, arm.corpus.train.num_tokens)
+            names_of.setdefault(amount, []).append(arm.name)
+    for amount, names in names_of.items():
+        readers = listed(names)
+        if len(names) == len(costing.arms) > 1:
+            readers = "every arm"
+        lines.append(f"{readers}: {amount}")
+    return lines
+
+
+def _mark_warnings(costing: Costing) -> list[str]:
+    """What the marks beside speeds and times mean."""
+    from clozelab.planning.timing import MAX_STEP_SECONDS
+
+    lines = []
+    if any(shape.is_estimated for shape in costing.shapes):
+        lines.append(
+            "? beside a speed: not timed, because a step would take more than"
+            f" {MAX_STEP_SECONDS:.0f} s here; reckoned from FLOPs and this machine's matrix"
+            " products, and perhaps wrong by a factor of two"
+        )
+    if any(not shape.is_timed and shape.took for shape in costing.shapes):
+        lines.append("* beside a time: no speed was measured; it is what finished runs took here")
+    return lines

@@ -1,0 +1,116 @@
+"""`clozelab doctor`: what this machine can do, or what is wrong with an experiment before it runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clozelab.planning.steps import SWEEPS
+from clozelab.results.experiment import find_experiment
+from clozelab.terminal import ParsedArgs, make_console, parse
+
+if TYPE_CHECKING:  # it imports torch: not for --help and mistakes
+    from clozelab.checks.subject import Subject
+
+HELP = """clozelab doctor
+clozelab doctor EXPERIMENT [scale=NAME] [name=value ...] [--all]
+clozelab doctor pretrain|finetune|evaluate [--config-dir FOLDER]
+        [--config-name NAME] [name=value ...]
+
+Without an experiment: what this machine can do (matrix products), and which
+precision, kernels and threads are taken on it.
+
+With one, the pre-flight: every arm and task of the experiment is looked at
+before anything is trained (docs/doctor.md lists the checks). It prints what is
+not well; --all prints every figure. Takes the overrides of `clozelab
+reproduce`, which runs it before its first sweep (--skip-doctor).
+
+With a stage, the same of what `clozelab pretrain` or `clozelab finetune` would
+start with these words, one run or a sweep. A sweep (-m) of more than three jobs
+runs it by itself; CLOZELAB_SKIP_DOCTOR=1 leaves it out.
+
+Exit status: 0, or 1 where a finding is an error."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Print the findings; returns the exit status."""
+    words = [word for word in words if word not in ("-m", "--multirun")]  # as it is said of a sweep
+    options: tuple[str, ...] = ()
+    if set(SWEEPS) & set(words):
+        options = ("config-dir", "config-name")
+    args = parse(
+        "doctor", words, names=(0, 1), options=options, flags=("all",), takes_overrides=True
+    )
+    from clozelab.training.host import import_torchmetrics_quickly, tune_allocator
+
+    is_tuned = tune_allocator()  # before torch and lightning are imported
+    import_torchmetrics_quickly()
+    if args.names:
+        return _examine_subject(args)
+    if args.overrides:
+        raise ValueError(
+            f"{args.overrides[0]}: doctor without an experiment looks at the machine, and takes"
+            " nothing"
+        )
+    return _examine_machine(is_tuned)
+
+
+def _examine_machine(is_allocator_tuned: bool) -> int:
+    from clozelab.checks.doctor import look_at_machine, print_facts
+    from clozelab.training.host import host_facts, usable_cores
+
+    facts = list(look_at_machine(cores=usable_cores(), allocator_tuned=is_allocator_tuned))
+    host = host_facts()
+    print_facts(facts, {"processor": host["host"]["cpu"], **host["versions"]}, make_console())
+    return 0
+
+
+def _examine_subject(args: ParsedArgs) -> int:
+    """Everything that can be known to be wrong with an experiment, or with one stage's sweep."""
+    started = time.perf_counter()
+    from clozelab.checks.doctor import examine, print_findings
+    from clozelab.checks.subject import ERROR
+
+    with _quiet_log():
+        subject = _gather(args)
+        findings = list(examine(subject))
+    console = make_console()
+    console.print(f"[bold]Pre-flight of {subject.name}[/]", highlight=False)
+    print_findings(findings, console, shows_all="all" in args.flags)
+    console.print(f"{time.perf_counter() - started:.0f} s", style="dim", highlight=False)
+    return int(any(finding.level == ERROR for finding in findings))
+
+
+@contextmanager
+def _quiet_log() -> Iterator[None]:
+    """Only errors are logged meanwhile: what matters comes as a finding."""
+    logger = logging.getLogger("clozelab")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _gather(args: ParsedArgs) -> Subject:
+    """What the command line names: an experiment, or one stage's sweep."""
+    from clozelab.launch.launcher import PLAN_FOLDER
+    from clozelab.stages import subject
+
+    (name,) = args.names
+    if name not in SWEEPS:
+        return subject.gather(find_experiment(name), args.overrides)
+    folder = None
+    if "config-dir" in args.options:
+        folder = Path(args.options["config-dir"])
+    plan_folder = None
+    if PLAN_FOLDER in os.environ:
+        plan_folder = Path(os.environ[PLAN_FOLDER])
+    config_name = args.options.get("config-name", name)
+    return subject.gather_sweep(name, folder, config_name, args.overrides, plan_folder)
