@@ -79,9 +79,9 @@ class ContrastKey:
     def for_history(self) -> str:
         """The text under which the analysis log knows the hypothesis.
 
-        The weights between two checkpoints are other ones with every added seed, so there only
-        their sign counts. The margin does not count: whoever has seen a difference knows which
-        margins hold it.
+        The weights between two checkpoints (+0.3 of one, +0.7 of the next) are other ones with
+        every added seed, so there only their sign counts: +0.5 each. The margin does not count:
+        whoever has seen a difference knows which margins hold it.
         """
         terms: list[tuple[float, str, str]] = []
         for weight, row, key in self.terms:
@@ -143,7 +143,10 @@ class Obstacles:
 
 @dataclass(frozen=True)
 class Context:
-    """What a reader must know beside a contrast; none of it keeps it from being tested."""
+    """What a reader must know beside a contrast.
+
+    All of it is tested; one with a row below its floor decides nothing, though.
+    """
 
     # to how many tokens its cells' texts were cut, where that is not the same for all
     text_lengths: tuple[tuple[int, ...], ...] = ()
@@ -160,6 +163,7 @@ class Contrast:
 
     # which one it is, where a claim has several
     label: str
+    # two by two: a cell, and the one that it is compared with
     terms: tuple[ContrastTerm, ...]
     # None where no seed is common to all cells
     difference: Estimate | None
@@ -205,6 +209,7 @@ class Contrast:
             return 1.0
         p_values: list[float] = []
         for estimate in self._with_and_without_collapsed():
+            # Against zero, or the end of the margin that is nearer to the mean.
             p_value = estimate.p_value(math.copysign(self.margin, estimate.mean))
             if p_value is not None:
                 p_values.append(p_value)
@@ -221,10 +226,10 @@ class Contrast:
             return self.p_value
         if not self.interim:
             return None
-        is_low = self._is_low(self.decided_on)
+        is_low = self._is_on_low_side(self.decided_on)
         p_values: list[float] = []
         for analysis in self.interim:
-            is_other_side = self._is_low(analysis.difference) != is_low
+            is_other_side = self._is_on_low_side(analysis.difference) != is_low
             if analysis.p_value is None or is_other_side:
                 p_values.append(1.0)
             else:
@@ -260,14 +265,14 @@ class Contrast:
         others = self.without_collapsed
         if others is None or others.basis != PRETRAINING_SEEDS or others.has_no_spread:
             return True
-        return self._is_low(self.difference) != self._is_low(others)
+        return self._is_on_low_side(self.difference) != self._is_on_low_side(others)
 
     def _with_and_without_collapsed(self) -> list[Estimate]:
         estimates = (self.difference, self.without_collapsed)
         return [estimate for estimate in estimates if estimate is not None]
 
-    def _is_low(self, estimate: Estimate | None) -> bool:
-        """On which side of what is tested a mean lies: within the margin, or below zero."""
+    def _is_on_low_side(self, estimate: Estimate | None) -> bool:
+        """Whether a mean lies below zero; with a margin, whether it lies inside it."""
         mean = estimate.mean if estimate else math.nan
         return abs(mean) < self.margin if self.margin else mean < 0.0
 

@@ -258,8 +258,9 @@ def contrast_verdict(contrast: Contrast, claim: BaseClaim, corrected_p: float | 
         return Verdict.NOT_COMPARABLE
     if contrast.difference.basis != PRETRAINING_SEEDS:
         return Verdict.ONE_SEED
-    # A row that answers the same whatever it reads has measured nothing, however small its spread.
     is_significant = corrected_p is not None and corrected_p < SIGNIFICANCE
+    # What is not tested is open, however small its spread: a row that answers the same whatever it
+    # reads has measured nothing.
     if not contrast.is_tested or not is_significant:
         return Verdict.INCONCLUSIVE
     if contrast.context.below_floor:
@@ -352,8 +353,8 @@ def find_forecast(
         return GatedByPrimary(gate)
 
     most = design.most if design else MOST_SEEDS
-    level = _level_that_surely_comes(open_contrasts, correction, design)
-    needed = _seeds_for_any_way(placed, open_contrasts, level, most)
+    level = _level_of_next_step(open_contrasts, correction, design)
+    needed = _seeds_that_decide(placed, open_contrasts, level, most)
     # The next seed cannot make it fewer than there are.
     count = max(needed, 1 + present)
     if count > most:
@@ -373,15 +374,18 @@ def _is_stuck(contrast: Contrast) -> bool:
     )
 
 
-def _level_that_surely_comes(
+def _level_of_next_step(
     contrasts: Sequence[Contrast], correction: Correction, design: SequentialDesign | None
 ) -> float:
-    """The plain p that decides at Holm's next step: a later one waits for those before it."""
+    """The plain p that decides one of these at Holm's next step.
+
+    A later step is easier, and comes only where those before it were decided.
+    """
     level = min(correction.local_level.get(contrast.key, SIGNIFICANCE) for contrast in contrasts)
     return nominal_level(level, design.first, design.most) if design else level
 
 
-def _seeds_for_any_way(
+def _seeds_that_decide(
     placed: ClaimOnDataset, open_contrasts: Sequence[Contrast], level: float, most: int
 ) -> int:
     """Seeds that decide the claim either way; `most` + 1 where it would take more.
