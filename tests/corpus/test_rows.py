@@ -144,3 +144,18 @@ def test_lines_that_end_with_carriage_returns_alone(tmp_path: Path) -> None:
         open_rows(str(path))
     assert [record["text"] for _, record, _ in rows_of(path, b"one\r\ntwo\r\n")] == ["one", "two"]
     assert [record["text"] for _, record, _ in rows_of(path, b"one\r")] == ["one"]
+
+
+def test_marks_that_span_lines_of_whole_rows_are_characters(tmp_path: Path) -> None:
+    plain = 'text\tn\n"the cat\t1\nbad film"\t2\ndog\t3\n'
+    assert [record["text"] for _, record, _ in rows_of(tmp_path / "a.tsv", plain)] == [
+        '"the cat',
+        'bad film"',
+        "dog",
+    ]
+    quoted = 'text\tn\n"the ""cat"""\t1\ndog\t3\n'
+    assert rows_of(tmp_path / "b.tsv", quoted)[0][1]["text"] == 'the "cat"'
+    over_lines = 'text\tn\n"the cat\nbad film"\t2\ndog\t3\n'
+    assert rows_of(tmp_path / "c.tsv", over_lines)[0][1]["text"] == "the cat\nbad film"
+    column = 'text\n"the cat\nbad film"\ndog\n'
+    assert rows_of(tmp_path / "d.tsv", column)[0][1]["text"] == "the cat\nbad film"

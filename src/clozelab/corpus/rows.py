@@ -291,13 +291,24 @@ def _is_quoted(path: Path) -> bool:
     the very same file of what it reads there. Benchmarks have quotation marks that are characters
     like any other, and most have some that no writer would have left so.
     """
-    raw = [line for _, line in text_lines(path)]
-    if None in raw or not any('"' in (line or "") for line in raw):
+    raw: list[str] = []
+    for _, line in text_lines(path):
+        if line is None:
+            return False
+        raw.append(line)
+    text = "\n".join(raw)
+    if '"' not in text:
         return False
-    text = "\n".join(line or "" for line in raw)
     try:
         rows = list(csv.reader(io.StringIO(text, newline=""), delimiter="\t", strict=True))
     except csv.Error:
+        return False
+    # Where every line has as many tabs as the header, each is a row: two marks on different lines
+    # are no cell that goes over them. Of a single column the tabs say nothing, and a doubled mark
+    # is a writer's.
+    num_tabs = {line.count(TAB) for line in raw}
+    has_rows_of_lines = len(num_tabs) == 1 and num_tabs != {0}
+    if has_rows_of_lines and len(rows) < len(raw) and '""' not in text:
         return False
     # Quotation marks where they are needed, or around every cell.
     for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL):
