@@ -159,3 +159,13 @@ def test_marks_that_span_lines_of_whole_rows_are_characters(tmp_path: Path) -> N
     assert rows_of(tmp_path / "c.tsv", over_lines)[0][1]["text"] == "the cat\nbad film"
     column = 'text\n"the cat\nbad film"\ndog\n'
     assert rows_of(tmp_path / "d.tsv", column)[0][1]["text"] == "the cat\nbad film"
+
+
+@pytest.mark.parametrize("content", ["one\n\ntwo\n\n\n", "one\n\r\n", "one", "one\n", "a\tb\n\n"])
+def test_a_file_has_the_lines_that_a_pipe_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(content))
+    piped = [(row.number, row.record, row.problem) for row in open_rows("-").rows()]
+    assert rows_of(tmp_path / "e.txt", content) == piped
+    assert len(piped) == content.removesuffix("\n").count("\n") + 1

@@ -89,11 +89,14 @@ def lines_of(path: Path, raw: Readable) -> Iterator[bytes]:
         yield last
 
 
-def text_lines(path: Path, advance: Advance = ignore) -> Iterator[tuple[int, str | None]]:
+def text_lines(
+    path: Path, advance: Advance = ignore, *, keeps_empty_end: bool = False
+) -> Iterator[tuple[int, str | None]]:
     """(line number from 1, text without line end); None for a line that is not UTF-8.
 
-    Empty lines at the end are dropped. A byte order mark, CRLF line ends and NUL characters are
-    taken off (a warning counts the last); a packed file is unpacked on the way.
+    Empty lines at the end are dropped, unless `keeps_empty_end`: there each line is a text. A byte
+    order mark, CRLF line ends and NUL characters are taken off (a warning counts the last); a
+    packed file is unpacked on the way.
     """
     empty = num_nuls = 0
     with path.open("rb") as file:
@@ -104,7 +107,7 @@ def text_lines(path: Path, advance: Advance = ignore) -> Iterator[tuple[int, str
             if number == 1:
                 raw = raw.removeprefix(codecs.BOM_UTF8)
             raw = raw.rstrip(b"\r")
-            if not raw:
+            if not raw and not keeps_empty_end:
                 empty += 1
                 continue
             # Empty lines are kept once it is known that they are not the last ones.

@@ -89,7 +89,8 @@ def open_rows(name: str, form: str = "auto") -> RowFile:
     if form == "auto":
         known_form = table_format(path)
     if known_form is None or known_form in ("lines", "jsonl"):
-        return _open_lines(name, lambda: text_lines(path), known_form)
+        # An answer for every line, so that answers stay beside their texts.
+        return _open_lines(name, lambda: text_lines(path, keeps_empty_end=True), known_form)
     return _open_table(path, known_form)
 
 
