@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from pathlib import Path
@@ -104,6 +105,8 @@ def test_what_is_piped_in(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ("a.jsonl", "[1]\n", "auto", "a.jsonl:1 is no JSON object"),
         ("a.json", "[1]", "auto", "a list of objects was expected"),
+        ("a.txt", '[{"text": "one"}]', "auto", "begins as a list of JSON objects"),
+        ("a.txt", '[\n  {\n    "text": "one"\n  }\n]\n', "auto", "a list of JSON objects"),
         ("a.xlsx", "PK\x03\x04" + "\0" * 100, "auto", "is binary"),
         ("a.parquet", "text", "auto", "no parquet file"),
         ("a.txt", "one", "xml", "format=xml: choose auto, lines"),
@@ -169,3 +172,11 @@ def test_a_file_has_the_lines_that_a_pipe_has(
     piped = [(row.number, row.record, row.problem) for row in open_rows("-").rows()]
     assert rows_of(tmp_path / "e.txt", content) == piped
     assert len(piped) == content.removesuffix("\n").count("\n") + 1
+
+
+def test_a_packed_list_of_objects_is_read_as_one(tmp_path: Path) -> None:
+    content = b'[{"text": "one"},\n {"text": "two"}]'
+    expected = [(1, {"text": "one"}, None), (2, {"text": "two"}, None)]
+    assert rows_of(tmp_path / "a.json.gz", gzip.compress(content)) == expected
+    assert len(rows_of(tmp_path / "a.txt", content, "lines")) == 2
+    assert rows_of(tmp_path / "b.txt", "[{MASK}] is\n[\n")[0][1] == {"text": "[{MASK}] is"}

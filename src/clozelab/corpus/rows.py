@@ -16,14 +16,22 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from clozelab.corpus.lines import is_decoded, parse_json, refuse_carriage_returns, text_lines
+from clozelab.corpus.lines import (
+    file_suffix,
+    is_decoded,
+    parse_json,
+    refuse_carriage_returns,
+    text_lines,
+)
 from clozelab.corpus.tables import (
     COLUMNAR,
     DamagedRow,
@@ -36,6 +44,9 @@ from clozelab.corpus.tables import (
 FORMATS = ("lines", "jsonl", "csv", "tsv", "parquet", "arrow")
 TAB = "\t"
 DELIMITERS = (",", ";", TAB)  # of a csv file: the one that its header has most of
+# [{"text": ...: no line of a text begins so
+JSON_LIST = re.compile(r'\s*\[\s*\{\s*"')
+JSON_LIST_LINES = 3  # over which its beginning may go
 # (number, text); None for a line that is not UTF-8
 Lines = Callable[[], Iterator[tuple[int, str | None]]]
 
@@ -83,7 +94,7 @@ def open_rows(name: str, form: str = "auto") -> RowFile:
     path = Path(name)
     if not path.is_file():
         raise ValueError(f"input={name}: there is no such file")
-    if form == "auto" and path.suffix.lower() == ".json":
+    if form == "auto" and file_suffix(path) == ".json":
         return _open_json(path)
     known_form: str | None = form
     if form == "auto":
@@ -132,6 +143,7 @@ def _open_lines(name: str, lines: Lines, form: str | None) -> RowFile:
     if number == 0:
         raise ValueError(f"input={name} has no line to read")
     if form is None:
+        _refuse_json_list(name, lines)
         form = "lines"
         if isinstance(json_record(first), dict):
             form = "jsonl"
@@ -142,6 +154,16 @@ def _open_lines(name: str, lines: Lines, form: str | None) -> RowFile:
     if has_pairs:
         columns = ["text", "pair"]
     return RowFile(name, form, columns, _rows=lambda: _text_rows(name, lines, has_pairs))
+
+
+def _refuse_json_list(name: str, lines: Lines) -> None:
+    """ValueError for a list of objects, which its lines would cut to pieces."""
+    beginning = "\n".join(line or "" for _, line in islice(lines(), JSON_LIST_LINES))
+    if JSON_LIST.match(beginning):
+        raise ValueError(
+            f"{name} begins as a list of JSON objects: call it .json, or write an object a line"
+            " (format=lines takes its lines as texts)"
+        )
 
 
 def _first_keys(name: str, lines: Lines) -> list[str]:
