@@ -4,11 +4,13 @@ hostile text.
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -453,3 +455,37 @@ def test_a_text_that_repeats_itself_leaves_no_side_empty(other: str) -> None:
         1e-9, [Document(0, ["The same line again. " * 800] * 5, 1), Document(0, [other], 2)]
     )
     assert {len(set(side)) for side in sides.values()} == {1} and sides[1][0] != sides[2][0]
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".zst": zstandard.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+}
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_every_stream_of_a_packed_file_is_read_or_an_error(tmp_path: Path, suffix: str) -> None:
+    rng = random.Random(0)
+    rows = [{"text": f"Row {rng.random()}."} for _ in range(5000)]
+    first, second = (PACKERS[suffix](jsonl(*half)) for half in (rows[:2500], rows[2500:]))
+    path = tmp_path / f"rows.jsonl{suffix}"
+    path.write_bytes(first + second)
+    assert len(read(tmp_path, path.name)[0]) == 5000
+    for damaged in (
+        first + second[: len(second) // 2],
+        first + b"no stream" + second,
+        first + second + b"no stream",
+        second[: len(second) // 2],
+        first + bytes([second[0] ^ 255]) + second[1:],
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"is damaged or incomplete"):
+            read(tmp_path, path.name)
+
+
+def test_zeros_between_streams_of_xz_are_no_damage(tmp_path: Path) -> None:
+    first, second = (lzma.compress(jsonl({"text": f"Row {number}."})) for number in range(2))
+    (tmp_path / "rows.jsonl.xz").write_bytes(first + b"\0" * 8 + second + b"\0" * 4)
+    assert read(tmp_path, "rows.jsonl.xz")[0] == [["Row 0."], ["Row 1."]]

@@ -213,16 +213,50 @@ def is_binary(head: bytes) -> bool:
 def _unpacked(suffix: str, raw: Readable) -> Iterator[bytes]:
     if suffix == ".zst":
         yield from _zstd_chunks(raw)
-        return
-    stream: Any = raw
-    if suffix == ".gz":
-        stream = gzip.GzipFile(fileobj=stream)
     elif suffix == ".xz":
-        stream = lzma.LZMAFile(stream)  # noqa: SIM115 - it has no file of its own to close
+        # Between two streams xz may write zeros.
+        yield from _stream_chunks(raw, lzma.LZMADecompressor, padding=b"\0")
     elif suffix == ".bz2":
-        stream = bz2.BZ2File(stream)
-    while chunk := stream.read(CHUNK_BYTES):
-        yield chunk
+        yield from _stream_chunks(raw, bz2.BZ2Decompressor)
+    else:
+        stream: Any = raw
+        if suffix == ".gz":
+            stream = gzip.GzipFile(fileobj=stream)
+        while chunk := stream.read(CHUNK_BYTES):
+            yield chunk
+
+
+def _stream_chunks(
+    raw: Readable, new_decompressor: Callable[[], Any], padding: bytes = b""
+) -> Iterator[bytes]:
+    """Decompressed chunks of all streams of an xz or bzip2 file.
+
+    Where a later stream is damaged, the library's own readers end in silence; this does not.
+    """
+    stream = None
+    num_streams = 0
+    packed = b""
+    while True:
+        if not packed and (stream is None or stream.needs_input):
+            packed = raw.read(CHUNK_BYTES)
+            if not packed:
+                break
+        if stream is None:
+            packed = packed.lstrip(padding)
+            if not packed:
+                continue
+            stream = new_decompressor()
+            num_streams += 1
+        # No more than this at a time: a few bytes may unpack to gigabytes.
+        chunk = stream.decompress(packed, CHUNK_BYTES)
+        packed = b""
+        if stream.eof:
+            packed = stream.unused_data
+            stream = None
+        if chunk:
+            yield chunk
+    if stream is not None or not num_streams:
+        raise EOFError("the compressed stream ends early")
 
 
 def _zstd_chunks(raw: Readable) -> Iterator[bytes]:
