@@ -20,7 +20,7 @@ from clozelab.corpus import prepare
 from clozelab.corpus.files import Source
 from clozelab.corpus.prepare import prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus, TokenShards
-from clozelab.corpus.tokenizers import SPECIAL_TOKENS, TokenizerSettings
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, TokenizerSettings, WordPieceTokenizer
 
 NOUNS = ["cat", "dog", "house", "river", "mountain", "song"]
 
@@ -385,6 +385,23 @@ def test_unknown_tokens_are_counted(tmp_path: Path, data: Path) -> None:
     tokens = np.concatenate([corpus.train.tokens[:], corpus.validation.tokens[:]])
     share = corpus.manifest["unknown_fraction"]
     assert share == pytest.approx((tokens == 1).mean()) and 0.01 < share < 0.5
+
+
+def test_a_tokenizer_without_an_unknown_token_counts_none(tmp_path: Path, data: Path) -> None:
+    """Its last entry is a token like any other."""
+    letters = sorted({*make_text(100).lower()} - {" ", "\n"})
+    entries = [*SPECIAL_TOKENS, "friend", *(f"##{letter}" for letter in letters), *letters]
+    made = WordPieceTokenizer([*entries, "the"], lowercase=True)
+    content = json.loads(made.files()["tokenizer.json"])
+    content["model"]["unk_token"] = "[none]"
+    content["added_tokens"] = [
+        token for token in content["added_tokens"] if token["content"] != "[UNK]"
+    ]
+    (data / "tokenizer.json").write_text(json.dumps(content))
+    corpus = PreparedCorpus.open(run(tmp_path, vocab_file="tokenizer.json"))
+    assert corpus.tokenizer.unk_id == -1
+    assert (corpus.train.tokens[:] == corpus.tokenizer.vocab_size - 1).any()
+    assert corpus.manifest["unknown_fraction"] == 0
 
 
 def test_lines_that_are_paragraphs_are_told(

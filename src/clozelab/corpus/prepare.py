@@ -240,7 +240,10 @@ def _manifest_of(
 ) -> dict[str, Any]:
     """How the corpus came about, and the checksums of its files."""
     num_tokens = sum(writer.num_tokens for writer in writers.values())
-    num_unknown = sum(int(writer.token_counts[tokenizer.unk_id]) for writer in writers.values())
+    num_unknown = 0
+    # A tokenizer without an unknown token has the id -1, which would be the last entry.
+    if tokenizer.unk_id >= 0:
+        num_unknown = sum(int(writer.token_counts[tokenizer.unk_id]) for writer in writers.values())
     # The shards' files have been summed while they were written; the others are read now.
     checksums: dict[str, Any] = {}
     splits: dict[str, dict[str, Any]] = {}
