@@ -191,3 +191,20 @@ def test_labels_get_other_names(predict: Any) -> None:
     assert json.loads(out)["prediction"]["probabilities"].keys() == {"0", "1"}
     assert "has no label 'nope'" in predict("text=a", "label_names={nope: x}")[2]
     assert "label_names=no: write" in predict("text=a", "label_names=no")[2]
+
+
+@pytest.mark.parametrize(("suffix", "delimiter"), [("csv", ","), ("tsv", "\t")])
+def test_a_carriage_return_inside_a_text_is_quoted(
+    predict: Any, tmp_path: Path, suffix: str, delimiter: str
+) -> None:
+    texts = ["a\rb", "c", "d\r", "\re\n", "f\r\ng"]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    assert predict("input=in.jsonl", f"output=out.{suffix}")[0] == 0
+    with (tmp_path / f"out.{suffix}").open(newline="") as file:
+        table = pandas.read_csv(file, sep=delimiter)
+    assert table.text.tolist() == texts
+    assert table.prediction.notna().all()
+    # What was written is read here, too, and comes out as it was.
+    assert predict(f"input=out.{suffix}", f"output=again.{suffix}")[0] == 0
+    written = (tmp_path / f"out.{suffix}").read_bytes()
+    assert (tmp_path / f"again.{suffix}").read_bytes() == written

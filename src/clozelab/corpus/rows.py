@@ -36,6 +36,7 @@ from clozelab.corpus.tables import (
     COLUMNAR,
     DamagedRow,
     Table,
+    csv_line,
     json_record,
     open_table,
     table_format,
@@ -334,9 +335,8 @@ def _is_quoted(path: Path) -> bool:
     if has_rows_of_lines and len(rows) < len(raw) and '""' not in text:
         return False
     # Quotation marks where they are needed, or around every cell.
-    for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL):
-        buffer = io.StringIO(newline="")
-        csv.writer(buffer, delimiter="\t", lineterminator="\n", quoting=quoting).writerows(rows)
-        if buffer.getvalue().rstrip("\n") == text:
+    for quotes_all in (False, True):
+        lines = [csv_line(row, TAB, quotes_all=quotes_all) for row in rows]
+        if "".join(lines).rstrip("\n") == text:
             return True
     return False

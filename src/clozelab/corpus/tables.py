@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import io
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -301,6 +302,19 @@ def _csv_lines(path: Path, raw: CountedFile) -> Iterator[str]:
             line = line.replace(NUL, b"")
         yield line.decode("utf-8", "surrogateescape") + "\n"
     warn_of_nuls(path, num_nuls)
+
+
+def csv_line(cells: Iterable[Any], delimiter: str = ",", *, quotes_all: bool = False) -> str:
+    """A row of csv with its line feed; its cells are quoted where that is needed, or all.
+
+    Older Pythons quote a carriage return only where their own rows end with one. A reader takes it
+    for the end of a row.
+    """
+    quoting = csv.QUOTE_ALL if quotes_all else csv.QUOTE_MINIMAL
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer, delimiter=delimiter, lineterminator="\r\n", quoting=quoting)
+    writer.writerow(cells)
+    return buffer.getvalue().removesuffix("\r\n") + "\n"
 
 
 def _delimited_record(columns: list[str], fields: list[str] | None, delimiter: str) -> Record:

@@ -34,7 +34,7 @@ from clozelab.corpus.files import file_sha256
 from clozelab.corpus.generated import BASELINES_FILE, generator_of
 from clozelab.corpus.lines import COMPRESSIONS
 from clozelab.corpus.lines import text_lines as text_lines
-from clozelab.corpus.tables import COLUMNAR, table_format
+from clozelab.corpus.tables import COLUMNAR, csv_line, table_format
 
 log = logging.getLogger(__name__)
 
@@ -384,7 +384,11 @@ def _write_table(path: Path, rows: Any, source: HubSource, split: str) -> None:
     if not has_header:
         frame = frame.reindex(columns=source.headerless, fill_value="")
     if source.format == "csv":
-        frame.to_csv(path, index=False, header=has_header, lineterminator="\n")
+        rows_of_cells = list(frame.itertuples(index=False, name=None))
+        if has_header:
+            rows_of_cells.insert(0, tuple(frame.columns))
+        with path.open("w", encoding="utf-8", newline="") as file:
+            file.writelines(map(csv_line, rows_of_cells))
         return
     # TSV is not CSV: what would break a field becomes a space, as the originals have none.
     mended = frame.replace(r"[\t\r\n]+", " ", regex=True)

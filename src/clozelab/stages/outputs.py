@@ -7,7 +7,6 @@ Letters: N rows, H hidden size.
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import sys
@@ -18,7 +17,7 @@ from typing import IO, Any
 
 from clozelab.corpus.files import whole_file, write_whole
 from clozelab.corpus.rows import Row, RowFile
-from clozelab.corpus.tables import COLUMNAR
+from clozelab.corpus.tables import COLUMNAR, csv_line
 from clozelab.datamodules.labels import is_missing
 from clozelab.modules.answers import Result, Unanswered, columns_of
 
@@ -155,7 +154,7 @@ def write_delimited(
 
 def _write_line(target: IO[str], cells: Sequence[str], delimiter: str, is_quoted: bool) -> None:
     if is_quoted:
-        csv.writer(target, delimiter=delimiter, lineterminator="\n").writerow(cells)
+        target.write(csv_line(cells, delimiter))
         return
     # In a table without quoting a tab or a line break inside an answer would be another cell.
     target.write(delimiter.join(map(_without_breaks, cells)) + "\n")
