@@ -208,3 +208,22 @@ def test_a_carriage_return_inside_a_text_is_quoted(
     assert predict(f"input=out.{suffix}", f"output=again.{suffix}")[0] == 0
     written = (tmp_path / f"out.{suffix}").read_bytes()
     assert (tmp_path / f"again.{suffix}").read_bytes() == written
+
+
+def test_a_table_has_the_keys_of_every_object(predict: Any, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text(
+        '{"text": "a"}\nno object\n{"text": "b", "id": 7}\n{"text": "c", "note": "x"}\n'
+    )
+    (tmp_path / "objects.jsonl").write_text(
+        "".join((tmp_path / "in.jsonl").read_text().splitlines(keepends=True)[::2])
+    )
+    expected = pandas.read_json(tmp_path / "objects.jsonl", lines=True)
+    for suffix, read in (("csv", pandas.read_csv), ("parquet", pandas.read_parquet)):
+        assert predict("input=in.jsonl", f"output=out.{suffix}")[0] == 0
+        table = read(tmp_path / f"out.{suffix}")
+        assert table.columns[:3].tolist() == ["text", "id", "note"]
+        assert table.id.isna().tolist() == [True, True, False, True]
+        assert table.note[3] == "x"
+        assert predict("input=objects.jsonl", f"output=out.{suffix}")[0] == 0
+        given = read(tmp_path / f"out.{suffix}")[expected.columns]
+        pandas.testing.assert_frame_equal(given, expected, check_dtype=False)

@@ -200,13 +200,28 @@ def _with_cells(answered: Answered, array_name: str) -> Iterator[tuple[Row, dict
 def _given_columns(file: RowFile, answer_names: Iterable[str]) -> list[str]:
     """Columns that stay; one that is called as an answer's is replaced, and stderr says so."""
     of_answers = set(answer_names)
-    replaced = [name for name in file.columns if name in of_answers]
+    columns = _columns_of(file)
+    replaced = [name for name in columns if name in of_answers]
     if replaced:
         print(
             f"{file.name}: the column {', '.join(replaced)} is replaced by the answers'",
             file=sys.stderr,
         )
-    return [name for name in file.columns if name not in of_answers]
+    return [name for name in columns if name not in of_answers]
+
+
+def _columns_of(file: RowFile) -> list[str]:
+    """The given columns; of objects the keys of all, in the order in which they come up.
+
+    A table's header stands first, so the objects are gone through before they are answered.
+    """
+    if file.form != "jsonl":
+        return file.columns
+    keys: dict[str, None] = {}
+    for row in file.rows():
+        if row.problem is None:
+            keys |= dict.fromkeys(row.record)
+    return list(keys)
 
 
 def write_parquet(out: Path, file: RowFile, answered: Answered, array_name: str) -> None:
