@@ -227,3 +227,20 @@ def test_a_table_has_the_keys_of_every_object(predict: Any, tmp_path: Path) -> N
         assert predict("input=objects.jsonl", f"output=out.{suffix}")[0] == 0
         given = read(tmp_path / f"out.{suffix}")[expected.columns]
         pandas.testing.assert_frame_equal(given, expected, check_dtype=False)
+
+
+def test_keys_that_json_answers_replace_are_told_once(predict: Any, tmp_path: Path) -> None:
+    rows = [
+        {"text": "a"},
+        {"prediction": 1, "text": "b"},
+        {"text": "c", "error": 2, "prediction": 3},
+    ]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    status, out, err = predict("input=in.jsonl", "--json")
+    assert status == 0
+    assert err.count("the column prediction is replaced by the answers'") == 1
+    assert err.count("the column error is replaced by the answers'") == 1
+    assert [list(json.loads(line)) for line in out.splitlines()] == [["text", "prediction"]] * 3
+    (tmp_path / "in.csv").write_text("text,prediction,error\na,1,2\nb,3,4\n")
+    err = predict("input=in.csv", "output=out.jsonl")[2]
+    assert err.count("in.csv: the column prediction, error is replaced by the answers'") == 1

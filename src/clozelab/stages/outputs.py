@@ -26,6 +26,8 @@ ARRAYS = {".npy": ("embed",), ".npz": ("embed", "states", "attention")}
 DELIMITER_OF = {".csv": ",", ".tsv": "\t"}
 MAIN_KEYS = ("label", "text", "value", "log_probability")
 """Of an answer, what a line of text says first."""
+ANSWER_KEYS = ("prediction", "error")
+"""Of a JSON object, what an answer adds to the record."""
 Answered = Iterable[tuple[Row, Any]]
 
 
@@ -45,7 +47,7 @@ def write_answers(out: Path, file: RowFile, answered: Answered, array_name: str)
             # Flushes; `target` stays open, for `whole_file` to close and rename.
             text.detach()
     elif out.suffix == ".jsonl":
-        write_whole(out, (json_line(answer, row.record) for row, answer in answered))
+        write_whole(out, json_lines(file, answered))
     else:
         write_whole(out, (text_line(answer) for _, answer in answered))
 
@@ -58,11 +60,11 @@ def print_answers(file: RowFile, answered: Answered, array_name: str, *, is_json
             suffix = ".tsv"
         write_delimited(sys.stdout, file, answered, array_name, suffix)
         return
-    for row, answer in answered:
-        if is_json:
-            line = json_line(answer, row.record)
-        else:
-            line = text_line(answer)
+    if is_json:
+        lines = json_lines(file, answered)
+    else:
+        lines = (text_line(answer) for _, answer in answered)
+    for line in lines:
         print(line, flush=True)
 
 
@@ -76,11 +78,22 @@ def to_json_value(answer: Any) -> Any:
     return answer.to_dict()
 
 
+def json_lines(file: RowFile, answered: Answered) -> Iterator[str]:
+    """A line for each answer; stderr says once which given keys are replaced."""
+    replaced: set[str] = set()
+    for row, answer in answered:
+        new = [key for key in ANSWER_KEYS if key in row.record and key not in replaced]
+        if new:
+            _tell_replaced(file, new)
+            replaced.update(new)
+        yield json_line(answer, row.record)
+
+
 def json_line(answer: Any, record: Mapping[str, Any]) -> str:
     """A JSON object of the record that was read, and its prediction."""
     content = dict(record)
     # An earlier prediction's keys are replaced, and come last again.
-    for key in ("prediction", "error"):
+    for key in ANSWER_KEYS:
         content.pop(key, None)
     if isinstance(answer, Unanswered):
         content |= {"prediction": None, "error": answer.error}
@@ -203,11 +216,15 @@ def _given_columns(file: RowFile, answer_names: Iterable[str]) -> list[str]:
     columns = _columns_of(file)
     replaced = [name for name in columns if name in of_answers]
     if replaced:
-        print(
-            f"{file.name}: the column {', '.join(replaced)} is replaced by the answers'",
-            file=sys.stderr,
-        )
+        _tell_replaced(file, replaced)
     return [name for name in columns if name not in of_answers]
+
+
+def _tell_replaced(file: RowFile, names: Sequence[str]) -> None:
+    print(
+        f"{file.name}: the column {', '.join(names)} is replaced by the answers'",
+        file=sys.stderr,
+    )
 
 
 def _columns_of(file: RowFile) -> list[str]:
