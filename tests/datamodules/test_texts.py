@@ -197,6 +197,15 @@ def test_columns_are_found_by_name_or_asked_for(columns: list[str], act: str, ro
         assert choose_columns(columns, act) == roles
 
 
+@pytest.mark.parametrize("names", [["text", "text"], ["text", "pair", "pair"]])
+def test_two_columns_of_one_name_are_refused_though_nobody_named_them(names: list[str]) -> None:
+    frame = pandas.DataFrame([["x", "y", "z"][: len(names)]], columns=names)
+    with pytest.raises(ValueError, match=f"the table has two columns '{names[-1]}'"):
+        read_texts(frame)
+    other = pandas.DataFrame([["x", 1, 2]], columns=["text", "n", "n"])
+    assert read_texts(other).items == ["x"]
+
+
 def test_keys_of_a_request_are_known() -> None:
     refuse_unknown_keys({"text": "a", "pair": "b"}, "classify", "record 1")
     with pytest.raises(

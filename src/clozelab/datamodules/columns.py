@@ -203,6 +203,12 @@ def _refuse_missing(columns: Sequence[str], named: Sequence[str], where: str) ->
     for name in named:
         if name not in columns:
             raise ValueError(f"{where} has no column {name!r}; {hint(name, columns)}")
+    refuse_twins(columns, named, where)
+
+
+def refuse_twins(columns: Sequence[str], names: Sequence[str], where: str) -> None:
+    """ValueError where one of these is the name of two columns."""
+    for name in names:
         if columns.count(name) > 1:
             raise ValueError(f"{where} has two columns {name!r}; rename one")
 

@@ -25,6 +25,7 @@ from clozelab.datamodules.columns import (
     SINGLE,
     choose_columns,
     is_enough,
+    refuse_twins,
     refuse_unknown_keys,
     roles_of,
     say_in_python,
@@ -209,7 +210,10 @@ def _of_columns(given: Any, act: str, columns: str | Sequence[str] | None) -> Te
     if not isinstance(given, Mapping):
         if not _is_dataset(given) and not hasattr(given, "iloc"):
             given = given.to_pandas()  # a table of Arrow, Polars and others
-        roles = _roles(_column_names(given), act, columns, "the table")
+        names = _column_names(given)
+        roles = _roles(names, act, columns, "the table")
+        # Of two columns of one name pandas gives a table, whose items are the names.
+        refuse_twins(names, list(roles.values()), "the table")
         cells = {column: list(given[column]) for column in roles.values()}
         return Texts(_rows_of(cells, roles, act), table=given)
     if columns is None:
