@@ -570,6 +570,16 @@ def test_a_contradiction_is_told(
     )
 
 
+def test_special_tokens_that_are_text_are_another_tokenizer(
+    folder_of: Callable[[str], Path],
+) -> None:
+    """What it makes of a text goes into caches under its fingerprint."""
+    usual = read_tokenizer(folder_of("bert"))
+    as_text = read_tokenizer(folder_of("special tokens are text"))
+    assert not np.array_equal(*(one.encode_flat(["a [MASK]"])[0] for one in (usual, as_text)))
+    assert usual.fingerprint != as_text.fingerprint
+
+
 def test_a_corpus_can_be_prepared_with_a_tokenizer_json(folder_of: Callable[[str], Path]) -> None:
     folder = folder_of("bert with every flag")
     given = TokenizerSettings("wordpiece", 400, True, "tokenizer.json").given(folder)

@@ -402,7 +402,11 @@ class FolderTokenizer(Tokenizer):
 
     def _identity(self) -> list[Any]:
         sections = {name: self._json.get(name) for name in SECTIONS}
-        return ["tokenizer.json", json.dumps(sections, sort_keys=True), self.special_tokens]
+        identity = ["tokenizer.json", json.dumps(sections, sort_keys=True), self.special_tokens]
+        # Only where it is set: older fingerprints knew nothing of it.
+        if self._library.encode_special_tokens:
+            identity.append("split_special_tokens")
+        return identity
 
     def _rules(self) -> Library:
         return self._library
