@@ -297,3 +297,38 @@ def test_a_head_of_an_is_decoder_model_reads_the_token_that_transformers_pools(
 def test_onnx_pools_there_too(tmp_path: Path) -> None:
     folder = write(tmp_path / "m", "BertForSequenceClassification", is_decoder=True)
     assert main(["export", str(folder), f"to={tmp_path / 'out'}", "format=onnx"]) == 0
+
+
+# Token types
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tokenizer_class": "PreTrainedTokenizerFast"},
+        {"tokenizer_class": "TokenizersBackend"},
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_input_names": ["input_ids", "token_type_ids"],
+        },
+        {"tokenizer_class": "BertTokenizer"},
+        {"tokenizer_class": None},
+    ],
+)
+def test_a_pairs_token_types_are_those_of_auto_tokenizer(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """A generic class gives none by itself, and the model was used so."""
+    folder = write(tmp_path / "m", "BertForSequenceClassification")
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    config = {key: value for key, value in (config | changes).items() if value is not None}
+    path.write_text(json.dumps(config))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+    pipeline = transformers.pipeline("text-classification", model=model, tokenizer=tokenizer)
+    theirs = pipeline({"text": "the cat sat", "text_pair": "a dog ran"}, top_k=None)
+    ours = clozelab.load(folder, device="cpu", precision="32-true")
+    assert ours.model.tokenizer.has_token_types == ("token_type_ids" in tokenizer("a", "the"))
+    probabilities = ours.classify(("the cat sat", "a dog ran")).probabilities
+    assert probabilities == pytest.approx({one["label"]: one["score"] for one in theirs}, abs=1e-5)

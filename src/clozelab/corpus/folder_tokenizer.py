@@ -217,10 +217,7 @@ class FolderTokenizer(Tokenizer):
         self.sep_id = behind[0]
         self.can_have_token_types = self._set_pair_template(probe)
         # an encoder may be trained without types though its template has them
-        names = self._config.get("model_input_names")
-        self.has_token_types = self.can_have_token_types and (
-            names is None or "token_type_ids" in names
-        )
+        self.has_token_types = self.can_have_token_types and reads_token_types(self._config)
 
     def _probe(self) -> str | None:
         """A text with a token."""
@@ -441,6 +438,21 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def reads_token_types(config: Mapping[str, Any]) -> bool:
+    """Whether AutoTokenizer gives token types by a tokenizer_config.json.
+
+    A class that takes tokenizer.json as it is does so only where model_input_names says it.
+    """
+    names = config.get("model_input_names")
+    if names:
+        return "token_type_ids" in names
+    return not _is_generic(config)
+
+
+def _is_generic(config: Mapping[str, Any]) -> bool:
+    return str(config.get("tokenizer_class", "")).startswith(GENERIC_CLASSES)
+
+
 def settled(path: Path, rules: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """tokenizer.json's content with what AutoTokenizer takes from tokenizer_config.json instead.
 
@@ -450,7 +462,7 @@ def settled(path: Path, rules: Mapping[str, Any], config: Mapping[str, Any]) -> 
     """
     _check(path, rules)
     settled = {**rules}
-    if not str(config.get("tokenizer_class", "")).startswith(GENERIC_CLASSES):
+    if not _is_generic(config):
         _settle_normalizer(path, settled, config)
         _settle_prefix_space(path, settled, config)
         _settle_template(settled, config)

@@ -36,6 +36,7 @@ from clozelab.corpus.folder_tokenizer import (
     FolderTokenizer,
     open_library,
     read_config,
+    reads_token_types,
     settled,
 )
 from clozelab.corpus.lines import SURROGATES
@@ -622,8 +623,7 @@ def _configured_rules(written: Mapping[str, Any], config: Mapping[str, Any]) -> 
 
 
 def _number_of_types(config: Mapping[str, Any]) -> str:
-    names = config.get("model_input_names") or ("token_type_ids",)
-    if "token_type_ids" in names:
+    if reads_token_types(config):
         return "two"
     return "one"
 
