@@ -188,6 +188,24 @@ def test_a_given_vocabulary_is_used(tmp_path: Path, data: Path) -> None:
     assert (corpus.train.vocab_size, corpus.manifest["vocab_size"]) == (79, 79)
 
 
+def test_a_given_vocabulary_is_looked_for_below_data_dir_and_then_here(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As sources are."""
+    monkeypatch.chdir(tmp_path)
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789."
+    entries = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters)]
+    (tmp_path / "vocab.txt").write_text("\n".join(entries))
+    settings = TokenizerSettings(**(WORDPIECE | {"vocab_file": "vocab.txt"}))
+    given = settings.given("data")
+    assert given is not None and given.vocabulary == tuple(entries)
+    (data / "vocab.txt").write_text("\n".join([*entries, "friend"]))
+    given = settings.given("data")
+    assert given is not None and given.vocabulary[-1] == "friend"
+    with pytest.raises(ValueError, match=r"data/none/tokenizer\.json does not exist"):
+        TokenizerSettings(**(WORDPIECE | {"vocab_file": "none/tokenizer.json"})).given("data")
+
+
 def test_a_killed_run_leaves_nothing_taken_for_whole(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

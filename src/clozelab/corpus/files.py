@@ -175,7 +175,7 @@ def find_files(source: Source, index: int, data_dir: Path) -> list[TextFile]:
     text.
     """
     paths, num_left_out = matching_files(source.path, data_dir)
-    location = _resolve(source.path, data_dir)
+    location = resolve_path(source.path, data_dir)
     if num_left_out:
         log.warning(
             "%s: %d files are left out: no texts by their suffix, or tables beside texts (a glob as"
@@ -238,7 +238,7 @@ def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path],
     Below a folder the name is the relative path. The number is how many files of a folder are no
     texts by their suffix.
     """
-    location = _resolve(pattern, data_dir)
+    location = resolve_path(pattern, data_dir)
     if location.is_file():
         return {location.name: location}, 0
     if location.is_dir():
@@ -335,7 +335,7 @@ def _warn_of_broken_link(path: Path) -> None:
         )
 
 
-def _resolve(pattern: str, data_dir: str | Path) -> Path:
+def resolve_path(pattern: str, data_dir: str | Path) -> Path:
     """Below `data_dir`; where nothing is there, from the folder that one stands in."""
     from_here = Path(pattern).expanduser()
     from_data_dir = Path(data_dir).expanduser() / from_here

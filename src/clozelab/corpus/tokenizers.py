@@ -31,6 +31,7 @@ from tokenizers.trainers import BpeTrainer, WordPieceTrainer
 
 from clozelab.corpus.encoding import TEXTS_PER_BATCH, json_or_empty, read_text
 from clozelab.corpus.encoding import Tokenizer as Tokenizer
+from clozelab.corpus.files import resolve_path
 from clozelab.corpus.folder_tokenizer import (
     BERT_RULES,
     FolderTokenizer,
@@ -479,14 +480,14 @@ class TokenizerSettings:
         return rules
 
     def given(self, data_dir: str | Path) -> Tokenizer | None:
-        """The tokenizer of `vocab_file`, whose path starts at data_dir.
+        """The tokenizer of `vocab_file`, which is looked for as a source is.
 
-        None where one is to be learnt. A tokenizer.json is taken as it is. ValueError where
-        `lowercase` is not what it does.
+        That is below data_dir first, then in the current folder. None where one is to be learnt. A
+        tokenizer.json is taken as it is. ValueError where `lowercase` is not what it does.
         """
         if self.vocab_file is None:
             return None
-        path = Path(data_dir, Path(self.vocab_file).expanduser())
+        path = resolve_path(self.vocab_file, data_dir)
         if path.name != TOKENIZER_FILE:
             tokenizer: Tokenizer = KINDS[self.kind].from_vocab(path, **self._rules)
             return tokenizer
