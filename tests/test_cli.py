@@ -366,3 +366,27 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path, words: list[str]) -
     process.stdout.close()
     assert process.stderr.read() == b""
     assert process.wait(timeout=60) in (0, 1, 141)  # rich has a status of its own for it
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["predict", "nope", "text=hi"], "nope: no model here"),
+        (["export", "nope", "to=new"], "nope: no model here"),
+        (["report", "nosuch"], "no experiment 'nosuch'"),
+        (["prepare", "corpus=text", "corpus.sources.0.path=nope"], "source text: no text files at"),
+    ],
+)
+def test_a_wrong_name_is_told_before_the_slow_imports(
+    tmp_path: Path, words: list[str], message: str
+) -> None:
+    code = (
+        "import sys; from clozelab.cli import main;"
+        f" status = main({words!r});"
+        " print(status, sorted({'torch', 'lightning', 'matplotlib'} & {*sys.modules}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=600
+    )
+    assert message in done.stderr
+    assert done.stdout.splitlines()[-1] == "1 []"

@@ -182,6 +182,10 @@ def job(verb: str, cfg: DictConfig) -> int:
             return 0
     if "encoder_arm" in cfg:
         require_encoder(cfg.encoder)
+    if verb in ("prepare", "pretrain"):
+        from clozelab.stages.prepare import require_sources
+
+        require_sources(cfg)
     tune_allocator()  # before torch and lightning are imported
     import_torchmetrics_quickly()
     importlib.import_module(f"clozelab.stages.{verb}").main(cfg)

@@ -13,7 +13,8 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.folders import read_config_dict
 from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.models.layout import Layout
-from clozelab.modules.model import find_model, read_model, renamed_labels, write_model
+from clozelab.models.locate import find_model
+from clozelab.modules.model import read_model, renamed_labels, write_model
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_letters], lowercase=False)
 

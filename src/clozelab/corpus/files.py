@@ -174,7 +174,7 @@ def find_files(source: Source, index: int, data_dir: Path) -> list[TextFile]:
     ValueError where there are none, and for a table that does not say which of its columns is the
     text.
     """
-    paths, num_left_out = matching_files(source.path, data_dir)
+    paths, num_left_out = source_files(source, data_dir)
     location = resolve_path(source.path, data_dir)
     if num_left_out:
         log.warning(
@@ -183,17 +183,23 @@ def find_files(source: Source, index: int, data_dir: Path) -> list[TextFile]:
             location,
             num_left_out,
         )
-    if not paths:
-        raise ValueError(
-            f"source {source.name}: no text files at {location.absolute()}, nor from"
-            f" here\n{HOW_TO_GET}"
-        )
     if source.format not in CORPUS_FORMATS:
         raise ValueError(
             f"source {source.name}: format={source.format!r} is unknown; known:"
             f" {', '.join(CORPUS_FORMATS)}"
         )
     return [_text_file(source, index, name, path) for name, path in sorted(paths.items())]
+
+
+def source_files(source: Source, data_dir: str | Path) -> tuple[dict[str, Path], int]:
+    """As `matching_files`; ValueError where a source has none."""
+    paths, num_left_out = matching_files(source.path, data_dir)
+    if not paths:
+        location = resolve_path(source.path, data_dir).absolute()
+        raise ValueError(
+            f"source {source.name}: no text files at {location}, nor from here\n{HOW_TO_GET}"
+        )
+    return paths, num_left_out
 
 
 def _text_file(source: Source, index: int, name: str, path: Path) -> TextFile:

@@ -34,12 +34,11 @@ from clozelab.models import tensorbundle
 from clozelab.models.config import EncoderConfig, family_of
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import CUSTOM_MODEL_TYPE_PREFIX, Family
+from clozelab.models.locate import CONFIG_FILE, config_path
 
-CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 CHECKSUMS_FILE = "checksums.json"
 PICKLED_WEIGHTS_FILE = "pytorch_model.bin"
-GOOGLE_CONFIG_FILE = "bert_config.json"
 # What holds a folder's weights; the first that is there.
 WEIGHTS = (
     WEIGHTS_FILE,
@@ -229,15 +228,6 @@ def read_config(folder: Path | str) -> EncoderConfig:
         return family.from_hf(values)
     except (ValueError, TypeError) as error:  # TypeError: a number that is text
         raise ValueError(f"{config_path(folder)}: {error}") from None
-
-
-def config_path(folder: Path | str) -> Path:
-    """Where a folder's configuration is: config.json, or Google's bert_config.json."""
-    path = Path(folder) / CONFIG_FILE
-    google = Path(folder) / GOOGLE_CONFIG_FILE
-    if google.is_file() and not path.is_file():
-        return google
-    return path
 
 
 def read_config_dict(folder: Path | str) -> dict[str, Any]:

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +27,7 @@ from clozelab.models.families.bert import (
     Family,
 )
 from clozelab.models.heads import BiLSTM, FeatureMix
+from clozelab.models.locate import CONFIG_FILE, GOOGLE_CONFIG_FILE, config_path
 from clozelab.text.did_you_mean import hint
 
 log = logging.getLogger(__name__)
@@ -67,55 +66,6 @@ class Model:
         if recorded is None:
             return None
         return int(recorded)
-
-
-def find_model(name: str, *, from_hub: bool = False) -> Path:
-    """The folder, or file, of a model: in Hugging Face's layout or Google's, or of a run.
-
-    Of a run's folder it is `model` or `encoder`. `from_hub`: where there is no such folder,
-    NAME@COMMIT is fetched from the Hugging Face hub, or its local copy.
-    """
-    path = Path(name).expanduser()
-    if path.is_file():
-        return path
-    for folder in (path, path / "model", path / "encoder"):
-        if folders.config_path(folder).is_file():
-            return folder
-    if from_hub and not path.is_dir():
-        return _fetch_from_hub(name)
-    advice = ""
-    if not path.is_dir():
-        advice = "; a name on the Hugging Face hub needs hub=true and NAME@COMMIT"
-    raise ValueError(
-        f"{name}: no model here, expected {folders.CONFIG_FILE} in it, or in its model/ (a"
-        f" fine-tuning run) or encoder/ (a pre-training run){advice}"
-    )
-
-
-def _fetch_from_hub(name: str) -> Path:
-    """The local copy of NAME@COMMIT, fetched where there is none.
-
-    ValueError where it is not to be had.
-    """
-    repository, _, revision = name.partition("@")
-    if not re.fullmatch(r"[0-9a-f]{40}", revision):
-        raise ValueError(
-            f"{name}: say which commit, {repository}@COMMIT (40 hex digits), since a branch may"
-            " move"
-        )
-    import huggingface_hub
-
-    try:
-        download: Any = partial(huggingface_hub.snapshot_download, repository, revision=revision)
-        folder = Path(download(allow_patterns=["*.json", "*.txt", "*.safetensors"]))
-        if not any(folder.glob("*.safetensors")):
-            folder = Path(download(allow_patterns=["*.json", "*.txt", "pytorch_model*.bin"]))
-    except Exception as problem:  # a foreign library's, of many kinds: no network, no such name
-        first = str(problem).partition("\n")[0]
-        raise ValueError(
-            f"{name} is not to be had from the hub: {type(problem).__name__}: {first}"
-        ) from problem
-    return folder
 
 
 def read_model(path: Path | str, token_types: str = "auto") -> Model:
@@ -205,7 +155,7 @@ def has_pooler(model: Model) -> bool:
 
 def trained_pooling(folder: Path) -> str:
     """How a text's vector is pooled: as sentence-transformers' file says, as trained, else mean."""
-    path = folder / "1_Pooling" / folders.CONFIG_FILE
+    path = folder / "1_Pooling" / CONFIG_FILE
     if path.is_file():
         modes = json.loads(path.read_bytes())
         if modes.get("pooling_mode_cls_token"):
@@ -287,8 +237,8 @@ def _kinds(
         except ValueError as error:
             raise ValueError(f"{folder}: {error}") from None
     elif "classifier.weight" in stored:
-        path = folders.config_path(folder)
-        if path.name != folders.GOOGLE_CONFIG_FILE:
+        path = config_path(folder)
+        if path.name != GOOGLE_CONFIG_FILE:
             raise ValueError(
                 f"{path} names no architecture, and a classifier may be of many: add one, "
                 f'for example "architectures": ["{family.class_name}ForSequenceClassification"]'
@@ -312,7 +262,7 @@ def _labels(
     num_outputs = None
     if weight is not None:
         num_outputs = len(weight)
-    path = folders.config_path(folder)
+    path = config_path(folder)
     if config.get("problem_type") == "regression" and (num_outputs or 1) > 1:
         raise ValueError(f"{path}: a regression of {num_outputs} numbers; one is supported")
     labels = named_labels(config, path)

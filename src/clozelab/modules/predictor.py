@@ -39,9 +39,10 @@ from clozelab.datamodules.texts import (
     with_columns,
 )
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
+from clozelab.models.locate import find_model
 from clozelab.modules import answers
 from clozelab.modules.finetuning import Batch, BatchValues
-from clozelab.modules.model import Model, find_model, read_model, renamed_labels, trained_pooling
+from clozelab.modules.model import Model, read_model, renamed_labels, trained_pooling
 from clozelab.modules.runner import ModelRunner, mean_of_windows, values_in_order
 from clozelab.modules.spans import NBestSettings
 from clozelab.modules.token_heads import (

@@ -23,6 +23,7 @@ from clozelab.datamodules.finetuning import TaskInputs
 from clozelab.datamodules.labelled import LabelledDataModule
 from clozelab.models import folders
 from clozelab.models.encoder import Encoder
+from clozelab.models.locate import config_path
 from clozelab.modules.finetuning import write_results
 from clozelab.modules.model import (
     MULTI_LABEL,
@@ -220,18 +221,17 @@ def label_names_of(cfg: DictConfig, folder: Path) -> list[str] | None:
     None: in the task's order.
     """
     config = folders.read_config_dict(folder)
-    config_path = folders.config_path(folder)
+    path = config_path(folder)
     if config.get("problem_type") == MULTI_LABEL:
         raise ValueError(
-            f"{config_path}: problem_type is {MULTI_LABEL}, and only one label an example can be"
-            " scored",
+            f"{path}: problem_type is {MULTI_LABEL}, and only one label an example can be scored",
         )
-    names = named_labels(config, config_path)
+    names = named_labels(config, path)
     given = cfg.measure.label_names
     if given:
         if OmegaConf.is_config(given):
             given = OmegaConf.to_container(given)
-        return renamed_labels(names, given, config_path)
+        return renamed_labels(names, given, path)
     # What transformers calls classes that nobody has named.
     if names != [f"LABEL_{number}" for number in range(len(names))]:
         return names

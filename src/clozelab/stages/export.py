@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clozelab.corpus.files import file_sha256
+from clozelab.models.locate import find_model
 from clozelab.terminal import Words, verb
 
 if TYPE_CHECKING:
@@ -73,9 +74,6 @@ def main(args: Words) -> int:
     for key, choices in CHOICES.items():
         if key in values and values[key] not in choices:
             raise ValueError(f"export: {key}={values[key]}; choose {', '.join(choices)}")
-    # torch takes seconds, which --help need not wait
-    from clozelab.modules.model import find_model, read_model
-
     path = Path(args.names[0])
     form = values.get("format", FORMATS[0])
     to = None
@@ -94,6 +92,9 @@ def main(args: Words) -> int:
             return 0
     if to is None:
         raise ValueError("export: say where the model goes, to=FOLDER")
+    # torch takes seconds, which --help and a wrong name need not wait
+    from clozelab.modules.model import read_model
+
     has_head = values.get("head") != "false" and form != "sentence_transformers"
     pooling = values.get("pooling", "auto")
     write(to, read_model(source), record, form=form, pooling=pooling, has_head=has_head)

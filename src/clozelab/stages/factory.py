@@ -28,6 +28,7 @@ from clozelab.launch.sweep import compose, hydra_config, phase_objectives
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
+from clozelab.models.locate import CONFIG_FILE
 from clozelab.modules.base import build_with_hparams
 from clozelab.modules.model import open_tokenizer
 from clozelab.modules.pretraining import PretrainingModel, PretrainingModule
@@ -291,7 +292,7 @@ def _load_given_heads(model: PretrainingModel, folder: Path) -> None:
             _load_heads(with_heads, folder, name)
             continue
         beside = folder.with_name(name)
-        if (beside / folders.CONFIG_FILE).is_file():
+        if (beside / CONFIG_FILE).is_file():
             with_heads.encoder.load_state_dict(folders.load_encoder(beside).state_dict())
         _load_heads(with_heads, beside, name)
 
@@ -299,7 +300,7 @@ def _load_given_heads(model: PretrainingModel, folder: Path) -> None:
 def _load_heads(model: EncoderWithHeads, folder: Path, model_name: str) -> None:
     # A further model's folder may be missing: an encoder alone is a valid beginning.
     stored: Collection[str] = ()
-    if (folder / folders.CONFIG_FILE).is_file():
+    if (folder / CONFIG_FILE).is_file():
         stored = folders.read_tensors(folder)
     for head_name, head in model.heads.items():
         if folders.has_head(model.encoder.config.family, head_name, head, stored):

@@ -17,6 +17,7 @@ import yaml  # type: ignore[import-untyped]
 from clozelab.corpus.rows import Row, RowFile
 from clozelab.datamodules.columns import choose_columns, named_roles, refuse_unread, roles_of
 from clozelab.datamodules.texts import Unreadable, UnreadableText, read_cells
+from clozelab.models.locate import find_model
 from clozelab.modules.answers import Unanswered, summary_of
 from clozelab.terminal import Words
 
@@ -66,17 +67,17 @@ Answered = Iterator[tuple[Row, Any]]
 
 def load_predictor(args: Words) -> Predictor:
     """Load the model that is named first; in a terminal it shows how far it is."""
+    values = args.values
+    folder = find_model(args.names[0], from_hub=values.get("hub") == "true")
     # These take seconds, which --help and wrong words need not wait.
     from rich.console import Console
     from rich.progress import track
 
     from clozelab.modules.predictor import load
 
-    values = args.values
     machine: Any = {key: values[key] for key in ("device", "precision") if key in values}
     predictor = load(
-        args.names[0],
-        hub=values.get("hub") == "true",
+        folder,
         label_names=parse_label_names(values),
         **machine,
     )

@@ -12,7 +12,7 @@ from typing import Any, cast
 from omegaconf import OmegaConf
 
 from clozelab.corpus.encoding import refuse_unknown
-from clozelab.corpus.files import Source
+from clozelab.corpus.files import Source, source_files
 from clozelab.corpus.prepare import find_prepared_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.tokenizers import TokenizerSettings
@@ -51,6 +51,14 @@ def prepared_corpus(cfg: Any, *, verify: str = "sizes") -> PreparedCorpus:
         f"corpus {cfg.corpus.name}", corpus.manifest["unknown_fraction"], cfg.max_unknown_share
     )
     return corpus
+
+
+def require_sources(cfg: Any) -> None:
+    """ValueError where a source has no file, unless the corpus is generated."""
+    if _plain(cfg.corpus).get("generator"):
+        return
+    for source in _prepare_arguments(cfg)["sources"]:
+        source_files(source, cfg.data_dir)
 
 
 def find_corpus(cfg: Any) -> Path | None:

@@ -60,10 +60,10 @@ BOUND_COLUMNS = {
 @verb("report", HELP, names=(1, 1), keys=("report_dir",), flags=("latex",), takes_overrides=True)
 def main(args: Words) -> int:
     """Write the report and print its table; returns the exit status."""
-    from clozelab.report import render  # matplotlib and scipy: not for --help
-
     report = make(args.names[0], args.overrides, args.values.get("report_dir"))
     if "latex" in args.flags:
+        from clozelab.report import render  # matplotlib and scipy: not for --help
+
         file = render.write_latex(report.page, report.folder / "report.tex")
         say(Console(), f"LaTeX: {file.resolve()}")
     return 0
@@ -71,8 +71,6 @@ def main(args: Words) -> int:
 
 def make(name: str, overrides: Sequence[str], target: str | None) -> Report:
     """Write and print the report of an experiment or of a folder of runs."""
-    from clozelab.report.render import write_sweep_report
-
     folder = Path(name)
     if not folder.is_dir() or (folder / "paper.yaml").is_file():
         return judge(find_experiment(name), overrides, target=target)
@@ -80,6 +78,9 @@ def make(name: str, overrides: Sequence[str], target: str | None) -> Report:
         raise ValueError(
             f"{overrides[0]}: the report of a folder takes report_dir= and --latex alone"
         )
+    # With matplotlib and scipy, which a wrong name need not wait for.
+    from clozelab.report.render import write_sweep_report
+
     report = write_sweep_report(folder, Path(target or folder / "report"))
     show(report)
     return report

@@ -1,0 +1,72 @@
+"""Where a model's folder is, by what somebody calls it.
+
+No torch is imported here: a wrong name is told before that takes seconds.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+CONFIG_FILE = "config.json"
+GOOGLE_CONFIG_FILE = "bert_config.json"
+
+
+def find_model(name: str, *, from_hub: bool = False) -> Path:
+    """The folder, or file, of a model: in Hugging Face's layout or Google's, or of a run.
+
+    Of a run's folder it is `model` or `encoder`. `from_hub`: where there is no such folder,
+    NAME@COMMIT is fetched from the Hugging Face hub, or its local copy.
+    """
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    for folder in (path, path / "model", path / "encoder"):
+        if config_path(folder).is_file():
+            return folder
+    if from_hub and not path.is_dir():
+        return _fetch_from_hub(name)
+    advice = ""
+    if not path.is_dir():
+        advice = "; a name on the Hugging Face hub needs hub=true and NAME@COMMIT"
+    raise ValueError(
+        f"{name}: no model here, expected {CONFIG_FILE} in it, or in its model/ (a"
+        f" fine-tuning run) or encoder/ (a pre-training run){advice}"
+    )
+
+
+def _fetch_from_hub(name: str) -> Path:
+    """The local copy of NAME@COMMIT, fetched where there is none.
+
+    ValueError where it is not to be had.
+    """
+    repository, _, revision = name.partition("@")
+    if not re.fullmatch(r"[0-9a-f]{40}", revision):
+        raise ValueError(
+            f"{name}: say which commit, {repository}@COMMIT (40 hex digits), since a branch may"
+            " move"
+        )
+    import huggingface_hub
+
+    try:
+        download: Any = partial(huggingface_hub.snapshot_download, repository, revision=revision)
+        folder = Path(download(allow_patterns=["*.json", "*.txt", "*.safetensors"]))
+        if not any(folder.glob("*.safetensors")):
+            folder = Path(download(allow_patterns=["*.json", "*.txt", "pytorch_model*.bin"]))
+    except Exception as problem:  # a foreign library's, of many kinds: no network, no such name
+        first = str(problem).partition("\n")[0]
+        raise ValueError(
+            f"{name} is not to be had from the hub: {type(problem).__name__}: {first}"
+        ) from problem
+    return folder
+
+
+def config_path(folder: Path | str) -> Path:
+    """Where a folder's configuration is: config.json, or Google's bert_config.json."""
+    path = Path(folder) / CONFIG_FILE
+    google = Path(folder) / GOOGLE_CONFIG_FILE
+    if google.is_file() and not path.is_file():
+        return google
+    return path
