@@ -44,8 +44,8 @@ the mask token is filled, and do= says what else.
                  for several. format= says what a name does not: lines, jsonl,
                  csv, tsv, parquet
   text=COLUMN    with input=: the column of the texts, or two between a comma.
-                 Without it they are found by name pair= and question= beside it
-                 are one text for every row
+                 Without it they are found by name; pair= and question= beside
+                 it are one text for every row
   output=FILE    .csv, .tsv, .parquet, .jsonl, or one line of text each;
                  embeddings also as .npy; states and attention maps as .npz:
                  text_1, text_2, ... in their order
