@@ -211,11 +211,9 @@ def test_names_behind_a_wrappers_prefix(
 
 
 def two(state: dict[str, Any]) -> dict[str, Any]:
-    result = {}
-    for name in ("teacher", "student"):
-        for key, value in state.items():
-            result[f"{name}.{key}"] = value
-    return result
+    return {
+        f"{name}.{key}": value for name in ("teacher", "student") for key, value in state.items()
+    }
 
 
 def adapter(state: dict[str, Any]) -> dict[str, Any]:
@@ -255,9 +253,11 @@ def test_names_of_another_model_are_told(tmp_path: Path, change: Any, words: str
 
 
 POOLED = (
-    "BertForSequenceClassification",
-    "RobertaForSequenceClassification",
-    "ElectraForSequenceClassification",
+    *(
+        f"{family}For{head}"
+        for family in ("Bert", "Roberta", "Electra")
+        for head in ("SequenceClassification",)
+    ),
     *("BertForMultipleChoice", "RobertaForMultipleChoice", "ElectraForMultipleChoice"),
     *("BertForNextSentencePrediction", "BertForPreTraining"),
 )

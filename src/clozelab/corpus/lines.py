@@ -94,8 +94,9 @@ def text_lines(
 ) -> Iterator[tuple[int, str | None]]:
     """(line number from 1, text without line end); None for a line that is not UTF-8.
 
-    Empty lines at the end are dropped, unless `keeps_empty_end`: there each line is a text. A byte order mark, CRLF line ends and NUL characters are
-    taken off (a warning counts the last); a packed file is unpacked on the way.
+    Empty lines at the end are dropped, unless `keeps_empty_end`: there each line is a text. A byte
+    order mark, CRLF line ends and NUL characters are taken off (a warning counts the last); a
+    packed file is unpacked on the way.
     """
     empty = num_nuls = 0
     with path.open("rb") as file:

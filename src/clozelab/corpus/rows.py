@@ -335,8 +335,8 @@ def _is_quoted(path: Path) -> bool:
     if has_rows_of_lines and len(rows) < len(raw) and '""' not in text:
         return False
     # Quotation marks where they are needed, or around every cell.
-    for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL):
-        lines = [csv_line(row, TAB, quoting) for row in rows]
+    for quotes_all in (False, True):
+        lines = [csv_line(row, TAB, quotes_all=quotes_all) for row in rows]
         if "".join(lines).rstrip("\n") == text:
             return True
     return False

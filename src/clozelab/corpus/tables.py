@@ -304,14 +304,15 @@ def _csv_lines(path: Path, raw: CountedFile) -> Iterator[str]:
     warn_of_nuls(path, num_nuls)
 
 
-def csv_line(cells: Iterable[Any], delimiter: str = ",", quoting: int = csv.QUOTE_MINIMAL) -> str:
-    """A row of csv with its line feed, quoted where it is needed.
+def csv_line(cells: Iterable[Any], delimiter: str = ",", *, quotes_all: bool = False) -> str:
+    """A row of csv with its line feed; its cells are quoted where that is needed, or all.
 
     Older Pythons quote a carriage return only where their own rows end with one. A reader takes it
     for the end of a row.
     """
+    quoting = csv.QUOTE_ALL if quotes_all else csv.QUOTE_MINIMAL
     buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, delimiter=delimiter, lineterminator="\r\n", quoting=quoting)  # type: ignore[arg-type]
+    writer = csv.writer(buffer, delimiter=delimiter, lineterminator="\r\n", quoting=quoting)
     writer.writerow(cells)
     return buffer.getvalue().removesuffix("\r\n") + "\n"
 

@@ -482,8 +482,8 @@ class TokenizerSettings:
     def given(self, data_dir: str | Path) -> Tokenizer | None:
         """The tokenizer of `vocab_file`, which is looked for as a source is.
 
-        That is below data_dir first, then in the current folder. None where one is to be learnt. A tokenizer.json is taken as it is. ValueError where
-        `lowercase` is not what it does.
+        That is below data_dir first, then in the current folder. None where one is to be learnt. A
+        tokenizer.json is taken as it is. ValueError where `lowercase` is not what it does.
         """
         if self.vocab_file is None:
             return None
