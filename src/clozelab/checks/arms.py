@@ -1,5 +1,4 @@
-"""What an arm trains on: its schedule, what is masked, whether pairs are what their labels say,
-what predictions see.
+"""What an arm trains on: its schedule, its masks, its pairs, and what its predictions see.
 
 Bounds are binomial at 4.5 standard deviations: a sound recipe is outside once in 150,000 checks.
 
@@ -13,10 +12,9 @@ Letters: T slots in the stream, B instances, P predictions, H hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,14 +26,16 @@ from clozelab.checks.subject import (
     OK,
     PROBE_SEED,
     WARNING,
+    Case,
     Finding,
     deviation,
-    finding,
+    first_finding,
     share,
 )
 from clozelab.corpus.instances import source_rule
 from clozelab.corpus.packing import I64, Masking, PackedInstances, begin_words
 from clozelab.corpus.random import instance_indices
+from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
@@ -55,7 +55,8 @@ LENGTH_BINS = 8
 MAX_FALLBACK_FRACTION = 0.05
 # pairs that must be found in the text before something is said about where they come from
 MIN_LOCATED = 30
-NUM_PROBED, MAX_PROBED_SLOTS = 32, 128  # instances that are changed, and their slots
+NUM_PROBED = 32  # instances that are changed
+MAX_PROBED_SLOTS = 128  # of each of them
 MAX_PARAMETERS = 20_000_000  # a larger encoder is tried in a small shape of the same kind
 PROBE_INITIALIZER_RANGE = 0.1
 TOLERANCE = 1e-5  # of the largest output; rounding in fp32 stays below 2e-6
@@ -64,273 +65,383 @@ PICKS = 8  # predictions of each instance whose own label is changed
 
 def check_schedule(arm: Arm) -> Iterator[Finding]:
     """Warm-up, and the plateau of masked models."""
-    fraction, needed = (
-        arm.settings.get("schedule", {}).get("warmup_fraction", 0.0),
-        arm.tokens_to_plateau,
-    )
-    figure = f"{arm.steps:,} steps, {arm.tokens / 1e6:,.1f} M tokens, warmup_fraction {fraction:g}"
-    plateau = (
-        f"the budget may end before the masked model leaves its plateau (about {needed / 1e6:,.1f}"
-        " M tokens)"
-    )
-    yield finding(
+    fraction = arm.settings.get("schedule", {}).get("warmup_fraction", 0.0)
+    needed = arm.tokens_to_plateau
+    yield first_finding(
         "schedule",
         arm.name,
         "warm-up and budget are usual",
-        figure,
-        (
+        f"{arm.steps:,} steps, {arm.tokens / 1e6:,.1f} M tokens, warmup_fraction {fraction:g}",
+        Case(
             fraction > MAX_WARMUP_FRACTION,
             WARNING,
             "the warm-up takes much of the training",
             "0.01 to 0.1 is usual",
         ),
-        (
+        Case(
             needed > arm.tokens,
             WARNING,
-            plateau,
+            "the budget may end before the masked model leaves its plateau (about"
+            f" {needed / 1e6:,.1f} M tokens)",
             "a rule of thumb: more steps, or a phase of 32 or 64 tokens first",
         ),
     )
-    if arm.corpus.ids.has_token_types and all(one.input.num_segments == 1 for one in arm.of_phases):
-        what = (
-            f"{arm.name}: instances have no second segment, so fine-tuning gives both texts of a"
-            " pair token type 0"
-        )
+    has_one_segment = all(objective.input.num_segments == 1 for objective in arm.of_phases)
+    if arm.corpus.ids.has_token_types and has_one_segment:
         yield Finding(
             "token types",
             OK,
-            what,
+            f"{arm.name}: instances have no second segment, so fine-tuning gives both texts of a"
+            " pair token type 0",
             "token type 1 is never trained",
             "finetune token_types=two uses it",
         )
 
 
-def sampled(arm: Arm) -> PackedInstances:
-    """Up to NUM_SAMPLED instances of the phase with the most, spread over the corpus, before the
-    objective acts.
+def sample_instances(arm: Arm) -> PackedInstances:
+    """Some instances of the phase with the most, before the objective acts.
+
+    They are NUM_SAMPLED at most, spread over the corpus.
     """
-    length = max(arm.phases, key=lambda phase: phase["steps"] * phase["global_batch_size"])[
-        "seq_length"
-    ]
-    instances = arm.corpus.instances(arm.objective, length)
-    wanted = np.arange(min(NUM_SAMPLED, len(instances)))
-    return instances.pack(PROBE_SEED, 0, instance_indices(PROBE_SEED, len(instances), wanted)[1])
+    phase = max(arm.phases, key=lambda phase: phase["steps"] * phase["global_batch_size"])
+    instances = arm.corpus.instances(arm.objective, phase["seq_length"])
+    places = np.arange(min(NUM_SAMPLED, len(instances)))
+    _, numbers = instance_indices(PROBE_SEED, len(instances), places)
+    return instances.pack(PROBE_SEED, 0, numbers)
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What an objective predicts in some instances; all [P]."""
+
+    positions: I64  # slots of the stream
+    labels: I64
+    input_ids: I64  # what stands there instead
+
+    @classmethod
+    def of(cls, arm: Arm, packed: PackedInstances, epoch: int) -> Predictions:
+        arrays = arm.objective.token.arrays(packed, arm.corpus.ids, PROBE_SEED, epoch)
+        positions = arrays["prediction_positions"]
+        return cls(positions, arrays["prediction_labels"], arrays["input_ids"][positions])
 
 
 def check_masks(arm: Arm) -> Iterator[Finding]:
-    """Share of predicted tokens, what stands in their place, special tokens, and whether masks
-    change.
+    """Share of predicted tokens, what stands in their place, special tokens.
+
+    And whether masks change from epoch to epoch.
     """
-    token, packed, ids = arm.objective.token, sampled(arm), arm.corpus.ids
-    found = token.arrays(packed, ids, PROBE_SEED, 0)
-    where, labels, seen = (
-        found["prediction_positions"],
-        found["prediction_labels"],
-        found["input_ids"],
-    )
+    token = arm.objective.token
+    packed = sample_instances(arm)
+    predictions = Predictions.of(arm, packed, 0)
     if not isinstance(token, Masking):
-        candidates = int((packed.lengths - 1).sum())
-        is_off = (
-            abs(len(where) - token.predicted_share(packed.width) * candidates) > 0.02 * candidates
-        )
-        other = (
-            is_off,
-            ERROR,
-            "another share of tokens is predicted than the objective says",
-            "look at its arrays()",
-        )
-        yield finding(
-            "masks", arm.name, f"{token.name} predicts", share(len(where), candidates), other
-        )
+        yield _check_predicted_share(arm, packed, predictions)
         return
-    candidates, wrong = int((~packed.special).sum()), []
-    most = int(token.max_predictions_fraction * packed.width) * packed.num_instances
-    wanted = min(
-        token.predict_prob * (packed.lengths.sum() if token.count_specials else candidates), most
-    )
-    # Each instance rounds to whole tokens, so the number may be off by half a token each.
-    if abs(len(where) - wanted) > 0.5 * packed.num_instances + 0.002 * candidates:
-        wrong.append(
-            f"{share(len(where), candidates)} tokens are predicted, the settings say {wanted:,.0f}"
-        )
+    candidates = int((~packed.special).sum())
+    number = len(predictions.positions)
+    figure = share(number, candidates)
+    wrong = _wrong_number(token, packed, number)
     if token.whole_words:
-        word = np.cumsum(begin_words(packed, ids.continues))
-        sizes, hits = (
-            np.bincount(word[~packed.special]),
-            np.bincount(word[where], minlength=int(word.max()) + 1),
-        )
-        if torn := int(((hits > 0) & (hits < sizes)).sum()):
-            wrong.append(f"{torn} words are predicted in part")
-    if packed.special[where].any():
-        wrong.append(f"{int(packed.special[where].sum())} special tokens are predicted")
-    figure = share(len(where), candidates)
-    if len(where):
-        is_mask, is_same = seen[where] == ids.mask, seen[where] == labels
-        shares = {
-            "[MASK]": is_mask.mean(),
-            "random": (~is_mask & ~is_same).mean(),
-            "unchanged": is_same.mean(),
-        }
-        recipe = (token.mask_fraction, token.random_fraction, token.same_fraction)
-        for (name, observed), fraction in zip(shares.items(), recipe, strict=True):
-            # a random token can be the original one or [MASK]: a little more than chance.
-            if abs(observed - fraction) > deviation(fraction, len(where)) + 0.005:
-                wrong.append(
-                    f"{observed:.1%} of the predicted tokens are {name}, the recipe says"
-                    f" {fraction:.0%}"
-                )
-        again = token.arrays(packed, ids, PROBE_SEED, 1)["prediction_positions"]
-        if arm.objective.dupe_factor != 1 and np.array_equal(again, where):
+        word = np.cumsum(begin_words(packed, arm.corpus.ids.continues))
+        wrong += _torn_words(word, packed.special, predictions.positions)
+    num_special = int(packed.special[predictions.positions].sum())
+    if num_special:
+        wrong.append(f"{num_special} special tokens are predicted")
+    if number:
+        shares = _replacement_shares(predictions, arm.corpus.ids.mask)
+        wrong += _wrong_replacements(token, shares, number)
+        again = Predictions.of(arm, packed, 1)
+        if arm.objective.dupe_factor != 1 and np.array_equal(
+            again.positions, predictions.positions
+        ):
             wrong.append("epoch 1 masks what epoch 0 masked")
-        figure += (
-            "; "
-            + "/".join(f"{100 * one:.0f}" for one in shares.values())
-            + " masked/random/unchanged"
-        )
+        percentages = "/".join(f"{100 * part:.0f}" for part in shares.values())
+        figure += f"; {percentages} masked/random/unchanged"
     remedy = (
         "the objective's settings are not what is done: look at corpus/packing.py and"
         " objective.token"
     )
-    case = (bool(wrong), ERROR, "; ".join(wrong), remedy)
-    yield finding("masks", arm.name, "masks are as the recipe says", figure, case)
+    case = Case(bool(wrong), ERROR, "; ".join(wrong), remedy)
+    yield first_finding("masks", arm.name, "masks are as the recipe says", figure, case)
+
+
+def _check_predicted_share(arm: Arm, packed: PackedInstances, predictions: Predictions) -> Finding:
+    """Of an objective that masks nothing."""
+    token = arm.objective.token
+    number = len(predictions.positions)
+    candidates = int((packed.lengths - 1).sum())  # the first token has nothing before it
+    expected = token.predicted_share(packed.width) * candidates
+    case = Case(
+        abs(number - expected) > 0.02 * candidates,
+        ERROR,
+        "another share of tokens is predicted than the objective says",
+        "look at its arrays()",
+    )
+    return first_finding(
+        "masks", arm.name, f"{token.name} predicts", share(number, candidates), case
+    )
+
+
+def _wrong_number(token: Masking, packed: PackedInstances, number: int) -> list[str]:
+    """Whether another number of tokens is predicted than the settings say."""
+    candidates = int((~packed.special).sum())
+    counted = candidates
+    if token.count_specials:
+        counted = packed.lengths.sum()
+    most = int(token.max_predictions_fraction * packed.width) * packed.num_instances
+    expected = min(token.predict_prob * counted, most)
+    # Each instance rounds to whole tokens, so the number may be off by half a token each.
+    if abs(number - expected) <= 0.5 * packed.num_instances + 0.002 * candidates:
+        return []
+    return [f"{share(number, candidates)} tokens are predicted, the settings say {expected:,.0f}"]
+
+
+def _torn_words(word: I64, special: np.ndarray, positions: I64) -> list[str]:
+    """Whether words are predicted in part.
+
+    Args:
+        word: [T] number of the word that each slot belongs to.
+        special: bool [T].
+        positions: [P] slots that are predicted.
+    """
+    sizes = np.bincount(word[~special])
+    hits = np.bincount(word[positions], minlength=int(word.max()) + 1)
+    num_torn = int(((hits > 0) & (hits < sizes)).sum())
+    if not num_torn:
+        return []
+    return [f"{num_torn} words are predicted in part"]
+
+
+def _replacement_shares(predictions: Predictions, mask_id: int) -> dict[str, float]:
+    """What stands in the place of predicted tokens -> its share."""
+    is_mask = predictions.input_ids == mask_id
+    is_same = predictions.input_ids == predictions.labels
+    return {
+        "[MASK]": is_mask.mean(),
+        "random": (~is_mask & ~is_same).mean(),
+        "unchanged": is_same.mean(),
+    }
+
+
+def _wrong_replacements(token: Masking, shares: Mapping[str, float], number: int) -> list[str]:
+    """Shares of `number` predictions that are not those of the recipe."""
+    recipe = {
+        "[MASK]": token.mask_fraction,
+        "random": token.random_fraction,
+        "unchanged": token.same_fraction,
+    }
+    wrong = []
+    for name, fraction in recipe.items():
+        # a random token can be the original one or [MASK]: a little more than chance.
+        if abs(shares[name] - fraction) > deviation(fraction, number) + 0.005:
+            wrong.append(
+                f"{shares[name]:.1%} of the predicted tokens are {name}, the recipe says"
+                f" {fraction:.0%}"
+            )
+    return wrong
 
 
 @dataclass(frozen=True)
 class PairSample:
-    """Segment pairs with the n-grams that locate them in the corpus; all [B]."""
+    """Segment pairs with the n-grams that locate them in the corpus; all [B].
 
-    label: I64  # 1 = B is random
+    Attributes:
+        label: 1 = B is random.
+        a_length, b_length: tokens of the segments.
+        is_short: the instance is padded at its end.
+        one_source: both segments are of one; None: they always are.
+        num_fallbacks: random segments that were not found in another document.
+        a_hash: the n-gram that A ends with; 0 where a segment is too short for one.
+        b_hash: the n-gram that B begins with.
+    """
+
+    label: I64
     a_length: I64
     b_length: I64
-    is_short: np.ndarray  # padded at its end
-    one_source: np.ndarray | None  # both segments are of one; None: they always are
+    is_short: np.ndarray
+    one_source: np.ndarray | None
     num_fallbacks: int
-    a_hash: np.ndarray  # the n-gram that A ends with; 0 where a segment is too short for one
-    b_hash: np.ndarray  # the n-gram that B begins with
+    a_hash: np.ndarray
+    b_hash: np.ndarray
 
 
 def sample_pairs(arm: Arm) -> PairSample | None:
+    """Pairs of an arm; None for one without pairs."""
     if arm.objective.pair is None:
         return None
-    packed, label = arm.objective.pair.arrange(sampled(arm), PROBE_SEED, 0)
-    ids = packed.input_ids.reshape(packed.num_instances, packed.width)
-    a_length, b_length = packed.a_length, packed.b_length
+    packed, label = arm.objective.pair.arrange(sample_instances(arm), PROBE_SEED, 0)
+    ids = packed.input_ids.reshape(packed.num_instances, packed.width)  # [B, S]
+    a_length = packed.a_length
+    b_length = packed.b_length
     assert a_length is not None and b_length is not None
+
+    # [CLS] A [SEP] B [SEP]: A ends before slot 1 + a_length, B begins behind its separators.
     usable = (a_length >= NGRAM) & (b_length >= NGRAM)
-    a_hash, b_hash = np.zeros(len(ids), dtype=np.uint64), np.zeros(len(ids), dtype=np.uint64)
-    if len(number := np.flatnonzero(usable)[:, None]):
-        a_end, slot = a_length[usable][:, None] + 1, np.arange(NGRAM)
-        a_hash[usable] = ngram_hashes(ids[number, a_end - NGRAM + slot])[:, 0]
-        b_hash[usable] = ngram_hashes(ids[number, a_end + arm.corpus.ids.pair_separators + slot])[
-            :, 0
-        ]
-    is_short = packed.lengths < packed.width
+    a_hash = np.zeros(len(ids), dtype=np.uint64)
+    b_hash = np.zeros(len(ids), dtype=np.uint64)
+    if usable.any():
+        number = np.flatnonzero(usable)[:, None]  # [U, 1]
+        a_end = a_length[usable][:, None] + 1
+        b_begin = a_end + arm.corpus.ids.pair_separators
+        offsets = np.arange(NGRAM)
+        a_hash[usable] = ngram_hashes(ids[number, a_end - NGRAM + offsets])[:, 0]
+        b_hash[usable] = ngram_hashes(ids[number, b_begin + offsets])[:, 0]
     return PairSample(
-        label, a_length, b_length, is_short, packed.one_source, packed.num_fallbacks, a_hash, b_hash
+        label=label,
+        a_length=a_length,
+        b_length=b_length,
+        is_short=packed.lengths < packed.width,
+        one_source=packed.one_source,
+        num_fallbacks=packed.num_fallbacks,
+        a_hash=a_hash,
+        b_hash=b_hash,
     )
+
+
+class LocatedPairs(NamedTuple):
+    """What the corpus says of pairs whose segments it has once."""
+
+    located: int  # pairs of which both segments were found
+    torn: int  # labelled "is next", and do not follow
+    strange: int  # labelled random, and follow or are of the wrong document
+
+
+def locate_pairs(arm: Arm, sample: PairSample, index: NgramIndex) -> LocatedPairs:
+    """Look in the corpus where both segments of each pair stand."""
+    a_position = index.only_position(sample.a_hash)
+    b_position = index.only_position(sample.b_hash)
+    is_located = (a_position >= 0) & (b_position >= 0)
+    num_located = int(is_located.sum())
+
+    # Tokens at which documents begin, and the document of each segment.
+    shards = arm.corpus.train
+    begins = np.asarray(shards.sentence_offsets)[np.asarray(shards.document_offsets)]
+    a_document = np.searchsorted(begins, a_position, side="right")
+    b_document = np.searchsorted(begins, b_position, side="right")
+    is_same_document = a_document == b_document
+
+    follows = b_position == a_position + NGRAM
+    if _is_released(arm):
+        # which has cut tokens at the boundary
+        follows |= is_same_document & (b_position > a_position)
+    assert arm.objective.pair is not None
+    if arm.objective.pair.is_of_other_document:
+        is_strange = is_same_document
+    else:
+        is_strange = ~is_same_document | follows
+    if num_located < MIN_LOCATED:
+        return LocatedPairs(num_located, 0, 0)
+    is_random = sample.label == 1
+    return LocatedPairs(
+        num_located,
+        torn=int((is_located & ~is_random & ~follows).sum()),
+        strange=int((is_located & is_random & is_strange).sum()),
+    )
+
+
+def _is_released(arm: Arm) -> bool:
+    """Whether pairs are cut as the released code cuts them."""
+    return bool(getattr(arm.objective.input, "cuts", "") == "released")
 
 
 def check_pairs(
     arm: Arm, sample: PairSample | None = None, index: NgramIndex | None = None
 ) -> Iterator[Finding]:
-    """Share of random pairs, what lengths alone tell, and where segments that the corpus has once
-    really come from.
+    """Share of random pairs, what lengths and sources alone tell, where segments come from.
+
+    The last is known of segments that the corpus has once.
     """
-    pair, sample = arm.objective.pair, sample or sample_pairs(arm)
+    pair = arm.objective.pair
+    if sample is None:
+        sample = sample_pairs(arm)
     if pair is None or sample is None:
         return
-    label, number = sample.label, len(sample.label)
-    # half of the pairs are swapped
-    wanted = float(getattr(arm.objective.input, "random_next_prob", 0.5))
-    is_released = getattr(arm.objective.input, "cuts", "") == "released"
-    rate, (accuracy, chance) = float(label.mean()), length_rule(sample)
+    number = len(sample.label)
+    num_random = sample.label.sum()
+    rate = float(sample.label.mean())
+    accuracy, chance = length_rule(sample)
     figure = (
-        f"{share(label.sum(), number)} random; lengths alone guess {accuracy:.1%} (chance"
+        f"{share(num_random, number)} random; lengths alone guess {accuracy:.1%} (chance"
         f" {chance:.1%})"
     )
-    by_source = chance if sample.one_source is None else source_rule(label, sample.one_source)
+    source_accuracy = chance
     if sample.one_source is not None:
-        figure += f"; their sources alone tell {by_source:.1%}"
-    torn = strange = 0
+        source_accuracy = source_rule(sample.label, sample.one_source)
+        figure += f"; their sources alone tell {source_accuracy:.1%}"
+    num_torn = 0
+    num_strange = 0
     if index is not None:
-        a_at, b_at = index.only_position(sample.a_hash), index.only_position(sample.b_hash)
-        located, follows, is_random = (a_at >= 0) & (b_at >= 0), b_at == a_at + NGRAM, label == 1
-        shards = arm.corpus.train
-        starts = np.asarray(shards.sentence_offsets)[np.asarray(shards.document_offsets)]
-        same_document = np.searchsorted(starts, a_at, side="right") == np.searchsorted(
-            starts, b_at, side="right"
-        )
-        # which has cut tokens at the boundary
-        follows |= is_released & same_document & (b_at > a_at)
-        is_strange = same_document if pair.is_of_other_document else ~same_document | follows
-        if located.sum() >= MIN_LOCATED:
-            torn, strange = (
-                int((located & wrong).sum())
-                for wrong in (~is_random & ~follows, is_random & is_strange)
-            )
-        figure += f"; {share(located.sum(), number)} located in the text"
+        num_located, num_torn, num_strange = locate_pairs(arm, sample, index)
+        figure += f"; {share(num_located, number)} located in the text"
+
+    # half of the pairs are swapped
+    random_prob = float(getattr(arm.objective.input, "random_next_prob", 0.5))
+    is_released = _is_released(arm)
+    is_off = abs(rate - random_prob) > (
+        deviation(random_prob, number) + MAX_FALLBACK_FRACTION * random_prob
+    )
+    if is_released and rate >= random_prob:
+        is_off = False  # its lone sentences have random Bs besides
+    length_level = ERROR
+    if is_released:
+        length_level = WARNING  # the released code's do: objective.input.cuts=ours has none of it
+    strange = "swapped pairs are not swapped"
+    if pair.is_of_other_document:
+        strange = "random pairs are of one document"
+    num_fallbacks = sample.num_fallbacks
+    has_many_fallbacks = num_fallbacks > MAX_FALLBACK_FRACTION * (num_random + num_fallbacks)
     remedy = (
         "the pair loss would learn nothing of the text: look at objective.input and"
         " corpus/instances.py"
     )
-    is_off = abs(rate - wanted) > deviation(wanted, number) + MAX_FALLBACK_FRACTION * wanted
-    is_off &= rate < wanted or not is_released  # whose lone sentences have random Bs besides
-    many_fallbacks = sample.num_fallbacks > MAX_FALLBACK_FRACTION * (
-        label.sum() + sample.num_fallbacks
-    )
-    lost = f"{sample.num_fallbacks} random next segments were not found in another document"
-    told = (
-        f"asking whether both segments are of one source is right for {by_source:.1%} of the pairs"
-    )
-    own = (
-        "learnt means above that; objective.input.negative_scope=source draws a random B from A's"
-        " own source"
-    )
-    # the released code's do: objective.input.cuts=ours has none of it
-    betrays = WARNING if is_released else ERROR
-    other = (
-        "random pairs are of one document"
-        if pair.is_of_other_document
-        else "swapped pairs are not swapped"
-    )
-    yield finding(
-        "pairs",
-        arm.name,
-        "pairs are what their labels say, lengths tell nothing",
-        figure,
-        (
+    cases = [
+        Case(
             is_off,
             ERROR,
-            f"{rate:.1%} of the pairs are random, random_next_prob is {wanted:g}",
+            f"{rate:.1%} of the pairs are random, random_next_prob is {random_prob:g}",
             remedy,
         ),
-        (torn > 0, ERROR, f"{torn} pairs labelled 'is next' do not follow in the text", remedy),
-        (strange > 0, ERROR, f"{strange} {other}", remedy),
-        (
+        Case(
+            num_torn > 0,
+            ERROR,
+            f"{num_torn} pairs labelled 'is next' do not follow in the text",
+            remedy,
+        ),
+        Case(num_strange > 0, ERROR, f"{num_strange} {strange}", remedy),
+    ]
+    cases += [
+        Case(
             accuracy > chance + deviation(0.5, number // 2),
-            betrays,
+            length_level,
             "lengths of segments betray a random B",
             remedy,
         ),
-        (by_source > chance + deviation(0.5, number), WARNING, told, own),
-        (bool(many_fallbacks), WARNING, lost, "add documents, or cut very long ones"),
-    )
+        Case(
+            source_accuracy > chance + deviation(0.5, number),
+            WARNING,
+            "asking whether both segments are of one source is right for"
+            f" {source_accuracy:.1%} of the pairs",
+            "learnt means above that; objective.input.negative_scope=source draws a random B from"
+            " A's own source",
+        ),
+        Case(
+            bool(has_many_fallbacks),
+            WARNING,
+            f"{num_fallbacks} random next segments were not found in another document",
+            "add documents, or cut very long ones",
+        ),
+    ]
+    good = "pairs are what their labels say, lengths tell nothing"
+    yield first_finding("pairs", arm.name, good, figure, *cases)
 
 
 def length_rule(sample: PairSample) -> tuple[float, float]:
-    """(accuracy of the best guess from the lengths, of the most frequent label), learnt and tried
-    on two halves.
+    """How well lengths alone guess the label, learnt and tried on two halves.
+
+    Returns the accuracy of the best guess, and of the most frequent label.
     """
-
-    def bins(values: I64) -> I64:
-        """Number of the quantile that each value falls into, 0..LENGTH_BINS - 1."""
-        return np.searchsorted(
-            np.quantile(values, np.arange(1, LENGTH_BINS) / LENGTH_BINS), values, side="right"
-        )
-
-    cell = (
-        bins(sample.a_length) * LENGTH_BINS + bins(sample.b_length)
-    ) * 2 + sample.is_short.astype(np.int64)
+    # A table by both lengths and whether the instance is padded; each pair falls into one cell.
+    cell = _quantile_bins(sample.a_length) * LENGTH_BINS + _quantile_bins(sample.b_length)
+    cell = cell * 2 + sample.is_short.astype(np.int64)
     half = len(cell) // 2
     votes = np.bincount(
         cell[:half], weights=2 * sample.label[:half] - 1, minlength=2 * LENGTH_BINS**2
@@ -338,6 +449,12 @@ def length_rule(sample: PairSample) -> tuple[float, float]:
     truth = sample.label[half:]
     guess = votes[cell[half:]] > 0
     return float((guess == truth).mean()), float(max(truth.mean(), 1 - truth.mean()))
+
+
+def _quantile_bins(values: I64) -> I64:
+    """Number of the quantile that each value falls into, 0..LENGTH_BINS - 1."""
+    bounds = np.quantile(values, np.arange(1, LENGTH_BINS) / LENGTH_BINS)
+    return np.searchsorted(bounds, values, side="right")
 
 
 @dataclass
@@ -350,46 +467,40 @@ class Probe:
 
     @classmethod
     def of(cls, arm: Arm) -> Probe:
-        """A few instances of the arm's shortest phase, and models of its shape or a small one;
-        always the same.
+        """A few instances of the arm's shortest phase, and models of its shape or a small one.
+
+        They are always the same.
         """
-        config = replace(arm.config, initializer_range=PROBE_INITIALIZER_RANGE)
-        if parameter_count(config) > MAX_PARAMETERS:
-            most = {
-                "num_hidden_layers": 2,
-                "embedding_size": 64,
-                "num_hidden_groups": min(2, config.num_hidden_layers),
-            }
-            small: dict[str, Any] = {
-                key: min(getattr(config, key), limit) for key, limit in most.items()
-            }
-            config = replace(
-                config, hidden_size=64, num_attention_heads=2, intermediate_size=128, **small
-            )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(PROBE_SEED)
-            models = build_models(Encoder(config), [arm.objective])
+            models = build_models(Encoder(_probe_config(arm.config)), [arm.objective])
         for model in models.values():
             model.eval()
-        length = min(MAX_PROBED_SLOTS, min(phase["seq_length"] for phase in arm.phases))
-        instances = arm.corpus.instances(arm.objective, length)
+        shortest = min(phase["seq_length"] for phase in arm.phases)
+        instances = arm.corpus.instances(arm.objective, min(MAX_PROBED_SLOTS, shortest))
         packed = instances.pack(PROBE_SEED, 0, np.arange(min(NUM_PROBED, len(instances))))
-        return cls(arm, models, arm.objective.arrange(packed, PROBE_SEED, 0)[0])
+        arranged, _ = arm.objective.arrange(packed, PROBE_SEED, 0)
+        return cls(arm, models, arranged)
 
     def arrays(self, input_ids: I64 | None = None) -> Arrays:
         """What the objective makes of the instances, or of the same with another text."""
-        packed = self.packed if input_ids is None else replace(self.packed, input_ids=input_ids)
+        packed = self.packed
+        if input_ids is not None:
+            packed = replace(packed, input_ids=input_ids)
         return self.arm.objective.arrays_of(packed, self.arm.corpus.ids, PROBE_SEED, 0)
 
     @torch.no_grad()
     def states(self, model: str, stream: Arrays, layout: Layout | None = None) -> Tensor:
         """Hidden states [T, H] of one of the models on the ids of `stream`."""
-        ids = [
-            torch.from_numpy(stream[key]) for key in ("input_ids", "token_type_ids", "position_ids")
-        ]
-        return (
-            self.models[model].encoder(*ids, layout or to_torch(stream)["layout"]).sequence_output
+        if layout is None:
+            layout = to_torch(stream)["layout"]
+        output = self.models[model].encoder(
+            torch.from_numpy(stream["input_ids"]),
+            torch.from_numpy(stream["token_type_ids"]),
+            torch.from_numpy(stream["position_ids"]),
+            layout,
         )
+        return output.sequence_output
 
     @torch.no_grad()
     def predictions(self, model: str, arrays: Arrays) -> Tensor:
@@ -399,166 +510,230 @@ class Probe:
             return self.arm.objective.token.predictions(self.models, to_torch(arrays))[model]
 
     def other_ids(self, input_ids: I64, where: I64, round_number: int = 0) -> I64:
-        """A copy with another random token at each of the slots `where`: a piece of a word, where
-        there was one.
+        """A copy with another random token at each of the slots `where`.
+
+        A piece of a word stays a piece of a word.
         """
-        rng, vocab_size = (
-            np.random.default_rng([PROBE_SEED, round_number]),
-            self.arm.config.vocab_size,
-        )
-        changed, continues = input_ids.copy(), self.arm.corpus.ids.continues
-        kinds = np.zeros(vocab_size, dtype=bool) if continues is None else continues
-        for kind in (False, True):
-            members, own = np.flatnonzero(kinds == kind), where[kinds[input_ids[where]] == kind]
-            step = rng.integers(1, max(2, len(members)), len(own))
-            changed[own] = members[
-                (np.searchsorted(members, input_ids[own]) + step) % max(1, len(members))
-            ]
-        return changed
+        vocab_size = self.arm.config.vocab_size
+        is_piece = self.arm.corpus.ids.continues  # bool [V]
+        if is_piece is None:
+            is_piece = np.zeros(vocab_size, dtype=bool)
+        rng = np.random.default_rng([PROBE_SEED, round_number])
+        other = input_ids.copy()
+        for is_of_pieces in (False, True):
+            # Walk a random way around the ring of like tokens, never the whole way.
+            ring = np.flatnonzero(is_piece == is_of_pieces)
+            slots = where[is_piece[input_ids[where]] == is_of_pieces]
+            step = rng.integers(1, max(2, len(ring)), len(slots))
+            place = np.searchsorted(ring, input_ids[slots]) + step
+            other[slots] = ring[place % max(1, len(ring))]
+        return other
+
+
+def _probe_config(config: EncoderConfig) -> EncoderConfig:
+    """With large weights, and small where the encoder is large."""
+    config = replace(config, initializer_range=PROBE_INITIALIZER_RANGE)
+    if parameter_count(config) <= MAX_PARAMETERS:
+        return config
+    return replace(
+        config,
+        hidden_size=64,
+        num_attention_heads=2,
+        intermediate_size=128,
+        num_hidden_layers=min(config.num_hidden_layers, 2),
+        embedding_size=min(config.embedding_size, 64),
+        num_hidden_groups=min(config.num_hidden_groups, 2, config.num_hidden_layers),
+    )
 
 
 def check_visibility(arm: Arm) -> Iterator[Finding]:
-    """Left and right context, the predicted token itself, and the neighbours in the stream, of
-    every model.
+    """Left and right context, the predicted token itself, and the neighbours in the stream.
+
+    All of every model.
     """
     threads = torch.get_num_threads()
     # Products this small only make threads wait for each other, longest on a busy machine.
     torch.set_num_threads(1)
     try:
         probe = Probe.of(arm)
-        for sight in arm.objective.visibility(probe.packed, arm.corpus.ids, PROBE_SEED, 0):
-            yield check_context(probe, sight, f"{arm.name}, {sight.term}")
-            yield check_own_label(probe, sight, f"{arm.name}, {sight.term}")
+        for spec in arm.objective.visibility(probe.packed, arm.corpus.ids, PROBE_SEED, 0):
+            yield check_context(probe, spec, f"{arm.name}, {spec.term}")
+            yield check_own_label(probe, spec, f"{arm.name}, {spec.term}")
         yield check_neighbours(probe)
     finally:
         torch.set_num_threads(threads)
 
 
-def check_context(probe: Probe, sight: VisibilitySpec, name: str) -> Finding:
+def check_context(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
     """Change everything right of an instance's middle, then everything left of it."""
-    packed, arrays = probe.packed, probe.arrays()
+    packed = probe.packed
+    arrays = probe.arrays()
     is_left = packed.position_ids <= np.repeat(packed.lengths // 2, packed.width)
-    left, right = packed.is_real & is_left, packed.is_real & ~is_left
-    base = probe.states(sight.model, arrays)
+    left = packed.is_real & is_left  # bool [T]
+    right = packed.is_real & ~is_left
+    base = probe.states(spec.model, arrays)
 
-    def reached(touched: np.ndarray, looked_at: np.ndarray) -> np.ndarray:
-        other = arrays | {
-            "input_ids": probe.other_ids(arrays["input_ids"], np.flatnonzero(touched))
-        }
-        return changed(base, probe.states(sight.model, other))[looked_at]
+    def is_changed(touched: np.ndarray) -> np.ndarray:
+        """bool [T]: the states that change with the text of some slots."""
+        other = probe.other_ids(arrays["input_ids"], np.flatnonzero(touched))
+        return changed(base, probe.states(spec.model, arrays | {"input_ids": other}))
 
-    sees_right, sees_left, past_only = reached(right, left), reached(left, right), sight.past_only
-    figure = " and ".join(share(one.sum(), len(one)) for one in (sees_right, sees_left))
-    no_mask = (
-        "the causal mask is not applied: the arm would copy its labels. Look at is_causal and"
-        " attention"
-    )
-    causal = (
-        "a masked model reads both sides: is the encoder causal (config.is_causal) under this"
-        " objective?"
-    )
-    nothing = "attention reaches nothing: look at the attention kernel and its mask"
-    return finding(
-        "future",
-        name,
-        "sees the past only" if past_only else "sees both sides",
-        f"{figure} positions see what follows, and what precedes them",
-        (
-            past_only and bool(sees_right.any()),
+    sees_right = is_changed(right)[left]
+    sees_left = is_changed(left)[right]
+    of_right = share(sees_right.sum(), len(sees_right))
+    of_left = share(sees_left.sum(), len(sees_left))
+    good = "sees both sides"
+    if spec.past_only:
+        good = "sees the past only"
+    figure = f"{of_right} and {of_left} positions see what follows, and what precedes them"
+    cases = [
+        Case(
+            spec.past_only and bool(sees_right.any()),
             ERROR,
             "predicts left to right and sees the future",
-            no_mask,
+            "the causal mask is not applied: the arm would copy its labels. Look at is_causal and"
+            " attention",
         ),
-        (
-            not past_only and not sees_right.all(),
+        Case(
+            not spec.past_only and not sees_right.all(),
             ERROR,
             "does not see what follows a position",
-            causal,
+            "a masked model reads both sides: is the encoder causal (config.is_causal) under this"
+            " objective?",
         ),
-        (not sees_left.all(), ERROR, "does not see what precedes a position", nothing),
-    )
+        Case(
+            not sees_left.all(),
+            ERROR,
+            "does not see what precedes a position",
+            "attention reaches nothing: look at the attention kernel and its mask",
+        ),
+    ]
+    return first_finding("future", name, good, figure, *cases)
 
 
-def check_own_label(probe: Probe, sight: VisibilitySpec, name: str) -> Finding:
-    """Change a predicted token in the text: its prediction may change only where the objective
-    leaves it visible.
+def check_own_label(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
+    """Change a predicted token in the text.
+
+    Its prediction may change only where the objective leaves it visible.
     """
-    text, arrays = probe.packed.input_ids, probe.arrays()
-    labels = arrays["prediction_labels"]
-    if not len(labels) or not np.array_equal(text[np.minimum(sight.about, len(text) - 1)], labels):
-        what = f"{name}: predicts {'other tokens than the text has' if len(labels) else 'no token'}"
+    text = probe.packed.input_ids
+    labels = probe.arrays()["prediction_labels"]
+    has_labels_of_text = len(labels) > 0 and np.array_equal(
+        text[np.minimum(spec.about, len(text) - 1)], labels
+    )
+    if not has_labels_of_text:
+        predicted = "no token"
+        if len(labels):
+            predicted = "other tokens than the text has"
         remedy = (
             "look at the objective's arrays() and visibility(): a label is the text's token at its"
             " slot `about`"
         )
-        return Finding("own label", ERROR, what, share(0, len(labels)), remedy)
-    base, seen, tried = probe.predictions(sight.model, arrays), 0, 0
-    _, first, count = np.unique(
-        sight.about // probe.packed.width, return_index=True, return_counts=True
+        return Finding(
+            "own label", ERROR, f"{name}: predicts {predicted}", share(0, len(labels)), remedy
+        )
+    num_seen, num_tried = _count_seen_labels(probe, spec)
+    figure = (
+        f"{share(num_seen, num_tried)} predictions see their own label; the recipe leaves"
+        f" {100 * spec.own_share:.0f} %"
     )
+    case = Case(
+        num_seen / num_tried > spec.own_share + deviation(spec.own_share, num_tried),
+        ERROR,
+        "sees what it predicts",
+        "the label can be copied, so nothing is learnt: look at masking (or, left to right, the"
+        " causal mask)",
+    )
+    return first_finding("own label", name, "does not see what it predicts", figure, case)
+
+
+def _count_seen_labels(probe: Probe, spec: VisibilitySpec) -> tuple[int, int]:
+    """How many predictions change with their own label, and how many were tried."""
+    text = probe.packed.input_ids
+    base = probe.predictions(spec.model, probe.arrays())
+    # Predictions stand in the order of their instances: of each instance the first, and how many.
+    _, first, count = np.unique(
+        spec.about // probe.packed.width, return_index=True, return_counts=True
+    )
+    num_seen = 0
+    num_tried = 0
     for number in range(PICKS):
         # One prediction of each instance that has one left, none twice, spread over it.
         place = np.where(count > PICKS, number * count // PICKS, number)
-        if not len(picks := (first + place)[place < count]):
+        picks = (first + place)[place < count]
+        if not len(picks):
             break
-        altered = probe.arrays(probe.other_ids(text, sight.about[picks], number))
-        seen += int(changed(base[picks], probe.predictions(sight.model, altered)[picks]).sum())
-        tried += len(picks)
-    figure = (
-        share(seen, tried)
-        + f" predictions see their own label; the recipe leaves {100 * sight.own_share:.0f} %"
-    )
-    is_seen = seen / tried > sight.own_share + deviation(sight.own_share, tried)
-    remedy = (
-        "the label can be copied, so nothing is learnt: look at masking (or, left to right, the"
-        " causal mask)"
-    )
-    case = (is_seen, ERROR, "sees what it predicts", remedy)
-    return finding("own label", name, "does not see what it predicts", figure, case)
+        altered = probe.arrays(probe.other_ids(text, spec.about[picks], number))
+        predictions = probe.predictions(spec.model, altered)
+        num_seen += int(changed(base[picks], predictions[picks]).sum())
+        num_tried += len(picks)
+    return num_seen, num_tried
+
+
+@dataclass(frozen=True)
+class Form:
+    """Some sequences in one layout of the stream."""
+
+    stream: Arrays
+    layout: Layout
+    is_real: np.ndarray  # bool [T]: no padding
+    owner: np.ndarray  # [T]: number of the sequence
+
+
+def _forms(packed: PackedInstances) -> dict[str, Form]:
+    """The instances with and without their padding, some of them shortened."""
+    cut = np.arange(packed.num_instances) % 4 * (packed.lengths // 8)
+    lengths = np.maximum(2, packed.lengths - cut)
+    is_real = packed.position_ids < np.repeat(lengths, packed.width)
+    owner = np.repeat(np.arange(packed.num_instances), packed.width)
+    padded = {
+        "input_ids": packed.input_ids,
+        "token_type_ids": packed.token_type_ids,
+        "position_ids": packed.position_ids,
+    }
+    dense = {key: value[is_real] for key, value in padded.items()}
+    all_real = np.ones(int(is_real.sum()), bool)
+    return {
+        "padded instances": Form(padded, Layout.rectangle(lengths, packed.width), is_real, owner),
+        "packed sequences": Form(dense, Layout.ragged(lengths), all_real, owner[is_real]),
+    }
 
 
 def check_neighbours(probe: Probe) -> Finding:
-    """Change every second sequence of the stream, or all padding, and look at the others; in both
-    layouts.
+    """Change every second sequence of the stream, or all padding, and look at the others.
+
+    In both layouts.
     """
-    packed = probe.packed
-    lengths = np.maximum(
-        2, packed.lengths - np.arange(packed.num_instances) % 4 * (packed.lengths // 8)
-    )
-    real = packed.position_ids < np.repeat(lengths, packed.width)
-    instance = np.repeat(np.arange(packed.num_instances), packed.width)
-    whole = {key: getattr(packed, key) for key in ("input_ids", "token_type_ids", "position_ids")}
-    close = {key: value[real] for key, value in whole.items()}
-    forms = {
-        "padded instances": (whole, Layout.rectangle(lengths, packed.width), real, instance),
-        "packed sequences": (
-            close,
-            Layout.ragged(lengths),
-            np.ones(int(real.sum()), bool),
-            instance[real],
-        ),
-    }
-    leaks = dict.fromkeys(forms, 0)
-    for (form, (stream, layout, is_real, owner)), model in product(forms.items(), probe.models):
-        base = probe.states(model, stream, layout)
-        for touched in (owner % 2 == 1, ~is_real):
-            if len(where := np.flatnonzero(touched)):
-                other = stream | {"input_ids": probe.other_ids(stream["input_ids"], where)}
-                leaks[form] += int(
-                    changed(base, probe.states(model, other, layout))[is_real & ~touched].sum()
-                )
-    leaky = ", ".join(form for form, number in leaks.items() if number)
-    remedy = (
-        "attention ignores the layout: look at the kernel this machine takes (models/attention.py)"
-    )
+    forms = _forms(probe.packed)
+    leaks = {}
+    for name, form in forms.items():
+        leaks[name] = sum(_count_leaks(probe, model, form) for model in probe.models)
+    leaky = ", ".join(name for name, number in leaks.items() if number)
     figure = (
-        f"{sum(leaks.values())} slots of other sequences changed, of {packed.num_instances}"
-        f" {' and '.join(leaks)}"
+        f"{sum(leaks.values())} slots of other sequences changed, of"
+        f" {probe.packed.num_instances} {' and '.join(leaks)}"
     )
-    case = (bool(leaky), ERROR, f"sequences that share a batch see each other ({leaky})", remedy)
-    return finding(
-        "neighbours", probe.arm.name, "neighbours in a batch and padding are not seen", figure, case
+    case = Case(
+        bool(leaky),
+        ERROR,
+        f"sequences that share a batch see each other ({leaky})",
+        "attention ignores the layout: look at the kernel this machine takes (models/attention.py)",
     )
+    good = "neighbours in a batch and padding are not seen"
+    return first_finding("neighbours", probe.arm.name, good, figure, case)
+
+
+def _count_leaks(probe: Probe, model: str, form: Form) -> int:
+    """How many slots change with the text of other sequences, or of padding."""
+    base = probe.states(model, form.stream, form.layout)
+    num_leaks = 0
+    for touched in (form.owner % 2 == 1, ~form.is_real):
+        if not touched.any():
+            continue
+        other = probe.other_ids(form.stream["input_ids"], np.flatnonzero(touched))
+        states = probe.states(model, form.stream | {"input_ids": other}, form.layout)
+        num_leaks += int(changed(base, states)[form.is_real & ~touched].sum())
+    return num_leaks
 
 
 def changed(before: Tensor, after: Tensor) -> np.ndarray:

@@ -1,5 +1,4 @@
-"""The corpus: token ids, unknown tokens, duplicates, held-out text that is trained on; and where
-text stands in it.
+"""The corpus: its token ids, unknown tokens and duplicates, and where text stands in it.
 
 Stretches of tokens are found by 64-bit hashes of n-grams in one pass over the shards. Memory is one
 block and one entry a wanted n-gram. A bit table lets through few positions; those are compared with
@@ -10,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from clozelab.checks.subject import ERROR, WARNING, Finding, finding, share
+from clozelab.checks.subject import ERROR, WARNING, Case, Finding, first_finding, share
 from clozelab.corpus.encoding import WARNED_UNKNOWN_SHARE
 from clozelab.corpus.shards import TokenShards
 from clozelab.planning.jobs import Corpus
@@ -26,10 +26,12 @@ _MULTIPLIER = 0x9E3779B97F4A7C15
 _FILTER_BITS = 22
 # the share of [UNK] that is an error here, before anybody has waited for anything
 MANY_UNKNOWN = 0.2
-MAX_DUPLICATE_DOCUMENTS, MANY_DUPLICATE_DOCUMENTS = 0.01, 0.2
+MAX_DUPLICATE_DOCUMENTS = 0.01
+MANY_DUPLICATE_DOCUMENTS = 0.2
 MAX_DUPLICATE_SENTENCES = 0.3
 # of held-out sentences, trained on word for word: a warning and an error
-MAX_OVERLAP, MANY_OVERLAP = 0.05, 0.5
+MAX_OVERLAP = 0.05
+MANY_OVERLAP = 0.5
 LONG_SENTENCE_TOKENS = 12  # shorter sentences repeat in any text
 MAX_HASHED_TOKENS = 200_000_000
 _BLOCK_SENTENCES = 1 << 17
@@ -38,23 +40,23 @@ _PLACES = 4096
 
 def check_vocabulary(corpus: Corpus, index: NgramIndex) -> Iterator[Finding]:
     """Every id in the shards belongs to the vocabulary, and few tokens are unknown."""
-    size, sizes = corpus.ids.vocab_size, {corpus.train.vocab_size, corpus.validation.vocab_size}
-    figure = (
-        f"largest id {index.largest_id:,}, {size:,} entries; shards made with"
-        f" {', '.join(map(str, sizes))}"
+    size = corpus.ids.vocab_size
+    sizes_of_shards = {corpus.train.vocab_size, corpus.validation.vocab_size}
+    remedy = (
+        f"delete the prepared corpus {corpus.name} and prepare it again with its own vocabulary"
     )
-    again = f"delete the prepared corpus {corpus.name} and prepare it again with its own vocabulary"
-    yield finding(
+    yield first_finding(
         "vocabulary",
         corpus.name,
         "all ids are the vocabulary's",
-        figure,
-        (index.largest_id >= size, ERROR, "the shards hold ids beyond the vocabulary", again),
-        (
-            sizes != {size},
+        f"largest id {index.largest_id:,}, {size:,} entries; shards made with"
+        f" {', '.join(map(str, sizes_of_shards))}",
+        Case(index.largest_id >= size, ERROR, "the shards hold ids beyond the vocabulary", remedy),
+        Case(
+            sizes_of_shards != {size},
             ERROR,
             "shards were made with another vocabulary than the tokenizer's",
-            again,
+            remedy,
         ),
     )
     yield unknown_tokens(corpus.name, index.num_unknown, index.num_searched)
@@ -62,107 +64,135 @@ def check_vocabulary(corpus: Corpus, index: NgramIndex) -> Iterator[Finding]:
 
 def unknown_tokens(name: str, unknown: int, tokens: int) -> Finding:
     """Of a corpus, or of a task's text."""
-    part, figure = unknown / max(1, tokens), share(unknown, tokens) + " [UNK]"
-    level = ERROR if part > MANY_UNKNOWN else WARNING
-    remedy = (
+    unknown_share = unknown / max(1, tokens)
+    level = WARNING
+    if unknown_share > MANY_UNKNOWN:
+        level = ERROR
+    case = Case(
+        unknown_share > WARNED_UNKNOWN_SHARE,
+        level,
+        "many tokens are [UNK]",
         "does the vocabulary fit language and case? See tokenizer.lowercase and"
-        " tokenizer.vocab_file"
+        " tokenizer.vocab_file",
     )
-    many = (part > WARNED_UNKNOWN_SHARE, level, "many tokens are [UNK]", remedy)
-    return finding("unknown tokens", name, "the vocabulary knows the text", figure, many)
+    figure = f"{share(unknown, tokens)} [UNK]"
+    return first_finding("unknown tokens", name, "the vocabulary knows the text", figure, case)
 
 
 def check_duplicates(corpus: Corpus) -> Iterator[Finding]:
-    """Documents and sentences that stand twice in training; held-out sentences that are trained
-    on.
-    """
-    known_sentences, known_documents, is_long = hash_split(corpus.train)
-    # Sorted, since numpy's hash table misses the cache at every entry.
-    ordered = [np.sort(hashes) for hashes in (known_documents, known_sentences[is_long])]
-    documents, sentences = (int(np.count_nonzero(one[1:] == one[:-1])) for one in ordered)
-    num_documents, num_long = len(known_documents), int(is_long.sum())
-    level = ERROR if documents > MANY_DUPLICATE_DOCUMENTS * num_documents else WARNING
-    copies = (
-        "remove the copies (prepare drops exact ones): they weigh double, and an epoch is shorter"
-        " than it seems"
-    )
-    boilerplate = "boilerplate? Remove it, or documents that differ in little"
-    yield finding(
+    """Text that stands twice in training, and held-out sentences that are trained on."""
+    train = hash_split(corpus.train)
+    yield _check_repetitions(corpus.name, train)
+    yield _check_held_out(corpus.name, train, hash_split(corpus.validation))
+
+
+def _check_repetitions(name: str, train: SplitHashes) -> Finding:
+    long_sentences = train.sentences[train.is_long]
+    documents = _count_copies(train.documents)
+    sentences = _count_copies(long_sentences)
+    num_documents = len(train.documents)
+    num_sentences = len(long_sentences)
+    level = WARNING
+    if documents > MANY_DUPLICATE_DOCUMENTS * num_documents:
+        level = ERROR
+    of_documents = share(documents, num_documents)
+    of_sentences = share(sentences, num_sentences)
+    return first_finding(
         "duplicates",
-        corpus.name,
+        name,
         "few repetitions",
-        f"documents {share(documents, num_documents)}, sentences {share(sentences, num_long)}",
-        (
+        f"documents {of_documents}, sentences {of_sentences}",
+        Case(
             documents > MAX_DUPLICATE_DOCUMENTS * num_documents,
             level,
             "whole documents are repeated",
-            copies,
+            "remove the copies (prepare drops exact ones): they weigh double, and an epoch is"
+            " shorter than it seems",
         ),
-        (
-            sentences > MAX_DUPLICATE_SENTENCES * num_long,
+        Case(
+            sentences > MAX_DUPLICATE_SENTENCES * num_sentences,
             WARNING,
             "sentences are repeated",
-            boilerplate,
+            "boilerplate? Remove it, or documents that differ in little",
         ),
     )
-    held_out, _, is_long = hash_split(corpus.validation)
-    known = np.isin(held_out[is_long], known_sentences)
-    part = float(known.mean()) if len(known) else 0.0
-    remedy = (
-        "the held-out loss flatters the model: remove near-copies of documents, or hold out another"
-        " source"
-    )
-    level = ERROR if part > MANY_OVERLAP else WARNING
-    yield finding(
-        "held out",
-        corpus.name,
-        "held-out text is not trained on",
-        share(known.sum(), len(known)) + " sentences",
-        (part > MAX_OVERLAP, level, "held-out text is trained on, word for word", remedy),
-    )
 
 
-def hash_split(shards: TokenShards) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """64 bits of each sentence and document, and which sentences are long; of a corpus that is too
-    large its first.
-    """
-    offsets, bounds = np.asarray(shards.sentence_offsets), np.asarray(shards.document_offsets)
-    num_documents = max(
-        1, int(np.searchsorted(offsets[bounds], MAX_HASHED_TOKENS, side="right")) - 1
+def _count_copies(hashes: np.ndarray) -> int:
+    # Sorted, since numpy's hash table misses the cache at every entry.
+    ordered = np.sort(hashes)
+    return int(np.count_nonzero(ordered[1:] == ordered[:-1]))
+
+
+def _check_held_out(name: str, train: SplitHashes, held_out: SplitHashes) -> Finding:
+    is_trained_on = np.isin(held_out.sentences[held_out.is_long], train.sentences)
+    overlap = 0.0
+    if len(is_trained_on):
+        overlap = float(is_trained_on.mean())
+    level = WARNING
+    if overlap > MANY_OVERLAP:
+        level = ERROR
+    case = Case(
+        overlap > MAX_OVERLAP,
+        level,
+        "held-out text is trained on, word for word",
+        "the held-out loss flatters the model: remove near-copies of documents, or hold out"
+        " another source",
     )
-    bounds = bounds[: num_documents + 1]
+    figure = f"{share(is_trained_on.sum(), len(is_trained_on))} sentences"
+    return first_finding("held out", name, "held-out text is not trained on", figure, case)
+
+
+class SplitHashes(NamedTuple):
+    """64 bits of each sentence and document of a split."""
+
+    sentences: np.ndarray  # uint64
+    documents: np.ndarray  # uint64
+    is_long: np.ndarray  # bool, of each sentence
+
+
+def hash_split(shards: TokenShards) -> SplitHashes:
+    """Hash a split; of one that is too large its first documents."""
+    offsets = np.asarray(shards.sentence_offsets)
+    bounds = np.asarray(shards.document_offsets)
+    num_hashed = int(np.searchsorted(offsets[bounds], MAX_HASHED_TOKENS, side="right")) - 1
+    bounds = bounds[: max(1, num_hashed) + 1]
     offsets = offsets[: bounds[-1] + 1]
-    odd = np.random.default_rng(0).integers(0, 1 << 63, _PLACES, dtype=np.uint64) * np.uint64(
-        2
-    ) + np.uint64(1)
-    parts = []
+    # One odd multiplier for each place in a sentence, 2 n + 1.
+    odd = np.random.default_rng(0).integers(0, 1 << 63, _PLACES, dtype=np.uint64)
+    odd = odd * np.uint64(2) + np.uint64(1)
+    blocks = []
     for low in range(0, len(offsets) - 1, _BLOCK_SENTENCES):
         cut = offsets[low : low + _BLOCK_SENTENCES + 1]
         ids = shards.tokens[int(cut[0]) : int(cut[-1])].astype(np.uint64)
-        parts.append(_sums(ids + np.uint64(1), cut - cut[0], odd))
-    sentences = np.concatenate(parts)
-    return sentences, _sums(sentences, bounds, odd), np.diff(offsets) >= LONG_SENTENCE_TOKENS
+        blocks.append(_sums(ids + np.uint64(1), cut - cut[0], odd))
+    sentences = np.concatenate(blocks)
+    documents = _sums(sentences, bounds, odd)
+    return SplitHashes(sentences, documents, np.diff(offsets) >= LONG_SENTENCE_TOKENS)
 
 
 def _sums(values: np.ndarray, offsets: np.ndarray, odd: np.ndarray) -> np.ndarray:
-    """uint64 [len(offsets) - 1]: of each range, the sum of value times a multiplier for its place
-    in the range.
+    """Hash each range of some values, uint64 [len(offsets) - 1].
+
+    It is the sum of value times a multiplier for its place in the range, mixed with the length.
     """
     lengths = np.diff(offsets)
+    # offsets [0, 3, 5]: places 0 1 2 0 1
     place = np.arange(len(values)) - np.repeat(offsets[:-1], lengths)
     with np.errstate(over="ignore"):
         mixed = (values ^ (values >> np.uint64(29))) * odd[place % _PLACES]
         sums = np.add.reduceat(mixed, offsets[:-1])
-        return (sums ^ (sums >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93) + lengths.astype(
-            np.uint64
-        )
+        sums = (sums ^ (sums >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+        return sums + lengths.astype(np.uint64)
 
 
 def ngram_hashes(ids: np.ndarray) -> np.ndarray:
-    """uint64 [..., n - NGRAM + 1]: one hash of each n-gram along the last axis; a polynomial in the
-    ids, mod 2^64.
+    """One hash of each n-gram along the last axis, uint64 [..., n - NGRAM + 1].
+
+    It is a polynomial in the ids, mod 2^64.
     """
     hashes = ids.astype(np.uint64) + np.uint64(1)
+    # Hashes of 1 token make those of 2, these of 4, these of 8.
     with np.errstate(over="ignore"):
         for width in (1, 2, 4):
             power = np.uint64(pow(_MULTIPLIER, width, 1 << 64))
@@ -191,44 +221,78 @@ class NgramIndex:
         return self.counts[np.searchsorted(self.hashes, hashes)] > 0
 
     def only_position(self, hashes: np.ndarray) -> np.ndarray:
-        """Where an n-gram stands that stands there once; -1 for any other, and for hash 0
-        (none).
+        """Where an n-gram stands that stands there once.
+
+        It is -1 for any other, and for hash 0 (none).
         """
         place = np.searchsorted(self.hashes, hashes)
         return np.where((self.counts[place] == 1) & (hashes != 0), self.positions[place], -1)
 
 
 def search(shards: TokenShards, wanted: Sequence[np.ndarray], unk_id: int) -> NgramIndex:
-    """One pass over the tokens of a split. `wanted` uint64 each, of any length, in any order."""
+    """One pass over the tokens of a split.
+
+    Args:
+        shards: of the split; of a very large one every second, third, ... block is searched.
+        wanted: hashes of n-grams, uint64 arrays of any length, in any order.
+        unk_id: of [UNK].
+    """
     hashes = np.unique(np.concatenate([np.zeros(1, dtype=np.uint64), *wanted]))
-    counts, positions = (
-        np.zeros(len(hashes), dtype=np.int64),
-        np.full(len(hashes), -1, dtype=np.int64),
-    )
-    bits = max(_FILTER_BITS, len(hashes).bit_length() + 6)
-    shift = np.uint64(64 - bits)
-    table = np.zeros(1 << bits, dtype=bool)
-    table[_spread(hashes) >> shift] = True
+    table = NgramTable(hashes)
     stride = -(-shards.num_tokens // MAX_SEARCHED_TOKENS)
-    searched = largest = unknown = 0
+    num_searched = 0
+    largest_id = 0
+    num_unknown = 0
+    # A block ends with the first tokens of the next one, which are counted there.
     for number, (start, block) in enumerate(shards.tokens.blocks(BLOCK_TOKENS, NGRAM - 1)):
         if number % stride or not len(block):
             continue
-        own = block[:BLOCK_TOKENS]
-        searched, largest = searched + len(own), max(largest, int(own.max()))
-        unknown += int(np.count_nonzero(own == unk_id))
-        if len(block) < NGRAM:
-            continue
-        found = ngram_hashes(block)
-        near = np.flatnonzero(table[_spread(found) >> shift])
-        place = np.searchsorted(hashes, found[near])
-        hit = hashes[np.minimum(place, len(hashes) - 1)] == found[near]
-        place, near = place[hit], near[hit]
-        np.add.at(counts, place, 1)
-        first, at = np.unique(place, return_index=True)
-        new = positions[first] < 0
-        positions[first[new]] = start + near[at[new]]
-    return NgramIndex(hashes, counts, positions, searched, shards.num_tokens, largest, unknown)
+        tokens = block[:BLOCK_TOKENS]
+        num_searched += len(tokens)
+        largest_id = max(largest_id, int(tokens.max()))
+        num_unknown += int(np.count_nonzero(tokens == unk_id))
+        if len(block) >= NGRAM:
+            table.count(ngram_hashes(block), start)
+    return NgramIndex(
+        hashes=hashes,
+        counts=table.counts,
+        positions=table.positions,
+        num_searched=num_searched,
+        num_tokens=shards.num_tokens,
+        largest_id=largest_id,
+        num_unknown=num_unknown,
+    )
+
+
+class NgramTable:
+    """How often wanted n-grams have been seen, and where first.
+
+    Args:
+        hashes: uint64 [U], sorted.
+    """
+
+    def __init__(self, hashes: np.ndarray) -> None:
+        self.hashes = hashes
+        self.counts = np.zeros(len(hashes), dtype=np.int64)
+        self.positions = np.full(len(hashes), -1, dtype=np.int64)
+        # By its first bits, a hash that is not in this table is none of the wanted ones.
+        bits = max(_FILTER_BITS, len(hashes).bit_length() + 6)
+        self._shift = np.uint64(64 - bits)
+        self._filter = np.zeros(1 << bits, dtype=bool)
+        self._filter[_spread(hashes) >> self._shift] = True
+
+    def count(self, hashes: np.ndarray, start: int) -> None:
+        """Add the n-grams that begin at the positions from `start` on."""
+        near = np.flatnonzero(self._filter[_spread(hashes) >> self._shift])
+        place = np.searchsorted(self.hashes, hashes[near])
+        is_hit = self.hashes[np.minimum(place, len(self.hashes) - 1)] == hashes[near]
+        place = place[is_hit]
+        near = near[is_hit]
+        np.add.at(self.counts, place, 1)
+        # Of n-grams that are new, the first position in this block.
+        hit, first = np.unique(place, return_index=True)
+        is_new = self.positions[hit] < 0
+        self.positions[hit[is_new]] = start + near[first[is_new]]
 
 
 def _spread(hashes: np.ndarray) -> np.ndarray:

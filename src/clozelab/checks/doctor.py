@@ -1,5 +1,4 @@
-"""What `clozelab doctor` finds: of this machine, what it can do and which way the project takes on
-it.
+"""What `clozelab doctor` finds: of this machine, what it can do and which way is taken on it.
 
 Of an experiment every check, in the order in which they are told: what it needs, its corpora, arms
 and tasks.
@@ -8,7 +7,7 @@ and tasks.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,8 +23,9 @@ from clozelab.checks.arms import (
     sample_pairs,
 )
 from clozelab.checks.corpus import check_duplicates, check_vocabulary, search
-from clozelab.checks.subject import ERROR, OK, WARNING, Finding, Subject, finding
+from clozelab.checks.subject import ERROR, OK, WARNING, Case, Finding, Subject, first_finding
 from clozelab.checks.tasks import (
+    TextSample,
     check_canary,
     check_contamination,
     check_labels,
@@ -52,74 +52,100 @@ DISK_MARGIN = 1.2
 LONG_SECONDS = 86_400.0  # nobody starts a day by mistake without being told
 
 
+TASK_CHECKS = {"labels": check_labels, "label map": check_canary, "unknown tokens": check_text}
+
+
 def examine(subject: Subject) -> Iterator[Finding]:
-    """Every finding about an experiment; a check that fails itself is an error of its own name,
-    never silence.
+    """Every finding about an experiment.
+
+    A check that fails itself is an error of its own name, never silence.
     """
-    for what, why in subject.refusals:
-        yield Finding("settings", ERROR, f"{what}: {why}", "", "the same would stop the run")
-    for name in subject.unprepared:
-        remedy = "run the prepare stage first; until then instances are checked on made-up text"
-        yield Finding(
-            "corpus", WARNING, f"{name}: not prepared yet, so its text is not checked", "", remedy
-        )
-    yield from subject.noticed
+    yield from _composing_findings(subject)
     for arm in subject.arms:
         yield from check_schedule(arm)
-    sound = [one for arm in subject.arms for one in arm.by_objective()]
-    for corpus in subject.corpora:
-        found = list(
-            _tried("corpus", corpus.name, partial(_examine_corpus, subject, corpus, sound))
-        )
-        yield from found
-        # What reads instances cannot be asked where ids are impossible.
-        if any(one.check in ("corpus", "vocabulary") and one.level == ERROR for one in found):
-            sound = [arm for arm in sound if arm.corpus is not corpus]
+
+    sound = yield from _examine_corpora(subject)
     for arm in sound:
         yield from _tried("future", arm.name, partial(check_visibility, arm))
         yield from _tried("masks", arm.name, partial(check_masks, arm))
+        # Pairs of a prepared corpus were looked at with the corpus.
         if arm.corpus.tokenizer is None:
             yield from _tried("pairs", arm.name, partial(check_pairs, arm))
     for task in subject.tasks:
-        for name, check in (
-            ("labels", check_labels),
-            ("label map", check_canary),
-            ("unknown tokens", check_text),
-        ):
-            yield from _tried(name, task.name, partial(check, task))
+        for name, check_task in TASK_CHECKS.items():
+            yield from _tried(name, task.name, partial(check_task, task))
     yield check_disk(subject)
     yield from check_time(subject)
 
 
+def _examine_corpora(subject: Subject) -> Generator[Finding, None, list[Arm]]:
+    """Findings about the corpora; returns the arms whose instances can be read."""
+    arms: list[Arm] = []
+    for arm in subject.arms:
+        arms += arm.by_objective()
+    for corpus in subject.corpora:
+        check = partial(_examine_corpus, subject, corpus, arms)
+        is_readable = True
+        for finding in _tried("corpus", corpus.name, check):
+            yield finding
+            # What reads instances cannot be asked where ids are impossible.
+            if finding.check in ("corpus", "vocabulary") and finding.level == ERROR:
+                is_readable = False
+        if not is_readable:
+            arms = [arm for arm in arms if arm.corpus is not corpus]
+    return arms
+
+
+def _composing_findings(subject: Subject) -> Iterator[Finding]:
+    """What composing the experiment has shown already."""
+    for name, reason in subject.refusals:
+        yield Finding("settings", ERROR, f"{name}: {reason}", "", "the same would stop the run")
+    for name in subject.unprepared:
+        yield Finding(
+            "corpus",
+            WARNING,
+            f"{name}: not prepared yet, so its text is not checked",
+            "",
+            "run the prepare stage first; until then instances are checked on made-up text",
+        )
+    yield from subject.noticed
+
+
 def _examine_corpus(subject: Subject, corpus: Corpus, arms: list[Arm]) -> Iterator[Finding]:
     """One pass over the corpus for everything that wants to know where something stands."""
-    pairs = [
-        (arm, sampled)
-        for arm in arms
-        if arm.corpus is corpus and (sampled := sample_pairs(arm)) is not None
-    ]
-    texts = [sampled for task in subject.tasks for sampled in sample_texts(task, corpus)]
-    wanted = [part for _, one in pairs for part in (one.a_hash, one.b_hash)] + [
-        one.hashes for one in texts
-    ]
+    wanted = []
+    pair_samples = []
+    for arm in arms:
+        if arm.corpus is not corpus:
+            continue
+        pairs = sample_pairs(arm)
+        if pairs is not None:
+            pair_samples.append((arm, pairs))
+            wanted += [pairs.a_hash, pairs.b_hash]
+    text_samples: list[TextSample] = []
+    for task in subject.tasks:
+        text_samples += sample_texts(task, corpus)
+    wanted += [sample.hashes for sample in text_samples]
+
     index = search(corpus.train, wanted, corpus.unk_id)
     yield from check_vocabulary(corpus, index)
     yield from check_duplicates(corpus)
-    for arm, sampled in pairs:
-        yield from check_pairs(arm, sampled, index)
-    for text in texts:
-        yield check_contamination(text, corpus, index)
+    for arm, pairs in pair_samples:
+        yield from check_pairs(arm, pairs, index)
+    for sample in text_samples:
+        yield check_contamination(sample, corpus, index)
 
 
 def _tried(check: str, name: str, run: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """The findings of a check; an error of its name where it fails itself."""
     try:
         yield from run()
     except (ValueError, IndexError, RuntimeError) as error:
-        what = f"{name}: the check could not be run: {' '.join(str(error).split())[:200]}"
+        reason = " ".join(str(error).split())[:200]
         yield Finding(
             check,
             ERROR,
-            what,
+            f"{name}: the check could not be run: {reason}",
             type(error).__name__,
             "see the message; the same would have stopped the run",
         )
@@ -128,67 +154,77 @@ def _tried(check: str, name: str, run: Callable[[], Iterator[Finding]]) -> Itera
 def check_disk(subject: Subject) -> Finding:
     """Free space against what all runs leave, and one checkpoint more while it is written."""
     budget = subject.budget
-    largest = max((arm.checkpoint_bytes for arm in subject.arms), default=0)
-    wanted = DISK_MARGIN * (max(0, budget.run_bytes - budget.used_bytes) + largest)
+    largest_checkpoint = max((arm.checkpoint_bytes for arm in subject.arms), default=0)
+    left = max(0, budget.run_bytes - budget.used_bytes)
+    wanted = DISK_MARGIN * (left + largest_checkpoint)
     figure = f"{filesize.decimal(int(wanted))} wanted, {filesize.decimal(budget.free_bytes)} free"
-    fix = "free space, or set runs_dir to a larger disk"
-    full = (
+    case = Case(
         budget.free_bytes < wanted,
         ERROR,
         "the disk cannot hold the checkpoints of all runs",
-        fix,
+        "free space, or set runs_dir to a larger disk",
     )
-    return finding("disk", budget.folder, "the disk holds all runs", figure, full)
+    return first_finding("disk", budget.folder, "the disk holds all runs", figure, case)
 
 
 def check_time(subject: Subject) -> Iterator[Finding]:
     """Hours of what is left, by the speeds that the planner has measured."""
-
-    def hours(seconds: float) -> str:
-        return (
-            f"{seconds / 3600:,.1f} h"
-            if seconds < LONG_SECONDS
-            else f"{seconds / 86_400:,.1f} days"
-        )
-
-    stages, name = subject.budget.stages, subject.experiment
+    stages = subject.budget.stages
     if not subject.arms and not stages:
         return
-    said = [f"{stage} {hours(seconds)}" for stage, seconds in stages.items() if seconds is not None]
-    unknown = [stage for stage, seconds in stages.items() if seconds is None]
+    times = []
+    unknown = []
+    total = 0.0
+    for stage, seconds in stages.items():
+        if seconds is None:
+            unknown.append(stage)
+        else:
+            times.append(f"{stage} {_hours(seconds)}")
+            total += seconds
     if unknown or not stages:
-        said.append(
-            f"{' and '.join(unknown) or 'all'}: no speed is known here yet (clozelab plan"
-            " measures it)"
-        )
+        of_stages = "all"
+        if unknown:
+            of_stages = " and ".join(unknown)
+        times.append(f"{of_stages}: no speed is known here yet (clozelab plan measures it)")
+    what = "; ".join(times)
     tokens = sum(arm.count * arm.tokens for arm in subject.arms)
-    figure = (
-        f"{tokens / 1e6:,.1f} M tokens in {sum(arm.count for arm in subject.arms)} pre-training"
-        " runs"
+    num_runs = sum(arm.count for arm in subject.arms)
+    remedy = "fewer seeds or tokens"
+    if subject.experiment:
+        remedy = f"clozelab plan {subject.experiment} budget=TIME says what a budget affords"
+    yield first_finding(
+        "time",
+        "what is left takes",
+        what,
+        f"{tokens / 1e6:,.1f} M tokens in {num_runs} pre-training runs",
+        Case(total > LONG_SECONDS, WARNING, what, remedy),
     )
-    is_long = sum(seconds or 0.0 for seconds in stages.values()) > LONG_SECONDS
-    fix = (
-        f"clozelab plan {name} budget=TIME says what a budget affords"
-        if name
-        else "fewer seeds or tokens"
-    )
-    what = "; ".join(said)
-    yield finding("time", "what is left takes", what, figure, (is_long, WARNING, what, fix))
+
+
+def _hours(seconds: float) -> str:
+    if seconds < LONG_SECONDS:
+        return f"{seconds / 3600:,.1f} h"
+    return f"{seconds / 86_400:,.1f} days"
 
 
 def print_findings(findings: Sequence[Finding], console: Console, *, shows_all: bool) -> None:
     """How many are well; then what is not, with its remedy, or (`shows_all`) one line a finding."""
-    order, lines = (OK, WARNING, ERROR), []
-    counts = Counter(one.level for one in findings)
-    shown = [one for one in findings if shows_all or one.level != OK]
-    more = "" if shows_all else " (--all shows each)"
-    console.print("[bold]not ready[/]:" if counts[ERROR] else "[bold]ready[/]:", end=" ")
-    console.print(
-        f"{', '.join(f'{counts[level]} {level}' for level in order if counts[level])}{more}"
+    counts = Counter(finding.level for finding in findings)
+    title = "[bold]ready[/]:"
+    if counts[ERROR]:
+        title = "[bold]not ready[/]:"
+    numbers = ", ".join(
+        f"{counts[level]} {level}" for level in (OK, WARNING, ERROR) if counts[level]
     )
-    for one in sorted(shown, key=lambda one: -order.index(one.level)):  # what is worst first
-        lines.append([one.check, one.level, one.what, one.figure])
-        lines += [["", "", f"-> {one.remedy}", ""]] if one.remedy else []
+    if not shows_all:
+        numbers += " (--all shows each)"
+    console.print(title, end=" ")
+    console.print(numbers)
+
+    lines = []
+    for level in (ERROR, WARNING, OK):  # what is worst first
+        if level != OK or shows_all:
+            lines += _finding_lines(findings, level)
     headings = [
         Heading("check"),
         Heading("result"),
@@ -197,6 +233,17 @@ def print_findings(findings: Sequence[Finding], console: Console, *, shows_all: 
     ]
     if lines:
         console.print(make_table(headings, lines, console.width))
+
+
+def _finding_lines(findings: Sequence[Finding], level: str) -> list[list[str]]:
+    """Those of one level; a remedy has a line of its own."""
+    lines = []
+    for finding in findings:
+        if finding.level == level:
+            lines.append([finding.check, level, finding.what, finding.figure])
+            if finding.remedy:
+                lines.append(["", "", f"-> {finding.remedy}", ""])
+    return lines
 
 
 @dataclass(frozen=True)
@@ -209,32 +256,26 @@ class Fact:
 
 def look_at_machine(*, cores: int, allocator_tuned: bool) -> Iterator[Fact]:
     """Facts in the order in which they are shown."""
+    yield from _ceilings()
+    yield from chosen_path(cores, allocator_tuned)
+    yield from gpu_facts()
+
+
+def _ceilings() -> Iterator[Fact]:
+    """How fast the processor's matrix products are."""
     cpu = torch.device("cpu")
-    yield Fact(
-        "ceilings",
-        "matmul fp32",
-        flops(matmul_ceiling("32-true", cpu, MEASURE_SECONDS)),
-        "default library",
-    )
-    with onednn_fp32() as there:
-        if there:
+    rate = flops(matmul_ceiling("32-true", cpu, MEASURE_SECONDS))
+    yield Fact("ceilings", "matmul fp32", rate, "default library")
+    with onednn_fp32() as is_available:
+        if is_available:
             rate = flops(matmul_ceiling("32-true", cpu, MEASURE_SECONDS))
             yield Fact("ceilings", "matmul fp32, oneDNN", rate, "fp32_precision = 'bf16'")
     if multiplies_bf16("cpu"):
-        yield Fact(
-            "ceilings",
-            "matmul bf16",
-            flops(matmul_ceiling("bf16-mixed", cpu, MEASURE_SECONDS)),
-        )
+        rate = flops(matmul_ceiling("bf16-mixed", cpu, MEASURE_SECONDS))
+        yield Fact("ceilings", "matmul bf16", rate)
     else:
-        yield Fact(
-            "ceilings",
-            "matmul bf16",
-            "emulated",
-            "this processor has no bf16 products: fp32 is faster",
-        )
-    yield from chosen_path(cores, allocator_tuned)
-    yield from gpu_facts()
+        note = "this processor has no bf16 products: fp32 is faster"
+        yield Fact("ceilings", "matmul bf16", "emulated", note)
 
 
 def chosen_path(cores: int, allocator_tuned: bool) -> Iterator[Fact]:
@@ -259,12 +300,11 @@ def chosen_path(cores: int, allocator_tuned: bool) -> Iterator[Fact]:
         str(torch.get_num_threads()),
         f"{cores} usable cores; trainer.threads sets them",
     )
-    note = (
-        "glibc keeps freed memory"
-        if allocator_tuned
-        else "no glibc here: freed memory goes back to the system"
-    )
-    yield Fact("path", "allocator", "tuned" if allocator_tuned else "the system's", note)
+    if allocator_tuned:
+        yield Fact("path", "allocator", "tuned", "glibc keeps freed memory")
+    else:
+        note = "no glibc here: freed memory goes back to the system"
+        yield Fact("path", "allocator", "the system's", note)
     yield Fact(
         "path",
         "attention on the CPU",
@@ -276,73 +316,81 @@ def chosen_path(cores: int, allocator_tuned: bool) -> Iterator[Fact]:
 def gpu_facts() -> Iterator[Fact]:
     """Name, ceiling, precision and kernels of each GPU; one line where there is none."""
     if not torch.cuda.is_available():
-        build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU-only build"
+        build = "a CPU-only build"
+        if torch.version.cuda:
+            build = f"built for CUDA {torch.version.cuda}"
         yield Fact("GPU", "none", f"torch {torch.__version__} sees none", build)
         return
     for number in range(torch.cuda.device_count()):
         memory = torch.cuda.get_device_properties(number).total_memory
-        yield Fact(
-            "GPU", f"cuda:{number}", torch.cuda.get_device_name(number), f"{memory / 2**30:.0f} GiB"
-        )
-    yield Fact(
-        "GPU",
-        "matmul bf16",
-        flops(matmul_ceiling("bf16-mixed", torch.device("cuda"), MEASURE_SECONDS)),
-    )
-    yield Fact(
-        "GPU", "precision", choose_precision("auto", "gpu"), "trainer=gpu with precision auto"
-    )
+        name = torch.cuda.get_device_name(number)
+        yield Fact("GPU", f"cuda:{number}", name, f"{memory / 2**30:.0f} GiB")
+    rate = flops(matmul_ceiling("bf16-mixed", torch.device("cuda"), MEASURE_SECONDS))
+    yield Fact("GPU", "matmul bf16", rate)
+    precision = choose_precision("auto", "gpu")
+    yield Fact("GPU", "precision", precision, "trainer=gpu with precision auto")
+    yield _varlen_fact()
+
+
+def _varlen_fact() -> Fact:
+    """Whether the ragged kernel of the GPU is there, and right."""
+    name = "variable-length attention"
+    advice = "do not fine-tune on this GPU in bf16"
     try:
         error = varlen_error()
     except (RuntimeError, NotImplementedError) as problem:
-        answer = (
-            "fails",
-            f"{' '.join(str(problem).split())[:200]}: do not fine-tune on this GPU in bf16",
-        )
-    else:
-        off_by = f"differs from one sequence at a time by {error or 0.0:.1e}"
-        if error is None:
-            answer = (
-                "not available",
-                "torch has it from 2.10 on, for Ampere or newer; ragged batches: sorted groups",
-            )
-        elif not error <= MAX_BF16_ERROR:
-            answer = ("wrong", f"{off_by}: do not fine-tune on this GPU in bf16")
-        else:
-            answer = ("works", off_by)
-    yield Fact("GPU", "variable-length attention", *answer)
+        reason = " ".join(str(problem).split())[:200]
+        return Fact("GPU", name, "fails", f"{reason}: {advice}")
+    if error is None:
+        note = "torch has it from 2.10 on, for Ampere or newer; ragged batches: sorted groups"
+        return Fact("GPU", name, "not available", note)
+    difference = f"differs from one sequence at a time by {error:.1e}"
+    if not error <= MAX_BF16_ERROR:  # nor NaN
+        return Fact("GPU", name, "wrong", f"{difference}: {advice}")
+    return Fact("GPU", name, "works", difference)
 
 
 @torch.no_grad()
 def varlen_error() -> float | None:
-    """Largest difference of the ragged CUDA kernel from one call a sequence; None where there is no
-    such kernel.
+    """Largest difference of the ragged CUDA kernel from one call a sequence.
+
+    It is None where there is no such kernel.
     """
     layout = Layout.ragged([5, 64, 33]).to("cuda")
     generator = torch.Generator().manual_seed(0)
-    q, k, v = (
-        torch.randn(102, 2, 64, generator=generator).to("cuda", torch.bfloat16) for _ in range(3)
-    )
+
+    def random_heads() -> torch.Tensor:
+        """[T, N, D] for 102 tokens, two heads of 64."""
+        return torch.randn(102, 2, 64, generator=generator).to("cuda", torch.bfloat16)
+
+    q = random_heads()
+    k = random_heads()
+    v = random_heads()
     if not has_varlen_kernel(q, FULL):
         return None
-    got = attention(q, k, v, layout, dropout_prob=0.0, training=False, mask=FULL)
+    actual = attention(q, k, v, layout, dropout_prob=0.0, training=False, mask=FULL)
     expected = reference_attention(q.float(), k.float(), v.float(), layout, mask=FULL)
-    return float((got.float() - expected).abs().max())
+    return float((actual.float() - expected).abs().max())
 
 
 def flops(rate: float) -> str:
     """FLOP/s in the unit that suits them."""
-    return f"{rate / 1e12:,.1f} TFLOP/s" if rate >= 1e12 else f"{rate / 1e9:,.0f} GFLOP/s"
+    if rate >= 1e12:
+        return f"{rate / 1e12:,.1f} TFLOP/s"
+    return f"{rate / 1e9:,.0f} GFLOP/s"
 
 
 def print_facts(facts: Iterable[Fact], versions: Mapping[str, str], console: Console) -> None:
     """Groups of facts as they come, and the versions."""
-    every = [*facts, *(Fact("versions", name, version) for name, version in versions.items())]
-    first = {fact.group: fact for fact in reversed(every)}  # a group is named once
-    lines = [
-        [one.group if one is first[one.group] else "", one.name, one.value, one.note]
-        for one in every
-    ]
+    lines = []
+    named: set[str] = set()  # a group is named once
+    of_versions = [Fact("versions", name, version) for name, version in versions.items()]
+    for fact in [*facts, *of_versions]:
+        group = ""
+        if fact.group not in named:
+            group = fact.group
+            named.add(group)
+        lines.append([group, fact.name, fact.value, fact.note])
     headings = [
         Heading("group"),
         Heading("what"),

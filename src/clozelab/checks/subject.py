@@ -1,21 +1,32 @@
-"""What the pre-flight looks at (stages/subject.py composes it from an experiment), and what a check
-says of it.
+"""What the pre-flight looks at, and what a check says of it.
+
+stages/subject.py composes it from an experiment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from clozelab.corpus.tokenizers import Tokenizer
     from clozelab.datamodules.files import TaskPreview
     from clozelab.planning.jobs import Arm, Corpus
 
-OK, WARNING, ERROR = "ok", "warning", "error"
+OK = "ok"
+WARNING = "warning"
+ERROR = "error"
 PROBE_SEED = 20181011
-Case = tuple[bool, str, str, str]  # what may be wrong: (whether it is so, level, what, remedy)
+
+
+class Case(NamedTuple):
+    """What may be wrong."""
+
+    is_so: bool
+    level: str  # warning | error
+    what: str
+    remedy: str
 
 
 @dataclass(frozen=True)
@@ -27,26 +38,37 @@ class Finding:
     remedy: str = ""
 
 
-def findings(check: str, name: str, good: str, figure: str, cases: Iterable[Case]) -> list[Finding]:
-    """A check's answer about the arm, corpus or task `name`: everything that is wrong with it, or
-    that all is well.
+def all_findings(
+    check: str, name: str, good: str, figure: str, cases: Iterable[Case]
+) -> list[Finding]:
+    """A check's answer: all that is wrong with an arm, corpus or task, or that all is well.
+
+    Args:
+        check: its name.
+        name: of what was looked at.
+        good: what to say where all is well.
+        figure: what was counted.
+        cases: what may be wrong.
     """
-    wrong = [
-        Finding(check, level, f"{name}: {what}", figure, fix)
-        for is_so, level, what, fix in cases
-        if is_so
-    ]
-    return wrong or [Finding(check, OK, f"{name}: {good}", figure)]
+    wrong = []
+    for case in cases:
+        if case.is_so:
+            wrong.append(Finding(check, case.level, f"{name}: {case.what}", figure, case.remedy))
+    if not wrong:
+        return [Finding(check, OK, f"{name}: {good}", figure)]
+    return wrong
 
 
-def finding(check: str, name: str, good: str, figure: str, *cases: Case) -> Finding:
+def first_finding(check: str, name: str, good: str, figure: str, *cases: Case) -> Finding:
     """The same, of cases of which only the first counts."""
-    return findings(check, name, good, figure, cases)[0]
+    return all_findings(check, name, good, figure, cases)[0]
 
 
 def share(count: float, total: float) -> str:
     """`12 of 300 (4.0 %)`."""
-    return f"{count:,.0f} of {total:,.0f} ({100 * count / total:.1f} %)" if total else "none"
+    if not total:
+        return "none"
+    return f"{count:,.0f} of {total:,.0f} ({100 * count / total:.1f} %)"
 
 
 def deviation(probability: float, number: int, sigmas: float = 4.5) -> float:
@@ -77,10 +99,9 @@ class Budget:
     free_bytes: int
     run_bytes: int = 0  # of all run folders
     used_bytes: int = 0  # of them, that are there already
+    # What a stage is called -> seconds, by the clock, of its jobs that are left; None: no speed is
+    # known.
     stages: Mapping[str, float | None] = field(default_factory=dict)
-    """What a stage is called -> seconds, by the clock, of its jobs that are left; None: no speed is
-    known.
-    """
 
 
 @dataclass(frozen=True)
@@ -98,8 +119,5 @@ class Subject:
     @property
     def corpora(self) -> list[Corpus]:
         """The prepared ones of the arms, once each."""
-        return list(
-            {
-                id(arm.corpus): arm.corpus for arm in self.arms if arm.corpus.tokenizer is not None
-            }.values()
-        )
+        prepared = [arm.corpus for arm in self.arms if arm.corpus.tokenizer is not None]
+        return list({id(corpus): corpus for corpus in prepared}.values())

@@ -1,5 +1,7 @@
-"""A forked job that says what processor time it took. It imports next to nothing: all would count
-as the job's."""
+"""A forked job that says what processor time it took.
+
+It imports next to nothing: all would count as the job's.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,13 @@ from pathlib import Path
 
 
 def main(words: Sequence[str]) -> int:
-    """Run `clozelab WORDS`; the first word is the file for its processor seconds, and its server's
-    until then."""
-    clock, *rest = words
+    """Run a command line of `clozelab`.
+
+    The first word is the file for its processor seconds, and its server's until then.
+    """
+    clock, *command_line = words
     of_server = processor_seconds(os.getppid())
-    status = int(importlib.import_module("clozelab.cli").main(rest))
+    status = int(importlib.import_module("clozelab.cli").main(command_line))
     Path(clock).write_text(f"{time.process_time()} {of_server}", encoding="utf-8")
     return status
 

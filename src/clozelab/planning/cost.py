@@ -428,40 +428,47 @@ def task_jobs(
     for members in alike.values():
         encoder, first_group = members[0]
         same = [group for _, group in members]
-        settings = first_group.settings
-        jobs = _jobs_of(same)
-        features = Features.of(settings, encoder.config)
-        # Of each reader its part of a pass: two that share an encoder read half of it each.
-        num_passes = 0.0
-        if features:
-            for group in same:
-                num_passes += sum(1 / num_readers[words] for words in _encoders_read(group))
-        samples = files.of(settings)
-        data = settings["task"]["data"]
         trained_length = encoder.longest
         if trained_length is None:
-            trained_length = max_positions(Path(settings["encoder"]))
-        longest = min(int(data["max_seq_length"]), trained_length)
-        lengths = _lengths_of(data, samples.train, longest)
-        past = past_runs.of(*same)
-        task = TaskJob(
-            task=settings["task"]["name"],
-            head=settings["head"],
-            encoder=encoder.config,
-            train=samples.train,
-            validation=samples.validation,
-            tokens_per_example=lengths.tokens,
-            inputs_per_example=lengths.inputs,
-            longest=longest,
-            features=features,
-            pass_share=num_passes / len(jobs),
-            settings=settings,
-            jobs=jobs,
-            done=past.done,
-            took=past.took,
-        )
-        tasks.append(task)
+            trained_length = max_positions(Path(first_group.settings["encoder"]))
+        # Of each reader its part of a pass: two that share an encoder read half of it each.
+        num_passes = 0.0
+        if Features.of(first_group.settings, encoder.config):
+            for group in same:
+                num_passes += sum(1 / num_readers[words] for words in _encoders_read(group))
+        samples = files.of(first_group.settings)
+        task = _task_job(same, encoder.config, samples, trained_length, past_runs.of(*same))
+        tasks.append(replace(task, pass_share=num_passes / task.count))
     return tasks
+
+
+def _task_job(
+    groups: Sequence[JobGroup],
+    encoder: EncoderConfig,
+    samples: Samples,
+    trained_length: int,
+    past: Past,
+) -> TaskJob:
+    """The fine-tunings of some groups that cost the same."""
+    settings = groups[0].settings
+    task = settings["task"]
+    longest = min(int(task["data"]["max_seq_length"]), trained_length)
+    lengths = _lengths_of(task["data"], samples.train, longest)
+    return TaskJob(
+        task=task["name"],
+        head=settings["head"],
+        encoder=encoder,
+        train=samples.train,
+        validation=samples.validation,
+        tokens_per_example=lengths.tokens,
+        inputs_per_example=lengths.inputs,
+        longest=longest,
+        features=Features.of(settings, encoder),
+        settings=settings,
+        jobs=_jobs_of(groups),
+        done=past.done,
+        took=past.took,
+    )
 
 
 class ExampleLengths(NamedTuple):
@@ -528,7 +535,7 @@ def with_speeds(
         verbs_of.setdefault((pool.timed_at_once, pool.threads), []).append(verb)
 
     timed: dict[str, list[Any]] = {"pretrain": [], "finetune": [], "evaluate": []}
-    problems: list[str] = []
+    problems: dict[str, None] = {}  # each once
     for (at_once, threads), verbs in verbs_of.items():
         options: dict[str, Any] = {
             "at_once": at_once,
@@ -537,16 +544,13 @@ def with_speeds(
             "anew": anew,
             "say": say,
         }
-        requests: list[Request] = []
-        for verb in verbs:
-            for shape in costing.of(verb):
-                requests += shape.requests()
+        requests = _requests_of(costing, verbs)
         speeds = []
         if requests:
             speeds = measured_speeds(requests, cache_dir, **options)
         for request, speed in zip(requests, speeds, strict=True):
             if speed and speed.problem:
-                problems.append(f"{request.title}: {speed.problem}")
+                problems[f"{request.title}: {speed.problem}"] = None
         starts = _measured_starts(costing, verbs, cache_dir, options)
 
         # The answers come in the order of the requests: each shape takes as many as it asked.
@@ -560,8 +564,16 @@ def with_speeds(
         arms=timed["pretrain"],
         tasks=timed["finetune"],
         measures=timed["evaluate"],
-        problems=tuple(dict.fromkeys(problems)),
+        problems=tuple(problems),
     )
+
+
+def _requests_of(costing: Costing, verbs: Iterable[str]) -> list[Request]:
+    requests: list[Request] = []
+    for verb in verbs:
+        for shape in costing.of(verb):
+            requests += shape.requests()
+    return requests
 
 
 def _measured_starts(

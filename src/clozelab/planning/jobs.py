@@ -110,7 +110,7 @@ class Shape(ABC):
 
     @property
     def seconds(self) -> float | None:
-        """Of one run, with its validations and its start; without speeds what finished ones took."""
+        """Of one run with its validations and its start; without speeds what finished ones took."""
         seconds = None
         if self.is_timed:
             seconds = self.timed_seconds()
@@ -226,10 +226,12 @@ def made_up_corpus(vocab_size: int, documents: int = 200, sentences: int = 20) -
     rng = np.random.default_rng(0)
     lengths = rng.integers(5, 25, documents * sentences)
     tokens = rng.integers(min(5, vocab_size - 1), vocab_size, lengths.sum())
+    sentence_offsets = np.append(0, np.cumsum(lengths))
+    document_offsets = np.arange(documents + 1) * sentences
     shards = TokenShards(
         tokens=TokenStream([tokens]),
-        sentence_offsets=np.append(0, np.cumsum(lengths)),
-        document_offsets=np.arange(documents + 1) * sentences,
+        sentence_offsets=sentence_offsets,
+        document_offsets=document_offsets,
         document_source=np.zeros(documents, dtype=np.uint8),
         source_names=("made up",),
         vocab_size=vocab_size,
@@ -270,7 +272,7 @@ class Arm(Shape):
 
     @cached_property
     def phase_tokens(self) -> list[int]:
-        """Of each phase; its instances are as full as a sample of them, or full without a corpus."""
+        """Of each phase; instances are as full as a sample of them, or full without a corpus."""
         tokens = []
         for phase, objective in zip(self.phases, self.of_phases, strict=True):
             of_instance = float(phase["seq_length"])
@@ -596,6 +598,8 @@ class TaskJob(Shape):
             "tokens_each": rounded_length(length),
             "max_tokens": self.longest,
             "evaluation_tokens": int(data.get("evaluation_tokens", 8192)),
+        }
+        question |= {
             "hardware": self.hardware(),
             "optimizer": self.settings["optimizer"],
             "schedule": self.settings["schedule"],

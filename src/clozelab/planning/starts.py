@@ -114,6 +114,8 @@ def measured_starts(
         "code": code_of_results(),
         "torch": facts["versions"].get("torch"),
         "host": {key: facts["host"][key] for key in ("cpu", "cores", "gpus")},
+    }
+    question |= {
         "forks": forks,
         "accelerator": trainer["accelerator"],
         "precision": trainer["precision"],

@@ -82,11 +82,7 @@ def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
     words = [word for word in words if word not in LEAVE_OUT]
     keys = [word.removeprefix("finetune.").partition("=")[0] for word in words]
     if "encoder" in keys:
-        if not ExperimentSource("experiment", str(folder)).is_config(f"row/{GIVEN_ROW}"):
-            raise ValueError(
-                f"{folder.name} pre-trains its encoders; it has no row/{GIVEN_ROW}.yaml for"
-                " encoder="
-            )
+        _require_given_row(folder)
         names = {verb: name for verb, name in names.items() if verb == "finetune"}
         if "row" not in keys:
             # The row decides what later overrides start from.
@@ -102,6 +98,14 @@ def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
         corpus = f"corpus={steps[0].sweep.master.hydra.runtime.choices.corpus}"
         steps.insert(0, Step("prepare", "prepare", None, (corpus, *overrides["prepare"])))
     return steps
+
+
+def _require_given_row(folder: Path) -> None:
+    """ValueError where an experiment has no row for an encoder of the user's."""
+    if not ExperimentSource("experiment", str(folder)).is_config(f"row/{GIVEN_ROW}"):
+        raise ValueError(
+            f"{folder.name} pre-trains its encoders; it has no row/{GIVEN_ROW}.yaml for encoder="
+        )
 
 
 def _with_seeds_of_stages(words: Sequence[str], stages: Iterable[str]) -> list[str]:
@@ -140,12 +144,9 @@ def split_overrides(
         if key_of(word) == "row":
             row_overrides[word] = f"evaluate.{MEASURED}={word.partition('=')[2]}"
     is_of_measures = "finetune" not in names and "evaluate" in names
-    addressed = []
-    for word in words:
-        if is_of_measures:
-            addressed.append(_addressed(row_overrides.get(word, word)))
-        else:
-            addressed.append(_addressed(word))
+    addressed = [_addressed(word) for word in words]
+    if is_of_measures:
+        addressed = [_addressed(row_overrides.get(word, word)) for word in words]
 
     overrides: dict[str, list[str]] = {}
     for stage in STAGES:

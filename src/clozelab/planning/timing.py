@@ -133,11 +133,16 @@ def measured_speeds(
         answer = next(answers)
         speed = replace(answer, is_busy=answer.is_busy or was_busy)
         speeds[path] = speed
-        if not speed.problem and not speed.is_estimated and not speed.is_busy:
-            kept = {key: getattr(speed, key) for key in KEPT}
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, {**kept, "machine": machine, "request": dict(request.question)})
+        _keep_speed(path, speed, {"machine": machine, "request": dict(request.question)})
     return [speeds[path] for path in paths]
+
+
+def _keep_speed(path: Path, speed: Speed, question: Mapping[str, Any]) -> None:
+    """Put a speed into the cache, with what it is the answer to; not one that is doubtful."""
+    if speed.problem or speed.is_estimated or speed.is_busy:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {**{key: getattr(speed, key) for key in KEPT}, **question})
 
 
 def _kept_speed(path: Path) -> Speed | None:

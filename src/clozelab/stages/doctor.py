@@ -1,4 +1,4 @@
-"""`clozelab doctor`: what this machine can do, or what is wrong with an experiment before it runs."""
+"""`clozelab doctor`: what this machine can do, or what is wrong with an experiment."""
 
 from __future__ import annotations
 

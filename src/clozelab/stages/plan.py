@@ -172,7 +172,10 @@ def main(parsed: ParsedArgs) -> int:
 
 
 def parse_plan_args(parsed: ParsedArgs) -> PlanArgs:
-    """Check the command line. ValueError: a value is wrong, or goes with another that is missing."""
+    """Check the command line.
+
+    ValueError: a value is wrong, or goes with another that is missing.
+    """
     budget_text = parsed.values.get("budget", "")
     budget = None
     if "budget" in parsed.values:
