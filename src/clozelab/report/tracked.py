@@ -40,17 +40,24 @@ def tracked_job(cfg: DictConfig, run: Run, *, arm: str, name: str) -> TrackedJob
     if run.is_leader and ID_FACT not in run.facts:
         run.record(**{ID_FACT: run_id})
     stage = run.content.stage
+    full_name = f"{cfg.scale.name}/{stage}/{name}"
+    config = tracked_config(run.content.config)
     return TrackedJob(
         folder=run.dir,
         run_id=run_id,
         experiment=str(cfg.experiment),
         arm=arm,
         stage=stage,
-        name=f"{cfg.scale.name}/{stage}/{name}",
+        name=full_name,
         tags=tags_of(cfg),
-        config=tracked_config(run.content.config),
-        command=tuple(redacted_words(sys.argv[1:])),
+        config=config,
+        command=_command(),
     )
+
+
+def _command() -> tuple[str, ...]:
+    """The words of this process's command line, without secrets."""
+    return tuple(redacted_words(sys.argv[1:]))
 
 
 def job_of_record(cfg: DictConfig, record: Record) -> TrackedJob:
@@ -59,13 +66,15 @@ def job_of_record(cfg: DictConfig, record: Record) -> TrackedJob:
     from clozelab.training.tracking import TrackedJob
 
     run_hash = hashlib.sha256(f"{record.fingerprint} {record.started}".encode()).hexdigest()
+    run_id = str(record.facts.get(ID_FACT, run_hash[:16]))
+    full_name = f"{cfg.scale.name}/{record.stage}/{record.name}/seed-{record.seeds}"
     return TrackedJob(
         folder=Path(record.folder),
-        run_id=str(record.facts.get(ID_FACT, run_hash[:16])),
+        run_id=run_id,
         experiment=record.experiment,
         arm=record.name,
         stage=record.stage,
-        name=f"{cfg.scale.name}/{record.stage}/{record.name}/seed-{record.seeds}",
+        name=full_name,
         tags=tags_of(cfg),
         config=tracked_config(record.config),
     )
@@ -166,7 +175,7 @@ def _wandb(
         stage=stage,
         name=name,
         tags=(f"scale:{cfg.scale.name}",),
-        command=tuple(redacted_words(sys.argv[1:])),
+        command=_command(),
         config=config,
     )
     return BackgroundLogger(build("logger", node)(job=job), "wandb")
