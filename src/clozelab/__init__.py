@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from clozelab.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningDataModule, Trainer

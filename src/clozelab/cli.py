@@ -28,6 +28,7 @@ from clozelab.training.stopping import (
     taken_signals,
 )
 from clozelab.verbs import HYDRA_VERBS, PLAIN_VERBS, function_of, help_of, help_of_all
+from clozelab.version import __version__
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -63,8 +64,6 @@ def _run(arguments: list[str]) -> int:
         print(help_of_all())
         return 0
     if verb in ("--version", "version"):
-        from clozelab import __version__
-
         print(f"clozelab {__version__}")
         return 0
     if "-h" in arguments or "--help" in arguments:

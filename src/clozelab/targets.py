@@ -59,6 +59,7 @@ OF_TASK_MODULE = frozenset(
 )
 OF_ENCODER_PART = frozenset({"config"})
 OF_TRACKER = frozenset({"job"})
+ENCODER_PARTS = ("positions", "block", "attention", "pooler")
 GIVEN_BY_STAGE: Mapping[str, frozenset[str]] = {
     "optimizer": frozenset({"named_parameters"}),
     "schedule": frozenset({"optimizer", "total_steps"}),
@@ -69,10 +70,7 @@ GIVEN_BY_STAGE: Mapping[str, frozenset[str]] = {
     "measure.data": frozenset({"inputs", "is_causal"}),
     "measure.module": frozenset({"encoder", "heads", "data", "metric"}),
     "corpus.generator": frozenset({"output_dir"}),
-    "architecture.positions": OF_ENCODER_PART,
-    "architecture.block": OF_ENCODER_PART,
-    "architecture.attention": OF_ENCODER_PART,
-    "architecture.pooler": OF_ENCODER_PART,
+    **{f"architecture.{part}": OF_ENCODER_PART for part in ENCODER_PARTS},
     "logger.tensorboard": OF_TRACKER,
     "logger.wandb": OF_TRACKER,
 }

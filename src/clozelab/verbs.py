@@ -21,7 +21,7 @@ HYDRA_VERBS = {
     "finetune": "one encoder on one downstream task, scored and kept (-m: a sweep)",
     "evaluate": "an encoder or a fine-tuned model, measured without training it (-m: a sweep)",
 }
-PLAIN_VERBS = {
+EXPERIMENT_VERBS = {
     "reproduce": "a whole experiment: prepare, the sweeps, report; stop and start at will",
     "register": "freeze claims, arms, seeds and stopping rule with a date, before the first run",
     "report": "judge an experiment from its run folders: table, verdicts, plots",
@@ -31,6 +31,8 @@ PLAIN_VERBS = {
         "parameters, FLOPs, jobs, time, disk and the smallest detectable difference, before"
         " anything runs"
     ),
+}
+RUN_VERBS = {
     "status": "what runs now and how far it is, what failed and why",
     "runs": "every run folder: status, score, time",
     "verify": "is it the same run, trained again? is a pack what it says?",
@@ -41,6 +43,8 @@ PLAIN_VERBS = {
     "explain-cell": (
         "the runs behind a cell of an experiment's table, and the commands that make them"
     ),
+}
+MODEL_VERBS = {
     "predict": (
         "what a finished model says: masks, classes, answers, tags, embeddings, scores, test files"
     ),
@@ -51,10 +55,14 @@ PLAIN_VERBS = {
         "a run's model, or anybody's, for transformers, ONNX or sentence-transformers, with its"
         " card"
     ),
+}
+OTHER_VERBS = {
     "gc": "what could be deleted: checkpoints of complete runs, leftovers, unused cache",
     "submit": "the submission zip of a benchmark from runs with predict_test=true",
     "list": "experiments with their status",
 }
+# Those that compose no configuration, in the order of the help.
+PLAIN_VERBS = EXPERIMENT_VERBS | RUN_VERBS | MODEL_VERBS | OTHER_VERBS
 FUNCTIONS = {
     "list": "list_experiments.main",
     "explain-cell": "explain_cell.main",

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from clozelab.training.background import Numbers
-from clozelab.training.tracking import TrackedJob, build_mlflow_logger
+from clozelab.training.jobs import TrackedJob
+from clozelab.training.tracking import build_mlflow_logger
 
 
 def test_mlflow_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from clozelab.training.background import BackgroundLogger
+from clozelab.training.jobs import TrackedJob
 from clozelab.training.tracking import (
-    TrackedJob,
     build_tensorboard_logger,
     build_wandb_logger,
     summarise,

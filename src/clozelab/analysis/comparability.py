@@ -150,7 +150,7 @@ def provenance_differences(pair: Pair) -> tuple[ProvenanceDifference, ...]:
     return tuple(dict.fromkeys(found))
 
 
-# -- the rules, in the order in which they are asked -------------------------------------------------
+# -- the rules, in the order in which they are asked --------------------------------------------
 
 
 def results_are_current(pair: Pair) -> OutdatedRuns | None:

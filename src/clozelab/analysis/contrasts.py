@@ -345,27 +345,30 @@ def make_contrast(
     without_collapsed = None
     if has_collapsed:
         without_collapsed = _difference(terms, [cell.healthy for cell in paired])
+    seeds = SeedSet.of(_common_seeds([cell.scores for cell in paired]))
 
+    obstacles = Obstacles(
+        incomparability=_incomparability(table, terms, cells),
+        missing=_missing(table, terms, paired, difference),
+        duplicates=_duplicates(table, terms, paired),
+        every_run_collapsed=any(cell.is_collapsed for cell in cells),
+    )
+    context = Context(
+        text_lengths=_text_lengths(cells),
+        provenance=_provenance(table, terms),
+        below_floor=_below_floor(table, terms),
+        cells=_cell_cautions(table, terms),
+    )
     contrast = Contrast(
         label=label,
         terms=terms,
         difference=difference,
         margin=margin,
-        obstacles=Obstacles(
-            incomparability=_incomparability(table, terms, cells),
-            missing=_missing(table, terms, paired, difference),
-            duplicates=_duplicates(table, terms, paired),
-            every_run_collapsed=any(cell.is_collapsed for cell in cells),
-        ),
-        context=Context(
-            text_lengths=_text_lengths(cells),
-            provenance=_provenance(table, terms),
-            below_floor=_below_floor(table, terms),
-            cells=_cell_cautions(table, terms),
-        ),
+        obstacles=obstacles,
+        context=context,
         has_collapsed=has_collapsed,
         without_collapsed=without_collapsed,
-        seeds=SeedSet.of(_common_seeds([cell.scores for cell in paired])),
+        seeds=seeds,
     )
     design = table.spec.stopping
     if design is None:

@@ -77,17 +77,15 @@ def fallback_procedure(families: Mapping[str, Iterable[Contrast]]) -> Correction
         new = {contrast.key: contrast for contrast in contrasts if contrast.key not in corrected}
         p_values = _p_values(new)
         adjusted = holm(list(p_values.values()))
-        is_primary = bool(name)
-        if is_primary:
+        if name:  # a primary claim
             share = 1.0 - SECONDARY_SHARE if "" in families else 1.0
             family = [_after(largest, p / share) for p in adjusted]
         else:
             share = SECONDARY_SHARE if undecided else 1.0
             family = [min(p / SECONDARY_SHARE, _after(largest, p)) for p in adjusted]
-        num_open = sum(p >= share * SIGNIFICANCE for p in adjusted)
 
         corrected |= zip(p_values, family, strict=True)
-        local_level |= dict.fromkeys(p_values, share * SIGNIFICANCE / max(1, num_open))
+        local_level |= dict.fromkeys(p_values, _local_level(adjusted, share))
         gated_by |= dict.fromkeys(p_values, undecided)
 
         largest = max([largest, *family])
@@ -96,6 +94,13 @@ def fallback_procedure(families: Mapping[str, Iterable[Contrast]]) -> Correction
         if largest >= SIGNIFICANCE and not undecided:
             undecided = name
     return Correction(corrected, local_level, gated_by)
+
+
+def _local_level(adjusted: Sequence[float], share: float) -> float:
+    """The plain p that would decide a test: Holm divides by the tests that are still open."""
+    level = share * SIGNIFICANCE
+    num_open = sum(p >= level for p in adjusted)
+    return level / max(1, num_open)
 
 
 def _after(largest: float, p: float) -> float:

@@ -97,6 +97,7 @@ def estimate(scores: Scores) -> Estimate:
     mean = float(np.mean(values))
     sd = float(np.std(values, ddof=1))
     half_width = t_quantile(len(values), CONFIDENCE) * sd / math.sqrt(len(values))
+    group_sizes = {len(group) for group in groups.values()}
     return Estimate(
         mean=mean,
         low=mean - half_width,
@@ -104,7 +105,7 @@ def estimate(scores: Scores) -> Estimate:
         count=len(values),
         basis=basis,
         sd=sd,
-        is_balanced=len({len(group) for group in groups.values()}) == 1,
+        is_balanced=len(group_sizes) == 1,
         values=tuple(values),
     )
 

@@ -226,7 +226,10 @@ def judge_claim(
     crossover = None
     if verdict is not Verdict.NOT_COMPARABLE:
         crossover = find_crossover(placed, table)
+    forecast = find_forecast(placed, verdicts, verdict, correction)
+    size_obstacle = find_size_obstacle(placed, table)
     seeds = tested_seeds(placed)
+    breaches = tuple(history.breaches(placed.claim, placed.judged_on, seeds))
     return Judgement(
         placed=placed,
         verdict=verdict,
@@ -235,10 +238,10 @@ def judge_claim(
         corrected_p=corrected_p,
         num_tests=correction.num_tests,
         gated_by=gated_by,
-        forecast=find_forecast(placed, verdicts, verdict, correction),
-        size_obstacle=find_size_obstacle(placed, table),
+        forecast=forecast,
+        size_obstacle=size_obstacle,
         seeds=seeds,
-        breaches=tuple(history.breaches(placed.claim, placed.judged_on, seeds)),
+        breaches=breaches,
         crossover=crossover,
     )
 
@@ -332,15 +335,8 @@ def find_forecast(
     """
     if verdict is Verdict.ONE_SEED:
         return NeedsTwoSeeds()
-    open_contrasts = [
-        contrast
-        for contrast, one in zip(placed.contrasts, verdicts, strict=True)
-        if one is Verdict.INCONCLUSIVE
-    ]
-    is_open = verdict is Verdict.INCONCLUSIVE and bool(open_contrasts) and placed.is_whole
-    if not is_open or Verdict.NOT_COMPARABLE in verdicts:
-        return None
-    if any(_is_stuck(contrast) for contrast in open_contrasts):
+    open_contrasts = _open_contrasts(placed, verdicts)
+    if verdict is not Verdict.INCONCLUSIVE or not open_contrasts:
         return None
 
     design = placed.contrasts[0].design
@@ -361,6 +357,19 @@ def find_forecast(
         # Seeds after a design's last analysis are none that it could still use.
         return TooManySeedsNeeded(most, max(0, most - present))
     return SeedsNeeded(count, count - present, fewer_after=gate)
+
+
+def _open_contrasts(placed: ClaimOnDataset, verdicts: Sequence[Verdict]) -> list[Contrast]:
+    """The inconclusive contrasts of a claim; none where more seeds alone could not decide it."""
+    if not placed.is_whole or Verdict.NOT_COMPARABLE in verdicts:
+        return []
+    contrasts: list[Contrast] = []
+    for contrast, verdict in zip(placed.contrasts, verdicts, strict=True):
+        if verdict is Verdict.INCONCLUSIVE:
+            contrasts.append(contrast)
+    if any(_is_stuck(contrast) for contrast in contrasts):
+        return []
+    return contrasts
 
 
 def _is_stuck(contrast: Contrast) -> bool:

@@ -208,13 +208,14 @@ def _rectangle(
     num_instances, width = input_ids.shape
     position_ids = np.tile(np.arange(width), num_instances)
     lengths = width - is_pad.sum(1)
+    instance_names = np.asarray(names).astype(np.uint64)
     return PackedInstances(
         input_ids=input_ids.reshape(-1),
         token_type_ids=token_type_ids.reshape(-1),
         position_ids=position_ids,
         lengths=lengths,
         width=width,
-        names=np.asarray(names).astype(np.uint64),
+        names=instance_names,
         special=special.reshape(-1),
     )
 

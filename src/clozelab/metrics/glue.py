@@ -185,19 +185,27 @@ class Expected:
 BINARY = ("0", "1")
 ENTAILMENT = ("entailment", "not_entailment")
 THREE_WAY = ("contradiction", "entailment", "neutral")
-TEST_SETS: dict[str, Expected] = {
+SINGLE_SENTENCE: dict[str, Expected] = {
     "CoLA": Expected(1063, BINARY),
     "SST-2": Expected(1821, BINARY),
+}
+SIMILARITY: dict[str, Expected] = {
     "MRPC": Expected(1725, BINARY),
     "STS-B": Expected(1379, ()),
     "QQP": Expected(390_965, BINARY),
+}
+INFERENCE: dict[str, Expected] = {
     "MNLI-m": Expected(9796, THREE_WAY),
     "MNLI-mm": Expected(9847, THREE_WAY),
     "QNLI": Expected(5463, ENTAILMENT),
     "RTE": Expected(3000, ENTAILMENT),
     "WNLI": Expected(146, BINARY),
+}
+DIAGNOSTICS: dict[str, Expected] = {
     "AX": Expected(1104, THREE_WAY),
 }
+# In the order of GLUE's paper, by its groups of tasks.
+TEST_SETS = SINGLE_SENTENCE | SIMILARITY | INFERENCE | DIAGNOSTICS
 
 
 def prediction_lines(ids: Sequence[str], answers: Sequence[str]) -> Iterator[str]:

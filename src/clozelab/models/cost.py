@@ -97,9 +97,20 @@ def _matmul(left: Tensor, right: Tensor) -> tuple[int, Tensor]:
     return 2 * left.numel() * right.shape[-1], left.new_empty(*left.shape[:-1], right.shape[-1])
 
 
+def _linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,  # noqa: ARG001
+) -> tuple[int, Tensor]:
+    return _matmul(x, weight.t())
+
+
 COUNTED: Mapping[str, Callable[..., tuple[int, Tensor]]] = {
-    "linear": lambda x, weight, bias=None: _matmul(x, weight.t()),  # noqa: ARG005
-    **dict.fromkeys(("matmul", "__matmul__", "bmm", "mm"), _matmul),
+    "linear": _linear,
+    "matmul": _matmul,
+    "__matmul__": _matmul,
+    "bmm": _matmul,
+    "mm": _matmul,
 }
 UNCOUNTED = frozenset(
     {"einsum", "addmm", "baddbmm", "tensordot", "bilinear", "scaled_dot_product_attention", "lstm"}

@@ -147,13 +147,14 @@ class DenseClassificationHead(nn.Module):
         return self.out_proj(self.dropout(hidden))
 
 
+LAST_FOUR = slice(-4, None)
 # Choices -> which of the embedding output and the layers behind it they read.
 FEATURES: Mapping[str, slice] = {
     "embeddings": slice(0, 1),
     "second_to_last": slice(-2, -1),
     "last": slice(-1, None),
-    "weighted_sum_last_four": slice(-4, None),
-    "concat_last_four": slice(-4, None),
+    "weighted_sum_last_four": LAST_FOUR,
+    "concat_last_four": LAST_FOUR,
     "weighted_sum_all": slice(1, None),
 }
 

@@ -89,6 +89,8 @@ def read_model(path: Path | str, token_types: str = "auto") -> Model:
     task_kind = next((kind for kind in TASK_KINDS if kind in kinds), None)
     labels = _labels(folder, config, family, task_kind, stored)
     heads, untrained = _read_heads(folder, config, encoder, kinds, len(labels), stored)
+    architecture = family.architecture(kinds, encoder.config.is_causal)
+    task = _task(task_kind, config, labels)
     return Model(
         folder=folder,
         encoder=encoder.eval(),
@@ -96,8 +98,8 @@ def read_model(path: Path | str, token_types: str = "auto") -> Model:
         untrained=tuple(untrained),
         tokenizer=tokenizer,
         config=config,
-        architecture=family.architecture(kinds, encoder.config.is_causal),
-        task=_task(task_kind, config, labels),
+        architecture=architecture,
+        task=task,
         labels=labels,
         max_length=max_positions(folder),
     )

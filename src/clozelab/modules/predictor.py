@@ -38,6 +38,7 @@ from clozelab.datamodules.texts import (
     read_texts,
     with_columns,
 )
+from clozelab.models.attention_maps import noted_attention
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
 from clozelab.models.locate import find_model
 from clozelab.modules import answers
@@ -310,8 +311,6 @@ class Predictor(ModelRunner):
         The third axis is the token that looks, the fourth what it looks at. A text of a masked
         model may have masks.
         """
-        from clozelab.modules.explaining import noted_attention
-
         given = read_texts(texts, "attention", columns)
         has_masks = self._may_have_masks(given.items)
         encoded = self._encode(given, errors, reads_empty=True, has_masks=has_masks)

@@ -338,16 +338,18 @@ def _difference_view(
 ) -> DifferenceView:
     row, first = (table.experiment.label(term.row) for term in contrast.terms)
     column = contrast.terms[0].column
+    unit = POINTS if column.unit == PERCENT else column.unit
     notes = wording.contrast_notes(contrast)
     if difference.basis != PRETRAINING_SEEDS:
         notes.append(f"over {difference.basis}")
+    note = "; ".join(filter(None, notes))
     return DifferenceView(
         row=row,
         first=first,
         judged_on=column.heading,
         ours=signed(difference.mean, column.decimals),
-        unit=POINTS if column.unit == PERCENT else column.unit,
+        unit=unit,
         interval=interval(difference, column.decimals),
         p=probability(corrected_p),
-        note="; ".join(filter(None, notes)),
+        note=note,
     )

@@ -171,13 +171,17 @@ def build_page(
     troubles = problems(table)
     if analysed.error:
         troubles["Looks"] = [wording.unnoted_analysis(analysed.error)]
+    score_table = _table_section(table, paper_labels)
+    overview = _overview(table, analysed, registered)
+    judged = _claim_section(table, analysed.judgements)
+    bounds = _lines("bounds.txt.j2", {"bounds": loss_bounds(table)})
     return Page(
         about=_about(table, scale),
-        overview=_overview(table, analysed, registered),
-        table=_table_section(table, paper_labels),
-        judged=_claim_section(table, analysed.judgements),
+        overview=overview,
+        table=score_table,
+        judged=judged,
         arms=learnt(table),
-        bounds=_lines("bounds.txt.j2", {"bounds": loss_bounds(table)}),
+        bounds=bounds,
         costs=costs(table),
         problems=troubles,
         provenance=provenance(table),
@@ -394,8 +398,9 @@ def _claim_section(table: ResultTable, judgements: Sequence[Judgement]) -> Claim
     axis = axis_half_width(judgements)
     units = {judgement.judged_on: unit_of(judgement) for judgement in judgements}
     selection = SELECTION if _is_selected(table.runs.finetune) else ""
+    claims = claim_views(judgements, table, axis)
     return ClaimSection(
-        claims=claim_views(judgements, table, axis),
+        claims=claims,
         differences=[] if table.experiment.claims else differences(table),
         units=in_units(POINTS, units),
         axis=f"{axis:.0f}",

@@ -60,16 +60,14 @@ def declared(
     claim_names = [claim.id or claim.text for claim in experiment.claims]
     claims = dict(zip(claim_names, file.pop("claims", []), strict=True))
     primary = [name for name, entry in claims.items() if entry.get("primary")]
-    content = {
-        "claim": claims,
-        "order of primary claims": {"": primary},
-        "row": {entry["row"]: entry for entry in file.pop("rows", [])},
-        "column": {entry["name"]: entry for entry in file.pop("columns", [])},
-        "arm": file.pop("arms", {}),
-        "settings of": {name: " ".join(sorted(hashes)) for name, hashes in settings.items()},
-        "stopping rule": {"": file.pop("stopping", None)},
-        "key": file,
-    }
+    content: dict[str, Any] = {"claim": claims, "order of primary claims": {"": primary}}
+    content["row"] = {entry["row"]: entry for entry in file.pop("rows", [])}
+    content["column"] = {entry["name"]: entry for entry in file.pop("columns", [])}
+    content["arm"] = file.pop("arms", {})
+    content["settings of"] = {name: " ".join(sorted(hashes)) for name, hashes in settings.items()}
+    content["stopping rule"] = {"": file.pop("stopping", None)}
+    # The keys of paper.yaml that are left.
+    content["key"] = file
     if experiment.stopping:
         seeds = {**seeds, PRETRAINING: range(1, experiment.stopping.most + 1)}
     content["seeds"] = {stage: sorted(stage_seeds) for stage, stage_seeds in seeds.items()}
@@ -230,16 +228,21 @@ def registration_status(
         PRETRAINING: {run.pretrain_seed for run in runs.runs},
         FINETUNING: {run.seed for run in runs.finetune},
     }
+    num_early = sum(run.started < entry.date for run in own_runs)
+    changes = _changes_since(entry, experiment, seeds, registered, finished)
+    missing_seeds = _missing_seeds(entry, experiment, seeds)
+    missing_settings = _missing_settings(registered, finished)
+    later = [known.date[:10] for known in entries if known.date > entry.date]
     return RegistrationStatus(
         entry=entry,
         is_before_runs=bool(before),
         began=began,
-        num_early=sum(run.started < entry.date for run in own_runs),
+        num_early=num_early,
         num_runs=len(own_runs),
-        changes=_changes_since(entry, experiment, seeds, registered, finished),
-        missing_seeds=_missing_seeds(entry, experiment, seeds),
-        missing_settings=_missing_settings(registered, finished),
-        later=[known.date[:10] for known in entries if known.date > entry.date],
+        changes=changes,
+        missing_seeds=missing_seeds,
+        missing_settings=missing_settings,
+        later=later,
     )
 
 

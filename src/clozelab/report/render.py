@@ -161,12 +161,12 @@ def _plots(table: ResultTable, folder: Path) -> dict[str, dict[str, str]]:
     series = table.checkpoint_series
     rows = rows_by_size(table)
     sizes = encoder_sizes(table)
-    draw: dict[str, Callable[[], Picture | None]] = {
-        "table": lambda: draw_table(table),
-        "points": lambda: draw_lines(series, table),
-        "sizes": lambda: draw_sizes(rows, sizes, table),
-        "curves": lambda: draw_curves(table.runs.pretrain, arm_labels(table)),
-    }
+    labels = arm_labels(table)
+    draw: dict[str, Callable[[], Picture | None]] = {}
+    draw["table"] = lambda: draw_table(table)
+    draw["points"] = lambda: draw_lines(series, table)
+    draw["sizes"] = lambda: draw_sizes(rows, sizes, table)
+    draw["curves"] = lambda: draw_curves(table.runs.pretrain, labels)
     plots: dict[str, dict[str, str]] = {}
     for name, style in product(draw, STYLES):
         with look(style):

@@ -83,19 +83,21 @@ def _counted_folders(table: ResultTable) -> set[Path]:
 def _about_run(run: Record) -> dict[str, Any]:
     # Pre-training has its learning rate in the optimizer, a task's run on its own.
     optimizer = run.config.get("optimizer") or {}
-    return {
+    about = {
         "stage": run.stage,
         "status": run.status,
         "seconds": run.seconds,
         "machine": run.machine,
         "fingerprint": run.fingerprint,
-        "tokens": run.facts.get("tokens"),
-        "tokens_per_second": run.facts.get("tokens_per_second"),
-        "learning_rate": run.config.get("learning_rate", optimizer.get("learning_rate")),
-        "commit": run.git.commit if run.git else None,
-        "local_changes": run.git.dirty if run.git else None,
         "folder": run.place,
     }
+    for fact in ("tokens", "tokens_per_second"):
+        about[fact] = run.facts.get(fact)
+    about["learning_rate"] = run.config.get("learning_rate", optimizer.get("learning_rate"))
+    if run.git:
+        about["commit"] = run.git.commit
+        about["local_changes"] = run.git.dirty
+    return about
 
 
 def spreadsheet_text(value: object) -> str:

@@ -192,15 +192,21 @@ def _arm_summary(label: str, runs: Sequence[Record]) -> ArmSummary:
     def share(key: str) -> str:
         return _shown_mean(_facts(runs, f"validation/{key}"), "{:.1%}")
 
-    bounds, above = _bounds_and_distances(runs)
+    encoder = distinct(_encoder_size(run) for run in runs)
+    row_lengths = distinct(str(run.config["validation"]["seq_length"]) for run in runs)
+    loss = _shown_mean(_facts(runs, "validation/loss"), "{:.3f}")
+    without_context = _shown_mean(map(context_free, runs), "{:.3f}")
+    bounds, distances = _bounds_and_distances(runs)
+    bound = distinct(bounds)
+    above = f"{fmean(distances):.2f}" if distances else DASH
     return ArmSummary(
         label=label,
-        encoder=distinct(_encoder_size(run) for run in runs),
-        rows=distinct(str(run.config["validation"]["seq_length"]) for run in runs),
-        loss=_shown_mean(_facts(runs, "validation/loss"), "{:.3f}"),
-        without_context=_shown_mean(map(context_free, runs), "{:.3f}"),
-        bound=distinct(bounds),
-        above=f"{fmean(above):.2f}" if above else DASH,
+        encoder=encoder,
+        rows=row_lengths,
+        loss=loss,
+        without_context=without_context,
+        bound=bound,
+        above=above,
         accuracy=share("accuracy"),
         nsp=share("nsp_accuracy"),
         nsp_rule=share("nsp_source_rule"),
@@ -419,18 +425,17 @@ def problems(table: ResultTable) -> dict[str, list[str]]:
     """Heading -> lines, of what a reader has to know is not there or not well."""
     runs = table.runs
     unreadable = [line.replace(f"{runs.root}/", "") for line in [*runs.damaged, *runs.lost]]
-    troubles = {
-        "Another data set": [wording.excluded_runs(excluded) for excluded in table.excluded],
-        "Another results version": list(wording.outdated_runs(table.outdated, runs.runs)),
-        "Unequal": inconsistencies(table.experiment, runs),
-        "Not learnt": [lack.text for lack in not_learnt(table)],
-        "Missing": _missing_runs(table),
-        "Not complete": _unfinished(runs.runs),
-        "Collapsed": _collapsed_cells(table),
-        "Below the floor": [*_below_floors(table), *_below_baselines(table)],
-        "Left out": _unknown_rows(table),
-        "Unreadable": unreadable,
-    }
+    troubles: dict[str, list[str]] = {}
+    troubles["Another data set"] = [wording.excluded_runs(excluded) for excluded in table.excluded]
+    troubles["Another results version"] = list(wording.outdated_runs(table.outdated, runs.runs))
+    troubles["Unequal"] = inconsistencies(table.experiment, runs)
+    troubles["Not learnt"] = [lack.text for lack in not_learnt(table)]
+    troubles["Missing"] = _missing_runs(table)
+    troubles["Not complete"] = _unfinished(runs.runs)
+    troubles["Collapsed"] = _collapsed_cells(table)
+    troubles["Below the floor"] = _below_floors(table) + _below_baselines(table)
+    troubles["Left out"] = _unknown_rows(table)
+    troubles["Unreadable"] = unreadable
     return {heading: lines for heading, lines in troubles.items() if lines}
 
 
@@ -534,11 +539,10 @@ def provenance(table: ResultTable) -> list[tuple[str, str]]:
     runs = table.runs.runs
     sessions = _sessions(runs)
     entries = [("Command", command) for command in commands(runs)]
-    entries += [
-        ("Commit", distinct(_commit(session.get("git")) for session in sessions)),
-        ("Versions", distinct(_versions(session.get("versions")) for session in sessions)),
-        ("Machine", distinct(_host(session.get("host") or {}) for session in sessions)),
-    ]
+    commits = distinct(_commit(session.get("git")) for session in sessions)
+    versions = distinct(_versions(session.get("versions")) for session in sessions)
+    hosts = distinct(_host(session.get("host") or {}) for session in sessions)
+    entries += [("Commit", commits), ("Versions", versions), ("Machine", hosts)]
     by_machine = grouped((run for run in runs if run.machine), attrgetter("machine"))
     if len(by_machine) > 1:
         machines = [f"{name} ({len(by_machine[name])} runs)" for name in sorted(by_machine)]

@@ -163,15 +163,19 @@ def _heading(column: DataColumn, table: ResultTable) -> Heading:
     if column.trained_on:
         used, available = column.trained_on
         trained_on = f"{used:,} of {available:,}"
+    examples = ""
+    if column.num_examples:
+        examples = f"{column.num_examples:,} examples"
+    has_ours = has_results or not column.is_paper or not has_numbers
     return Heading(
         name=name,
         note=_heading_note(column, table),
         metric=with_direction(METRIC_NAMES.get(metric, metric)),
         unit=column.unit,
-        examples=f"{column.num_examples:,} examples" if column.num_examples else "",
+        examples=examples,
         trained_on=trained_on,
         has_paper=column.is_paper and has_numbers,
-        has_ours=has_results or not column.is_paper or not has_numbers,
+        has_ours=has_ours,
     )
 
 
@@ -205,10 +209,13 @@ def _cell_view(row: str, column: DataColumn, table: ResultTable, basis: str) -> 
     if cell.is_collapsed:
         # The same answer whatever the input: its spread is no measure of anything.
         half = "collapsed"
+    paper_mean = DASH
+    if paper is not None:
+        paper_mean = f"{paper:.{decimals}f}"
     return CellView(
         mean=mean,
         half=half,
-        paper=DASH if paper is None else f"{paper:.{decimals}f}",
+        paper=paper_mean,
         note=_cell_note(row, column, table, basis),
         seeds=_scores_by_seed(cell, decimals),
         is_collapsed=cell.is_collapsed,

@@ -15,6 +15,7 @@ from clozelab.report.wording import verdict_label
 from clozelab.runs.identity import flatten
 from clozelab.runs.redaction import DIGEST, redacted, redacted_words
 from clozelab.targets import build
+from clozelab.training.jobs import TrackedJob
 
 if TYPE_CHECKING:
     from clozelab.analysis.verdicts import Judgement
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from clozelab.runs.record import Record
     from clozelab.runs.store import Run
     from clozelab.training.background import BackgroundLogger
-    from clozelab.training.tracking import TrackedJob
 
 WANDB = "clozelab.training.tracking.build_wandb_logger"
 ID_FACT = "tracker_id"
@@ -34,38 +34,43 @@ def tracked_job(cfg: DictConfig, run: Run, *, arm: str, name: str) -> TrackedJob
 
     The id is kept in run.json, so it goes where the folder goes.
     """
-    from clozelab.training.tracking import TrackedJob  # Lightning, which a launcher does without
-
     run_id = run.facts.get(ID_FACT) or secrets.token_hex(8)
     if run.is_leader and ID_FACT not in run.facts:
         run.record(**{ID_FACT: run_id})
     stage = run.content.stage
+    full_name = f"{cfg.scale.name}/{stage}/{name}"
+    config = tracked_config(run.content.config)
     return TrackedJob(
         folder=run.dir,
         run_id=run_id,
         experiment=str(cfg.experiment),
         arm=arm,
         stage=stage,
-        name=f"{cfg.scale.name}/{stage}/{name}",
+        name=full_name,
         tags=tags_of(cfg),
-        config=tracked_config(run.content.config),
-        command=tuple(redacted_words(sys.argv[1:])),
+        config=config,
+        command=_command(),
     )
+
+
+def _command() -> tuple[str, ...]:
+    """The words of this process's command line, without secrets."""
+    return tuple(redacted_words(sys.argv[1:]))
 
 
 def job_of_record(cfg: DictConfig, record: Record) -> TrackedJob:
     """The same of a run that has ended; one that had no tracker has an id that is always the
     same."""
-    from clozelab.training.tracking import TrackedJob
-
     run_hash = hashlib.sha256(f"{record.fingerprint} {record.started}".encode()).hexdigest()
+    run_id = str(record.facts.get(ID_FACT, run_hash[:16]))
+    full_name = f"{cfg.scale.name}/{record.stage}/{record.name}/seed-{record.seeds}"
     return TrackedJob(
         folder=Path(record.folder),
-        run_id=str(record.facts.get(ID_FACT, run_hash[:16])),
+        run_id=run_id,
         experiment=record.experiment,
         arm=record.name,
         stage=record.stage,
-        name=f"{cfg.scale.name}/{record.stage}/{record.name}/seed-{record.seeds}",
+        name=full_name,
         tags=tags_of(cfg),
         config=tracked_config(record.config),
     )
@@ -150,7 +155,6 @@ def _wandb(
     if node is None:
         return None
     from clozelab.training.background import BackgroundLogger
-    from clozelab.training.tracking import TrackedJob
 
     # Unresolved, and whole: nothing of it may be missing.
     settings = flatten(dict(OmegaConf.to_container(cfg)))  # type: ignore[arg-type]
@@ -166,7 +170,7 @@ def _wandb(
         stage=stage,
         name=name,
         tags=(f"scale:{cfg.scale.name}",),
-        command=tuple(redacted_words(sys.argv[1:])),
+        command=_command(),
         config=config,
     )
     return BackgroundLogger(build("logger", node)(job=job), "wandb")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from clozelab.analysis import history, reasons, verdicts
 from clozelab.analysis.claims import ALL_COLUMNS
-from clozelab.analysis.contrasts import Contrast
+from clozelab.analysis.contrasts import CellCaution, Contrast
 from clozelab.analysis.crossover import Crossover
 from clozelab.analysis.reasons import (
     CellNote,
@@ -450,33 +450,35 @@ def _(breach: history.ClaimDropped) -> str:
 def _notes_on_all_columns(judgement: Judgement) -> list[str]:
     """Of a claim about all columns: the verdict on each."""
     placed = judgement.placed
-    named = [
-        (contrast.label or placed.judged_on, contrast, verdict)
-        for contrast, verdict in zip(placed.contrasts, judgement.verdicts, strict=True)
-    ]
-    spoken = [entry for entry in named if entry[2] is not Verdict.NOT_COMPARABLE]
-    notes = [f"{name}: {verdict}" for name, _, verdict in spoken]
-    for _, contrast, _ in spoken:
-        for term in contrast.terms:
-            if term.column.is_other_split:
-                notes.append(f"{role_of(term.column)}: direction only")
+    names = [contrast.label or placed.judged_on for contrast in placed.contrasts]
+    verdicts_on: list[str] = []
+    direction_only: list[str] = []
+    for name, contrast, verdict in zip(names, placed.contrasts, judgement.verdicts, strict=True):
+        if verdict is not Verdict.NOT_COMPARABLE:
+            verdicts_on.append(f"{name}: {verdict}")
+            direction_only += _direction_only(contrast)
 
-    absent = [
-        name
-        for name, contrast, _ in named
-        if contrast.obstacles.missing and not contrast.obstacles.incomparability
-    ]
-    absent += placed.silent_columns
-    if absent:
-        notes.append(f"no runs for {', '.join(dict.fromkeys(absent))}")
-    for name, contrast, _ in named:
+    absent: list[str] = []
+    incomparable: list[str] = []
+    provenances: list[str] = []
+    for name, contrast in zip(names, placed.contrasts, strict=True):
         reason = contrast.obstacles.incomparability
         if reason:
-            notes.append(f"not comparable on {name} ({incomparability(reason)})")
-    for _, contrast, _ in named:
-        if not contrast.obstacles.incomparability:
-            notes.append(provenance(contrast.context.provenance))
-    return notes
+            incomparable.append(f"not comparable on {name} ({incomparability(reason)})")
+            continue
+        provenances.append(provenance(contrast.context.provenance))
+        if contrast.obstacles.missing:
+            absent.append(name)
+    absent += placed.silent_columns
+    notes = verdicts_on + direction_only
+    if absent:
+        notes.append(f"no runs for {', '.join(dict.fromkeys(absent))}")
+    return notes + incomparable + provenances
+
+
+def _direction_only(contrast: Contrast) -> list[str]:
+    columns = [term.column for term in contrast.terms]
+    return [f"{role_of(column)}: direction only" for column in columns if column.is_other_split]
 
 
 def _notes_on_dataset(judgement: Judgement) -> list[str]:
@@ -560,12 +562,7 @@ def size_obstacle(judgement: Judgement) -> str:
 def _cautions(contrast: Contrast) -> list[str]:
     notes: list[str] = []
     for cell in contrast.context.cells:
-        if cell.num_missing:
-            notes.append(f"{cell.num_missing} run(s) of {cell.row} missing")
-        if cell.num_collapsed:
-            notes.append(f"{cell.num_collapsed} collapsed run(s) of {cell.row}")
-        if cell.every_run_collapsed:
-            notes.append(f"every run of {cell.row} collapsed: it has measured nothing")
+        notes += _cell_cautions(cell)
 
     difference = contrast.difference
     design = contrast.design
@@ -591,6 +588,17 @@ def _cautions(contrast: Contrast) -> list[str]:
     return notes
 
 
+def _cell_cautions(cell: CellCaution) -> list[str]:
+    notes: list[str] = []
+    if cell.num_missing:
+        notes.append(f"{cell.num_missing} run(s) of {cell.row} missing")
+    if cell.num_collapsed:
+        notes.append(f"{cell.num_collapsed} collapsed run(s) of {cell.row}")
+    if cell.every_run_collapsed:
+        notes.append(f"every run of {cell.row} collapsed: it has measured nothing")
+    return notes
+
+
 def _of_collapsed_runs(contrast: Contrast) -> str:
     """The difference over the runs that did not collapse; empty where none or all did."""
     if contrast.obstacles.every_run_collapsed or not contrast.has_collapsed:
@@ -611,14 +619,16 @@ def _of_collapsed_runs(contrast: Contrast) -> str:
 
 def contrast_notes(contrast: Contrast) -> list[str]:
     """What a reader must know of a contrast that no claim is about; empty texts for nothing."""
-    reason = contrast.obstacles.incomparability
-    return [
-        incomparability(reason) if reason else "",
-        duplicates(contrast.obstacles.duplicates),
-        text_lengths(contrast.context.text_lengths),
-        provenance(contrast.context.provenance),
-        "; ".join(below_floor(below) for below in contrast.context.below_floor),
-    ]
+    obstacles = contrast.obstacles
+    context = contrast.context
+    notes: list[str] = []
+    if obstacles.incomparability:
+        notes.append(incomparability(obstacles.incomparability))
+    notes.append(duplicates(obstacles.duplicates))
+    notes.append(text_lengths(context.text_lengths))
+    notes.append(provenance(context.provenance))
+    notes.append("; ".join(below_floor(below) for below in context.below_floor))
+    return notes
 
 
 # -- crossing lines --------------------------------------------------------------------------------

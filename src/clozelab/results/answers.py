@@ -62,8 +62,8 @@ def describe(test: PairedTest) -> list[str]:
     """The test in words; differences are second - first."""
     lines = [
         (
-            f"These two runs on their {test.num_examples:,} common examples (other seeds are another"
-            " question):"
+            f"These two runs on their {test.num_examples:,} common examples"
+            " (other seeds are another question):"
         )
     ]
     if test.mcnemar is not None:

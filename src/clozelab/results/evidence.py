@@ -59,7 +59,11 @@ def encoder_of(run: Record) -> str | None:
 
 
 def evidence_of(run: Record) -> RunEvidence:
-    arm = run.config.get("encoder_arm")
+    delta = {key: str(value) for key, value in delta_of(run).items()}
+    encoder_arm = run.config.get("encoder_arm")
+    if encoder_arm is not None:
+        encoder_arm = str(encoder_arm)
+    encoder_fraction = run.config.get("encoder_fraction", 1.0)
     return RunEvidence(
         place=str(run.place),
         is_finetuning=run.stage == "finetune",
@@ -67,10 +71,10 @@ def evidence_of(run: Record) -> RunEvidence:
         settings=settings(run),
         code=of_all_sessions("modules", run),
         environment=made_with(run),
-        delta={key: str(value) for key, value in delta_of(run).items()},
+        delta=delta,
         encoder=encoder_of(run),
-        encoder_arm=None if arm is None else str(arm),
-        encoder_fraction=run.config.get("encoder_fraction", 1.0),
+        encoder_arm=encoder_arm,
+        encoder_fraction=encoder_fraction,
         amounts=_amounts(run),
     )
 
@@ -140,15 +144,17 @@ def compare_rows(table: ResultTable, first: str, second: str, tasks: Sequence[st
     pretrained = [table.pretrain_runs.get(str(arm), []) for arm in arms]
     finetuned = [table.finetune_runs.get(name, []) for name in rows]
     evaluated = [table.evaluation_runs.get(name, []) for name in rows]
+    arm_factors = treatment_factors(*pretrained)
     row_factors = treatment_factors(*finetuned) | treatment_factors(*evaluated)
+    outdated = _outdated(table, rows, arms, tasks)
     return Pair(
         first=_row_evidence(table, first, tasks),
         second=_row_evidence(table, second, tasks),
         matched=table.experiment.matched,
         free_keys=table.experiment.free_keys,
-        arm_factors=treatment_factors(*pretrained),
+        arm_factors=arm_factors,
         row_factors=row_factors,
-        outdated=_outdated(table, rows, arms, tasks),
+        outdated=outdated,
     )
 
 
@@ -157,12 +163,15 @@ def _row_evidence(table: ResultTable, row: str, tasks: Sequence[str]) -> RowEvid
         return [table.evidence_of(run) for run in runs]
 
     arm = table.experiment.row(row).arm
+    pretrain_runs = table.pretrain_runs.get(str(arm), [])
+    finetune_runs = table.finetune_runs.get(row, [])
+    evaluation_runs = table.evaluation_runs.get(row, [])
     return RowEvidence(
         name=row,
         arm=arm,
-        pretraining=evidence(table.pretrain_runs.get(str(arm), [])),
-        finetuning=evidence(table.finetune_runs.get(row, [])),
-        evaluation=evidence(table.evaluation_runs.get(row, [])),
+        pretraining=evidence(pretrain_runs),
+        finetuning=evidence(finetune_runs),
+        evaluation=evidence(evaluation_runs),
         by_task={task: evidence(table.runs_on(row, task)) for task in tasks},
     )
 

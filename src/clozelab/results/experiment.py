@@ -120,14 +120,10 @@ class Experiment(TableSpec):
 
     def _check_names(self) -> None:
         """Columns, rows and claims are told apart by their names."""
-        unique = {
-            "columns: name": [column.name for column in self.columns],
-            "rows: row": [row.name for row in self.rows],
-            "claims: id": [claim.id for claim in self.claims if claim.id],
-            "claims: text": [claim.text for claim in self.claims],
-        }
-        for key, names in unique.items():
-            _refuse_repeated(key, names)
+        _refuse_repeated("columns: name", [column.name for column in self.columns])
+        _refuse_repeated("rows: row", [row.name for row in self.rows])
+        _refuse_repeated("claims: id", [claim.id for claim in self.claims if claim.id])
+        _refuse_repeated("claims: text", [claim.text for claim in self.claims])
 
     def _check_mean(self, column: Column, where: str) -> None:
         """A mean is of tasks or of measures, in percent."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 from typing import TYPE_CHECKING
 
 from clozelab.analysis.comparability import Pair, RunEvidence, group_by
@@ -276,16 +276,11 @@ class _Arrangement:
 
     def _add_mean(self, column: Column, filled: Sequence[DataColumn]) -> None:
         """A mean of columns; a mean over fewer is another number, so it takes all of them."""
-        datasets: dict[Part, DataColumn] = {}
-        for group in column.parts:
-            for part in group:
-                speaking = datasets_for_column(part.column, filled)
-                if not speaking:
-                    self.columns.append(_paper_column(column))
-                    return
-                metric = part.metric or speaking[0].metric
-                datasets[part] = replace(speaking[0], metric=metric)
-
+        parts = list(chain.from_iterable(column.parts))
+        datasets = _datasets_of_parts(parts, filled)
+        if len(datasets) < len(set(parts)):
+            self.columns.append(_paper_column(column))
+            return
         ours = _mean_column(column, list(datasets.values()))
         if not ours.is_paper:
             self.columns.append(_paper_column(column))
@@ -296,6 +291,19 @@ class _Arrangement:
                 members = [datasets[part] for part in group]
                 groups.append(tuple((member, self._task_cell(row, member)) for member in members))
             self.cells[row, ours.key] = _mean_of_groups(tuple(groups))
+
+
+def _datasets_of_parts(
+    parts: Sequence[Part], filled: Sequence[DataColumn]
+) -> dict[Part, DataColumn]:
+    """The data set with scores of each part of a mean, where there is one."""
+    datasets: dict[Part, DataColumn] = {}
+    for part in parts:
+        candidates = datasets_for_column(part.column, filled)
+        if candidates:
+            metric = part.metric or candidates[0].metric
+            datasets[part] = replace(candidates[0], metric=metric)
+    return datasets
 
 
 # -- which runs are of one data set ----------------------------------------------------------------
@@ -314,15 +322,15 @@ def _one_dataset_a_task(
         # Until it is scored no record says what it reads.
         scored = [run for run in task_runs if is_scored(run)]
         by_generator = group_by(scored, lambda run: run.synthetic)
-        usual = synthetic
+        kept_generator = synthetic
         if by_generator and synthetic not in by_generator:
-            usual = next(iter(by_generator))
-        generators[task] = usual
-        others = {key: group for key, group in by_generator.items() if key != usual}
-        for generator, group in others.items():
-            excluded_folders |= {run.folder for run in group}
+            kept_generator = next(iter(by_generator))
+        generators[task] = kept_generator
+        by_generator.pop(kept_generator, None)
+        for generator, group in by_generator.items():
+            excluded_folders.update(run.folder for run in group)
             names = tuple(dict.fromkeys(run.name for run in group))
-            excluded.append(ExcludedRuns(task, len(group), names, generator, usual))
+            excluded.append(ExcludedRuns(task, len(group), names, generator, kept_generator))
     kept = [run for run in runs if run.folder not in excluded_folders]
     return kept, generators, tuple(excluded)
 
@@ -353,15 +361,10 @@ def _task_columns(
     for column in experiment.columns:
         if not column.task:
             continue
-        datasets: list[DataColumn] = []
         # the column's own task first
-        for task in sorted(by_task, key=lambda name: (name != column.task, name)):
-            run = _describing_run(ordered, task, column.metric, by_task[task])
-            if _belongs(run, column, used_metrics.get(task)):
-                used = used_metrics.setdefault(task, set())
-                dataset = _data_column(run, column, generators[task], is_first=not used)
-                used.add(dataset.metric)
-                datasets.append(dataset)
+        tasks = sorted(by_task, key=lambda name: (name != column.task, name))
+        described = [_describing_run(ordered, task, column.metric, by_task[task]) for task in tasks]
+        datasets = _datasets_on(column, described, generators, used_metrics)
         if not experiment.has_paper:
             datasets = [_without_paper(dataset) for dataset in datasets]
         is_ours = column.is_measured or any(dataset.is_paper for dataset in datasets)
@@ -370,6 +373,23 @@ def _task_columns(
         yield from datasets
     for task in sorted(by_task.keys() - used_metrics):
         yield _data_column(by_task[task], None, generators[task], is_first=True)
+
+
+def _datasets_on(
+    column: Column,
+    runs: Sequence[Record],
+    generators: Generators,
+    used_metrics: dict[str, set[str]],
+) -> list[DataColumn]:
+    """The tasks that fill a column, by one run of each; their scores are noted as used."""
+    datasets: list[DataColumn] = []
+    for run in runs:
+        if _belongs(run, column, used_metrics.get(run.task)):
+            used = used_metrics.setdefault(run.task, set())
+            dataset = _data_column(run, column, generators[run.task], is_first=not used)
+            used.add(dataset.metric)
+            datasets.append(dataset)
+    return datasets
 
 
 def _without_paper(dataset: DataColumn) -> DataColumn:
@@ -402,30 +422,27 @@ def _data_column(
 ) -> DataColumn:
     """A task's runs as a data set. Generated data is never the paper's, whatever its name."""
     origin = _origin(run, column, generator)
-    metric = own_metric = run.metric if run.values else ""
-    is_same_data = origin in (Origin.PAPER, Origin.OTHER_SPLIT)
-    is_measured = column is not None and column.is_measured
-    if column is not None and column.metric:
-        is_known = column.metric in run.values or not own_metric
-        if is_same_data or is_measured or is_known:
-            metric = column.metric
-
-    score = run.scores.get(metric)
-    data = run.facts.get("data") or {}
-    used = data.get("train_examples")
-    available = data.get("train_examples_available")
-    trained_on = (used, available) if used and available and used < available else None
+    headline = _headline(run)
+    metric = _shown_metric(run, column, origin)
     baseline = None
     majority = None
+    score = run.scores.get(metric)
     if score:
         baseline = max(score.baselines.items(), key=lambda item: item[1], default=None)
-        majority = score.majority if metric == own_metric else None
-    # The task's title is about its own score; another one goes by its column's name.
-    is_other_score = bool(own_metric) and (metric != own_metric or is_measured)
-    name = column.name if column is not None and is_other_score else ""
+    if score and metric == headline:
+        majority = score.majority
+    # The task's title is about its headline score; another one goes by its column's name.
+    name = ""
+    if column is not None and headline and (metric != headline or column.is_measured):
+        name = column.name
+    heading = _heading(run, column, origin, generator, name)
+    key = run.task if is_first else f"{run.task}:{metric}"
+    num_examples = None
+    if not _is_of_another_file(run, metric):
+        num_examples = run.facts.get("num_examples")
     return DataColumn(
-        heading=_heading(run, column, origin, generator, name),
-        key=run.task if is_first else f"{run.task}:{metric}",
+        heading=heading,
+        key=key,
         metric=metric,
         column=column,
         origin=origin,
@@ -433,9 +450,36 @@ def _data_column(
         tasks=(run.task,),
         majority=majority,
         baseline=baseline,
-        num_examples=None if _is_of_another_file(run, metric) else run.facts.get("num_examples"),
-        trained_on=trained_on,
+        num_examples=num_examples,
+        trained_on=_training_share(run),
     )
+
+
+def _headline(run: Record) -> str:
+    """The task's own metric; empty where the run has no score yet."""
+    return run.metric if run.values else ""
+
+
+def _shown_metric(run: Record, column: Column | None, origin: Origin) -> str:
+    """The column's metric, but for other data sets that do not have it: those show their own."""
+    headline = _headline(run)
+    if column is None or not column.metric:
+        return headline
+    is_same_data = origin in (Origin.PAPER, Origin.OTHER_SPLIT)
+    may_have = column.metric in run.values or not headline
+    if is_same_data or column.is_measured or may_have:
+        return column.metric
+    return headline
+
+
+def _training_share(run: Record) -> tuple[int, int] | None:
+    """(examples that it was trained on, all that there are); None where it was all of them."""
+    data = run.facts.get("data") or {}
+    used = data.get("train_examples")
+    available = data.get("train_examples_available")
+    if used and available and used < available:
+        return used, available
+    return None
 
 
 def _origin(run: Record, column: Column | None, generator: str | None) -> Origin:
@@ -539,10 +583,13 @@ def _cell(
 
 def scored_run(run: Record) -> ScoredRun:
     data = run.facts.get("data") or {}
+    encoder = None
+    if run.stage != "pretrain":
+        encoder = encoder_of(run)
     return ScoredRun(
         folder=run.folder,
         seeds=seeds_of(run),
-        encoder=None if run.stage == "pretrain" else encoder_of(run),
+        encoder=encoder,
         is_collapsed=bool(run.facts.get("collapsed")),
         max_seq_length=data.get("max_seq_length"),
         is_causal=data.get("is_causal"),

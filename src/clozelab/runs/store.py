@@ -519,34 +519,43 @@ def new_record(
 
     ValueError where a mandatory value of the configuration is missing.
     """
-    plain = plain_config(config)
-    version = RESULTS_VERSIONS[stage]
-    fingerprinted = {
-        "config": identity_of(plain),
-        "inputs": dict(inputs),
-        "results_version": version,
-    }
-    code = code_of(stage, plain)
+    identity = _identity_facts(stage, plain_config(config), inputs)
+    scale = str(OmegaConf.select(config, "scale.name", default=""))
+    process = Process(pid=os.getpid(), host=platform.node())
     return Record(
         status="running",
         stage=stage,
-        scale=str(OmegaConf.select(config, "scale.name", default="")),
+        scale=scale,
         metric=metric,
         scores=dict(scores),
-        results_version=version,
-        fingerprint=digest(fingerprinted),
         home=_home_of(folder, config),
-        config=plain,
-        inputs=dict(inputs),
         watched=watched_files(config),
         started=now(),
-        process=Process(pid=os.getpid(), host=platform.node()),
+        process=process,
         folder=folder,
-        code=digest(code),
-        modules={name: module_hash[:8] for name, module_hash in code.items()},
-        **hydra_provenance(),
-        **host_facts(),
+        **(identity | hydra_provenance() | host_facts()),
     )
+
+
+def _identity_facts(
+    stage: str, config: Mapping[str, Any], inputs: Mapping[str, str]
+) -> dict[str, Any]:
+    """Of a record what tells runs apart: configuration, inputs, code, and the hash of all."""
+    version = RESULTS_VERSIONS[stage]
+    fingerprinted = {
+        "config": identity_of(config),
+        "inputs": dict(inputs),
+        "results_version": version,
+    }
+    code = code_of(stage, config)
+    return {
+        "config": config,
+        "inputs": dict(inputs),
+        "results_version": version,
+        "fingerprint": digest(fingerprinted),
+        "code": digest(code),
+        "modules": {name: module_hash[:8] for name, module_hash in code.items()},
+    }
 
 
 def _home_of(folder: Path, config: DictConfig) -> str:

@@ -40,8 +40,9 @@ from clozelab.targets import build, check_targets
 from clozelab.training.background import BackgroundLogger
 from clozelab.training.callbacks import PositionGrowth, growth_steps
 from clozelab.training.checkpoints import LAST, seed_initialisation
+from clozelab.training.jobs import TrackedJob
 from clozelab.training.runtime import matmul_ceiling
-from clozelab.training.tracking import MetricsCsv, TensorBoardTracker, TrackedJob, WandbTracker
+from clozelab.training.tracking import MetricsCsv, TensorBoardTracker, WandbTracker
 from clozelab.training.trainer import Hardware, build_trainer, choose_hardware, stage_callbacks
 
 log = logging.getLogger(__name__)

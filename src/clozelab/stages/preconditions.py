@@ -26,7 +26,7 @@ from clozelab.stages import factory
 from clozelab.targets import build, check_targets, locate
 from clozelab.text.did_you_mean import hint
 from clozelab.training.callbacks import check_position_growth
-from clozelab.training.tracking import TrackedJob
+from clozelab.training.jobs import TrackedJob
 from clozelab.training.trainer import Hardware
 
 LIGHTNING_ARGUMENTS = (

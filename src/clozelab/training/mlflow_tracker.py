@@ -20,7 +20,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from clozelab.training.background import Numbers
-from clozelab.training.tracking import TrackedJob
+from clozelab.training.jobs import TrackedJob
 
 RUN_TAG = "clozelab.run"  # of an MLflow run: the id of the run folder that it shows
 METRICS_A_REQUEST = 1000  # at most, says MLflow

@@ -14,7 +14,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,9 @@ from lightning.pytorch.utilities import rank_zero_only
 from clozelab.corpus.files import write_whole
 from clozelab.training.background import BackgroundLogger
 from clozelab.training.host import require_package
+from clozelab.training.jobs import TrackedJob
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, Row, parse_row
+from clozelab.training.mlflow_tracker import MlflowTracker
 
 log = logging.getLogger(__name__)
 
@@ -89,22 +90,6 @@ class MetricsCsv(Logger):
             if row is not None and row.step <= step:
                 kept.append(line)
         write_whole(self.path, kept)
-
-
-@dataclass(frozen=True)
-class TrackedJob:
-    """What a tracker is told about a job."""
-
-    folder: Path  # the run folder; trackers write below it
-    run_id: str  # of this run wherever it goes on, and of no other
-    experiment: str
-    arm: str
-    stage: str
-    name: str  # inside the experiment
-    tags: tuple[str, ...] = ()
-    # Plain values to show beside the run; no secrets.
-    config: Mapping[str, Any] = field(default_factory=dict)
-    command: tuple[str, ...] = ()  # the command line to show, without secrets
 
 
 def build_wandb_logger(*, project: str, entity: str | None, mode: str, job: TrackedJob) -> Logger:
@@ -248,8 +233,6 @@ def build_mlflow_logger(
 ) -> Logger:
     """MLflow for one job; ValueError where the extra is not installed."""
     require_package("mlflow", "mlflow", "logger=mlflow")
-    from clozelab.training.mlflow_tracker import MlflowTracker
-
     return MlflowTracker(
         experiment_name=experiment_name,
         run_name=run_name,

@@ -1,0 +1,45 @@
+"""Where an encoder's attention looks, noted while it runs.
+
+Letters: S tokens of the text, N heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clozelab.models.attention import masked_pairs
+from clozelab.models.encoder import Encoder, SelfAttention
+
+
+@contextmanager
+def noted_attention(encoder: Encoder, note: Callable[[Tensor], None]) -> Iterator[None]:
+    """Calls `note` with each layer's attention probabilities, fp32 [N, S, S].
+
+    They are computed beside the kernel, which does not give them. Batches must hold one sequence
+    each.
+    """
+
+    def compute(module: Any, arguments: tuple[Any, ...]) -> None:
+        hidden, _, inputs = arguments
+        qkv = module.qkv(hidden).view(-1, 3, module.num_heads, module.head_dim)
+        q, k, _ = qkv.float().unbind(1)  # [S, N, head size]
+        if inputs.rotation is not None:
+            q = inputs.rotation(q)
+            k = inputs.rotation(k)
+        with torch.autocast(q.device.type, enabled=False):
+            scores = torch.einsum("qnd,knd->nqk", q, k) * module.head_dim**-0.5
+        unseen = masked_pairs(len(q), inputs.mask, q.device)
+        note(scores.masked_fill(unseen, -torch.inf).softmax(-1))
+
+    layers = [module for module in encoder.modules() if isinstance(module, SelfAttention)]
+    handles = [layer.register_forward_pre_hook(compute) for layer in layers]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
