@@ -30,15 +30,6 @@ from clozelab.datamodules.files import (
 from clozelab.datamodules.labelled import TableFormat
 
 
-def test_missing_file_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(ValueError) as error:
-        require_file(tmp_path, "glue/RTE/train.tsv", "RTE.zip of the\n benchmark's page")
-    message = str(error.value)
-    assert str(tmp_path / "glue/RTE/train.tsv") in message
-    assert "expected layout: data_dir/glue/RTE/train.tsv" in message
-    assert "how to get it: RTE.zip of the benchmark's page" in message
-
-
 def test_found_file_and_its_checksum(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_bytes(b"")
     path = require_file(tmp_path, "a.tsv", "")

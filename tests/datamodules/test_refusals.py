@@ -32,6 +32,7 @@ from clozelab.datamodules.files import (
     baselines_of,
     cached_arrays,
     refuse_wrong_file,
+    require_file,
     text_lines,
 )
 from clozelab.datamodules.labelled import LabelledDataModule, TableFormat
@@ -305,6 +306,10 @@ def a_dictionary_of_data_sets() -> None:
     read_texts(splits)
 
 
+def a_missing_file(tmp_path: Path) -> None:
+    require_file(tmp_path, "glue/RTE/train.tsv", "RTE.zip of the\n benchmark's page")
+
+
 def a_row_that_is_cut_at_the_end_of_the_file(tmp_path: Path) -> None:
     """One damaged row of many is forgiven; not where the file ends in the middle of it."""
     path = tmp_path / "train.tsv"
@@ -313,6 +318,24 @@ def a_row_that_is_cut_at_the_end_of_the_file(tmp_path: Path) -> None:
 
 
 REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
+    (
+        "a missing file: where",
+        a_missing_file,
+        ValueError,
+        r"benchmark file not found: /\S+/glue/RTE/train\.tsv\n",
+    ),
+    (
+        "a missing file: its layout",
+        a_missing_file,
+        ValueError,
+        r"expected layout: data_dir/glue/RTE/train\.tsv",
+    ),
+    (
+        "a missing file: what to do",
+        a_missing_file,
+        ValueError,
+        r"how to get it: RTE\.zip of the benchmark's page",
+    ),
     (
         "no room for text",
         lambda tokenizer: encode_examples(tokenizer, ["a"], ["b"], max_seq_length=4),
