@@ -136,11 +136,3 @@ def test_pure_function_of_seed_epoch_and_name(ids: SpecialIds) -> None:
     assert (one[0].reshape(3, 64)[[0, 2]] == again[0].reshape(3, 64)[[0, 2]]).all()
     assert (one[0].reshape(3, 64)[1] != again[0].reshape(3, 64)[1]).any()
     assert (PAPER.apply(rows, ids, 2, 0)[0] != again[0]).any()
-
-
-@pytest.mark.parametrize(
-    "values", [(0.15, 0.8, 0.1, 0.2), (0.15, 1.2, -0.1, -0.1), (0.0, 0.8, 0.1, 0.1), (1.5, 1, 0, 0)]
-)
-def test_clear_errors(values: tuple[float, float, float, float]) -> None:
-    with pytest.raises(ValueError, match=r"sum to 1|predict_prob"):
-        Masking(*values)

@@ -79,14 +79,6 @@ def test_tokens_are_taken_at_positions_of_any_shape(
     assert taken.tolist() == [flat[start : start + 10].tolist() for start in starts]
 
 
-@pytest.mark.parametrize("position", [-1, 10**6])
-def test_positions_outside_the_stream_are_refused(
-    tmp_path: Path, documents: list, position: int
-) -> None:
-    with pytest.raises(IndexError, match="outside"):
-        write(tmp_path, documents).tokens.take(np.array([position]))
-
-
 def test_dtype_follows_the_vocabulary() -> None:
     assert token_dtype(65_536) == np.uint16
     assert token_dtype(65_537) == np.uint32
@@ -103,31 +95,6 @@ def test_fingerprint_names_the_content(tmp_path: Path, documents: list) -> None:
     assert write(tmp_path / "b", documents).fingerprint == first
     documents[3][0][0] = (documents[3][0][0] + 1) % 100
     assert write(tmp_path / "c", documents).fingerprint != first
-
-
-def test_an_unfinished_folder_does_not_open(tmp_path: Path) -> None:
-    with (
-        pytest.raises(KeyboardInterrupt),
-        ShardWriter(tmp_path, vocab_size=9, source_names=["one"]) as writer,
-    ):
-        writer.add(np.array([1, 2]), np.array([2]), np.array([1]), np.array([0]), np.array([0]))
-        raise KeyboardInterrupt
-    with pytest.raises(ValueError, match=r"shards.json is missing; run the prepare stage"):
-        TokenShards.open(tmp_path)
-
-
-def test_a_shortened_or_missing_file_is_named(tmp_path: Path, documents: list) -> None:
-    write(tmp_path, documents)
-    path = tmp_path / "sentence_offsets.bin"
-    path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(ValueError, match=r"sentence_offsets.bin has \d+ bytes instead of"):
-        TokenShards.open(tmp_path)
-    path.unlink()
-    with pytest.raises(ValueError, match=r"sentence_offsets.bin is missing"):
-        TokenShards.open(tmp_path)
-    (tmp_path / "shards.json").write_text("{")
-    with pytest.raises(ValueError, match="damaged"):
-        TokenShards.open(tmp_path)
 
 
 def test_shards_json_has_no_machine_path(tmp_path: Path, documents: list) -> None:

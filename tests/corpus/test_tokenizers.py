@@ -137,11 +137,6 @@ def test_training_does_not_depend_on_the_order_of_texts(wordpiece: WordPieceToke
     assert WordPieceTokenizer.train(shuffled, 200, True).vocabulary == wordpiece.vocabulary
 
 
-def test_a_vocabulary_smaller_than_the_alphabet_is_refused() -> None:
-    with pytest.raises(ValueError, match="vocab_size 20 is below"):
-        WordPieceTokenizer.train(make_texts(), 20, True)
-
-
 def test_rare_characters_do_not_fill_the_vocabulary() -> None:
     texts = ["plain english text and no more of it"] * 5000 + [
         "".join(map(chr, range(0x1200, 0x1240)))[:10]
@@ -219,26 +214,6 @@ def test_final_sigma_as_python_lowers_it() -> None:
         "##σ",
         "##ο",
     ]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"[PAD]\n[UNK]\n", r"lacks \[CLS\]"),
-        ("\n".join([*SPECIAL_TOKENS, "a", "a"]).encode(), "stands twice"),
-        ("\n".join([*SPECIAL_TOKENS, "", "a"]).encode(), "is empty"),
-        (b"\xff\xfe", "not UTF-8"),
-    ],
-)
-def test_a_bad_vocabulary_file_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
-    (tmp_path / "vocab.txt").write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        WordPieceTokenizer.from_vocab(tmp_path / "vocab.txt", True)
-
-
-def test_a_missing_vocabulary_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"absent.txt does not exist"):
-        WordPieceTokenizer.from_vocab(tmp_path / "absent.txt", True)
 
 
 @pytest.mark.parametrize("lowercase", [True, False])

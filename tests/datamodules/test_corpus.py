@@ -336,14 +336,6 @@ def test_what_the_sources_tell_is_said_before_training(
     assert len(found) == 4 - 1 and all(60 < one < 90 for one in found), (
         "two lengths of training, one of validation"
     )
-    caplog.clear()
-    corpus.train = replace(corpus.train, document_source=np.array([0] * 19 + [1], dtype=np.uint8))
-    make(
-        Objective(
-            input=SegmentPairs(0.5, "source"), token=MLM, pair=NextSentencePrediction(weight=1.0)
-        )
-    ).setup("fit")
-    assert "source books has a single document to make pairs of" in caplog.text
 
 
 def test_documents_that_spoil_next_sentence_prediction_are_told(
@@ -367,21 +359,6 @@ def test_documents_that_spoil_next_sentence_prediction_are_told(
     caplog.clear()
     make(Objective(input=SegmentPairs(0.5, "corpus"), token=MLM, pair=None)).instances("train", 16)
     assert "flatter" not in caplog.text
-
-
-def test_clear_errors(make: Callable[..., CorpusDataModule], corpus: Any) -> None:
-    with pytest.raises(ValueError, match="validation split has 4 instances for 8 devices"):
-        make(validation_instances=4).validation_stream(0, 8)
-    corpus.validation = make_shards(0, 0)
-    with pytest.raises(
-        ValueError, match="The validation split at seq_length 24: there is no document"
-    ):
-        make().setup("fit")
-    corpus.train = make_shards(1, 0)
-    with pytest.raises(
-        ValueError, match="The train split at seq_length 16: the split has a single document"
-    ):
-        make().setup("fit")
 
 
 class Recorder(LightningModule):

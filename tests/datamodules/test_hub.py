@@ -316,26 +316,3 @@ def test_other_columns_are_an_error(hub: Any, tmp_path: Path) -> None:
     ):
         hub_files(HubSource.of(task("sst2")), tmp_path / "cache")
     assert list((tmp_path / "cache/hub").iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["task=snli_95k"], "task 'snli_95k' has no source on the hub; set hub=false"),
-        (["task=codah"], "task 'codah' has no source on the hub"),
-        (["task=swag"], r"task.hub.revision=None is no commit of allenai/swag: give one"),
-        (["task=sst2", "task.hub.revision=main"], r"task.hub.revision='main' is no commit"),
-        (
-            ["task=sst2", "task.hub.format=json"],
-            r"task.hub.format='json' is unknown; known: tsv, csv, squad",
-        ),
-        (
-            ["task=sst2", "+task.hub.branch=x"],
-            r"task.hub: branch unknown or missing; it takes splits, columns",
-        ),
-    ],
-)
-def test_sources_that_cannot_be(overrides: list[str], message: str) -> None:
-    whole = sweep.without_hydra(sweep.compose("finetune", overrides))
-    with pytest.raises(ValueError, match=message):
-        HubSource.of(OmegaConf.to_container(whole.task, resolve=True))  # type: ignore[arg-type]

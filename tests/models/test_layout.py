@@ -76,12 +76,3 @@ def test_a_group_grows_by_sequences_of_its_width_alone():
     ]
     assert widths(largest_group=4) == [(8, [1, 5, 6, 7]), (8, [8, 8, 8]), (16, [9, 16, 16])]
     assert [width for width, _ in widths()] == [8, 8, 8, 16, 16]
-
-
-def test_impossible_lengths_are_refused():
-    with pytest.raises(ValueError, match="at least one"):
-        Layout.ragged([3, 0])
-    with pytest.raises(ValueError, match="at least one sequence"):
-        Layout.ragged([])
-    with pytest.raises(ValueError, match="does not fit"):
-        Layout.rectangle([9], row_slots=8)

@@ -216,33 +216,3 @@ def test_a_flipped_byte_is_refused(google, tmp_path, place):
         (tmp_path / name).write_bytes(damaged)
         with pytest.raises(ValueError, match="checksum of"):
             list(read_bundle(tmp_path / "bert_model.ckpt.index", lambda name: True))
-
-
-@pytest.mark.parametrize(
-    ("name", "size", "word"),
-    [
-        ("bert_model.ckpt.index", 100, "cut short, or no index"),
-        ("bert_model.ckpt.index", 0, "cut short, or no index"),
-        (
-            "bert_model.ckpt.data-00001-of-00002",
-            200,
-            "data-00001-of-00002 is wrong: the file is damaged",
-        ),
-        ("bert_model.ckpt.data-00001-of-00002", None, "data-00001-of-00002 is missing"),
-    ],
-)
-def test_a_file_that_is_cut_or_gone_is_named(google, tmp_path, name, size, word):
-    folder, _, _ = google
-    for path in folder.glob("bert_model*"):
-        if path.name != name or size is not None:
-            (tmp_path / path.name).write_bytes(
-                path.read_bytes()[: size if path.name == name else None]
-            )
-    with pytest.raises(ValueError, match=word):
-        read_tensors(tmp_path)
-
-
-def test_another_model_of_tensorflow_is_refused(tmp_path):
-    write_bundle(tmp_path / "model.ckpt", {"dense/kernel": np.zeros((2, 3), dtype=np.float32)})
-    with pytest.raises(ValueError, match="holds no variables of BERT"):
-        read_tensors(tmp_path)

@@ -62,14 +62,14 @@ def curves(
     assert all("pooler" in name for name in left_over.unexpected_keys)
     theirs.tie_weights()
     own = build_adamw(ours.named_parameters(), learning_rate=RATE, bias_correction=True, **ADAM)
+    matrices = [p for p in theirs.parameters() if p.ndim > 1]
+    vectors = [p for p in theirs.parameters() if p.ndim <= 1]
     groups = [
-        {
-            "params": [p for p in theirs.parameters() if (p.ndim > 1) == decays],
-            "weight_decay": 0.01 * decays,
-        }
-        for decays in (True, False)
+        {"params": matrices, "weight_decay": 0.01},
+        {"params": vectors, "weight_decay": 0.0},
     ]
-    other = torch.optim.AdamW(groups, lr=RATE, betas=ADAM["betas"], eps=ADAM["eps"])  # type: ignore[arg-type]
+    betas, eps = ADAM["betas"], ADAM["eps"]
+    other = torch.optim.AdamW(groups, lr=RATE, betas=betas, eps=eps)  # type: ignore[arg-type]
     instances = objective.bind(text, ids, SLOTS)
     losses = []
     for step in range(steps):

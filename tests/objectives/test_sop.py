@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards
 from clozelab.objectives.mlm import MaskedLanguageModel
@@ -123,11 +122,3 @@ def test_loss_and_masks_are_those_of_the_swapped_text(
     assert all(
         p.grad is not None and torch.isfinite(p.grad).all() for p in models["encoder"].parameters()
     )
-
-
-def test_misfits_are_refused(shards: TokenShards, ids: SpecialIds, make_mlm: object) -> None:
-    for wrong in (SegmentPairs(0.0, "corpus"), FullSentences()):
-        with pytest.raises(ValueError, match="choose objective/input=sentence_pairs"):
-            Objective(input=wrong, token=make_mlm(), pair=SOP)  # type: ignore[operator]
-    with pytest.raises(ValueError, match="no two sentences of a document fit into 8 tokens"):
-        SentencePairs().bind(shards, ids, 8)

@@ -227,14 +227,11 @@ def test_copies_are_all_in_one_epoch(
         )
         == 7
     )
-    for wrong in (3, 0, -2):
-        with pytest.raises(ValueError, match=r"dupe_factor is .* multiple"):
-            Objective(input=pairs, token=make_mlm(), pair=None, dupe_factor=wrong)
 
 
 def test_misfits_are_refused(make_mlm: MakeMlm) -> None:
     nsp = NextSentencePrediction(weight=1.0)
-    with pytest.raises(ValueError, match="needs segment pairs"):
+    with pytest.raises(ValueError):
         Objective(input=FullSentences(), token=make_mlm(), pair=nsp)
     assert Objective(
         input=SegmentPairs(0.5, "corpus"), token=LeftToRight(weight=1.0), pair=nsp

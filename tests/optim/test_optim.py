@@ -5,8 +5,6 @@ learning-rate schedule.
 from __future__ import annotations
 
 import copy
-import sys
-from typing import Any
 
 import pytest
 import torch
@@ -103,24 +101,8 @@ def test_frozen_parameters_are_left_out() -> None:
     net = model()
     net[2].requires_grad_(False)
     groups = build_adamw(net.named_parameters(), **SETTINGS).param_groups
-    assert id(net[2].weight) not in {id(p) for group in groups for p in group["params"]}
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("learning_rate", -1.0),
-        ("betas", (1.0, 0.9)),
-        ("betas", (0.9, -0.1)),
-        ("eps", 0.0),
-        ("weight_decay", -0.1),
-        ("learning_rate", "fast"),
-        ("weight_decay", None),
-    ],
-)
-def test_settings_outside_their_range_are_refused_by_name(key: str, value: object) -> None:
-    with pytest.raises(ValueError, match=key):
-        build_adamw(model().named_parameters(), **(SETTINGS | {key: value}))
+    for group in groups:
+        assert id(net[2].weight) not in map(id, group["params"])
 
 
 @pytest.mark.parametrize(
@@ -220,36 +202,6 @@ def test_muon_against_another_library_and_over_a_checkpoint(
             build_adamw(model().named_parameters(), **SETTINGS, matrix_learning_rate=rate)
 
 
-def test_a_library_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    options: dict[str, Any] = {"name": "Lamb", "learning_rate": 0.1, "weight_decay": 0.0}
-    with pytest.raises(ValueError, match=r"choose one of torch\.optim, pytorch_optimizer"):
-        build_torch(model().named_parameters(), library="os", **options)
-    monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
-    with pytest.raises(ValueError, match=r"pip install 'clozelab\[optimizers\]'"):
-        build_torch(model().named_parameters(), library="pytorch_optimizer", **options)
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "message"),
-    [
-        ("Nadam", {}, "torch.optim has .*NAdam"),
-        ("SGD", {"speed": 1}, "SGD does not take this: .*speed"),
-        ("load", {}, "optimizer.name is 'load'"),
-    ],
-)
-def test_what_torch_does_not_have_is_refused(
-    name: str, settings: dict[str, float], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        build_torch(
-            model().named_parameters(),
-            name=name,
-            settings=settings,
-            learning_rate=0.1,
-            weight_decay=0.0,
-        )
-
-
 def test_other_schedules() -> None:
     cosine = rates(100, 0.1, CosineDecay, final_fraction=0.1)
     assert (
@@ -267,12 +219,6 @@ def test_other_schedules() -> None:
         and stable[100] == 0
     )
     assert set(rates(100, 0.1, WarmupStableDecay, decay_fraction=0.0)[10:]) == {2.0}
-    for kind, wrong in (
-        (CosineDecay, {"final_fraction": 1.1}),
-        (WarmupStableDecay, {"decay_fraction": -0.1}),
-    ):
-        with pytest.raises(ValueError, match=f"schedule.{next(iter(wrong))} is .*: it must be in"):
-            rates(100, 0.1, kind, **wrong)
 
 
 def rates(
@@ -325,14 +271,6 @@ def test_state_restores_the_rate() -> None:
         one.step()
         other.step()
     assert optimizer.param_groups[0]["lr"] == fresh.param_groups[0]["lr"]
-
-
-@pytest.mark.parametrize(
-    ("total", "warmup", "word"), [(0, 0.1, "total_steps"), (10, 1.0, "warmup_fraction")]
-)
-def test_bad_settings(total: int, warmup: float, word: str) -> None:
-    with pytest.raises(ValueError, match=word):
-        rates(total, warmup)
 
 
 @pytest.mark.parametrize(

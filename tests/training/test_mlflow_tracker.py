@@ -14,12 +14,6 @@ from clozelab.training.jobs import TrackedJob
 from clozelab.training.tracking import build_mlflow_logger
 
 
-def test_mlflow_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"logger=mlflow needs.*pip install 'clozelab\[mlflow\]'"):
-        build(tmp_path)
-
-
 def build(folder: Path) -> Any:
     job = TrackedJob(folder, "id-1", "e", "mlm", "pretrain", "mlm/seed-1", config={"seed": 1})
     uri = f"sqlite:///{folder}/mlflow.db"

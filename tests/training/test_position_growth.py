@@ -13,14 +13,11 @@ from lightning.pytorch.callbacks import WeightAveraging
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.embeddings import Embeddings
-from clozelab.training.callbacks import PositionGrowth, check_position_growth, growth_steps
+from clozelab.training.callbacks import PositionGrowth, growth_steps
 
 
 def phase(seq_length: int, steps: int) -> dict[str, int]:
     return {"seq_length": seq_length, "steps": steps, "global_batch_size": 1, "micro_batch_size": 1}
-
-
-GROWING = [phase(32, 10), phase(64, 10)]
 
 
 @pytest.mark.parametrize(
@@ -34,13 +31,6 @@ GROWING = [phase(32, 10), phase(64, 10)]
 )
 def test_growth_steps(lengths: list[int], expected: dict[int, tuple[int, int]]) -> None:
     assert growth_steps([phase(length, 10) for length in lengths]) == expected
-
-
-def test_growth_that_cannot_be_is_refused() -> None:
-    with pytest.raises(ValueError, match="fsdp"):
-        check_position_growth("tile", GROWING, "fsdp")
-    check_position_growth("none", GROWING, "fsdp")
-    check_position_growth("tile", GROWING[:1], "fsdp")
 
 
 @pytest.fixture
@@ -67,11 +57,6 @@ def test_new_positions_repeat_the_trained_ones_without_the_first(embeddings: Emb
     after = embeddings.position_embeddings.weight.detach()
     sources = [0, 1, 2, 3, 1, 2, 3, 1, 2, 3, 10, 11]
     torch.testing.assert_close(after, before[sources], rtol=0, atol=0)
-
-
-def test_growth_beyond_the_model_is_refused(embeddings: Embeddings) -> None:
-    with pytest.raises(ValueError, match="the model has 12"):
-        embeddings.tile_positions(4, 13)
 
 
 def test_the_callback_grows_before_the_first_longer_step_and_at_no_other(

@@ -128,8 +128,6 @@ def test_mode_needs_a_key_to_be_online(tmp_path: Path, monkeypatch: pytest.Monke
     assert build(tmp_path, "auto").settings["mode"] == "online"
     monkeypatch.setenv("WANDB_MODE", "offline")
     assert build(tmp_path, "auto").settings["mode"] == "offline"
-    with pytest.raises(ValueError, match=r"logger\.wandb\.mode is 'on'"):
-        build(tmp_path, "on")
 
 
 def test_broken_tracker_is_switched_off(
@@ -150,14 +148,6 @@ def test_broken_tracker_is_switched_off(
         summarise([logger], {"accuracy": 0.5})
     assert len(starts) == 1 and caplog.text.count("wandb did not take something") == 1
     assert "wandb is missing 6 of 6 values (ConnectionError: no network)" in caplog.text
-
-
-def test_tensorboard_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(
-        ValueError, match=r"logger=tensorboard needs.*pip install 'clozelab\[tensorboard\]'"
-    ):
-        build_tensorboard_logger(flush_seconds=1, job=job(tmp_path))
 
 
 def test_tensorboard_gets_curves_and_final_scores(tmp_path: Path) -> None:

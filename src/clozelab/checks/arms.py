@@ -141,7 +141,7 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
     figure = share(number, candidates)
     wrong = _wrong_number(token, packed, number)
     if token.whole_words:
-        word = np.cumsum(begin_words(packed, arm.corpus.ids.continues))
+        word = np.cumsum(begin_words(packed, arm.corpus.ids.continues), dtype=np.int64)
         wrong += _torn_words(word, packed.special, predictions.positions)
     num_special = int(packed.special[predictions.positions].sum())
     if num_special:

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from clozelab.corpus.lines import (
     COMPRESSIONS,
@@ -310,8 +310,8 @@ def csv_line(cells: Iterable[Any], delimiter: str = ",", *, quotes_all: bool = F
     Older Pythons quote a carriage return only where their own rows end with one. A reader takes it
     for the end of a row.
     """
-    quoting = csv.QUOTE_ALL if quotes_all else csv.QUOTE_MINIMAL
     buffer = io.StringIO(newline="")
+    quoting: Literal[0, 1] = csv.QUOTE_ALL if quotes_all else csv.QUOTE_MINIMAL
     writer = csv.writer(buffer, delimiter=delimiter, lineterminator="\r\n", quoting=quoting)
     writer.writerow(cells)
     return buffer.getvalue().removesuffix("\r\n") + "\n"

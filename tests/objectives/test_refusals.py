@@ -1,0 +1,93 @@
+"""What this room refuses, and the sentence that says so: a row a case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.calling import call_with_fixtures
+from tests.objectives import test_sop, test_weighted_sum
+
+from clozelab.corpus.instances import FullSentences, SegmentPairs
+from clozelab.objectives.nsp import NextSentencePrediction
+from clozelab.objectives.objective import Objective
+from clozelab.objectives.sop import SentencePairs
+
+
+def copies_are_all_in_one_epoch(make_mlm: test_weighted_sum.MakeMlm, wrong: Any) -> None:
+    """Six ways to see the corpus: two copies of the released builder, each masked in three."""
+    pairs = SegmentPairs(0.5, "corpus", cuts="released", copies=2)
+    Objective(input=pairs, token=make_mlm(), pair=None, dupe_factor=wrong)
+
+
+def misfits_are_refused(make_mlm: test_weighted_sum.MakeMlm) -> None:
+    nsp = NextSentencePrediction(weight=1.0)
+    Objective(input=FullSentences(), token=make_mlm(), pair=nsp)
+
+
+REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
+    (
+        "facts and errors",
+        lambda make_mlm: make_mlm(0.8, 0.1, 0.2),
+        ValueError,
+        "sum to 1",
+    ),
+    (
+        "misfits are refused: choose objective/input=sentence_pairs",
+        lambda make_mlm: Objective(
+            input=SegmentPairs(0.0, "corpus"), token=make_mlm(), pair=test_sop.SOP
+        ),
+        ValueError,
+        "choose objective/input=sentence_pairs",
+    ),
+    (
+        "misfits are refused: choose objective/input=sentence_pairs 2",
+        lambda make_mlm: Objective(input=FullSentences(), token=make_mlm(), pair=test_sop.SOP),
+        ValueError,
+        "choose objective/input=sentence_pairs",
+    ),
+    (
+        "misfits are refused: no two sentences of a",
+        lambda shards, ids: SentencePairs().bind(shards, ids, 8),
+        ValueError,
+        "no two sentences of a document fit into 8 tokens",
+    ),
+    (
+        "copies are all in one epoch: dupe_factor is multiple",
+        lambda make_mlm: copies_are_all_in_one_epoch(make_mlm, 3),
+        ValueError,
+        r"dupe_factor is .* multiple",
+    ),
+    (
+        "copies are all in one epoch: dupe_factor is multiple 2",
+        lambda make_mlm: copies_are_all_in_one_epoch(make_mlm, 0),
+        ValueError,
+        r"dupe_factor is .* multiple",
+    ),
+    (
+        "copies are all in one epoch: dupe_factor is multiple 3",
+        lambda make_mlm: copies_are_all_in_one_epoch(make_mlm, -2),
+        ValueError,
+        r"dupe_factor is .* multiple",
+    ),
+    (
+        "misfits are refused",
+        misfits_are_refused,
+        ValueError,
+        "needs segment pairs",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "sentence"), [row[1:] for row in REFUSALS], ids=[row[0] for row in REFUSALS]
+)
+def test_refusal(
+    request: pytest.FixtureRequest,
+    call: Callable[..., Any],
+    error: type[Exception],
+    sentence: str,
+) -> None:
+    with pytest.raises(error, match=sentence):
+        call_with_fixtures(call, request)
