@@ -42,8 +42,8 @@ INCOMPARABILITY = [
     (
         reasons.OutdatedRuns("ltr", 6, (reasons.Outdated(Age.OLDER_VERSION, 2, 3),)),
         (
-            "all 6 run(s) of ltr are of results version 2, beside others of 3, and no comparison mixes"
-            " them"
+            "all 6 run(s) of ltr are of results version 2, beside others of 3, and no comparison"
+            " mixes them"
         ),
     ),
     (
@@ -107,8 +107,8 @@ INCOMPARABILITY = [
     (
         reasons.WrongEncoder("ltr", "ltr", 3, 6, "mlm_nsp", "finetune/ltr/1"),
         (
-            "not what it is called: paper.yaml says arm ltr of the row ltr, and 3 of 6 runs have the"
-            " encoder of mlm_nsp (e.g. finetune/ltr/1)"
+            "not what it is called: paper.yaml says arm ltr of the row ltr, and 3 of 6 runs have"
+            " the encoder of mlm_nsp (e.g. finetune/ltr/1)"
         ),
     ),
     (
@@ -221,8 +221,8 @@ FORECASTS = [
     (
         verdicts.SeedsNeeded(6, additional_seeds=0, fewer_after="q"),
         (
-            "with 6 pre-training seeds 4 of 5 repetitions decide, at this difference and spread; with"
-            " fewer once 'q' is decided"
+            "with 6 pre-training seeds 4 of 5 repetitions decide, at this difference and spread;"
+            " with fewer once 'q' is decided"
         ),
         "",
     ),
@@ -423,8 +423,8 @@ CAUTIONS = [
         replace(CONTRAST, context=Context(below_floor=(ON_RANDOM, ON_ONE_ANSWER))),
         (
             "below its floor: LTR has 12.9 on SQuAD F1, where the same head on random weights has"
-            " 24.9; LTR has 65.0 on MRPC, where one fixed answer has 68.4; such a row decides nothing"
-            " about what pre-training gives"
+            " 24.9; LTR has 65.0 on MRPC, where one fixed answer has 68.4; such a row decides"
+            " nothing about what pre-training gives"
         ),
     ),
 ]
@@ -583,8 +583,8 @@ IN_TOKENS = replace(LINES, unit="tokens", start=5e4, end=1e6, point=2.5e5)
             False,
             (
                 "no crossing: old leads at every point from 5 % of the steps to 100 % of the steps;"
-                " that both are level is not excluded up to 10 % of the steps or from 50 % of the steps"
-                " on"
+                " that both are level is not excluded up to 10 % of the steps or from 50 % of the"
+                " steps on"
             ),
         ),
     ],
